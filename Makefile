@@ -1,0 +1,53 @@
+# The hands of the project. `make run` and `make test` do everything on a fresh machine with Python 3.11 or newer.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+RECIPE ?= recipes/digits_mlp_ddp2.yaml
+
+# ranks of a test share the cores of the machine
+test test-long accept bench parity: export OMP_NUM_THREADS ?= 1
+
+.PHONY: run test test-long check format generate docs accept bench parity clean
+
+run: $(VENV)/.installed
+	$(BIN)/dtrain run $(RECIPE)
+
+test: $(VENV)/.installed
+	$(BIN)/pytest -n 2 --dist loadfile -m "not long and not gpu"
+
+test-long: $(VENV)/.installed
+	$(BIN)/pytest -n 2 --dist loadfile -m "long and not gpu" --timeout 1200
+
+check: $(VENV)/.installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m tests.generate --check
+
+format: $(VENV)/.installed
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# schemas/, docs/checks.md and docs/components.md are made from the code
+generate docs: $(VENV)/.installed
+	$(BIN)/python -m tests.generate
+
+# golden files: plans of the shipped recipes, messages of tests/cases
+accept: $(VENV)/.installed
+	ACCEPT=1 $(BIN)/pytest -n 2 -m "not long and not gpu" tests/test_recipes.py tests/test_cases.py
+
+bench: $(VENV)/.installed
+	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks.lint
+
+parity: $(VENV)/.installed
+	$(BIN)/python -m tests.parity
+
+# One install step for everything, under constraints.txt: a second one could move torch.
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) runs build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache

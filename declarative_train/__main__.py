@@ -1,0 +1,32 @@
+"""`dtrain` and `python -m declarative_train`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns its exit code (see cli/main.py). Without `argv` the process ends here."""
+    from declarative_train.cli.main import main as run_command
+
+    code = run_command(argv)
+    if argv is None and sys.getprofile() is None and sys.gettrace() is None:
+        leave(code)
+    return code
+
+
+def leave(code: int) -> None:
+    """At once: what is left is the interpreter's tidying up, which takes as long as half a lint, and with torch longer
+    than that."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):  # a reader that went away, a stream that was closed
+            code = code or 1
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
