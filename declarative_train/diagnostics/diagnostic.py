@@ -1,0 +1,77 @@
+"""A diagnostic: one thing that is wrong with a recipe, where, and one way out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from declarative_train.terms.span import Span
+
+
+class Severity(StrEnum):
+    ERROR = "error"
+    WARNING = "warning"
+    UNVERIFIED = "needs verification"  # no file can tell: a remote schema, a plugin's shapes, the newest run
+
+
+@dataclass(frozen=True, slots=True)
+class Related:
+    """Another place that is part of the mistake: `512 comes from here`."""
+
+    span: Span
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fix:
+    """An edit that mends the mistake. `safe`: the plan provably stays the same."""
+
+    span: Span
+    replacement: str
+    safe: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnostic:
+    """`message` is lower case, says what was found and what was wanted; `help` is one way out, without that word.
+
+    `fixes` are applied together or not at all.
+    """
+
+    code: str
+    severity: Severity
+    span: Span
+    message: str
+    help: str | None = None
+    related: tuple[Related, ...] = ()
+    fixes: tuple[Fix, ...] = ()
+
+    @property
+    def is_error(self) -> bool:
+        return self.severity is Severity.ERROR
+
+
+def error(
+    code: str,
+    span: Span,
+    message: str,
+    help: str | None = None,
+    related: tuple[Related, ...] = (),
+    fixes: tuple[Fix, ...] = (),
+) -> Diagnostic:
+    return Diagnostic(code, Severity.ERROR, span, message, help, related, fixes)
+
+
+def warning(
+    code: str,
+    span: Span,
+    message: str,
+    help: str | None = None,
+    related: tuple[Related, ...] = (),
+    fixes: tuple[Fix, ...] = (),
+) -> Diagnostic:
+    return Diagnostic(code, Severity.WARNING, span, message, help, related, fixes)
+
+
+def unverified(code: str, span: Span, message: str, help: str | None = None) -> Diagnostic:
+    return Diagnostic(code, Severity.UNVERIFIED, span, message, help)

@@ -1,0 +1,113 @@
+"""Diagnostics for other programs: JSON, GitHub workflow commands, JUnit XML. SARIF has a module of its own."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from xml.sax.saxutils import escape, quoteattr
+
+from declarative_train.diagnostics.diagnostic import Diagnostic, Severity
+from declarative_train.diagnostics.text import one_line
+from declarative_train.terms.span import Span
+
+JSON_VERSION = 1
+
+_GITHUB = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.UNVERIFIED: "notice"}
+_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def json_text(diagnostics: Sequence[Diagnostic]) -> str:
+    """An object with `version`; it grows when a key changes its meaning or goes away, not when one is added."""
+    counts = Counter(str(diagnostic.severity) for diagnostic in diagnostics)
+    document = {
+        "version": JSON_VERSION,
+        "counts": {str(severity): counts[str(severity)] for severity in Severity},
+        "diagnostics": [_as_json(diagnostic) for diagnostic in diagnostics],
+    }
+    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+
+
+def _as_json(diagnostic: Diagnostic) -> dict[str, object]:
+    return {
+        "code": diagnostic.code,
+        "severity": str(diagnostic.severity),
+        "message": diagnostic.message,
+        "help": diagnostic.help,
+        **_place(diagnostic.span),
+        "related": [{**_place(related.span), "message": related.message} for related in diagnostic.related],
+        "fixes": [{**_place(fix.span), "replacement": fix.replacement, "safe": fix.safe} for fix in diagnostic.fixes],
+    }
+
+
+def _place(span: Span) -> dict[str, object]:
+    return {
+        "path": span.path,
+        "line": span.line,
+        "column": span.column,
+        "end_line": span.end_line,
+        "end_column": span.end_column,
+    }
+
+
+def github(diagnostics: Iterable[Diagnostic]) -> str:
+    """Workflow commands, which GitHub shows at the line of a pull request.
+    https://docs.github.com/en/actions/reference/workflows-and-actions/workflow-commands"""
+    lines = []
+    for diagnostic in diagnostics:
+        span = diagnostic.span
+        values: dict[str, object] = {"title": f"dtrain {diagnostic.code}", "file": span.path, "line": span.line}
+        values["col"] = span.column
+        if span.end_line == span.line:  # GitHub shows columns of one line only
+            values["endColumn"] = max(span.end_column, span.column)
+        else:
+            values["endLine"] = span.end_line
+        properties = ",".join(f"{key}={_escaped(str(value), ':,')}" for key, value in values.items())
+        message = diagnostic.message if diagnostic.help is None else f"{diagnostic.message}\nhelp: {diagnostic.help}"
+        lines.append(f"::{_GITHUB[diagnostic.severity]} {properties}::{_escaped(message)}\n")
+    return "".join(lines)
+
+
+def _escaped(text: str, also: str = "") -> str:
+    for character in "%\r\n" + also:
+        text = text.replace(character, f"%{ord(character):02X}")
+    return text
+
+
+def junit(diagnostics: Sequence[Diagnostic], texts: Mapping[str, str]) -> str:
+    """A suite for each file; each of its diagnostics is a failed case, and a file without one a passed case."""
+    by_path: dict[str, list[Diagnostic]] = {path: [] for path in texts if not path.startswith("--")}
+    for diagnostic in diagnostics:
+        by_path.setdefault(diagnostic.span.path, []).append(diagnostic)
+    failures = len(diagnostics)
+    passed = sum(not found for found in by_path.values())
+    lines = [
+        '<?xml version="1.0" encoding="utf-8"?>',
+        f'<testsuites name="dtrain lint" tests="{failures + passed}" failures="{failures}" errors="0">',
+    ]
+    for path, found in by_path.items():
+        name = quoteattr(_xml(path))
+        lines.append(f'  <testsuite name={name} tests="{max(len(found), 1)}" failures="{len(found)}" errors="0">')
+        if not found:
+            lines.append(f"    <testcase name={name} classname={name} />")
+        lines += [_case(diagnostic, name) for diagnostic in found]
+        lines.append("  </testsuite>")
+    return "\n".join([*lines, "</testsuites>"]) + "\n"
+
+
+def _case(diagnostic: Diagnostic, name: str) -> str:
+    span = diagnostic.span
+    message = quoteattr(_xml(one_line(diagnostic.message)))
+    body = f"{span}: {diagnostic.severity}[{diagnostic.code}] {diagnostic.message}"
+    body = body if diagnostic.help is None else f"{body}\nhelp: {diagnostic.help}"
+    return (
+        f"    <testcase name={quoteattr(f'{diagnostic.code}:{span.line}:{span.column}')} classname={name} "
+        f'line="{span.line}" column="{span.column}">\n'
+        f"      <failure message={message} type={quoteattr(str(diagnostic.severity))}>{escape(_xml(body))}</failure>\n"
+        "    </testcase>"
+    )
+
+
+def _xml(text: str) -> str:
+    return _NOT_XML.sub("\N{REPLACEMENT CHARACTER}", text)

@@ -1,0 +1,91 @@
+"""The manual pages of the rules, read from their files without importing them.
+
+A rule is a module of a room's `checks/`; its docstring is the page, in this form:
+
+    name-of-the-mistake (Y003)
+
+    Finds: what is diagnosed.
+    Why:   why that is a mistake.
+    Bad:
+        training: {epochs: 3, epochs: 4}
+    Good:
+        training: {epochs: 3}
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from textwrap import dedent
+
+_HEAD = re.compile(r"(?P<name>[a-z0-9]+(?:-[a-z0-9]+)*) \((?P<code>[A-Z]\d{3})\)")
+_SECTION = re.compile(r"^(Finds|Why|Bad|Good):[ \t]*", re.MULTILINE)
+_ORDER = ["Finds", "Why", "Bad", "Good"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """`finds` and `why` are one paragraph each; `bad` and `good` are YAML; `page` is the docstring as it stands."""
+
+    code: str
+    name: str
+    finds: str
+    why: str
+    bad: str
+    good: str
+    page: str
+    path: str  # of the rule's file
+
+
+def read_rules(tables: Mapping[Path, Mapping[str, str]]) -> dict[str, Rule]:
+    """The rules of every room, by code. `tables`: the folder `checks` of a room -> its RULES (code -> module name).
+
+    Raises ValueError for a page that has not the form above, or stands in two tables: a mistake of ours.
+    """
+    rules: dict[str, Rule] = {}
+    for folder, table in tables.items():
+        for code, module in table.items():
+            rule = read_rule(folder / f"{module}.py")
+            if rule.code != code or code in rules:
+                raise ValueError(f"{rule.path}: the table says {code}, the page {rule.code}, or {code} stands twice")
+            rules[code] = rule
+    return dict(sorted(rules.items()))
+
+
+def find_tables(package: Path) -> dict[Path, dict[str, str]]:
+    """The RULES table of every room below `package`, read without importing anything."""
+    tables = {}
+    for init in sorted(package.glob("*/checks/__init__.py")):
+        for statement in ast.parse(init.read_text(encoding="utf-8")).body:
+            name = statement.target if isinstance(statement, ast.AnnAssign) else None
+            if isinstance(name, ast.Name) and name.id == "RULES":
+                tables[init.parent] = ast.literal_eval(statement.value)  # type: ignore[attr-defined]
+    return tables
+
+
+def read_rule(path: Path) -> Rule:
+    page = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    head, _, body = page.partition("\n")
+    found = _HEAD.fullmatch(head)
+    parts = _SECTION.split(body)
+    if found is None or parts[1::2] != _ORDER or parts[0].strip() or not all(part.strip() for part in parts[2::2]):
+        raise ValueError(f"{path}: the docstring is no manual page (a head, then Finds, Why, Bad, Good)")
+    finds, why, bad, good = parts[2::2]
+    return Rule(
+        found["code"],
+        found["name"],
+        " ".join(finds.split()),
+        " ".join(why.split()),
+        _yaml(bad),
+        _yaml(good),
+        page,
+        str(path),
+    )
+
+
+def _yaml(text: str) -> str:
+    """An example: indented lines below the word, or what stands behind it on its line."""
+    return dedent(text.lstrip("\n")).strip("\n") + "\n" if text.startswith("\n") else text.strip() + "\n"

@@ -1,0 +1,69 @@
+"""Durations as users write them: `100 steps`, `2 epochs`, `5%`; a plan turns them into steps or seconds."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from math import ceil
+from typing import Literal, get_args
+
+Unit = Literal["steps", "epochs", "samples", "tokens", "minutes", "hours", "%"]
+UNITS: tuple[str, ...] = get_args(Unit)
+
+_FORM = re.compile(r"(?P<number>\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*(?P<unit>%|[a-z]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Duration:
+    """`value` of `unit`; fractions are allowed and round up to a whole step."""
+
+    value: float
+    unit: Unit
+
+    def __str__(self) -> str:
+        number = str(int(self.value)) if float(self.value).is_integer() else repr(self.value)  # all digits, no 1.2e+06
+        if self.unit == "%":
+            return f"{number}%"
+        return f"{number} {self.unit[:-1] if self.value == 1 else self.unit}"
+
+    @property
+    def seconds(self) -> float | None:
+        """For minutes and hours."""
+        scale = {"minutes": 60.0, "hours": 3600.0}.get(self.unit)
+        return None if scale is None else self.value * scale
+
+    def steps(
+        self, *, steps_per_epoch: int, global_batch_size: int, num_steps: int | None, tokens_per_sample: int | None
+    ) -> int:
+        """Optimizer steps, rounded up to a whole step, at least 1.
+
+        `num_steps` is the length of the run (for `%`). Raises ValueError when the unit cannot become steps: minutes
+        and hours, `%` of a run of unknown length, tokens of samples that have none.
+        """
+        if self.unit == "steps":
+            exact = self.value
+        elif self.unit == "epochs":
+            exact = self.value * steps_per_epoch
+        elif self.unit == "samples":
+            exact = self.value / global_batch_size
+        elif self.unit == "tokens" and tokens_per_sample is not None:
+            exact = self.value / (global_batch_size * tokens_per_sample)
+        elif self.unit == "%" and num_steps is not None:
+            exact = self.value / 100 * num_steps
+        else:
+            raise ValueError(f"`{self}` cannot be turned into steps here")
+        return max(1, ceil(round(exact, 9)))  # 0.1 * 30 is 3.0000000000000004: rounding first keeps it 3
+
+
+def parse_duration(text: str) -> Duration:
+    """Read `<number> <unit>`; the unit may be singular. Raises ValueError with what was wanted."""
+    match = _FORM.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(
+            f"`{text}` is not a duration: write a number and a unit, such as `100 steps`, `2 epochs`, `5%`"
+        )
+    word = match["unit"]
+    unit = word if word in UNITS else f"{word}s"
+    if unit not in UNITS:
+        raise ValueError(f"`{word}` is not a unit of duration: use one of {', '.join(UNITS)}")
+    return Duration(float(match["number"]), unit)  # type: ignore[arg-type]

@@ -1,0 +1,28 @@
+"""Where something stands in a text: file, line and column, as an editor counts them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Span:
+    """A half-open range of characters in a named text.
+
+    Lines and columns count from 1; `end_column` is the column after the last character. `path` is the file as the
+    user named it, or the option that gave the value (`--set training.epochs=3`), in which case line is 1.
+    """
+
+    path: str
+    line: int
+    column: int
+    end_line: int
+    end_column: int
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}:{self.column}"
+
+    def within(self, offset: int, length: int = 1) -> Span:
+        """The part of a one-line span that begins `offset` characters after its start."""
+        column = self.column + offset
+        return Span(self.path, self.line, column, self.line, column + length)
