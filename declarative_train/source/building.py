@@ -1,0 +1,351 @@
+"""Parser events -> nodes: a stack instead of recursion, bounded in depth and in size.
+
+Here stand the mistakes that are YAML but not a recipe: duplicate keys, empty values, tags, keys that are no text,
+aliases that blow up. Mappings that are really an unquoted `{{ }}` become the text that was meant.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from declarative_train.diagnostics.diagnostic import Diagnostic
+from declarative_train.diagnostics.lines import Lines
+from declarative_train.source import lexing
+from declarative_train.source.checks.duplicate_key import duplicate_key
+from declarative_train.source.checks.empty_value import decimal_comma, empty_item, empty_value
+from declarative_train.source.checks.explicit_tag import explicit_tag
+from declarative_train.source.checks.key_not_text import empty_key, key_not_scalar, key_not_text
+from declarative_train.source.checks.leading_zero import leading_zero
+from declarative_train.source.checks.missing_space import missing_space
+from declarative_train.source.checks.several_documents import several_documents
+from declarative_train.source.checks.template_in_key import template_in_key
+from declarative_train.source.checks.too_deep import too_deep
+from declarative_train.source.checks.too_many_nodes import too_many_nodes
+from declarative_train.source.checks.unknown_anchor import anchor_in_itself, unknown_anchor
+from declarative_train.source.checks.unquoted_template import unquoted_template
+from declarative_train.source.checks.wrong_merge_key import wrong_merge_key
+from declarative_train.source.node import Entry, Mapping, Node, Scalar, Sequence
+from declarative_train.source.scalars import has_leading_zero, pieces, resolve
+from declarative_train.terms.span import Span
+
+MAX_DEPTH = 64
+MAX_NODES = 200_000
+
+_PROPERTIES = re.compile(r"(?:(?:!<[^>]*>|[&!][^\s,\[\]{}]*)[ \t\r\n]*)+")
+
+
+class Stop(Exception):  # noqa: N818 (no error: the builder has said what is wrong, and reads no further)
+    """Reading ends here; the diagnostics say why."""
+
+
+@dataclass(slots=True)
+class _Frame:
+    """An open mapping or list. `start` is the offset of its first character, `mistakes` how many were known then."""
+
+    mapping: bool
+    flow: bool
+    start: int
+    anchor: str | None
+    mistakes: int
+    first_node: int
+    items: list[Node] = field(default_factory=list)
+    entries: list[Entry] = field(default_factory=list)
+    merges: list[tuple[int, Scalar, Node]] = field(default_factory=list)
+    names: dict[str, Scalar] = field(default_factory=dict)
+    key: Scalar | None = None
+    skip_value: bool = False
+    has_empty: bool = False
+    template: bool = False
+    height: int = 0
+
+
+class Builder:
+    """Builds one tree. `repairs` are texts that stand in the parsed text as a run of `x`, by their offset."""
+
+    def __init__(self, lines: Lines, begin: int, repairs: dict[int, str]) -> None:
+        self.lines, self.begin, self.repairs = lines, begin, repairs
+        self.diagnostics: list[Diagnostic] = []
+        self.last_quote: tuple[int, int] | None = None
+        self._stack: list[_Frame] = []
+        self._anchors: dict[str, tuple[Node, int, int]] = {}  # node, number of nodes, height
+        self._open_anchors: set[str] = set()
+        self._num_nodes = 0
+        self._root: Node | None = None
+        self._num_documents = 0
+
+    def build(self, events: Iterator[Any]) -> Node | None:
+        for event in events:
+            kind = type(event)
+            if kind is yaml.ScalarEvent:
+                self._add(self._scalar(event), event.anchor)
+            elif kind is yaml.MappingStartEvent or kind is yaml.SequenceStartEvent:
+                self._open(event, kind is yaml.MappingStartEvent)
+            elif kind is yaml.MappingEndEvent or kind is yaml.SequenceEndEvent:
+                self._close(event)
+            elif kind is yaml.AliasEvent:
+                self._alias(event)
+            elif kind is yaml.DocumentStartEvent:
+                self._num_documents += 1
+                if self._num_documents > 1:
+                    start = event.start_mark.index + self.begin
+                    self._say(several_documents(self.lines.span(start, start + 3)))
+                    break
+        return self._root
+
+    def _say(self, diagnostic: Diagnostic) -> None:
+        self.diagnostics.append(diagnostic)
+
+    # --- leaves -------------------------------------------------------------------------------------------------
+
+    def _scalar(self, event: Any) -> Scalar:
+        start, end = event.start_mark.index + self.begin, event.end_mark.index + self.begin
+        if event.tag is not None or event.anchor is not None:
+            start = self._skip_properties(event, start, end)
+        text, style = event.value, event.style
+        if event.tag is not None and not text and not style:
+            text = self.lines.text[event.start_mark.index + self.begin : end].strip()  # the tag was meant as text
+            return Scalar(text, text, self.lines.span(event.start_mark.index + self.begin, end))
+        if style in ("'", '"'):
+            self.last_quote = (start, end)
+            places = pieces(self.lines, start + 1, end - 1, text, escapes=True)
+            return Scalar(text, text, self.lines.span(start, end), True, places)
+        if style in ("|", ">"):
+            return self._block_scalar(text, start, end)
+        if start in self.repairs:
+            text = self.repairs[start]
+            return Scalar(text, text, self.lines.span(start, end))
+        places = () if end - start == len(text) else pieces(self.lines, start, end, text, escapes=False)
+        span = self.lines.span(start, end)
+        value = resolve(text)
+        if type(value) is int and has_leading_zero(text):
+            self._say(leading_zero(span, text, value))
+        return Scalar(value, text, span, False, places)
+
+    def _block_scalar(self, text: str, start: int, end: int) -> Scalar:
+        """The span is that of the content, from its first to its last visible character."""
+        line, _ = self.lines.place(start)
+        begin = self.lines.starts[line] if line < len(self.lines) else end
+        raw = self.lines.text[begin:end]
+        if not raw.strip():
+            return Scalar(text, text, self.lines.span(start, start + 1))
+        begin += len(raw) - len(raw.lstrip())
+        stop = begin + len(raw.strip())
+        return Scalar(
+            text, text, self.lines.span(begin, stop), False, pieces(self.lines, begin, stop, text, escapes=False)
+        )
+
+    def _skip_properties(self, event: Any, start: int, end: int) -> int:
+        """The offset of the value behind its anchor and tag; tags are refused here."""
+        found = _PROPERTIES.match(self.lines.text, start)
+        stop = (
+            min(found.end(), end) if found and isinstance(event, yaml.ScalarEvent) else found.end() if found else start
+        )
+        if event.tag is not None:
+            typed = self.lines.text[start:stop]
+            at = start + max(typed.find("!"), 0)
+            word = typed[at - start :].split()[0] if typed[at - start :].split() else "!"
+            plain = isinstance(event, yaml.ScalarEvent) and not event.style
+            whole = self.lines.text[at:end].strip() if plain and "\n" not in self.lines.text[at:end] else None
+            self._say(explicit_tag(self.lines.span(at, at + len(word)), word, text=whole))
+        return stop
+
+    # --- collections --------------------------------------------------------------------------------------------
+
+    def _open(self, event: Any, mapping: bool) -> None:
+        start = event.start_mark.index + self.begin
+        if event.tag is not None or event.anchor is not None:
+            start = self._skip_properties(event, start, event.end_mark.index + self.begin)
+        if len(self._stack) >= MAX_DEPTH:
+            self._say(too_deep(self.lines.span(start, start + 1), MAX_DEPTH))
+            raise Stop
+        if event.anchor is not None:
+            self._open_anchors.add(event.anchor)
+        flow = bool(event.flow_style)
+        self._stack.append(_Frame(mapping, flow, start, event.anchor, len(self.diagnostics), self._num_nodes))
+
+    def _close(self, event: Any) -> None:
+        frame = self._stack.pop()
+        end = event.end_mark.index + self.begin
+        node: Node
+        if frame.template:
+            del self.diagnostics[frame.mistakes :]
+            text = self.lines.text[frame.start : end]
+            span = self.lines.span(frame.start, end)
+            self._say(unquoted_template(span, text, lexing.quoted(text)))
+            node = Scalar(text, text, span)
+        elif frame.mapping:
+            if frame.has_empty:
+                self._say_empty(frame)
+            if frame.merges:
+                self._merge(frame)
+            node = Mapping(tuple(frame.entries), self._span(frame, end, [entry.value for entry in frame.entries]))
+        else:
+            node = Sequence(tuple(frame.items), self._span(frame, end, frame.items))
+        if frame.anchor is not None:
+            self._open_anchors.discard(frame.anchor)
+        if self._stack:
+            self._stack[-1].height = max(self._stack[-1].height, frame.height + 1)
+        self._add(node, frame.anchor, self._num_nodes - frame.first_node, frame.height + 1)
+
+    def _span(self, frame: _Frame, end: int, values: list[Node]) -> Span:
+        """Of brackets from one to the other; of a block from its first character to the end of its last value."""
+        if frame.flow:
+            return self.lines.span(frame.start, end)
+        line, column = self.lines.place(frame.start)
+        last = next((v.span for v in reversed(values) if (v.span.line, v.span.column) >= (line, column)), None)
+        if last is None:
+            return Span(self.lines.path, line, column, line, column)
+        return Span(self.lines.path, line, column, last.end_line, last.end_column)
+
+    def _merge(self, frame: _Frame) -> None:
+        """Put the entries of `<<: *base` where it stands; keys written in the mapping win."""
+        own = {entry.name for entry in frame.entries}
+        for position, key, value in reversed(frame.merges):
+            sources = value.items if isinstance(value, Sequence) else (value,)
+            merged: list[Entry] = []
+            for source in sources:
+                if not isinstance(source, Mapping):
+                    kind = _kind_of(source)
+                    self._say(wrong_merge_key(key.span, kind))
+                    continue
+                merged += [entry for entry in source.entries if entry.name not in own]
+                own |= {entry.name for entry in source.entries}
+            frame.entries[position:position] = merged
+
+    def _alias(self, event: Any) -> None:
+        start, end = event.start_mark.index + self.begin, event.end_mark.index + self.begin
+        span = self.lines.span(start, end)
+        found = self._anchors.get(event.anchor)
+        if event.anchor in self._open_anchors:
+            self._say(anchor_in_itself(span, event.anchor))
+        elif found is None:
+            self._say(unknown_anchor(span, event.anchor, self._anchors))
+        else:
+            node, size, height = found
+            self._num_nodes += size
+            if self._num_nodes > MAX_NODES:
+                self._say(too_many_nodes(span, MAX_NODES, alias=True))
+                raise Stop
+            if len(self._stack) + height > MAX_DEPTH:
+                self._say(too_deep(span, MAX_DEPTH))
+                raise Stop
+            if self._stack:
+                self._stack[-1].height = max(self._stack[-1].height, height)
+            self._add(node, None)
+            return
+        self._add(Scalar(f"*{event.anchor}", f"*{event.anchor}", span), None)
+
+    # --- putting a node where it belongs ------------------------------------------------------------------------
+
+    def _add(self, node: Node, anchor: str | None, size: int = 0, height: int = 0) -> None:
+        self._num_nodes += 1
+        if self._num_nodes > MAX_NODES:
+            self._say(
+                too_many_nodes(Span(self.lines.path, node.span.line, 1, node.span.line, 2), MAX_NODES, alias=False)
+            )
+            raise Stop
+        if anchor is not None:
+            self._anchors[anchor] = (node, size + 1, height)
+        if not self._stack:
+            self._root = node
+            return
+        frame = self._stack[-1]
+        if not frame.mapping:
+            if isinstance(node, Scalar) and node.is_empty:
+                node = self._empty_item(node)
+            frame.items.append(node)
+        elif frame.key is None and not frame.skip_value:
+            self._key(frame, node)
+        else:
+            self._value(frame, node)
+
+    def _key(self, frame: _Frame, node: Node) -> None:
+        if not isinstance(node, Scalar):
+            start = self.lines.offset(node.span.line, node.span.column)
+            if frame.flow and isinstance(node, Mapping) and start == frame.start + 1:
+                frame.template = True  # `{{`: the end of the mapping is the end of the template
+            else:
+                self._say(key_not_scalar(node.span, "a list" if isinstance(node, Sequence) else "a mapping"))
+            frame.skip_value = True
+            return
+        if node.is_empty:
+            self._say(
+                empty_key(Span(node.span.path, node.span.line, node.span.column, node.span.line, node.span.column + 1))
+            )
+            frame.skip_value = True
+            return
+        if not node.quoted and not isinstance(node.value, str):
+            kind = {bool: "a boolean", int: "a number", float: "a number"}.get(type(node.value), "null")
+            self._say(key_not_text(node.span, node.text, kind))
+        elif "{{" in node.text or "{%" in node.text:
+            self._say(template_in_key(node.span, node.text))
+        frame.key = node
+
+    def _value(self, frame: _Frame, node: Node) -> None:
+        key, frame.key = frame.key, None
+        if frame.skip_value or key is None:
+            frame.skip_value = False
+            return
+        if key.text == "<<" and not key.quoted:
+            frame.merges.append((len(frame.entries), key, node))
+            return
+        first = frame.names.setdefault(key.text, key)
+        if first is not key:
+            self._say(duplicate_key(key.span, key.text, first.span))
+            return
+        if isinstance(node, Scalar):
+            if node.is_empty:
+                node = Scalar(None, "", key.span)  # it stands nowhere: whatever is said of it points at its key
+                frame.has_empty = True
+            elif node.span.line > key.span.line and not node.quoted and lexing.KEY_WITHOUT_SPACE.fullmatch(node.text):
+                self._say_missing_space(node.span)
+        frame.entries.append(Entry(key, node))
+
+    def _say_empty(self, frame: _Frame) -> None:
+        for position, entry in enumerate(frame.entries):
+            if not (isinstance(entry.value, Scalar) and entry.value.is_empty):
+                continue
+            if frame.flow and lexing.KEY_WITHOUT_SPACE.fullmatch(entry.name) and not entry.key.quoted:
+                self._say(missing_space(entry.key.span, entry.name))
+                continue
+            if frame.flow and position and self._is_decimal_comma(frame.entries[position - 1].value, entry.key):
+                continue
+            after = frame.entries[position + 1].key if position + 1 < len(frame.entries) else None
+            beside = after is not None and not frame.flow and after.span.line > entry.key.span.line
+            following = (after.text, after.span) if beside and after is not None else None
+            self._say(empty_value(entry.key.span, entry.name, following, flow=frame.flow))
+
+    def _is_decimal_comma(self, before: Node, key: Scalar) -> bool:
+        """`0,001`, which is then all that is said of it."""
+        at, number = key.span, before.span
+        if not (isinstance(before, Scalar) and type(before.value) is int and key.text.isdigit()):
+            return False
+        if (number.end_line, number.end_column + 1) != (at.line, at.column):
+            return False
+        said = [item for item in self.diagnostics if (item.span.line, item.span.column) == (at.line, at.column)]
+        for item in said:
+            self.diagnostics.remove(item)
+        span = Span(at.path, number.line, number.column, at.end_line, at.end_column)
+        self._say(decimal_comma(span, f"{before.text},{key.text}"))
+        return True
+
+    def _say_missing_space(self, span: Span) -> None:
+        text = lexing.without_comment(self.lines.line(span.line)[span.column - 1 :])
+        self._say(missing_space(Span(span.path, span.line, span.column, span.line, span.column + len(text)), text))
+
+    def _empty_item(self, node: Scalar) -> Scalar:
+        at = self.lines.text.rfind("-", 0, self.lines.offset(node.span.line, node.span.column))
+        span = self.lines.span(at, at + 1) if at >= 0 else node.span
+        self._say(empty_item(span))
+        return Scalar(None, "", span)
+
+
+def _kind_of(node: Node) -> str:
+    if not isinstance(node, Scalar):
+        return "a list" if isinstance(node, Sequence) else "a mapping"
+    return "a text" if isinstance(node.value, str) else "nothing" if node.value is None else f"`{node.text}`"

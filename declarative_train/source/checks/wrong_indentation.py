@@ -1,0 +1,53 @@
+"""wrong-indentation (Y008)
+
+Finds: a line whose indentation fits no line above it.
+Why:   indentation is what tells YAML to which mapping or list a line belongs.
+Bad:
+    meta:
+        owner: me
+      team: vision
+Good:
+    meta:
+      owner: me
+      team: vision
+"""
+
+from __future__ import annotations
+
+from declarative_train.diagnostics.diagnostic import Diagnostic, Related, error
+from declarative_train.terms.span import Span
+
+
+def _spaces(count: int) -> str:
+    return f"{count} space" if count == 1 else f"{count} spaces"
+
+
+def below_a_value(span: Span, name: str, above: Span, text: str) -> Diagnostic:
+    return error(
+        "Y008",
+        span,
+        f"`{name}` is indented below `{text}`, which already has a value",
+        f"indent it like line {above.line}, by {_spaces(above.column - 1)}",
+        (Related(above, "this one has its value"),),
+    )
+
+
+def fits_no_line(span: Span, found: int, wanted: tuple[tuple[int, str], ...]) -> Diagnostic:
+    """`wanted`: the indentations of the open mappings and lists, each with what stands there."""
+    ways = " or ".join(f"{spaces} to stand beside {what}" for spaces, what in wanted[:3])
+    return error(
+        "Y008",
+        span,
+        f"this line is indented by {_spaces(found)}, which fits no line above",
+        f"indent it by {ways}" if ways else "indent it like the lines it belongs to",
+    )
+
+
+def item_among_keys(span: Span, item: bool) -> Diagnostic:
+    if item:
+        return error(
+            "Y008", span, "a list item (`- `) stands among the keys of a mapping", "indent it below the key it is for"
+        )
+    return error(
+        "Y008", span, "a key stands among the items of a list", "begin the line with `- `, or indent it differently"
+    )

@@ -1,0 +1,122 @@
+"""One line of YAML, taken apart without a parser: what is key, value and comment, where quotes and brackets close.
+
+Only for lines that the parser has refused, so that the message can say what the user meant.
+"""
+
+from __future__ import annotations
+
+import re
+
+_ENTRY = re.compile(
+    r"""(?P<lead>[ \t]*(?:-[ ]+)*)
+        (?:(?P<key>"(?:[^"\\]|\\.)*"|'(?:[^']|'')*'|[^\s'"\[\]{},#&*!|>%@`-][^#]*?|-[^\s#][^#]*?)[ \t]*:(?:[ \t]+|$))?
+        (?P<value>.*)""",
+    re.VERBOSE,
+)
+KEY_WITHOUT_SPACE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*:[^\s:/\\].*")  # `epochs:3`; a URL is none
+
+_PAIRS = {"[": "]", "{": "}", "(": ")"}
+
+
+def entry(line: str) -> tuple[str, str, int, str]:
+    """Indentation with dashes, key, the column offset of the value, and the value without a comment."""
+    found = _ENTRY.match(line)
+    assert found is not None, "every part of the pattern is optional"
+    return found["lead"], found["key"] or "", found.start("value"), without_comment(found["value"])
+
+
+def without_comment(value: str) -> str:
+    """The value without ` # ...` behind it and without trailing blanks."""
+    end = 0
+    while end < len(value):
+        if value[end] in "\"'" and (end == 0 or value[end - 1] in " \t[{,(:="):
+            end = close_quote(value, end)
+        elif value[end] == "#" and (end == 0 or value[end - 1] in " \t"):
+            break
+        else:
+            end += 1
+    return value[:end].rstrip()
+
+
+def close_quote(text: str, start: int) -> int:
+    """The offset behind the quoted text that begins at `start`; the end of the text when it is not closed."""
+    quote, at = text[start], start + 1
+    while at < len(text):
+        if text[at] == "\\" and quote == '"':
+            at += 2
+        elif text[at] != quote:
+            at += 1
+        elif quote == "'" and text[at + 1 : at + 2] == "'":
+            at += 2
+        else:
+            return at + 1
+    return len(text)
+
+
+def close_bracket(text: str, start: int) -> int | None:
+    """The offset behind the bracket that closes the one at `start`, or None."""
+    wanted: list[str] = []
+    at = start
+    while at < len(text):
+        character = text[at]
+        if character in "\"'" and text[at - 1 : at] in ("", " ", "[", "{", "(", ",", ":", "="):
+            at = close_quote(text, at)
+            continue
+        if character in _PAIRS:
+            wanted.append(_PAIRS[character])
+        elif character in "]})":
+            if not wanted or wanted.pop() != character:
+                return None
+            if not wanted:
+                return at + 1
+        at += 1
+    return None
+
+
+def bare_templates(line: str) -> list[tuple[int, int]]:
+    """Where `{{ ... }}` stands outside quotes; one that is not closed ends with the line."""
+    found: list[tuple[int, int]] = []
+    at = 0
+    while at < len(line):
+        if line[at] in "\"'" and (at == 0 or line[at - 1] in " \t[{,:"):
+            at = close_quote(line, at)
+        elif line[at] == "#" and (at == 0 or line[at - 1] in " \t"):
+            break
+        elif line.startswith("{{", at):
+            end = line.find("}}", at)
+            end = len(line) if end < 0 else end + 2
+            found.append((at, end))
+            at = end
+        else:
+            at += 1
+    return found
+
+
+def flow_value(line: str, at: int) -> tuple[int, int]:
+    """The value around `at` inside `[ ]` or `{ }`: from the last `: `, comma or opening bracket on, brackets of its
+    own included, to the next comma or closing bracket."""
+    start = at
+    depth = 0  # of the value's own brackets, met from behind
+    while start > 0:
+        before = line[start - 1]
+        if before in ")]}":
+            depth += 1
+        elif before in "([{" and depth:
+            depth -= 1
+        elif not depth and (before in ",[{" or (before == " " and line[start - 2 : start - 1] == ":")):
+            break
+        start -= 1
+    while start < at and line[start] == " ":
+        start += 1
+    end = at
+    while end < len(line) and line[end] not in ",]}":
+        closed = close_bracket(line, end) if line[end] in _PAIRS else None
+        end = closed if closed is not None else end + 1
+    return start, start + len(line[start:end].rstrip())
+
+
+def quoted(text: str) -> str:
+    """`text` in the quotes that need no escapes, if there are any."""
+    if '"' not in text and "\\" not in text:
+        return f'"{text}"'
+    return "'" + text.replace("'", "''") + "'"

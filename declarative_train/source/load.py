@@ -1,0 +1,200 @@
+"""The path of a recipe -> one merged document: its `extends`, the file, `--with` files, `--set` options, in that order.
+
+Every file is read once at each place where it is named; what is wrong with any of them is said at its own line, and
+the rest is still merged.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence as SequenceABC
+from dataclasses import dataclass
+from hashlib import sha256
+
+from declarative_train.diagnostics.diagnostic import Diagnostic
+from declarative_train.source.checks.base_outside_tree import base_outside_tree
+from declarative_train.source.checks.circular_extends import circular_extends, extends_too_long
+from declarative_train.source.checks.missing_base import missing_base
+from declarative_train.source.checks.unreadable_file import unreadable_file
+from declarative_train.source.checks.wrong_extends import template_in_extends, wrong_extends
+from declarative_train.source.document import Document, SourceFile
+from declarative_train.source.files import read_file, recipes_beside, tree_of, why
+from declarative_train.source.merge import Merger, MergeRules, fragment_of, orders_that_changed, whole
+from declarative_train.source.node import Mapping, Scalar, Sequence
+from declarative_train.source.reader import read_text
+from declarative_train.source.setting import PREFIX, read_setting
+from declarative_train.terms.span import Span
+
+MAX_FILES = 100
+REMOVES_NOTHING = "M005"
+
+
+def load(
+    path: str,
+    *,
+    text: str | None = None,
+    with_: SequenceABC[str] = (),
+    set_: SequenceABC[str] = (),
+    rules: MergeRules,
+) -> tuple[Document | None, list[Diagnostic]]:
+    """The document, or None when there is no text to read; of a text that is no YAML, a document that is empty and not
+    `complete`, so that its text can be quoted and mended. `text` stands for the file's content."""
+    return _Loading(path, rules).load(text, with_, set_)
+
+
+@dataclass(frozen=True, slots=True)
+class _Own:
+    """A file's own tree, and the merged tree of what it extends."""
+
+    own: Mapping | None
+    base: Mapping | None
+
+
+class _Loading:
+    def __init__(self, path: str, rules: MergeRules) -> None:
+        self.path, self.rules = path, rules
+        self.files: dict[str, SourceFile] = {}
+        self.diagnostics: list[Diagnostic] = []
+        self.merger = Merger(rules)
+        self.complete = True
+        self._num_read = 0
+        self._outside: set[str] = set()
+
+    def load(
+        self, text: str | None, with_: SequenceABC[str], set_: SequenceABC[str]
+    ) -> tuple[Document | None, list[Diagnostic]]:
+        read = self._recipe(text)
+        if read.own is None:
+            files = tuple(self.files.values())
+            empty = Document(self.path, Mapping((), whole(self.path)), files, complete=False)
+            return empty if files else None, self._said()
+        first = root = self.merger.merge(None, fragment_of(read.own, "extends")) if read.base is None else read.base
+        if read.base is not None:
+            root = self.merger.merge(read.base, fragment_of(read.own, "extends"))
+        for path in with_:
+            root = self._with(root, path)
+        options = []
+        for option in set_:
+            options.append(PREFIX + option)
+            setting, found = read_setting(option)
+            self.diagnostics += found
+            if setting is not None:
+                root = self._merge(root, setting)
+        document = Document(
+            self.path,
+            root,
+            tuple(self.files.values()),
+            tuple(options),
+            tuple(self.merger.dropped),
+            orders_that_changed(first, root),
+            self.complete,
+        )
+        return document, self._said()
+
+    def _said(self) -> list[Diagnostic]:
+        """Without a file that could not be read, what a null was to remove cannot be known."""
+        merging = [d for d in self.merger.diagnostics if self.complete or d.code != REMOVES_NOTHING]
+        return list(dict.fromkeys([*self.diagnostics, *merging]))
+
+    def _merge(self, root: Mapping, over: Mapping) -> Mapping:
+        expanded = self.rules.expand(over)
+        assert isinstance(expanded, Mapping)
+        return self.merger.merge(root, expanded)
+
+    def _recipe(self, text: str | None) -> _Own:
+        if text is not None:
+            digest = sha256(text.encode("utf-8", errors="surrogatepass")).hexdigest()
+            return self._tree(SourceFile(self.path, text, digest, "recipe"), ())
+        try:
+            file, found = read_file(self.path, "recipe")
+        except (OSError, ValueError) as problem:
+            reason = why(problem) if isinstance(problem, OSError) else "is no path"
+            self.diagnostics.append(unreadable_file(whole(self.path), self.path, reason))
+            return _Own(None, None)
+        self.diagnostics += found
+        return _Own(None, None) if file is None else self._tree(file, ())
+
+    def _with(self, root: Mapping, path: str) -> Mapping:
+        option = f"--with {path}"
+        span = Span(option, 1, len("--with ") + 1, 1, len(option) + 1)
+        read = self._file(path, path, span, "with", ())
+        if read is None or read.own is None:
+            self.complete = False
+            return root
+        if read.base is not None:
+            root = self.merger.merge(root, read.base)
+        return self.merger.merge(root, fragment_of(read.own, "extends", "fragment"))
+
+    def _tree(self, file: SourceFile, stack: tuple[str, ...]) -> _Own:
+        """Read a text and what it extends; `stack` are the real paths of the files that led here."""
+        self.files.setdefault(file.path, file)
+        root, found = read_text(file.path, file.text)
+        self.diagnostics += found
+        if root is None:
+            return _Own(None, None)
+        expanded = self.rules.expand(root)
+        assert isinstance(expanded, Mapping)
+        return _Own(expanded, self._bases(expanded, file.path, (*stack, os.path.realpath(file.path))))
+
+    def _bases(self, root: Mapping, path: str, stack: tuple[str, ...]) -> Mapping | None:
+        """The merged `extends` of a file, left to right; None when it extends nothing that can be read."""
+        merged: Mapping | None = None
+        for name in self._names(root):
+            typed = str(name.value)
+            base = os.path.normpath(os.path.join(os.path.dirname(path), os.path.expanduser(typed)))
+            real = os.path.realpath(base)
+            if real in stack:
+                chain = [*stack[stack.index(real) :], real]
+                self.diagnostics.append(circular_extends(name.span, [os.path.relpath(each) for each in chain]))
+                self.complete = False
+                continue
+            read = self._file(base, typed, name.span, "base", stack)
+            if read is None or read.own is None:
+                self.complete = False
+                continue
+            self._warn_outside(name.span, base, real, stack[0])
+            if read.base is not None:
+                merged = read.base if merged is None else self.merger.merge(merged, read.base)
+            merged = self.merger.merge(merged, fragment_of(read.own, "extends", "fragment"))
+        return merged
+
+    def _file(self, path: str, typed: str, span: Span, role: str, stack: tuple[str, ...]) -> _Own | None:
+        self._num_read += 1
+        if self._num_read > MAX_FILES:
+            self.diagnostics.append(extends_too_long(span, MAX_FILES))
+            return None
+        try:
+            file, found = read_file(path, role)
+        except (OSError, ValueError) as problem:
+            reason = why(problem) if isinstance(problem, OSError) else "is no path"
+            self.diagnostics.append(missing_base(span, typed, path, reason, recipes_beside(path, typed)))
+            return None
+        self.diagnostics += found
+        return None if file is None else self._tree(file, stack)
+
+    def _names(self, root: Mapping) -> list[Scalar]:
+        """The paths that `extends` gives; what is no path is said."""
+        node = root.get("extends")
+        if node is None or (isinstance(node, Scalar) and node.is_empty):
+            return []
+        names: list[Scalar] = []
+        for item in node.items if isinstance(node, Sequence) else (node,):
+            text = item.value if isinstance(item, Scalar) and isinstance(item.value, str) else ""
+            if not isinstance(item, Scalar) or not text.strip() or "\0" in text:
+                found = "a mapping" if isinstance(item, Mapping) else "a list in a list"
+                found = f"`{item.text}`" if isinstance(item, Scalar) else found
+                if not (isinstance(item, Scalar) and item.is_empty):
+                    self.diagnostics.append(wrong_extends(item.span, found))
+            elif "{{" in text or "{%" in text:
+                self.diagnostics.append(template_in_extends(item.span))
+            else:
+                names.append(item)
+                continue
+            self.complete = False
+        return names
+
+    def _warn_outside(self, span: Span, base: str, real: str, recipe: str) -> None:
+        root = tree_of(recipe)
+        if os.path.commonpath([root, real]) != root and real not in self._outside:
+            self._outside.add(real)
+            self.diagnostics.append(base_outside_tree(span, base, root))

@@ -1,0 +1,112 @@
+"""YAML nodes that remember where the user typed them.
+
+After `extends`, `--with` and `--set` are merged, one tree holds nodes of several files; each keeps its own span.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from declarative_train.terms.span import Span
+
+ScalarValue = str | int | float | bool | None
+
+Piece = tuple[int, int, int]  # from this offset of the text on, characters stand at this line and column, one by one
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scalar:
+    """`value` after YAML 1.2 core rules (`1e-4` a float, `no` a string); `text` as typed, without quotes.
+
+    `offset` is the number of characters between the span's start and the first character of `text` (1 for a quote).
+    `pieces` tells where the characters of `text` stand when they do not simply follow each other in one line (several
+    lines, escapes); `place` knows. `template` is what was typed when `value` and `text` are its rendered result.
+    """
+
+    value: ScalarValue
+    text: str
+    span: Span
+    quoted: bool = False
+    pieces: tuple[Piece, ...] = ()
+    template: str | None = None
+
+    @property
+    def offset(self) -> int:
+        return 1 if self.quoted else 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing was typed where a value belongs; an explicit `null` or `~` is not empty."""
+        return self.value is None and not self.text and self.template is None
+
+    def place(self, start: int, length: int = 1) -> Span:
+        """Where the characters `start` to `start + length` of `text` were typed; of a rendered one, all of it."""
+        if self.template is not None:
+            return self.span
+        if not self.pieces:
+            if self.span.line != self.span.end_line:
+                return self.span
+            return self.span.within(self.offset + start, length)
+        offset, line, column = next((piece for piece in reversed(self.pieces) if piece[0] <= start), self.pieces[0])
+        column += start - offset
+        return Span(self.span.path, line, column, line, column + length)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sequence:
+    items: tuple[Node, ...]
+    span: Span
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Entry:
+    key: Scalar
+    value: Node
+
+    @property
+    def name(self) -> str:
+        return self.key.text
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Mapping:
+    entries: tuple[Entry, ...]
+    span: Span
+
+    def entry(self, name: str) -> Entry | None:
+        return next((entry for entry in self.entries if entry.name == name), None)
+
+    def get(self, name: str) -> Node | None:
+        found = self.entry(name)
+        return None if found is None else found.value
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(self.entries)
+
+
+Node = Scalar | Sequence | Mapping
+
+Path = tuple[str | int, ...]  # keys and list positions from the root: ("model", "graph", "hidden", "out_features")
+
+
+def find(root: Node, path: Path) -> Node | None:
+    """The node at `path`, or None."""
+    node: Node | None = root
+    for part in path:
+        if isinstance(node, Mapping):
+            node = node.get(str(part))
+        elif isinstance(node, Sequence) and isinstance(part, int) and 0 <= part < len(node.items):
+            node = node.items[part]
+        else:
+            return None
+    return node
+
+
+def to_value(node: Node) -> object:
+    """Plain Python values; a sequence becomes a tuple, so that frozen models take it in strict mode."""
+    if isinstance(node, Scalar):
+        return node.value
+    if isinstance(node, Sequence):
+        return tuple(to_value(item) for item in node.items)
+    return {entry.name: to_value(entry.value) for entry in node.entries}

@@ -1,0 +1,93 @@
+"""YAML text -> nodes that remember their place, and all that is wrong with the text.
+
+libyaml's events are read (PyYAML's own parser where libyaml is missing); what they mean is decided here and in
+`scalars.py`, because both parsers follow YAML 1.1. Where the meaning of a broken line is clear (`syntax.py`), it is
+read as it was meant, so that one mistake does not hide the others.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import yaml
+
+from declarative_train.diagnostics.diagnostic import Diagnostic
+from declarative_train.diagnostics.lines import BYTE_ORDER_MARK, Lines
+from declarative_train.source import lexing
+from declarative_train.source.building import Builder, Stop
+from declarative_train.source.checks.control_character import control_character
+from declarative_train.source.checks.empty_file import empty_file
+from declarative_train.source.checks.missing_space import missing_space
+from declarative_train.source.checks.not_a_mapping import not_a_mapping
+from declarative_train.source.node import Mapping, Node, Scalar
+from declarative_train.terms.span import Span
+
+MAX_REPAIRS = 20
+_LONG_TEXT = 200_000  # characters; reading again after a repair costs as much as the first time
+
+_FORBIDDEN = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+PARSER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def read_text(path: str, text: str) -> tuple[Mapping | None, list[Diagnostic]]:
+    """The mapping of a file, or None when it cannot be read as one. `path` names the text in spans."""
+    node, diagnostics = read_value(path, text, int(text.startswith(BYTE_ORDER_MARK)))
+    if isinstance(node, Mapping) or (diagnostics and node is None):
+        return node, diagnostics
+    lines = Lines(path, text)
+    if node is None or (isinstance(node, Scalar) and node.is_empty):
+        return None, [*diagnostics, empty_file(_first_line(lines))]
+    if isinstance(node, Scalar) and not node.quoted and lexing.KEY_WITHOUT_SPACE.fullmatch(node.text):
+        return None, [*diagnostics, missing_space(node.span, node.text)]
+    kind = "a text" if isinstance(node, Scalar) else "a list"
+    span = Span(path, node.span.line, node.span.column, node.span.line, node.span.column + 1)
+    return None, [*diagnostics, not_a_mapping(span, kind)]
+
+
+def read_value(path: str, text: str, begin: int = 0) -> tuple[Node | None, list[Diagnostic]]:
+    """The value that stands in `text` from offset `begin` on; None when there is none, or it cannot be read."""
+    lines = Lines(path, text)
+    broken = [found.start() for found in _FORBIDDEN.finditer(text, begin)]
+    mistakes: list[Diagnostic] = []
+    if broken:
+        mistakes.append(control_character(lines.span(broken[0], broken[0] + 1), text[broken[0]], len(broken) - 1))
+        text = _FORBIDDEN.sub("\N{REPLACEMENT CHARACTER}", text)
+    working, repairs = text, dict[int, str]()
+    while True:
+        builder = Builder(lines, begin, repairs)
+        try:
+            node = builder.build(_events(working[begin:]))
+            return node, _once(mistakes, builder.diagnostics)
+        except Stop:
+            return None, _once(mistakes, builder.diagnostics)
+        except yaml.MarkedYAMLError as error:
+            from declarative_train.source.syntax import explain  # most recipes need no explaining
+
+            found = explain(error, lines, begin, builder.last_quote, repairs)
+        mistakes.append(found.diagnostic)
+        limit = MAX_REPAIRS if len(text) < _LONG_TEXT else 2
+        if found.repair is None or len(repairs) >= limit or found.repair[0] in repairs:
+            return None, _once(mistakes, builder.diagnostics)
+        start, end = found.repair
+        repairs[start] = text[start:end]
+        working = f"{working[:start]}{'x' * (end - start)}{working[end:]}"
+
+
+def _events(text: str) -> Iterator[yaml.Event]:
+    parser = PARSER(text)
+    try:
+        while (event := parser.get_event()) is not None:
+            yield event
+    finally:
+        parser.dispose()
+
+
+def _once(*found: list[Diagnostic]) -> list[Diagnostic]:
+    """Both the parser and the builder may have noticed."""
+    return list(dict.fromkeys(diagnostic for each in found for diagnostic in each))
+
+
+def _first_line(lines: Lines) -> Span:
+    return Span(lines.path, 1, 1, 1, 1 + len(lexing.without_comment(lines.line(1))))

@@ -1,0 +1,84 @@
+"""What a YAML scalar means, and where its characters stand.
+
+Meaning follows the YAML 1.2 core schema (https://yaml.org/spec/1.2.2/#103-core-schema), not the 1.1 rules of most
+parsers: `1e-4` and `.5` are floats, `no` and `1:30` are text, `010` is ten and `0o10` eight.
+"""
+
+from __future__ import annotations
+
+import re
+
+from declarative_train.diagnostics.lines import Lines
+from declarative_train.source.node import Piece, ScalarValue
+
+_WORDS: dict[str, ScalarValue] = {
+    **dict.fromkeys(("", "~", "null", "Null", "NULL"), None),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+}
+_INT = re.compile(r"[-+]?[0-9]+")
+_BASED = re.compile(r"0o[0-7]+|0x[0-9a-fA-F]+")
+_FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
+_SPECIAL = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
+_LEADING_ZERO = re.compile(r"[-+]?0[0-9]+")
+_MAX_DIGITS = 300  # a longer run of digits is no number that anyone trains with; int() refuses 4,300
+_NUMBER_START = frozenset("0123456789+-.")
+
+_ESCAPE = re.compile(r"\\(?:x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|\r\n|.)|''", re.DOTALL)
+
+
+def resolve(text: str) -> ScalarValue:
+    """The value of a plain (unquoted) scalar."""
+    if text in _WORDS:
+        return _WORDS[text]
+    if text[0] not in _NUMBER_START or len(text) > _MAX_DIGITS:
+        return text
+    if _INT.fullmatch(text):
+        return int(text)
+    if _FLOAT.fullmatch(text):
+        return float(text)
+    if _BASED.fullmatch(text):
+        return int(text[2:], 8 if text[1] == "o" else 16)
+    if _SPECIAL.fullmatch(text):
+        return float(text.replace(".", "", 1))
+    return text
+
+
+def has_leading_zero(text: str) -> bool:
+    """True for `010`, which is 10 here and was 8 under YAML 1.1."""
+    return _LEADING_ZERO.fullmatch(text) is not None
+
+
+def pieces(lines: Lines, start: int, end: int, value: str, *, escapes: bool) -> tuple[Piece, ...]:
+    """Where the characters of `value` stand, given that it was typed at `start` to `end` (inside any quotes).
+
+    Folding and indentation drop characters, so each run of characters that survives is looked up in the value, from
+    left to right. Empty when the value was typed as it is.
+    """
+    if lines.text[start:end] == value:
+        return ()
+    found: list[Piece] = []
+    position = 0
+    for begin, run in _runs(lines.text[start:end], escapes):
+        at = value.find(run, position)
+        if at >= 0:
+            found.append((at, *lines.place(start + begin)))
+            position = at + len(run)
+    return tuple(found) or ((0, *lines.place(start)),)
+
+
+def _runs(raw: str, escapes: bool) -> list[tuple[int, str]]:
+    """Stretches of `raw` that stand in the value as they are: lines without indentation, cut at escapes."""
+    cuts = [0]
+    if escapes:
+        for escape in _ESCAPE.finditer(raw):
+            cuts += [escape.start(), escape.end()]
+    cuts.append(len(raw))
+    runs: list[tuple[int, str]] = []
+    for begin, end in zip(cuts[::2], cuts[1::2], strict=True):
+        for line in re.finditer(r"[^\r\n]+", raw[begin:end]):
+            text = line[0]
+            first = line.start() == 0 and raw[begin - 1 : begin] not in ("\n", "\r")
+            stripped = text if first else text.lstrip(" \t")
+            runs.append((begin + line.start() + len(text) - len(stripped), stripped.rstrip(" \t") or stripped))
+    return [run for run in runs if run[1]]

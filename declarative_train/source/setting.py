@@ -1,0 +1,75 @@
+"""`--set a.b=1` -> a mapping that is merged like a file, its spans pointing into the option as it was typed."""
+
+from __future__ import annotations
+
+from declarative_train.diagnostics.diagnostic import Diagnostic
+from declarative_train.diagnostics.lines import Lines
+from declarative_train.source.checks.empty_value import empty_option
+from declarative_train.source.checks.wrong_extends import extends_by_option
+from declarative_train.source.checks.wrong_set import wrong_set
+from declarative_train.source.node import Entry, Mapping, Node, Scalar
+from declarative_train.source.reader import read_value
+
+PREFIX = "--set "
+
+
+def read_setting(option: str) -> tuple[Mapping | None, list[Diagnostic]]:
+    """`option` is what follows `--set`. A part of the path that has dots of its own stands in quotes:
+    `model.parameters."logits.weight".tie=embed.weight`."""
+    text = PREFIX + option
+    lines = Lines(text, text)
+    parts, equals = _path(text)
+    if parts is None or equals is None:
+        span = lines.span(len(PREFIX), max(len(text), len(PREFIX) + 1))
+        wanted = "write `PATH=VALUE`, such as `--set training.steps=100`"
+        return None, [wrong_set(span, f"`{option}` is no setting: a path and a value are wanted", wanted)]
+    for start, end, name in parts:
+        if not name:
+            span = lines.span(start, max(end, start + 1))
+            return None, [wrong_set(span, "the path has an empty part", "write names with single dots between")]
+    name = text[len(PREFIX) : equals]
+    if parts[0][2] == "extends":
+        return None, [extends_by_option(lines.span(len(PREFIX), equals))]
+    node, diagnostics = _value(text, equals + 1)
+    if node is None or (isinstance(node, Scalar) and node.is_empty):
+        return None, diagnostics or [empty_option(lines.span(len(PREFIX), equals + 1), name)]
+    for start, end, part in reversed(parts):
+        key = Scalar(part, part, lines.span(start, end))
+        node = Mapping((Entry(key, node),), lines.span(start, len(text)))
+    assert isinstance(node, Mapping)
+    return node, diagnostics
+
+
+def _value(text: str, begin: int) -> tuple[Node | None, list[Diagnostic]]:
+    value = text[begin:].strip()
+    if value.startswith("{{") and value.endswith("}}"):  # the shell has taken the quotes
+        start = text.index(value, begin)
+        return Scalar(value, value, Lines(text, text).span(start, start + len(value))), []
+    return read_value(text, text, begin)
+
+
+def _path(text: str) -> tuple[list[tuple[int, int, str]] | None, int | None]:
+    """Start, end and name of each part, and where the `=` stands; None where there is none."""
+    parts: list[tuple[int, int, str]] = []
+    start = at = len(PREFIX)
+    while at < len(text):
+        character = text[at]
+        if character in "\"'" and at == start:
+            close = text.find(character, at + 1)
+            if close < 0:
+                return None, None
+            at = close + 1
+        elif character in ".=":
+            parts.append((start, at, _unquoted(text[start:at])))
+            if character == "=":
+                return parts, at
+            start = at = at + 1
+        else:
+            at += 1
+    return None, None
+
+
+def _unquoted(part: str) -> str:
+    if len(part) > 1 and part[0] in "\"'" and part[-1] == part[0]:
+        return part[1:-1]
+    return part.strip()

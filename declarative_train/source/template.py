@@ -1,0 +1,224 @@
+"""Nodes with `{{ }}` in their scalars -> nodes with values, each at the place where its template was typed.
+
+A scalar that is exactly one `{{ }}` takes the value as it is, a list or mapping too; any other template gives a text,
+which is never parsed again. Keys are never templates. Compiled templates are kept: the copies of a repeated block
+render the same text over and over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from collections.abc import Mapping as MappingABC
+from typing import TYPE_CHECKING
+
+from declarative_train.diagnostics.diagnostic import Diagnostic
+from declarative_train.source.checks.circular_vars import circular_vars
+from declarative_train.source.node import Entry, Mapping, Node, Scalar, Sequence
+from declarative_train.terms.span import Span
+
+if TYPE_CHECKING:
+    from declarative_train.source.sandbox import Compiled, Sandbox
+
+
+def is_template(text: str) -> bool:
+    return "{{" in text or "{%" in text or "{#" in text
+
+
+class Templates:
+    """Renders nodes. One per recipe: what all its templates together may cost is bounded too.
+
+    `failed` are the places of the scalars that could not be rendered and so stand for nothing: whatever a later check
+    says of such a place is an echo.
+    """
+
+    def __init__(self) -> None:
+        self.failed: set[Span] = set()
+        self._sandbox: Sandbox | None = None
+        self._compiled: dict[str, Compiled] = {}
+
+    def render(self, node: Node, names: MappingABC[str, object]) -> tuple[Node, list[Diagnostic]]:
+        """`node` with every template below it rendered; one that fails stays as it is, and is said.
+
+        `names` are what templates may use: `vars`, `env`, in a block `params`, under a repeat `index`. Sequences may
+        be tuples; templates see lists.
+        """
+        diagnostics: list[Diagnostic] = []
+        return self._node(node, _Names(names), diagnostics), diagnostics
+
+    def _node(self, node: Node, names: MappingABC[str, object], diagnostics: list[Diagnostic]) -> Node:
+        if isinstance(node, Scalar):
+            if isinstance(node.value, str) and node.template is None and is_template(node.value):
+                return self._scalar(node, names, diagnostics)
+            return node
+        if isinstance(node, Sequence):
+            items = tuple(self._node(item, names, diagnostics) for item in node.items)
+            same = all(new is old for new, old in zip(items, node.items, strict=True))
+            return node if same else Sequence(items, node.span)
+        values = [self._node(entry.value, names, diagnostics) for entry in node.entries]
+        if all(new is entry.value for new, entry in zip(values, node.entries, strict=True)):
+            return node
+        entries = (Entry(entry.key, value) for entry, value in zip(node.entries, values, strict=True))
+        return Mapping(tuple(entries), node.span)
+
+    def _scalar(self, scalar: Scalar, names: MappingABC[str, object], diagnostics: list[Diagnostic]) -> Node:
+        text = scalar.text
+        try:
+            compiled = self._compiled.get(text)
+            if compiled is None:
+                compiled = self._compiled[text] = self._environment().read(text)
+            return from_value(compiled.run(names), scalar.span, scalar)
+        except MemoryError:
+            raise
+        except Exception as problem:  # whatever a template may raise is the template's mistake
+            self.failed.add(scalar.span)
+            if isinstance(problem, Circle):
+                diagnostics.append(circular_vars(scalar.span, problem.chain))
+            elif not _is_echo(problem):
+                from declarative_train.source.explaining import explain  # most templates need no explaining
+
+                diagnostics.append(explain(problem, scalar, names))
+            return scalar
+
+    def _environment(self) -> Sandbox:
+        if self._sandbox is None:
+            from declarative_train.source.sandbox import Sandbox
+
+            self._sandbox = Sandbox()
+        return self._sandbox
+
+
+def from_value(value: object, span: Span, template: Scalar) -> Node:
+    """The nodes of a rendered value, all at the template's place."""
+    if isinstance(value, list | tuple):
+        return Sequence(tuple(from_value(item, span, template) for item in value), span)
+    if isinstance(value, dict):
+        return Mapping(
+            tuple(Entry(Scalar(key, key, span), from_value(item, span, template)) for key, item in value.items()), span
+        )
+    assert value is None or isinstance(value, bool | int | float | str), "the sandbox lets nothing else out"
+    words = {True: "true", False: "false", None: "null"}
+    text = words[value] if value is None or isinstance(value, bool) else str(value)
+    return Scalar(value, text, span, template.quoted, template=template.text)
+
+
+def render_vars(root: Mapping, env: MappingABC[str, str]) -> tuple[dict[str, object], list[Diagnostic]]:
+    """The values of the section `vars` of a recipe; vars may use other vars and `env`. One that fails is left out,
+    with a diagnostic; so is one that needs it, silently."""
+    section = root.get("vars")
+    if not isinstance(section, Mapping):
+        return {}, []
+    variables = _Variables(section, env)
+    for name in variables:
+        variables.resolve(name)
+    values = Values((name, value) for name, value in variables.known.items() if value is not FAILED)
+    values.failed = frozenset(section_name for section_name in variables if section_name not in values)
+    return values, variables.diagnostics
+
+
+FAILED = object()  # the value of a var that could not be rendered
+
+
+class Values(dict[str, object]):
+    """The values of `vars`; `failed` names those whose own template went wrong, which is said there and only there."""
+
+    failed: frozenset[str] = frozenset()
+
+
+class Circle(Exception):  # noqa: N818
+    """A var that needs itself."""
+
+    def __init__(self, chain: list[str]) -> None:
+        super().__init__(" -> ".join(chain))
+        self.chain = chain
+
+
+class FailedBefore(Exception):  # noqa: N818
+    """A var that is asked for, but could not be rendered."""
+
+
+def _is_echo(problem: Exception) -> bool:
+    """True when a template fails only because a var that it uses has failed."""
+    owner, name = getattr(problem, "owner", None), getattr(problem, "name", None)
+    return isinstance(problem, FailedBefore) or (isinstance(owner, Values) and name in owner.failed)
+
+
+class _Variables(MappingABC[str, object]):
+    """`vars` while it is rendered: a var is rendered when it is asked for first."""
+
+    def __init__(self, section: Mapping, env: MappingABC[str, str]) -> None:
+        self.known: dict[str, object] = {}
+        self.diagnostics: list[Diagnostic] = []
+        self._entries = {entry.name: entry for entry in section.entries}
+        self._env = env
+        self._templates = Templates()
+        self._open: list[str] = []
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries
+
+    def __getitem__(self, name: str) -> object:
+        """Raises Circle when the value needs itself, FailedBefore when it has none."""
+        if name not in self._entries:
+            raise KeyError(name)
+        if name in self._open:
+            raise Circle([*self._open[self._open.index(name) :], name])
+        value = self.resolve(name)
+        if value is FAILED:
+            raise FailedBefore(name)
+        return value
+
+    def resolve(self, name: str) -> object:
+        if name not in self.known:
+            self._open.append(name)
+            node, found = self._templates.render(self._entries[name].value, {"vars": self, "env": self._env})
+            self._open.pop()
+            self.diagnostics += found
+            failed = any(_is_left(scalar) for scalar in _scalars(node))
+            self.known[name] = FAILED if failed else to_lists(node)
+        return self.known[name]
+
+
+def _scalars(node: Node) -> Iterator[Scalar]:
+    if isinstance(node, Scalar):
+        yield node
+    elif isinstance(node, Sequence):
+        for item in node.items:
+            yield from _scalars(item)
+    else:
+        for entry in node.entries:
+            yield from _scalars(entry.value)
+
+
+def _is_left(scalar: Scalar) -> bool:
+    """A template that was not rendered."""
+    return scalar.template is None and isinstance(scalar.value, str) and is_template(scalar.value)
+
+
+def to_lists(node: Node) -> object:
+    """Plain values as templates see them: lists, not tuples."""
+    if isinstance(node, Scalar):
+        return node.value
+    if isinstance(node, Sequence):
+        return [to_lists(item) for item in node.items]
+    return {entry.name: to_lists(entry.value) for entry in node.entries}
+
+
+class _Names(dict[str, object]):
+    """The names of a template, with lists for tuples; `vars` and `env` are looked into only when asked."""
+
+    def __init__(self, names: MappingABC[str, object]) -> None:
+        super().__init__({name: _listed(value) for name, value in names.items()})
+
+
+def _listed(value: object) -> object:
+    if isinstance(value, tuple | list):
+        return [_listed(item) for item in value]
+    if isinstance(value, dict) and not isinstance(value, Values):
+        return {key: _listed(item) for key, item in value.items()}
+    return value
