@@ -1,0 +1,452 @@
+"""The families of things that a recipe can name, as interfaces.
+
+One file per thing: its fields (a frozen, closed pydantic model; the docstrings under them, read by `field_docs`, become
+the JSON schema) and a `build()` whose body alone imports torch. Nothing here or in any component imports torch at the
+top of a module.
+Sequences arrive as tuples (`source.node.to_value`), so models are strict: `"10"` is not a number, `true` is not 1.
+
+Over 400 lines because all families stand side by side: the one page to read before writing a component.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from pydantic import BaseModel, ConfigDict
+
+from declarative_train.terms.duration import Duration
+from declarative_train.terms.tensor_spec import TensorSpec
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    from torch import nn
+
+
+class Component(BaseModel):
+    """Anything with a `type:`. A leaf declares `type: Literal["name"]` with that name as its default."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
+
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """A named input. `variadic`: takes any number of edges, bound as `NAME.0`, `NAME.1`, ...; only the last port."""
+
+    name: str
+    optional: bool = False
+    variadic: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Misfit:
+    """Why a component does not take these inputs: a sentence in the recipe's words.
+
+    `port` or `field` (dotted for nested fields) says which value to put the caret under; `help` is one way out.
+    `is_warning`: torch takes it, but it is hardly what was meant.
+    """
+
+    message: str
+    port: str | None = None
+    field: str | None = None
+    help: str | None = None
+    is_warning: bool = False
+
+
+class Layer(Component, ABC):
+    """A node of the model graph. `inputs` below maps each *bound* port to its TensorSpec."""
+
+    ports: ClassVar[tuple[Port, ...]] = (Port("x"),)
+    outputs: ClassVar[tuple[str, ...]] = ("output",)  # the first is the default
+    keeps_range: ClassVar[bool] = False  # integer outputs have the range of the first input (reshape, flatten, ...)
+    mixes_samples: ClassVar[bool] = False  # reads across the batch; such a layer has a field `over`
+
+    @property
+    def is_random(self) -> bool:
+        """Draws random numbers in training (dropout with p > 0)."""
+        return False
+
+    def check(self, inputs: Mapping[str, TensorSpec]) -> Misfit | None:
+        """The component's own sentence for inputs that it cannot take; shapes and dtypes both."""
+        return None
+
+    @abstractmethod
+    def build(self, inputs: Mapping[str, TensorSpec]) -> nn.Module:
+        """The module, with sizes taken from the edges (`in_features`), parameters not yet initialised by us.
+
+        Its `forward` takes the ports in declared order, `None` for an open optional port, a variadic port spread out;
+        it returns one tensor, or a tuple in the order of `outputs`. It must be deterministic given the inputs but for
+        random layers, must not modify an input in place, and must keep the batch as dimension 0 of all it returns.
+
+        It may be built on the meta device: after `to_empty` the parameters are filled by `init_of`, and every module
+        with a method `reset_buffers()` is asked to write its buffers anew. Call it only when `check` found nothing.
+        """
+
+    def init_of(self, parameter: str, inputs: Mapping[str, TensorSpec]) -> Init:
+        """How a parameter of the built module (by its name in it) starts when the recipe says nothing: torch's own
+        distribution, as a rule that can be drawn from any generator. Raises LookupError for a name it does not have."""
+        raise LookupError(f"`{self.type}` has no parameter {parameter}")
+
+
+class LossModule(ABC):
+    """What `Loss.build` returns, an `nn.Module` too. A term's value is sum / count over the *global* batch.
+
+    Shapes: input (B, ...), target and mask as the component says, row_weight (B,) float, 1 for real rows and 0 for
+    padding. Both results are scalars; `count` is float64 and is computed from target, mask and row_weight alone, so it
+    is known before the first backward. `items_per_row` is the constant count of one real row, or None when it depends
+    on the values (ignore_index, a mask, class weights): then the ranks have to add their counts up.
+    """
+
+    items_per_row: float | None
+
+    @abstractmethod
+    def sum(
+        self,
+        input: torch.Tensor,
+        target: torch.Tensor | None,
+        mask: torch.Tensor | None,
+        row_weight: torch.Tensor | None,
+    ) -> torch.Tensor: ...
+
+    @abstractmethod
+    def count(
+        self, target: torch.Tensor | None, mask: torch.Tensor | None, row_weight: torch.Tensor | None, rows: int
+    ) -> torch.Tensor: ...
+
+
+class Loss(Component, ABC):
+    """One term of the objective. `input`, `target`, `mask`, `weight` are read by the objective section, not here.
+
+    `balanced` weights: while `needs_balance` is true the term cannot be built. The plan adds up `tally` over the
+    target's training rows (in chunks of any size) and goes on with `balanced(tally)`, which holds the numbers.
+    """
+
+    needs_target: ClassVar[bool] = True
+    mixes_samples: ClassVar[bool] = False
+
+    @property
+    def needs_balance(self) -> bool:
+        """A field says `balanced` and waits for the counts of the training rows."""
+        return False
+
+    def tally(self, targets: np.ndarray, input: TensorSpec) -> np.ndarray:
+        """What `balanced` needs to know of these target rows (N, ...), as int64 counts that add up over chunks. Raises
+        ValueError, in the recipe's words, for a target that the loss cannot take."""
+        raise TypeError(f"`{self.type}` has nothing to balance")
+
+    def balanced(self, tally: np.ndarray) -> Loss:
+        """The same term with numbers in the place of `balanced`. Raises ValueError with the reason, in the recipe's
+        words, when these rows cannot be balanced."""
+        raise TypeError(f"`{self.type}` has nothing to balance")
+
+    def check(self, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> Misfit | None:
+        """Losses never broadcast: shapes must agree (class dimension aside). `Misfit.port`: input, target or mask."""
+        return None
+
+    @abstractmethod
+    def build(self, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> LossModule: ...
+
+
+class Collective(ABC):
+    """What a metric needs of the other ranks; one process is the trivial case."""
+
+    @abstractmethod
+    def sum(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The element-wise sum over the data-parallel ranks."""
+
+    @abstractmethod
+    def concatenate(self, tensor: torch.Tensor) -> torch.Tensor:
+        """All ranks' rows, in rank order; dimension 0 may differ between ranks, and may be 0."""
+
+
+class MetricModule(ABC):
+    """Gathers a metric over many batches of one rank; `update` never synchronises with the host.
+
+    Rows with `row_weight` 0 are padding and do not count; neither do masked or ignored items.
+    """
+
+    @abstractmethod
+    def update(
+        self,
+        input: torch.Tensor,
+        target: torch.Tensor | None,
+        mask: torch.Tensor | None,
+        row_weight: torch.Tensor | None,
+    ) -> None: ...
+
+    @abstractmethod
+    def compute(self, ranks: Collective) -> torch.Tensor:
+        """The exact value over all ranks, a scalar float64 tensor on the device; nan when there was no item."""
+
+    @abstractmethod
+    def reset(self) -> None: ...
+
+
+class Metric(Component, ABC):
+    """A number to watch. `is_mean`: a mean over items (or a function of one), so it may also run during training."""
+
+    is_mean: ClassVar[bool] = False
+    higher_is_better: ClassVar[bool] = True
+    needs_target: ClassVar[bool] = True
+
+    def check(
+        self,
+        input: TensorSpec,
+        target: TensorSpec | None,
+        mask: TensorSpec | None,
+        class_dim: int = -1,
+        ignore_index: int | None = None,
+    ) -> Misfit | None:
+        """As in `Loss.check`. `class_dim` and `ignore_index` are those of the loss that it is `of`."""
+        return None
+
+    @abstractmethod
+    def build(
+        self,
+        input: TensorSpec,
+        target: TensorSpec | None,
+        device: torch.device,
+        ignore_index: int | None,
+        class_dim: int,
+    ) -> MetricModule: ...
+
+
+class Optimizer(Component, ABC):
+    """An update rule. `lr` and `weight_decay` are fields; groups override them (`lr_scale`, `weight_decay`).
+
+    `takes_shards`: it updates parameters that `fully_shard` has split exactly as whole ones; False is refused in fsdp.
+    """
+
+    takes_shards: ClassVar[bool] = True
+
+    def check(self, parameters: Mapping[str, tuple[int, ...]]) -> Misfit | None:
+        """Why it cannot update these parameters (name -> shape), such as a vector given to a rule for matrices."""
+        return None
+
+    @abstractmethod
+    def build(self, groups: list[dict[str, object]]) -> torch.optim.Optimizer:
+        """torch's own object over param groups `{params, lr, weight_decay}`; fused where the device has it."""
+
+    def build_functional(self, groups: list[dict[str, object]]) -> torch.optim.Optimizer | None:
+        """The same update through torch's functional form, without importing `torch._dynamo`; None: there is none.
+
+        It has `param_groups`, `state`, `step()`, `zero_grad()`, `state_dict()` with the names and tensors of torch's,
+        and takes `found_inf` as those do (`_step_supports_amp_scaling`). For parameters that are not sharded.
+        """
+        return None
+
+
+class LrSchedule(Component, ABC):
+    """A factor on every group's lr."""
+
+    @abstractmethod
+    def factor(self, step: int, num_steps: int, num_warmup_steps: int) -> float:
+        """The factor for optimizer step `step` (the first step is 0) of `num_steps`, of which the first
+        `num_warmup_steps` are warm-up. Pure; no torch."""
+
+    def resolved(self, to_steps: Callable[[Duration], int]) -> LrSchedule:
+        """The same schedule with every duration among its fields in steps; `factor` may be asked only of that one.
+        Raises ValueError, as `to_steps` does, when a duration cannot become steps."""
+        return self
+
+
+class Init(Component, ABC):
+    """How a parameter starts."""
+
+    def check(self, shape: tuple[int, ...]) -> Misfit | None:
+        """The rule's own sentence for a parameter shape that it cannot fill."""
+        return None
+
+    @abstractmethod
+    def fill(self, tensor: torch.Tensor, generator: torch.Generator) -> None:
+        """Write the start values in place; `generator` lives on the CPU and alone decides them.
+
+        `tensor` is always the whole parameter, on any device: who holds a shard fills the whole and keeps his part.
+        """
+
+
+class SourceError(Exception):
+    """A source cannot be opened or read: the words for the user, and what the data room needs to place them.
+
+    `problem`: not_found, no_match (a glob), no_file_system, unreadable, different_columns. `known` are the names that
+    exist where `name` was looked for.
+    """
+
+    def __init__(
+        self, problem: str, message: str, *, help: str | None = None, name: str = "", known: tuple[str, ...] = ()
+    ) -> None:
+        super().__init__(message)
+        self.problem = problem
+        self.help = help
+        self.name = name
+        self.known = known
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table. `dtype` is numpy's name of what `Table.read` gives: a number, `bool`, `datetime64[ns]`, or
+    `object` for text (str, None where missing); `shape` is that of one row's value; `num_values` is n when the source
+    itself promises integers in 0..n-1 (token ids)."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...] = ()
+    num_values: int | None = None
+
+
+class Table(ABC):
+    """An opened source: rows that can be read by number, in any order, any time. Safe to use after a fork.
+
+    `columns` in the order of the file; `left_out` says why a column of the file cannot be read; `files` are those it
+    rests on.
+    """
+
+    columns: Mapping[str, Column]
+    num_rows: int
+    files: tuple[str, ...] = ()
+    left_out: Mapping[str, str] = {}
+
+    @abstractmethod
+    def read(self, columns: Sequence[str], rows: slice | np.ndarray) -> dict[str, np.ndarray]:
+        """Values (N, ...) by column, for a slice (step 1) or an int64 array of row numbers, repeats allowed.
+
+        Missing numbers are nan (an integer or bool column that misses some in what is read comes as float64), missing
+        text is None, missing dates NaT. The result may share memory with the table: it is not to be written to.
+        Raises SourceError.
+        """
+
+    def place(self, row: int) -> str:
+        """Where a row stands, for messages."""
+        return f"row {row + 1}"
+
+
+class Dataset(Component, ABC):
+    """A source: rows with named columns.
+
+    A leaf that reads files calls them `path` (one or a list; any fsspec URL, globs allowed); the recipe makes them
+    absolute. `open` raises SourceError.
+    """
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The files as written in the recipe; none for a source without files."""
+        return ()
+
+    @abstractmethod
+    def open(self) -> Table: ...
+
+
+class BadValueError(Exception):
+    """A value that a field cannot take.
+
+    `problem`: missing, outside, fraction; `column` is its name, `row` counts within what was given.
+    """
+
+    def __init__(self, problem: str, column: str, message: str, *, row: int, help: str | None = None) -> None:
+        super().__init__(message)
+        self.problem = problem
+        self.column = column
+        self.row = row
+        self.help = help
+
+
+class Tally(ABC):
+    """Gathers a field's statistics over chunks of the training rows."""
+
+    @abstractmethod
+    def add(self, values: Sequence[np.ndarray]) -> None:
+        """One array (N, ...) per column of the field."""
+
+    @abstractmethod
+    def result(self) -> dict[str, object]:
+        """JSON-able. Raises ValueError, in the recipe's words, when there is nothing to compute them from."""
+
+
+class Field(Component, ABC):
+    """A named tensor of a sample, made of columns."""
+
+    @property
+    @abstractmethod
+    def wanted(self) -> tuple[str, ...]:
+        """The names and globs of its columns, as written under `column` or `columns`."""
+
+    @property
+    @abstractmethod
+    def cut(self) -> slice | int | None:
+        """Which rows of a window it takes; None: all of them."""
+
+    @abstractmethod
+    def check(self, columns: Sequence[Column]) -> Misfit | None:
+        """Why it cannot be made of these columns."""
+
+    @abstractmethod
+    def tally(self, columns: Sequence[Column]) -> Tally | None:
+        """What it must know of the training rows, or None."""
+
+    @abstractmethod
+    def row_spec(self, columns: Sequence[Column], statistics: Mapping[str, object]) -> TensorSpec:
+        """What one row becomes; windows put their rows in front."""
+
+    @abstractmethod
+    def convert(
+        self, values: Sequence[np.ndarray], columns: Sequence[Column], statistics: Mapping[str, object]
+    ) -> np.ndarray:
+        """(N, *row shape) in the row spec's dtype (bfloat16: as float32), from one array per column. Raises
+        BadValueError."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """The rows that a split may choose from, numbered 0..num_rows-1 in the source's order.
+
+    num_total    the number of rows that fractions are of
+    read         the values of a column
+    shuffled     the numbers 0..n-1 in an order that depends on the seed and the set's name alone
+    by, sort     of the window, if there is one
+    behind       fraction that the later sets cut by `last` take
+    """
+
+    num_rows: int
+    num_total: int
+    read: Callable[[str], np.ndarray]
+    shuffled: Callable[[int], np.ndarray]
+    by: str | None = None
+    sort: str | None = None
+    behind: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """Any `count` of the candidates, by chance: the data room draws them without holding all their numbers."""
+
+    count: int
+
+
+class Split(Component, ABC):
+    """How one set is cut from the source's rows.
+
+    `turn`: cuts by value come first (0), then the last rows (1), then those by chance (2), each kind in the order of
+    the recipe.
+    """
+
+    turn: ClassVar[int]
+    cuts_singly: ClassVar[bool] = False  # neighbours land in different sets, so that no window could stay whole
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that it reads."""
+        return ()
+
+    @property
+    def own_source(self) -> Dataset | None:
+        """The set's own source, when it is not cut from the main one."""
+        return None
+
+    @abstractmethod
+    def choose(self, rows: Candidates) -> np.ndarray | range | Draw:
+        """The chosen numbers, ascending. Raises ValueError with the reason in the recipe's words."""

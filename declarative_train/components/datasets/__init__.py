@@ -1,0 +1,19 @@
+"""Sources that a recipe can name under `data.source`."""
+
+from __future__ import annotations
+
+from declarative_train.components.component import Dataset
+from declarative_train.components.registry import Registry
+
+DATASETS: Registry[Dataset] = Registry(
+    "source",
+    __name__,
+    {
+        "csv": "csv.CsvDataset",
+        "jsonl": "jsonl.JsonlDataset",
+        "npy": "npy.NpyDataset",
+        "parquet": "parquet.ParquetDataset",
+        "synthetic": "synthetic.SyntheticDataset",
+        "text": "text.TextDataset",
+    },
+)

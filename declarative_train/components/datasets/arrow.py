@@ -1,0 +1,213 @@
+"""Arrow columns -> numpy columns, as `Table.read` promises them; a table that is held in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from declarative_train.components.component import Column, SourceError, Table
+from declarative_train.components.datasets.files import shown
+
+if TYPE_CHECKING:
+    import numpy as np
+
+EXACT = 2**53  # the integers up to here are exact in float64, which holds integer columns that miss values
+
+
+def describe(name: str, kind: Any, first: Any = None) -> Column | str:
+    """The column that an Arrow type becomes, or why it cannot be read. `first`: a present value, which tells the
+    length of lists."""
+    import pyarrow as pa
+
+    types = pa.types
+    if types.is_dictionary(kind):
+        kind = kind.value_type
+    if types.is_boolean(kind):
+        return Column(name, "bool")
+    if types.is_integer(kind) or types.is_floating(kind):
+        return Column(name, str(kind.to_pandas_dtype().__name__))
+    if types.is_decimal(kind):
+        return Column(name, "float64")
+    if types.is_date(kind) or types.is_timestamp(kind):
+        return Column(name, "datetime64[ns]")
+    if types.is_string(kind) or types.is_large_string(kind) or types.is_null(kind):
+        return Column(name, "object")
+    if types.is_binary(kind) or types.is_large_binary(kind):
+        return "it holds bytes that are not UTF-8 text"
+    if types.is_fixed_size_list(kind) or types.is_list(kind) or types.is_large_list(kind):
+        return _describe_list(name, kind, first)
+    return f"it holds {kind}, which is no number, text or date"
+
+
+def _describe_list(name: str, kind: Any, first: Any) -> Column | str:
+    import pyarrow as pa
+
+    inner = describe(name, kind.value_type)
+    if isinstance(inner, str) or inner.dtype not in _NUMBERS | {"bool"} or inner.shape:
+        return f"it holds {kind}, and only lists of numbers can be read"
+    if pa.types.is_fixed_size_list(kind):
+        return Column(name, inner.dtype, (kind.list_size,))
+    if first is None:
+        return "it holds lists and every one is missing"
+    return Column(name, inner.dtype, (len(first),))
+
+
+_NUMBERS = frozenset(
+    {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)} | {"float16", "float32", "float64"}
+)
+
+
+def to_numpy(column: Column, values: Any, where: str) -> np.ndarray:
+    """Values of a ChunkedArray or Array. Raises SourceError; `where` names the file."""
+    import numpy as np
+    import pyarrow as pa
+
+    if isinstance(values, pa.ChunkedArray):
+        values = values.combine_chunks()
+        if isinstance(values, pa.ChunkedArray):  # more than 2 GiB of text stays in chunks
+            return np.concatenate([to_numpy(column, chunk, where) for chunk in values.chunks])
+    if pa.types.is_dictionary(values.type):
+        values = values.dictionary_decode()
+    if column.shape:
+        return _lists_to_numpy(column, values, where)
+    if column.dtype == "object":
+        return _text(values)
+    if column.dtype == "datetime64[ns]":
+        return np.asarray(values.cast(pa.timestamp("ns"), safe=False).to_numpy(zero_copy_only=False), "datetime64[ns]")
+    if pa.types.is_decimal(values.type):
+        values = values.cast(pa.float64())
+    if values.null_count and pa.types.is_integer(values.type):
+        _check_exact(column, values, where)
+    if pa.types.is_boolean(values.type) and values.null_count:
+        values = values.cast(pa.uint8()).cast(pa.float64())
+    return np.asarray(values.to_numpy(zero_copy_only=False))
+
+
+def _text(values: Any) -> np.ndarray:
+    import numpy as np
+
+    found = np.empty(len(values), object)
+    found[:] = values.to_pylist()
+    return found
+
+
+def _lists_to_numpy(column: Column, values: Any, where: str) -> np.ndarray:
+    import numpy as np
+    import pyarrow.compute as pc
+
+    width = column.shape[0]
+    if values.null_count:
+        row = int(np.argmax(np.asarray(values.is_null())))
+        raise SourceError("unreadable", f"`{column.name}` in {shown(where)} has no list in row {row + 1} of those read")
+    lengths = np.asarray(pc.list_value_length(values))
+    if (wrong := np.flatnonzero(lengths != width)).size:
+        raise SourceError(
+            "unreadable",
+            f"`{column.name}` in {shown(where)} holds lists of different lengths: {width} at first, then "
+            f"{lengths[wrong[0]]}",
+        )
+    flat = Column(column.name, column.dtype)
+    return to_numpy(flat, values.flatten(), where).reshape(len(values), width)
+
+
+def _check_exact(column: Column, values: Any, where: str) -> None:
+    import pyarrow.compute as pc
+
+    extremes = pc.min_max(values).as_py()
+    if max(abs(v) for v in extremes.values() if v is not None) > EXACT if extremes["min"] is not None else False:
+        raise SourceError(
+            "unreadable",
+            f"`{column.name}` in {shown(where)} misses values and holds integers beyond 2^53, which no number type "
+            "holds exactly beside a missing one",
+            help="fill its missing values in the file",
+        )
+
+
+class MemoryTable(Table):
+    """Arrow tables, one below the other, each column turned into numpy when it is first asked for."""
+
+    def __init__(self, pieces: Sequence[tuple[str, Any]]) -> None:
+        import pyarrow as pa
+
+        self.files = tuple(path for path, _ in pieces)
+        for path, piece in pieces[1:]:
+            check_same_columns(self.files[0], pieces[0][1].column_names, path, piece.column_names)
+        names = check_distinct(self.files[0], pieces[0][1].column_names)
+        self._starts = [0]
+        for _, piece in pieces:
+            self._starts.append(self._starts[-1] + piece.num_rows)
+        try:
+            self._arrow = pa.concat_tables([piece.select(names) for _, piece in pieces], promote_options="permissive")
+        except (pa.ArrowInvalid, pa.ArrowTypeError):
+            self._arrow = pa.concat_tables([_text_where_mixed(piece.select(names), pieces) for _, piece in pieces])
+        self.num_rows = self._arrow.num_rows
+        self.columns, self.left_out = describe_all(self._arrow.schema, self._first)
+        self._numpy: dict[str, np.ndarray] = {}
+
+    def _first(self, name: str) -> Any:
+        present = self._arrow.column(name).drop_null()
+        return present[0].as_py() if len(present) else None
+
+    def read(self, columns: Sequence[str], rows: slice | np.ndarray) -> dict[str, np.ndarray]:
+        return {name: self._column(name)[rows] for name in columns}
+
+    def _column(self, name: str) -> np.ndarray:
+        if name not in self._numpy:
+            self._numpy[name] = to_numpy(self.columns[name], self._arrow.column(name), self.files[0])
+        return self._numpy[name]
+
+    def place(self, row: int) -> str:
+        return place(self.files, self._starts, row)
+
+
+def place(files: Sequence[str], starts: Sequence[int], row: int) -> str:
+    """`row 12 of data/b.csv`: rows count from 1 in each file, the header not among them."""
+    from bisect import bisect_right
+
+    position = bisect_right(starts, row) - 1
+    return f"row {row - starts[position] + 1} of {shown(files[position])}"
+
+
+def _text_where_mixed(piece: Any, pieces: Sequence[tuple[str, Any]]) -> Any:
+    """Columns that have no type in common become text: the field that uses one says so."""
+    import pyarrow as pa
+
+    for name in piece.column_names:
+        if len({str(other.schema.field(name).type) for _, other in pieces}) > 1:
+            position = piece.column_names.index(name)
+            piece = piece.set_column(position, name, piece.column(name).cast(pa.string()))
+    return piece
+
+
+def describe_all(schema: Any, first: Any) -> tuple[dict[str, Column], dict[str, str]]:
+    """The columns that can be read, and why the others cannot."""
+    columns: dict[str, Column] = {}
+    left_out: dict[str, str] = {}
+    for field in schema:
+        found = describe(field.name, field.type)
+        if isinstance(found, str) and "list" in str(field.type):
+            found = describe(field.name, field.type, first(field.name))
+        if isinstance(found, str):
+            left_out[field.name] = found
+        else:
+            columns[field.name] = found
+    return columns, left_out
+
+
+def check_distinct(path: str, names: Sequence[str]) -> list[str]:
+    twice = next((name for position, name in enumerate(names) if name in names[:position]), None)
+    if twice is not None:
+        raise SourceError("different_columns", f"{shown(path)} has two columns called `{twice}`")
+    return list(names)
+
+
+def check_same_columns(first: str, names: Sequence[str], path: str, others: Sequence[str]) -> None:
+    if set(names) == set(others):
+        return
+    more = [f"`{name}`" for name in others if name not in set(names)]
+    less = [f"`{name}`" for name in names if name not in set(others)]
+    parts = [f"lacks {', '.join(less[:5])}"] if less else []
+    parts += [f"has {', '.join(more[:5])} besides"] if more else []
+    raise SourceError(
+        "different_columns", f"{shown(path)} {' and '.join(parts)}: its columns are not those of {shown(first)}"
+    )

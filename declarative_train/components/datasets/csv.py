@@ -1,0 +1,89 @@
+"""CSV files -> a table held in memory."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field
+
+from declarative_train.components.component import Dataset, SourceError, Table
+from declarative_train.components.datasets.files import Paths, as_tuple, expand, open_file, shown
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_WRONG_WIDTH = re.compile(r"(?:Row #(\d+): )?Expected (\d+) columns, got (\d+)")
+
+
+class CsvDataset(Dataset):
+    """Rows of CSV files, read whole into memory. The first line names the columns.
+
+    Types are found by looking at all values: integers, numbers, `true`/`false`, dates, else text. Empty fields, `NA`,
+    `null` and `nan` are missing values. Several files are one table, file after file. Files that end in `.gz`, `.bz2`
+    or `.zst` are unpacked. For tables larger than memory, use parquet.
+    """
+
+    type: Literal["csv"] = "csv"
+    path: Paths
+    """A file, a glob, or a list of them: any fsspec URL, relative to the recipe's file."""
+    delimiter: Annotated[str, Field(min_length=1, max_length=1)] = ","
+    """What stands between two values."""
+    columns: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
+    """Names of the columns of files that have no header line."""
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        return as_tuple(self.path)
+
+    def open(self) -> Table:
+        from declarative_train.components.datasets.arrow import MemoryTable
+
+        return MemoryTable([(path, self._read(path)) for path in expand(self.paths)])
+
+    def _read(self, path: str) -> pa.Table:
+        import pyarrow as pa
+        from pyarrow import csv
+
+        try:
+            with _unpacked(path) as file:
+                return csv.read_csv(
+                    file,
+                    # threads of a pool are not there after a fork, and without them errors name their row
+                    read_options=csv.ReadOptions(use_threads=False, column_names=self.columns),
+                    parse_options=csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=True),
+                    convert_options=csv.ConvertOptions(strings_can_be_null=True),
+                )
+        except pa.ArrowInvalid as error:
+            raise self._explained(path, str(error)) from error
+        except OSError as error:
+            raise SourceError("unreadable", f"cannot read {shown(path)}: {error}") from error
+
+    def _explained(self, path: str, error: str) -> SourceError:
+        width = _WRONG_WIDTH.search(error)
+        if width is not None:
+            line, wanted, got = width.groups()
+            where = f"line {line} of {shown(path)}" if line else shown(path)
+            what = f"has {got} {'value' if got == '1' else 'values'} where the others have {wanted}"
+            return SourceError("unreadable", f"{where} {what}", help=_other_delimiter(path, self.delimiter))
+        if "Empty CSV" in error:
+            return SourceError("unreadable", f"{shown(path)} is empty")
+        reason = error.removeprefix("CSV parse error: ").splitlines()[0]
+        return SourceError("unreadable", f"cannot read {shown(path)}: {reason[:200]}")
+
+
+def _unpacked(path: str) -> Any:
+    import pyarrow as pa
+
+    kind = {"gz": "gzip", "bz2": "bz2", "zst": "zstd"}.get(path.rpartition(".")[2])
+    return pa.input_stream(open_file(path), compression=kind)
+
+
+def _other_delimiter(path: str, delimiter: str) -> str | None:
+    """The delimiter that the header line uses more often, as a way out."""
+    with _unpacked(path) as file:
+        header = file.read(4096).decode("utf-8", "replace").partition("\n")[0]
+    best = max(",;\t|", key=header.count)
+    if header.count(best) <= header.count(delimiter):
+        return None
+    return f"its values seem to be separated by {best!r}: set delimiter to that"

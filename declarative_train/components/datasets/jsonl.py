@@ -1,0 +1,62 @@
+"""Files of one JSON object per line -> a table held in memory."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Literal
+
+from declarative_train.components.component import Dataset, SourceError, Table
+from declarative_train.components.datasets.files import Paths, as_tuple, expand, open_file, shown, size_bytes
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class JsonlDataset(Dataset):
+    """Rows of JSON lines files, read whole into memory: one object per line, its keys are the columns.
+
+    A key that a line does not have, or `null`, is a missing value. Several files are one table, file after file.
+    Files that end in `.gz`, `.bz2` or `.zst` are unpacked.
+    """
+
+    type: Literal["jsonl"] = "jsonl"
+    path: Paths
+    """A file, a glob, or a list of them: any fsspec URL, relative to the recipe's file."""
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        return as_tuple(self.path)
+
+    def open(self) -> Table:
+        from declarative_train.components.datasets.arrow import MemoryTable
+
+        return MemoryTable([(path, _read(path)) for path in expand(self.paths)])
+
+
+def _read(path: str) -> pa.Table:
+    import pyarrow as pa
+    from pyarrow import json
+
+    kind = {"gz": "gzip", "bz2": "bz2", "zst": "zstd"}.get(path.rpartition(".")[2])
+    block = max(1 << 20, min(size_bytes(path) + 1, 1 << 30))  # a line must fit into one block
+    try:
+        with pa.input_stream(open_file(path), compression=kind) as file:
+            options = json.ReadOptions(use_threads=False, block_size=block)
+            return json.read_json(file, read_options=options)
+    except pa.ArrowInvalid as error:
+        raise SourceError("unreadable", _explained(path, str(error))) from error
+    except OSError as error:
+        raise SourceError("unreadable", f"cannot read {shown(path)}: {error}") from error
+
+
+def _explained(path: str, error: str) -> str:
+    if "Empty JSON" in error:
+        return f"{shown(path)} is empty"
+    changed: Any = re.search(r"Column\(/([^)]*)\) changed from (\w+) to (\w+) in row (\d+)", error)
+    if changed is not None:
+        name, was, became, row = changed.groups()
+        return f"`{name}` changes from {was} to {became} in row {int(row) + 1} of {shown(path)}"
+    row = re.search(r"in row (\d+)", error)
+    where = f"row {int(row[1]) + 1} of {shown(path)}" if row else shown(path)
+    reason = re.sub(r" in row \d+", "", error.removeprefix("JSON parse error: ")).splitlines()[0]
+    return f"{where} is not JSON: {reason[:200]}"

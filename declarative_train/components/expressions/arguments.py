@@ -1,0 +1,164 @@
+"""The arguments of a call in an expression, bound to the function's parameters and held to their rules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+
+from declarative_train.components.expressions.error import ExpressionError, ExpressionRule
+from declarative_train.components.expressions.functions import FUNCTIONS, Function, Parameter
+from declarative_train.components.expressions.tree import Constant, Operation, Reference, Term, Value
+
+Argument = Term | Value
+Place = tuple[int, int]  # offset, length
+
+_SIZE_LIMIT = 2**31
+
+
+def bind(
+    name: str, arguments: Sequence[Argument], keywords: Mapping[str, Argument], name_at: Place, at: Place
+) -> Operation:
+    """The operation, or ExpressionError with what the function takes."""
+    function = FUNCTIONS.get(name)
+    if function is None:
+        close = get_close_matches(name, FUNCTIONS, n=1, cutoff=0.6)
+        owner, _, last = name.rpartition(".")
+        if last in FUNCTIONS:
+            module = owner in ("torch", "F", "np", "numpy", "math", "torch.nn.functional", "nn.functional")
+            offered = (
+                f"write `{last}(...)`" if module else f"write `{last}({owner}, ...)`: tensors have no methods here"
+            )
+        else:
+            offered = f"did you mean `{close[0]}`?" if close else f"known: {', '.join(FUNCTIONS)}"
+        raise ExpressionError(f"there is no function `{name}` in expressions", *name_at, offered, "function")
+    call = _Call(name, function, at)
+    bound = call.match(arguments, keywords)
+    operands: list[Term] = []
+    options: dict[str, object] = {}
+    for parameter in function.parameters:
+        if parameter.name not in bound:
+            if parameter.required:
+                raise call.wrong(f"`{name}` needs `{parameter.name}`", at)
+            if parameter.kind in ("dim", "int") and parameter.default is not None:
+                options[parameter.name] = parameter.default
+            continue
+        given = bound[parameter.name]
+        if parameter.kind in ("tensor", "value", "tensors"):
+            operands += call.tensors(parameter, given)
+        else:
+            options[parameter.name] = call.option(parameter, given)
+    if all(isinstance(operand, Constant) for operand in operands):
+        raise call.wrong(f"`{name}` takes a tensor, not constants only", at)
+    return Operation(name, tuple(operands), options, *at)
+
+
+class _Call:
+    def __init__(self, name: str, function: Function, at: Place) -> None:
+        self.name, self.function, self.at = name, function, at
+
+    def wrong(
+        self, message: str, at: Place, rule: ExpressionRule = "arguments", help: str | None = None
+    ) -> ExpressionError:
+        return ExpressionError(message, *at, help or f"it is `{self.name}({self.function.signature})`", rule)
+
+    def match(self, arguments: Sequence[Argument], keywords: Mapping[str, Argument]) -> dict[str, object]:
+        """Parameter name -> what was given; a list of arguments for the variadic one."""
+        parameters = self.function.parameters
+        bound: dict[str, object] = {}
+        if parameters[0].kind == "tensors":
+            bound[parameters[0].name] = list(arguments)
+        else:
+            if len(arguments) > len(parameters):
+                if parameters[-1].kind not in ("sizes", "dims", "order"):
+                    extra = arguments[len(parameters)]
+                    raise self.wrong(f"`{self.name}` takes at most {len(parameters)} arguments", _place(extra))
+                first = len(parameters) - 1  # reshape(x, 4, 16) is reshape(x, [4, 16])
+                rest = arguments[first:]
+                terms = tuple(item for item in rest if not isinstance(item, Value))
+                if len(terms) < len(rest):
+                    raise self.wrong(f"`{self.name}` takes one list of sizes", _place(rest[0]))
+                start = _place(rest[0])[0]
+                end = sum(_place(rest[-1]))
+                arguments = [*arguments[:first], Value(terms, start, end - start)]
+            bound.update({parameter.name: item for parameter, item in zip(parameters, arguments, strict=False)})
+        known = {parameter.name for parameter in parameters}
+        for key, item in keywords.items():
+            if key not in known:
+                raise self.wrong(f"`{self.name}` has no argument `{key}`", _place(item))
+            if key in bound:
+                raise self.wrong(f"`{self.name}` is given `{key}` twice", _place(item))
+            bound[key] = item
+        return bound
+
+    def tensors(self, parameter: Parameter, given: object) -> list[Term]:
+        items: list[Argument] = list(given) if isinstance(given, list) else [given]  # type: ignore[list-item]
+        if parameter.kind == "tensors":
+            if len(items) == 1 and isinstance(items[0], Value):
+                items = list(items[0].items)
+            if not items:
+                raise self.wrong(f"`{self.name}` needs at least one tensor", self.at)
+        found: list[Term] = []
+        for item in items:
+            if isinstance(item, Value):
+                raise self.wrong(f"`{parameter.name}` of `{self.name}` is a tensor, not a list", _place(item))
+            if isinstance(item, Constant) and (parameter.kind != "value" or isinstance(item.value, bool)):
+                raise self.wrong(f"`{parameter.name}` of `{self.name}` is a tensor, not a constant", _place(item))
+            found.append(item)
+        return found
+
+    def option(self, parameter: Parameter, given: object) -> object:
+        assert isinstance(given, Constant | Reference | Operation | Value)
+        at, kind = _place(given), parameter.kind
+        called = f"`{parameter.name}` of `{self.name}`"
+        if kind == "dim":
+            return self._dim(given, called)
+        if kind == "dims":
+            items = given.items if isinstance(given, Value) else (given,)
+            if not items:
+                raise self.wrong(f"{called} is an empty list", at)
+            return tuple(self._dim(item, called) for item in items)
+        if kind in ("order", "sizes"):
+            items = given.items if isinstance(given, Value) else (given,)
+            whole = tuple(self._int(item, called) for item in items)
+            return self._order(whole, called, at) if kind == "order" else self._sizes(whole, called, at)
+        if kind == "int":
+            return self._int(given, called)
+        if not isinstance(given, Constant):
+            raise self.wrong(f"{called} is a constant, not a tensor", at)
+        if (kind == "bool") != isinstance(given.value, bool):
+            raise self.wrong(f"{called} is {'`true` or `false`' if kind == 'bool' else 'a number'}", at)
+        return given.value
+
+    def _dim(self, given: Argument, called: str) -> int:
+        dim = self._int(given, called)
+        if dim == 0:
+            raise self.wrong(
+                "dimension 0 is the batch: it cannot be reduced, moved or joined",
+                _place(given),
+                "batch",
+                "the first dimension of a sample is 1, the last is -1",
+            )
+        return dim
+
+    def _int(self, given: Argument, called: str) -> int:
+        value = given.value if isinstance(given, Constant) else None
+        if isinstance(value, bool) or not isinstance(value, int) or abs(value) >= _SIZE_LIMIT:
+            raise self.wrong(f"{called} is a whole number", _place(given))
+        return value
+
+    def _order(self, dims: tuple[int, ...], called: str, at: Place) -> tuple[int, ...]:
+        if 0 in dims:
+            way_out = "leave the batch out: `permute(x, 2, 1)` makes (B, T, C) of (B, C, T)"
+            raise self.wrong("dimension 0 is the batch: it stays where it is", at, "batch", way_out)
+        if len(set(dims)) < len(dims) or not dims:
+            raise self.wrong(f"{called} names each dimension once", at)
+        return dims
+
+    def _sizes(self, sizes: tuple[int, ...], called: str, at: Place) -> tuple[int, ...]:
+        if any(size < -1 or size == 0 for size in sizes) or (sizes.count(-1) > 1 and self.name == "reshape"):
+            raise self.wrong(f"{called} are the sizes of one sample; one of them may be -1", at)
+        return sizes
+
+
+def _place(item: Argument) -> Place:
+    return item.offset, item.length

@@ -1,0 +1,209 @@
+"""The closed list of functions and operators that an expression may use: their arguments, torch targets and dtypes.
+
+All are pure but for the few marked `random`. Names of arguments are torch's. Dimension 0 is the batch: a `dim` is never
+0, and sizes are those of one sample.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+Kind = Literal["tensor", "value", "tensors", "dim", "dims", "order", "int", "sizes", "number", "bool"]
+"""tensor: computed from an edge. value: a tensor or a number. tensors: one or more (takes all positional arguments).
+dim, dims: a dimension (or several) but the batch. order: all dimensions but the batch. sizes: of one sample."""
+
+ResultType = Literal["promoted", "floating", "float", "bool", "int64", "accumulated"]
+"""promoted: torch's promotion of the tensor arguments. floating: the same, integers become float32. float: float32.
+accumulated: integers and bools become int64."""
+
+REQUIRED = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    name: str
+    kind: Kind
+    default: object = REQUIRED
+
+    @property
+    def required(self) -> bool:
+        return self.default is REQUIRED
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """`target` is the dotted path of what is called; tensors go by position, all else by name.
+
+    `keeps_range`: integer results lie in the range of the tensor arguments.
+    """
+
+    target: str
+    parameters: tuple[Parameter, ...]
+    dtype: ResultType = "promoted"
+    random: bool = False
+    keeps_range: bool = False
+    promotes: tuple[str, ...] = field(default=())  # the arguments that decide the dtype; none named: all tensors
+
+    @property
+    def signature(self) -> str:
+        """As shown to users: `softmax(x, dim)`, `sum(x, dim, keepdim=false)`."""
+        return ", ".join(_shown(parameter) for parameter in self.parameters)
+
+
+def _shown(parameter: Parameter) -> str:
+    if parameter.kind == "tensors":
+        return f"{parameter.name}, ..."
+    if parameter.required:
+        return parameter.name
+    default = str(parameter.default).lower() if isinstance(parameter.default, bool) else parameter.default
+    return f"{parameter.name}={default}"
+
+
+_X = Parameter("x", "tensor")
+_Y = Parameter("y", "tensor")
+_DIM = Parameter("dim", "dim")
+_DIMS = Parameter("dim", "dims")
+_KEEPDIM = Parameter("keepdim", "bool", False)
+_SIZES = Parameter("sizes", "sizes")
+_SAMPLES = "declarative_train.components.expressions.samples"
+
+
+def _each(target: str, *more: Parameter, dtype: ResultType = "floating") -> Function:
+    return Function(target, (_X, *more), dtype)
+
+
+def _reduce(target: str, dtype: ResultType = "promoted", keeps_range: bool = False) -> Function:
+    return Function(target, (_X, _DIMS, _KEEPDIM), dtype, keeps_range=keeps_range)
+
+
+def _move(target: str, *parameters: Parameter) -> Function:
+    return Function(target, (_X, *parameters), keeps_range=True)
+
+
+FUNCTIONS: dict[str, Function] = {
+    "abs": _each("torch.abs", dtype="promoted"),
+    "all": _reduce("torch.all", "bool"),
+    "amax": _reduce("torch.amax", keeps_range=True),
+    "amin": _reduce("torch.amin", keeps_range=True),
+    "any": _reduce("torch.any", "bool"),
+    "argmax": Function("torch.argmax", (_X, _DIM, _KEEPDIM), "int64"),
+    "argmin": Function("torch.argmin", (_X, _DIM, _KEEPDIM), "int64"),
+    "atan": _each("torch.atan"),
+    "bool": Function(f"{_SAMPLES}.to_bool", (_X,), "bool"),
+    "ceil": _each("torch.ceil", dtype="promoted"),
+    "clamp": _each("torch.clamp", Parameter("min", "number", None), Parameter("max", "number", None), dtype="promoted"),
+    "concat": Function(
+        f"{_SAMPLES}.concat", (Parameter("x", "tensors"), Parameter("dim", "dim", -1)), keeps_range=True
+    ),
+    "cos": _each("torch.cos"),
+    "cosine_similarity": Function(
+        "torch.nn.functional.cosine_similarity", (_X, _Y, Parameter("dim", "dim", -1)), "floating"
+    ),
+    "cumsum": Function("torch.cumsum", (_X, _DIM), "accumulated"),
+    "detach": _move(f"{_SAMPLES}.detach"),
+    "elu": _each("torch.nn.functional.elu"),
+    "erf": _each("torch.erf"),
+    "exp": _each("torch.exp"),
+    "expand": _move(f"{_SAMPLES}.expand", _SIZES),
+    "expm1": _each("torch.expm1"),
+    "flatten": _move("torch.flatten", Parameter("start_dim", "dim", 1), Parameter("end_dim", "dim", -1)),
+    "flip": Function("torch.flip", (_X, Parameter("dims", "dims")), keeps_range=True),
+    "float": Function(f"{_SAMPLES}.to_float", (_X,), "float"),
+    "floor": _each("torch.floor", dtype="promoted"),
+    "gather": Function(
+        f"{_SAMPLES}.gather", (_X, Parameter("index", "tensor"), _DIM), keeps_range=True, promotes=("x",)
+    ),
+    "gelu": _each("torch.nn.functional.gelu"),
+    "int": Function(f"{_SAMPLES}.to_int", (_X,), "int64", keeps_range=True),
+    "isfinite": _each("torch.isfinite", dtype="bool"),
+    "isnan": _each("torch.isnan", dtype="bool"),
+    "leaky_relu": _each("torch.nn.functional.leaky_relu", Parameter("negative_slope", "number", 0.01)),
+    "log": _each("torch.log"),
+    "log1p": _each("torch.log1p"),
+    "log_sigmoid": _each("torch.nn.functional.logsigmoid"),
+    "log_softmax": _each("torch.log_softmax", _DIM),
+    "logsumexp": _reduce("torch.logsumexp", "floating"),
+    "masked_fill": Function(
+        "torch.masked_fill", (_X, Parameter("mask", "tensor"), Parameter("value", "number")), promotes=("x",)
+    ),
+    "matmul": Function("torch.matmul", (_X, _Y)),
+    "max": _reduce("torch.amax", keeps_range=True),
+    "maximum": Function("torch.maximum", (_X, _Y), keeps_range=True),
+    "mean": _reduce("torch.mean", "floating"),
+    "min": _reduce("torch.amin", keeps_range=True),
+    "minimum": Function("torch.minimum", (_X, _Y), keeps_range=True),
+    "mish": _each("torch.nn.functional.mish"),
+    "nan_to_num": _each("torch.nan_to_num", Parameter("nan", "number", 0.0), dtype="promoted"),
+    "norm": Function("torch.linalg.vector_norm", (_X, _DIMS, Parameter("ord", "number", 2), _KEEPDIM), "floating"),
+    "normalize": _each("torch.nn.functional.normalize", Parameter("dim", "dim", -1)),
+    "one_hot": Function("torch.nn.functional.one_hot", (_X, Parameter("num_classes", "int")), "int64"),
+    "ones_like": _each("torch.ones_like", dtype="promoted"),
+    "permute": _move(f"{_SAMPLES}.permute", Parameter("dims", "order")),
+    "prod": Function("torch.prod", (_X, _DIM, _KEEPDIM), "accumulated"),
+    "rand_like": Function("torch.rand_like", (_X,), random=True),
+    "randn_like": Function("torch.randn_like", (_X,), random=True),
+    "relu": _each("torch.relu", dtype="promoted"),
+    "repeat_interleave": _move("torch.repeat_interleave", Parameter("repeats", "int"), _DIM),
+    "reshape": _move(f"{_SAMPLES}.reshape", _SIZES),
+    "roll": _move("torch.roll", Parameter("shifts", "int"), Parameter("dims", "dim")),
+    "round": _each("torch.round", dtype="promoted"),
+    "rsqrt": _each("torch.rsqrt"),
+    "sigmoid": _each("torch.sigmoid"),
+    "sign": _each("torch.sign", dtype="promoted"),
+    "silu": _each("torch.nn.functional.silu"),
+    "sin": _each("torch.sin"),
+    "softmax": _each("torch.softmax", _DIM),
+    "softplus": _each("torch.nn.functional.softplus"),
+    "sqrt": _each("torch.sqrt"),
+    "square": _each("torch.square", dtype="promoted"),
+    "squeeze": _move("torch.squeeze", _DIM),
+    "stack": Function(f"{_SAMPLES}.stack", (Parameter("x", "tensors"), _DIM), keeps_range=True),
+    "std": Function("torch.std", (_X, _DIMS, Parameter("correction", "int", 1), _KEEPDIM), "floating"),
+    "sum": _reduce("torch.sum", "accumulated"),
+    "tan": _each("torch.tan"),
+    "tanh": _each("torch.tanh"),
+    "transpose": _move("torch.transpose", Parameter("dim0", "dim"), Parameter("dim1", "dim")),
+    "unsqueeze": _move("torch.unsqueeze", _DIM),
+    "var": Function("torch.var", (_X, _DIMS, Parameter("correction", "int", 1), _KEEPDIM), "floating"),
+    "where": Function(
+        "torch.where",
+        (Parameter("condition", "tensor"), Parameter("x", "value"), Parameter("y", "value")),
+        keeps_range=True,
+        promotes=("x", "y"),
+    ),
+    "zeros_like": _each("torch.zeros_like", dtype="promoted"),
+}
+"""Alphabetical, held by a test."""
+
+_A = Parameter("a", "value")
+_B = Parameter("b", "value")
+
+
+def _binary(name: str, dtype: ResultType = "promoted") -> Function:
+    return Function(f"operator.{name}", (_A, _B), dtype)
+
+
+OPERATORS: dict[str, Function] = {
+    "!=": _binary("ne", "bool"),
+    "%": _binary("mod"),
+    "&": _binary("and_"),
+    "*": _binary("mul"),
+    "**": _binary("pow"),
+    "+": _binary("add"),
+    "-": _binary("sub"),
+    "/": _binary("truediv", "floating"),
+    "//": _binary("floordiv"),
+    "<": _binary("lt", "bool"),
+    "<=": _binary("le", "bool"),
+    "==": _binary("eq", "bool"),
+    ">": _binary("gt", "bool"),
+    ">=": _binary("ge", "bool"),
+    "@": Function("operator.matmul", (_X, _Y)),
+    "neg": Function("operator.neg", (_X,)),
+    "pos": Function("operator.pos", (_X,), keeps_range=True),
+    "|": _binary("or_"),
+    "~": Function("operator.invert", (_X,)),
+}
+
+INDEX = "[]"  # the name of a constant slice's operation

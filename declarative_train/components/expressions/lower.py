@@ -1,0 +1,105 @@
+"""An Expression -> calls in a torch.fx graph; and the same calls on real or meta tensors, to find what does not fit."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from declarative_train.components.expressions.error import ExpressionError
+from declarative_train.components.expressions.functions import FUNCTIONS, INDEX, OPERATORS, Function
+from declarative_train.components.expressions.grammar import Expression
+from declarative_train.components.expressions.tree import Constant, Operation, Reference, Term
+
+if TYPE_CHECKING:
+    import torch
+    from torch import fx
+
+_ADDS_A_DIMENSION = frozenset({"unsqueeze", "stack"})
+
+
+def emit(expression: Expression, graph: fx.Graph, names: Mapping[str, fx.Node]) -> fx.Node:
+    """Append the expression's calls to `graph`; `names` holds a node for each of `expression.names`."""
+
+    def call(operation: Operation, target: Callable[..., Any], operands: list[Any]) -> Any:
+        if operation.name == INDEX:
+            return graph.call_function(target, (operands[0], operation.options["index"]))  # type: ignore[arg-type]
+        return graph.call_function(target, tuple(operands), dict(operation.options))  # type: ignore[arg-type]
+
+    found: fx.Node = _visit(expression.root, names, call)
+    return found
+
+
+def infer(expression: Expression, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """The result on real or meta tensors, each (B, ...).
+
+    Raises ExpressionError at the operation that does not take its tensors, or that reads across the batch because a
+    negative `dim` reaches dimension 0.
+    """
+
+    def call(operation: Operation, target: Callable[..., Any], operands: list[Any]) -> Any:
+        if operation.name == INDEX:
+            return _attempt(operation, lambda: target(operands[0], operation.options["index"]))
+        _keep_the_batch(operation, operands)
+        return _attempt(operation, lambda: target(*operands, **operation.options))
+
+    found: torch.Tensor = _visit(expression.root, tensors, call)
+    return found
+
+
+def _visit(
+    term: Term, names: Mapping[str, Any], call: Callable[[Operation, Callable[..., Any], list[Any]], Any]
+) -> Any:
+    if isinstance(term, Constant):
+        return term.value
+    if isinstance(term, Reference):
+        return names[term.text]
+    operands = [_visit(operand, names, call) for operand in term.operands]
+    return call(term, _target(term.name), operands)
+
+
+def _target(name: str) -> Callable[..., Any]:
+    if name == INDEX:
+        path = "operator.getitem"
+    else:
+        path = _function(name).target
+    module, _, attribute = path.rpartition(".")
+    target: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
+    return target
+
+
+def _function(name: str) -> Function:
+    return FUNCTIONS[name] if name in FUNCTIONS else OPERATORS[name]
+
+
+def _keep_the_batch(operation: Operation, operands: list[Any]) -> None:
+    rank = max((operand.ndim for operand in operands if hasattr(operand, "ndim")), default=0)
+    rank += operation.name in _ADDS_A_DIMENSION
+    for parameter in _function(operation.name).parameters:
+        if parameter.kind not in ("dim", "dims") or parameter.name not in operation.options:
+            continue
+        value = operation.options[parameter.name]
+        for dim in value if isinstance(value, tuple) else (value,):
+            if isinstance(dim, int) and dim + rank == 0:
+                shape = "(B)" if rank == 1 else f"a tensor of {rank} dimensions"
+                raise ExpressionError(
+                    f"`{parameter.name}` {dim} of {shape} is dimension 0, the batch",
+                    operation.offset,
+                    operation.length,
+                    "one sample has no such dimension",
+                    "batch",
+                )
+
+
+_SIZES = re.compile(r"size of tensor a \((\d+)\) must match the size of tensor b \((\d+)\) .* dimension (\d+)")
+
+
+def _attempt(operation: Operation, run: Callable[[], Any]) -> Any:
+    try:
+        return run()
+    except (RuntimeError, IndexError, TypeError, ValueError, NotImplementedError) as found:
+        said = str(found).strip().splitlines()[0] if str(found).strip() else type(found).__name__
+        if sizes := _SIZES.search(said):
+            said = f"sizes {sizes[1]} and {sizes[2]} of dimension {sizes[3]} do not go together"
+        raise ExpressionError(said[:1].lower() + said[1:], operation.offset, operation.length, rule="shapes") from None

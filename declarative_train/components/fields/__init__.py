@@ -1,0 +1,15 @@
+"""Fields: what a batch can hold, under `data.fields`."""
+
+from __future__ import annotations
+
+from declarative_train.components.component import Field
+from declarative_train.components.registry import Registry
+
+FIELDS: Registry[Field] = Registry(
+    "field",
+    __name__,
+    {
+        "category": "category.CategoryField",
+        "tensor": "tensor.TensorField",
+    },
+)

@@ -1,0 +1,244 @@
+"""Columns of words or numbers out of a list -> class numbers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field as Key
+from pydantic import model_validator
+
+from declarative_train.components.component import BadValueError, Column, Field, Misfit, Tally
+from declarative_train.components.fields.columns import (
+    Columns,
+    check_one_of,
+    first_of,
+    integers,
+    parse_cut,
+    row_of,
+    same_shape,
+    stacked,
+    wanted,
+)
+from declarative_train.terms.tensor_spec import TensorSpec
+
+if TYPE_CHECKING:
+    import numpy as np
+
+Classes = Annotated[int, Key(ge=1)]
+_MOST = 1_000_000  # values in a vocabulary: it travels in the plan
+
+
+class CategoryField(Field):
+    """Class numbers, int64. Their range travels on: an `embedding` needs no `num_embeddings`.
+
+    Whole numbers with `num_classes` are class numbers already. Text, and numbers without `num_classes`, get theirs
+    from the vocabulary: the different values of the training rows, sorted.
+    """
+
+    type: Literal["category"] = "category"
+    column: str | None = None
+    """One column: shape () per row, or the shape that its values have in the source."""
+    columns: Columns | None = None
+    """Several columns, or a glob (in the order of the file): shape (C,) per row."""
+    num_classes: Classes | Annotated[tuple[Classes, ...], Key(min_length=1)] | None = None
+    """Class numbers go from 0 to this - 1; one for all columns, or one per column. Left out: what the source or the
+    vocabulary says."""
+    unknown: Annotated[int, Key(ge=0)] | None = None
+    """The class of values that are missing, out of range or not in the vocabulary; left out: they are an error. The
+    vocabulary leaves this number free, and keeps the most frequent values if there are more than `num_classes`."""
+    rows: str | int | None = None
+    """Of a window: a slice of its rows (`":168"`, `"1:"`), or one row; left out: all."""
+
+    @model_validator(mode="after")
+    def _agrees(self) -> CategoryField:
+        check_one_of(self.column, self.columns)
+        parse_cut(self.rows)
+        sizes = self.num_classes if isinstance(self.num_classes, tuple) else (self.num_classes,)
+        if isinstance(self.num_classes, tuple) and self.column is not None and len(sizes) > 1:
+            raise ValueError(f"`num_classes` names {len(sizes)} columns, and there is one")
+        least = min((size for size in sizes if size is not None), default=None)
+        if least is not None and self.unknown is not None and self.unknown >= least:
+            raise ValueError(f"`unknown` is class {self.unknown}, and classes go from 0 to {least - 1}")
+        return self
+
+    @property
+    def wanted(self) -> tuple[str, ...]:
+        return wanted(self.column, self.columns)
+
+    @property
+    def cut(self) -> slice | int | None:
+        return parse_cut(self.rows)
+
+    @property
+    def _key(self) -> str:
+        return "columns" if self.column is None else "column"
+
+    def check(self, columns: Sequence[Column]) -> Misfit | None:
+        dates = next((column for column in columns if column.dtype.startswith("datetime")), None)
+        if dates is not None:
+            return Misfit(f"`{dates.name}` holds dates, and a category is a word or a whole number", field=self._key)
+        if isinstance(self.num_classes, tuple) and len(self.num_classes) != len(columns):
+            return Misfit(
+                f"`num_classes` has {len(self.num_classes)} entries for {len(columns)} columns", field="num_classes"
+            )
+        return same_shape(columns, self._key)
+
+    def _asked(self, position: int) -> int | None:
+        return self.num_classes[position] if isinstance(self.num_classes, tuple) else self.num_classes
+
+    def _needs_vocabulary(self, position: int, column: Column) -> bool:
+        if column.dtype == "object":
+            return True
+        return self._asked(position) is None and column.num_values is None and column.dtype != "bool"
+
+    def _size(self, position: int, column: Column, vocabulary: Sequence[object] | None) -> int:
+        asked = self._asked(position)
+        if asked is not None:
+            return asked
+        if vocabulary is not None:
+            return len(vocabulary) + (self.unknown is not None)
+        return 2 if column.dtype == "bool" else column.num_values or 1
+
+    def tally(self, columns: Sequence[Column]) -> Tally | None:
+        if any(self._needs_vocabulary(position, column) for position, column in enumerate(columns)):
+            return _Vocabularies(self, columns)
+        return None
+
+    def row_spec(self, columns: Sequence[Column], statistics: Mapping[str, object]) -> TensorSpec:
+        shape = columns[0].shape if self.column is not None else (len(columns), *columns[0].shape)
+        vocabularies = _vocabularies(statistics, columns)
+        sizes = [
+            self._size(position, column, vocabulary)
+            for position, (column, vocabulary) in enumerate(zip(columns, vocabularies, strict=True))
+        ]
+        return TensorSpec(shape, "int64", max(sizes))
+
+    def convert(
+        self, values: Sequence[np.ndarray], columns: Sequence[Column], statistics: Mapping[str, object]
+    ) -> np.ndarray:
+        import numpy as np
+
+        made = [
+            self._classes(position, column, array, vocabulary)
+            for position, (column, array, vocabulary) in enumerate(
+                zip(columns, values, _vocabularies(statistics, columns), strict=True)
+            )
+        ]
+        return np.ascontiguousarray(stacked(made, self.column is not None))
+
+    def _classes(
+        self, position: int, column: Column, values: np.ndarray, vocabulary: Sequence[Any] | None
+    ) -> np.ndarray:
+        import numpy as np
+
+        lacks = _lacking(values)
+        if lacks.any() and self.unknown is None:
+            message = f"`{column.name}` misses {'a value' if lacks.sum() == 1 else f'{int(lacks.sum()):,} values'}"
+            way_out = "say which class stands for it: `unknown: 0`"
+            raise BadValueError("missing", column.name, message, row=row_of(lacks), help=way_out)
+        if vocabulary is not None:
+            found = _looked_up(values, lacks, vocabulary, self.unknown)
+        else:
+            whole = values if not lacks.any() else np.where(lacks, -1, values)
+            found = integers(column, whole)
+            size = self._size(position, column, None)
+            found = np.where((found < 0) | (found >= size), -1, found)
+        outside = found < 0
+        if not outside.any():
+            return found
+        if self.unknown is not None:
+            return np.where(outside, self.unknown, found)
+        row, value = first_of(values, outside)
+        raise self._outside(column, value, row, vocabulary, self._size(position, column, vocabulary))
+
+    def _outside(
+        self, column: Column, value: object, row: int, vocabulary: Sequence[object] | None, size: int
+    ) -> BadValueError:
+        if vocabulary is None:
+            text = f"`{column.name}` is {value}, and {size} classes go from 0 to {size - 1}"
+            return BadValueError(
+                "outside", column.name, text, row=row, help="set num_classes, or give strangers a class: `unknown: 0`"
+            )
+        text = f"`{column.name}` is `{value}`, which is in none of the training rows"
+        return BadValueError("outside", column.name, text, row=row, help="give strangers a class: `unknown: 0`")
+
+
+def _vocabularies(statistics: Mapping[str, object], columns: Sequence[Column]) -> Sequence[Sequence[Any] | None]:
+    found: Any = statistics.get("vocabulary")
+    return [None] * len(columns) if found is None else found
+
+
+def _lacking(values: np.ndarray) -> np.ndarray:
+    import numpy as np
+
+    if values.dtype == object:
+        lacks = np.fromiter((value is None for value in values.ravel()), bool, values.size)
+        return lacks.reshape(values.shape)
+    return np.isnan(values) if values.dtype.kind == "f" else np.zeros(values.shape, bool)
+
+
+def _looked_up(values: np.ndarray, lacks: np.ndarray, vocabulary: Sequence[Any], unknown: int | None) -> np.ndarray:
+    """Positions in the vocabulary, the number `unknown` left free; -1 for what is not in it."""
+    import numpy as np
+
+    if values.dtype == object:
+        index = {value: position for position, value in enumerate(vocabulary)}
+        found = np.fromiter((index.get(value, -1) for value in values.ravel()), np.int64, values.size)
+        found = found.reshape(values.shape)
+    else:
+        known = np.asarray(vocabulary)
+        found = np.minimum(np.searchsorted(known, values), max(len(known) - 1, 0))
+        found = np.where(~lacks & (known[found] == values), found, -1) if len(known) else np.full(values.shape, -1)
+    return found if unknown is None else np.where(found >= unknown, found + 1, found)
+
+
+class _Vocabularies(Tally):
+    """How often each value occurs, per column that needs a vocabulary."""
+
+    def __init__(self, field: CategoryField, columns: Sequence[Column]) -> None:
+        self._field = field
+        self._columns = columns
+        self._counts: list[Counter[Any]] = [Counter() for _ in columns]
+
+    def add(self, values: Sequence[np.ndarray]) -> None:
+        import numpy as np
+
+        for position, (column, array) in enumerate(zip(self._columns, values, strict=True)):
+            if not self._field._needs_vocabulary(position, column):
+                continue
+            lacks = _lacking(array)
+            if array.dtype == object:
+                self._counts[position].update(array[~lacks].tolist())
+            else:
+                whole = integers(column, np.where(lacks, 0, array) if lacks.any() else array)
+                found, counts = np.unique(whole[~lacks], return_counts=True)
+                self._counts[position].update(dict(zip(found.tolist(), counts.tolist(), strict=True)))
+            if len(self._counts[position]) > _MOST and self._field._asked(position) is None:
+                raise ValueError(
+                    f"`{column.name}` has more than {_MOST:,} different values: say num_classes and unknown"
+                )
+
+    def result(self) -> dict[str, object]:
+        kept = [
+            self._kept(position, column) if self._field._needs_vocabulary(position, column) else None
+            for position, column in enumerate(self._columns)
+        ]
+        return {"vocabulary": kept}
+
+    def _kept(self, position: int, column: Column) -> list[Any]:
+        counts, asked, unknown = self._counts[position], self._field._asked(position), self._field.unknown
+        room = None if asked is None else asked - (unknown is not None)
+        if not counts and unknown is None:
+            raise ValueError(f"`{column.name}` has no value in the training rows")
+        if room is None or len(counts) <= room:
+            if asked is None and unknown is not None and unknown > len(counts):
+                raise ValueError(
+                    f"`unknown` is class {unknown}, and `{column.name}` makes only {len(counts) + 1} classes"
+                )
+            return sorted(counts)
+        if unknown is None:
+            raise ValueError(f"`{column.name}` has {len(counts):,} different values, and num_classes is {asked}")
+        ranked = sorted(counts, key=lambda value: (-counts[value], value))
+        return sorted(ranked[:room])

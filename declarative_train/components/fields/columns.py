@@ -1,0 +1,115 @@
+"""What the fields share: which columns they mean, which rows of a window, and how columns become one array."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+from declarative_train.components.component import BadValueError, Column, Misfit
+
+if TYPE_CHECKING:
+    import numpy as np
+
+Columns = str | tuple[str, ...]
+
+_SLICE = re.compile(r"(-?\d+)?:(-?\d+)?(?::(\d+))?")
+_EXACT = 2**53
+
+
+def is_glob(name: str) -> bool:
+    return any(sign in name for sign in "*?[")
+
+
+def matching(wanted: Iterable[str], names: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The columns meant, and the names and globs that mean none. What a glob matches keeps the file's order; a column
+    that is named twice counts once."""
+    found: dict[str, None] = {}
+    missed = []
+    for name in wanted:
+        matched = [name] if name in names else [each for each in names if is_glob(name) and fnmatchcase(each, name)]
+        found |= dict.fromkeys(matched)
+        if not matched:
+            missed.append(name)
+    return tuple(found), tuple(missed)
+
+
+def check_one_of(column: str | None, columns: Columns | None) -> None:
+    """Raises ValueError unless exactly one is given."""
+    if (column is None) == (columns is None):
+        both = column is not None
+        raise ValueError("give `column` or `columns`, not both" if both else "say which `column` or `columns` it holds")
+    if column is not None and is_glob(column):
+        raise ValueError(f'`column` names one column; write `columns: "{column}"` for all that match')
+
+
+def wanted(column: str | None, columns: Columns | None) -> tuple[str, ...]:
+    if column is not None:
+        return (column,)
+    return (columns,) if isinstance(columns, str) else columns or ()
+
+
+def parse_cut(rows: str | int | None) -> slice | int | None:
+    """`":168"`, `"1:"`, `"::2"` or one row's number. Raises ValueError."""
+    if rows is None or isinstance(rows, int):
+        return rows
+    found = _SLICE.fullmatch(rows.replace(" ", ""))
+    if found is None or found[3] == "0":
+        raise ValueError(f"`rows` is `{rows}`; it takes a slice such as `:168`, `168:`, `1:-1`, or one row's number")
+    return slice(*(None if part is None else int(part) for part in found.groups()))
+
+
+def same_shape(columns: Sequence[Column], key: str) -> Misfit | None:
+    first = columns[0]
+    other = next((column for column in columns if column.shape != first.shape), None)
+    if other is None:
+        return None
+    return Misfit(
+        f"`{first.name}` holds {sized(first.shape)} in a row and `{other.name}` {sized(other.shape)}: they do not make "
+        "one tensor",
+        field=key,
+        help="make a field of each",
+    )
+
+
+def sized(shape: tuple[int, ...]) -> str:
+    return f"({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})" if shape else "one value"
+
+
+def stacked(values: Sequence[np.ndarray], single: bool) -> np.ndarray:
+    """(N, ...) of the one column of `column`, (N, C, ...) of `columns`."""
+    import numpy as np
+
+    return values[0] if single else np.stack(values, axis=1)
+
+
+def row_of(bad: np.ndarray) -> int:
+    """The first row (dimension 0) in which any element is true."""
+    import numpy as np
+
+    return int(np.flatnonzero(bad.reshape(len(bad), -1).any(axis=1))[0])
+
+
+def first_of(values: np.ndarray, bad: np.ndarray) -> tuple[int, Any]:
+    """The first bad value, and its row."""
+    import numpy as np
+
+    place = int(np.flatnonzero(bad.ravel())[0])
+    return place // (bad.size // len(bad)), values.ravel()[place]
+
+
+def integers(column: Column, values: np.ndarray) -> np.ndarray:
+    """int64 of a column of whole numbers without missing ones. Raises BadValueError."""
+    import numpy as np
+
+    if values.dtype.kind in "iub":
+        if values.dtype == np.uint64 and (bad := values > np.uint64(np.iinfo(np.int64).max)).any():
+            row, found = first_of(values, bad)
+            raise BadValueError("outside", column.name, f"`{column.name}` is {found}, beyond int64", row=row)
+        return values.astype(np.int64, copy=False)
+    bad = ~(np.floor(values) == values) | (np.abs(values) > _EXACT)
+    if bad.any():
+        row, found = first_of(values, bad)
+        raise BadValueError("fraction", column.name, f"`{column.name}` is {found:g}, which is no whole number", row=row)
+    return values.astype(np.int64)

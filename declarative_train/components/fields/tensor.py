@@ -1,0 +1,278 @@
+"""Numeric columns -> a tensor: missing values filled, then scaled, then normalised."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field as Key
+from pydantic import model_validator
+
+from declarative_train.components.component import BadValueError, Column, Field, Misfit, Tally
+from declarative_train.components.fields.columns import (
+    Columns,
+    check_one_of,
+    first_of,
+    integers,
+    parse_cut,
+    row_of,
+    same_shape,
+    sized,
+    stacked,
+    wanted,
+)
+from declarative_train.terms.tensor_spec import FLOATING, DType, TensorSpec
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+class TensorField(Field):
+    """Numbers, as they are or scaled and normalised."""
+
+    type: Literal["tensor"] = "tensor"
+    column: str | None = None
+    """One column: shape () per row, or the shape that its values have in the source."""
+    columns: Columns | None = None
+    """Several columns, or a glob (`"p*"`, in the order of the file): shape (C,) per row, (1,) for a list of one."""
+    dtype: DType | None = None
+    """Left out: int64 for columns whose range the source knows (tokens), else float32."""
+    scale: float | None = None
+    """Values are multiplied by this, after missing ones were filled."""
+    normalize: Literal["standard", "minmax"] | None = None
+    """After scaling. standard: mean 0 and standard deviation 1; minmax: from 0 to 1; by the training rows, each column
+    (and each element of a column that holds arrays) by itself. One that never changes becomes 0."""
+    missing: Literal["error", "mean", "zero"] | float = "error"
+    """What stands for a missing value: `mean` (of the training rows), `zero`, or a number; `error`: none may be
+    missing."""
+    shape: Annotated[tuple[Annotated[int, Key(ge=1)], ...], Key(min_length=1)] | None = None
+    """Give the values of a row this shape."""
+    rows: str | int | None = None
+    """Of a window: a slice of its rows (`":168"`, `"1:"`), or one row; left out: all."""
+
+    @model_validator(mode="after")
+    def _agrees(self) -> TensorField:
+        check_one_of(self.column, self.columns)
+        parse_cut(self.rows)
+        if self.dtype is not None and self.dtype not in FLOATING:
+            for key, value in (("scale", self.scale), ("normalize", self.normalize)):
+                if value is not None:
+                    raise ValueError(f"`{key}` gives fractions, and `dtype: {self.dtype}` holds none")
+            if self.missing == "mean":
+                raise ValueError(f"`missing: mean` gives fractions, and `dtype: {self.dtype}` holds none")
+            if isinstance(self.missing, float) and not self.missing.is_integer():
+                raise ValueError(f"`missing: {self.missing}` is no whole number, as `dtype: {self.dtype}` asks for")
+        return self
+
+    @property
+    def wanted(self) -> tuple[str, ...]:
+        return wanted(self.column, self.columns)
+
+    @property
+    def cut(self) -> slice | int | None:
+        return parse_cut(self.rows)
+
+    @property
+    def _key(self) -> str:
+        return "columns" if self.column is None else "column"
+
+    def check(self, columns: Sequence[Column]) -> Misfit | None:
+        for column in columns:
+            if column.dtype.startswith("datetime"):
+                return Misfit(f"`{column.name}` holds dates, and a tensor holds numbers", field=self._key)
+            if column.dtype == "object":
+                way_out = "for a word out of a list, use `type: category`"
+                return Misfit(f"`{column.name}` holds text, and a tensor holds numbers", field=self._key, help=way_out)
+        if (misfit := same_shape(columns, self._key)) is not None:
+            return misfit
+        found = TensorSpec(self._stacked_shape(columns))
+        if self.shape is not None and TensorSpec(self.shape).num_elements != found.num_elements:
+            size = TensorSpec(self.shape).num_elements
+            return Misfit(f"a row has {found.num_elements} values and shape {sized(self.shape)} {size}", field="shape")
+        return None
+
+    def _stacked_shape(self, columns: Sequence[Column]) -> tuple[int, ...]:
+        return columns[0].shape if self.column is not None else (len(columns), *columns[0].shape)
+
+    def row_spec(self, columns: Sequence[Column], statistics: Mapping[str, object]) -> TensorSpec:
+        ranges = [2 if column.dtype == "bool" else column.num_values for column in columns]
+        dtype = self.dtype or ("int64" if self._keeps_ranges(columns) else "float32")
+        known = None
+        if dtype not in FLOATING and dtype != "bool" and self.missing == "error":
+            known = max((size for size in ranges if size is not None), default=None) if None not in ranges else None
+        return TensorSpec(self.shape or self._stacked_shape(columns), dtype, known)
+
+    def _keeps_ranges(self, columns: Sequence[Column]) -> bool:
+        changed = (self.scale, self.normalize) != (None, None) or self.missing != "error"
+        return not changed and all(column.num_values is not None for column in columns)
+
+    def tally(self, columns: Sequence[Column]) -> Tally | None:
+        if self.normalize is not None or self.missing == "mean":
+            return _Moments(self, columns)
+        spec = self.row_spec(columns, {})
+        if spec.dtype not in FLOATING and spec.num_values is None:
+            return _Range(columns)
+        return None
+
+    def convert(
+        self, values: Sequence[np.ndarray], columns: Sequence[Column], statistics: Mapping[str, object]
+    ) -> np.ndarray:
+        import numpy as np
+
+        spec = self.row_spec(columns, statistics)
+        fill: Any = statistics.get("fill", [None] * len(columns))
+        present = [self._filled(column, array, each) for column, array, each in zip(columns, values, fill, strict=True)]
+        if spec.dtype in FLOATING:
+            made = self._floating(stacked(present, self.column is not None), spec, statistics)
+        elif spec.dtype == "bool":
+            made = stacked(present, self.column is not None) != 0
+        else:
+            whole = [_fitting(column, array, spec.dtype) for column, array in zip(columns, present, strict=True)]
+            made = stacked(whole, self.column is not None)
+        return np.ascontiguousarray(made.reshape(len(made), *spec.shape))
+
+    def _filled(self, column: Column, values: np.ndarray, mean: list[float] | None) -> np.ndarray:
+        import numpy as np
+
+        if values.dtype.kind != "f":
+            return values
+        lacks = np.isnan(values)
+        if not lacks.any():
+            return values
+        if self.missing == "error":
+            raise BadValueError(
+                "missing",
+                column.name,
+                f"`{column.name}` misses {_count(lacks)}",
+                row=row_of(lacks),
+                help="say what stands for it: `missing: mean`, `missing: zero` or a number",
+            )
+        if self.missing == "mean":
+            return np.where(lacks, np.reshape(np.asarray(mean, np.float64), column.shape), values)
+        return np.where(lacks, 0.0 if self.missing == "zero" else self.missing, values)
+
+    def _floating(self, values: np.ndarray, spec: TensorSpec, statistics: Mapping[str, object]) -> np.ndarray:
+        import numpy as np
+
+        target = "float32" if spec.dtype == "bfloat16" else spec.dtype
+        if self.scale is None and self.normalize is None:
+            return values.astype(target, copy=False)
+        work = values.astype(np.float64)
+        if self.scale is not None:
+            work *= self.scale
+        if self.normalize is not None:
+            shape = values.shape[1:]
+            work -= np.reshape(np.asarray(statistics["subtract"], np.float64), shape)
+            work /= np.reshape(np.asarray(statistics["divide"], np.float64), shape)
+        return work.astype(target)
+
+
+def _count(lacks: np.ndarray) -> str:
+    count = int(lacks.sum())
+    return "a value" if count == 1 else f"{count:,} values"
+
+
+def _fitting(column: Column, values: np.ndarray, dtype: str) -> np.ndarray:
+    import numpy as np
+
+    whole = integers(column, values)
+    info = np.iinfo(dtype)
+    bad = (whole < info.min) | (whole > info.max)
+    if bad.any():
+        row, found = first_of(whole, bad)
+        raise BadValueError(
+            "outside",
+            column.name,
+            f"`{column.name}` is {found}, and {dtype} goes from {info.min} to {info.max}",
+            row=row,
+        )
+    return whole.astype(dtype, copy=False)
+
+
+class _Moments(Tally):
+    """Count, mean, sum of squares around it, and extremes of the present values, per element; chunks are joined by
+    the update of Chan, Golub and LeVeque (1979), which does not cancel."""
+
+    def __init__(self, field: TensorField, columns: Sequence[Column]) -> None:
+        self._field = field
+        self._columns = columns
+        self._count: Any = 0
+        self._mean: Any = 0.0
+        self._squares: Any = 0.0
+        self._least: Any = float("inf")
+        self._greatest: Any = float("-inf")
+
+    def add(self, values: Sequence[np.ndarray]) -> None:
+        import numpy as np
+
+        if not len(values[0]):
+            return
+        chunk = stacked(values, self._field.column is not None).astype(np.float64)
+        with np.errstate(invalid="ignore"):  # infinite values are said at the end
+            self._join(chunk)
+
+    def _join(self, chunk: np.ndarray) -> None:
+        import numpy as np
+
+        present = ~np.isnan(chunk)
+        count = present.sum(axis=0)
+        clean = np.where(present, chunk, 0.0)
+        mean = clean.sum(axis=0) / np.maximum(count, 1)
+        squares = np.where(present, (chunk - mean) ** 2, 0.0).sum(axis=0)
+        total = self._count + count
+        apart = mean - self._mean
+        share = count / np.maximum(total, 1)
+        self._squares = self._squares + squares + apart**2 * self._count * share
+        self._mean = self._mean + apart * share
+        self._count = total
+        self._least = np.minimum(self._least, np.where(present, chunk, np.inf).min(axis=0))
+        self._greatest = np.maximum(self._greatest, np.where(present, chunk, -np.inf).max(axis=0))
+
+    def result(self) -> dict[str, object]:
+        import numpy as np
+
+        empty = np.atleast_1d(np.asarray(self._count) == 0)
+        if empty.any():
+            raise ValueError(f"`{self._named(empty)}` has no value in the training rows")
+        infinite = np.atleast_1d(~np.isfinite(self._mean))
+        if infinite.any():
+            raise ValueError(f"`{self._named(infinite)}` holds infinite values in the training rows")
+        found: dict[str, object] = {}
+        if self._field.missing == "mean":
+            found["fill"] = np.reshape(self._mean, (len(self._columns), -1)).tolist()
+        scale = 1.0 if self._field.scale is None else self._field.scale
+        if self._field.normalize is not None:
+            ends = np.stack([self._least * scale, self._greatest * scale])
+            if self._field.normalize == "standard":
+                subtract = self._mean * scale
+                divide = np.sqrt(self._squares / self._count) * abs(scale)
+            else:
+                subtract = ends.min(axis=0)
+                divide = ends.max(axis=0) - subtract
+            divide = np.where(ends[0] == ends[1], 1.0, divide)
+            found["subtract"] = np.ravel(np.where(ends[0] == ends[1], ends[0], subtract)).tolist()
+            found["divide"] = np.ravel(divide).tolist()
+        return found
+
+    def _named(self, bad: np.ndarray) -> str:
+        if self._field.column is not None:
+            return self._columns[0].name
+        return self._columns[row_of(bad)].name
+
+
+class _Range(Tally):
+    """The least and the greatest value of an integer field: what its classes must hold."""
+
+    def __init__(self, columns: Sequence[Column]) -> None:
+        self._columns = columns
+        self._ends: list[int] = []
+
+    def add(self, values: Sequence[np.ndarray]) -> None:
+        for array in values:
+            clean = array[abs(array) < float("inf")] if array.dtype.kind == "f" else array
+            if clean.size:
+                self._ends += [int(clean.min()), int(clean.max())]
+                self._ends = [min(self._ends), max(self._ends)]
+
+    def result(self) -> dict[str, object]:
+        return {"least": self._ends[0], "greatest": self._ends[1]} if self._ends else {}

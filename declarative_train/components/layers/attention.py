@@ -1,0 +1,199 @@
+"""Attention within a sequence (self_attention) and from one to another (cross_attention)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from declarative_train.components.component import Init, Layer, Misfit, Port
+from declarative_train.components.inits.constant import Ones, Zeros
+from declarative_train.components.inits.xavier import XavierUniform
+from declarative_train.components.layers.fit import Inputs, dtype_of, needs_parameter_dtype, needs_shape
+from declarative_train.components.layers.linear import LINEAR_WEIGHT
+from declarative_train.components.layers.norms import divisors
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from declarative_train.components.layers.modules.attention import Heads
+
+# torch's nn.MultiheadAttention starts so
+_INITS: dict[str, Init] = {
+    "out.weight": LINEAR_WEIGHT,
+    "query_norm.weight": Ones(),
+    "key_norm.weight": Ones(),
+    **{f"{name}.weight": XavierUniform() for name in ("qkv", "query", "key", "value", "key_value")},
+    **{f"{name}.bias": Zeros() for name in ("qkv", "query", "key", "value", "key_value", "out")},
+}
+
+
+class Rotary(BaseModel):
+    """Rotary positions: each pair of elements of a query or key is turned by an angle that grows with its position."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
+
+    base: float = Field(default=10000.0, gt=1, allow_inf_nan=False)
+    """The larger, the slower the slowest pair turns; longer contexts want a larger one."""
+
+
+class SelfAttention(Layer):
+    """Multi-head attention of a sequence to itself: (B, T, D) to (B, T, D).
+
+    `mask` is true where a position may be seen: (B, T), or (B, T, T) for each pair (query, key). Parameters `qkv.*`
+    (or `query.*`, `key.*`, `value.*`) and `out.*`. Vaswani et al., Attention is all you need, 2017.
+    """
+
+    ports: ClassVar[tuple[Port, ...]] = (Port("x"), Port("mask", optional=True))
+
+    type: Literal["self_attention"] = "self_attention"
+    heads: int = Field(ge=1)
+    """Number of query heads."""
+    kv_heads: int | None = Field(default=None, ge=1)
+    """Number of key and value heads, a divisor of `heads` (grouped-query attention); by default as many."""
+    head_width: int | None = Field(default=None, ge=1)
+    """Width of a head; by default the width of the input divided by `heads`."""
+    causal: bool = False
+    """A position sees itself and those before it only."""
+    rotary: Rotary | None = None
+    """Rotary positions in queries and keys, `{base: 10000}`; by default none."""
+    qk_norm: bool = False
+    """Normalise queries and keys of each head by their root mean square, with a learned scale."""
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    """Probability of an attention weight to be left out in training."""
+    bias: bool = True
+    """Biases in all projections."""
+    fused: bool = True
+    """One matrix `qkv` for the three projections, which is faster; false: `query`, `key` and `value` apart, as most
+    published weights have them."""
+
+    @property
+    def is_random(self) -> bool:
+        return self.dropout > 0
+
+    def check(self, inputs: Inputs) -> Misfit | None:
+        return (
+            needs_shape(self, inputs, "(B, T, D)", 2)
+            or needs_parameter_dtype(self, inputs, "x")
+            or _heads_misfit(self, inputs["x"].shape[-1])
+            or _rotary_misfit(self, inputs["x"].shape[-1])
+            or _mask_misfit(self, inputs, "x", "x")
+        )
+
+    def build(self, inputs: Inputs) -> nn.Module:
+        from declarative_train.components.layers.modules.attention import SelfAttention as Module
+
+        x = inputs["x"]
+        return Module(x.shape[-1], _heads(self, x.shape[-1]), self.causal, dtype_of(x))
+
+    def init_of(self, parameter: str, inputs: Inputs) -> Init:
+        return _INITS.get(parameter) or super().init_of(parameter, inputs)
+
+
+class CrossAttention(Layer):
+    """Multi-head attention of a sequence to another: `query` (B, T, D) and `context` (B, S, E) to (B, T, D).
+
+    `mask` is true where a position of the context may be seen: (B, S), or (B, T, S) for each pair. Parameters
+    `query.*`, `key_value.*` (or `key.*`, `value.*`) and `out.*`.
+    """
+
+    ports: ClassVar[tuple[Port, ...]] = (Port("query"), Port("context"), Port("mask", optional=True))
+
+    type: Literal["cross_attention"] = "cross_attention"
+    heads: int = Field(ge=1)
+    """Number of query heads."""
+    kv_heads: int | None = Field(default=None, ge=1)
+    """Number of key and value heads, a divisor of `heads` (grouped-query attention); by default as many."""
+    head_width: int | None = Field(default=None, ge=1)
+    """Width of a head; by default the width of the query divided by `heads`."""
+    qk_norm: bool = False
+    """Normalise queries and keys of each head by their root mean square, with a learned scale."""
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    """Probability of an attention weight to be left out in training."""
+    bias: bool = True
+    """Biases in all projections."""
+    fused: bool = True
+    """One matrix `key_value` for both projections of the context, which is faster; false: `key` and `value` apart."""
+
+    @property
+    def is_random(self) -> bool:
+        return self.dropout > 0
+
+    def check(self, inputs: Inputs) -> Misfit | None:
+        return (
+            needs_shape(self, inputs, "(B, T, D)", 2, port="query")
+            or needs_shape(self, inputs, "(B, S, E)", 2, port="context")
+            or needs_parameter_dtype(self, inputs, "query", "context")
+            or _heads_misfit(self, inputs["query"].shape[-1])
+            or _mask_misfit(self, inputs, "query", "context")
+        )
+
+    def build(self, inputs: Inputs) -> nn.Module:
+        from declarative_train.components.layers.modules.attention import CrossAttention as Module
+
+        query, context = inputs["query"], inputs["context"]
+        return Module(query.shape[-1], context.shape[-1], _heads(self, query.shape[-1]), dtype_of(query))
+
+    def init_of(self, parameter: str, inputs: Inputs) -> Init:
+        return _INITS.get(parameter) or super().init_of(parameter, inputs)
+
+
+def _heads(layer: SelfAttention | CrossAttention, width: int) -> Heads:
+    from declarative_train.components.layers.modules.attention import Heads
+
+    rotary = layer.rotary if isinstance(layer, SelfAttention) else None
+    return Heads(
+        num_heads=layer.heads,
+        num_kv_heads=layer.kv_heads or layer.heads,
+        head_width=layer.head_width or width // layer.heads,
+        dropout=layer.dropout,
+        rotary_base=rotary.base if rotary else None,
+        qk_norm=layer.qk_norm,
+        bias=layer.bias,
+        fused=layer.fused,
+    )
+
+
+def _heads_misfit(layer: SelfAttention | CrossAttention, width: int) -> Misfit | None:
+    if layer.head_width is None and width % layer.heads:
+        return Misfit(
+            f"a width of {width} does not divide into {layer.heads} heads",
+            field="heads",
+            help=f"set `heads` to one of {divisors(width)}, or give `head_width`",
+        )
+    if layer.kv_heads is not None and layer.heads % layer.kv_heads:
+        return Misfit(
+            f"{layer.heads} heads do not share {layer.kv_heads} key and value heads evenly",
+            field="kv_heads",
+            help=f"set `kv_heads` to one of {divisors(layer.heads)}",
+        )
+    return None
+
+
+def _rotary_misfit(layer: SelfAttention, width: int) -> Misfit | None:
+    head_width = layer.head_width or width // layer.heads
+    if layer.rotary is None or head_width % 2 == 0:
+        return None
+    return Misfit(
+        f"rotary positions turn pairs, a head width of {head_width} is odd",
+        field="head_width" if layer.head_width else "heads",
+        help="give an even `head_width`",
+    )
+
+
+def _mask_misfit(layer: Layer, inputs: Inputs, queries: str, keys: str) -> Misfit | None:
+    if "mask" not in inputs:
+        return None
+    mask, T, S = inputs["mask"], inputs[queries].shape[0], inputs[keys].shape[0]
+    if mask.dtype != "bool":
+        return Misfit(
+            f"`mask` of `{layer.type}` is true where a position may be seen, but it is {mask.dtype}",
+            port="mask",
+            help="compare first, as in `keep: tokens != 0`",
+        )
+    if mask.shape not in ((S,), (T, S)):
+        return Misfit(
+            f"`mask` of `{layer.type}` must be (B, {S}) or (B, {T}, {S}) here, it is {mask}",
+            port="mask",
+        )
+    return None

@@ -1,0 +1,124 @@
+"""Several edges become one: add, multiply, concat, stack."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from declarative_train.components.component import Layer, Misfit, Port
+from declarative_train.components.layers.fit import Inputs, called, needs_dimensions, needs_same_dtype, resolve_dim
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+class Add(Layer):
+    """The sum of all inputs, element by element. A dimension of size 1 is repeated."""
+
+    ports: ClassVar[tuple[Port, ...]] = (Port("x", variadic=True),)
+
+    type: Literal["add"] = "add"
+
+    def check(self, inputs: Inputs) -> Misfit | None:
+        return _elementwise_misfit(self, inputs)
+
+    def build(self, inputs: Inputs) -> nn.Module:
+        from declarative_train.components.layers.modules.combining import Add as Module
+
+        return Module()
+
+
+class Multiply(Layer):
+    """The product of all inputs, element by element. A dimension of size 1 is repeated."""
+
+    ports: ClassVar[tuple[Port, ...]] = (Port("x", variadic=True),)
+
+    type: Literal["multiply"] = "multiply"
+
+    def check(self, inputs: Inputs) -> Misfit | None:
+        return _elementwise_misfit(self, inputs)
+
+    def build(self, inputs: Inputs) -> nn.Module:
+        from declarative_train.components.layers.modules.combining import Multiply as Module
+
+        return Module()
+
+
+class Concat(Layer):
+    """The inputs one after the other along a dimension they may differ in."""
+
+    ports: ClassVar[tuple[Port, ...]] = (Port("x", variadic=True),)
+
+    type: Literal["concat"] = "concat"
+    dim: int = -1
+    """The dimension that grows, in torch's numbers (the batch is 0)."""
+
+    def check(self, inputs: Inputs) -> Misfit | None:
+        port, first = next(iter(inputs.items()))
+        if misfit := needs_dimensions(self, inputs, "inputs (B, ..., D)", 1, port=port):
+            return misfit
+        dim = resolve_dim(self, "dim", self.dim, len(first.shape) + 1)
+        if isinstance(dim, Misfit):
+            return dim
+        for other, spec in inputs.items():
+            one, two = list(first.shape), list(spec.shape)
+            if len(one) != len(two) or one[: dim - 1] + one[dim:] != two[: dim - 1] + two[dim:]:
+                return Misfit(
+                    f"`concat` joins inputs that agree but for dimension {self.dim}, "
+                    f"{called(port)} is {first} and {called(other)} is {spec}",
+                    port=other,
+                )
+        return needs_same_dtype(self, inputs)
+
+    def build(self, inputs: Inputs) -> nn.Module:
+        from declarative_train.components.layers.modules.combining import Concat as Module
+
+        return Module(self.dim)
+
+
+class Stack(Layer):
+    """The inputs, all of one shape, side by side along a new dimension."""
+
+    ports: ClassVar[tuple[Port, ...]] = (Port("x", variadic=True),)
+
+    type: Literal["stack"] = "stack"
+    dim: int = 1
+    """Where the new dimension stands in the result, in torch's numbers (the batch is 0)."""
+
+    def check(self, inputs: Inputs) -> Misfit | None:
+        port, first = next(iter(inputs.items()))
+        for other, spec in inputs.items():
+            if spec.shape != first.shape:
+                return Misfit(
+                    f"`stack` takes inputs of one shape, {called(port)} is {first} and {called(other)} is {spec}",
+                    port=other,
+                    help="`concat` joins inputs that differ in one dimension",
+                )
+        dim = resolve_dim(self, "dim", self.dim, len(first.shape) + 2)
+        return dim if isinstance(dim, Misfit) else needs_same_dtype(self, inputs)
+
+    def build(self, inputs: Inputs) -> nn.Module:
+        from declarative_train.components.layers.modules.combining import Stack as Module
+
+        return Module(self.dim)
+
+
+def _elementwise_misfit(layer: Layer, inputs: Inputs) -> Misfit | None:
+    """Same number of dimensions, each equal or 1: torch would align (B, 4) with the end of (B, 3, 4), batch and all."""
+    port, first = next(iter(inputs.items()))
+    common = list(first.shape)
+    for other, spec in inputs.items():
+        if spec.dtype == "bool":
+            return Misfit(
+                f"`{layer.type}` takes numbers, {called(other)} is bool", port=other, help="write it as an expression"
+            )
+        fits = len(spec.shape) == len(common) and all(
+            1 in pair or pair[0] == pair[1] for pair in zip(common, spec.shape, strict=True)
+        )
+        if not fits:
+            return Misfit(
+                f"`{layer.type}` takes inputs of one shape, {called(port)} is {first} and {called(other)} is {spec}",
+                port=other,
+                help="only a dimension of size 1 is repeated" if len(spec.shape) == len(common) else None,
+            )
+        common = [b if a == 1 else a for a, b in zip(common, spec.shape, strict=True)]
+    return None

@@ -1,0 +1,132 @@
+"""Convolutions over one, two and three spatial dimensions."""
+
+from __future__ import annotations
+
+from abc import ABC
+from math import prod
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from pydantic import Field
+
+from declarative_train.components.component import Init, Layer, Misfit
+from declarative_train.components.layers.fit import Inputs, dtype_of, needs_parameter_dtype, needs_shape
+from declarative_train.components.layers.linear import LINEAR_WEIGHT, bias_of
+from declarative_train.components.layers.sizes import SHAPES, Sizes, kernel_misfit, per_dim, sizes_misfit
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+class Convolution(Layer, ABC):
+    """What the three have in common. Parameters `weight` (out, in / groups, *kernel) and `bias` (out,)."""
+
+    num_dims: ClassVar[int]
+
+    out_channels: int = Field(ge=1)
+    """Channels of the output; those of the input come from the edge."""
+    kernel_size: Sizes
+    """Size of the kernel: one number, or one per spatial dimension."""
+    stride: Sizes = 1
+    """Step of the kernel."""
+    padding: Sizes | Literal["same", "valid"] = 0
+    """Added on both sides of each spatial dimension; `same` keeps the size (stride 1), `valid` adds nothing."""
+    dilation: Sizes = 1
+    """Distance of the kernel's elements."""
+    groups: int = Field(default=1, ge=1)
+    """Channels are split into this many groups that do not see each other; the number of input channels makes the
+    convolution depthwise."""
+    bias: bool = True
+    """Add a learned number per output channel."""
+    padding_mode: Literal["zeros", "reflect", "replicate", "circular"] = "zeros"
+    """What the padding holds."""
+
+    def check(self, inputs: Inputs) -> Misfit | None:
+        x, n = inputs["x"], self.num_dims
+        return (
+            needs_shape(self, inputs, SHAPES[n], n + 1)
+            or needs_parameter_dtype(self, inputs)
+            or sizes_misfit(self, n, {"kernel_size": 1, "stride": 1, "padding": 0, "dilation": 1})
+            or groups_misfit(self.groups, x.shape[0], self.out_channels)
+            or self._padding_misfit(inputs)
+            or kernel_misfit(x, per_dim(self.kernel_size, n), per_dim(self.dilation, n), self._padded())
+        )
+
+    def _padded(self) -> tuple[int, ...]:
+        """What each spatial dimension grows by, both sides together."""
+        n = self.num_dims
+        if self.padding == "same":
+            return tuple(
+                d * (k - 1) for k, d in zip(per_dim(self.kernel_size, n), per_dim(self.dilation, n), strict=True)
+            )
+        return tuple(2 * p for p in per_dim(0 if isinstance(self.padding, str) else self.padding, n))
+
+    def _padding_misfit(self, inputs: Inputs) -> Misfit | None:
+        x = inputs["x"]
+        if self.padding == "same" and max(per_dim(self.stride, self.num_dims)) > 1:
+            return Misfit("`padding: same` keeps the size, a stride above 1 does not", field="padding")
+        for size, padded in zip(x.shape[1:], self._padded(), strict=True):
+            side = (padded + 1) // 2
+            most = {"reflect": size - 1, "circular": size}.get(self.padding_mode, side)
+            if side > most:
+                return Misfit(
+                    f"`padding_mode: {self.padding_mode}` finds at most {most} values to pad a size of {size} with, "
+                    f"not {side}: `x` is {x}",
+                    field="padding_mode",
+                )
+        return None
+
+    def build(self, inputs: Inputs) -> nn.Module:
+        from torch import nn
+
+        n, x = self.num_dims, inputs["x"]
+        return (nn.Conv1d, nn.Conv2d, nn.Conv3d)[n - 1](
+            x.shape[0],
+            self.out_channels,
+            per_dim(self.kernel_size, n),  # type: ignore[arg-type]
+            stride=per_dim(self.stride, n),  # type: ignore[arg-type]
+            padding=self.padding if isinstance(self.padding, str) else per_dim(self.padding, n),  # type: ignore[arg-type]
+            dilation=per_dim(self.dilation, n),  # type: ignore[arg-type]
+            groups=self.groups,
+            bias=self.bias,
+            padding_mode=self.padding_mode,
+            dtype=dtype_of(x),
+        )
+
+    def init_of(self, parameter: str, inputs: Inputs) -> Init:
+        if parameter == "weight":
+            return LINEAR_WEIGHT
+        if parameter == "bias":
+            return bias_of(inputs["x"].shape[0] // self.groups * prod(per_dim(self.kernel_size, self.num_dims)))
+        return super().init_of(parameter, inputs)
+
+
+class Conv1d(Convolution):
+    """Convolution over one dimension: (B, C, T) to (B, out_channels, T')."""
+
+    num_dims: ClassVar[int] = 1
+
+    type: Literal["conv1d"] = "conv1d"
+
+
+class Conv2d(Convolution):
+    """Convolution over an image: (B, C, H, W) to (B, out_channels, H', W')."""
+
+    num_dims: ClassVar[int] = 2
+
+    type: Literal["conv2d"] = "conv2d"
+
+
+class Conv3d(Convolution):
+    """Convolution over a volume: (B, C, D, H, W) to (B, out_channels, D', H', W')."""
+
+    num_dims: ClassVar[int] = 3
+
+    type: Literal["conv3d"] = "conv3d"
+
+
+def groups_misfit(groups: int, in_channels: int, out_channels: int) -> Misfit | None:
+    """Both numbers of channels must divide into the groups."""
+    for channels, which in ((in_channels, "input"), (out_channels, "output")):
+        if channels % groups:
+            return Misfit(f"{channels} {which} channels do not divide into {groups} groups", field="groups")
+    return None

@@ -1,0 +1,171 @@
+"""Learned vectors for whole numbers: embedding, embeddings, embedding_bag; and one_hot, its fixed sister."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field
+
+from declarative_train.components.component import Init, Layer, Misfit
+from declarative_train.components.inits.normal import Normal
+from declarative_train.components.layers.fit import Inputs, needs_dimensions, needs_integer, needs_shape
+from declarative_train.terms.tensor_spec import TensorSpec
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+class Embedding(Layer):
+    """A learned vector for each number: (B, ...) integers to (B, ..., D).
+
+    Parameter `weight` (num_embeddings, embedding_dim).
+    """
+
+    type: Literal["embedding"] = "embedding"
+    num_embeddings: int | None = Field(default=None, ge=1)
+    """Rows of the table; by default the range of the input (vocabulary, number of classes)."""
+    embedding_dim: int = Field(ge=1)
+    """Width of a vector."""
+    padding_idx: int | None = Field(default=None, ge=0)
+    """A number whose vector starts at zero and is not trained."""
+
+    def check(self, inputs: Inputs) -> Misfit | None:
+        return (
+            needs_integer(self, inputs)
+            or _rows_misfit(self, self.num_embeddings, inputs["x"])
+            or _padding_misfit(self, self.padding_idx, self.num_embeddings or inputs["x"].num_values)
+        )
+
+    def build(self, inputs: Inputs) -> nn.Module:
+        from declarative_train.components.layers.modules.embedding import Embedding as Module
+
+        return Module(self.num_embeddings or inputs["x"].num_values or 1, self.embedding_dim, self.padding_idx)
+
+    def init_of(self, parameter: str, inputs: Inputs) -> Init:
+        if parameter == "weight":
+            return Normal(zero_row=self.padding_idx)
+        return super().init_of(parameter, inputs)
+
+
+class Embeddings(Layer):
+    """A table of learned vectors for each column, side by side: (B, ..., K) integers to (B, ..., D1 + ... + DK).
+
+    Parameters `tables.0` .. `tables.K-1`.
+    """
+
+    type: Literal["embeddings"] = "embeddings"
+    num_embeddings: tuple[int, ...] | None = None
+    """Rows of each table, one number per column; by default every table has the range of the whole input, which is
+    that of its largest column."""
+    embedding_dim: int | tuple[int, ...]
+    """Width of a vector: one number for all columns, or one per column."""
+
+    def check(self, inputs: Inputs) -> Misfit | None:
+        x = inputs["x"]
+        if misfit := needs_integer(self, inputs) or needs_dimensions(self, inputs, "(B, ..., K)", 1):
+            return misfit
+        for field in ("num_embeddings", "embedding_dim"):
+            value = getattr(self, field)
+            sizes = value if isinstance(value, tuple) else () if value is None else (value,)
+            if isinstance(value, tuple) and len(value) != x.shape[-1]:
+                return Misfit(
+                    f"`{field}` has {len(value)} entries, `x` {x} has {x.shape[-1]} columns",
+                    field=field,
+                    help="write one number per column",
+                )
+            if any(size < 1 for size in sizes):
+                return Misfit(f"`{field}` holds {min(sizes)}, every table needs at least 1", field=field)
+        if self.num_embeddings is None:
+            return _rows_misfit(self, None, x)
+        return _rows_misfit(self, max(self.num_embeddings), x)
+
+    def build(self, inputs: Inputs) -> nn.Module:
+        from declarative_train.components.layers.modules.embedding import Embeddings as Module
+
+        columns = inputs["x"].shape[-1]
+        rows = self.num_embeddings or (inputs["x"].num_values or 1,) * columns
+        widths = self.embedding_dim if isinstance(self.embedding_dim, tuple) else (self.embedding_dim,) * columns
+        return Module(rows, widths)
+
+    def init_of(self, parameter: str, inputs: Inputs) -> Init:
+        if parameter in {f"tables.{column}" for column in range(inputs["x"].shape[-1])}:
+            return Normal()
+        return super().init_of(parameter, inputs)
+
+
+class EmbeddingBag(Layer):
+    """The vectors of a bag of numbers, reduced to one: (B, T) integers to (B, D).
+
+    Parameter `weight` (num_embeddings, embedding_dim).
+    """
+
+    type: Literal["embedding_bag"] = "embedding_bag"
+    num_embeddings: int | None = Field(default=None, ge=1)
+    """Rows of the table; by default the range of the input."""
+    embedding_dim: int = Field(ge=1)
+    """Width of a vector."""
+    mode: Literal["mean", "sum", "max"] = "mean"
+    """How the vectors of a bag become one."""
+    padding_idx: int | None = Field(default=None, ge=0)
+    """A number that is left out of the bag."""
+
+    def check(self, inputs: Inputs) -> Misfit | None:
+        return (
+            needs_integer(self, inputs)
+            or needs_shape(self, inputs, "(B, T)", 1)
+            or _rows_misfit(self, self.num_embeddings, inputs["x"])
+            or _padding_misfit(self, self.padding_idx, self.num_embeddings or inputs["x"].num_values)
+        )
+
+    def build(self, inputs: Inputs) -> nn.Module:
+        from declarative_train.components.layers.modules.embedding import EmbeddingBag as Module
+
+        rows = self.num_embeddings or inputs["x"].num_values or 1
+        return Module(rows, self.embedding_dim, self.mode, self.padding_idx)
+
+    def init_of(self, parameter: str, inputs: Inputs) -> Init:
+        if parameter == "weight":
+            return Normal(zero_row=self.padding_idx)
+        return super().init_of(parameter, inputs)
+
+
+class OneHot(Layer):
+    """1 at the place of the number, 0 elsewhere: (B, ...) integers to (B, ..., N)."""
+
+    type: Literal["one_hot"] = "one_hot"
+    num_classes: int | None = Field(default=None, ge=1)
+    """Number of places; by default the range of the input. A number outside it gives zeros only."""
+
+    def check(self, inputs: Inputs) -> Misfit | None:
+        return needs_integer(self, inputs) or _rows_misfit(self, self.num_classes, inputs["x"], "num_classes")
+
+    def build(self, inputs: Inputs) -> nn.Module:
+        from declarative_train.components.layers.modules.embedding import OneHot as Module
+
+        return Module(self.num_classes or inputs["x"].num_values or 1)
+
+
+def _rows_misfit(layer: Layer, rows: int | None, x: TensorSpec, field: str = "num_embeddings") -> Misfit | None:
+    """The table must hold every number that the input is known to have."""
+    if rows is None and x.num_values is None:
+        return Misfit(
+            f"`{layer.type}` needs `{field}`: the range of `x` is not known",
+            help=f"write `{field}:`, or make the field a `category` or `tokens` field, whose range is known",
+        )
+    if rows is not None and x.num_values is not None and rows < x.num_values:
+        return Misfit(
+            f"`{field}: {rows}` is too small, `x` holds numbers from 0 to {x.num_values - 1}",
+            field=field,
+            help=f"set `{field}` to {x.num_values}, or leave it out",
+        )
+    return None
+
+
+def _padding_misfit(layer: Layer, padding_idx: int | None, rows: int | None) -> Misfit | None:
+    if padding_idx is None or rows is None or padding_idx < rows:
+        return None
+    return Misfit(
+        f"`padding_idx: {padding_idx}` is outside the {rows} rows of the table",
+        field="padding_idx",
+        help=f"it must lie in 0..{rows - 1}",
+    )

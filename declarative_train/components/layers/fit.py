@@ -1,0 +1,134 @@
+"""Sentences that layers share: what an input is, against what a layer takes. Each gives a Misfit or None.
+
+Layers with parameters take float32 or float64 and make their parameters of the same dtype; what the model computes in
+is `training.precision`'s business. Layers without parameters take any floating-point dtype.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from declarative_train.components.component import Layer, Misfit
+from declarative_train.terms.tensor_spec import TensorSpec
+
+if TYPE_CHECKING:
+    import torch
+
+Inputs = Mapping[str, TensorSpec]
+
+
+def needs_float(layer: Layer, inputs: Inputs, *ports: str) -> Misfit | None:
+    """Floating-point numbers on these ports (default: all), and something in them."""
+    for port in ports or tuple(inputs):
+        spec = inputs[port]
+        if not spec.is_floating:
+            return Misfit(
+                f"`{layer.type}` computes with floating-point numbers, `{port}` is {spec.dtype}",
+                port=port,
+                help="an `embedding` or `one_hot` turns numbers of classes into floating-point numbers"
+                if spec.num_values is not None
+                else "give the field `dtype: float32`",
+            )
+        if not spec.num_elements:
+            return Misfit(f"`{layer.type}` takes no empty tensor, `{port}` is {spec}", port=port)
+    return None
+
+
+def needs_parameter_dtype(layer: Layer, inputs: Inputs, *ports: str) -> Misfit | None:
+    """float32 or float64 on these ports (default: all), the same on each."""
+    names = ports or tuple(inputs)
+    if misfit := needs_float(layer, inputs, *names):
+        return misfit
+    for port in names:
+        if inputs[port].dtype not in ("float32", "float64"):
+            return Misfit(
+                f"`{layer.type}` has float32 parameters, `{port}` is {inputs[port].dtype}",
+                port=port,
+                help="let the field be float32: `training.precision` decides what the model computes in",
+            )
+    return needs_same_dtype(layer, inputs, *names)
+
+
+def needs_same_dtype(layer: Layer, inputs: Inputs, *ports: str) -> Misfit | None:
+    """One dtype on these ports (default: all)."""
+    names = ports or tuple(inputs)
+    for port in names[1:]:
+        if inputs[port].dtype != inputs[names[0]].dtype:
+            return Misfit(
+                f"`{layer.type}` takes inputs of one dtype, {called(names[0])} is {inputs[names[0]].dtype} "
+                f"and {called(port)} is {inputs[port].dtype}",
+                port=port,
+            )
+    return None
+
+
+def called(port: str) -> str:
+    """A port in a sentence; the edges of a variadic port have no names of their own."""
+    name, _, number = port.partition(".")
+    return f"input {int(number) + 1}" if number else f"`{name}`"
+
+
+def needs_integer(layer: Layer, inputs: Inputs, port: str = "x") -> Misfit | None:
+    """Whole numbers, such as token ids or categories, and something in them."""
+    spec = inputs[port]
+    if spec.is_floating or spec.dtype == "bool":
+        return Misfit(
+            f"`{layer.type}` looks up whole numbers, `{port}` is {spec.dtype}",
+            port=port,
+            help="give the field an integer dtype, or make it `type: category`",
+        )
+    if not spec.num_elements:
+        return Misfit(f"`{layer.type}` takes no empty tensor, `{port}` is {spec}", port=port)
+    return None
+
+
+def needs_shape(layer: Layer, inputs: Inputs, wanted: str, *ranks: int, port: str = "x") -> Misfit | None:
+    """One of these numbers of dimensions per sample; `wanted` is the shape in words, `(B, C, H, W)`."""
+    spec = inputs[port]
+    if len(spec.shape) in ranks:
+        return None
+    return Misfit(f"`{layer.type}` takes {wanted}, {called(port)} is {spec}", port=port, help=_reshaping(spec, ranks))
+
+
+def needs_dimensions(layer: Layer, inputs: Inputs, wanted: str, least: int, port: str = "x") -> Misfit | None:
+    """At least this many dimensions per sample."""
+    spec = inputs[port]
+    if len(spec.shape) >= least:
+        return None
+    return Misfit(
+        f"`{layer.type}` takes {wanted}, {called(port)} is {spec}", port=port, help=_reshaping(spec, (least,))
+    )
+
+
+def _reshaping(spec: TensorSpec, ranks: tuple[int, ...]) -> str | None:
+    if len(spec.shape) > max(ranks):
+        return "a `flatten` or `reshape` before it takes dimensions away"
+    if spec.shape == ():
+        return "`columns: [NAME]` instead of `column: NAME` gives the field shape (B, 1)"
+    return "an `unsqueeze` or `reshape` before it adds dimensions"
+
+
+def resolve_dim(layer: Layer, field: str, dim: int, rank: int) -> int | Misfit:
+    """torch's number of a dimension (the batch is 0) as a positive one; `rank` counts the batch."""
+    known = f"1 to {rank - 1} or -1 to {1 - rank}" if rank > 1 else "none"
+    found = dim + rank if dim < 0 else dim
+    if found == 0 and dim in (0, -rank):
+        return Misfit(
+            f"`{field}: {dim}` is the batch, which every layer keeps", field=field, help=f"dimensions here: {known}"
+        )
+    if not 0 < found < rank:
+        return Misfit(
+            f"there is no dimension {dim} in an input of {rank} dimensions, the batch included",
+            field=field,
+            help=f"dimensions here: {known}",
+        )
+    return found
+
+
+def dtype_of(spec: TensorSpec) -> torch.dtype:
+    """The dtype in torch."""
+    import torch
+
+    found: torch.dtype = getattr(torch, spec.dtype)
+    return found

@@ -1,0 +1,172 @@
+"""Images made larger, or cut into patches: upsample, pixel_shuffle, pixel_unshuffle, patch_embedding."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field
+
+from declarative_train.components.component import Init, Layer, Misfit
+from declarative_train.components.layers.fit import Inputs, dtype_of, needs_float, needs_parameter_dtype, needs_shape
+from declarative_train.components.layers.linear import LINEAR_WEIGHT, bias_of
+from declarative_train.components.layers.sizes import Sizes, per_dim, sizes_misfit
+
+if TYPE_CHECKING:
+    from torch import nn
+
+_DIMS = {"linear": 1, "bilinear": 2, "bicubic": 2, "trilinear": 3}  # interpolations that know one number of dimensions
+
+
+class Upsample(Layer):
+    """Spatial dimensions made larger (or smaller) by interpolation: (B, C, T), (B, C, H, W) or (B, C, D, H, W)."""
+
+    type: Literal["upsample"] = "upsample"
+    scale_factor: float | tuple[float, ...] | None = None
+    """Factor on the size: one number, or one per spatial dimension."""
+    size: Sizes | None = None
+    """Size of the result, instead of a factor."""
+    mode: Literal["nearest", "nearest-exact", "linear", "bilinear", "bicubic", "trilinear", "area"] = "nearest"
+    """How values are found: `linear` for one spatial dimension, `bilinear` and `bicubic` for two, `trilinear` for
+    three, the others for any."""
+    align_corners: bool = False
+    """For the four linear and cubic modes: corner elements keep their values."""
+
+    def check(self, inputs: Inputs) -> Misfit | None:
+        x = inputs["x"]
+        if misfit := needs_shape(self, inputs, "(B, C, ...) with one to three spatial dimensions", 2, 3, 4):
+            return misfit
+        n = len(x.shape) - 1
+        if misfit := needs_float(self, inputs) or sizes_misfit(self, n, {"size": 1}):
+            return misfit
+        if (self.scale_factor is None) == (self.size is None):
+            return Misfit(
+                "`upsample` takes either `scale_factor` or `size`", field=None if self.size is None else "size"
+            )
+        if self.mode in _DIMS and _DIMS[self.mode] != n:
+            fitting = [mode for mode, dims in _DIMS.items() if dims == n]
+            return Misfit(
+                f"`mode: {self.mode}` is for {_DIMS[self.mode]} spatial dimensions, `x` {x} has {n}",
+                field="mode",
+                help=f"use {' or '.join(fitting)}",
+            )
+        if self.align_corners and self.mode not in _DIMS:
+            return Misfit(f"`align_corners` means nothing with `mode: {self.mode}`", field="align_corners")
+        return self._factor_misfit(inputs, n)
+
+    def _factor_misfit(self, inputs: Inputs, n: int) -> Misfit | None:
+        if self.scale_factor is None:
+            return None
+        factors = self._factors(n)
+        if len(factors) != n:
+            return Misfit(f"`scale_factor` has {len(factors)} entries for {n} spatial dimensions", field="scale_factor")
+        for size, factor in zip(inputs["x"].shape[1:], factors, strict=True):
+            if not 0 < factor < float("inf"):
+                return Misfit(f"`scale_factor` holds {factor:g}, it must be above 0", field="scale_factor")
+            if size * factor < 1:
+                return Misfit(f"`scale_factor` of {factor:g} leaves nothing of a size of {size}", field="scale_factor")
+        return None
+
+    def _factors(self, n: int) -> tuple[float, ...]:
+        value = self.scale_factor or 1.0
+        return value if isinstance(value, tuple) else (value,) * n
+
+    def build(self, inputs: Inputs) -> nn.Module:
+        from torch import nn
+
+        n = len(inputs["x"].shape) - 1
+        return nn.Upsample(
+            size=None if self.size is None else per_dim(self.size, n),
+            scale_factor=None if self.scale_factor is None else self._factors(n),
+            mode=self.mode,
+            align_corners=self.align_corners if self.mode in _DIMS else None,
+        )
+
+
+class PixelShuffle(Layer):
+    """Channels become space: (B, C * r * r, H, W) to (B, C, H * r, W * r).
+
+    Shi et al., Real-time single image and video super-resolution, 2016.
+    """
+
+    type: Literal["pixel_shuffle"] = "pixel_shuffle"
+    factor: int = Field(ge=1)
+    """The r by which height and width grow."""
+
+    def check(self, inputs: Inputs) -> Misfit | None:
+        if misfit := needs_shape(self, inputs, "(B, C, H, W)", 3) or needs_float(self, inputs):
+            return misfit
+        if inputs["x"].shape[0] % self.factor**2:
+            return Misfit(
+                f"{inputs['x'].shape[0]} channels are no multiple of {self.factor} x {self.factor}", field="factor"
+            )
+        return None
+
+    def build(self, inputs: Inputs) -> nn.Module:
+        from torch import nn
+
+        return nn.PixelShuffle(self.factor)
+
+
+class PixelUnshuffle(Layer):
+    """Space becomes channels: (B, C, H * r, W * r) to (B, C * r * r, H, W)."""
+
+    type: Literal["pixel_unshuffle"] = "pixel_unshuffle"
+    factor: int = Field(ge=1)
+    """The r by which height and width shrink."""
+
+    def check(self, inputs: Inputs) -> Misfit | None:
+        if misfit := needs_shape(self, inputs, "(B, C, H, W)", 3) or needs_float(self, inputs):
+            return misfit
+        if any(size % self.factor for size in inputs["x"].shape[1:]):
+            return Misfit(f"height and width of `x` {inputs['x']} are no multiples of {self.factor}", field="factor")
+        return None
+
+    def build(self, inputs: Inputs) -> nn.Module:
+        from torch import nn
+
+        return nn.PixelUnshuffle(self.factor)
+
+
+class PatchEmbedding(Layer):
+    """An image as a sequence of embedded patches, row by row: (B, C, H, W) to (B, T, embedding_dim).
+
+    Parameters `weight` (embedding_dim, C, *patch) and `bias` (embedding_dim,).
+    """
+
+    type: Literal["patch_embedding"] = "patch_embedding"
+    patch_size: Sizes
+    """Height and width of a patch; they divide those of the image."""
+    embedding_dim: int = Field(ge=1)
+    """Width of the embedding."""
+    bias: bool = True
+    """Add a learned vector."""
+
+    def check(self, inputs: Inputs) -> Misfit | None:
+        if misfit := (
+            needs_shape(self, inputs, "(B, C, H, W)", 3)
+            or needs_parameter_dtype(self, inputs)
+            or sizes_misfit(self, 2, {"patch_size": 1})
+        ):
+            return misfit
+        for size, patch, side in zip(
+            inputs["x"].shape[1:], per_dim(self.patch_size, 2), ("height", "width"), strict=True
+        ):
+            if size % patch:
+                return Misfit(
+                    f"patches of {patch} do not divide the {side} {size} of `x` {inputs['x']}", field="patch_size"
+                )
+        return None
+
+    def build(self, inputs: Inputs) -> nn.Module:
+        from declarative_train.components.layers.modules.spatial import PatchEmbedding as Module
+
+        x = inputs["x"]
+        return Module(x.shape[0], self.embedding_dim, per_dim(self.patch_size, 2), self.bias, dtype_of(x))
+
+    def init_of(self, parameter: str, inputs: Inputs) -> Init:
+        if parameter == "weight":
+            return LINEAR_WEIGHT
+        if parameter == "bias":
+            return bias_of(inputs["x"].shape[0] * prod(per_dim(self.patch_size, 2)))
+        return super().init_of(parameter, inputs)

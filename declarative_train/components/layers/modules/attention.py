@@ -1,0 +1,144 @@
+"""Multi-head attention on torch's `scaled_dot_product_attention`, with fewer key heads, rotary positions and masks.
+
+B batch, T queries, S keys, D width, H heads, G key heads, K head width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from declarative_train.components.layers.modules.norms import RmsNorm
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """How an attention layer is cut up; `rotary_base` None: no rotary positions."""
+
+    num_heads: int
+    num_kv_heads: int
+    head_width: int
+    dropout: float = 0.0
+    rotary_base: float | None = None
+    qk_norm: bool = False
+    bias: bool = True
+    fused: bool = True
+
+    @property
+    def query_width(self) -> int:
+        return self.num_heads * self.head_width
+
+    @property
+    def kv_width(self) -> int:
+        return self.num_kv_heads * self.head_width
+
+
+class SelfAttention(nn.Module):
+    """x (B, T, D), mask (B, T) or (B, T, T) bool or None -> (B, T, D)."""
+
+    def __init__(self, width: int, heads: Heads, causal: bool, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.heads = heads
+        self.causal = causal
+        widths = (heads.query_width, heads.kv_width, heads.kv_width)
+        if heads.fused:
+            self.qkv = nn.Linear(width, sum(widths), heads.bias, dtype=dtype)
+        else:
+            self.query, self.key, self.value = (nn.Linear(width, out, heads.bias, dtype=dtype) for out in widths)
+        if heads.qk_norm:
+            self.query_norm, self.key_norm = (RmsNorm((heads.head_width,), 1e-6, True, dtype) for _ in range(2))
+        self.out = nn.Linear(heads.query_width, width, heads.bias, dtype=dtype)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        heads = self.heads
+        if heads.fused:
+            q, k, v = self.qkv(x).split([heads.query_width, heads.kv_width, heads.kv_width], dim=-1)
+        else:
+            q, k, v = self.query(x), self.key(x), self.value(x)
+        q_BHTK, k_BGTK, v_BGTK = (_by_head(part, heads.head_width) for part in (q, k, v))
+        if heads.qk_norm:
+            q_BHTK, k_BGTK = self.query_norm(q_BHTK), self.key_norm(k_BGTK)
+        if heads.rotary_base is not None:
+            table = rotary_table(x.shape[1], heads.head_width, heads.rotary_base, q_BHTK)
+            q_BHTK, k_BGTK = rotate(q_BHTK, *table), rotate(k_BGTK, *table)
+        dropout = heads.dropout if self.training else 0.0
+        y: Tensor = self.out(_merged(attend(q_BHTK, k_BGTK, v_BGTK, mask, self.causal, dropout)))
+        return y
+
+
+class CrossAttention(nn.Module):
+    """query (B, T, D), context (B, S, E), mask (B, S) or (B, T, S) bool or None -> (B, T, D)."""
+
+    def __init__(self, width: int, context_width: int, heads: Heads, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.heads = heads
+        self.query = nn.Linear(width, heads.query_width, heads.bias, dtype=dtype)
+        if heads.fused:
+            self.key_value = nn.Linear(context_width, 2 * heads.kv_width, heads.bias, dtype=dtype)
+        else:
+            self.key, self.value = (nn.Linear(context_width, heads.kv_width, heads.bias, dtype=dtype) for _ in range(2))
+        if heads.qk_norm:
+            self.query_norm, self.key_norm = (RmsNorm((heads.head_width,), 1e-6, True, dtype) for _ in range(2))
+        self.out = nn.Linear(heads.query_width, width, heads.bias, dtype=dtype)
+
+    def forward(self, query: Tensor, context: Tensor, mask: Tensor | None = None) -> Tensor:
+        heads = self.heads
+        if heads.fused:
+            k, v = self.key_value(context).chunk(2, dim=-1)
+        else:
+            k, v = self.key(context), self.value(context)
+        q_BHTK, k_BGSK, v_BGSK = (_by_head(part, heads.head_width) for part in (self.query(query), k, v))
+        if heads.qk_norm:
+            q_BHTK, k_BGSK = self.query_norm(q_BHTK), self.key_norm(k_BGSK)
+        dropout = heads.dropout if self.training else 0.0
+        y: Tensor = self.out(_merged(attend(q_BHTK, k_BGSK, v_BGSK, mask, False, dropout)))
+        return y
+
+
+def attend(q_BHTK: Tensor, k_BGSK: Tensor, v_BGSK: Tensor, mask: Tensor | None, causal: bool, dropout: float) -> Tensor:
+    """(B, H, T, K). `mask` (B, S) or (B, T, S): True where a key may be seen. A query that may see nothing gives 0,
+    and no gradient, where a softmax over nothing would be nan."""
+    shared = q_BHTK.shape[1] // k_BGSK.shape[1]
+    if shared > 1:  # repeated, not `enable_gqa`: with a mask, only torch's slowest kernel takes that
+        k_BGSK, v_BGSK = (part.repeat_interleave(shared, dim=1) for part in (k_BGSK, v_BGSK))
+    if mask is None:
+        return F.scaled_dot_product_attention(q_BHTK, k_BGSK, v_BGSK, dropout_p=dropout, is_causal=causal)
+    allowed = mask[:, None, None, :] if mask.dim() == 2 else mask[:, None]
+    if causal:
+        T = q_BHTK.shape[2]
+        allowed = allowed & torch.ones(T, T, dtype=torch.bool, device=mask.device).tril()
+    sees = allowed.any(-1, keepdim=True)
+    y = F.scaled_dot_product_attention(q_BHTK, k_BGSK, v_BGSK, attn_mask=allowed | ~sees, dropout_p=dropout)
+    return y.masked_fill(~sees, 0)
+
+
+def rotary_table(T: int, K: int, base: float, like: Tensor) -> tuple[Tensor, Tensor]:
+    """cos and sin, (T, K / 2) each, in float32 at least. Computed anew in each forward: a buffer would have to survive
+    meta devices, casts and copies, for a few microseconds.
+
+    Su et al., RoFormer, 2021; element i is paired with i + K / 2, as in GPT-NeoX and the published llama weights.
+    """
+    dtype = torch.promote_types(like.dtype, torch.float32)
+    frequencies = base ** (torch.arange(0, K, 2, dtype=dtype, device=like.device) / -K)
+    angles = torch.outer(torch.arange(T, dtype=dtype, device=like.device), frequencies)
+    return angles.cos(), angles.sin()
+
+
+def rotate(x_BHTK: Tensor, cos_TK: Tensor, sin_TK: Tensor) -> Tensor:
+    """Turn each pair by the angle of its position; computed in the table's dtype, given back in x's."""
+    a, b = x_BHTK.chunk(2, dim=-1)
+    turned = torch.cat([a * cos_TK - b * sin_TK, b * cos_TK + a * sin_TK], dim=-1)
+    return turned.to(x_BHTK.dtype)
+
+
+def _by_head(x: Tensor, K: int) -> Tensor:
+    """(B, T, H * K) -> (B, H, T, K)."""
+    return x.view(*x.shape[:-1], -1, K).transpose(1, 2)
+
+
+def _merged(x_BHTK: Tensor) -> Tensor:
+    """(B, H, T, K) -> (B, T, H * K)."""
+    return x_BHTK.transpose(1, 2).flatten(2)

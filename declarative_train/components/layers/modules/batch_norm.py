@@ -1,0 +1,189 @@
+"""Batch normalisation over groups of samples that do not depend on the layout (`over:`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, distributed, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+from declarative_train.components.layers.sample_groups import SampleGroups
+
+
+class BatchNorm(nn.Module):
+    """(B, C, ...): mean 0 and variance 1 per channel over each group of `over` samples, then scale and shift.
+
+    Padding rows, which stand last, are in no group; they are normalised among themselves, so that they stay finite.
+    Running statistics move once per step, in `fold`: see `sample_groups.py`. `reset_buffers` starts them anew.
+    """
+
+    running_mean: Tensor
+    running_var: Tensor
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float,
+        momentum: float,
+        affine: bool,
+        over: int | None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.num_features = num_features
+        self.eps = eps
+        self.momentum = momentum
+        self.over = over
+        self.groups = SampleGroups()
+        self.weight = nn.Parameter(torch.empty(num_features, dtype=dtype)) if affine else None
+        self.bias = nn.Parameter(torch.empty(num_features, dtype=dtype)) if affine else None
+        self.register_buffer("running_mean", torch.zeros(num_features, dtype=dtype))
+        self.register_buffer("running_var", torch.ones(num_features, dtype=dtype))
+        self.pending: Tensor | None = None  # sums over groups: C means, C variances, number of groups
+
+    def reset_buffers(self) -> None:
+        """After `to_empty`."""
+        with torch.no_grad():
+            self.running_mean.zero_()
+            self.running_var.fill_(1)
+        self.pending = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight, bias = self._scale_and_shift()
+        if not self.training:
+            return F.batch_norm(x, self.running_mean, self.running_var, weight, bias, False, 0.0, self.eps)
+        rows, groups = x.shape[0], self.groups
+        real = rows if groups.num_rows is None else groups.num_rows
+        slot = groups.microbatch_size
+        if self.over is not None and slot is not None and self.over > slot:
+            pieces = [self._across_ranks(x[:real], self.over // slot)]
+        else:
+            pieces = self._within_rank(x, real, self.over or max(real, 1))
+        if real < rows:
+            pieces.append(self._normalise(x[real:], 1, counts=False))
+        return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+
+    def _scale_and_shift(self) -> tuple[Tensor | None, Tensor | None]:
+        """In the dtype of the running statistics: fully_shard may hand the parameters over in bfloat16."""
+        if self.weight is None or self.bias is None:
+            return None, None
+        return self.weight.to(self.running_mean.dtype), self.bias.to(self.running_mean.dtype)
+
+    def _within_rank(self, x: Tensor, real: int, size: int) -> list[Tensor]:
+        """Full groups at once, and the last one if it is smaller."""
+        full = real // size * size
+        pieces = [self._normalise(x if full == x.shape[0] else x[:full], full // size)] if full else []
+        if real > full:
+            pieces.append(self._normalise(x[full:real], 1))
+        return pieces
+
+    def _normalise(self, x: Tensor, num_groups: int, counts: bool = True) -> Tensor:
+        """Groups of equal size beside each other as channels, (G * n, C, ...) -> (n, G * C, ...), through torch's own
+        kernel; with momentum 1 it hands out the statistics (the variance unbiased, as torch keeps it)."""
+        C = self.num_features
+        weight, bias = self._scale_and_shift()
+        if num_groups > 1:
+            grouped = x.reshape(num_groups, -1, *x.shape[1:]).transpose(0, 1).flatten(1, 2)
+            weight = None if weight is None else weight.repeat(num_groups)
+            bias = None if bias is None else bias.repeat(num_groups)
+        else:
+            grouped = x
+        mean = var = None
+        if counts and self.groups.recording:  # in a recomputation too: it must save the same tensors
+            mean, var = torch.zeros(2, num_groups * C, dtype=self.running_mean.dtype, device=x.device)
+        single = grouped.numel() == num_groups * C  # one value per channel: torch's unbiased variance would be 0 / 0
+        tracked = (None, None) if single else (mean, var)
+        y = torch.batch_norm(grouped, weight, bias, *tracked, True, 1.0, self.eps, torch.backends.cudnn.enabled)
+        if mean is not None and var is not None:
+            if single:
+                mean.copy_(grouped.detach().flatten())
+            one = mean.new_full((1,), num_groups)
+            self._count(torch.cat([mean.view(-1, C).sum(0), var.view(-1, C).sum(0), one]))
+        return y.reshape(-1, num_groups, *x.shape[1:]).transpose(0, 1).flatten(0, 1) if num_groups > 1 else y
+
+    def _across_ranks(self, x: Tensor, span: int) -> Tensor:
+        """A group that `span` neighbouring ranks hold together; `x` has the real rows of this one, perhaps none."""
+        group = self.groups.process_groups[span]
+        y, mean, var, count = _NormaliseAcross.apply(x, *self._scale_and_shift(), self.eps, group)  # type: ignore[no-untyped-call]
+        if self.groups.recording:
+            there = (count > 0).to(self.running_mean.dtype)
+            unbiased = var * (count / (count - 1).clamp(min=1))
+            self._count(torch.cat([mean, unbiased, torch.ones_like(there)]).to(there.dtype) * there)
+        result: Tensor = y
+        return result
+
+    def _count(self, sums: Tensor) -> None:
+        if self.groups.recomputing:
+            return
+        sums = sums.detach()
+        self.pending = sums if self.pending is None else self.pending + sums
+
+    def take_pending(self) -> Tensor:
+        """(2C + 1,) sums of the groups since the last call: means, variances, number."""
+        pending, self.pending = self.pending, None
+        return self.running_mean.new_zeros(2 * self.num_features + 1) if pending is None else pending
+
+    def fold(self, pending: Tensor, finite: Tensor | None = None) -> None:
+        """Move the running statistics by the mean over the groups in `pending`; not at all if there is none."""
+        with torch.no_grad():
+            moves = pending[-1] > 0 if finite is None else (pending[-1] > 0) & finite
+            mean, var = (pending[:-1] / pending[-1].clamp(min=1)).chunk(2)
+            for running, new in ((self.running_mean, mean), (self.running_var, var)):
+                running.copy_(torch.where(moves, running.lerp(new.to(running.dtype), self.momentum), running))
+
+
+class _NormaliseAcross(torch.autograd.Function):
+    """x (R, C, ...) on each rank of a process group, R may be 0 -> y, and mean, biased variance (C,), count (1,) of
+    the values of all of them. One reduction forward, one backward. Gradients of the parameters stay local."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, group: Any) -> Any:
+        dims = [dim for dim in range(x.dim()) if dim != 1]
+        C, values = x.shape[1], x.to(torch.promote_types(x.dtype, torch.float32))
+        world, place = distributed.get_world_size(group), distributed.get_rank(group)
+        # each rank writes its own row of (count, means, squared deviations): adding zeros keeps all bits
+        table = values.new_zeros(world, 2 * C + 1)
+        if x.shape[0]:
+            mean = values.mean(dims)
+            table[place, 0] = values.numel() // C
+            table[place, 1 : C + 1] = mean
+            table[place, C + 1 :] = (values - _per_channel(mean, x)).square().sum(dims)
+        distributed.all_reduce(table, group=group)
+        counts, means, squares = table[:, :1], table[:, 1 : C + 1], table[:, C + 1 :]
+        count = counts.sum(0)
+        n = count.clamp(min=1)
+        mean = (counts * means).sum(0) / n
+        var = (squares + counts * (means - mean).square()).sum(0) / n
+        invstd = (var + eps).rsqrt()
+        y = (values - _per_channel(mean, x)) * _per_channel(invstd, x)
+        ctx.save_for_backward(x, weight, mean, invstd, n)
+        ctx.group = group
+        if weight is not None and bias is not None:
+            y = y * _per_channel(weight, x) + _per_channel(bias, x)
+        ctx.mark_non_differentiable(mean, var, count)
+        return y.to(x.dtype), mean, var, count
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor, *unused: Tensor) -> Any:
+        x, weight, mean, invstd, n = ctx.saved_tensors
+        dims = [dim for dim in range(x.dim()) if dim != 1]
+        dy = dy.to(mean.dtype)
+        normal = (x - _per_channel(mean, x)) * _per_channel(invstd, x)
+        sums = torch.cat([dy.sum(dims), (dy * normal).sum(dims)])
+        dweight, dbias = (None, None) if weight is None else (sums[x.shape[1] :], sums[: x.shape[1]])
+        dx = None
+        if ctx.needs_input_grad[0]:
+            total = sums.clone()
+            distributed.all_reduce(total, group=ctx.group)
+            of_shift, of_scale = (_per_channel(part / n, x) for part in total.chunk(2))
+            dx = (dy - of_shift - normal * of_scale) * _per_channel(invstd if weight is None else invstd * weight, x)
+            dx = dx.to(x.dtype)
+        return dx, dweight, dbias, None, None
+
+
+def _per_channel(vector: Tensor, like: Tensor) -> Tensor:
+    """(C,) as (1, C, 1, ...)."""
+    return vector.view(1, -1, *(1,) * (like.dim() - 2))

@@ -1,0 +1,66 @@
+"""Tables looked up by whole numbers of any integer dtype."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+def _indices(x: Tensor) -> Tensor:
+    """torch looks up int32 and int64 only; a field of bytes may be uint8."""
+    return x if x.dtype in (torch.int64, torch.int32) else x.to(torch.int64)
+
+
+class Embedding(nn.Module):
+    """(B, ...) whole numbers to (B, ..., D)."""
+
+    def __init__(self, num_embeddings: int, embedding_dim: int, padding_idx: int | None) -> None:
+        super().__init__()
+        self.padding_idx = padding_idx
+        self.weight = nn.Parameter(torch.empty(num_embeddings, embedding_dim))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.embedding(_indices(x), self.weight, self.padding_idx)
+
+
+class Embeddings(nn.Module):
+    """(B, ..., K) whole numbers to (B, ..., D_0 + ... + D_K-1), by a table per column."""
+
+    def __init__(self, num_embeddings: Sequence[int], embedding_dims: Sequence[int]) -> None:
+        super().__init__()
+        self.tables = nn.ParameterList(
+            nn.Parameter(torch.empty(rows, width)) for rows, width in zip(num_embeddings, embedding_dims, strict=True)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        columns = _indices(x).unbind(-1)
+        found = [F.embedding(column, table) for column, table in zip(columns, self.tables, strict=True)]
+        return torch.cat(found, dim=-1)
+
+
+class EmbeddingBag(nn.Module):
+    """(B, T) whole numbers to (B, D): the rows looked up, reduced over T."""
+
+    def __init__(self, num_embeddings: int, embedding_dim: int, mode: str, padding_idx: int | None) -> None:
+        super().__init__()
+        self.mode = mode
+        self.padding_idx = padding_idx
+        self.weight = nn.Parameter(torch.empty(num_embeddings, embedding_dim))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.embedding_bag(_indices(x), self.weight, mode=self.mode, padding_idx=self.padding_idx)
+
+
+class OneHot(nn.Module):
+    """(B, ...) whole numbers to (B, ..., N) of 0 and 1."""
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        self.num_classes = num_classes
+
+    def forward(self, x: Tensor) -> Tensor:
+        classes = torch.arange(self.num_classes, device=x.device)
+        return (_indices(x).unsqueeze(-1) == classes).to(torch.get_default_dtype())

@@ -1,0 +1,42 @@
+"""Normalisation within a sample."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+class RmsNorm(nn.Module):
+    """x / sqrt(mean(x^2) + eps) over the last dimensions, computed in float32 at least, times a learned weight.
+
+    Under autocast the input is bfloat16 and the weight float32, a pair that torch's fused kernel does not take; the
+    input is raised instead, as torch itself does for layer_norm.
+    """
+
+    def __init__(self, shape: tuple[int, ...], eps: float, affine: bool, dtype: torch.dtype | None = None) -> None:
+        super().__init__()
+        self.shape = shape
+        self.eps = eps
+        self.weight = nn.Parameter(torch.empty(shape, dtype=dtype)) if affine else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        dtype = torch.promote_types(x.dtype, torch.float32)
+        weight = None if self.weight is None else self.weight.to(dtype)
+        return F.rms_norm(x.to(dtype), self.shape, weight, self.eps).to(x.dtype)
+
+
+class LayerNorm(nn.Module):
+    """(x - mean) / sqrt(variance + eps) over the last dimensions, then a learned scale and shift."""
+
+    def __init__(
+        self, shape: tuple[int, ...], eps: float, affine: bool, bias: bool, dtype: torch.dtype | None = None
+    ) -> None:
+        super().__init__()
+        self.shape = shape
+        self.eps = eps
+        self.weight = nn.Parameter(torch.empty(shape, dtype=dtype)) if affine else None
+        self.bias = nn.Parameter(torch.empty(shape, dtype=dtype)) if affine and bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.layer_norm(x, self.shape, self.weight, self.bias, self.eps)

@@ -1,0 +1,78 @@
+"""Positions of a sequence, and a token of its own."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+class LearnedPositions(nn.Module):
+    """x (B, T, D) plus a learned vector for each of the first T positions."""
+
+    def __init__(self, max_length: int, width: int, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(max_length, width, dtype=dtype))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.weight[: x.shape[1]]
+
+
+class SinusoidalPositions(nn.Module):
+    """x (B, T, D) plus sines (first half of D) and cosines (second half) of the position."""
+
+    def __init__(self, base: float) -> None:
+        super().__init__()
+        self.base = base
+
+    def forward(self, x: Tensor) -> Tensor:
+        T, D = x.shape[1:]
+        dtype = torch.promote_types(x.dtype, torch.float32)
+        frequencies = self.base ** (torch.arange(0, D, 2, dtype=dtype, device=x.device) / -D)
+        angles = torch.outer(torch.arange(T, dtype=dtype, device=x.device), frequencies)
+        return x + torch.cat([angles.sin(), angles.cos()], dim=-1).to(x.dtype)
+
+
+class ClassToken(nn.Module):
+    """(B, T, D) to (B, T + 1, D): a learned token stands first."""
+
+    def __init__(self, width: int, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.token = nn.Parameter(torch.empty(width, dtype=dtype))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([self.token.to(x.dtype).expand(x.shape[0], 1, -1), x], dim=1)
+
+
+class LayerScale(nn.Module):
+    """x (B, ..., D) times a learned number per element of the last dimension."""
+
+    def __init__(self, width: int, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(width, dtype=dtype))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.weight
+
+
+class SequencePool(nn.Module):
+    """x (B, T, D), mask (B, T) bool or None -> (B, D). A sample without any position gives 0."""
+
+    def __init__(self, mode: str) -> None:
+        super().__init__()
+        self.mode = mode
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        if mask is None:
+            if self.mode == "mean":
+                return x.mean(1)
+            return x.amax(1) if self.mode == "max" else x[:, 0 if self.mode == "first" else -1]
+        keep = mask.unsqueeze(-1)
+        if self.mode == "mean":
+            return (x * keep).sum(1) / keep.sum(1).clamp(min=1).to(x.dtype)
+        if self.mode == "max":
+            highest = x.masked_fill(~keep, -torch.inf).amax(1)
+            return highest.masked_fill(~keep.any(1), 0)
+        places = torch.arange(x.shape[1], device=x.device)
+        one = torch.where(mask, -places if self.mode == "first" else places, -x.shape[1]).argmax(1)
+        chosen = x.take_along_dim(one[:, None, None], dim=1).squeeze(1)
+        return chosen * keep.any(1)

@@ -1,0 +1,111 @@
+"""Recurrent networks over time: lstm, gru, rnn."""
+
+from __future__ import annotations
+
+from abc import ABC
+from math import sqrt
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from declarative_train.components.component import Init, Layer, Misfit
+from declarative_train.components.inits.uniform import Uniform
+from declarative_train.components.layers.fit import Inputs, dtype_of, needs_parameter_dtype, needs_shape
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+class Recurrent(Layer, ABC):
+    """What the three have in common. Parameters have torch's names, `weight_ih_l0` and so on."""
+
+    outputs: ClassVar[tuple[str, ...]] = ("output", "hidden")
+
+    hidden_size: int = Field(ge=1)
+    """Width of the state."""
+    num_layers: int = Field(default=1, ge=1)
+    """Layers on top of each other."""
+    bidirectional: bool = False
+    """A second network reads the sequence backwards; the outputs of both stand side by side."""
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    """Probability of an element to be left out between two layers, in training."""
+    bias: bool = True
+    """Learned biases."""
+
+    @property
+    def is_random(self) -> bool:
+        return self.dropout > 0
+
+    def check(self, inputs: Inputs) -> Misfit | None:
+        if misfit := needs_shape(self, inputs, "(B, T, D)", 2) or needs_parameter_dtype(self, inputs):
+            return misfit
+        if self.dropout > 0 and self.num_layers == 1:
+            return Misfit(
+                "`dropout` acts between layers, and there is one layer",
+                field="dropout",
+                help="set `num_layers` to 2 or more, or put a `dropout` node behind it",
+            )
+        return None
+
+    def _arguments(self, inputs: Inputs) -> dict[str, Any]:
+        return {
+            "input_size": inputs["x"].shape[-1],
+            "hidden_size": self.hidden_size,
+            "num_layers": self.num_layers,
+            "bidirectional": self.bidirectional,
+            "dropout": self.dropout,
+            "bias": self.bias,
+            "batch_first": True,
+            "dtype": dtype_of(inputs["x"]),
+        }
+
+    def init_of(self, parameter: str, inputs: Inputs) -> Init:
+        if parameter.startswith(("weight_", "bias_")):
+            bound = 1 / sqrt(self.hidden_size)
+            return Uniform(low=-bound, high=bound)
+        return super().init_of(parameter, inputs)
+
+
+class Lstm(Recurrent):
+    """Long short-term memory: (B, T, D) to `output` (B, T, H), last states `hidden` and `cell` (B, layers, H).
+
+    With `bidirectional`, H doubles in `output`, and the states are (B, 2 * layers, H), forwards before backwards.
+    Hochreiter and Schmidhuber, Long short-term memory, 1997.
+    """
+
+    outputs: ClassVar[tuple[str, ...]] = ("output", "hidden", "cell")
+
+    type: Literal["lstm"] = "lstm"
+
+    def build(self, inputs: Inputs) -> nn.Module:
+        from declarative_train.components.layers.modules.recurrent import Lstm as Module
+
+        return Module(**self._arguments(inputs))
+
+
+class Gru(Recurrent):
+    """Gated recurrent units: (B, T, D) to `output` (B, T, H) and the last state `hidden` (B, layers, H).
+
+    With `bidirectional`, H doubles in `output`, and the state is (B, 2 * layers, H), forwards before backwards.
+    Cho et al., Learning phrase representations using RNN encoder-decoder, 2014.
+    """
+
+    type: Literal["gru"] = "gru"
+
+    def build(self, inputs: Inputs) -> nn.Module:
+        from declarative_train.components.layers.modules.recurrent import Gru as Module
+
+        return Module(**self._arguments(inputs))
+
+
+class Rnn(Recurrent):
+    """The plain recurrent network: (B, T, D) to `output` (B, T, H) and the last state `hidden` (B, layers, H)."""
+
+    type: Literal["rnn"] = "rnn"
+    nonlinearity: Literal["tanh", "relu"] = "tanh"
+    """What is applied to the new state."""
+
+    def build(self, inputs: Inputs) -> nn.Module:
+        from declarative_train.components.layers.modules.recurrent import Rnn as Module
+
+        return Module(nonlinearity=self.nonlinearity, **self._arguments(inputs))

@@ -1,0 +1,148 @@
+"""Sequences (B, T, D): positions, a class token, pooling over time; and layer_scale, for any last dimension."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from pydantic import Field
+
+from declarative_train.components.component import Init, Layer, Misfit, Port
+from declarative_train.components.inits.constant import Constant
+from declarative_train.components.inits.normal import Normal
+from declarative_train.components.layers.fit import (
+    Inputs,
+    dtype_of,
+    needs_dimensions,
+    needs_float,
+    needs_parameter_dtype,
+    needs_shape,
+)
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+class LearnedPositions(Layer):
+    """Adds a learned vector for each position: (B, T, D) to (B, T, D).
+
+    Parameter `weight` (max_length, D), which starts normal with standard deviation 0.02.
+    """
+
+    type: Literal["learned_positions"] = "learned_positions"
+    max_length: int | None = Field(default=None, ge=1)
+    """Number of positions to learn; by default the length of the input. More leave room for longer sequences later."""
+
+    def check(self, inputs: Inputs) -> Misfit | None:
+        if misfit := needs_shape(self, inputs, "(B, T, D)", 2) or needs_parameter_dtype(self, inputs):
+            return misfit
+        if self.max_length is not None and self.max_length < inputs["x"].shape[0]:
+            return Misfit(
+                f"`max_length: {self.max_length}` is shorter than the input: `x` is {inputs['x']}",
+                field="max_length",
+                help="leave it out to follow the input",
+            )
+        return None
+
+    def build(self, inputs: Inputs) -> nn.Module:
+        from declarative_train.components.layers.modules.positions import LearnedPositions as Module
+
+        T, D = inputs["x"].shape
+        return Module(self.max_length or T, D, dtype_of(inputs["x"]))
+
+    def init_of(self, parameter: str, inputs: Inputs) -> Init:
+        return Normal(std=0.02) if parameter == "weight" else super().init_of(parameter, inputs)
+
+
+class SinusoidalPositions(Layer):
+    """Adds sines and cosines of the position at falling frequencies: (B, T, D) to (B, T, D).
+
+    The first half of D holds sines, the second cosines. Vaswani et al., Attention is all you need, 2017.
+    """
+
+    type: Literal["sinusoidal_positions"] = "sinusoidal_positions"
+    base: float = Field(default=10000.0, gt=1, allow_inf_nan=False)
+    """Ratio of the highest to the lowest frequency."""
+
+    def check(self, inputs: Inputs) -> Misfit | None:
+        if misfit := needs_shape(self, inputs, "(B, T, D)", 2) or needs_float(self, inputs):
+            return misfit
+        if inputs["x"].shape[1] % 2:
+            return Misfit(f"sines and cosines come in pairs, the width of `x` {inputs['x']} is odd", port="x")
+        return None
+
+    def build(self, inputs: Inputs) -> nn.Module:
+        from declarative_train.components.layers.modules.positions import SinusoidalPositions as Module
+
+        return Module(self.base)
+
+
+class ClassToken(Layer):
+    """A learned token before the first: (B, T, D) to (B, T + 1, D).
+
+    Parameter `token` (D,), which starts normal with standard deviation 0.02.
+    """
+
+    type: Literal["class_token"] = "class_token"
+
+    def check(self, inputs: Inputs) -> Misfit | None:
+        return needs_shape(self, inputs, "(B, T, D)", 2) or needs_parameter_dtype(self, inputs)
+
+    def build(self, inputs: Inputs) -> nn.Module:
+        from declarative_train.components.layers.modules.positions import ClassToken as Module
+
+        return Module(inputs["x"].shape[1], dtype_of(inputs["x"]))
+
+    def init_of(self, parameter: str, inputs: Inputs) -> Init:
+        return Normal(std=0.02) if parameter == "token" else super().init_of(parameter, inputs)
+
+
+class LayerScale(Layer):
+    """A learned factor per element of the last dimension: (B, ..., D) to (B, ..., D). Stands before a residual sum.
+
+    Parameter `weight` (D,). Touvron et al., Going deeper with image transformers, 2021.
+    """
+
+    type: Literal["layer_scale"] = "layer_scale"
+    start: float = Field(default=1e-4, allow_inf_nan=False)
+    """Value of every factor at the start."""
+
+    def check(self, inputs: Inputs) -> Misfit | None:
+        return needs_dimensions(self, inputs, "(B, ..., D)", 1) or needs_parameter_dtype(self, inputs)
+
+    def build(self, inputs: Inputs) -> nn.Module:
+        from declarative_train.components.layers.modules.positions import LayerScale as Module
+
+        return Module(inputs["x"].shape[-1], dtype_of(inputs["x"]))
+
+    def init_of(self, parameter: str, inputs: Inputs) -> Init:
+        return Constant(value=self.start) if parameter == "weight" else super().init_of(parameter, inputs)
+
+
+class SequencePool(Layer):
+    """One vector for a sequence: (B, T, D) to (B, D).
+
+    `mask` (B, T) is true at the positions that count; a sample with none gives 0.
+    """
+
+    ports: ClassVar[tuple[Port, ...]] = (Port("x"), Port("mask", optional=True))
+
+    type: Literal["sequence_pool"] = "sequence_pool"
+    mode: Literal["mean", "max", "first", "last"] = "mean"
+    """How the positions become one: their mean, the largest value of each element, or one of them."""
+
+    def check(self, inputs: Inputs) -> Misfit | None:
+        if misfit := needs_shape(self, inputs, "(B, T, D)", 2) or needs_float(self, inputs, "x"):
+            return misfit
+        mask = inputs.get("mask")
+        if mask is not None and (mask.dtype != "bool" or mask.shape != inputs["x"].shape[:1]):
+            return Misfit(
+                f"`mask` of `sequence_pool` must be bool (B, {inputs['x'].shape[0]}), it is {mask.dtype} {mask}",
+                port="mask",
+                help=None if mask.dtype == "bool" else "compare first, as in `keep: tokens != 0`",
+            )
+        return None
+
+    def build(self, inputs: Inputs) -> nn.Module:
+        from declarative_train.components.layers.modules.positions import SequencePool as Module
+
+        return Module(self.mode)

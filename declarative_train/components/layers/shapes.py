@@ -1,0 +1,201 @@
+"""Changes of shape: flatten, unflatten, reshape, permute, squeeze, unsqueeze, identity.
+
+Dimensions have torch's numbers, so the batch is 0; it always stays where it is.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from declarative_train.components.component import Layer, Misfit
+from declarative_train.components.layers.fit import Inputs, resolve_dim
+from declarative_train.terms.tensor_spec import TensorSpec
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+class Identity(Layer):
+    """Gives back what it gets."""
+
+    keeps_range: ClassVar[bool] = True
+
+    type: Literal["identity"] = "identity"
+
+    def build(self, inputs: Inputs) -> nn.Module:
+        from torch import nn
+
+        return nn.Identity()
+
+
+class Flatten(Layer):
+    """Several neighbouring dimensions become one; by default all but the batch."""
+
+    keeps_range: ClassVar[bool] = True
+
+    type: Literal["flatten"] = "flatten"
+    start_dim: int = 1
+    """The first dimension of those."""
+    end_dim: int = -1
+    """The last dimension of those."""
+
+    def check(self, inputs: Inputs) -> Misfit | None:
+        x = inputs["x"]
+        if not x.shape:
+            return None if (self.start_dim, self.end_dim) == (1, -1) else _no_dimensions(self, x)
+        start = resolve_dim(self, "start_dim", self.start_dim, len(x.shape) + 1)
+        end = resolve_dim(self, "end_dim", self.end_dim, len(x.shape) + 1)
+        if isinstance(start, Misfit):
+            return start
+        if isinstance(end, Misfit):
+            return end
+        if start > end:
+            return Misfit(f"`start_dim: {self.start_dim}` comes after `end_dim: {self.end_dim}`", field="start_dim")
+        return None
+
+    def build(self, inputs: Inputs) -> nn.Module:
+        from torch import nn
+
+        from declarative_train.components.layers.modules.shapes import Unsqueeze
+
+        return nn.Flatten(self.start_dim, self.end_dim) if inputs["x"].shape else Unsqueeze(1)
+
+
+class Unflatten(Layer):
+    """One dimension becomes several."""
+
+    keeps_range: ClassVar[bool] = True
+
+    type: Literal["unflatten"] = "unflatten"
+    dim: int = -1
+    """The dimension to split."""
+    sizes: tuple[int, ...]
+    """The sizes it becomes; one of them may be -1 and follows from the others."""
+
+    def check(self, inputs: Inputs) -> Misfit | None:
+        x = inputs["x"]
+        dim = resolve_dim(self, "dim", self.dim, len(x.shape) + 1)
+        if isinstance(dim, Misfit):
+            return dim
+        return _sizes_misfit("sizes", self.sizes, x.shape[dim - 1], f"dimension {self.dim} of `x` {x}")
+
+    def build(self, inputs: Inputs) -> nn.Module:
+        from torch import nn
+
+        return nn.Unflatten(self.dim, self.sizes)
+
+
+class Reshape(Layer):
+    """The same elements in another shape."""
+
+    keeps_range: ClassVar[bool] = True
+
+    type: Literal["reshape"] = "reshape"
+    shape: tuple[int, ...]
+    """Shape of a sample, without the batch; one size may be -1 and follows from the others."""
+
+    def check(self, inputs: Inputs) -> Misfit | None:
+        x = inputs["x"]
+        return _sizes_misfit("shape", self.shape, x.num_elements, f"a sample of `x` {x}")
+
+    def build(self, inputs: Inputs) -> nn.Module:
+        from declarative_train.components.layers.modules.shapes import Reshape as Module
+
+        known = prod(size for size in self.shape if size != -1)
+        return Module(tuple(inputs["x"].num_elements // known if size == -1 else size for size in self.shape))
+
+
+class Permute(Layer):
+    """The dimensions in another order."""
+
+    keeps_range: ClassVar[bool] = True
+
+    type: Literal["permute"] = "permute"
+    dims: tuple[int, ...]
+    """The new order, without the batch, in torch's numbers: `[2, 1]` makes (B, T, C) of (B, C, T)."""
+
+    def check(self, inputs: Inputs) -> Misfit | None:
+        rank = len(inputs["x"].shape) + 1
+        found = [resolve_dim(self, "dims", dim, rank) for dim in self.dims]
+        if wrong := next((dim for dim in found if isinstance(dim, Misfit)), None):
+            return wrong
+        if sorted(dim for dim in found if isinstance(dim, int)) != list(range(1, rank)):
+            return Misfit(
+                f"`dims` must name each dimension of `x` {inputs['x']} once, the batch left out",
+                field="dims",
+                help=f"an order of {', '.join(map(str, range(1, rank))) or 'nothing'}",
+            )
+        return None
+
+    def build(self, inputs: Inputs) -> nn.Module:
+        from declarative_train.components.layers.modules.shapes import Permute as Module
+
+        rank = len(inputs["x"].shape) + 1
+        return Module((0, *(dim % rank for dim in self.dims)))
+
+
+class Squeeze(Layer):
+    """Drops a dimension of size 1."""
+
+    keeps_range: ClassVar[bool] = True
+
+    type: Literal["squeeze"] = "squeeze"
+    dim: int = -1
+    """The dimension to drop."""
+
+    def check(self, inputs: Inputs) -> Misfit | None:
+        x = inputs["x"]
+        dim = resolve_dim(self, "dim", self.dim, len(x.shape) + 1)
+        if isinstance(dim, Misfit):
+            return dim
+        if x.shape[dim - 1] != 1:
+            return Misfit(f"`squeeze` drops a dimension of size 1, dimension {self.dim} of `x` {x} is not", field="dim")
+        return None
+
+    def build(self, inputs: Inputs) -> nn.Module:
+        from declarative_train.components.layers.modules.shapes import Squeeze as Module
+
+        return Module(self.dim)
+
+
+class Unsqueeze(Layer):
+    """Inserts a dimension of size 1."""
+
+    keeps_range: ClassVar[bool] = True
+
+    type: Literal["unsqueeze"] = "unsqueeze"
+    dim: int = -1
+    """Where the new dimension stands in the result."""
+
+    def check(self, inputs: Inputs) -> Misfit | None:
+        found = resolve_dim(self, "dim", self.dim, len(inputs["x"].shape) + 2)
+        return found if isinstance(found, Misfit) else None
+
+    def build(self, inputs: Inputs) -> nn.Module:
+        from declarative_train.components.layers.modules.shapes import Unsqueeze as Module
+
+        return Module(self.dim)
+
+
+def _no_dimensions(layer: Layer, x: TensorSpec) -> Misfit:
+    return Misfit(f"`{layer.type}` finds no dimension but the batch: `x` is {x}", port="x")
+
+
+def _sizes_misfit(field: str, sizes: tuple[int, ...], elements: int, what: str) -> Misfit | None:
+    """`elements` must fill the sizes exactly; `what` is what holds them."""
+    if bad := [size for size in sizes if size < 1 and size != -1]:
+        return Misfit(f"`{field}` holds {bad[0]}: sizes are 1 or more, or -1", field=field)
+    if sizes.count(-1) > 1:
+        return Misfit(f"`{field}` holds -1 more than once", field=field)
+    if not sizes and field == "sizes":
+        return Misfit("`sizes` is empty", field=field)
+    known = prod(size for size in sizes if size != -1)
+    if -1 in sizes:
+        if elements and elements % known == 0:
+            return None
+        return Misfit(f"{what} has {elements} elements, which {known} does not divide", field=field)
+    if known == elements:
+        return None
+    written = " x ".join(map(str, sizes)) or "1"
+    return Misfit(f"{what} has {elements} elements, `{field}` {written} = {known}", field=field)

@@ -1,0 +1,52 @@
+"""Sizes per spatial dimension: one number for all, or one for each; and what a sliding kernel makes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from declarative_train.components.component import Layer, Misfit
+from declarative_train.terms.tensor_spec import TensorSpec
+
+Sizes = int | tuple[int, ...]
+
+SHAPES = {1: "(B, C, T)", 2: "(B, C, H, W)", 3: "(B, C, D, H, W)"}  # by number of spatial dimensions
+
+
+def per_dim(value: Sizes, num_dims: int) -> tuple[int, ...]:
+    """One number for each spatial dimension."""
+    return value if isinstance(value, tuple) else (value,) * num_dims
+
+
+def sizes_misfit(layer: Layer, num_dims: int, least: Mapping[str, int]) -> Misfit | None:
+    """`least` maps fields that hold sizes to the smallest that each may have; None in a field is left alone."""
+    for field, smallest in least.items():
+        value = getattr(layer, field)
+        if value is None or isinstance(value, str):
+            continue
+        if isinstance(value, tuple) and len(value) != num_dims:
+            return Misfit(
+                f"`{field}` has {len(value)} entries, `{layer.type}` has {num_dims} spatial "
+                f"dimension{'s' if num_dims > 1 else ''}",
+                field=field,
+                help=f"write one number for all, or {num_dims}",
+            )
+        if (found := min(per_dim(value, num_dims))) < smallest:
+            return Misfit(f"`{field}` holds {found}, it must be at least {smallest}", field=field)
+    return None
+
+
+def kernel_misfit(
+    x: TensorSpec, kernel: tuple[int, ...], dilation: tuple[int, ...], padded: tuple[int, ...]
+) -> Misfit | None:
+    """The kernel, spread by its dilation, must fit into the input with `padded` more in each spatial dimension."""
+    for size, k, d, more in zip(x.shape[1:], kernel, dilation, padded, strict=True):
+        reach = d * (k - 1) + 1
+        if reach > size + more:
+            spread = f" (dilated to {reach})" if d > 1 else ""
+            room = f" padded to {size + more}" if more else ""
+            return Misfit(
+                f"a kernel of {k}{spread} is larger than the input: `x` {x} has size {size}{room}",
+                field="kernel_size",
+                help="use a smaller kernel, more padding, or fewer strides before it",
+            )
+    return None

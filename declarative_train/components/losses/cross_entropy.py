@@ -1,0 +1,85 @@
+"""One class out of several."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field
+
+from declarative_train.components.component import Loss, LossModule, Misfit
+from declarative_train.components.losses.class_weights import (
+    ClassDim,
+    ClassWeights,
+    balanced_weights,
+    needs_class_weights,
+    tally_classes,
+)
+from declarative_train.components.losses.fit import class_axis, classes, needs_mask_shape
+from declarative_train.terms.tensor_spec import TensorSpec
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+class CrossEntropy(Loss):
+    """Cross entropy of logits (scores before the softmax) with the number of the right class, or with a part for each.
+
+    Divided by the number of items, by the sum of their `class_weights` where given, as torch's mean does.
+    """
+
+    type: Literal["cross_entropy"] = "cross_entropy"
+    class_dim: ClassDim = -1
+    """The dimension of the input that holds the classes (0 is the batch): -1, the last; images have 1."""
+    ignore_index: int | None = None
+    """Items with this target do not count: the id of the padding, or -100."""
+    label_smoothing: float = Field(0.0, ge=0, le=1)
+    """The part of each target that is spread over all classes."""
+    class_weights: ClassWeights = None
+    """What each class counts: a number for each, or `balanced`: items / (classes x items of the class), among the
+    training rows."""
+
+    @property
+    def needs_balance(self) -> bool:
+        return self.class_weights == "balanced"
+
+    def tally(self, targets: np.ndarray, input: TensorSpec) -> np.ndarray:
+        """Items of each class (C,)."""
+        return tally_classes(targets, input, self.class_dim, self.ignore_index)
+
+    def balanced(self, tally: np.ndarray) -> CrossEntropy:
+        return self.model_copy(update={"class_weights": balanced_weights(tally)})
+
+    def check(self, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> Misfit | None:
+        if target is not None and target.is_floating and self.ignore_index is not None:
+            return Misfit(
+                f"`ignore_index` is the number of a class, but the target is {target.dtype}: a part for each class",
+                field="ignore_index",
+                help="leave some items out with a `mask`, or give the target `dtype: int64`",
+            )
+        misfit = classes(self.type, input, target, self.class_dim, soft=True, ignore_index=self.ignore_index)
+        if misfit is not None and not misfit.is_warning:
+            return misfit
+        axis = class_axis(input.shape, self.class_dim)
+        assert axis is not None
+        items = input.shape[:axis] + input.shape[axis + 1 :]
+        weights = needs_class_weights(self.type, self.class_weights, input.shape[axis], target)
+        return weights or needs_mask_shape(self.type, mask, items) or misfit
+
+    def build(self, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> LossModule:
+        from declarative_train.components.losses.modules import functions
+        from declarative_train.components.losses.modules.classes import OverClasses
+
+        if self.class_weights == "balanced":
+            raise TypeError("`class_weights: balanced` was not replaced by numbers")
+        axis = class_axis(input.shape, self.class_dim)
+        assert axis is not None
+        assert target is not None
+        return OverClasses(
+            functions.CrossEntropy(self.label_smoothing),
+            input.shape,
+            axis,
+            soft=target.is_floating,
+            ignore_index=self.ignore_index,
+            class_weights=self.class_weights,
+            masked=mask is not None,
+        )

@@ -1,0 +1,106 @@
+"""Terms over classes: a score for each class against the number of the right one, or a part for each class.
+
+B batch, C classes, S the other dimensions. Scores (B, *S with C somewhere), class numbers (B, *S), parts as the scores.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from declarative_train.components.component import LossModule
+from declarative_train.components.losses.modules.weights import count_items, in_full, item_weight
+
+NOTHING_IGNORED = -(2**62)  # torch always has an ignore_index: one that no target can hold
+
+
+class ClassFunction(Protocol):
+    def __call__(
+        self, input: Tensor, target: Tensor, *, weight: Tensor | None, ignore_index: int, reduction: str
+    ) -> Tensor: ...
+
+
+class OverClasses(nn.Module, LossModule):
+    """`function` is torch's, with classes in dimension 1. The count is what torch's "mean" divides by: the items that
+    are not ignored, each with the weight of its class; for soft targets the items alone; all of it times the mask."""
+
+    class_weights: Tensor | None
+
+    def __init__(
+        self,
+        function: ClassFunction,
+        shape: tuple[int, ...],
+        axis: int,
+        *,
+        soft: bool,
+        ignore_index: int | None,
+        class_weights: tuple[float, ...] | None,
+        masked: bool,
+    ) -> None:
+        """`axis`: the class dimension's place in `shape`, that of one row of scores."""
+        super().__init__()
+        self.function = function
+        self.axis, self.rank, self.num_classes, self.soft = axis, len(shape), shape[axis], soft
+        self.num_items = prod(shape) // shape[axis]
+        self.ignore_index = ignore_index
+        weights = None if class_weights is None else torch.tensor(class_weights, dtype=torch.float64)
+        self.register_buffer("class_weights", weights, persistent=False)
+        varies = masked or (not soft and (ignore_index is not None or weights is not None))
+        self.items_per_row = None if varies else float(self.num_items)
+
+    def sum(self, input: Tensor, target: Tensor | None, mask: Tensor | None, row_weight: Tensor | None) -> Tensor:
+        assert target is not None
+        x = in_full(input)
+        y = target.to(x.dtype if self.soft else torch.int64)
+        if mask is not None:
+            x, y = self._without_masked(x, y, mask)
+        weight = item_weight(mask, row_weight, self.rank, x.dtype)
+        if weight is not None:
+            weight = weight.expand(self._item_shape(x))
+        x, y, weight = self._classes_at_1(x, y, weight)
+        class_weights = None if self.class_weights is None else self.class_weights.to(x.dtype)
+        ignored = NOTHING_IGNORED if self.ignore_index is None else self.ignore_index
+        reduction = "sum" if weight is None else "none"
+        value = self.function(x, y, weight=class_weights, ignore_index=ignored, reduction=reduction)
+        return value if weight is None else (value * weight).sum()
+
+    def count(self, target: Tensor | None, mask: Tensor | None, row_weight: Tensor | None, rows: int) -> Tensor:
+        if self.soft or (self.ignore_index is None and self.class_weights is None):
+            return count_items(mask, row_weight, rows, self.num_items)
+        assert target is not None
+        target = target.to(torch.int64)
+        counted = None if mask is None else mask != 0
+        if self.ignore_index is not None:
+            kept = target != self.ignore_index
+            counted = kept if counted is None else counted & kept
+        if self.class_weights is None:
+            assert counted is not None
+            weight = counted.to(torch.float64)
+        else:
+            at = target if counted is None else torch.where(counted, target, 0)  # an ignored one may be no class at all
+            weight = self.class_weights[at]
+            weight = weight if counted is None else weight * counted
+        rest = item_weight(mask, row_weight, target.ndim, torch.float64)
+        return weight.sum() if rest is None else (weight * rest).sum()
+
+    def _without_masked(self, x: Tensor, y: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Where the mask is 0 neither the scores nor the class may matter, be they nan or out of range."""
+        keep = mask if mask.dtype == torch.bool else mask != 0
+        keep_classes = keep.unsqueeze(self.axis + 1)
+        return torch.where(keep_classes, x, 0), torch.where(keep_classes if self.soft else keep, y, 0)
+
+    def _item_shape(self, x: Tensor) -> tuple[int, ...]:
+        """(B, *S)."""
+        return (*x.shape[: self.axis + 1], *x.shape[self.axis + 2 :])
+
+    def _classes_at_1(self, x: Tensor, y: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+        """As torch wants it; with classes last this only joins the dimensions before them."""
+        if self.axis == 0:
+            return x, y, weight
+        if self.axis == self.rank - 1:
+            y = y.reshape(-1, self.num_classes) if self.soft else y.reshape(-1)
+            return x.reshape(-1, self.num_classes), y, None if weight is None else weight.reshape(-1)
+        return x.movedim(self.axis + 1, 1), y.movedim(self.axis + 1, 1) if self.soft else y, weight

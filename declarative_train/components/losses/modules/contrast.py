@@ -1,0 +1,97 @@
+"""Views of samples -> how well each finds its other one within its group of samples.
+
+R rows of this rank, N samples of a group, G groups, D width.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, distributed, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+from declarative_train.components.component import LossModule
+from declarative_train.components.layers.sample_groups import SampleGroups
+from declarative_train.components.losses.modules.weights import count_items, in_full
+
+
+class Contrast(nn.Module, LossModule):
+    """input, target: (R, D). The count is that of the rows. Padding rows are nobody's negatives.
+
+    `groups` is written by the engine (`components/layers/sample_groups.py`). A group wider than a rank's microbatch is
+    gathered, with gradients, in announced forwards only: in evaluation a group ends where the batch does.
+    """
+
+    def __init__(self, temperature: float, symmetric: bool, normalize: bool, over: int | None) -> None:
+        super().__init__()
+        self.temperature, self.symmetric, self.normalize = temperature, symmetric, normalize
+        self.over = over
+        self.groups = SampleGroups()
+        self.items_per_row = 1.0
+
+    def sum(self, input: Tensor, target: Tensor | None, mask: Tensor | None, row_weight: Tensor | None) -> Tensor:
+        assert target is not None
+        a, b = in_full(input), in_full(target)
+        if self.normalize:
+            a, b = F.normalize(a, dim=-1), F.normalize(b, dim=-1)
+        weight = a.new_ones(a.shape[0]) if row_weight is None else row_weight.to(a.dtype)
+        slot = self.groups.microbatch_size
+        if self.over is not None and slot is not None and self.over > slot and self.groups.recording:
+            return self._across_ranks(_pad(a, slot), _pad(b, slot), _pad(weight, slot), self.over // slot)
+        size = self.over or a.shape[0]
+        padded = -(-a.shape[0] // size) * size
+        a, b, weight = (_pad(x, padded).reshape(-1, size, *x.shape[1:]) for x in (a, b, weight))
+        own = torch.arange(size, device=a.device).expand(weight.shape)
+        value = self._find(a, b, weight, weight, own)
+        return (value + self._find(b, a, weight, weight, own)) / 2 if self.symmetric else value
+
+    def _across_ranks(self, a: Tensor, b: Tensor, weight: Tensor, span: int) -> Tensor:
+        """This rank's rows (slot, D) among those of `span` neighbouring ranks; the other ranks add theirs."""
+        group = self.groups.process_groups[span]
+        all_a, all_b = _gather(torch.stack([a, b], 1), group).unbind(1)
+        all_weight = _gather(weight, group)
+        own = distributed.get_rank(group) * a.shape[0] + torch.arange(a.shape[0], device=a.device)
+        value = self._find(a, all_b, weight, all_weight, own)
+        return (value + self._find(b, all_a, weight, all_weight, own)) / 2 if self.symmetric else value
+
+    def _find(self, x: Tensor, among: Tensor, weight: Tensor, weight_among: Tensor, own: Tensor) -> Tensor:
+        """Sum over rows of x (..., R, D) of the cross entropy with the right one of `among` (..., N, D)."""
+        scores = x @ among.mT / self.temperature
+        absent = (weight_among == 0).unsqueeze(-2)
+        scores = scores.masked_fill(absent, torch.finfo(scores.dtype).min)  # -inf would be nan where all are absent
+        each = F.cross_entropy(scores.flatten(0, -2), own.flatten(), reduction="none").view_as(weight)
+        return torch.where(weight > 0, each * weight, 0).sum()
+
+    def count(self, target: Tensor | None, mask: Tensor | None, row_weight: Tensor | None, rows: int) -> Tensor:
+        return count_items(None, row_weight, rows, 1)
+
+
+def _pad(x: Tensor, rows: int) -> Tensor:
+    """Rows of 0 below, up to `rows`."""
+    return x if x.shape[0] == rows else torch.cat([x, x.new_zeros(rows - x.shape[0], *x.shape[1:])])
+
+
+class _Gather(torch.autograd.Function):
+    """(R, ...) on each rank of a group -> (ranks * R, ...) on all, in rank order. Backward adds up what all ranks
+    make of a row."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: Any) -> Tensor:
+        ctx.group = group
+        parts = [torch.empty_like(x) for _ in range(distributed.get_world_size(group))]
+        distributed.all_gather(parts, x.contiguous(), group=group)
+        return torch.cat(parts)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> Any:
+        dy = dy.contiguous().clone()
+        distributed.all_reduce(dy, group=ctx.group)
+        return dy.chunk(distributed.get_world_size(ctx.group))[distributed.get_rank(ctx.group)], None
+
+
+def _gather(x: Tensor, group: Any) -> Tensor:
+    found: Tensor = _Gather.apply(x, group)  # type: ignore[no-untyped-call]
+    return found

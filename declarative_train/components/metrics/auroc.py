@@ -1,0 +1,58 @@
+"""Area under the ROC curve."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from declarative_train.components.component import Metric, MetricModule, Misfit
+from declarative_train.components.losses.fit import class_axis
+from declarative_train.components.metrics.task import Task, fits_task, task_of
+from declarative_train.terms.tensor_spec import TensorSpec
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Auroc(Metric):
+    """Area under the ROC curve: how often a yes scores higher than a no.
+
+    An input of the target's shape is scores of yes and no; otherwise its class dimension has logits, and each class is
+    taken against the rest. Exact: all scores are kept until the set is through.
+    """
+
+    type: Literal["auroc"] = "auroc"
+    average: Literal["macro", "weighted"] = "macro"
+    """Of classes: the mean over those that occur, or the mean weighted by their items."""
+    task: Task | None = None
+    """`binary` or `multiclass`; told by the shapes where left out."""
+
+    def check(
+        self,
+        input: TensorSpec,
+        target: TensorSpec | None,
+        mask: TensorSpec | None,
+        class_dim: int = -1,
+        ignore_index: int | None = None,
+    ) -> Misfit | None:
+        task = task_of(self.task, input, target)
+        return fits_task(self.type, task, input, target, mask, class_dim, ignore_index, needs_bool_mask=True)
+
+    def build(
+        self,
+        input: TensorSpec,
+        target: TensorSpec | None,
+        device: torch.device,
+        ignore_index: int | None,
+        class_dim: int,
+    ) -> MetricModule:
+        from torchmetrics.functional.classification import binary_auroc
+
+        from declarative_train.components.metrics.modules.items import ClassItems, YesNoItems
+        from declarative_train.components.metrics.modules.ranking import OfRanking
+
+        if task_of(self.task, input, target) == "binary":
+            return OfRanking(binary_auroc, YesNoItems(ignore_index), None, self.average, device)
+        axis = class_axis(input.shape, class_dim)
+        assert axis is not None
+        items = ClassItems(axis, ignore_index)
+        return OfRanking(binary_auroc, items, input.shape[axis], self.average, device)

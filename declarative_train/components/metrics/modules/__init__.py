@@ -1,0 +1,1 @@
+"""Metrics over tensors. They import torch at the top: only a `build()` body imports them."""

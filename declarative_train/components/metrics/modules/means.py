@@ -1,0 +1,126 @@
+"""Metrics that are a mean over items, or a function of one: two sums, kept on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from declarative_train.components.component import Collective, MetricModule
+from declarative_train.components.losses.modules.weights import in_full
+from declarative_train.components.metrics.modules.items import ClassItems, YesNoItems, not_ignored, weights
+
+Values = Callable[[Tensor, Tensor | None, Tensor | None, Tensor | None], tuple[Tensor, Tensor | None]]
+"""(input, target, mask, row_weight) -> a value for each item, and the weight of each or None."""
+
+
+class MeanOfItems(MetricModule):
+    """`values` gives what is averaged, `finish` makes the metric of the mean (a root, an exponential)."""
+
+    def __init__(
+        self, values: Values, device: torch.device, finish: Callable[[Tensor], Tensor] = lambda mean: mean
+    ) -> None:
+        self._values, self._finish, self._device = values, finish, device
+        self.reset()
+
+    def reset(self) -> None:
+        self._sum = torch.zeros((), dtype=torch.float64, device=self._device)
+        self._weight = torch.zeros((), dtype=torch.float64, device=self._device)
+        self._whole = 0  # items that count 1, known without asking the device
+
+    def update(self, input: Tensor, target: Tensor | None, mask: Tensor | None, row_weight: Tensor | None) -> None:
+        with torch.no_grad():
+            values, weight = self._values(input, target, mask, row_weight)
+            if weight is None:
+                self._sum += values.sum(dtype=torch.float64)
+                self._whole += values.numel()
+            else:
+                self._sum += torch.where(weight > 0, values * weight, 0).sum()
+                self._weight += weight.sum()
+
+    def compute(self, ranks: Collective) -> Tensor:
+        total, count = ranks.sum(torch.stack([self._sum, self._weight + self._whole])).unbind()
+        return self._finish(total / count)
+
+
+class Itself:
+    """Items (B, *S) as they are."""
+
+    def __call__(
+        self, input: Tensor, target: Tensor | None, mask: Tensor | None, row_weight: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        return input, weights(input.shape, None, mask, row_weight)
+
+
+class Errors:
+    """`error(input, target)` of each element (B, *S)."""
+
+    def __init__(self, error: Callable[[Tensor, Tensor], Tensor], ignore_index: int | None) -> None:
+        self._error, self._ignore_index = error, ignore_index
+
+    def __call__(
+        self, input: Tensor, target: Tensor | None, mask: Tensor | None, row_weight: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        assert target is not None
+        weight = weights(target.shape, not_ignored(target, self._ignore_index), mask, row_weight)
+        x = in_full(input)
+        return self._error(x, target.to(x.dtype)), weight
+
+
+class Hits:
+    """1 where the right class is among the `top_k` highest scores."""
+
+    def __init__(self, items: ClassItems, top_k: int) -> None:
+        self._items, self._top_k = items, top_k
+
+    def __call__(
+        self, input: Tensor, target: Tensor | None, mask: Tensor | None, row_weight: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        assert target is not None
+        scores, number, weight = self._items(input, target, mask, row_weight)
+        if self._top_k == 1:
+            return scores.argmax(-1) == number, weight
+        return (scores.topk(self._top_k, -1).indices == number.unsqueeze(-1)).any(-1), weight
+
+
+class Agreements:
+    """1 where a score above the threshold meets a yes, or one that is not a no."""
+
+    def __init__(self, items: YesNoItems, threshold: float) -> None:
+        self._items, self._threshold = items, threshold
+
+    def __call__(
+        self, input: Tensor, target: Tensor | None, mask: Tensor | None, row_weight: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        assert target is not None
+        scores, answer, weight = self._items(input, target, mask, row_weight)
+        return (scores > self._threshold) == answer, weight
+
+
+class Surprises:
+    """Cross entropy of each item."""
+
+    def __init__(self, items: ClassItems) -> None:
+        self._items = items
+
+    def __call__(
+        self, input: Tensor, target: Tensor | None, mask: Tensor | None, row_weight: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        assert target is not None
+        scores, number, weight = self._items(input, target, mask, row_weight)
+        return F.cross_entropy(scores, number, reduction="none"), weight
+
+
+def squared(x: Tensor, y: Tensor) -> Tensor:
+    return (x - y).square()
+
+
+def absolute(x: Tensor, y: Tensor) -> Tensor:
+    return (x - y).abs()
+
+
+def relative(x: Tensor, y: Tensor) -> Tensor:
+    """With torchmetrics' least target."""
+    return (x - y).abs() / y.abs().clamp(min=1.17e-06)

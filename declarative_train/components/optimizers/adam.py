@@ -1,0 +1,46 @@
+"""Adam."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from declarative_train.components.component import Optimizer
+from declarative_train.components.optimizers.numbers import Part, Rate, Tiny
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Adam(Optimizer):
+    """Adam; its weight decay is added to the gradient (`adamw` decays the weights themselves).
+
+    Kingma and Ba, https://arxiv.org/abs/1412.6980.
+    """
+
+    type: Literal["adam"] = "adam"
+    lr: Rate
+    """The learning rate, before the schedule."""
+    betas: tuple[Part, Part] = (0.9, 0.999)
+    """What is kept of the running averages of the gradient and of its square at each step."""
+    eps: Tiny = 1e-8
+    """Added to the divisor."""
+    weight_decay: Rate = 0.0
+    """Times the weights, added to the gradient."""
+    amsgrad: bool = False
+    """Divide by the largest average of squares so far."""
+
+    def build(self, groups: list[dict[str, object]]) -> torch.optim.Optimizer:
+        import torch
+
+        from declarative_train.components.optimizers.modules.fused import runs_fused
+
+        fused = True if runs_fused(groups, sharded=True) else None
+        return torch.optim.Adam(groups, fused=fused, **self.model_dump(exclude={"type"}))
+
+    def build_functional(self, groups: list[dict[str, object]]) -> torch.optim.Optimizer | None:
+        from declarative_train.components.optimizers.modules.functional import Functional
+        from declarative_train.components.optimizers.modules.fused import FusedAdam, runs_fused
+
+        if not runs_fused(groups, sharded=False):
+            return None
+        return Functional(groups, FusedAdam(decoupled=False, **self.model_dump(exclude={"type"})))

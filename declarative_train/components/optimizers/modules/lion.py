@@ -1,0 +1,84 @@
+"""Lion: the sign of a momentum. torch has none.
+
+Chen et al., "Symbolic discovery of optimization algorithms", algorithm 2, https://arxiv.org/abs/2302.06675.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from declarative_train.components.optimizers.modules.functional import Rule, Run, State
+
+
+def lion(
+    params: list[Tensor],
+    grads: list[Tensor],
+    exp_avgs: list[Tensor],
+    *,
+    lr: float,
+    beta1: float,
+    beta2: float,
+    weight_decay: float,
+) -> None:
+    """One step in place: update = sign(beta1 m + (1 - beta1) g), and only then m = beta2 m + (1 - beta2) g."""
+    updates = torch._foreach_mul(exp_avgs, beta1)
+    torch._foreach_add_(updates, grads, alpha=1 - beta1)
+    torch._foreach_sign_(updates)
+    if weight_decay:
+        torch._foreach_mul_(params, 1 - lr * weight_decay)
+    torch._foreach_add_(params, updates, alpha=-lr)
+    torch._foreach_mul_(exp_avgs, beta2)
+    torch._foreach_add_(exp_avgs, grads, alpha=1 - beta2)
+
+
+class Lion(torch.optim.Optimizer):
+    """As torch's own optimizers; state `exp_avg`."""
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-4,
+        betas: tuple[float, float] = (0.9, 0.99),
+        weight_decay: float = 0.0,
+    ) -> None:
+        super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
+
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        with torch.no_grad():
+            for group in self.param_groups:
+                params = [parameter for parameter in group["params"] if parameter.grad is not None]
+                for parameter in params:
+                    if not self.state[parameter]:
+                        self.state[parameter]["exp_avg"] = torch.zeros_like(parameter)
+                if params:
+                    exp_avgs = [self.state[parameter]["exp_avg"] for parameter in params]
+                    _update(params, [parameter.grad for parameter in params], exp_avgs, group)
+        return loss
+
+
+class StepwiseLion(Rule):
+    def __init__(self, **fields: Any) -> None:
+        self.defaults = fields
+
+    def names(self, group: Mapping[str, Any]) -> tuple[str, ...]:
+        return ("exp_avg",)
+
+    def start(self, parameter: Tensor, group: Mapping[str, Any]) -> State:
+        return {"exp_avg": torch.zeros_like(parameter)}
+
+    def update(self, run: Run, grads: list[Tensor], grad_scale: Tensor | None, found_inf: Tensor | None) -> None:
+        _update(run.params, grads, run.lists[0], run.group)
+
+
+def _update(params: list[Tensor], grads: list[Any], exp_avgs: list[Tensor], group: Mapping[str, Any]) -> None:
+    beta1, beta2 = group["betas"]
+    decay = group["weight_decay"]
+    lion(params, grads, exp_avgs, lr=group["lr"], beta1=beta1, beta2=beta2, weight_decay=decay)

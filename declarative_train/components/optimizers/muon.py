@@ -1,0 +1,65 @@
+"""Muon."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field
+
+from declarative_train.components.component import Misfit, Optimizer
+from declarative_train.components.optimizers.numbers import Part, Rate, Tiny
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Muon(Optimizer):
+    """Muon: momentum of matrices, made orthogonal. For the weights of hidden layers only.
+
+    Jordan et al., https://kellerjordan.github.io/posts/muon/. Give all that is not a matrix, and the embedding and the
+    last layer, another optimizer by `model.parameters`. Computes in bfloat16, so that another layout gives numbers
+    equal to about 1e-3 only.
+    """
+
+    type: Literal["muon"] = "muon"
+    lr: Rate
+    """The learning rate, before the schedule."""
+    weight_decay: Rate = 0.1
+    """Times lr: the part of the weights that is taken away at each step."""
+    momentum: Part = 0.95
+    """What is kept of the running average of gradients at each step."""
+    nesterov: bool = True
+    """Look ahead: mix the gradient in once more."""
+    ns_coefficients: tuple[float, float, float] = (3.4445, -4.7750, 2.0315)
+    """Of the Newton-Schulz iteration."""
+    eps: Tiny = 1e-7
+    """Least norm that is divided by."""
+    ns_steps: int = Field(5, ge=1, lt=100)
+    """Newton-Schulz iterations."""
+    adjust_lr_fn: Literal["original", "match_rms_adamw"] | None = None
+    """How the rate goes with a matrix's sides: `original`, or `match_rms_adamw`, which takes adamw's lr and decay."""
+
+    def check(self, parameters: Mapping[str, tuple[int, ...]]) -> Misfit | None:
+        others = {name: shape for name, shape in parameters.items() if len(shape) != 2}
+        if not others:
+            return None
+        name, shape = next(iter(others.items()))
+        more = f", as {'are' if len(others) > 2 else 'is'} {len(others) - 1} more" if len(others) > 1 else ""
+        return Misfit(
+            f"`muon` updates matrices only, but `{name}` is {shape}{more}",
+            field="type",
+            help="give them another optimizer: under `model.parameters`, "
+            f"`{name.rpartition('.')[2]}: {{optimizer: {{type: adamw, lr: 3e-4}}}}`",
+        )
+
+    def build(self, groups: list[dict[str, object]]) -> torch.optim.Optimizer:
+        import torch
+
+        return torch.optim.Muon(groups, **self.model_dump(exclude={"type"}))
+
+    def build_functional(self, groups: list[dict[str, object]]) -> torch.optim.Optimizer | None:
+        from declarative_train.components.optimizers.modules.functional import Functional
+        from declarative_train.components.optimizers.modules.stepwise import StepwiseMuon
+
+        return Functional(groups, StepwiseMuon(**self.model_dump(exclude={"type"})))

@@ -1,0 +1,318 @@
+"""A user's Python file -> layers that recipes can name, read without running it.
+
+Each public class that derives from `torch.nn.Module` is a layer, called by its name in lower case (`GatedUnit` is
+`gated_unit`) or by a class attribute `type = "name"`. It declares itself by its signatures:
+
+- arguments of `__init__` are the fields, by their annotation or the type of their default; `in_features`,
+  `in_channels`, `input_size` and `input_dim` are taken from the first edge where the recipe leaves them out;
+- arguments of `forward` are the ports, optional where the default is None, variadic for a last `*args`;
+- its return annotation names the outputs: a tensor is `output`; `tuple[Annotated[Tensor, "mean"], ...]` and named
+  tuples give names, a plain tuple `output`, `output_1`, ...
+
+The code runs when a module is built, and only then.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal
+
+from pydantic import Field, create_model
+
+from declarative_train.components.component import Port
+from declarative_train.components.plugin_layer import FROM_EDGE, PluginLayer
+from declarative_train.components.plugin_types import DefaultKind, default_of, type_of
+
+_NAME = re.compile(r"[a-z][a-z0-9_]*", re.ASCII)
+_WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_RESERVED = ("type", "input", "inputs", "repeat", "when")
+_TUPLES = ("tuple", "Tuple", "typing.Tuple")
+_TAKEN = frozenset(dir(PluginLayer))
+_MOST_BASES = 20
+
+ProblemKind = Literal["syntax", "signature", "reserved", "name"]
+
+
+@dataclass(frozen=True, slots=True)
+class PluginProblem:
+    """What is wrong with a plugin's text. Lines and columns count from 1; `name` is the word under the caret."""
+
+    kind: ProblemKind
+    message: str
+    line: int
+    column: int
+    end_column: int
+    name: str = ""
+    help: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FoundLayer:
+    """A layer of the file, and where its class is named."""
+
+    layer: type[PluginLayer]
+    line: int
+    column: int
+    end_column: int
+
+
+@lru_cache(maxsize=64)
+def read_plugin(
+    path: str, text: str, *, may_import: bool
+) -> tuple[Mapping[str, FoundLayer], tuple[PluginProblem, ...]]:
+    """The layers of a file by type, and what is wrong with it. `may_import`: whether `build` is allowed to run it
+    (else shapes behind its layers are unknown)."""
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as found:
+        line, column = getattr(found, "lineno", None) or 1, getattr(found, "offset", None) or 1
+        said = getattr(found, "msg", None) or str(found) or "nested too deeply"
+        return {}, (PluginProblem("syntax", said, line, column, column + 1),)
+    file = _File(path, text, tree)
+    layers: dict[str, FoundLayer] = {}
+    problems: list[PluginProblem] = []
+    for node in file.public_modules():
+        found_layer, wrong = _Class(file, node).read(may_import)
+        problems += wrong
+        if found_layer is None:
+            continue
+        name = found_layer.layer.model_fields["type"].default
+        if name in layers:
+            message = f"two classes of this file are the layer `{name}`"
+            problems.append(PluginProblem("name", message, *file.name_place(node), name))
+        layers[name] = found_layer
+    return layers, tuple(problems)
+
+
+@lru_cache(maxsize=16)
+def plugin_layers(path: str) -> Mapping[str, type[PluginLayer]]:
+    """The layers of a plugin that a plan names, for whoever builds them. Raises OSError, and ValueError when the file
+    is no longer what was checked."""
+    with open(path, encoding="utf-8") as file:
+        found, problems = read_plugin(path, file.read(), may_import=True)
+    if problems:
+        raise ValueError(f"{path}:{problems[0].line}: {problems[0].message}")
+    return {name: each.layer for name, each in found.items()}
+
+
+class _File:
+    """The names of a file and what they stand for."""
+
+    def __init__(self, path: str, text: str, tree: ast.Module) -> None:
+        self.path, self.text = path, text
+        self.lines = text.splitlines() or [""]
+        self.classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+        self.imports = dict(_imports(tree))
+
+    def public_modules(self) -> Iterator[ast.ClassDef]:
+        for node in self.classes.values():
+            if not node.name.startswith("_") and self.is_module(node):
+                yield node
+
+    def is_module(self, node: ast.ClassDef, depth: int = 0) -> bool:
+        bases = [self.dotted(base) for base in node.bases]
+        own = [self.classes[name] for name in bases if name in self.classes and depth < _MOST_BASES]
+        return any(name.startswith("torch.nn") for name in bases) or any(
+            self.is_module(each, depth + 1) for each in own
+        )
+
+    def is_named_tuple(self, node: ast.ClassDef) -> bool:
+        return any(self.dotted(base) in ("typing.NamedTuple", "NamedTuple") for base in node.bases)
+
+    def dotted(self, node: ast.expr | None) -> str:
+        """`nn.Module` as `torch.nn.Module`; "" for what is no name."""
+        parts: list[str] = []
+        while isinstance(node, ast.Attribute):
+            parts.append(node.attr)
+            node = node.value
+        if not isinstance(node, ast.Name):
+            return ""
+        return ".".join([self.imports.get(node.id, node.id), *reversed(parts)])
+
+    def method(self, node: ast.ClassDef, name: str, depth: int = 0) -> ast.FunctionDef | None:
+        """Of the class, or of its bases in this file."""
+        for item in node.body:
+            if isinstance(item, ast.FunctionDef) and item.name == name:
+                return item
+        for base in map(self.dotted, node.bases):
+            if base in self.classes and depth < _MOST_BASES:
+                found = self.method(self.classes[base], name, depth + 1)
+                if found is not None:
+                    return found
+        return None
+
+    def place(self, node: ast.AST) -> tuple[int, int, int]:
+        """Line, column, end column; `ast` counts bytes."""
+        line, start = getattr(node, "lineno", 1), getattr(node, "col_offset", 0)
+        end = getattr(node, "end_col_offset", None) if getattr(node, "end_lineno", line) == line else None
+        text = self.lines[line - 1] if line <= len(self.lines) else ""
+        return line, _characters(text, start) + 1, (len(text) if end is None else _characters(text, end)) + 1
+
+    def name_place(self, node: ast.ClassDef) -> tuple[int, int, int]:
+        """Of the name behind `class`."""
+        line = self.lines[node.lineno - 1] if node.lineno <= len(self.lines) else ""
+        column = max(0, line.find(node.name, _characters(line, node.col_offset))) + 1
+        return node.lineno, column, column + len(node.name)
+
+
+def _characters(line: str, num_bytes: int) -> int:
+    return len(line.encode()[:num_bytes].decode(errors="ignore"))
+
+
+def _imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    for node in tree.body:
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                root = alias.name.partition(".")[0]
+                yield (alias.asname, alias.name) if alias.asname else (root, root)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            for alias in node.names:
+                yield alias.asname or alias.name, f"{node.module}.{alias.name}"
+
+
+class _Class:
+    """Reads one class; problems are collected, so that all are told at once."""
+
+    def __init__(self, file: _File, node: ast.ClassDef) -> None:
+        self._file, self._node = file, node
+        self._problems: list[PluginProblem] = []
+
+    def read(self, may_import: bool) -> tuple[FoundLayer | None, list[PluginProblem]]:
+        name = self._type_name()
+        fields, lists, computed = self._fields()
+        ports, outputs = self._ports(), self._outputs()
+        if self._problems:
+            return None, self._problems
+        kind: Any = (Literal[name], name)
+        made = create_model(self._node.name, __base__=PluginLayer, __module__=__name__, type=kind, **fields)
+        made.__doc__ = ast.get_docstring(self._node) or f"`{self._node.name}` of {self._file.path}."
+        made.ports, made.outputs = ports, outputs
+        made.plugin_path, made.plugin_class, made.may_import = self._file.path, self._node.name, may_import
+        made.list_fields, made.computed_defaults = lists, computed
+        return FoundLayer(made, *self._file.name_place(self._node)), []
+
+    def _say(self, kind: ProblemKind, message: str, node: ast.AST, name: str = "", help: str | None = None) -> None:
+        self._problems.append(PluginProblem(kind, message, *self._file.place(node), name, help))
+
+    def _say_of_class(self, kind: ProblemKind, message: str, help: str | None = None) -> None:
+        at = self._file.name_place(self._node)
+        self._problems.append(PluginProblem(kind, message, *at, self._node.name, help))
+
+    def _type_name(self) -> str:
+        for item in self._node.body:
+            target = item.targets[0] if isinstance(item, ast.Assign) else getattr(item, "target", None)
+            if isinstance(target, ast.Name) and target.id == "type":
+                value = getattr(item, "value", None)
+                if isinstance(value, ast.Constant) and isinstance(value.value, str) and _NAME.fullmatch(value.value):
+                    return value.value
+                self._say("name", "`type` is a name in lower case, such as `gated_unit`", item)
+        name = _WORD.sub("_", self._node.name).lower()
+        if not _NAME.fullmatch(name):
+            self._say_of_class("name", f"`{self._node.name}` gives no name for a layer", 'add `type = "name"` to it')
+        return name
+
+    def _fields(self) -> tuple[dict[str, Any], frozenset[str], frozenset[str]]:
+        """Fields for pydantic; those annotated as lists; those whose default only the code knows."""
+        fields: dict[str, Any] = {}
+        lists: set[str] = set()
+        computed: set[str] = set()
+        function = self._file.method(self._node, "__init__")
+        if function is None:
+            known = ("torch.nn.Module", *self._file.classes)
+            if any(self._file.dotted(base) not in known for base in self._node.bases):
+                message = f"`{self._node.name}` has no `__init__` of its own, so its fields are not known"
+                self._say_of_class("signature", message, "write one that names its arguments")
+            return {}, frozenset(), frozenset()
+        for argument, default in _arguments(function):
+            name = argument.arg
+            if name in _RESERVED or name in _TAKEN:
+                self._say("reserved", f"an argument of `{self._node.name}`", argument, name)
+            elif not _NAME.fullmatch(name):
+                self._say("name", f"the argument `{name}` cannot be a field", argument, name, "use lower case")
+            elif name in FROM_EDGE:
+                fields[name] = (int | None, Field(default=None, description="Taken from the edge when left out."))
+            else:
+                kind, value = default_of(default)
+                annotation, is_list = type_of(argument.annotation, self._file.dotted, kind, value)
+                lists |= {name} if is_list else set()
+                computed |= {name} if kind is DefaultKind.COMPUTED else set()
+                if kind is DefaultKind.COMPUTED:
+                    annotation = Any if annotation is Any else annotation | None
+                required = kind is DefaultKind.NONE
+                fields[name] = (annotation, ... if required else tuple(value) if isinstance(value, list) else value)
+        return fields, frozenset(lists), frozenset(computed)
+
+    def _ports(self) -> tuple[Port, ...]:
+        function = self._file.method(self._node, "forward")
+        if function is None:
+            self._say_of_class("signature", f"`{self._node.name}` has no `forward`")
+            return ()
+        ports: list[Port] = []
+        for argument, default in _positional(function):
+            name = argument.arg
+            is_none = isinstance(default, ast.Constant) and default.value is None
+            if name in _RESERVED:
+                self._say("reserved", f"an argument of `{self._node.name}.forward`", argument, name)
+            elif not _NAME.fullmatch(name):
+                self._say("name", f"the argument `{name}` cannot be a port", argument, name, "use lower case")
+            elif default is not None and not is_none:
+                message = f"`{name}` of `forward` has a default, so it is no port"
+                way_out = "a tensor that may be left out has the default None; settings belong to `__init__`"
+                self._say("signature", message, argument, name, way_out)
+            else:
+                ports.append(Port(name, optional=is_none))
+        for argument, default in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True):
+            if default is None:
+                message = f"`{argument.arg}` of `forward` is keyword-only"
+                self._say("signature", message, argument, argument.arg, "ports are passed by position")
+        if function.args.vararg is not None:
+            ports.append(Port(function.args.vararg.arg, variadic=True))
+        return tuple(ports)
+
+    def _outputs(self) -> tuple[str, ...]:
+        function = self._file.method(self._node, "forward")
+        returns = None if function is None else function.returns
+        if isinstance(returns, ast.Constant) and isinstance(returns.value, str):
+            try:
+                returns = ast.parse(returns.value, mode="eval").body
+            except SyntaxError:
+                returns = None
+        named = self._file.classes.get(self._file.dotted(returns))
+        if named is not None and self._file.is_named_tuple(named):
+            items = [item.target for item in named.body if isinstance(item, ast.AnnAssign)]
+            return tuple(item.id for item in items if isinstance(item, ast.Name)) or ("output",)
+        if not isinstance(returns, ast.Subscript) or self._file.dotted(returns.value) not in _TUPLES:
+            return ("output",)
+        parts = returns.slice.elts if isinstance(returns.slice, ast.Tuple) else [returns.slice]
+        if any(isinstance(part, ast.Constant) and part.value is ... for part in parts):
+            self._say("signature", "`forward` returns a tuple of unknown length", returns, help="write each output out")
+        plain = ["output", *(f"output_{number}" for number in range(1, len(parts)))]
+        names = [_annotated(part, self._file.dotted) or name for part, name in zip(parts, plain, strict=True)]
+        for name, part in zip(names, parts, strict=True):
+            if not _NAME.fullmatch(name):
+                self._say("name", f"`{name}` cannot be an output", part, name, "use lower case")
+        return tuple(names)
+
+
+def _annotated(node: ast.expr, dotted: Any) -> str | None:
+    """The name in `Annotated[Tensor, "name"]`."""
+    if isinstance(node, ast.Subscript) and dotted(node.value) in ("typing.Annotated", "Annotated"):
+        parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else []
+        if len(parts) > 1 and isinstance(parts[1], ast.Constant) and isinstance(parts[1].value, str):
+            return parts[1].value
+    return None
+
+
+def _positional(function: ast.FunctionDef) -> list[tuple[ast.arg, ast.expr | None]]:
+    """Arguments with their defaults, `self` left out."""
+    arguments = [*function.args.posonlyargs, *function.args.args]
+    missing: list[ast.expr | None] = [None] * (len(arguments) - len(function.args.defaults))
+    return list(zip(arguments, [*missing, *function.args.defaults], strict=True))[1:]
+
+
+def _arguments(function: ast.FunctionDef) -> list[tuple[ast.arg, ast.expr | None]]:
+    return [*_positional(function), *zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True)]

@@ -1,0 +1,40 @@
+"""A table of components that imports an entry's module when the entry is asked for.
+
+The tables stay plain sorted literals (`{"linear": "linear.Linear", ...}`); importing all of them would cost every
+`dtrain lint` the time of a hundred pydantic models that the recipe does not name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from typing import Generic, TypeVar
+
+from declarative_train.components.component import Component
+
+C = TypeVar("C", bound=Component)
+
+
+class Registry(Mapping[str, type[C]], Generic[C]):
+    """`kind` is the word used in messages ("layer"); `package` holds the modules that the literal names."""
+
+    def __init__(self, kind: str, package: str, table: dict[str, str]) -> None:
+        self.kind = kind
+        self._package = package
+        self._table = table
+        self._found: dict[str, type[C]] = {}
+
+    def __getitem__(self, name: str) -> type[C]:
+        if name not in self._found:
+            module, _, attribute = self._table[name].rpartition(".")
+            self._found[name] = getattr(import_module(f"{self._package}.{module}"), attribute)
+        return self._found[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._table)
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._table

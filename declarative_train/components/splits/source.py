@@ -1,0 +1,42 @@
+"""A set with a source of its own."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pydantic import SerializeAsAny, field_validator
+
+from declarative_train.components.component import Candidates, Dataset, Split
+
+
+class SourceSplit(Split):
+    """All rows of another source, which has the columns that the fields use. `{source: {...}}` is the short form."""
+
+    turn: ClassVar[int] = 0
+
+    type: Literal["source"] = "source"
+    source: SerializeAsAny[Dataset]
+    """Where the set's rows come from."""
+
+    @field_validator("source", mode="before")
+    @classmethod
+    def _by_type(cls, value: object) -> object:
+        from declarative_train.components.datasets import DATASETS
+
+        if isinstance(value, dict) and value.get("type") in DATASETS:
+            return DATASETS[value["type"]].model_validate_json(_json(value))
+        return value
+
+    @property
+    def own_source(self) -> Dataset:
+        return self.source
+
+    def choose(self, rows: Candidates) -> range:
+        return range(rows.num_rows)
+
+
+def _json(value: dict[str, object]) -> str:
+    """Through JSON, where a list stands for a tuple even in strict models."""
+    import json
+
+    return json.dumps(value)

@@ -1,0 +1,47 @@
+"""A share of the rows of every class, by chance."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from declarative_train.components.component import Candidates, Split
+from declarative_train.components.splits.last import codes
+from declarative_train.components.splits.random import Fraction
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+class StratifiedSplit(Split):
+    """Rows by chance, the same share of each value of a column."""
+
+    turn: ClassVar[int] = 2
+    cuts_singly: ClassVar[bool] = True
+
+    type: Literal["stratified"] = "stratified"
+    fraction: Fraction
+    """Share of the rows (of those that sets cut by `where` leave)."""
+    column: str
+    """The column whose values keep their shares."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return (self.column,)
+
+    def choose(self, rows: Candidates) -> np.ndarray:
+        """Whole rows per value by largest remainder, so that the whole comes to the fraction."""
+        import numpy as np
+
+        if not rows.num_rows:
+            return np.empty(0, np.int64)
+        kind = np.unique(codes(rows.read(self.column)), return_inverse=True)[1].ravel()
+        sizes = np.bincount(kind)
+        wanted = min(round(self.fraction * rows.num_total), rows.num_rows)
+        exact = sizes * (wanted / rows.num_rows)
+        share = np.floor(exact).astype(np.int64)
+        most_left = np.argsort(share - exact, kind="stable")
+        share[most_left[: wanted - int(share.sum())]] += 1
+        order = rows.shuffled(rows.num_rows)
+        order = order[np.argsort(kind[order], kind="stable")]
+        place = np.arange(rows.num_rows) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        return np.sort(order[place < np.repeat(share, sizes)])
