@@ -1,0 +1,225 @@
+"""Blocks: a mapping under `model.blocks`, or a shipped file -> a definition that nodes can name.
+
+A shipped file holds one block, as it would stand under `model.blocks`, and may bring blocks of its own (`blocks:`)
+that only it sees. A user's block sees all blocks of its recipe and the shipped ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping as MappingABC
+from dataclasses import dataclass, field, replace
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+
+from declarative_train.components.component import Layer, Port
+from declarative_train.diagnostics.diagnostic import Diagnostic
+from declarative_train.recipe.blocks_params import Param, read_params
+from declarative_train.recipe.checks.missing_key import missing_key
+from declarative_train.recipe.checks.shadowed_type import shadowed_type
+from declarative_train.recipe.checks.unknown_key import unknown_key
+from declarative_train.recipe.checks.wrong_type import wrong_type
+from declarative_train.recipe.checks.wrong_value import wrong_value
+from declarative_train.recipe.validate import found_words
+from declarative_train.recipe.wiring_names import REUSE, Edge, check_name, read_reference
+from declarative_train.source.document import SourceFile
+from declarative_train.source.node import Mapping, Node, Scalar, Sequence
+from declarative_train.source.reader import read_text
+from declarative_train.terms.span import Span
+
+_FOLDER = Path(__file__).parent.parent / "blocks"
+_KEYS = ("params", "inputs", "graph", "output", "outputs", "parameters")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BlockDefinition:
+    """`outputs` maps names to references, the first being the default; `blocks` are those that only this one sees;
+    `parameters` are selectors that begin at the block."""
+
+    name: str
+    span: Span  # of the name
+    params: MappingABC[str, Param]
+    ports: tuple[Port, ...]
+    port_spans: MappingABC[str, Span]
+    graph: Mapping
+    outputs: MappingABC[str, Edge]
+    parameters: Mapping | None = None
+    blocks: MappingABC[str, BlockDefinition] = field(default_factory=dict)
+    file: SourceFile | None = None  # of a shipped block
+
+
+def read_blocks(
+    node: Node | None, taken: MappingABC[str, str], where: str = "model.blocks"
+) -> tuple[dict[str, BlockDefinition | None], list[Diagnostic]]:
+    """Every block that is declared; None stands for one that is wrong. `taken`: types that exist -> what they are."""
+    if node is None:
+        return {}, []
+    if not isinstance(node, Mapping):
+        return {}, [wrong_type(node.span, where, found_words(node), "a mapping of names")]
+    blocks: dict[str, BlockDefinition | None] = {}
+    diagnostics: list[Diagnostic] = []
+    for entry in node:
+        problem = check_name(entry.key, "a block")
+        if problem is None and entry.name in taken:
+            problem = shadowed_type(entry.key.span, entry.name, "block", taken[entry.name])
+        if problem is not None:
+            diagnostics.append(problem)
+            continue
+        blocks[entry.name], found = read_block(entry.key, entry.value)
+        diagnostics += found
+    return blocks, diagnostics
+
+
+def read_block(
+    key: Scalar, node: Node, file: SourceFile | None = None
+) -> tuple[BlockDefinition | None, list[Diagnostic]]:
+    where = f"the block `{key.text}`"
+    if not isinstance(node, Mapping):
+        return None, [
+            wrong_type(node.span, key.text, found_words(node), "a mapping with `inputs`, `graph` and `output`")
+        ]
+    keys = (*_KEYS, "blocks") if file is not None else _KEYS
+    diagnostics = [unknown_key(entry.key.span, entry.name, where, keys) for entry in node if entry.name not in keys]
+    params, found = read_params(node.get("params"))
+    ports, port_spans, wrong_ports = _read_ports(node.get("inputs"), where, key.span)
+    outputs, wrong_outputs = _read_outputs(node, where, key.span)
+    diagnostics += [*found, *wrong_ports, *wrong_outputs]
+    blocks, found = read_blocks(node.get("blocks"), {}, f"{where}: blocks")
+    diagnostics += found
+    graph, parameters = node.get("graph"), node.get("parameters")
+    if graph is None:
+        diagnostics.append(missing_key(key.span, "graph", where, "{...}"))
+    elif not isinstance(graph, Mapping):
+        diagnostics.append(wrong_type(graph.span, "graph", found_words(graph), "a mapping of nodes"))
+    elif not graph.entries:
+        diagnostics.append(wrong_value(graph.span, f"the graph of {where} is empty"))
+    if parameters is not None and not isinstance(parameters, Mapping):
+        diagnostics.append(wrong_type(parameters.span, "parameters", found_words(parameters), "a mapping of selectors"))
+    if diagnostics or not isinstance(graph, Mapping):
+        return None, diagnostics
+    selectors = parameters if isinstance(parameters, Mapping) else None
+    family: dict[str, BlockDefinition] = {}  # the blocks of one shipped file see each other
+    family |= {name: replace(block, blocks=family, file=file) for name, block in blocks.items() if block is not None}
+    return BlockDefinition(key.text, key.span, params, ports, port_spans, graph, outputs, selectors, family, file), []
+
+
+def _read_ports(node: Node | None, where: str, at: Span) -> tuple[tuple[Port, ...], dict[str, Span], list[Diagnostic]]:
+    if node is None:
+        return (), {}, [missing_key(at, "inputs", where, "[x]")]
+    declared: list[tuple[Scalar, bool]] = []
+    diagnostics: list[Diagnostic] = []
+    if isinstance(node, Sequence):
+        for item in node.items:
+            if isinstance(item, Scalar):
+                declared.append((item, False))
+            else:
+                diagnostics.append(wrong_type(item.span, "inputs", f"holding {found_words(item)}", "a list of names"))
+    elif isinstance(node, Mapping):
+        for entry in node:
+            word = entry.value.value if isinstance(entry.value, Scalar) else None
+            if word not in ("required", "optional"):
+                message = f"the input `{entry.name}` is {found_words(entry.value)}; it is `required` or `optional`"
+                diagnostics.append(wrong_value(entry.value.span, message))
+            declared.append((entry.key, word == "optional"))
+    else:
+        diagnostics.append(wrong_type(node.span, "inputs", found_words(node), "a list of names, `[x]`, or a mapping"))
+    spans: dict[str, Span] = {}
+    for name, _ in declared:
+        problem = check_name(name, "an input", ("type", "input", "inputs", "repeat", "when"))
+        if problem is None and name.text in spans:
+            problem = wrong_value(name.span, f"the input `{name.text}` is declared twice")
+        if problem is not None:
+            diagnostics.append(problem)
+        spans.setdefault(name.text, name.span)
+    if not declared and not diagnostics:
+        diagnostics.append(wrong_value(node.span, f"{where} has no inputs", "`inputs: [x]` names one"))
+    return tuple(Port(name.text, optional) for name, optional in declared), spans, diagnostics
+
+
+def _read_outputs(node: Mapping, where: str, at: Span) -> tuple[dict[str, Edge], list[Diagnostic]]:
+    one, many = node.entry("output"), node.entry("outputs")
+    if one is not None and many is not None:
+        return {}, [wrong_value(many.key.span, f"{where} has `output` and `outputs`", "join them in `outputs`")]
+    if one is not None:
+        return _references([(None, one.value)])
+    if many is None:
+        return {}, [missing_key(at, "output", where)]
+    if not isinstance(many.value, Mapping) or not many.value.entries:
+        wanted = "a mapping of names, `{mean: mu}`"
+        return {}, [wrong_type(many.value.span, "outputs", found_words(many.value), wanted)]
+    return _references([(entry.key, entry.value) for entry in many.value])
+
+
+def _references(pairs: list[tuple[Scalar | None, Node]]) -> tuple[dict[str, Edge], list[Diagnostic]]:
+    outputs: dict[str, Edge] = {}
+    diagnostics: list[Diagnostic] = []
+    for key, node in pairs:
+        name = "output" if key is None else key.text
+        problem = None if key is None else check_name(key, "an output")
+        text = node.value if isinstance(node, Scalar) and isinstance(node.value, str) else None
+        edge = None if text is None else read_reference(text, node.span)
+        if problem is None and edge is None:
+            wanted = "the name of a node, such as `out` or `attn.weights`"
+            problem = wrong_type(node.span, name, found_words(node), wanted)
+        if problem is not None:
+            diagnostics.append(problem)
+        if edge is not None:
+            outputs[name] = edge
+    return outputs, diagnostics
+
+
+def shipped_names() -> tuple[str, ...]:
+    return tuple(sorted(path.stem for path in _FOLDER.glob("*.yaml")))
+
+
+@cache
+def shipped_block(name: str) -> tuple[BlockDefinition | None, tuple[Diagnostic, ...]]:
+    """A block of the package; read once."""
+    file = shipped_file(name)
+    root, found = read_text(file.path, file.text)
+    if not isinstance(root, Mapping) or found:
+        return None, tuple(found)
+    block, found = read_block(Scalar(name, name, root.span), root, file)
+    return block, tuple(found)
+
+
+def shipped_file(name: str) -> SourceFile:
+    path = _FOLDER / f"{name}.yaml"
+    text = path.read_text(encoding="utf-8")
+    return SourceFile(str(path), text, sha256(text.encode()).hexdigest(), "block")
+
+
+class Library:
+    """Every type that a node can name: layers, the recipe's blocks, the shipped blocks."""
+
+    def __init__(self, layers: MappingABC[str, type[Layer]], node: Node | None) -> None:
+        self.layers = layers
+        self._shipped = shipped_names()
+        taken = dict.fromkeys(layers, "a layer")
+        taken |= dict.fromkeys(self._shipped, "a shipped block") | {REUSE: "a word of the language"}
+        self._blocks, self.diagnostics = read_blocks(node, taken)
+        self.files: dict[str, SourceFile] = {}
+        """The shipped blocks that were asked for, by name."""
+
+    def find(self, name: str, inside: BlockDefinition | None) -> type[Layer] | BlockDefinition | None:
+        """What a `type` names in the body of `inside` (None: the main graph). None: nothing, or a broken block."""
+        if name in self.layers:
+            return self.layers[name]
+        family = inside.blocks if inside is not None and inside.file is not None else self._blocks
+        if name in family:
+            return family[name]
+        if name not in self._shipped:
+            return None
+        block, found = shipped_block(name)
+        if name not in self.files:
+            self.diagnostics += found
+        self.files[name] = shipped_file(name) if block is None or block.file is None else block.file
+        return block
+
+    def is_broken(self, name: str) -> bool:
+        """The block is declared, and what is wrong with it is reported."""
+        return name in self._shipped or (name in self._blocks and self._blocks[name] is None)
+
+    def types(self) -> list[str]:
+        """All that a recipe's node can name."""
+        return [*self.layers, *self._blocks, *self._shipped, REUSE]

@@ -1,0 +1,209 @@
+"""The params of a block: declarations -> types and defaults; what a node gives -> checked values for its templates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping as MappingABC
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from declarative_train.diagnostics.diagnostic import Diagnostic
+from declarative_train.recipe.checks.bad_param import bad_param
+from declarative_train.recipe.checks.missing_key import missing_key
+from declarative_train.recipe.checks.unknown_key import unknown_key
+from declarative_train.recipe.checks.wrong_type import wrong_type
+from declarative_train.recipe.checks.wrong_value import wrong_value
+from declarative_train.recipe.validate import found_words, validate
+from declarative_train.recipe.wiring_names import RESERVED, check_name
+from declarative_train.source.node import Mapping, Node, Scalar, Sequence, to_value
+from declarative_train.terms.span import Span
+
+if TYPE_CHECKING:
+    from declarative_train.recipe.expand_draft import Renderer
+
+Kind = Literal["int", "float", "str", "bool", "list", "mapping"]
+
+_WORDS: dict[str, str] = {
+    "int": "an integer",
+    "float": "a number",
+    "str": "text",
+    "bool": "`true` or `false`",
+    "list": "a list",
+    "mapping": "a mapping",
+}
+
+
+class ParamSpec(BaseModel):
+    """A param without a plain default: `{type: int, min: 1}`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
+
+    type: Kind
+    """What a value must be."""
+    default: object = None
+    """The value where the node gives none; without this key the param is required."""
+    min: int | float | None = None
+    """The smallest value; of a list the smallest length."""
+    max: int | float | None = None
+    """The largest value; of a list the largest length."""
+    choices: tuple[str | int | float, ...] | None = None
+    """The only values."""
+    items: Literal["int", "float", "str", "bool"] | None = None
+    """What each entry of a list must be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    """`kind` None: anything (a default of `null`, or one that is a template). `default` None: required."""
+
+    name: str
+    kind: Kind | None
+    default: Node | None
+    minimum: float | None = None
+    maximum: float | None = None
+    choices: tuple[object, ...] | None = None
+    items: str | None = None
+
+    @property
+    def is_required(self) -> bool:
+        return self.default is None
+
+
+def read_params(node: Node | None) -> tuple[dict[str, Param], list[Diagnostic]]:
+    """The declarations under `params`."""
+    if node is None:
+        return {}, []
+    if not isinstance(node, Mapping):
+        return {}, [wrong_type(node.span, "params", found_words(node), "a mapping of names")]
+    params: dict[str, Param] = {}
+    diagnostics: list[Diagnostic] = []
+    for entry in node:
+        problem = check_name(entry.key, "a param", RESERVED)
+        if problem is not None:
+            diagnostics.append(problem)
+            continue
+        param, found = _read_param(entry.name, entry.key.span, entry.value)
+        diagnostics += found
+        if param is not None:
+            params[entry.name] = param
+    return params, diagnostics
+
+
+def _read_param(name: str, key_span: Span, node: Node) -> tuple[Param | None, list[Diagnostic]]:
+    if isinstance(node, Mapping) and node.get("type") is not None:
+        spec, found = validate(ParamSpec, node, where=f"the param `{name}`", at=key_span)
+        if spec is None:
+            return None, found
+        default = node.get("default")
+        param = Param(name, spec.type, default, spec.min, spec.max, spec.choices, spec.items)
+        if default is not None and not _is_template(default) and to_value(default) is not None:
+            _, found = checked(param, default, "its own declaration")
+        return param, found
+    if isinstance(node, Mapping) and node.entries and all(each.name in ParamSpec.model_fields for each in node):
+        return None, [bad_param(key_span, name, f"has `{node.entries[0].name}` but no `type`")]
+    items = None
+    if isinstance(node, Sequence) and node.items:
+        kinds = {_kind(item) for item in node.items}
+        items = kinds.pop() if len(kinds) == 1 else None
+    kind = None if _is_template(node) else _kind(node)
+    return Param(name, kind, node, items=None if items is None or _is_template(node) else items), []
+
+
+def _is_template(node: Node) -> bool:
+    if isinstance(node, Scalar):
+        return isinstance(node.value, str) and "{{" in node.value
+    if isinstance(node, Sequence):
+        return any(_is_template(item) for item in node.items)
+    return any(_is_template(entry.value) for entry in node)
+
+
+def _kind(node: Node) -> Kind | None:
+    """The type that a default gives."""
+    if isinstance(node, Sequence):
+        return "list"
+    if isinstance(node, Mapping):
+        return "mapping"
+    for kind, python in (("bool", bool), ("int", int), ("float", float), ("str", str)):
+        if isinstance(node.value, python):
+            return kind  # type: ignore[return-value]
+    return None
+
+
+def bind_params(
+    block: str, params: MappingABC[str, Param], given: Mapping, at: Span, renderer: Renderer
+) -> tuple[dict[str, object] | None, list[Diagnostic]]:
+    """The values that the block's templates see. `given` holds the node's own keys, rendered; `at` is the place for
+    params that are missing. Defaults may be templates over the params before them."""
+    diagnostics = [
+        unknown_key(entry.key.span, entry.name, f"`{block}`", [*params, *RESERVED])
+        for entry in given
+        if entry.name not in params
+    ]
+    values: dict[str, object] = {}
+    for name, param in params.items():
+        node = given.get(name)
+        if node is None and param.default is None:
+            diagnostics.append(missing_key(at, name, f"`{block}`"))
+            continue
+        if node is None:
+            assert param.default is not None
+            node, found = renderer.render(param.default, {"params": values})
+            if found:
+                return None, [*diagnostics, *found]
+        value, found = checked(param, node, f"`{block}`")
+        diagnostics += found
+        values[name] = value
+    return (None if diagnostics else values), diagnostics
+
+
+def checked(param: Param, node: Node, where: str) -> tuple[object, list[Diagnostic]]:
+    """The value of a rendered node, held to the declaration."""
+    value = to_value(node)
+    if param.kind is None or (value is None and param.default is not None and to_value(param.default) is None):
+        return value, []
+    if not _is(value, param.kind):
+        hint = f"the default of `{param.name}` in {where} gives the type" if param.default is not None else None
+        if param.kind == "list" and isinstance(node, Scalar) and param.items is not None and _is(value, param.items):
+            hint = f"write `[{node.text}]`"
+        return None, [wrong_type(node.span, param.name, found_words(node), _WORDS[param.kind], hint)]
+    if param.kind == "float":
+        value = float(value)  # type: ignore[arg-type]
+    if param.items is not None and isinstance(node, Sequence):
+        wrong = [(place, item) for place, item in enumerate(node.items) if not _is(to_value(item), param.items)]
+        if wrong:
+            kind = _WORDS[param.items]
+            return None, [wrong_type(item.span, f"{param.name}.{at}", found_words(item), kind) for at, item in wrong]
+    return value, _bounds(param, value, node.span)
+
+
+def _is(value: object, kind: str) -> bool:
+    if kind == "bool":
+        return isinstance(value, bool)
+    if isinstance(value, bool):
+        return False
+    python: dict[str, type | tuple[type, ...]] = {
+        "int": int,
+        "float": (int, float),
+        "str": str,
+        "list": tuple,
+        "mapping": dict,
+    }
+    return isinstance(value, python[kind])
+
+
+def _bounds(param: Param, value: object, span: Span) -> list[Diagnostic]:
+    if param.choices is not None and value not in param.choices:
+        known = ", ".join(map(str, param.choices))
+        return [wrong_value(span, f"`{param.name}` is {value}; it is one of {known}")]
+    is_number = isinstance(value, int | float)
+    size = value if isinstance(value, int | float) else len(value) if isinstance(value, tuple | str) else None
+    what = "" if is_number else " entries" if isinstance(value, tuple) else " characters"
+    if size is None:
+        return []
+    has = f"`{param.name}` is {size}; it must be" if is_number else f"`{param.name}` has {size}{what}; it must have"
+    if param.minimum is not None and size < param.minimum:
+        return [wrong_value(span, f"{has} at least {param.minimum}")]
+    if param.maximum is not None and size > param.maximum:
+        return [wrong_value(span, f"{has} at most {param.maximum}")]
+    return []

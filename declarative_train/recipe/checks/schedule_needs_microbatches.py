@@ -1,0 +1,61 @@
+"""schedule-needs-microbatches (P007)
+
+Finds: a number of microbatches that the pipeline schedule cannot work with.
+Why:   1f1b and dualpipev fill every stage before the first backward; the interleaved ones go in equal rounds.
+       An accumulation step is so many microbatches more.
+Bad:
+    parallelism: {mode: pipeline, stages: 2, schedule: 1f1b, microbatches: 1}
+    layout: {gpus: 2}
+Good:
+    parallelism: {mode: pipeline, stages: 2, schedule: 1f1b, microbatches: 2}
+    layout: {gpus: 2}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from declarative_train.diagnostics.diagnostic import Diagnostic, error
+from declarative_train.recipe.batch import accumulation, num_pipeline_ranks
+from declarative_train.recipe.draft import Draft
+from declarative_train.recipe.sections.parallelism import Pipeline
+
+FILLED_FIRST = frozenset({"1f1b", "dualpipev"})
+IN_ROUNDS = frozenset({"interleaved_1f1b", "interleaved_zero_bubble"})
+
+
+def check(draft: Draft) -> Iterator[Diagnostic]:
+    parallelism, layout, training = draft.parallelism, draft.layout, draft.training
+    if not isinstance(parallelism, Pipeline) or layout is None or training is None:
+        return
+    ranks = num_pipeline_ranks(parallelism, layout)
+    steps = accumulation(training, parallelism, layout)
+    if ranks is None or steps is None or parallelism.stages % ranks:
+        return
+    number = steps * parallelism.microbatches
+    fits = [each for each in range(1, 2 * number + parallelism.stages + 1) if takes(parallelism, ranks, each)]
+    if number in fits:
+        return
+    counted = f" ({steps} accumulation steps x {parallelism.microbatches})" if steps > 1 else ""
+    rule = (
+        f"at least {parallelism.stages}, one for each stage"
+        if parallelism.schedule in FILLED_FIRST
+        else f"a multiple of its {number // ranks} rounds over {ranks} ranks"
+    )
+    near = [max((each for each in fits if each < number), default=0), min(each for each in fits if each > number)]
+    values = " or ".join(str(each) for each in near if each and each % steps == 0) or str(near[1])
+    yield error(
+        "P007",
+        draft.span("parallelism.microbatches"),
+        f"{parallelism.schedule} needs {rule}; there are {number} microbatches{counted}",
+        f"make it {values} in all" if steps > 1 else f"set parallelism.microbatches to {values}",
+    )
+
+
+def takes(parallelism: Pipeline, ranks: int, number: int) -> bool:
+    """Whether the schedule works with `number` microbatches in one step: torch's own conditions."""
+    if parallelism.schedule in FILLED_FIRST:
+        return number >= parallelism.stages
+    if parallelism.schedule in IN_ROUNDS:
+        return number % max(1, number // ranks) == 0
+    return True

@@ -1,0 +1,50 @@
+"""too-many-workers (P014)
+
+Finds: more loader processes than this machine has cores.
+Why:   every rank starts its own; past the number of cores they take time from each other and from training.
+Bad:
+    data: {workers: 4096}
+    parallelism: ddp
+    layout: {gpus: 2}
+Good:
+    data: {workers: 0}
+    parallelism: ddp
+    layout: {gpus: 2}
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from declarative_train.diagnostics.diagnostic import Diagnostic, Related, warning
+from declarative_train.recipe.draft import Draft
+from declarative_train.recipe.sections.parallelism import Dp, Single
+
+
+def check(draft: Draft) -> Iterator[Diagnostic]:
+    """Of a run on one node: what the nodes of a cluster have is not known here."""
+    data, parallelism, layout = draft.data, draft.parallelism, draft.layout
+    if data is None or parallelism is None or layout is None or layout.num_nodes > 1:
+        return
+    ranks = 1 if isinstance(parallelism, Single | Dp) else layout.num_gpus
+    cores = num_cores()
+    if data.workers * ranks > cores:
+        each = f"{ranks} ranks with {data.workers} loader {_workers(data.workers)} each are {data.workers * ranks}"
+        count = each if ranks > 1 else f"{data.workers} loader {_workers(data.workers)} are {data.workers}"
+        yield warning(
+            "P014",
+            draft.span("data.workers"),
+            f"{count} processes, and this machine has {cores} core{'s' * (cores != 1)}",
+            f"set data.workers to {cores // ranks}",
+            (Related(draft.span("layout"), f"{ranks} ranks"),) if ranks > 1 else (),
+        )
+
+
+def num_cores() -> int:
+    """That this process may use: a container or a scheduler may give fewer than there are."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _workers(number: int) -> str:
+    return "worker" if number == 1 else "workers"

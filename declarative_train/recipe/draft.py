@@ -1,0 +1,82 @@
+"""A recipe on its way: the sections that could be read, so that the checks go on past the first mistake."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping as MappingABC
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from declarative_train.recipe.model_tree import Scope
+from declarative_train.recipe.recipe import Spans
+from declarative_train.recipe.sections.checkpoint import Checkpoint
+from declarative_train.recipe.sections.data import DataSection
+from declarative_train.recipe.sections.evaluation import Evaluation
+from declarative_train.recipe.sections.layout import Layout
+from declarative_train.recipe.sections.logging import Logging
+from declarative_train.recipe.sections.objective import ObjectiveSection
+from declarative_train.recipe.sections.parallelism import Parallelism
+from declarative_train.recipe.sections.section import Section
+from declarative_train.recipe.sections.training import Training
+from declarative_train.recipe.selectors import ParameterRule
+from declarative_train.source.node import Mapping, find
+
+T = TypeVar("T", bound=Section)
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """`sections` holds those that were read, defaults for the optional ones included; one that is wrong, or that a
+    fragment leaves to others, is not there, and a check that needs it has nothing to say. `scope` is the opened model,
+    `split` the names of the sets where the split section is a mapping, even when the data section is wrong; `rules` are
+    the settings of parameters that could be read."""
+
+    tree: Mapping
+    sections: MappingABC[str, object] = field(default_factory=dict)
+    scope: Scope | None = None
+    split: tuple[str, ...] | None = None
+    rules: tuple[ParameterRule, ...] = ()
+
+    @property
+    def span(self) -> Spans:
+        return Spans(self.tree)
+
+    def is_written(self, path: str) -> bool:
+        """Whether somebody typed it; else it is a default."""
+        return find(self.tree, tuple(path.split("."))) is not None
+
+    def _section(self, name: str, kind: type[T]) -> T | None:
+        found = self.sections.get(name)
+        return found if isinstance(found, kind) else None
+
+    @property
+    def data(self) -> DataSection | None:
+        return self._section("data", DataSection)
+
+    @property
+    def objective(self) -> ObjectiveSection | None:
+        return self._section("objective", ObjectiveSection)
+
+    @property
+    def training(self) -> Training | None:
+        return self._section("training", Training)
+
+    @property
+    def evaluation(self) -> Evaluation | None:
+        return self._section("evaluation", Evaluation)
+
+    @property
+    def parallelism(self) -> Parallelism | None:
+        found = self.sections.get("parallelism")
+        return found if isinstance(found, Parallelism) else None
+
+    @property
+    def layout(self) -> Layout | None:
+        return self._section("layout", Layout)
+
+    @property
+    def checkpoint(self) -> Checkpoint | None:
+        return self._section("checkpoint", Checkpoint)
+
+    @property
+    def logging(self) -> Logging | None:
+        return self._section("logging", Logging)

@@ -1,0 +1,361 @@
+"""`model` of a recipe, merged -> the tree of nodes: blocks opened, copies made, templates rendered, wires drawn.
+
+A block that stands in several places with the same params is opened once; paths are given at the end. Templates of the
+main graph see `vars` and `env`, those of a block its `params`, both `index` under a `repeat` (questions 4 and 20).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from collections.abc import Mapping as MappingABC
+from dataclasses import dataclass, field, replace
+
+from declarative_train.components.component import Layer
+from declarative_train.diagnostics.diagnostic import Diagnostic
+from declarative_train.recipe.blocks import BlockDefinition, Library
+from declarative_train.recipe.blocks_params import bind_params
+from declarative_train.recipe.checks.bad_reference import bad_reference
+from declarative_train.recipe.checks.bad_reuse import bad_reuse
+from declarative_train.recipe.checks.model_too_large import model_too_large
+from declarative_train.recipe.checks.recursive_block import recursive_block
+from declarative_train.recipe.checks.unused_field import unused_field
+from declarative_train.recipe.expand_draft import MOST_NODES, Draft, Renderer, read_entry
+from declarative_train.recipe.expand_outside import param_spans, placed_outside, seen_from_outside
+from declarative_train.recipe.expand_paths import placed, units_of
+from declarative_train.recipe.model_tree import (
+    BlockNode,
+    BlockRules,
+    ExpressionNode,
+    LayerNode,
+    ModelNode,
+    ReuseNode,
+    Scope,
+    Wire,
+)
+from declarative_train.recipe.validate import validate
+from declarative_train.recipe.wiring import Surroundings, Wiring
+from declarative_train.recipe.wiring_names import RESERVED, Edge, read_reference
+from declarative_train.recipe.wiring_ports import first_key
+from declarative_train.source.document import SourceFile
+from declarative_train.source.node import Entry, Mapping, Node, Scalar, Sequence
+from declarative_train.terms.span import Span
+
+MOST_NESTED = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Expanded:
+    """`rules` are the blocks' own `parameters`, inner blocks first; `files` the shipped blocks that the model names."""
+
+    scope: Scope
+    rules: tuple[BlockRules, ...]
+    files: tuple[SourceFile, ...]
+    _wiring: Wiring
+
+    def wire(self, reference: str) -> Wire:
+        """The wire of the main scope that a reference of the objective (`kl`, `lstm.hidden`, `layers.3`) stands for: a
+        field's name, or `node:output`."""
+        edge = read_reference(reference, Span("", 1, 1, 1, 1))
+        wire = None if edge is None or self._wiring.problem_of(edge) is not None else self._wiring.wire(edge)
+        assert wire is not None  # else there had been a diagnostic, and no Expanded
+        return wire
+
+
+def expand(
+    model: Mapping,
+    fields: Collection[str],
+    names: MappingABC[str, object],
+    templates: Renderer,
+    layers: MappingABC[str, type[Layer]],
+    *,
+    objective: Collection[tuple[str, Span]] | None = None,
+) -> tuple[Expanded | None, list[Diagnostic]]:
+    """Open the model, or say all that is wrong with its graph and blocks.
+
+    `fields`: the fields of the data; a mapping to the place of each, where unused ones shall be told. `names`: `vars`
+    and `env`. `objective`: the references that the objective reads and where, which become the outputs of the main
+    scope; None when it could not be read: then no node counts as unused. A `graph` that is missing or no mapping is
+    the section's error.
+    """
+    library = Library(layers, model.get("blocks"))
+    expander = _Expander(library, templates)
+    graph = model.get("graph")
+    if not isinstance(graph, Mapping) or not graph.entries:
+        return None, library.diagnostics
+    spans = fields if isinstance(fields, MappingABC) else {}
+    around = Surroundings(tuple(fields), input_spans=spans)
+    frame = _Frame(graph, around, names)
+    wiring = expander.wire_up(frame)
+    outputs, wrong = _outputs(wiring, objective or ())
+    used = None if wrong or objective is None else [edge.name for edge in outputs.values()]
+    scope = expander.build(frame, wiring, outputs, used, "the objective")
+    diagnostics = [*expander.diagnostics, *wrong]
+    if not any(problem.is_error for problem in diagnostics) and objective is not None:
+        read = set(scope.inputs if scope is not None else ()) | {text.partition(".")[0] for text, _ in objective}
+        diagnostics += [unused_field(span, name) for name, span in spans.items() if name not in read]
+    if scope is None or any(problem.is_error for problem in diagnostics):
+        return None, diagnostics
+    whole, rules = placed(scope, expander.opened)
+    whole = replace(whole, units=units_of(whole))
+    return Expanded(whole, rules, tuple(library.files.values()), wiring), diagnostics
+
+
+def _outputs(wiring: Wiring, objective: Collection[tuple[str, Span]]) -> tuple[dict[str, Edge], list[Diagnostic]]:
+    """The objective's references to nodes, and what is wrong with the others."""
+    outputs: dict[str, Edge] = {}
+    wrong: list[Diagnostic] = []
+    for text, span in objective:
+        edge = read_reference(text, span)
+        problem = bad_reference(span, f"`{text}`") if edge is None else wiring.problem_of(edge)
+        if problem is not None:
+            wrong.append(problem)
+        elif edge is not None and edge.name in wiring.drafts:
+            outputs[text] = edge
+    return outputs, wrong
+
+
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    """A graph to be opened. `chain`: the blocks that it stands in, outermost first."""
+
+    graph: Mapping
+    around: Surroundings
+    names: MappingABC[str, object]
+    chain: tuple[BlockDefinition, ...] = ()
+    param_spans: MappingABC[str, Span] = field(default_factory=dict)  # in a shipped block: where the recipe gives them
+
+    @property
+    def inside(self) -> BlockDefinition | None:
+        return self.chain[-1] if self.chain else None
+
+
+class _Expander:
+    """Collects diagnostics over all blocks, each once, and keeps what was opened."""
+
+    def __init__(self, library: Library, renderer: Renderer) -> None:
+        self._library = library
+        self._renderer = renderer
+        self._said: dict[tuple[str, Span, str], Diagnostic] = {}
+        self._memory: dict[tuple[object, ...], Scope | None] = {}
+        self.opened: dict[int, tuple[BlockDefinition, MappingABC[str, object]]] = {}
+        self._sizes: dict[int, int] = {}
+
+    @property
+    def diagnostics(self) -> list[Diagnostic]:
+        return [*self._library.diagnostics, *self._said.values()]
+
+    def _say(self, found: Iterable[Diagnostic]) -> bool:
+        """Note what is wrong; True when something is."""
+        any_error = False
+        for problem in found:
+            self._said.setdefault((problem.code, problem.span, problem.message), problem)
+            any_error |= problem.is_error
+        return any_error
+
+    def wire_up(self, frame: _Frame) -> Wiring:
+        drafts: list[Draft] = []
+        for entry in frame.graph:
+            draft, found = read_entry(entry, self._library, self._renderer, frame.names, frame.inside)
+            self._say(found)
+            drafts.append(draft)
+        wiring = Wiring(drafts, frame.around, self._library)
+        self._say(wiring.diagnostics)
+        return wiring
+
+    def build(
+        self,
+        frame: _Frame,
+        wiring: Wiring,
+        outputs: MappingABC[str, Edge],
+        used: Collection[str] | None,
+        readers: str,
+    ) -> Scope | None:
+        """The scope, or None when anything in it is wrong. `used`: the nodes that are read from outside, or None when
+        that is not known."""
+        is_whole = not any(problem.is_error for problem in wiring.diagnostics)
+        left_out: set[str] = set()
+        if used is not None and is_whole:
+            left_out, dead = wiring.dead(used, readers)
+            is_whole &= not self._say(dead)
+        nodes: list[ModelNode] = []
+        size = 0
+        for draft in wiring.order:
+            if draft.kind == "broken" or (draft.name in left_out and is_whole):
+                is_whole &= draft.kind != "broken"
+                continue
+            if draft.is_off:
+                continue
+            for node in self._nodes(draft, frame, wiring):
+                if node is None:
+                    is_whole = False
+                    break
+                nodes.append(node)
+                size += 1 + (self._sizes[id(node.scope)] if isinstance(node, BlockNode) else 0)
+                if size > MOST_NODES:
+                    self._say([model_too_large(draft.entry.key.span, f"more than {MOST_NODES:,} nodes")])
+                    return None
+        if not is_whole or wiring.has_cycle:
+            return None
+        self._check_reuses(nodes)
+        read = {wire for node in nodes for wire in node.inputs.values() if ":" not in wire}
+        ends = {name: wire for name, edge in outputs.items() if (wire := wiring.wire(edge)) is not None}
+        inputs = tuple(
+            name
+            for name in frame.around.inputs
+            if (name in read if frame.inside is None else name not in frame.around.open_inputs)
+        )
+        scope = Scope(inputs, tuple(nodes), ends)
+        self._sizes[id(scope)] = size
+        return scope
+
+    # -- nodes
+
+    def _nodes(self, draft: Draft, frame: _Frame, wiring: Wiring) -> Iterable[ModelNode | None]:
+        """The node of a draft, or its copies; None for one that is wrong (and then no more)."""
+        bound = {port: edge for port, edge in wiring.edges[draft.name].items() if edge is not None}
+        inputs = {port: wire for port, edge in bound.items() if (wire := wiring.wire(edge)) is not None}
+        spans = {port: edge.span for port, edge in bound.items() if port in inputs}
+        if draft.num_copies is None:
+            yield self._node(draft, draft.name, inputs, spans, frame, None)
+            return
+        made: ModelNode | None = None
+        varies = draft.fields is not None and any(_mentions_index(entry.value) for entry in draft.fields)
+        for index in range(draft.num_copies):
+            name = f"{draft.name}.{index}"
+            first = first_key(draft.ports)
+            if index and first is not None:
+                inputs = {first: f"{draft.name}.{index - 1}:{draft.outputs[0]}"} | {
+                    port: wire for port, wire in inputs.items() if port != first
+                }
+                spans.setdefault(first, draft.type_span or draft.entry.key.span)
+            if made is not None and not varies and index > 1:
+                made = replace(made, name=name, path=name, inputs=inputs)
+            else:
+                made = self._node(draft, name, inputs, spans, frame, index)
+            yield made
+            if made is None:
+                return
+
+    def _node(
+        self,
+        draft: Draft,
+        name: str,
+        inputs: dict[str, Wire],
+        spans: dict[str, Span],
+        frame: _Frame,
+        index: int | None,
+    ) -> ModelNode | None:
+        value, key_span = draft.entry.value.span, draft.entry.key.span
+        common = (name, name, inputs, value, key_span, dict(spans))
+        if draft.kind == "expression":
+            assert draft.expression is not None
+            assert draft.scalar is not None
+            return ExpressionNode(*common, draft.expression, draft.scalar)
+        if draft.kind == "reuse":
+            assert draft.target is not None
+            target = draft.target
+            return ReuseNode(*common, target.name if target.copy is None else f"{target.name}.{target.copy}")
+        assert draft.fields is not None
+        names = frame.names if index is None else {**frame.names, "index": index}
+        fields, found = self._renderer.render(draft.fields, names)
+        if self._say(found):
+            return None
+        fields = placed_outside(draft.fields, fields, frame.param_spans)
+        assert isinstance(fields, Mapping)
+        if draft.kind == "block":
+            scope = self._open(draft, fields, frozenset(inputs), frame)
+            return None if scope is None else BlockNode(*common, draft.type_name, scope)
+        assert draft.layer is not None
+        assert draft.type_span is not None
+        kind = Entry(Scalar("type", "type", draft.type_span), Scalar(draft.type_name, draft.type_name, draft.type_span))
+        whole = Mapping((kind, *fields.entries), fields.span)
+        layer, found = validate(draft.layer, whole, at=draft.type_span, extra_known=RESERVED[1:])
+        self._say(found)
+        return None if layer is None else LayerNode(*common, layer, dict(_field_spans(fields)))
+
+    def _open(self, draft: Draft, fields: Mapping, bound: frozenset[str], frame: _Frame) -> Scope | None:
+        """The body of a block where it stands."""
+        block = draft.block
+        assert block is not None
+        at = draft.type_span or draft.entry.key.span
+        values, found = bind_params(block.name, block.params, fields, at, self._renderer)
+        if self._say(found) or values is None:
+            return None
+        if any(port.name not in bound and not port.optional for port in block.ports):
+            return None  # what feeds it is wrong, and told
+        before = set(self._said)
+        scope = self._opened(block, values, param_spans(block, fields), bound, at, frame)
+        if block.file is not None and (frame.inside is None or frame.inside.file is None):
+            for key in self._said.keys() - before:
+                self._said[key] = seen_from_outside(self._said[key], block, fields, at)
+        return scope
+
+    def _opened(
+        self,
+        block: BlockDefinition,
+        values: MappingABC[str, object],
+        spans: MappingABC[str, Span],
+        bound: frozenset[str],
+        at: Span,
+        frame: _Frame,
+    ) -> Scope | None:
+        if block in frame.chain:
+            names = [each.name for each in frame.chain[frame.chain.index(block) :]]
+            self._say([recursive_block(at, [*names, block.name])])
+            return None
+        if len(frame.chain) >= MOST_NESTED:
+            self._say([model_too_large(at, f"more than {MOST_NESTED} blocks inside each other")])
+            return None
+        ports = tuple(port.name for port in block.ports)
+        still_open = frozenset(ports) - bound
+        key = (id(block), repr(sorted(values.items())), still_open, tuple(sorted(spans.items())))
+        if key not in self._memory:
+            around = Surroundings(ports, still_open, block.name, block.port_spans)
+            self._memory[key] = self._open_body(
+                block, _Frame(block.graph, around, {"params": values}, (*frame.chain, block), spans)
+            )
+            scope = self._memory[key]
+            if scope is not None:
+                self.opened[id(scope)] = (block, {"params": values})
+        return self._memory[key]
+
+    def _open_body(self, block: BlockDefinition, frame: _Frame) -> Scope | None:
+        wiring = self.wire_up(frame)
+        problems = [problem for edge in block.outputs.values() if (problem := wiring.problem_of(edge)) is not None]
+        is_wrong = self._say(problems)
+        used = None if is_wrong else [edge.name for edge in block.outputs.values()]
+        scope = self.build(frame, wiring, {} if is_wrong else block.outputs, used, "the block's outputs")
+        if scope is not None and not is_wrong and len(scope.outputs) < len(block.outputs):
+            lost = next(edge for name, edge in block.outputs.items() if name not in scope.outputs)
+            self._say([bad_reference(lost.span, f"`{lost.text}`, which is an input left open,")])
+            return None
+        return None if is_wrong else scope
+
+    def _check_reuses(self, nodes: Iterable[ModelNode]) -> None:
+        """A block that is called again gets the same inputs as the first time; they decide what it is made of."""
+        by_name = {node.name: node for node in nodes}
+        for node in nodes:
+            target = by_name.get(node.target) if isinstance(node, ReuseNode) else None
+            if isinstance(target, BlockNode) and set(target.inputs) != set(node.inputs):
+                message = f"`{node.name}` wires {_listed(node.inputs)}, but `{target.name}` {_listed(target.inputs)}"
+                self._say([bad_reuse(node.span, message, "a block is called again with the same inputs wired")])
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names) or "nothing"
+
+
+def _mentions_index(node: Node) -> bool:
+    if isinstance(node, Scalar):
+        return isinstance(node.value, str) and "index" in node.value
+    if isinstance(node, Sequence):
+        return any(_mentions_index(item) for item in node.items)
+    return any(_mentions_index(entry.value) for entry in node)
+
+
+def _field_spans(fields: Mapping, prefix: str = "") -> Iterable[tuple[str, Span]]:
+    """The place of every value, nested ones by dotted names."""
+    for entry in fields:
+        yield f"{prefix}{entry.name}", entry.value.span
+        if isinstance(entry.value, Mapping):
+            yield from _field_spans(entry.value, f"{prefix}{entry.name}.")

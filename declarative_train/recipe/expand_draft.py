@@ -1,0 +1,244 @@
+"""An entry of a graph -> a draft: its type, its ports, what it asks for; references not yet followed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping as MappingABC
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from declarative_train.components.component import Layer, Port
+from declarative_train.components.expressions.error import ExpressionError
+from declarative_train.components.expressions.grammar import Expression, parse
+from declarative_train.diagnostics.diagnostic import Diagnostic
+from declarative_train.diagnostics.suggest import nearest
+from declarative_train.recipe.blocks import BlockDefinition, Library
+from declarative_train.recipe.checks.bad_node import bad_node
+from declarative_train.recipe.checks.bad_repeat import bad_repeat
+from declarative_train.recipe.checks.bad_reuse import bad_reuse
+from declarative_train.recipe.checks.bad_when import bad_when
+from declarative_train.recipe.checks.batch_dimension import batch_dimension
+from declarative_train.recipe.checks.expression_form import expression_form
+from declarative_train.recipe.checks.expression_syntax import expression_syntax
+from declarative_train.recipe.checks.function_arguments import function_arguments
+from declarative_train.recipe.checks.missing_key import missing_key
+from declarative_train.recipe.checks.model_too_large import model_too_large
+from declarative_train.recipe.checks.unknown_function import unknown_function
+from declarative_train.recipe.checks.unknown_key import unknown_key
+from declarative_train.recipe.checks.unknown_type import unknown_type
+from declarative_train.recipe.checks.wrong_type import wrong_type
+from declarative_train.recipe.validate import found_words
+from declarative_train.recipe.wiring_names import RESERVED, REUSE, Edge, check_name, read_reference
+from declarative_train.recipe.wiring_ports import Wanted, only_inputs, read_wanted
+from declarative_train.source.node import Entry, Mapping, Node, Scalar, to_value
+from declarative_train.terms.span import Span
+
+MOST_NODES = 50_000
+
+_RULES = {
+    "syntax": expression_syntax,
+    "form": expression_form,
+    "function": unknown_function,
+    "arguments": function_arguments,
+    "batch": batch_dimension,
+}
+
+
+class Renderer(Protocol):
+    """What expansion needs of `source.template.Templates`."""
+
+    def render(self, node: Node, names: MappingABC[str, object]) -> tuple[Node, list[Diagnostic]]: ...
+
+
+@dataclass(slots=True)
+class Draft:
+    """A node on its way. `broken`: what is wrong with it is reported, and nothing more is said of it.
+
+    `fields` are the node's own keys, not yet rendered: each copy renders them with its `index`. `is_off`: `when` is
+    false, so the node stands for its first input.
+    """
+
+    name: str
+    entry: Entry
+    kind: Literal["layer", "block", "expression", "reuse", "broken"]
+    type_name: str = ""
+    ports: tuple[Port, ...] = ()
+    outputs: tuple[str, ...] = ("output",)
+    wanted: Wanted = field(default_factory=Wanted)
+    num_copies: int | None = None
+    is_off: bool = False
+    fields: Mapping | None = None
+    type_span: Span | None = None
+    layer: type[Layer] | None = None
+    block: BlockDefinition | None = None
+    expression: Expression | None = None
+    scalar: Scalar | None = None
+    target: Edge | None = None  # of a reuse
+
+    @property
+    def edges_of_expression(self) -> dict[str, Edge | None]:
+        """Each name of an expression as an edge at its place in the text."""
+        assert self.expression is not None
+        assert self.scalar is not None
+        return {
+            name.text: read_reference(name.text, self.scalar.place(name.offset, len(name.text)))
+            for name in self.expression.names
+        }
+
+
+def read_entry(
+    entry: Entry,
+    library: Library,
+    renderer: Renderer,
+    names: MappingABC[str, object],
+    inside: BlockDefinition | None,
+) -> tuple[Draft, list[Diagnostic]]:
+    """The draft of a node. `names` are those that its templates see, `index` aside."""
+    broken = Draft(entry.name, entry, "broken")
+    problem = check_name(entry.key, "a node")
+    if problem is not None:
+        return broken, [problem]
+    if isinstance(entry.value, Mapping):
+        return _component(entry, entry.value, library, renderer, names, inside)
+    if isinstance(entry.value, Scalar) and isinstance(entry.value.value, str):
+        return _expression(entry, entry.value, renderer, names)
+    way_out = None if isinstance(entry.value, Scalar) else "an expression that begins with `[` needs quotes"
+    return broken, [bad_node(entry.value.span, entry.name, found_words(entry.value), way_out)]
+
+
+def _expression(
+    entry: Entry, typed: Scalar, renderer: Renderer, names: MappingABC[str, object]
+) -> tuple[Draft, list[Diagnostic]]:
+    broken = Draft(entry.name, entry, "broken")
+    scalar, found = renderer.render(typed, names)
+    if found:
+        return broken, found
+    if not isinstance(scalar, Scalar) or not isinstance(scalar.value, str):
+        return broken, [bad_node(scalar.span, entry.name, found_words(scalar), "templates give parts of an expression")]
+    try:
+        expression = parse(scalar.value)
+    except ExpressionError as problem:
+        span = scalar.place(problem.offset, problem.length)
+        return broken, [_RULES[problem.rule](span, problem)]
+    return Draft(entry.name, entry, "expression", expression=expression, scalar=scalar), []
+
+
+def _component(
+    entry: Entry,
+    node: Mapping,
+    library: Library,
+    renderer: Renderer,
+    names: MappingABC[str, object],
+    inside: BlockDefinition | None,
+) -> tuple[Draft, list[Diagnostic]]:
+    draft = Draft(entry.name, entry, "broken", fields=_fields(node))
+    diagnostics: list[Diagnostic] = []
+    inputs, found = renderer.render(only_inputs(node), names)
+    assert isinstance(inputs, Mapping)
+    if found:
+        draft.wanted = Wanted((None,))
+    else:
+        draft.wanted, found = read_wanted(inputs)
+    diagnostics += found
+    diagnostics += _read_type(draft, node, library, renderer, names, inside)
+    diagnostics += _read_repeat(draft, node.entry("repeat"), renderer, names)
+    diagnostics += _read_when(draft, node.entry("when"), renderer, names)
+    return draft, diagnostics
+
+
+def _fields(node: Mapping) -> Mapping:
+    return Mapping(tuple(entry for entry in node if entry.name not in RESERVED), node.span)
+
+
+def _read_type(
+    draft: Draft,
+    node: Mapping,
+    library: Library,
+    renderer: Renderer,
+    names: MappingABC[str, object],
+    inside: BlockDefinition | None,
+) -> list[Diagnostic]:
+    written = node.get("type")
+    if written is None:
+        return [missing_key(draft.entry.key.span, "type", f"the node `{draft.name}`", "linear")]
+    kind, found = renderer.render(written, names)
+    if found:
+        return found
+    if not isinstance(kind, Scalar) or not isinstance(kind.value, str):
+        return [wrong_type(kind.span, "type", found_words(kind), "the name of a layer or a block")]
+    draft.type_name, draft.type_span = kind.value, kind.span
+    if kind.value == REUSE:
+        return _read_reuse(draft, renderer, names)
+    named = library.find(kind.value, inside)
+    if named is None and library.is_broken(kind.value):
+        return []
+    if named is None:
+        types = library.types()
+        way_out = None if nearest(kind.value, types) else f"`dtrain list` shows all {len(types)}"
+        return [unknown_type(kind.span, kind.value, "layer or block", types, way_out)]
+    if isinstance(named, BlockDefinition):
+        draft.kind, draft.block = "block", named
+        draft.ports, draft.outputs = named.ports, tuple(named.outputs)
+    else:
+        draft.kind, draft.layer = "layer", named
+        draft.ports, draft.outputs = named.ports, named.outputs
+    return []
+
+
+def _read_reuse(draft: Draft, renderer: Renderer, names: MappingABC[str, object]) -> list[Diagnostic]:
+    assert draft.fields is not None
+    diagnostics = [
+        unknown_key(entry.key.span, entry.name, "`reuse`", ["node", *RESERVED])
+        for entry in draft.fields
+        if entry.name != "node"
+    ]
+    written = draft.fields.get("node")
+    if written is None:
+        return [*diagnostics, missing_key(draft.type_span or draft.entry.key.span, "node", "`reuse`", "NAME")]
+    node, found = renderer.render(written, names)
+    text = node.value if isinstance(node, Scalar) and isinstance(node.value, str) else None
+    target = None if text is None else read_reference(text, node.span)
+    if target is None or found:
+        return [*diagnostics, *(found or [wrong_type(node.span, "node", found_words(node), "the name of a node")])]
+    if target.output is not None:
+        way_out = f"a node is called again whole: `node: {target.name}`"
+        return [*diagnostics, bad_reuse(target.span, f"`{target.text}` is an output, not a node", way_out)]
+    if not diagnostics:
+        draft.kind, draft.target = "reuse", target
+    return diagnostics
+
+
+def _read_repeat(
+    draft: Draft, entry: Entry | None, renderer: Renderer, names: MappingABC[str, object]
+) -> list[Diagnostic]:
+    if entry is None:
+        return []
+    node, found = renderer.render(entry.value, names)
+    if found:
+        draft.kind = "broken"
+        return found
+    value = node.value if isinstance(node, Scalar) else None
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        draft.kind = "broken"
+        return [bad_repeat(node.span, found_words(node), "`when: false` switches a node off" if value == 0 else None)]
+    if value > MOST_NODES:
+        draft.kind = "broken"
+        return [model_too_large(node.span, f"more than {MOST_NODES:,} nodes")]
+    draft.num_copies = value
+    return []
+
+
+def _read_when(
+    draft: Draft, entry: Entry | None, renderer: Renderer, names: MappingABC[str, object]
+) -> list[Diagnostic]:
+    if entry is None:
+        return []
+    node, found = renderer.render(entry.value, names)
+    if found:
+        draft.kind = "broken"
+        return found
+    value = node.value if isinstance(node, Scalar) else None
+    if not isinstance(value, bool):
+        draft.kind = "broken"
+        return [bad_when(node.span, found_words(node), to_value(node))]
+    draft.is_off = not value
+    return []

@@ -1,0 +1,44 @@
+"""An opened model whose nodes know their names -> the same with paths from the root, rules of blocks, and units."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from declarative_train.recipe.blocks import BlockDefinition
+from declarative_train.recipe.model_tree import BlockNode, BlockRules, LayerNode, ModelNode, Scope
+
+Opened = Mapping[int, tuple[BlockDefinition, Mapping[str, object]]]  # id of a scope -> its block, its template names
+
+
+def placed(scope: Scope, opened: Opened, prefix: str = "") -> tuple[Scope, tuple[BlockRules, ...]]:
+    """The scope with paths that begin with `prefix`, and the `parameters` of its blocks, inner blocks first."""
+    nodes: list[ModelNode] = []
+    rules: list[BlockRules] = []
+    for node in scope.nodes:
+        path = f"{prefix}{node.name}"
+        if isinstance(node, BlockNode):
+            block, names = opened[id(node.scope)]
+            inner, found = placed(node.scope, opened, f"{path}.")
+            rules += found
+            if block.parameters is not None:
+                rules.append(BlockRules(path, block.parameters, names, may_miss=block.file is not None))
+            nodes.append(replace(node, path=path, scope=inner))
+        else:
+            nodes.append(replace(node, path=path))
+    return replace(scope, nodes=tuple(nodes)), tuple(rules)
+
+
+def units_of(scope: Scope) -> tuple[str, ...]:
+    """Copies of the outermost repeats, blocks opened down to them; without a repeat the top-level layers and blocks."""
+    copies = tuple(_copies(scope))
+    return copies or tuple(node.path for node in scope.nodes if isinstance(node, LayerNode | BlockNode))
+
+
+def _copies(scope: Scope) -> Iterator[str]:
+    for node in scope.nodes:
+        if "." in node.name:
+            if isinstance(node, LayerNode | BlockNode):
+                yield node.path
+        elif isinstance(node, BlockNode):
+            yield from _copies(node.scope)

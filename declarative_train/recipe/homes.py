@@ -1,0 +1,62 @@
+"""Where a key belongs that was typed in the wrong section, or under the name that another framework gives it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from difflib import SequenceMatcher
+from typing import Any
+
+from declarative_train.recipe.other_words import KEYS as OTHER_WORDS
+from declarative_train.recipe.reading import KINDS, children_of, table
+from declarative_train.recipe.sections.parallelism import MODES
+from declarative_train.recipe.sections.section import Section
+from declarative_train.recipe.sections.top import Top
+
+SLIP = 0.7  # how much alike a name and the key that was meant are: `mode` for `nodes` is another word
+
+
+def home_of(name: str, near: str | None = None) -> str | None:
+    """A help line, or None when no section has such a key, or when it is only a slip of `near`, a key of its section.
+    Slow (it reads every optimizer): for mistakes only."""
+    if near is not None and name not in OTHER_WORDS and SequenceMatcher(None, name, near).ratio() > SLIP:
+        return None
+    word = OTHER_WORDS.get(name, name)
+    places = sorted(dict.fromkeys(path for path, key in _keys() if key == word), key=lambda path: path.count("."))
+    if not places:
+        return None
+    shown = " or ".join(f"`{place}`" if place else "the top level" for place in places[:3])
+    if name in OTHER_WORDS and near == word:
+        return f"here it is called `{word}`"
+    if word == name:
+        return f"`{name}` belongs in {shown}"
+    return f"here it is called `{word}`, in {shown}"
+
+
+def _keys() -> Iterator[tuple[str, str]]:
+    """Section and key, for every key of the language but those of nodes."""
+    yield from _of(Top, "")
+    yield "objective", "loss"
+    for mode in MODES.values():
+        yield from _of(mode, "parallelism")
+
+
+def _of(model: type[Section], path: str) -> Iterator[tuple[str, str]]:
+    children = children_of(model)
+    for name in model.model_fields:
+        if name != model.inline:
+            yield path, name
+        child: Any = children.get(name)
+        inner = path if name == model.inline else f"{path}.{name}" if path else name
+        if child is None or child.holder is not None:
+            continue
+        if child.model in KINDS:
+            known = table(child.model)
+            yield from ((inner, key) for kind in known for key in known[kind].model_fields)
+        else:
+            yield from _of(child.model, inner)
+
+
+def home_in_mode(mode: str, name: str, near: str | None) -> str | None:
+    """For a key below `parallelism`: the modes that have it, else as everywhere."""
+    others = [other for other, model in MODES.items() if name in model.model_fields and other != mode]
+    return f"it is a key of mode {' and '.join(others)}" if others else home_of(name, near)

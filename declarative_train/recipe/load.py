@@ -1,0 +1,50 @@
+"""The path of a recipe -> the recipe, and all that is wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from declarative_train.diagnostics.diagnostic import Diagnostic
+from declarative_train.recipe.merge_rules import MERGE_RULES
+from declarative_train.recipe.parse import parse
+from declarative_train.recipe.recipe import Recipe
+from declarative_train.source import load as read_document
+from declarative_train.source.document import Document
+from declarative_train.terms.span import Span
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """`recipe` is None when there is an error, and for a fragment; `document` when the text cannot be read."""
+
+    recipe: Recipe | None
+    document: Document | None
+    diagnostics: list[Diagnostic]
+
+
+def load(
+    path: str,
+    *,
+    text: str | None = None,
+    with_: Sequence[str] = (),
+    set_: Sequence[str] = (),
+    plugins: bool = False,
+) -> Loaded:
+    """Read, merge, render, check. `text`: the content instead of the file's (standard input, an editor's buffer).
+    `plugins`: import the recipe's plugins, which executes them."""
+    document, diagnostics = read_document(path, text=text, with_=with_, set_=set_, rules=MERGE_RULES)
+    if document is None:
+        return Loaded(None, None, diagnostics)
+    recipe, document, found = parse(document, plugins=plugins)
+    # what could not be read was replaced by a guess: what else is wrong with the guess is not the user's mistake
+    guessed = [item.span for item in diagnostics if item.is_error and item.code.startswith("Y")]
+    diagnostics = diagnostics + [item for item in found if not any(_begins_in(span, item.span) for span in guessed)]
+    if any(diagnostic.is_error for diagnostic in diagnostics):
+        recipe = None
+    return Loaded(recipe, document, diagnostics)
+
+
+def _begins_in(outer: Span, inner: Span) -> bool:
+    begin = (inner.line, inner.column)
+    return inner.path == outer.path and (outer.line, outer.column) <= begin < (outer.end_line, outer.end_column)

@@ -1,0 +1,108 @@
+"""Short forms written out before recipes are merged, and keys that displace each other."""
+
+from __future__ import annotations
+
+from declarative_train.source.merge import ANY, MergeRules
+from declarative_train.source.node import Entry, Mapping, Node, Path, Scalar, Sequence
+from declarative_train.terms.span import Span
+
+
+def normalise(path: Path, node: Node) -> Node:
+    """The long form of what stands at `path`; what is not a short form stays as it is, right or wrong."""
+    if path == ("parallelism",) and _is_value(node):
+        return _mapping(node.span, mode=node)
+    if path == ("objective",) and isinstance(node, Mapping):
+        return _with_losses(node)
+    if path == ("objective", "metrics") and isinstance(node, Sequence):
+        return _named(node)
+    if path == ("model", "weights") and _is_value(node):
+        return Mapping((_entry("", _mapping(node.span, path=node), node.span),), node.span)
+    if path[:2] == ("data", "split") and len(path) == 3 and _is_value(node):
+        return _mapping(node.span, type=_text("random", node.span), fraction=node)
+    if path[:2] == ("data", "split") and len(path) == 3 and isinstance(node, Mapping):
+        return _with_own_source(node)
+    return node
+
+
+def _with_losses(node: Mapping) -> Mapping:
+    """`loss: {...}` is `losses: {loss: {...}}`; beside `losses` only a null is, which removes the base's."""
+    short, long = node.entry("loss"), node.get("losses")
+    if short is None or (long is not None and (_says(short.value) or not isinstance(long, Mapping))):
+        return node
+    named = (short, *(long.entries if isinstance(long, Mapping) else ()))
+    losses = _entry("losses", Mapping(named, short.value.span), short.key.span)
+    kept = (losses if entry is short else entry for entry in node.entries if entry.name != "losses")
+    return Mapping(tuple(kept), node.span)
+
+
+def _with_own_source(node: Mapping) -> Mapping:
+    """A set with a `source` is of the type that is called so: it replaces one that is cut from the rows, and is
+    replaced by one."""
+    source = node.entry("source")
+    if source is None or not _says(source.value) or node.entry("type") is not None:
+        return node
+    return Mapping((_entry("type", _text("source", source.key.span), source.key.span), *node.entries), node.span)
+
+
+def _named(node: Sequence) -> Node:
+    """`[accuracy]` is `{accuracy: {}}`: the name is the type where none is given."""
+    entries = []
+    for item in node.items:
+        if not isinstance(item, Scalar) or not isinstance(item.value, str):
+            return node
+        entries.append(Entry(item, Mapping((), item.span)))
+    return Mapping(tuple(entries), node.span)
+
+
+def _says(node: Node) -> bool:
+    """Anything but null, which removes."""
+    return not isinstance(node, Scalar) or node.value is not None
+
+
+def _is_value(node: Node) -> bool:
+    return isinstance(node, Scalar) and _says(node)
+
+
+def _mapping(span: Span, **values: Node) -> Mapping:
+    return Mapping(tuple(_entry(key, value, span) for key, value in values.items()), span)
+
+
+def _entry(key: str, value: Node, span: Span) -> Entry:
+    return Entry(_text(key, span), value)
+
+
+def _text(text: str, span: Span) -> Scalar:
+    return Scalar(text, text, span)
+
+
+def _default_type(path: Path) -> str | None:
+    """What a mapping without `type` is."""
+    if len(path) != 3:
+        return None
+    if path[:2] == ("data", "fields"):
+        return "tensor"
+    return str(path[2]) if path[:2] == ("objective", "metrics") else None
+
+
+def _pair(*holder: str, either: str, other: str) -> frozenset[Path]:
+    return frozenset({(*holder, either), (*holder, other)})
+
+
+MERGE_RULES = MergeRules(
+    normalise=normalise,
+    exclusive=(
+        _pair("data", "fields", ANY, either="column", other="columns"),
+        _pair("layout", either="gpus", other="gpus_per_node"),
+        _pair("layout", either="gpus", other="nodes"),
+        _pair("model", "blocks", ANY, either="output", other="outputs"),
+        _pair("model", "blocks", ANY, "graph", ANY, either="input", other="inputs"),
+        _pair("model", "graph", ANY, either="input", other="inputs"),
+        _pair("objective", "metrics", ANY, either="of", other="input"),
+        _pair("objective", "metrics", ANY, either="of", other="mask"),
+        _pair("objective", "metrics", ANY, either="of", other="target"),
+        _pair("training", either="epochs", other="steps"),
+        _pair("training", either="gradient_accumulation_steps", other="microbatch_size"),
+        _pair("training", "lr_schedule", either="every", other="milestones"),
+    ),
+    default_type=_default_type,
+)

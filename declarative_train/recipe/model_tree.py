@@ -1,0 +1,87 @@
+"""The model of a recipe with blocks opened, copies made, templates rendered and wires resolved; shapes not yet known.
+
+Wires are written as in `graph/graph.py`: `name` for an input of the scope, `node:output` for a node's output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from declarative_train.components.component import Layer
+from declarative_train.components.expressions.grammar import Expression
+from declarative_train.source.node import Mapping as MappingNode
+from declarative_train.source.node import Scalar
+from declarative_train.terms.span import Span
+
+Wire = str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeBase:
+    """`name` in its scope (`layers.0`), `path` from the root (`gpt.layers.0`), `span` of the whole entry's value,
+    `key_span` of its name, `input_spans` of each port's reference (the node's span for a default wire)."""
+
+    name: str
+    path: str
+    inputs: Mapping[str, Wire]
+    span: Span
+    key_span: Span
+    input_spans: Mapping[str, Span]
+
+
+@dataclass(frozen=True, slots=True)
+class LayerNode(NodeBase):
+    layer: Layer
+    field_spans: Mapping[str, Span]
+
+
+@dataclass(frozen=True, slots=True)
+class ExpressionNode(NodeBase):
+    """`inputs` maps each name of the expression as typed (`mu`, `lstm.hidden`) to a wire; a name's place in the text
+    is in the expression. `scalar` is what was typed (or rendered)."""
+
+    expression: Expression
+    scalar: Scalar
+
+    def place(self, offset: int, length: int) -> Span:
+        """Where a part of the expression was typed; of a rendered one, all of it."""
+        return self.scalar.place(offset, length)
+
+
+@dataclass(frozen=True, slots=True)
+class BlockNode(NodeBase):
+    block: str
+    scope: Scope
+
+
+@dataclass(frozen=True, slots=True)
+class ReuseNode(NodeBase):
+    target: str  # a node of the same scope
+
+
+ModelNode = LayerNode | ExpressionNode | BlockNode | ReuseNode
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Nodes in an order in which each comes after all it reads. `inputs` are those that are wired: of the main scope
+    the fields that nodes read, of a block all but the optional ones that are open. `units` are the copies of outermost
+    repeats or, where the model has none, the top-level layers and blocks: see LANGUAGE question 36."""
+
+    inputs: tuple[str, ...]
+    nodes: tuple[ModelNode, ...]
+    outputs: Mapping[str, Wire]
+    units: tuple[str, ...] = field(default=())  # paths, main scope only
+
+
+@dataclass(frozen=True, slots=True)
+class BlockRules:
+    """The `parameters` of a block, once for each place where it stands. `prefix` is the path of that node, `entries`
+    the mapping as written, whose templates see `names` (params) and, where a selector passes a repeat, `index`.
+    `may_miss`: of a shipped block, whose params switch parameters off that its selectors name."""
+
+    prefix: str
+    entries: MappingNode
+    names: Mapping[str, object]
+    may_miss: bool = False

@@ -1,0 +1,47 @@
+"""Nodes that read another node than in the base, because a derived recipe added or removed one above them.
+
+LANGUAGE question 3: it is what the merged text says, but hardly what was meant, so it is told with both ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from declarative_train.diagnostics.diagnostic import Diagnostic
+from declarative_train.recipe.checks.moved_default_wire import moved_default_wire
+from declarative_train.source.document import Document
+from declarative_train.source.node import Entry, Mapping, Path
+from declarative_train.terms.span import Span
+
+
+def moved_wires(document: Document) -> Iterator[Diagnostic]:
+    for path, order in document.base_orders.items():
+        graph = document.find(path)
+        if path[:1] != ("model",) or path[-1] != "graph" or not isinstance(graph, Mapping):
+            continue
+        for above, entry in zip(graph.entries, graph.entries[1:], strict=False):
+            if entry.name not in order or not _reads_above(entry):
+                continue
+            before = _above(order, entry.name)
+            if before is not None and before != above.name:
+                at = _place(document, (*path, before))
+                yield moved_default_wire(entry.key.span, entry.name, before, at, above.name, above.key.span)
+
+
+def _reads_above(entry: Entry) -> bool:
+    return isinstance(entry.value, Mapping) and entry.value.get("input") is None and entry.value.get("inputs") is None
+
+
+def _above(order: tuple[str, ...], name: str) -> str | None:
+    position = order.index(name)
+    return order[position - 1] if position else None
+
+
+def _place(document: Document, path: Path) -> Span:
+    """Of a node that is still there, or that a later file removed."""
+    holder = document.find(path[:-1])
+    entry = holder.entry(str(path[-1])) if isinstance(holder, Mapping) else None
+    if entry is not None:
+        return entry.key.span
+    gone = next((dropped for dropped in document.dropped if dropped.path == path), None)
+    return document.root.span if gone is None else gone.span

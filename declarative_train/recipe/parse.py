@@ -1,0 +1,99 @@
+"""Document -> Recipe: templates rendered, every section read, blocks opened, the rules of this room applied.
+
+Goes on past every mistake: a section that is wrong is left out, and what does not need it is still checked.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping as MappingABC
+from dataclasses import replace
+
+from declarative_train.diagnostics.diagnostic import Diagnostic
+from declarative_train.recipe.check import check
+from declarative_train.recipe.checks.newer_dtrain import newer_dtrain
+from declarative_train.recipe.checks.wrong_value import wrong_value
+from declarative_train.recipe.moved_wires import moved_wires
+from declarative_train.recipe.recipe import Recipe
+from declarative_train.recipe.requires import is_met
+from declarative_train.recipe.sectioning import Sectioning
+from declarative_train.source.document import Document
+from declarative_train.source.node import Entry, Mapping, Node, Scalar
+from declarative_train.source.template import Templates, render_vars
+from declarative_train.terms.span import Span
+
+OPENED_LATER = ("graph", "blocks", "parameters")  # of model: `params` and `index` are only known there
+NOT_OF_PARTS = frozenset({"O006", "P004", "R004", "S002"})  # what is missing may stand in another file
+
+
+def parse(document: Document, *, plugins: bool = False) -> tuple[Recipe | None, Document, list[Diagnostic]]:
+    """The recipe, or None for a fragment and where there is an error; the document with every file that was read."""
+    variables, diagnostics = render_vars(document.root, os.environ)
+    names: dict[str, object] = {"vars": variables, "env": os.environ}
+    templates = Templates()
+    tree, found = _rendered(document.root, templates, names)
+    diagnostics = diagnostics + found
+    failed = [diagnostic.span for diagnostic in diagnostics]  # a template that failed has no value to judge
+
+    sectioning = Sectioning(document, tree, templates, names, plugins)
+    sectioning.read()
+    found = sectioning.diagnostics + check(sectioning.draft(), document.root) + [*moved_wires(document)]
+    if sectioning.is_part:
+        found = [diagnostic for diagnostic in found if diagnostic.code not in NOT_OF_PARTS]
+    failed += templates.failed  # in the model too, and those that failed only because a var did
+    diagnostics += [d for d in found if d.code.startswith("T") or not any(_holds(d.span, each) for each in failed)]
+    diagnostics = list(dict.fromkeys(diagnostics))  # a block that stands in many places has its mistakes once
+    diagnostics = _with_requires(tree, diagnostics)
+    if sectioning.is_part or any(diagnostic.is_error for diagnostic in diagnostics):
+        return None, sectioning.whole_document(), diagnostics
+    recipe = sectioning.recipe()
+    return recipe, recipe.document, diagnostics
+
+
+def _rendered(root: Mapping, templates: Templates, names: MappingABC[str, object]) -> tuple[Mapping, list[Diagnostic]]:
+    """Everything but `vars`, which has its own order, and what is opened later."""
+    diagnostics: list[Diagnostic] = []
+
+    def render(node: Node) -> Node:
+        rendered, found = templates.render(node, names)
+        diagnostics.extend(found)
+        return rendered
+
+    entries = []
+    for entry in root:
+        if entry.name == "vars":
+            entries.append(entry)
+        elif entry.name == "model" and isinstance(entry.value, Mapping):
+            inner = tuple(
+                part if part.name in OPENED_LATER else Entry(part.key, render(part.value)) for part in entry.value
+            )
+            entries.append(Entry(entry.key, Mapping(inner, entry.value.span)))
+        else:
+            entries.append(Entry(entry.key, render(entry.value)))
+    return Mapping(tuple(entries), root.span), diagnostics
+
+
+def _holds(outer: Span, inner: Span) -> bool:
+    return (
+        outer.path == inner.path
+        and (outer.line, outer.column) <= (inner.line, inner.column)
+        and (inner.end_line, inner.end_column) <= (outer.end_line, outer.end_column)
+    )
+
+
+def _with_requires(tree: Mapping, diagnostics: list[Diagnostic]) -> list[Diagnostic]:
+    """Under a dtrain that is too old, what is unknown here may well exist: say so."""
+    requires = tree.get("requires")
+    if not isinstance(requires, Scalar) or not isinstance(requires.value, str):
+        return diagnostics
+    from importlib.metadata import version  # which few recipes need
+
+    installed = version("declarative_train")
+    try:
+        if is_met(requires.value, installed):
+            return diagnostics
+    except ValueError as problem:
+        return [*diagnostics, wrong_value(requires.span, str(problem))]
+    reason = f"this is dtrain {installed}, and the recipe requires {requires.value}, which may know it"
+    softened = [replace(d, help=reason) if d.code in ("S001", "S005") else d for d in diagnostics]
+    return [newer_dtrain(requires.span, requires.value, installed), *softened]

@@ -1,0 +1,49 @@
+"""Input paths of a recipe: relative to the file that wrote them, or for `--set` to the working directory."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from declarative_train.source.document import Document
+from declarative_train.source.node import Entry, Mapping, Node, Scalar, Sequence
+from declarative_train.terms.span import Span
+
+
+@dataclass(frozen=True, slots=True)
+class Paths:
+    files: frozenset[str]
+
+    @classmethod
+    def of(cls, document: Document) -> Paths:
+        return cls(frozenset(file.path for file in document.files))
+
+    def resolve(self, path: str, span: Span) -> str:
+        """Absolute; a URL stays as it is. Globs and chained URLs (`zip://*.csv::data.zip`) pass through."""
+        if "::" in path or "://" in path:
+            return path
+        path = os.path.expanduser(path)
+        folder = os.path.dirname(span.path) if span.path in self.files else ""
+        return os.path.abspath(os.path.join(folder, path))
+
+    def in_sources(self, node: Node) -> Node:
+        """The data section with the `path` of each source made absolute."""
+        if not isinstance(node, Mapping):
+            return node
+        return Mapping(tuple(Entry(entry.key, self._below(entry)) for entry in node.entries), node.span)
+
+    def _below(self, entry: Entry) -> Node:
+        if entry.name == "source" and isinstance(entry.value, Mapping):
+            source = entry.value
+            return Mapping(
+                tuple(Entry(e.key, self._absolute(e.value)) if e.name == "path" else e for e in source.entries),
+                source.span,
+            )
+        return self.in_sources(entry.value) if isinstance(entry.value, Mapping) else entry.value
+
+    def _absolute(self, node: Node) -> Node:
+        if isinstance(node, Sequence):
+            return Sequence(tuple(self._absolute(item) for item in node.items), node.span)
+        if isinstance(node, Scalar) and isinstance(node.value, str) and node.value:
+            return Scalar(self.resolve(node.value, node.span), node.text, node.span, node.quoted)
+        return node

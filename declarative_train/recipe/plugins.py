@@ -1,0 +1,98 @@
+"""`plugins` of a recipe -> the layers that its files bring, and what is wrong with the files.
+
+They are read, not imported, unless asked to: then their code runs, and shapes behind their layers can be known.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from hashlib import sha256
+
+from declarative_train.components.component import Layer
+from declarative_train.components.layers import LAYERS
+from declarative_train.components.plugin_layer import import_plugin
+from declarative_train.components.plugins import PluginProblem, read_plugin
+from declarative_train.diagnostics.diagnostic import Diagnostic
+from declarative_train.recipe.blocks import shipped_names
+from declarative_train.recipe.checks.missing_plugin import missing_plugin
+from declarative_train.recipe.checks.plugin_fails import plugin_fails
+from declarative_train.recipe.checks.plugin_signature import plugin_signature
+from declarative_train.recipe.checks.plugin_without_layers import plugin_without_layers
+from declarative_train.recipe.checks.reserved_name import reserved_name
+from declarative_train.recipe.checks.shadowed_type import shadowed_type
+from declarative_train.recipe.checks.unreadable_plugin import unreadable_plugin
+from declarative_train.recipe.wiring_names import REUSE
+from declarative_train.source.document import SourceFile
+from declarative_train.terms.span import Span
+
+
+@dataclass(slots=True)
+class Plugins:
+    """`layers` are those of dtrain and of the plugins; `files` the plugins' texts, which messages quote."""
+
+    layers: dict[str, type[Layer]] = field(default_factory=dict)
+    files: list[SourceFile] = field(default_factory=list)
+    diagnostics: list[Diagnostic] = field(default_factory=list)
+
+
+def read_plugins(paths: Iterable[tuple[str, Span]], *, may_import: bool) -> Plugins:
+    """`paths`: each file, absolute, and where the recipe names it."""
+    plugins = Plugins()
+    for path, span in paths:
+        _read(path, span, may_import, plugins)
+    return plugins
+
+
+def _read(path: str, span: Span, may_import: bool, plugins: Plugins) -> None:
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+    except (OSError, UnicodeDecodeError) as problem:
+        folder = os.path.dirname(path)
+        beside = [name for name in os.listdir(folder) if name.endswith(".py")] if os.path.isdir(folder) else []
+        plugins.diagnostics.append(missing_plugin(span, os.path.relpath(path), _reason(problem), beside))
+        return
+    shown = os.path.relpath(path)
+    plugins.files.append(SourceFile(shown, text, sha256(text.encode()).hexdigest(), "plugin"))
+    layers, problems = read_plugin(path, text, may_import=may_import)
+    plugins.diagnostics += [_diagnostic(problem, shown, span) for problem in problems]
+    if not layers and not problems:
+        plugins.diagnostics.append(plugin_without_layers(span, shown))
+    for name, found in layers.items():
+        taken = _taken(name, plugins)
+        if taken is not None:
+            at = Span(shown, found.line, found.column, found.line, found.end_column)
+            plugins.diagnostics.append(shadowed_type(at, name, "plugin's layer", taken))
+        else:
+            plugins.layers[name] = found.layer
+    if may_import and layers and not problems:
+        try:
+            import_plugin(path)
+        except Exception as problem:  # whatever the user's code does wrong is the user's to see
+            plugins.diagnostics.append(plugin_fails(span, shown, f"{type(problem).__name__}: {_reason(problem)}"))
+
+
+def _taken(name: str, plugins: Plugins) -> str | None:
+    if name in LAYERS:
+        return "a layer"
+    if name in shipped_names():
+        return "a shipped block"
+    if name == REUSE:
+        return "a word of the language"
+    return "another plugin's layer" if name in plugins.layers else None
+
+
+def _diagnostic(problem: PluginProblem, path: str, named: Span) -> Diagnostic:
+    span = Span(path, problem.line, problem.column, problem.line, problem.end_column)
+    if problem.kind == "syntax":
+        return unreadable_plugin(span, problem.message, named)
+    if problem.kind == "reserved":
+        return reserved_name(span, problem.name, problem.message)
+    return plugin_signature(span, problem.message, named, problem.help)
+
+
+def _reason(problem: BaseException) -> str:
+    text = getattr(problem, "strerror", None) or str(problem) or type(problem).__name__
+    return str(text).splitlines()[0]

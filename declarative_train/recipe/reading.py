@@ -1,0 +1,243 @@
+"""Node of a section -> its frozen model: components through the table of their kind, the rest through pydantic.
+
+A section's fields say what stands where: a field annotated with a kind of component (`Optimizer`) is read by its
+`type`, one annotated with a section (or a mapping or list of them) by that section, and what is left is pydantic's.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Mapping as MappingABC
+from dataclasses import dataclass, field
+from functools import cache, partial
+from importlib import import_module
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
+
+from pydantic import BaseModel
+
+from declarative_train.components.component import (
+    Component,
+    Dataset,
+    Field,
+    Init,
+    Layer,
+    Loss,
+    LrSchedule,
+    Metric,
+    Optimizer,
+    Split,
+)
+from declarative_train.diagnostics.diagnostic import Diagnostic
+from declarative_train.diagnostics.suggest import nearest
+from declarative_train.recipe.checks.missing_key import missing_key
+from declarative_train.recipe.checks.unknown_type import unknown_type
+from declarative_train.recipe.checks.wrong_type import wrong_type
+from declarative_train.recipe.sections.section import Section
+from declarative_train.recipe.validate import found_words, validate
+from declarative_train.source.node import Entry, Mapping, Node, Scalar, Sequence
+from declarative_train.terms.span import Span
+
+S = TypeVar("S", bound=Section)
+C = TypeVar("C", bound=Component)
+Elsewhere = Callable[[str, str | None], str | None]
+
+KINDS: dict[type[Component], tuple[str, str]] = {  # the interface -> (its word, where its table is)
+    Dataset: ("source", "datasets.DATASETS"),
+    Field: ("field", "fields.FIELDS"),
+    Init: ("init", "inits.INITS"),
+    Layer: ("layer", "layers.LAYERS"),
+    Loss: ("loss", "losses.LOSSES"),
+    LrSchedule: ("lr schedule", "lr_schedules.LR_SCHEDULES"),
+    Metric: ("metric", "metrics.METRICS"),
+    Optimizer: ("optimizer", "optimizers.OPTIMIZERS"),
+    Split: ("split", "splits.SPLITS"),
+}
+
+
+def table(kind: type[C]) -> MappingABC[str, type[C]]:
+    """The table of a kind; imported when asked for, since the tables import their interface."""
+    module, _, name = KINDS[kind][1].rpartition(".")
+    found: MappingABC[str, type[C]] = getattr(import_module(f"declarative_train.components.{module}"), name)
+    return found
+
+
+def read(
+    model: type[S], node: Node, where: str, at: Span, elsewhere: Elsewhere = lambda name, near: None
+) -> tuple[S | None, list[Diagnostic]]:
+    """The section, or None and all that is wrong. `where` is its dotted path, `at` the place for missing keys."""
+    if not isinstance(node, Mapping):
+        return None, [wrong_type(node.span, where, found_words(node), "a mapping", _as_mapping(model, node))]
+    own, children = node, _Children({}, [])
+    if model.inline is not None:
+        own_keys = [name for name in model.model_fields if name != model.inline]
+        own, rest = _picked(node, own_keys), _picked(node, own_keys, out=True)
+        children.take(model.inline, *read_component(children_of(model)[model.inline].model, rest, where, at, own_keys))
+        if children.diagnostics:
+            children.names += [name for name in own_keys if own.get(name) is None and _is_mistyped(name, rest)]
+    children.read(model, own, where)
+    section, found = validate(
+        model,
+        own,
+        where=f"`{where}`" if where else "the recipe",
+        at=at,
+        leave=children.names,
+        given=children.given,
+        elsewhere=elsewhere,
+    )
+    found = children.diagnostics + found
+    return (None if found else section), found
+
+
+def read_component(
+    kind: type[C],
+    node: Node,
+    where: str,
+    at: Span,
+    extra_known: Iterable[str] = (),
+    choices: MappingABC[str, type[C]] | None = None,
+) -> tuple[C | None, list[Diagnostic]]:
+    """The component that `type` names, with its fields. `choices`: instead of the table of its kind."""
+    word = KINDS[kind][0]
+    known = table(kind) if choices is None else choices
+    if not isinstance(node, Mapping):
+        return None, [wrong_type(node.span, where, found_words(node), "a mapping with a `type`", _typed(node, known))]
+    name = node.get("type")
+    if name is None:
+        return None, [missing_key(at, "type", f"`{where}`", " | ".join([*sorted(known)[:4], "..."]))]
+    if not isinstance(name, Scalar) or not isinstance(name.value, str):
+        return None, [wrong_type(name.span, "type", found_words(name), f"the name of a kind of {word}")]
+    if name.value not in known:
+        word = f"type of {word}" if word in ("field", "source", "split") else word  # fields have names of their own
+        return None, [unknown_type(name.span, name.value, word, known)]
+    model = known[name.value]
+    children = _Children({}, [])
+    children.read(model, node, where)
+    component, found = validate(
+        model,
+        node,
+        extra_known=extra_known,
+        leave=children.names,
+        given=children.given,
+        elsewhere=partial(_in_another_type, known, model),
+    )
+    found = children.diagnostics + found
+    return (None if found else component), found
+
+
+def _in_another_type(known: MappingABC[str, type[C]], model: type[C], name: str, near: str | None) -> str | None:
+    """A help line: the kinds that do have such a key, else the section that has."""
+    if near is not None:
+        return None
+    others = [word for word, other in known.items() if name in other.model_fields and other is not model]
+    if others:
+        return f"it is a key of {', '.join(f'`{word}`' for word in others[:4])}"
+    from declarative_train.recipe.homes import home_of  # which reads all that can be read with this module
+
+    return home_of(name, near)
+
+
+@dataclass(slots=True)
+class _Children:
+    """What was read of a mapping before pydantic sees it; a name without a value in `given` is wrong."""
+
+    given: dict[str, object]
+    names: list[str]
+    diagnostics: list[Diagnostic] = field(default_factory=list)
+
+    def take(self, name: str, value: object, found: list[Diagnostic]) -> None:
+        self.names.append(name)
+        self.diagnostics += found
+        if not found:
+            self.given[name] = value
+
+    def read(self, model: type[BaseModel], node: Mapping, where: str) -> None:
+        children = children_of(model)
+        for entry in node:
+            child = children.get(entry.name)
+            if child is not None:
+                path = f"{where}.{entry.name}" if where else entry.name
+                self.take(entry.name, *_read_child(child, entry.value, path, entry.key.span))
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """A field that is read here: one section or component, or a mapping or list of them."""
+
+    model: Any
+    holder: type | None  # dict, tuple, or None for one
+
+
+@cache
+def children_of(model: type[BaseModel]) -> dict[str, Child]:
+    found = {}
+    for name, info in model.model_fields.items():
+        child = _child(info.annotation)
+        if child is not None:
+            found[name] = child
+    return found
+
+
+def _child(annotation: Any) -> Child | None:
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        return _child(get_args(annotation)[0])
+    if origin in (Union, types.UnionType):
+        return next((child for each in get_args(annotation) if (child := _child(each)) is not None), None)
+    if origin in (dict, tuple):
+        inner = _child(get_args(annotation)[1 if origin is dict else 0])
+        return None if inner is None else Child(inner.model, origin)
+    if annotation in KINDS or (isinstance(annotation, type) and issubclass(annotation, Section)):
+        return Child(annotation, None)
+    return None
+
+
+def _read_child(child: Child, node: Node, where: str, at: Span) -> tuple[object, list[Diagnostic]]:
+    if child.holder is None:
+        return _read_one(child, node, where, at)
+    if child.holder is dict and not isinstance(node, Mapping):
+        way_out = "give each a name: `{NAME: {...}}`" if isinstance(node, Sequence) else None
+        return None, [wrong_type(node.span, where, found_words(node), "a mapping of names", way_out)]
+    if child.holder is tuple and not isinstance(node, Sequence):
+        return None, [wrong_type(node.span, where, found_words(node), "a list")]
+    values: dict[str | int, object] = {}
+    diagnostics: list[Diagnostic] = []
+    for key, item, span in _items(node):
+        values[key], found = _read_one(child, item, f"{where}.{key}", span)
+        diagnostics += found
+    return (values if child.holder is dict else tuple(values.values())), diagnostics
+
+
+def _items(node: Node) -> Iterator[tuple[str | int, Node, Span]]:
+    if isinstance(node, Mapping):
+        yield from ((entry.name, entry.value, entry.key.span) for entry in node)
+    elif isinstance(node, Sequence):
+        yield from ((position, item, item.span) for position, item in enumerate(node.items))
+
+
+def _read_one(child: Child, node: Node, where: str, at: Span) -> tuple[object, list[Diagnostic]]:
+    if child.model in KINDS:
+        return read_component(child.model, node, where, at)
+    return read(child.model, node, where, at)
+
+
+def _as_mapping(model: type[BaseModel], node: Node) -> str | None:
+    inline = model.inline if issubclass(model, Section) else None
+    return None if inline is None else _typed(node, table(children_of(model)[inline].model))
+
+
+def _typed(node: Node, known: MappingABC[str, object]) -> str | None:
+    """The way out for a bare name of a component."""
+    return f"write `{{type: {node.value}}}`" if isinstance(node, Scalar) and str(node.value) in known else None
+
+
+def _is_mistyped(name: str, rest: Mapping) -> bool:
+    """Whether the missing key stands among the component's under a misspelt name: one mistake, not two."""
+    return any(nearest(entry.name, [name]) for entry in rest)
+
+
+def _picked(node: Mapping, names: Iterable[str], *, out: bool = False) -> Mapping:
+    """The entries whose key is in `names`, or with `out` the others."""
+    wanted = frozenset(names)
+    kept: tuple[Entry, ...] = tuple(entry for entry in node.entries if (entry.name in wanted) is not out)
+    return Mapping(kept, node.span)

@@ -1,0 +1,238 @@
+"""The models and tables of the language -> one JSON schema (draft 2020-12), for editors.
+
+Closed for every section and every known `type`; open where a user's block is named. A `{{ }}` template may stand for
+any value, and null, which removes a value of the base. Nothing is required: what a derived recipe or a fragment leaves
+out stands elsewhere, and `dtrain lint` sees the whole.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from declarative_train.components.component import Component
+from declarative_train.components.field_docs import field_docs
+from declarative_train.components.layers import LAYERS
+from declarative_train.components.metrics import METRICS
+from declarative_train.recipe.blocks import shipped_names
+from declarative_train.recipe.reading import KINDS, Child, children_of, table
+from declarative_train.recipe.schema_graph import REUSE_SCHEMA, documented, graph_definitions, shipped_schema, unwrapped
+from declarative_train.recipe.sections.parallelism import MODES
+from declarative_train.recipe.sections.section import Section
+from declarative_train.recipe.sections.top import Top
+from declarative_train.recipe.validate import models_in
+from declarative_train.recipe.wiring_names import REUSE
+
+Schema = dict[str, Any]
+
+ADDRESS = "https://json-schema.org/draft/2020-12/schema"
+FILE = Path(__file__).parent.parent.parent / "schemas" / "recipe.schema.json"
+TEMPLATE: Schema = {"type": ["string", "null"], "pattern": r"\{\{"}
+OPEN: Schema = {"$ref": "#/$defs/template"}
+
+
+def schema_text() -> str:
+    return json.dumps(schema(), indent=1, ensure_ascii=False) + "\n"
+
+
+def generate(check: bool = False) -> bool:
+    """Write schemas/recipe.schema.json, or with `check` only compare. True when the file is as it should be."""
+    text = schema_text()
+    if FILE.exists() and FILE.read_text(encoding="utf-8") == text:
+        return True
+    if check:
+        return False
+    FILE.parent.mkdir(exist_ok=True)
+    FILE.write_text(text, encoding="utf-8")
+    return True
+
+
+def schema() -> Schema:
+    definitions: Schema = {"template": {"description": "A template, rendered before the recipe is read.", **TEMPLATE}}
+    root = _Definitions(definitions).model(Top)
+    definitions |= graph_definitions()
+    properties = root["properties"]
+    objective = definitions["objective"]["properties"]
+    losses, metrics = objective["losses"], objective["metrics"]
+    loss = losses["anyOf"][0]["additionalProperties"]["anyOf"][0]
+    objective["loss"] = {"description": "The one loss: short for `losses: {loss: ...}`.", **_or_open(loss)}
+    objective["metrics"] = _also(metrics, {"type": "array", "items": {"enum": sorted(METRICS)}})
+    split = definitions["data"]["properties"]["split"]["anyOf"][0]
+    split["additionalProperties"] = _also(split["additionalProperties"], {"type": "number"})
+    model = definitions["model"]["properties"]
+    model["weights"] = _also(model["weights"], {"type": "string"})
+    model["graph"] |= {"$ref": "#/$defs/graph"}
+    model["blocks"] |= {"type": "object", "additionalProperties": {"$ref": "#/$defs/block"}}
+    properties["parallelism"] = {
+        "description": "How the ranks share the work: a mode, or a mapping with its keys.",
+        "default": "single",
+        "anyOf": [{"enum": sorted(MODES)}, {"$ref": "#/$defs/parallelism"}, OPEN],
+    }
+    whole: Schema = unwrapped({"$schema": ADDRESS, **root, "$defs": dict(sorted(definitions.items()))})
+    return whole
+
+
+def _also(value: Schema, *others: Schema) -> Schema:
+    """A value that may be one of `others`, too."""
+    return {**value, "anyOf": [*value["anyOf"][:-1], *others, value["anyOf"][-1]]}
+
+
+class _Definitions:
+    """Grows `$defs` as models are asked for."""
+
+    def __init__(self, definitions: Schema) -> None:
+        self.definitions = definitions
+        self._one_of("parallelism", "mode", dict(MODES))
+        self.nodes()
+
+    def model(self, model: type[BaseModel]) -> Schema:
+        """A mapping with the keys of a model."""
+        written = model.model_json_schema(mode="validation", ref_template="#/$defs/{model}")
+        _document(written.get("$defs", {}), model)
+        docs = field_docs(model)
+        inner = {name: self._value(each) for name, each in written.pop("$defs", {}).items()}
+        children = children_of(model)
+        properties = {}
+        for key, field in model.model_fields.items():
+            if issubclass(model, Section) and key == model.inline:
+                continue
+            name = field.alias or key
+            value = self._child(name, children[key]) if key in children else written["properties"][name]
+            about = docs.get(key) or (inspect.getdoc(children[key].model) if key in children else None)
+            said = documented(about, written["properties"][name].get("default"))
+            properties[name] = {**said, **_or_open(self._value(value))}
+        self.definitions |= {name: each for name, each in inner.items() if _is_used(name, properties)}
+        return {
+            "type": "object",
+            "description": written.get("description", ""),
+            "properties": properties,
+            "additionalProperties": False,
+        }
+
+    def _child(self, name: str, child: Child) -> Schema:
+        if child.model in KINDS:
+            item: Schema = self._kind(child.model)
+        elif child.model.inline is not None:
+            item = self._inline(name, child.model)
+        else:
+            if name not in self.definitions:
+                self.definitions[name] = {}  # its place, should it hold itself
+                self.definitions[name] = self.model(child.model)
+            item = {"$ref": f"#/$defs/{name}"}
+        if child.holder is dict:
+            return {"type": "object", "additionalProperties": _or_open(item)}
+        return {"type": "array", "items": _or_open(item)} if child.holder is tuple else item
+
+    def _kind(self, kind: type[Component]) -> Schema:
+        name = KINDS[kind][0].replace(" ", "_")
+        if name not in self.definitions:
+            self._one_of(name, "type", dict(table(kind)))
+        return {"$ref": f"#/$defs/{name}"}
+
+    def _inline(self, name: str, section: type[Section]) -> Schema:
+        """A section whose other keys are those of a component."""
+        assert section.inline is not None
+        own = self.model(section)
+        name = _TERMS.get(name, name)
+        self._one_of(name, "type", dict(table(children_of(section)[section.inline].model)), own=own)
+        return {"$ref": f"#/$defs/{name}"}
+
+    def _one_of(
+        self,
+        name: str,
+        key: str,
+        models: dict[str, type[BaseModel]],
+        own: Schema | None = None,
+    ) -> None:
+        """`$defs/NAME`: a mapping whose `key` says which of the models it is, each closed. `own`: keys of all."""
+        self.definitions[name] = {}  # its place, should it hold itself
+        branches = {}
+        for kind, model in sorted(models.items()):
+            branch = self.model(model)
+            branch["properties"][key] = {"const": kind, "description": branch["description"]}
+            if own is not None:
+                branch["properties"] |= own["properties"]
+            branches[kind] = branch
+        self._by_key(name, key, branches, {} if own is None else {"description": own["description"]}, OPEN)
+
+    def nodes(self) -> None:
+        """`$defs/node`: layers, shipped blocks and `reuse` closed, a user's block open."""
+        branches = {kind: self.model(model) for kind, model in LAYERS.items()}
+        branches |= {name: shipped_schema(name) for name in shipped_names()} | {REUSE: REUSE_SCHEMA}
+        for kind, branch in branches.items():
+            words = {word: {"$ref": f"#/$defs/node_{word}"} for word in NODE_WORDS}
+            about = {"const": kind, "description": branch["description"]}
+            properties = {"type": about, **_without(branch["properties"], "type"), **words}
+            branches[kind] = {**branch, "properties": properties}
+        self._by_key("node", "type", branches, {"description": "A node of the graph."}, {"type": "string"})
+
+    def _by_key(self, name: str, key: str, branches: Schema, about: Schema, others: Schema) -> None:
+        """`$defs/NAME`: the branch that `key` names; `others`: what else `key` may be, the rest then being open."""
+        tests: list[Schema] = []
+        default = branches.get("tensor")
+        for kind, branch in sorted(branches.items()):
+            self.definitions[f"{name}.{kind}"] = branch
+            test = {"properties": {key: {"const": kind}}, "required": [key]}
+            tests.append({"if": test, "then": {"$ref": f"#/$defs/{name}.{kind}"}})
+        if others is OPEN:  # a part of a base's mapping, or one whose type need not be said
+            known = sorted({word for branch in branches.values() for word in branch["properties"]})
+            then = {"properties": default["properties"] if default else {}, "propertyNames": {"enum": known}}
+            tests.append({"if": {"not": {"required": [key]}}, "then": then})
+        # without a description of its own: hovering shows that of the type which is named
+        choices = {"anyOf": [{"enum": sorted(branches)}, others]}
+        self.definitions[name] = {"type": "object", **about, "properties": {key: choices}, "allOf": tests}
+
+    def _value(self, value: Any) -> Any:
+        """pydantic's schema of a value without its titles, every value inside a list or mapping open to templates."""
+        if isinstance(value, list):
+            return [self._value(each) for each in value]
+        if not isinstance(value, dict):
+            return value
+        kept = {key: self._value(each) for key, each in value.items() if key not in (*_UNWANTED, "properties")}
+        if "items" in kept:
+            kept["items"] = _or_open(kept["items"])
+        if "prefixItems" in kept:
+            kept["prefixItems"] = [_or_open(each) for each in kept["prefixItems"]]
+        if "properties" in value:
+            kept["properties"] = {key: _or_open(self._value(each)) for key, each in value["properties"].items()}
+        return kept
+
+
+def _document(definitions: Schema, model: type[BaseModel]) -> None:
+    """Write the docs of the models that stand inside fields of `model` into pydantic's schemas of them."""
+    for field in model.model_fields.values():
+        for each in models_in(field.annotation):
+            properties = definitions.get(each.__name__, {}).get("properties", {})
+            for name, text in field_docs(each).items():
+                if name in properties:
+                    properties[name] |= {"description": text}
+
+
+_TERMS = {"losses": "loss_term", "metrics": "metric_term"}
+_UNWANTED = ("title", "default", "required")
+NODE_WORDS = ("input", "inputs", "repeat", "when")
+
+
+def _or_open(value: Schema) -> Schema:
+    """A value, a template or null."""
+    if OPEN in value.get("anyOf", ()):
+        return value
+    branches = [each for each in value.get("anyOf", ()) if each != {"type": "null"}]
+    about: Schema = {key: value[key] for key in ("description", "default") if key in value}
+    if not branches:
+        branches = [{key: each for key, each in value.items() if key not in about}]
+    if branches == [{}]:
+        return value
+    return {**about, "anyOf": [*branches, OPEN]}
+
+
+def _without(properties: Schema, name: str) -> Schema:
+    return {key: value for key, value in properties.items() if key != name}
+
+
+def _is_used(name: str, properties: Schema) -> bool:
+    return f'#/$defs/{name}"' in json.dumps(properties)

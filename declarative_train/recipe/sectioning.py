@@ -1,0 +1,277 @@
+"""The rendered tree of a recipe -> its sections, each on its own, so that a mistake in one hides none in another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from collections.abc import Mapping as MappingABC
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import PurePath
+from typing import Any
+
+from declarative_train.components.component import Layer
+from declarative_train.components.layers import LAYERS
+from declarative_train.diagnostics.diagnostic import Diagnostic
+from declarative_train.recipe.checks.missing_key import missing_key
+from declarative_train.recipe.checks.newest_run import newest_run
+from declarative_train.recipe.checks.unknown_type import unknown_type
+from declarative_train.recipe.checks.unknown_weights_node import unknown_weights_node
+from declarative_train.recipe.checks.wrong_type import wrong_type
+from declarative_train.recipe.checks.wrong_value import wrong_value
+from declarative_train.recipe.draft import Draft
+from declarative_train.recipe.expand import Expanded, expand
+from declarative_train.recipe.fragments import check_nodes
+from declarative_train.recipe.homes import home_in_mode, home_of
+from declarative_train.recipe.model_tree import BlockNode, Scope
+from declarative_train.recipe.paths import Paths
+from declarative_train.recipe.reading import read
+from declarative_train.recipe.recipe import Model, Recipe, Spans, Weights
+from declarative_train.recipe.sections.model import ModelSection
+from declarative_train.recipe.sections.objective import ObjectiveSection
+from declarative_train.recipe.sections.parallelism import MODES
+from declarative_train.recipe.sections.section import Section
+from declarative_train.recipe.sections.top import REQUIRED, SECTIONS, Head, Top
+from declarative_train.recipe.selectors import ParameterRule, parse_rules
+from declarative_train.recipe.short_forms import with_default_types
+from declarative_train.recipe.validate import found_words, validate
+from declarative_train.source.document import Document, SourceFile
+from declarative_train.source.node import Entry, Mapping, Node, Scalar, find
+from declarative_train.source.template import Templates
+from declarative_train.terms.span import Span
+
+
+@dataclass(slots=True)
+class Sectioning:
+    """`read` fills what is below it; `draft` and `recipe` hand it on."""
+
+    document: Document
+    tree: Mapping
+    templates: Templates
+    names: MappingABC[str, object]
+    may_import: bool = False
+
+    layers: MappingABC[str, type[Layer]] = field(default_factory=lambda: LAYERS)
+    files: tuple[SourceFile, ...] = ()
+    sections: dict[str, Any] = field(default_factory=dict)
+    head: Head | None = None
+    expanded: Expanded | None = None
+    rules: tuple[ParameterRule, ...] = ()
+    weights: tuple[Weights, ...] = ()
+    diagnostics: list[Diagnostic] = field(default_factory=list)
+
+    @property
+    def is_part(self) -> bool:
+        """A fragment, or a recipe of which a file could not be read: what is missing may stand elsewhere."""
+        said = self.tree.get("fragment")
+        return not self.document.complete or (isinstance(said, Scalar) and said.value is True)
+
+    def read(self) -> None:
+        self._head()
+        self._plugins()
+        tree = with_default_types(self.tree)
+        for name in sorted(SECTIONS, key=lambda name: name == "model"):  # which is read with the others in view
+            entry = tree.entry(name)
+            if entry is None:
+                self._absent(name)
+            elif name == "model":
+                self._model(entry.value, entry.key.span)
+            elif name == "parallelism":
+                self._parallelism(entry.value, entry.key.span)
+            else:
+                node = Paths.of(self.document).in_sources(entry.value) if name == "data" else entry.value
+                kind: type[Section] = Top.model_fields[name].annotation  # type: ignore[assignment]
+                self._take(name, *read(kind, node, name, entry.key.span, home_of))
+
+    def _take(self, name: str, section: object, found: list[Diagnostic]) -> None:
+        self.diagnostics += found
+        if section is not None:
+            self.sections[name] = section
+
+    def _head(self) -> None:
+        """The keys that are no section."""
+        head, found = validate(
+            Head,
+            self.tree,
+            where="the recipe",
+            at=self._start(),
+            leave=SECTIONS,
+            extra_known=SECTIONS,
+            elsewhere=home_of,
+        )
+        self.diagnostics += found
+        self.head = head
+
+    def _absent(self, name: str) -> None:
+        if self.is_part:
+            return
+        if name in REQUIRED:
+            removed = next((gone.by for gone in self.document.dropped if gone.path == (name,)), None)
+            self.diagnostics.append(missing_key(removed or self._start(), name, "the recipe"))
+        else:
+            self.sections[name] = Top.model_fields[name].get_default(call_default_factory=True)
+
+    def _start(self) -> Span:
+        return Spans(self.tree).key(())
+
+    def _parallelism(self, node: Node, at: Span) -> None:
+        mode = node.get("mode") if isinstance(node, Mapping) else None
+        if not isinstance(node, Mapping):
+            self.diagnostics.append(wrong_type(node.span, "parallelism", found_words(node), "a mode or a mapping"))
+        elif not isinstance(mode, Scalar):
+            self.diagnostics.append(missing_key(at, "mode", "`parallelism`", " | ".join(MODES)))
+        elif mode.value not in MODES:
+            self.diagnostics.append(unknown_type(mode.span, mode.text, "mode of parallelism", MODES))
+        else:
+            self._take(
+                "parallelism", *read(MODES[mode.value], node, "parallelism", at, partial(home_in_mode, mode.text))
+            )
+
+    def _model(self, node: Node, at: Span) -> None:
+        if not isinstance(node, Mapping):
+            self.diagnostics.append(wrong_type(node.span, "model", found_words(node), "a mapping"))
+            return
+        others = Mapping(tuple(entry for entry in node.entries if entry.name != "parameters"), node.span)
+        self._take("model", *read(ModelSection, others, "model", at, home_of))
+        if self.is_part:
+            self.diagnostics += check_nodes(node)
+        elif isinstance(graph := node.get("graph"), Mapping):
+            if graph.entries:
+                self._expand(node)
+            else:
+                self.diagnostics.append(wrong_value(graph.span, "`model.graph` has no node", "add a first one"))
+        parameters = node.get("parameters")
+        if parameters is not None:
+            rules, found = parse_rules(parameters, "", self.templates, self.names)
+            self.diagnostics += found
+            self.rules = (*self.rules, *rules)
+        self._weights(node.get("weights"))
+
+    def _expand(self, node: Mapping) -> None:
+        """Open the model; the objective's references are its outputs, so they are followed here, too."""
+        objective = self.sections.get("objective")
+        fields = find(self.tree, ("data", "fields"))
+        self.expanded, found = expand(
+            node,
+            {entry.name: entry.key.span for entry in fields} if isinstance(fields, Mapping) else {},
+            self.names,
+            self.templates,
+            self.layers,
+            objective=None if objective is None else self._references(objective),
+        )
+        self.diagnostics += found
+        if self.expanded is None:
+            return
+        for each in self.expanded.rules:
+            rules, found = parse_rules(each.entries, each.prefix, self.templates, each.names, may_miss=each.may_miss)
+            self.diagnostics += found
+            self.rules = (*self.rules, *rules)
+
+    def _references(self, objective: ObjectiveSection) -> list[tuple[str, Span]]:
+        """Each tensor that the objective reads, and where it is named."""
+        spans = Spans(self.tree)
+        return [
+            (reference, spans(("objective", holder, name, key)))
+            for holder, terms in (("losses", objective.losses), ("metrics", objective.metrics))
+            for name, term in terms.items()
+            for key in ("input", "target", "mask")
+            if (reference := getattr(term, key)) is not None
+        ]
+
+    def _shown(self) -> Mapping:
+        """The tree with the main graph's templates rendered, too, where they can be without `index`."""
+
+        def shown(path: str, node: Node) -> Node:
+            if path in ("model.graph", "model.parameters"):
+                return self.templates.render(node, self.names)[0]
+            if path == "model" and isinstance(node, Mapping):
+                return Mapping(tuple(Entry(e.key, shown(f"model.{e.name}", e.value)) for e in node), node.span)
+            return node
+
+        return Mapping(tuple(Entry(e.key, shown(e.name, e.value)) for e in self.tree), self.tree.span)
+
+    @property
+    def variables(self) -> MappingABC[str, object]:
+        found = self.names["vars"]
+        return found if isinstance(found, MappingABC) else {}
+
+    def _plugins(self) -> None:
+        files = self._plugin_files()
+        if files:
+            from declarative_train.recipe.plugins import read_plugins  # which costs time, for few
+
+            plugins = read_plugins(files, may_import=self.may_import)
+            self.layers = {**LAYERS, **plugins.layers}
+            self.files = tuple(plugins.files)
+            self.diagnostics += plugins.diagnostics
+
+    def _plugin_files(self) -> list[tuple[str, Span]]:
+        paths, spans = Paths.of(self.document), Spans(self.tree)
+        written = () if self.head is None else self.head.plugins
+        places = [spans(("plugins", position)) for position in range(len(written))]
+        return [(paths.resolve(path, place), place) for path, place in zip(written, places, strict=True)]
+
+    def _weights(self, node: Node | None) -> None:
+        section = self.sections.get("model")
+        if not isinstance(node, Mapping) or section is None:
+            return
+        paths = Paths.of(self.document)
+        known = None if self.expanded is None else set(_paths(self.expanded.scope))
+        given = []
+        for entry in node:
+            span = Spans(self.tree)(("model", "weights", entry.name, "path"))
+            values = section.weights[entry.name]
+            if entry.name and known is not None and entry.name not in known:
+                self.diagnostics.append(unknown_weights_node(entry.key.span, entry.name, known))
+            if not PurePath(values.path).suffix:
+                self.diagnostics.append(newest_run(span, values.path))
+            given.append(Weights(entry.name, paths.resolve(values.path, span), values.rename, span))
+        self.weights = tuple(given)
+
+    def whole_document(self) -> Document:
+        """With the plugins and shipped blocks that were read, which messages quote and a plan rests on."""
+        blocks = () if self.expanded is None else self.expanded.files
+        return replace(self.document, files=(*self.document.files, *self.files, *blocks))
+
+    def draft(self) -> Draft:
+        data = self.tree.get("data")
+        split = data.get("split") if isinstance(data, Mapping) else None
+        names = tuple(_keys(split)) if isinstance(split, Mapping) else None
+        if split is None and isinstance(data, Mapping) and not self.is_part:
+            names = ()
+        scope = None if self.expanded is None else self.expanded.scope
+        return Draft(self.tree, self.sections, scope, names, self.rules)
+
+    def recipe(self) -> Recipe:
+        """Only when nothing was wrong."""
+        assert self.expanded is not None
+        assert self.head is not None
+        sections = {name: section for name, section in self.sections.items() if name != "model"}
+        return Recipe(
+            name=self.head.name or _stem(self.document.path),
+            seed=self.head.seed,
+            meta=self.head.meta,
+            plugins=tuple(path for path, _ in self._plugin_files()),
+            requires=self.head.requires,
+            vars=self.variables,
+            model=Model(self.expanded.scope, self.rules, self.weights),
+            document=self.whole_document(),
+            tree=self._shown(),
+            **sections,
+        )
+
+
+def _keys(node: Node | None) -> list[str]:
+    return [entry.name for entry in node] if isinstance(node, Mapping) else []
+
+
+def _paths(scope: Scope) -> Iterator[str]:
+    """Every node, and for the copies of a repeat their common name."""
+    for node in scope.nodes:
+        yield node.path
+        yield node.path.rstrip("0123456789").rstrip(".")
+        if isinstance(node, BlockNode):
+            yield from _paths(node.scope)
+
+
+def _stem(path: str) -> str:
+    return "recipe" if path == "-" else PurePath(path).stem

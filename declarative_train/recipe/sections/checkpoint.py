@@ -1,0 +1,29 @@
+"""`checkpoint`: when the state of a run is kept, and how much of it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from declarative_train.recipe.sections.durations import Progress
+from declarative_train.recipe.sections.section import Section
+from declarative_train.recipe.sections.training import Count
+
+
+class Best(Section):
+    """Which checkpoint is the best one; it is kept besides the last ones."""
+
+    metric: str
+    """What to compare: `<set>/loss` or `<set>/<metric>`, such as validation/accuracy."""
+    mode: Literal["min", "max"]
+    """Whether less or more is better."""
+
+
+class Checkpoint(Section):
+    """When the state of a run is kept, and how much of it."""
+
+    every: Progress | None = None
+    """How often, such as `1 epoch`; left out: at the end of the run."""
+    keep: Count = 1
+    """How many of the last checkpoints stay; the best one and the last good one always do."""
+    best: Best | None = None
+    """Keep the checkpoint with the best value of a metric, too."""

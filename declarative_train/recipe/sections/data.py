@@ -1,0 +1,43 @@
+"""`data`: a source is a table; fields are the named tensors of a sample; sets are cut from its rows."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field as Bounds
+
+from declarative_train.components.component import Dataset, Field, Split
+from declarative_train.recipe.sections.section import Section
+from declarative_train.recipe.sections.training import Count
+
+
+class Window(Section):
+    """A sample is a slice of consecutive rows."""
+
+    length: Count
+    """Rows of one sample."""
+    stride: Count | None = None
+    """Rows from the start of one window to the start of the next; left out: `length`, so that none overlap."""
+    by: str | None = None
+    """A column whose values no window crosses: a meter, a document."""
+    sort: str | None = None
+    """A column to sort the rows by before they are cut."""
+
+
+class DataSection(Section):
+    """A source of rows, the fields made of its columns, and the sets cut from its rows."""
+
+    source: Dataset
+    """Where the rows come from, by its `type`."""
+    fields: dict[str, Field]
+    """The named tensors of a sample; `type: tensor` where none is given."""
+    split: dict[str, Split] = {}
+    """Sets by name; what is left over trains. A number is the short form of a random fraction."""
+    window: Window | None = None
+    """Samples are slices of consecutive rows; left out: one row each."""
+    shuffle: bool = True
+    """The training set in another order in each epoch; other sets keep the order of the file."""
+    workers: Annotated[int, Bounds(ge=0)] = 0
+    """Loader processes per rank."""
+    last_batch: Literal["keep", "drop"] = "keep"
+    """What becomes of the last, partial batch of an epoch."""

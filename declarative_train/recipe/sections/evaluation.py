@@ -1,0 +1,20 @@
+"""`evaluation`: when, and on which sets."""
+
+from __future__ import annotations
+
+from declarative_train.recipe.sections.durations import Progress, Samples
+from declarative_train.recipe.sections.section import Section
+from declarative_train.recipe.sections.training import Count
+
+
+class Evaluation(Section):
+    """When the model is evaluated, and on what."""
+
+    every: Progress | None = None
+    """How often, such as `1 epoch`; left out: at the end of the run."""
+    sets: tuple[str, ...] | None = None
+    """Names from data.split; left out: all but `test`, which is evaluated once at the end, on the best weights."""
+    max: Samples | None = None
+    """At most this much of each set, such as `10000 samples`; left out: all of it."""
+    batch_size: Count | None = None
+    """Samples per rank in one forward; left out: as in training."""

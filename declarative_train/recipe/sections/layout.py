@@ -1,0 +1,45 @@
+"""`layout`: on which devices."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from declarative_train.recipe.sections.section import Section
+from declarative_train.recipe.sections.training import Count
+
+DeviceIndex = Annotated[int, Field(ge=0)]
+
+
+class Layout(Section):
+    """The devices of a run: `gpus` on one node, or `nodes` x `gpus_per_node`."""
+
+    gpus: Count | Annotated[tuple[DeviceIndex, ...], Field(min_length=1)] | None = None
+    """How many GPUs of one node, or which: 2, or [0, 3]."""
+    nodes: Count | None = None
+    """The number of nodes; with gpus_per_node, instead of gpus."""
+    gpus_per_node: Count | None = None
+    """The number of GPUs on each node."""
+    device: Literal["auto", "cuda", "cpu"] = "auto"
+    """auto: CUDA if the GPUs are there, else the same ranks on the CPU."""
+
+    @property
+    def num_nodes(self) -> int:
+        return self.nodes or 1
+
+    @property
+    def num_gpus_per_node(self) -> int:
+        if self.gpus is None:
+            return self.gpus_per_node or 1
+        return self.gpus if isinstance(self.gpus, int) else len(self.gpus)
+
+    @property
+    def num_gpus(self) -> int:
+        """Of all nodes; a rank on the CPU stands for one where there are none."""
+        return self.num_nodes * self.num_gpus_per_node
+
+    @property
+    def devices(self) -> tuple[int, ...]:
+        """The index of each device on its node."""
+        return self.gpus if isinstance(self.gpus, tuple) else tuple(range(self.num_gpus_per_node))

@@ -1,0 +1,30 @@
+"""`model`: the graph and what it is made of. Blocks and nodes are opened by `recipe/expand.py`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from declarative_train.recipe.sections.parameters import ParameterSettings
+from declarative_train.recipe.sections.section import Section
+
+
+class WeightsSection(Section):
+    """Start values from a file or from a run."""
+
+    path: str
+    """A safetensors or torch file, or a run directory: its best checkpoint, else its last."""
+    rename: dict[str, str] = {}
+    """Beginnings of names in the file, and what they become here: {"encoder.blocks.": "layers."}."""
+
+
+class ModelSection(Section):
+    """The graph, the blocks that it is made of, and settings for its parameters."""
+
+    graph: dict[str, Any]
+    """Nodes by name; the order is the default wiring."""
+    blocks: dict[str, Any] = {}
+    """Components written in the recipe language, by name."""
+    weights: dict[str, WeightsSection] = {}
+    """Start values by the node that they belong to; a path alone: for the whole model."""
+    parameters: dict[str, ParameterSettings] = {}
+    """Settings for the parameters that a selector finds; later entries win key by key."""

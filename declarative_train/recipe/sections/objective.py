@@ -1,0 +1,51 @@
+"""`objective`: what is minimised, and what is watched."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from declarative_train.components.component import Loss, Metric
+from declarative_train.recipe.sections.section import Section
+
+
+class LossTerm(Section):
+    """One term of the loss: the sum over its valid elements / their number, over the global batch. The other keys
+    belong to its `type`."""
+
+    inline: ClassVar[str | None] = "component"
+
+    component: Loss
+    input: str
+    """The tensor to judge: a node, or node.output."""
+    target: str | None = None
+    """What it should be: usually a field."""
+    mask: str | None = None
+    """Which elements count: bool, or a weight for each; computed from fields alone."""
+    weight: float = 1.0
+    """The factor of this term in the total loss."""
+
+
+class MetricTerm(Section):
+    """One metric. `of` borrows input, target and mask of a loss term; or it has its own. The other keys belong to its
+    `type`."""
+
+    inline: ClassVar[str | None] = "component"
+
+    component: Metric
+    of: str | None = None
+    """The loss term whose input, target and mask it takes; with one loss it need not be said."""
+    input: str | None = None
+    """The tensor to judge, instead of `of`."""
+    target: str | None = None
+    """What it should be, instead of that of `of`."""
+    mask: str | None = None
+    """Which elements count."""
+
+
+class ObjectiveSection(Section):
+    """What is minimised, and what is watched."""
+
+    losses: dict[str, LossTerm]
+    """The terms of the loss by name; their weighted sum is minimised. `loss: {...}` is the short form for one."""
+    metrics: dict[str, MetricTerm] = {}
+    """Numbers to watch, by name; the name is the `type` where none is given. `[accuracy]` is the short form."""

@@ -1,0 +1,31 @@
+"""What `model.parameters` can set for the parameters that a selector finds."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from declarative_train.components.component import Init, Optimizer
+from declarative_train.recipe.sections.section import Section
+
+
+class ParameterSettings(Section):
+    """Settings for some parameters. Later selectors win key by key; a key left out changes nothing."""
+
+    frozen: bool | None = None
+    """No gradient, and evaluation behaviour of the layers (dropout off, running statistics fixed)."""
+    lr_scale: Annotated[float, Field(ge=0)] | None = None
+    """A factor on the learning rate of these parameters."""
+    weight_decay: Annotated[float, Field(ge=0)] | None = None
+    """Instead of the optimizer's own weight decay."""
+    init: Init | None = None
+    """How these parameters start, instead of the layer's own rule."""
+    tie: str | None = None
+    """The name of the parameter whose values these share: `logits.weight: {tie: embed.weight}`."""
+    optimizer: Optimizer | None = None
+    """Another optimizer than training.optimizer."""
+
+    def updated(self, later: ParameterSettings) -> ParameterSettings:
+        """Key by key: what `later` sets wins."""
+        return self.model_copy(update={key: getattr(later, key) for key in later.model_fields_set})

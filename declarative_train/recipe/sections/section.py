@@ -1,0 +1,24 @@
+"""What every section of a recipe shares: frozen, closed, strict; docs under the fields become the JSON schema."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Section(BaseModel):
+    """A mapping of a recipe whose keys are all known."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        defer_build=True,
+        arbitrary_types_allowed=True,
+        allow_inf_nan=False,
+    )
+
+    inline: ClassVar[str | None] = None
+    """The field that takes every key which the section has not itself: the component of a loss term, whose own keys
+    stand beside `input` and `weight`."""

@@ -1,0 +1,77 @@
+"""The top level of a recipe: its own keys, and its sections by name."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field, WithJsonSchema
+
+from declarative_train.recipe.sections.checkpoint import Checkpoint
+from declarative_train.recipe.sections.data import DataSection
+from declarative_train.recipe.sections.evaluation import Evaluation
+from declarative_train.recipe.sections.layout import Layout
+from declarative_train.recipe.sections.logging import Logging
+from declarative_train.recipe.sections.model import ModelSection
+from declarative_train.recipe.sections.objective import ObjectiveSection
+from declarative_train.recipe.sections.parallelism import Parallelism, Single
+from declarative_train.recipe.sections.section import Section
+from declarative_train.recipe.sections.training import Training
+
+_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+_NAME_SCHEMA = {"type": "string", "pattern": _NAME}
+
+
+def _of_a_folder(name: str) -> str:
+    if not re.match(_NAME, name):
+        raise ValueError(f"`{name}` names a folder: letters, digits, `.`, `_` and `-`, a letter or digit first")
+    return name
+
+
+class Head(Section):
+    """The keys at the top level that are no section."""
+
+    requires: str | None = None
+    """The dtrain that this recipe is written for, such as `dtrain>=0.1`."""
+    extends: str | tuple[str, ...] | None = None
+    """Recipes that this one builds on, merged left to right, this file last; paths are relative to this file."""
+    fragment: bool = False
+    """This file is a part for `extends` or `--with`: linted as such, it cannot be run."""
+    name: Annotated[str, AfterValidator(_of_a_folder), WithJsonSchema(_NAME_SCHEMA)] | None = None
+    """Names the run directory; left out: the file's name without its ending."""
+    seed: Annotated[int, Field(ge=0)] = 0
+    """Decides start values, data order and every random draw."""
+    vars: dict[str, Any] = {}
+    """Free names for templates: `{{ vars.hidden }}`."""
+    meta: dict[str, Any] = {}
+    """Free-form notes; never checked."""
+    plugins: tuple[str, ...] = ()
+    """Python files with more components, relative to this file. `lint` reads them without importing."""
+
+
+class Top(Head):
+    """A recipe: the model graph, the data, what is minimised, how long, and on which devices."""
+
+    data: DataSection
+    model: ModelSection
+    objective: ObjectiveSection
+    training: Training
+    evaluation: Evaluation = Field(default_factory=Evaluation)  # a model is built when it is first made, not imported
+    parallelism: Parallelism = Field(default_factory=Single)
+    layout: Layout = Field(default_factory=Layout)
+    checkpoint: Checkpoint = Field(default_factory=Checkpoint)
+    logging: Logging = Field(default_factory=Logging)
+
+
+SECTIONS = (
+    "data",
+    "model",
+    "objective",
+    "training",
+    "evaluation",
+    "parallelism",
+    "layout",
+    "checkpoint",
+    "logging",
+)
+REQUIRED = SECTIONS[:4]

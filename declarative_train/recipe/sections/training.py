@@ -1,0 +1,74 @@
+"""`training`: how long, in what batches, with which optimizer."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from declarative_train.components.component import LrSchedule, Optimizer
+from declarative_train.recipe.sections.durations import Clock, Progress
+from declarative_train.recipe.sections.section import Section
+
+Count = Annotated[int, Field(ge=1)]
+
+
+class LrScheduleSection(Section):
+    """A factor on every group's lr over the run; `warmup` lies inside it. Its other keys belong to its `type`."""
+
+    inline: ClassVar[str | None] = "component"
+
+    component: LrSchedule
+    warmup: Progress | None = None
+    """How long the factor rises to 1, such as `100 steps` or `5%`; left out: no warm-up."""
+
+
+def _constant() -> LrScheduleSection:
+    from declarative_train.components.lr_schedules.constant import Constant
+
+    return LrScheduleSection(component=Constant())
+
+
+class EarlyStop(Section):
+    """Stop when a metric no longer improves."""
+
+    metric: str
+    """What to watch: `<set>/loss`, `<set>/loss/<term>` or `<set>/<metric>`, such as validation/loss."""
+    mode: Literal["min", "max"]
+    """Whether less or more is better."""
+    patience: Progress
+    """How long to wait for a better value, such as `3 epochs`."""
+
+
+class Training(Section):
+    """How long, in what batches, with which optimizer."""
+
+    epochs: Annotated[float, Field(gt=0)] | None = None
+    """Length of the run in passes over the training set; a fraction rounds up to a whole step. Or `steps`."""
+    steps: Count | None = None
+    """Length of the run in optimizer steps. Or `epochs`."""
+    global_batch_size: Count
+    """Samples (windows) in one optimizer step, over all ranks, accumulation steps and microbatches."""
+    gradient_accumulation_steps: Count | None = None
+    """Parts in which each rank works through its share of the global batch. Or `microbatch_size`; default 1."""
+    microbatch_size: Count | None = None
+    """Samples per rank in one forward (in a pipeline: per microbatch). Or `gradient_accumulation_steps`."""
+    optimizer: Optimizer
+    """The update rule, by its `type`."""
+    lr_schedule: LrScheduleSection = Field(default_factory=_constant)
+    """How the learning rate moves over the run, by its `type`; left out: it stays as it is."""
+    clip_grad_norm: Annotated[float, Field(gt=0)] | None = None
+    """Scale the gradients down when their global norm is larger; left out: never."""
+    precision: Literal["fp32", "bf16", "fp16", "fp64"] = "fp32"
+    """bf16 and fp16: compute in it, parameters, optimizer and gradient reduction in fp32; fp16 scales the loss."""
+    compile: bool = False
+    """Compile each block with torch.compile."""
+    activation_checkpointing: Literal["none", "blocks", "all"] = "none"
+    """Recompute activations in the backward instead of keeping them: of each block (a copy of the outermost repeat,
+    else a top-level node), or of every node."""
+    early_stop: EarlyStop | None = None
+    """Stop when a metric no longer improves."""
+    max_time: Clock | None = None
+    """Stop with a checkpoint after this time, such as `11 hours`."""
+    non_finite: Literal["stop", "skip"] = "stop"
+    """When a gradient is not finite: stop the run, or skip the step."""

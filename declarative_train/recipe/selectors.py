@@ -1,0 +1,210 @@
+"""`model.parameters` -> rules that say, for a parameter's name, what is set for it.
+
+A selector without a dot is a name at any depth and all below it (gitignore's rule); with a dot it begins at the root.
+`*` stands for any part of one name, `{0..7}` for numbers, `{a,b}` for either. Later entries win key by key.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from collections.abc import Mapping as MappingABC
+from dataclasses import dataclass, field, replace
+
+from declarative_train.diagnostics.diagnostic import Diagnostic
+from declarative_train.recipe.checks.bad_selector import bad_selector
+from declarative_train.recipe.checks.selector_matches_nothing import selector_matches_nothing
+from declarative_train.recipe.checks.wrong_type import wrong_type
+from declarative_train.recipe.reading import read
+from declarative_train.recipe.sections.parameters import ParameterSettings
+from declarative_train.source.node import Mapping, Node, Scalar, Sequence
+from declarative_train.source.template import Templates, is_template
+from declarative_train.terms.span import Span
+
+_MOST_NUMBERS = 10_000
+_RANGE = re.compile(r"(\d+)\.\.(\d+)")
+_NAME = re.compile(r"[A-Za-z0-9_*]+")
+_PART = re.compile(r"(?:\{[^{}]*\}|[^.{}])+")
+_INDEX = re.compile(r"\bindex\b")
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """A compiled selector: `body` of the match is what it names, behind it comes what stands below."""
+
+    form: re.Pattern[str]
+
+    def match(self, name: str) -> re.Match[str] | None:
+        return self.form.fullmatch(name)
+
+
+def compile_selector(text: str) -> Pattern:
+    """Raises ValueError with what was wanted."""
+    parts = _PART.findall(text)
+    if not text or ".".join(parts) != text:
+        raise ValueError("a selector is names joined by dots, with `*`, `{0..7}` and `{a,b}` inside a name")
+    body = r"\.".join(_part(part) for part in parts)
+    head = r"(?:[^.]+\.)*?" if len(parts) == 1 else ""
+    return Pattern(re.compile(rf"{head}(?P<body>{body})(?P<below>(?:\.[^.]+)*)"))
+
+
+def _part(text: str) -> str:
+    """One name of a selector as a regular expression."""
+    out = ""
+    for piece in re.split(r"(\{[^{}]*\})", text):
+        if piece.startswith("{"):
+            out += f"(?:{'|'.join(_braces(piece[1:-1]))})"
+        elif piece:
+            out += _name(piece)
+    return out
+
+
+def _braces(inside: str) -> list[str]:
+    numbers = _RANGE.fullmatch(inside)
+    if numbers is None:
+        return [_name(word.strip()) for word in inside.split(",")]
+    first, last = int(numbers[1]), int(numbers[2])
+    if last < first:
+        raise ValueError(f"`{{{inside}}}` counts down: write `{{{last}..{first}}}`")
+    if last - first >= _MOST_NUMBERS:
+        raise ValueError(f"`{{{inside}}}` holds more than {_MOST_NUMBERS} numbers: write `*`")
+    return [str(number) for number in range(first, last + 1)]
+
+
+def _name(text: str) -> str:
+    if not _NAME.fullmatch(text):
+        raise ValueError(f"`{text}` is not a name, a `*`, `{{0..7}}` or `{{a,b}}`")
+    return text.replace("*", "[^.]*")
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterRule:
+    """One entry of `model.parameters`; `prefix` is the path of the block that carries it ("" for the recipe's own)."""
+
+    selector: str
+    span: Span
+    prefix: str
+    pattern: Pattern
+    settings: ParameterSettings
+    by_index: Mapping | None = None  # the settings' node, where its templates use `index`
+    templates: Templates | None = None
+    names: MappingABC[str, object] = field(default_factory=dict)
+    may_miss: bool = False  # of a shipped block: no parameter need meet it
+
+    def match(self, name: str) -> ParameterSettings | None:
+        """What this entry sets for the parameter, or None when it is not meant."""
+        place = self._place(name)
+        if place is None:
+            return None
+        if self.by_index is None:
+            return self.settings
+        return self._at(_index(place))[0]
+
+    def problems(self, names: Iterable[str]) -> list[Diagnostic]:
+        """What is wrong with the settings of these parameters: only those with `index` can be wrong so late."""
+        if self.by_index is None:
+            return []
+        indices = {_index(place) for name in names if (place := self._place(name)) is not None}
+        found = (self._at(index)[1] for index in sorted(indices, key=lambda index: (index is None, index)))
+        return next((diagnostics for diagnostics in found if diagnostics), [])
+
+    def _place(self, name: str) -> re.Match[str] | None:
+        if not self.prefix:
+            return self.pattern.match(name)
+        inside = name.removeprefix(f"{self.prefix}.")
+        return None if inside == name else self.pattern.match(inside)
+
+    def _at(self, index: int | None) -> tuple[ParameterSettings | None, list[Diagnostic]]:
+        assert self.by_index is not None
+        assert self.templates is not None
+        names = dict(self.names) if index is None else {**self.names, "index": index}
+        rendered, diagnostics = self.templates.render(self.by_index, names)
+        if diagnostics:
+            return None, diagnostics
+        return _settings(rendered, self.selector, self.span, self.prefix)
+
+
+def parse_rules(
+    node: Node, prefix: str, templates: Templates, names: MappingABC[str, object], *, may_miss: bool = False
+) -> tuple[tuple[ParameterRule, ...], list[Diagnostic]]:
+    """The rules of a `parameters` mapping. `names` are those of its templates (vars, env; params in a block)."""
+    if not isinstance(node, Mapping):
+        return (), [wrong_type(node.span, "parameters", "not a mapping", "a mapping of selectors")]
+    rules: list[ParameterRule] = []
+    diagnostics: list[Diagnostic] = []
+    for entry in node:
+        rule, found = _rule(entry.key, entry.value, prefix, templates, names)
+        diagnostics += found
+        if rule is not None:
+            rules.append(replace(rule, may_miss=may_miss))
+    return tuple(rules), diagnostics
+
+
+def _rule(
+    key: Scalar, node: Node, prefix: str, templates: Templates, names: MappingABC[str, object]
+) -> tuple[ParameterRule | None, list[Diagnostic]]:
+    diagnostics: list[Diagnostic] = []
+    pattern = None
+    try:
+        pattern = compile_selector(key.text)
+    except ValueError as problem:
+        diagnostics.append(bad_selector(key.span, key.text, str(problem)))
+    by_index = node if isinstance(node, Mapping) and _uses_index(node) else None
+    known = names if by_index is None else {**names, "index": 0}  # every repeat has a copy 0
+    rendered, found = templates.render(node, known)
+    if found:
+        return None, [*diagnostics, *found]
+    settings, found = _settings(rendered, key.text, key.span, prefix)
+    diagnostics += found
+    if pattern is None or settings is None or diagnostics:
+        return None, diagnostics
+    rule = ParameterRule(key.text, key.span, prefix, pattern, settings, by_index, templates, names)
+    return rule, diagnostics
+
+
+def _settings(node: Node, selector: str, at: Span, prefix: str) -> tuple[ParameterSettings | None, list[Diagnostic]]:
+    settings, diagnostics = read(ParameterSettings, node, f"model.parameters.{selector}", at)
+    if settings is not None and settings.tie is not None and prefix:
+        settings = settings.model_copy(update={"tie": f"{prefix}.{settings.tie}"})
+    return settings, diagnostics
+
+
+def _uses_index(node: Node) -> bool:
+    if isinstance(node, Scalar):
+        return isinstance(node.value, str) and is_template(node.value) and _INDEX.search(node.value) is not None
+    if isinstance(node, Sequence):
+        return any(_uses_index(item) for item in node.items)
+    return any(_uses_index(entry.value) for entry in node)
+
+
+def _index(place: re.Match[str]) -> int | None:
+    """The number of the copy: the last that the selector passes, else the one right behind what it names."""
+    passed = [part for part in place["body"].split(".") if part.isdigit()]
+    behind = place["below"].split(".")[1:2]
+    found = passed[-1:] or [part for part in behind if part.isdigit()]
+    return int(found[0]) if found else None
+
+
+def settings_of(rules: Iterable[ParameterRule], name: str) -> ParameterSettings:
+    """All that is set for a parameter: top to bottom, later entries win key by key."""
+    settings = ParameterSettings()
+    for rule in rules:
+        found = rule.match(name)
+        if found is not None:
+            settings = settings.updated(found)
+    return settings
+
+
+def check_rules(rules: Iterable[ParameterRule], names: Iterable[str]) -> Iterator[Diagnostic]:
+    """For whoever knows the names of all parameters: entries that no parameter meets, and late mistakes.
+
+    A block that stands in several places has each entry several times: one that is met is enough.
+    """
+    known, rules = tuple(names), tuple(rules)
+    met = {rule.span for rule in rules if rule.may_miss or any(rule.match(name) is not None for name in known)}
+    for rule in rules:
+        if rule.span not in met and not rule.problems(known):
+            met.add(rule.span)
+            inside = [name.removeprefix(f"{rule.prefix}.") for name in known if name.startswith(rule.prefix)]
+            yield selector_matches_nothing(rule.span, rule.selector, inside)
+        yield from rule.problems(known)

@@ -1,0 +1,349 @@
+"""Mapping node of a recipe -> frozen pydantic model, and every pydantic error as a diagnostic at its own place.
+
+The one place where pydantic's words become ours: sections, components and nodes are all validated here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from collections.abc import Mapping as MappingABC
+from collections.abc import Sequence as SequenceABC
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from declarative_train.diagnostics.diagnostic import Diagnostic
+from declarative_train.diagnostics.suggest import did_you_mean, nearest
+from declarative_train.recipe.checks.bad_duration import bad_duration
+from declarative_train.recipe.checks.bare_duration import bare_duration
+from declarative_train.recipe.checks.missing_key import missing_key
+from declarative_train.recipe.checks.unknown_key import unknown_key
+from declarative_train.recipe.checks.unknown_type import unknown_type
+from declarative_train.recipe.checks.wrong_type import wrong_type
+from declarative_train.recipe.checks.wrong_value import wrong_value
+from declarative_train.recipe.other_words import FROM_THE_INPUT, KEYS, value_here
+from declarative_train.source.node import Mapping, Node, Scalar, Sequence, to_value
+from declarative_train.terms.span import Span
+
+M = TypeVar("M", bound=BaseModel)
+
+_KINDS = {  # pydantic's error type -> what the key takes
+    "int_type": "an integer",
+    "int_from_float": "an integer",
+    "int_parsing": "an integer",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "string_type": "text",
+    "bool_type": "`true` or `false`",
+    "tuple_type": "a list",
+    "list_type": "a list",
+    "frozen_set_type": "a list",
+    "set_type": "a list",
+    "dict_type": "a mapping",
+    "mapping_type": "a mapping",
+    "model_type": "a mapping",
+    "model_attributes_type": "a mapping",
+    "none_required": "nothing (`null`)",
+    "is_instance_of": "something else",
+}
+_BOUNDS = {
+    "greater_than": "more than {gt}",
+    "greater_than_equal": "at least {ge}",
+    "less_than": "less than {lt}",
+    "less_than_equal": "at most {le}",
+    "multiple_of": "a multiple of {multiple_of}",
+    "finite_number": "a finite number",
+    "string_pattern_mismatch": "text like `{pattern}`",
+}
+_WORDS_OF_1_1 = {"yes": "true", "on": "true", "y": "true", "no": "false", "off": "false", "n": "false"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Problem:
+    """A pydantic error with its place: the deepest node on its way, and the branches of unions passed through."""
+
+    error: Any
+    node: Node
+    span: Span  # of the value
+    key_span: Span  # of the key that holds it
+    path: tuple[str | int, ...]
+    union: tuple[str | int, ...] | None  # path of the union that it is a branch of
+    branch: str
+    rest: tuple[str | int, ...]  # parts of the location below the deepest node
+
+
+def validate(
+    model: type[M],
+    node: Mapping,
+    *,
+    where: str | None = None,
+    at: Span | None = None,
+    leave: Iterable[str] = (),
+    extra_known: Iterable[str] = (),
+    given: MappingABC[str, object] | None = None,
+    elsewhere: Callable[[str, str | None], str | None] = lambda name, near: None,
+) -> tuple[M | None, list[Diagnostic]]:
+    """The model, or None and all that is wrong.
+
+    `where` is what messages call the mapping (default: its `type` in backticks); `at` the place for keys that are
+    missing (default: its `type`, else its key or the mapping); keys in `leave` are another's business and are not
+    passed on, and if absent from `given` (values that somebody else read) nobody complains about them; `extra_known`
+    are keys offered besides the model's own when a name is not known; `elsewhere` knows where such a name belongs
+    (given the nearest known name, if there is one).
+    """
+    left = frozenset(leave)
+    kept = Mapping(tuple(entry for entry in node.entries if entry.name not in left), node.span)
+    kind = kept.get("type")
+    called = where or (f"`{kind.text}`" if isinstance(kind, Scalar) else "this mapping")
+    place = at or (kind.span if kind is not None else node.span)
+    try:
+        return model.model_validate({**_values(kept), **(given or {})}), []
+    except ValidationError as found:
+        errors = [error for error in found.errors(include_url=False) if not left.intersection(error["loc"][:1])]
+    problems = _without_mistyped([_place(error, kept, place) for error in errors])
+    return None, [_diagnostic(problem, called, extra_known, model, elsewhere) for problem in _choose(problems)]
+
+
+def _values(node: Mapping) -> dict[str, object]:
+    return {entry.name: to_value(entry.value) for entry in node.entries}
+
+
+def _without_mistyped(problems: list[_Problem]) -> list[_Problem]:
+    """Without the missing keys that stand there under a misspelt name: one mistake, not two."""
+    typed = [(p.path[:-1], str(p.error["loc"][-1])) for p in problems if p.error["type"] == "extra_forbidden"]
+
+    def is_mistyped(problem: _Problem) -> bool:
+        if problem.error["type"] != "missing":
+            return False
+        name = str(problem.error["loc"][-1])
+        return any(path == problem.path and (KEYS.get(key) == name or nearest(key, [name])) for path, key in typed)
+
+    return [problem for problem in problems if not is_mistyped(problem)]
+
+
+def _place(error: Any, root: Mapping, place: Span) -> _Problem:
+    node: Node = root
+    span, key_span = root.span, place
+    path: list[str | int] = []
+    union: tuple[str | int, ...] | None = None
+    branch: list[str] = []
+    loc: tuple[str | int, ...] = error["loc"]
+    absent = error["type"] in ("missing", "union_tag_not_found")
+    for position, part in enumerate(loc):
+        last = position == len(loc) - 1
+        if isinstance(node, Mapping) and (entry := node.entry(str(part))) is not None:
+            node, span, key_span = entry.value, entry.value.span, entry.key.span
+            path.append(part)
+        elif isinstance(node, Sequence) and isinstance(part, int) and part < len(node.items):
+            node = node.items[part]
+            span = key_span = node.span
+            path.append(part)
+        elif part == "[key]" or (last and absent):
+            return _Problem(error, node, span, key_span, tuple(path), union, "/".join(branch), loc[position:])
+        else:
+            if union is None:
+                union = tuple(path)
+            branch.append(str(part))
+    return _Problem(error, node, span, key_span, tuple(path), union, "/".join(branch), ())
+
+
+def _choose(problems: list[_Problem]) -> list[_Problem | list[_Problem]]:
+    """One entry per mistake: where every branch of a union failed, the errors of the branch that came furthest, or
+    all of them together when each failed at its door."""
+    chosen: list[_Problem | list[_Problem]] = []
+    unions: dict[tuple[str | int, ...], list[_Problem]] = {}
+    for problem in problems:
+        if problem.union is None:
+            chosen.append(problem)
+        else:
+            unions.setdefault(problem.union, []).append(problem)
+    for path, members in unions.items():
+        branches = list(dict.fromkeys(member.branch for member in members))
+        if len(branches) == 1:
+            chosen += members
+            continue
+        inside = [b for b in branches if not any(_at_door(m, path) for m in members if m.branch == b)]
+        if inside:
+            best = min(inside, key=lambda b: sum(m.branch == b for m in members))
+            chosen += [m for m in members if m.branch == best]
+        else:
+            chosen.append([m for m in members if m.path == path] or members)
+    return chosen
+
+
+def _at_door(problem: _Problem, path: tuple[str | int, ...]) -> bool:
+    return problem.path == path and problem.error["type"] in _KINDS.keys() | {"literal_error"}
+
+
+def _diagnostic(
+    problem: _Problem | list[_Problem],
+    where: str,
+    extra_known: Iterable[str],
+    model: type[BaseModel],
+    elsewhere: Callable[[str, str | None], str | None],
+) -> Diagnostic:
+    if isinstance(problem, list):
+        return _no_branch(problem, where)
+    error, kind = problem.error, problem.error["type"]
+    name = _dotted(problem.path)
+    inside = where if not problem.path else f"`{name}`"
+    if kind == "extra_forbidden":
+        parent = problem.path[:-1]
+        known = [*_known(model, parent), *(extra_known if not parent else ())]
+        key = str(error["loc"][-1])
+        home = _other_word(key, known) or elsewhere(key, nearest(key, known))
+        return unknown_key(problem.key_span, key, where if not parent else f"`{_dotted(parent)}`", known, home)
+    if kind == "missing" and isinstance(error["loc"][-1], int):
+        return wrong_value(problem.span, f"`{name}` has too few entries", f"give {error['loc'][-1] + 1} or more")
+    if kind == "missing":
+        return missing_key(problem.key_span, str(error["loc"][-1]), inside)
+    if kind == "union_tag_not_found":
+        return missing_key(problem.key_span, error["ctx"]["discriminator"].strip("'"), inside)
+    if kind == "union_tag_invalid":
+        return _unknown_tag(problem, _last_name(problem.path))
+    if kind == "bare_duration":
+        return bare_duration(problem.span, name, error["ctx"]["value"], error["ctx"]["units"])
+    if kind == "bad_duration":
+        return bad_duration(problem.span, name, error["ctx"]["problem"])
+    if kind in _KINDS:
+        way_out = _way_out(problem.node, kind)
+        return wrong_type(problem.span, name or where, found_words(problem.node), _KINDS[kind], way_out)
+    return _value(problem, name or where)
+
+
+def _other_word(key: str, known: SequenceABC[str]) -> str | None:
+    if KEYS.get(key) in known:
+        return f"here it is called `{KEYS[key]}`"
+    return "leave it out: it follows from the input" if key in FROM_THE_INPUT else None
+
+
+def _value(problem: _Problem, name: str) -> Diagnostic:
+    error, kind = problem.error, problem.error["type"]
+    context = error.get("ctx", {})
+    found = found_words(problem.node)
+    if kind == "literal_error":
+        allowed = _allowed(context["expected"])
+        typed = f"`{problem.node.text}`" if isinstance(problem.node, Scalar) else found
+        message = f"`{name}` is {typed}; it is one of {', '.join(allowed)}"
+        way_out = _way_out(problem.node, "bool_type") if "true" in allowed else None
+        if (word := value_here(typed.strip("`"), allowed)) is not None:
+            way_out = f"here it is called `{word}`"
+        return wrong_value(problem.span, message, way_out or did_you_mean(str(to_value(problem.node)), allowed))
+    if kind in _BOUNDS:
+        return wrong_value(problem.span, f"`{name}` is {found}; it must be {_bound(kind, context)}")
+    if kind in ("too_short", "too_long", "string_too_short", "string_too_long"):
+        few = kind.endswith("short")
+        bound = context["min_length" if few else "max_length"]
+        what = (
+            "characters" if kind.startswith("string") else "entries" if isinstance(problem.node, Sequence) else "keys"
+        )
+        return wrong_value(problem.span, f"`{name}` must have {'at least' if few else 'at most'} {bound} {what}")
+    if kind in ("value_error", "assertion_error"):
+        return wrong_value(problem.span, str(context.get("error", error["msg"])))
+    return wrong_value(problem.span, f"`{name}`: {error['msg'][:1].lower()}{error['msg'][1:]}")
+
+
+def _no_branch(problems: SequenceABC[_Problem], where: str) -> Diagnostic:
+    """A value that no branch of a union takes, all of them named in one sentence."""
+    first = problems[0]
+    wanted: list[str] = []
+    for problem in problems:
+        kind = problem.error["type"]
+        if kind in _KINDS:
+            wanted.append(_KINDS[kind])
+        elif kind == "literal_error":
+            wanted.append(" or ".join(f"`{word}`" for word in _allowed(problem.error["ctx"]["expected"])))
+        elif kind in _BOUNDS:
+            wanted.append(_bound(kind, problem.error.get("ctx", {})))
+        elif kind in ("value_error", "assertion_error"):
+            wanted.append(str(problem.error["ctx"]["error"]))
+    words = list(dict.fromkeys(wanted)) or [first.error["msg"].lower()]
+    name = _dotted(first.path) or where
+    return wrong_type(first.span, name, found_words(first.node), " or ".join(words), _way_out(first.node, "int_type"))
+
+
+def _bound(kind: str, context: dict[str, Any]) -> str:
+    plain = {key: int(v) if isinstance(v, float) and v.is_integer() else v for key, v in context.items()}
+    return _BOUNDS[kind].format(**plain)
+
+
+def _unknown_tag(problem: _Problem, name: str) -> Diagnostic:
+    tag = problem.error["ctx"]["tag"]
+    key = problem.error["ctx"]["discriminator"].strip("'")
+    value = problem.node.get(key) if isinstance(problem.node, Mapping) else None
+    span = value.span if value is not None else problem.span
+    return unknown_type(
+        span, str(tag), f"`{name}`" if name else "component", _allowed(problem.error["ctx"]["expected_tags"])
+    )
+
+
+def _known(model: type[BaseModel], path: tuple[str | int, ...]) -> list[str]:
+    """The keys of the model that stands at `path` below `model`, as far as its fields tell."""
+    current: Any = model
+    for part in path:
+        if isinstance(part, int):
+            continue
+        field = current.model_fields.get(part)
+        if field is None:
+            return []
+        found = list(models_in(field.annotation))
+        if len(found) != 1:
+            return sorted({name for each in found for name in each.model_fields})
+        current = found[0]
+    return [field.alias or name for name, field in current.model_fields.items()]
+
+
+def models_in(annotation: Any) -> Iterable[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for argument in getattr(annotation, "__args__", ()):
+        yield from models_in(argument)
+
+
+def _allowed(expected: str) -> list[str]:
+    """The words of pydantic's "'a', 'b' or 'c'"."""
+    parts = expected.replace(" or ", ", ").split(", ")
+    return [{"True": "true", "False": "false", "None": "null"}.get(part, part.strip("'")) for part in parts]
+
+
+def found_words(node: Node) -> str:
+    """What stands there, for a message: `a list`, `the text `ten``, `3`."""
+    if isinstance(node, Sequence):
+        return "a list"
+    if isinstance(node, Mapping):
+        return "a mapping"
+    if node.value is None:
+        return "empty"
+    if isinstance(node.value, str):
+        return f"the text `{node.value}`" if len(node.value) <= 60 else "a text"
+    return f"`{node.text}`" if isinstance(node.value, bool) else f"{node.text or node.value}"
+
+
+def _way_out(node: Node, kind: str) -> str | None:
+    if isinstance(node, Scalar) and node.template is not None and kind in ("int_type", "int_from_float", "float_type"):
+        if isinstance(node.value, float):
+            return "`//` divides without a rest, `| int` cuts one off"
+        return "a template keeps the type of its value only when nothing stands around it, not even a space"
+    if kind == "string_type" and isinstance(node, Scalar) and node.value is not None and node.template is None:
+        return f'write `"{node.text}"`'
+    if not isinstance(node, Scalar) or not isinstance(node.value, str):
+        return None
+    word = _WORDS_OF_1_1.get(node.value.lower())
+    if kind == "bool_type" and word is not None:
+        return f"write `{word}`"
+    if kind in ("int_type", "float_type") and node.quoted:
+        try:
+            float(node.value)
+        except ValueError:
+            return None
+        return "write it without quotes"
+    return None
+
+
+def _last_name(path: tuple[str | int, ...]) -> str:
+    return next((part for part in reversed(path) if isinstance(part, str)), "")
+
+
+def _dotted(path: tuple[str | int, ...]) -> str:
+    return ".".join(str(part) for part in path)

@@ -1,0 +1,27 @@
+"""What an evaluation computes, by the names that TensorBoard, `best` and `early_stop` share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from declarative_train.recipe.sections.evaluation import Evaluation
+from declarative_train.recipe.sections.objective import ObjectiveSection
+
+FINAL_SETS = ("test",)  # looked at once, at the end, unless evaluation.sets names them
+
+
+def evaluated_sets(split: Iterable[str], evaluation: Evaluation | None) -> tuple[str, ...]:
+    """The sets of every evaluation."""
+    if evaluation is not None and evaluation.sets is not None:
+        return evaluation.sets
+    return tuple(name for name in split if name not in FINAL_SETS)
+
+
+def watched_names(sets: Sequence[str], objective: ObjectiveSection) -> dict[str, bool]:
+    """Name -> whether more of it is better."""
+    names: dict[str, bool] = {}
+    for each in sets:
+        names[f"{each}/loss"] = False
+        names |= {f"{each}/loss/{term}": False for term in objective.losses}
+        names |= {f"{each}/{name}": term.component.higher_is_better for name, term in objective.metrics.items()}
+    return names

@@ -1,0 +1,341 @@
+"""Drafts of one graph -> wires: references followed, default wires drawn, an order found, dead nodes told.
+
+A wire is `name` for an input of the scope and `node:output` for a node's output (`layers.3:output` for a copy).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from collections.abc import Mapping as MappingABC
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from declarative_train.components.component import Port
+from declarative_train.diagnostics.diagnostic import Diagnostic
+from declarative_train.diagnostics.suggest import nearest
+from declarative_train.recipe.blocks import Library
+from declarative_train.recipe.checks.bad_reference import bad_reference
+from declarative_train.recipe.checks.bad_reuse import bad_reuse
+from declarative_train.recipe.checks.cycle import cycle
+from declarative_train.recipe.checks.dead_node import dead_node
+from declarative_train.recipe.checks.name_clash import name_clash
+from declarative_train.recipe.checks.open_input import open_input
+from declarative_train.recipe.checks.open_port import open_port
+from declarative_train.recipe.checks.unknown_copy import unknown_copy
+from declarative_train.recipe.checks.unknown_edge import unknown_edge
+from declarative_train.recipe.checks.unknown_output import unknown_output
+from declarative_train.recipe.expand_draft import Draft
+from declarative_train.recipe.model_tree import Wire
+from declarative_train.recipe.wiring_names import Edge
+from declarative_train.recipe.wiring_ports import bind, first_key, open_required
+from declarative_train.source.node import Mapping
+from declarative_train.terms.span import Span
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the nodes of a graph see besides each other.
+
+    `inputs` are the fields of the data, or the inputs of the block; `open_inputs` those of them that are not wired
+    where the block stands; `block` is its name, "" for the main graph.
+    """
+
+    inputs: tuple[str, ...]
+    open_inputs: frozenset[str] = frozenset()
+    block: str = ""
+    input_spans: MappingABC[str, Span] = field(default_factory=dict)
+
+
+class Wiring:
+    """The wires of one graph. After the constructor, `diagnostics` says all that is wrong with them, and `order` is
+    the drafts in an order in which each comes after all it reads (or the order of the text, when there is a cycle)."""
+
+    def __init__(self, drafts: Iterable[Draft], around: Surroundings, library: Library) -> None:
+        self.around = around
+        self._library = library
+        self.diagnostics: list[Diagnostic] = []
+        self.knows_all_readers = True
+        self.drafts: dict[str, Draft] = {}
+        for draft in drafts:
+            self._add(draft)
+        self.edges: dict[str, dict[str, Edge | None]] = {}
+        self._read_reuses()
+        self._bind_all()
+        self._read_by: dict[str, set[str]] = {name: set() for name in self.drafts}  # node -> who reads it
+        self._reads: dict[str, dict[str, Span]] = {name: {} for name in self.drafts}
+        for name, edges in self.edges.items():
+            for key, edge in edges.items():
+                if edge is None:
+                    self.knows_all_readers = False
+                elif not self._follow(name, key, edge):
+                    edges[key] = None
+        self.has_cycle = False
+        self.order = self._ordered()
+
+    def _add(self, draft: Draft) -> None:
+        if draft.name in self.around.inputs:
+            what = "input of the block" if self.around.block else "field"
+            other = self.around.input_spans.get(draft.name)
+            self.diagnostics.append(name_clash(draft.entry.key.span, draft.name, what, other))
+            return
+        self.drafts[draft.name] = draft
+
+    def _read_reuses(self) -> None:
+        """A reuse has the ports and outputs of what it calls again."""
+        for draft in self.drafts.values():
+            if draft.kind != "reuse" or draft.target is None:
+                continue
+            target = self._reused(draft, draft.target)
+            if target is None:
+                draft.kind = "broken"
+            else:
+                draft.ports, draft.outputs = target.ports, target.outputs
+                draft.layer, draft.block, draft.is_off = target.layer, target.block, draft.is_off or target.is_off
+
+    def _reused(self, draft: Draft, edge: Edge) -> Draft | None:
+        seen = {draft.name}
+        while True:
+            target = self.drafts.get(edge.name)
+            if target is None:
+                known = [name for name, each in self.drafts.items() if each.kind in ("layer", "block")]
+                close = nearest(edge.name, known)
+                way_out = f"did you mean `{close}`?" if close else "name a node of this graph"
+                self.diagnostics.append(bad_reuse(edge.span, f"there is no node `{edge.name}` here", way_out))
+                return None
+            if target.kind == "broken":
+                return None
+            if target.kind == "expression":
+                message = f"`{edge.name}` is an expression and holds no parameters"
+                self.diagnostics.append(bad_reuse(edge.span, message, "write the expression again"))
+                return None
+            if not self._is_one_node(edge, target):
+                return None
+            if target.kind != "reuse" or target.target is None:
+                draft.target = edge
+                return target
+            if target.name in seen:
+                self.diagnostics.append(bad_reuse(edge.span, "these reuses call each other", "name a layer or a block"))
+                return None
+            seen.add(target.name)
+            edge = target.target
+
+    def _is_one_node(self, edge: Edge, target: Draft) -> bool:
+        if target.num_copies is None and edge.copy is not None:
+            self.diagnostics.append(unknown_copy(edge.span, edge.name, None))
+        elif target.num_copies is not None and edge.copy is None:
+            message = f"`{edge.name}` is {target.num_copies} nodes in a chain"
+            way_out = f"name one copy, `{edge.name}.0`, or put the chain into a block"
+            self.diagnostics.append(bad_reuse(edge.span, message, way_out))
+        elif target.num_copies is not None and edge.copy is not None and edge.copy >= target.num_copies:
+            self.diagnostics.append(unknown_copy(edge.span, edge.name, target.num_copies))
+        else:
+            return True
+        return False
+
+    def _bind_all(self) -> None:
+        above = Edge(self.around.inputs[0], None, None, "", Span("", 0, 0, 0, 0), True) if self.around.block else None
+        for draft in self.drafts.values():
+            if draft.kind == "expression":
+                self.edges[draft.name] = draft.edges_of_expression
+                for name, edge in self.edges[draft.name].items():
+                    if edge is None:
+                        self.diagnostics.append(self._no_reference(draft, name))
+            elif draft.kind == "broken" and (draft.fields is None or not isinstance(draft.entry.value, Mapping)):
+                self.edges[draft.name] = {}
+                self.knows_all_readers = False  # an expression that cannot be read could name anything
+            elif draft.kind == "broken":
+                edges = _all_edges(draft) or [above]  # what it would read, as far as can be told
+                self.edges[draft.name] = {str(i): edge for i, edge in enumerate(edges)}
+            else:
+                self.edges[draft.name] = self._bind(draft, above)
+            above = Edge(draft.name, None, None, draft.name, draft.entry.key.span, is_default=True)
+
+    def _no_reference(self, draft: Draft, name: str) -> Diagnostic:
+        assert draft.expression is not None
+        assert draft.scalar is not None
+        offset = next(each.offset for each in draft.expression.names if each.text == name)
+        return bad_reference(draft.scalar.place(offset, len(name)), f"`{name}`")
+
+    def _bind(self, draft: Draft, above: Edge | None) -> dict[str, Edge | None]:
+        if above is not None:
+            span = draft.type_span or draft.entry.value.span
+            above = Edge(above.name, None, None, above.text, span, is_default=True)
+        bound, found = bind(draft.wanted, draft.ports, draft.type_name, above)
+        self.diagnostics += found
+        for port in open_required(draft.ports, bound) if not found else []:
+            self.diagnostics.append(self._open_port(draft, port))
+        return bound
+
+    def _open_port(self, draft: Draft, port: Port) -> Diagnostic:
+        span = draft.type_span or draft.entry.key.span
+        if port is draft.ports[0]:
+            message = f"`{draft.name}` is the first node and must name its input"
+            close = ", ".join(self.around.inputs[:6])
+            return open_port(span, message, f"add `input: NAME`; fields: {close}" if close else "add `input: NAME`")
+        message = f"`{draft.name}` leaves the input `{port.name}` of `{draft.type_name}` open"
+        return open_port(span, message, f"wire it: `inputs: {{{port.name}: NAME}}`")
+
+    # -- following references
+
+    def _follow(self, reader: str, key: str, edge: Edge) -> bool:
+        """Check one edge and note who reads what; False when it leads nowhere."""
+        problem = self.problem_of(edge, self.drafts[reader])
+        if problem is not None:
+            self.diagnostics.append(problem)
+            return False
+        if edge.name in self.drafts:
+            self._read_by[edge.name].add(reader)
+            self._reads[reader].setdefault(edge.name, edge.span)
+            return self.drafts[edge.name].kind != "broken"
+        if edge.name not in self.around.open_inputs:
+            return True
+        return self._left_open(self.drafts[reader], key, edge)
+
+    def _left_open(self, reader: Draft, key: str, edge: Edge) -> bool:
+        """An optional input that is open here may only feed optional ports (or a node that is switched off)."""
+        if reader.is_off and reader.kind != "expression":
+            return True
+        port = next((port for port in reader.ports if port.name == key), None)
+        if reader.kind == "broken" or (port is not None and port.optional):
+            return True
+        self.diagnostics.append(open_input(edge.span, edge.name, self.around.block, reader.name))
+        return False
+
+    def problem_of(self, edge: Edge, reader: Draft | None = None) -> Diagnostic | None:
+        """What is wrong with a reference, or None."""
+        if edge.name in self.around.inputs and edge.name not in self.drafts:
+            if edge.copy is None and edge.output is None:
+                return None
+            what = "an input of the block" if self.around.block else "a field"
+            return unknown_output(
+                edge.span, f"`{edge.name}` is {what} and has no outputs", [], help=f"write `{edge.name}`"
+            )
+        draft = self.drafts.get(edge.name)
+        if draft is None:
+            return self._unknown(edge, reader)
+        if draft.kind == "broken":
+            return None
+        if draft.is_off:
+            return self._problem_of_off(edge, draft)
+        if edge.copy is not None and (draft.num_copies is None or edge.copy >= draft.num_copies):
+            return unknown_copy(edge.span, edge.name, draft.num_copies)
+        if edge.below or (edge.output is not None and edge.output not in draft.outputs):
+            return self._no_output(edge, draft)
+        return None
+
+    def _problem_of_off(self, edge: Edge, draft: Draft) -> Diagnostic | None:
+        if edge.copy is None and edge.output in (None, draft.outputs[0]) and not edge.below:
+            return None
+        message = f"`{edge.name}` is switched off here and stands for its first input, so there is no `{edge.text}`"
+        return unknown_output(edge.span, message, [], help=f"write `{edge.name}`")
+
+    def _no_output(self, edge: Edge, draft: Draft) -> Diagnostic:
+        output = edge.output or edge.below.lstrip(".")
+        message = f"`{edge.name}` has no output `{output}`{edge.below if edge.output else ''}"
+        if draft.block is not None and draft.block.graph.entry(output) is not None:
+            way_out = (
+                f"a block shows its outputs only: add `outputs: {{..., {output}: {output}}}` to `{draft.block.name}`"
+            )
+            return unknown_output(edge.span, message, [], help=way_out)
+        return unknown_output(edge.span, message, draft.outputs, output)
+
+    def _unknown(self, edge: Edge, reader: Draft | None) -> Diagnostic:
+        known = [*self.around.inputs, *self.drafts]
+        way_out = None
+        lone = reader.expression.lone_name if reader is not None and reader.expression is not None else None
+        if lone == edge.name and edge.name in self._library.types():
+            way_out = f"for the layer write `{{type: {edge.name}}}`"
+        elif self.around.block and nearest(edge.name, known) is None:
+            inputs = ", ".join(self.around.inputs)
+            way_out = f"the block `{self.around.block}` sees its nodes and its inputs ({inputs}) only: add an input"
+        return unknown_edge(edge.span, edge.name, known, way_out)
+
+    def wire(self, edge: Edge) -> Wire | None:
+        """Where an edge that has no problem comes from; None for an optional input that is open."""
+        seen: set[str] = set()
+        while True:
+            draft = self.drafts.get(edge.name)
+            if draft is None:
+                return None if edge.name in self.around.open_inputs else edge.name
+            if not draft.is_off or draft.kind == "expression":
+                break
+            first = first_key(draft.ports)
+            behind = None if first is None else self.edges[draft.name].get(first)
+            if behind is None or draft.name in seen:
+                return None
+            seen.add(draft.name)
+            edge = behind
+        output = edge.output or draft.outputs[0]
+        if draft.num_copies is None:
+            return f"{draft.name}:{output}"
+        copy = draft.num_copies - 1 if edge.copy is None else edge.copy
+        return f"{draft.name}.{copy}:{output}"
+
+    # -- the graph as a whole
+
+    def _ordered(self) -> list[Draft]:
+        done: dict[str, bool] = {}  # False: on the way
+        order: list[Draft] = []
+        for name in self.drafts:
+            stack = [(name, iter(self._reads[name]))] if name not in done else []
+            if stack:
+                done[name] = False
+            while stack:
+                current, below = stack[-1]
+                following = next(below, None)
+                if following is None:
+                    done[current] = True
+                    order.append(self.drafts[current])
+                    stack.pop()
+                elif following not in done:
+                    done[following] = False
+                    stack.append((following, iter(self._reads[following])))
+                elif not done[following]:
+                    self._report_cycle([each for each, _ in stack], following)
+        return order if not self.has_cycle else list(self.drafts.values())
+
+    def _report_cycle(self, stack: list[str], back_to: str) -> None:
+        way = [*stack[stack.index(back_to) :], back_to]
+        places = [self._reads[reader][read] for reader, read in pairwise(way)]
+        self.has_cycle = True
+        self.diagnostics.append(cycle(places[0], way, places))
+
+    def dead(self, used: Collection[str], readers: str) -> tuple[set[str], list[Diagnostic]]:
+        """The nodes that are not needed for `used` (names of nodes), and what to say about them.
+
+        One that only a switched-off node would read is left out in silence: in another copy it is used.
+        """
+        if not self.knows_all_readers:
+            return set(), []
+        needed = {name for name in used if name in self.drafts}
+        waiting = list(needed)
+        excused: set[str] = set()
+        while waiting:
+            name = waiting.pop()
+            reads = set(self._reads[name])
+            draft = self.drafts[name]
+            if draft.is_off:
+                first = first_key(draft.ports)
+                edge = None if first is None else self.edges[name].get(first)
+                kept = {edge.name} if edge is not None else set()
+                excused |= reads - kept
+                reads &= kept
+            waiting += reads - needed
+            needed |= reads
+        excused |= {name for name, draft in self.drafts.items() if draft.is_off}
+        growing = list(excused)
+        while growing:
+            reads = set(self._reads.get(growing.pop(), ())) - excused
+            excused |= reads
+            growing += reads
+        unused = set(self.drafts) - needed
+        said = [
+            dead_node(self.drafts[name].entry.key.span, name, readers)
+            for name in self.drafts
+            if name in unused - excused and not self._read_by[name]
+        ]
+        return unused, said
+
+
+def _all_edges(draft: Draft) -> list[Edge | None]:
+    return [*draft.wanted.listed, *(edge for _, edges in draft.wanted.named for edge in edges)]

@@ -1,0 +1,55 @@
+"""The names that a recipe gives: their form, the words that are taken, and the grammar of references."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from declarative_train.diagnostics.diagnostic import Diagnostic
+from declarative_train.recipe.checks.bad_name import bad_name
+from declarative_train.recipe.checks.reserved_name import reserved_name
+from declarative_train.source.node import Scalar
+from declarative_train.terms.span import Span
+
+RESERVED = ("type", "input", "inputs", "repeat", "when")
+REUSE = "reuse"
+
+_NAME = re.compile(r"[a-z][a-z0-9_]*", re.ASCII)
+_REFERENCE = re.compile(
+    r"(?P<name>[a-z][a-z0-9_]*)(?:\.(?P<copy>\d+))?(?:\.(?P<output>[a-z][a-z0-9_]*))?(?P<more>(?:\.[a-z0-9_]+)*)",
+    re.ASCII,
+)
+
+
+def is_name(text: str) -> bool:
+    return _NAME.fullmatch(text) is not None
+
+
+def check_name(key: Scalar, what: str, reserved: Collection[str] = ()) -> Diagnostic | None:
+    """What is wrong with the name that a key gives to `what` ("a node")."""
+    if not isinstance(key.value, str) or not is_name(key.text):
+        return bad_name(key.span, key.text, what)
+    return reserved_name(key.span, key.text, what) if key.text in reserved else None
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """A reference as typed, `node[.copy][.output]`. `is_default`: nobody typed it, it is the node above."""
+
+    name: str
+    copy: int | None
+    output: str | None
+    text: str
+    span: Span
+    is_default: bool = False
+    below: str = ""  # parts behind the output, which no reference has: `.attn` of `gpt.out.attn`
+
+
+def read_reference(text: str, span: Span) -> Edge | None:
+    """None when the text has not the form of a reference."""
+    match = _REFERENCE.fullmatch(text)
+    if match is None or (match["copy"] and len(match["copy"]) > 9):
+        return None
+    copy = None if match["copy"] is None else int(match["copy"])
+    return Edge(match["name"], copy, match["output"], text, span, below=match["more"])

@@ -1,0 +1,140 @@
+"""`input` and `inputs` of a node -> an edge for each port; the default wire for the first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as SequenceABC
+from dataclasses import dataclass, field
+
+from declarative_train.components.component import Port
+from declarative_train.diagnostics.diagnostic import Diagnostic
+from declarative_train.recipe.checks.bad_reference import bad_reference
+from declarative_train.recipe.checks.input_and_inputs import input_and_inputs
+from declarative_train.recipe.checks.too_many_inputs import too_many_inputs
+from declarative_train.recipe.checks.unknown_port import unknown_port
+from declarative_train.recipe.checks.wrong_type import wrong_type
+from declarative_train.recipe.validate import found_words
+from declarative_train.recipe.wiring_names import Edge, read_reference
+from declarative_train.source.node import Entry, Mapping, Node, Scalar, Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a node asks for: `listed` in order, or `named` by port; neither: all is open."""
+
+    listed: tuple[Edge | None, ...] = ()
+    named: tuple[tuple[Scalar, tuple[Edge | None, ...]], ...] = ()
+    listed_nodes: tuple[Node, ...] = field(default=())
+
+
+def read_wanted(node: Mapping) -> tuple[Wanted, list[Diagnostic]]:
+    """Read the rendered `input` and `inputs` of a node; None stands for an edge that is reported already."""
+    one, many = node.entry("input"), node.entry("inputs")
+    if one is not None and many is not None:
+        return Wanted((None,)), [input_and_inputs(many.key.span, one.key.span)]
+    if one is not None:
+        edge, found = _edge(one.value)
+        return Wanted((edge,), listed_nodes=(one.value,)), found
+    if many is None:
+        return Wanted(), []
+    if isinstance(many.value, Sequence):
+        edges, found = _edges(many.value)
+        return Wanted(edges, listed_nodes=many.value.items), found
+    if isinstance(many.value, Mapping):
+        return _named(many.value)
+    if isinstance(many.value, Scalar) and isinstance(many.value.value, str):
+        text = many.value.value
+        way_out = f"write `input: {text}` or `inputs: [{text}]`"
+        return Wanted((None,)), [wrong_type(many.value.span, "inputs", "one name", "a list or a mapping", way_out)]
+    return Wanted((None,)), [wrong_type(many.value.span, "inputs", found_words(many.value), "a list or a mapping")]
+
+
+def _named(node: Mapping) -> tuple[Wanted, list[Diagnostic]]:
+    named: list[tuple[Scalar, tuple[Edge | None, ...]]] = []
+    diagnostics: list[Diagnostic] = []
+    for entry in node:
+        if isinstance(entry.value, Sequence):
+            edges, found = _edges(entry.value)
+        else:
+            edge, found = _edge(entry.value)
+            edges = (edge,)
+        named.append((entry.key, edges))
+        diagnostics += found
+    return Wanted(named=tuple(named)), diagnostics
+
+
+def _edges(node: Sequence) -> tuple[tuple[Edge | None, ...], list[Diagnostic]]:
+    read = [_edge(item) for item in node.items]
+    return tuple(edge for edge, _ in read), [problem for _, found in read for problem in found]
+
+
+def _edge(node: Node) -> tuple[Edge | None, list[Diagnostic]]:
+    if not isinstance(node, Scalar) or not isinstance(node.value, str):
+        way_out = "a list stands under `inputs`" if isinstance(node, Sequence) else None
+        return None, [bad_reference(node.span, found_words(node), way_out)]
+    edge = read_reference(node.value, node.span)
+    if edge is not None:
+        return edge, []
+    looks_computed = any(sign in node.value for sign in "+-*/[(<>=&|~@ ")
+    way_out = "give the expression a node of its own, and name that node" if looks_computed else None
+    return None, [bad_reference(node.span, f"`{node.value}`", way_out)]
+
+
+def bind(
+    wanted: Wanted, ports: SequenceABC[Port], kind: str, above: Edge | None
+) -> tuple[dict[str, Edge | None], list[Diagnostic]]:
+    """An edge for each port that is bound; variadic ones as `NAME.0`, `NAME.1`, ...
+
+    `above` fills the first port if it is open. Ports left open are not in the result; whether they may be is for
+    `open_required` to say.
+    """
+    bound: dict[str, Edge | None] = {}
+    diagnostics: list[Diagnostic] = []
+    for position, edge in enumerate(wanted.listed):
+        key = _port_key(ports, position)
+        if key is not None:
+            bound[key] = edge
+        elif not diagnostics and wanted.listed_nodes:
+            diagnostics.append(too_many_inputs(wanted.listed_nodes[position].span, kind, [port.name for port in ports]))
+    known = {port.name: port for port in ports}
+    for name, edges in wanted.named:
+        port = known.get(name.text)
+        if port is None:
+            diagnostics.append(unknown_port(name.span, name.text, kind, known))
+        elif port.variadic:
+            bound.update({f"{port.name}.{number}": edge for number, edge in enumerate(edges)})
+        elif len(edges) == 1:
+            bound[port.name] = edges[0]
+        else:
+            bound[port.name] = None
+            diagnostics.append(wrong_type(name.span, f"inputs.{port.name}", "a list", "one name"))
+    first = first_key(ports)
+    if first is not None and first not in bound and above is not None:
+        bound = {first: above, **bound}
+    return bound, diagnostics
+
+
+def _port_key(ports: SequenceABC[Port], position: int) -> str | None:
+    if position < len(ports) and not ports[position].variadic:
+        return ports[position].name
+    last = len(ports) - 1
+    return f"{ports[last].name}.{position - last}" if ports and ports[last].variadic else None
+
+
+def first_key(ports: SequenceABC[Port]) -> str | None:
+    """The key of the first port, which the node above and the chain of a repeat bind."""
+    if not ports:
+        return None
+    return f"{ports[0].name}.0" if ports[0].variadic else ports[0].name
+
+
+def open_required(ports: SequenceABC[Port], bound: dict[str, Edge | None]) -> list[Port]:
+    """The ports that must be bound and are not."""
+    return [
+        port for port in ports if not port.optional and (f"{port.name}.0" if port.variadic else port.name) not in bound
+    ]
+
+
+def only_inputs(node: Mapping) -> Mapping:
+    """The entries that hold edges."""
+    kept: tuple[Entry, ...] = tuple(entry for entry in node if entry.name in ("input", "inputs"))
+    return Mapping(kept, node.span)
