@@ -1,0 +1,32 @@
+"""unknown-column (D005)
+
+Finds: a column, or a glob of columns, that the source does not have.
+Why:   a field or a set cannot be made of it.
+Bad:
+    data:
+      fields:
+        digit: {type: category, column: lable, num_classes: 10}
+Good:
+    data:
+      fields:
+        digit: {type: category, column: label, num_classes: 10}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from declarative_train.diagnostics.diagnostic import Diagnostic, error
+from declarative_train.diagnostics.suggest import did_you_mean
+from declarative_train.terms.span import Span
+
+
+def unknown_column(
+    span: Span, name: str, known: Iterable[str], left_out: Mapping[str, str], source: str = "the source"
+) -> Diagnostic:
+    """`left_out` says why a column that the file does have cannot be read."""
+    if name in left_out:
+        return error("D005", span, f"`{name}` cannot be read: {left_out[name]}", did_you_mean("", known))
+    if any(sign in name for sign in "*?["):
+        return error("D005", span, f"no column of {source} matches `{name}`", did_you_mean(name.strip("*?"), known))
+    return error("D005", span, f"{source} has no column `{name}`", did_you_mean(name, known))

@@ -1,0 +1,118 @@
+"""Splits and a table -> the rows of every set. Rows are split before windows are made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from declarative_train.components.component import Candidates, Draw, Split, Table
+from declarative_train.components.keyed import key_of
+from declarative_train.data.order import permuted
+from declarative_train.data.rows import RowDraw, RowList, RowRange, Rows
+
+TRAINING = "training"
+LISTED = 1 << 27  # rows whose numbers are listed (1 GiB); a random set of more is drawn by position
+
+
+class SplitError(Exception):
+    """The split of one set cannot be made; the message is for the user."""
+
+    def __init__(self, name: str, message: str) -> None:
+        super().__init__(message)
+        self.name = name
+
+
+def cut(
+    table: Table, splits: Mapping[str, Split], seed: int, by: str | None = None, sort: str | None = None
+) -> dict[str, Rows]:
+    """The rows of `training`, then of every set that is cut from this table; a row is in one set at most.
+
+    Sets by value are cut first, then the last rows, then those by chance. `by` and `sort` are the window's. Raises
+    SplitError.
+    """
+    own = {name: split for name, split in splits.items() if split.own_source is None}
+    left: Rows = RowRange(0, table.num_rows)
+    found: dict[str, Rows] = {}
+    for name, split in _of_turn(own, 0):
+        chosen = _choose(name, split, _candidates(table, left, len(left), name, seed, by, sort))
+        assert not isinstance(chosen, Draw)
+        found[name], left = _parted(left, chosen)
+    num_total, base, behind = len(left), left, 0.0
+    taken: np.ndarray | None = None
+    for name, split in reversed(_of_turn(own, 1)):
+        chosen = _choose(name, split, _candidates(table, base, num_total, name, seed, by, sort, behind))
+        assert not isinstance(chosen, Draw)
+        behind += getattr(split, "fraction", 0.0)
+        if isinstance(chosen, range) and taken is None and isinstance(left, RowRange):
+            found[name], left = _parted(left, range(chosen.start, min(chosen.stop, len(left))))
+            continue
+        if taken is None:
+            taken = np.zeros(len(base), bool)
+            taken[len(left) :] = True
+        numbers = np.asarray(chosen)
+        numbers = numbers[~taken[numbers]]
+        taken[numbers] = True
+        found[name], left = base.pick(numbers), base.pick(np.flatnonzero(~taken))
+    for name, split in _of_turn(own, 2):
+        chosen = _choose(name, split, _candidates(table, left, num_total, name, seed, by, sort))
+        if not isinstance(chosen, Draw):
+            found[name], left = _parted(left, chosen)
+        elif len(left) <= LISTED:
+            found[name], left = _parted(left, np.sort(_shuffled(name, seed, len(left))[: chosen.count]))
+        else:
+            key = _key(name, seed)
+            found[name] = RowDraw(left, key, 0, chosen.count)
+            left = RowDraw(left, key, chosen.count, len(left))
+    return {TRAINING: left} | {name: found[name] for name in own}
+
+
+def _of_turn(splits: Mapping[str, Split], turn: int) -> Sequence[tuple[str, Split]]:
+    return [(name, split) for name, split in splits.items() if split.turn == turn]
+
+
+def _choose(name: str, split: Split, rows: Candidates) -> np.ndarray | range | Draw:
+    try:
+        return split.choose(rows)
+    except ValueError as error:
+        raise SplitError(name, str(error)) from error
+
+
+def _candidates(
+    table: Table,
+    rows: Rows,
+    num_total: int,
+    name: str,
+    seed: int,
+    by: str | None,
+    sort: str | None,
+    behind: float = 0.0,
+) -> Candidates:
+    return Candidates(
+        num_rows=len(rows),
+        num_total=num_total,
+        read=lambda column: table.read([column], rows.between(0, len(rows)))[column],
+        shuffled=lambda size: _shuffled(name, seed, size),
+        by=by,
+        sort=sort,
+        behind=behind,
+    )
+
+
+def _key(name: str, seed: int) -> int:
+    return key_of("split", seed, name)
+
+
+def _shuffled(name: str, seed: int, size: int) -> np.ndarray:
+    return permuted(_key(name, seed), np.arange(size), size)
+
+
+def _parted(rows: Rows, chosen: np.ndarray | range) -> tuple[Rows, Rows]:
+    """The chosen places (ascending) and the others."""
+    if isinstance(chosen, range) and isinstance(rows, RowRange) and chosen.stop == len(rows):
+        middle = rows.start + chosen.start
+        return RowRange(middle, rows.stop), RowRange(rows.start, middle)
+    others = np.ones(len(rows), bool)
+    others[chosen if isinstance(chosen, np.ndarray) else slice(chosen.start, chosen.stop)] = False
+    numbers = rows.at(np.arange(len(rows)))
+    return RowList(numbers[~others]), RowList(numbers[others])

@@ -1,0 +1,367 @@
+"""The data section of a recipe -> a DataSpec: what the ranks must know, and everything that is wrong with the data.
+
+The sources are opened, the rows cut into sets, the statistics of the training rows computed and every value converted
+once, which is the check of it. What was prepared is remembered, so that a run does not read it again. No torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from declarative_train.components.component import Column, Dataset, Field, Misfit, SourceError, Split, Table
+from declarative_train.components.datasets.files import is_known, is_remote
+from declarative_train.components.fields.columns import sized
+from declarative_train.data.checks.column_does_not_fit import column_does_not_fit
+from declarative_train.data.checks.empty_set import empty_set
+from declarative_train.data.checks.no_statistics import no_statistics
+from declarative_train.data.checks.remote_source import remote_source
+from declarative_train.data.checks.rows_outside_window import rows_outside_window
+from declarative_train.data.checks.rows_without_order import rows_without_order
+from declarative_train.data.checks.rows_without_window import rows_without_window
+from declarative_train.data.checks.split_does_not_fit import split_does_not_fit
+from declarative_train.data.checks.token_by_token import token_by_token
+from declarative_train.data.checks.unknown_column import unknown_column
+from declarative_train.data.checks.window_cut_to_pieces import window_cut_to_pieces
+from declarative_train.data.cuts import TRAINING, SplitError, cut
+from declarative_train.data.files import record
+from declarative_train.data.opened import arranged, remember
+from declarative_train.data.parts import Part, columns_of, make_part
+from declarative_train.data.prepare import BadSampleError, Prepared, prepare
+from declarative_train.data.problems import bad_sample, source_problem
+from declarative_train.data.revive import to_mapping
+from declarative_train.data.rows import RowRange, Rows
+from declarative_train.data.spec import DataSpec, FieldSpec, FileRecord, SetSpec, WindowSpec
+from declarative_train.data.statistics import measure
+from declarative_train.data.windows import RowOrder, Windows, row_order
+from declarative_train.diagnostics.diagnostic import Diagnostic
+from declarative_train.terms.span import Span
+
+Place = Callable[[str | tuple[str | int, ...]], Span]
+"""Where the value at a dotted path (or a tuple of its parts) was typed, else its nearest ancestor."""
+
+
+class WindowLike(Protocol):
+    @property
+    def length(self) -> int: ...
+    @property
+    def stride(self) -> int | None: ...
+    @property
+    def by(self) -> str | None: ...
+    @property
+    def sort(self) -> str | None: ...
+
+
+class SectionLike(Protocol):
+    """The data section of a recipe."""
+
+    @property
+    def source(self) -> Dataset: ...
+    @property
+    def fields(self) -> Mapping[str, Field]: ...
+    @property
+    def split(self) -> Mapping[str, Split]: ...
+    @property
+    def window(self) -> WindowLike | None: ...
+    @property
+    def shuffle(self) -> bool: ...
+    @property
+    def workers(self) -> int: ...
+    @property
+    def last_batch(self) -> str: ...
+
+
+def describe(
+    section: SectionLike, seed: int, span: Place, *, offline: bool = False
+) -> tuple[DataSpec | None, list[Diagnostic]]:
+    """None when there is an error, or, `offline`, when a source is on another machine."""
+    return _Description(section, seed, span, offline).describe()
+
+
+class _Description:
+    def __init__(self, section: SectionLike, seed: int, span: Place, offline: bool) -> None:
+        self.section = section
+        self.seed = seed
+        self.span = span
+        self.offline = offline
+        self.diagnostics: list[Diagnostic] = []
+        window = section.window
+        self.window = (
+            None
+            if window is None
+            else WindowSpec(window.length, window.stride or window.length, window.by, window.sort)
+        )
+
+    def say(self, diagnostic: Diagnostic) -> None:
+        self.diagnostics.append(diagnostic)
+
+    def describe(self) -> tuple[DataSpec | None, list[Diagnostic]]:
+        self._check_words()
+        tables = self._open_all()
+        main = tables.get(None)
+        if main is None:
+            return None, self.diagnostics
+        columns = self._columns(tables)
+        sets = self._sets(tables) if not self._unknown_in_sets(main) else None
+        if sets is None:
+            return None, self.diagnostics
+        parts = self._parts(main, sets[TRAINING].rows, columns)
+        prepared = self._prepare(sets, parts, columns)
+        if any(item.is_error for item in self.diagnostics) or len(tables) <= self._num_own():
+            return None, self.diagnostics
+        spec = self._spec(tables, parts, prepared)
+        remember(spec, prepared)
+        return spec, self.diagnostics
+
+    def _num_own(self) -> int:
+        return sum(split.own_source is not None for split in self.section.split.values())
+
+    def _check_words(self) -> None:
+        """What is wrong whatever the source holds."""
+        for name, field in self.section.fields.items():
+            place = self.span(f"data.fields.{name}.rows")
+            if field.cut is None:
+                continue
+            if self.window is None:
+                self.say(rows_without_window(place, name))
+            elif not _taken(field.cut, self.window.length):
+                self.say(rows_outside_window(place, name, getattr(field, "rows", ""), self.window.length))
+        if self.window is None:
+            if self.section.source.type == "text":
+                self.say(token_by_token(self.span("data.source.type")))
+            return
+        for name, split in self.section.split.items():
+            if split.cuts_singly:
+                place = self.span(f"data.split.{name}.type")
+                self.say(window_cut_to_pieces(place, name, split.type, self.window.length))
+
+    def _open_all(self) -> dict[str | None, Table]:
+        """The main source under None, the own sources of sets under their names; without those that do not open."""
+        tables: dict[str | None, Table] = {}
+        datasets: dict[str | None, Dataset | None] = {None: self.section.source}
+        datasets |= {name: split.own_source for name, split in self.section.split.items()}
+        for name, dataset in datasets.items():
+            if dataset is None:
+                continue
+            place = "data.source" if name is None else f"data.split.{name}.source"
+            remote = next((path for path in dataset.paths if is_remote(path)), None)
+            if remote is not None and self.offline and is_known(remote):
+                self.say(remote_source(self.span(f"{place}.path"), remote))
+                continue
+            try:
+                tables[name] = dataset.open()
+            except SourceError as error:
+                self.say(source_problem(self.span(f"{place}.path"), error))
+        return tables
+
+    def _columns(self, tables: Mapping[str | None, Table]) -> dict[tuple[str | None, str], tuple[Column, ...]]:
+        """By source and field; without those that do not fit."""
+        found: dict[tuple[str | None, str], tuple[Column, ...]] = {}
+        for source, table in tables.items():
+            for name, field in self.section.fields.items():
+                columns, missed = columns_of(field, table)
+                for missing in missed:
+                    self.say(self._missed(source, table, name, field, missing))
+                if missed:
+                    continue
+                misfit = field.check(columns)
+                if misfit is None and source is not None and (None, name) in found:
+                    misfit = _other_shape(field, found[None, name], columns)
+                if misfit is not None:
+                    place = f"data.fields.{name}.{misfit.field or 'column'}"
+                    span = self.span(place if source is None else f"data.split.{source}.source")
+                    self.say(column_does_not_fit(span, name, misfit.message, misfit.help))
+                    continue
+                found[source, name] = columns
+        return found
+
+    def _missed(self, source: str | None, table: Table, name: str, field: Field, column: str) -> Diagnostic:
+        if source is not None:
+            place = self.span(f"data.split.{source}.source")
+            return unknown_column(place, column, table.columns, table.left_out, f"the source of `{source}`")
+        return unknown_column(self._column_span(name, field, column), column, table.columns, table.left_out)
+
+    def _column_span(self, name: str, field: Field, column: str) -> Span:
+        if getattr(field, "column", None) is not None:
+            return self.span(f"data.fields.{name}.column")
+        if isinstance(getattr(field, "columns", None), tuple) and column in field.wanted:
+            return self.span(("data", "fields", name, "columns", field.wanted.index(column)))
+        return self.span(f"data.fields.{name}.columns")
+
+    def _unknown_in_sets(self, main: Table) -> bool:
+        """Says which columns the splits and the window name that are not there."""
+        asked = [
+            (f"data.split.{name}.{'sort' if split.type == 'last' else 'column'}", column)
+            for name, split in self.section.split.items()
+            for column in split.columns
+        ]
+        if self.window is not None:
+            asked += [(f"data.window.{key}", getattr(self.window, key)) for key in ("by", "sort")]
+        unknown = [(place, column) for place, column in asked if column is not None and column not in main.columns]
+        for place, column in unknown:
+            self.say(unknown_column(self.span(place), column, main.columns, main.left_out))
+        return bool(unknown) or any(item.code in ("D011", "D013", "D019") for item in self.diagnostics)
+
+    def _sets(self, tables: Mapping[str | None, Table]) -> dict[str, _SetRows] | None:
+        """The rows of every set, in the order of the recipe; None when they cannot be cut."""
+        by, sort = (None, None) if self.window is None else (self.window.by, self.window.sort)
+        found: dict[str, _SetRows] = {}
+        try:
+            order = row_order(tables[None], self.window)  # first: sets cut by `last` follow it too
+            cuts = cut(tables[None], self.section.split, self.seed, by, sort)
+            found |= _set_rows(None, tables[None], cuts, self.window, order)
+            for name, table in tables.items():
+                if name is not None:
+                    whole = {name: RowRange(0, table.num_rows)}
+                    found |= _set_rows(name, table, whole, self.window, row_order(table, self.window))
+        except SplitError as error:
+            self.say(split_does_not_fit(self.span(f"data.split.{error.name}"), error.name, str(error)))
+            return None
+        except ValueError as error:
+            self.say(rows_without_order(self.span("data.window.sort"), sort or "", str(error)))
+            return None
+        except SourceError as error:
+            self.say(source_problem(self.span("data.source.path"), error))
+            return None
+        ordered = {name: found[name] for name in (TRAINING, *self.section.split) if name in found}
+        for name, each in ordered.items():
+            self._check_size(name, each.rows, each.windows)
+        return None if any(item.code == "D010" for item in self.diagnostics) else ordered
+
+    def _check_size(self, name: str, rows: Rows, windows: Windows | None) -> None:
+        place = self.span("data.split" if name == TRAINING else f"data.split.{name}")
+        if not len(rows):
+            message = "the sets take all rows" if name == TRAINING else "no row is left for it, or none is as it asks"
+            self.say(empty_set(place, name, message, "give the other sets less" if name == TRAINING else None))
+        elif windows is not None and not len(windows):
+            of_one = "" if self.window is None or self.window.by is None else f" of one `{self.window.by}`"
+            message = f"nowhere among its {len(rows):,} rows do {windows.length}{of_one} follow each other"
+            self.say(empty_set(self.span("data.window.length"), name, message, "make the window shorter"))
+
+    def _parts(
+        self, main: Table, training: Rows, columns: Mapping[tuple[str | None, str], tuple[Column, ...]]
+    ) -> dict[str, Part]:
+        """The fields, with the statistics of the training rows."""
+        draft = [
+            make_part(name, field, columns[None, name], {}, None)
+            for name, field in self.section.fields.items()
+            if (None, name) in columns
+        ]
+        statistics, problems = measure(main, training, draft)
+        for name, problem in problems.items():
+            if isinstance(problem, BadSampleError):
+                self._say_bad(main, problem)
+            elif isinstance(problem, SourceError):
+                self.say(source_problem(self.span("data.source.path"), problem))
+            else:
+                self.say(no_statistics(self.span(f"data.fields.{name}"), name, str(problem)))
+        return {
+            part.name: make_part(part.name, part.field, part.columns, statistics[part.name], self.window)
+            for part in draft
+            if part.name not in problems
+        }
+
+    def _prepare(
+        self,
+        sets: Mapping[str, _SetRows],
+        parts: Mapping[str, Part],
+        columns: Mapping[tuple[str | None, str], tuple[Column, ...]],
+    ) -> dict[str, Prepared]:
+        """A field with a bad value is said once, and the others are still looked at."""
+        left = dict(parts)
+        found: dict[str, Prepared] = {}
+        for name, each in sets.items():
+            while left:
+                used = self._of_set(each.source, left, columns)
+                try:
+                    found[name] = prepare(name, each.table, each.rows, each.windows, used)
+                    break
+                except BadSampleError as error:
+                    del left[error.part.name]
+                    self._say_bad(each.table, error)
+                except SourceError as error:
+                    place = "data.source.path" if each.source is None else f"data.split.{name}.source.path"
+                    self.say(source_problem(self.span(place), error))
+                    break
+        return found
+
+    def _of_set(
+        self,
+        source: str | None,
+        parts: Mapping[str, Part],
+        columns: Mapping[tuple[str | None, str], tuple[Column, ...]],
+    ) -> tuple[Part, ...]:
+        """The fields on the columns of the set's source; those that do not fit there were said."""
+        if source is None:
+            return tuple(parts.values())
+        own = {part: columns[source, part.name] for part in parts.values() if (source, part.name) in columns}
+        return tuple(
+            Part(part.name, part.field, found, part.statistics, part.row, part.sample) for part, found in own.items()
+        )
+
+    def _say_bad(self, table: Table, error: BadSampleError) -> None:
+        place = self._column_span(error.part.name, error.part.field, error.cause.column)
+        self.say(bad_sample(place, error, table.place(error.row)))
+
+    def _spec(
+        self, tables: Mapping[str | None, Table], parts: Mapping[str, Part], prepared: Mapping[str, Prepared]
+    ) -> DataSpec:
+        section = self.section
+        sets = []
+        for name, each in prepared.items():
+            split = section.split.get(name)
+            own = None if split is None else split.own_source
+            sets.append(
+                SetSpec(
+                    name,
+                    each.num_samples,
+                    source=None if own is None else to_mapping(own),
+                    split=None if split is None or own is not None else to_mapping(split),
+                )
+            )
+        return DataSpec(
+            source=to_mapping(section.source),
+            fields=tuple(
+                FieldSpec(name, to_mapping(part.field), part.sample, dict(part.statistics))
+                for name, part in parts.items()
+            ),
+            sets=tuple(sets),
+            seed=self.seed,
+            shuffle=section.shuffle,
+            workers=section.workers,
+            last_batch=section.last_batch,
+            window=self.window,
+            files=tuple(_records(tables)),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _SetRows:
+    """Rows in the order of their samples. `source` is the set's name if it has its own."""
+
+    source: str | None
+    table: Table
+    rows: Rows
+    windows: Windows | None
+
+
+def _set_rows(
+    source: str | None, table: Table, rows: Mapping[str, Rows], window: WindowSpec | None, order: RowOrder
+) -> dict[str, _SetRows]:
+    return {name: _SetRows(source, table, *found) for name, found in arranged(rows, window, order).items()}
+
+
+def _other_shape(field: Field, main: Sequence[Column], own: Sequence[Column]) -> Misfit | None:
+    here, there = field.row_spec(own, {}).shape, field.row_spec(main, {}).shape
+    return None if here == there else Misfit(f"it is {sized(here)} in this source, and {sized(there)} in the main one")
+
+
+def _taken(cut: slice | int, length: int) -> bool:
+    if isinstance(cut, int):
+        return -length <= cut < length
+    return len(range(*cut.indices(length))) > 0
+
+
+def _records(tables: Mapping[str | None, Table]) -> list[FileRecord]:
+    return [record(path) for path in dict.fromkeys(path for table in tables.values() for path in table.files)]

@@ -1,0 +1,114 @@
+"""A DataSpec -> its prepared sets. What `describe` prepared a moment ago is not read again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+
+import numpy as np
+
+from declarative_train.components.component import Field, SourceError, Split, Table
+from declarative_train.components.datasets import DATASETS
+from declarative_train.components.fields import FIELDS
+from declarative_train.components.splits import SPLITS
+from declarative_train.data.cuts import TRAINING, SplitError, cut
+from declarative_train.data.data_error import DataError
+from declarative_train.data.parts import columns_of, make_part
+from declarative_train.data.prepare import BadSampleError, Prepared, prepare
+from declarative_train.data.revive import revive
+from declarative_train.data.rows import RowRange, Rows
+from declarative_train.data.spec import DataSpec, FieldSpec, SetSpec, WindowSpec
+from declarative_train.data.windows import RowOrder, Windows, row_order, windowed
+
+_COUNTED = 1 << 14  # samples per chunk of `training_values`
+_latest: dict[str, dict[str, Prepared]] = {}  # of one spec: forked ranks inherit it
+
+
+def remember(spec: DataSpec, sets: dict[str, Prepared]) -> None:
+    """Keep these sets for the next `prepared_sets` of an equal spec; those of any other are dropped."""
+    _latest.clear()
+    _latest[_key(spec)] = sets
+
+
+def forget() -> None:
+    _latest.clear()
+
+
+def _key(spec: DataSpec) -> str:
+    return json.dumps(asdict(spec), sort_keys=True)
+
+
+def prepared_sets(spec: DataSpec) -> dict[str, Prepared]:
+    """By name, `training` first. Raises DataError when the data are not those of the spec."""
+    key = _key(spec)
+    if key not in _latest:
+        try:
+            remember(spec, _prepare_all(spec))
+        except (SourceError, SplitError, ValueError) as error:
+            raise DataError(f"the data cannot be read as when the plan was made: {error}") from error
+        except BadSampleError as error:
+            raise DataError(str(error)) from error
+    return _latest[key]
+
+
+def training_values(spec: DataSpec, field: str) -> Iterator[np.ndarray]:
+    """The values (N, ...) that a field has in the training samples, in chunks: for what is counted beforehand."""
+    training = prepared_sets(spec)[TRAINING]
+    for start in range(0, training.num_samples, _COUNTED):
+        samples = np.arange(start, min(start + _COUNTED, training.num_samples))
+        yield training.gather(samples, [field])[field]
+
+
+def arranged(
+    rows: Mapping[str, Rows], window: WindowSpec | None, order: RowOrder
+) -> dict[str, tuple[Rows, Windows | None]]:
+    """The rows of sets of one table in the order of their samples, with their windows."""
+    if window is None:
+        return {name: (each, None) for name, each in rows.items()}
+    return {name: windowed(each, window, order) for name, each in rows.items()}
+
+
+def _prepare_all(spec: DataSpec) -> dict[str, Prepared]:
+    window = spec.window
+    fields = [(each, revive(FIELDS, each.component)) for each in spec.fields]
+    splits: dict[str, Split] = {
+        each.name: revive(SPLITS, each.split) for each in spec.sets if each.split is not None and each.source is None
+    }
+    main = revive(DATASETS, spec.source).open()
+    by, sort = (None, None) if window is None else (window.by, window.sort)
+    rows = arranged(cut(main, splits, spec.seed, by, sort), window, row_order(main, window))
+    sets = {}
+    for each in spec.sets:
+        if each.source is not None:
+            table = revive(DATASETS, each.source).open()
+            whole: dict[str, Rows] = {each.name: RowRange(0, table.num_rows)}
+            own = arranged(whole, window, row_order(table, window))[each.name]
+            sets[each.name] = _prepare_one(each, table, own, fields, window)
+        else:
+            sets[each.name] = _prepare_one(each, main, rows[each.name], fields, window)
+    return sets
+
+
+def _prepare_one(
+    wanted: SetSpec,
+    table: Table,
+    rows: tuple[Rows, Windows | None],
+    fields: list[tuple[FieldSpec, Field]],
+    window: WindowSpec | None,
+) -> Prepared:
+    parts = []
+    for spec, field in fields:
+        columns, missed = columns_of(field, table)
+        if missed:
+            raise DataError(f"the column `{missed[0]}` of field `{spec.name}` is no longer there")
+        part = make_part(spec.name, field, columns, spec.statistics, window)
+        parts.append(part)
+        if part.sample != spec.tensor:
+            raise DataError(f"field `{part.name}` is now {part.sample}, and the plan was made for {spec.tensor}")
+    found = prepare(wanted.name, table, *rows, tuple(parts))
+    if found.num_samples != wanted.num_samples:
+        raise DataError(
+            f"`{wanted.name}` has {found.num_samples:,} samples, and the plan was made for {wanted.num_samples:,}"
+        )
+    return found

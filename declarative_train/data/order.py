@@ -1,0 +1,64 @@
+"""(seed, epoch, position) -> sample: the shuffled order as a pure function, for any number of samples.
+
+Up to 2^16 samples the order is that of 64-bit keys, one per sample: each permutation as likely as any other. Beyond, it
+is a Feistel network of 4 rounds over the smallest power of two that holds the samples (Luby and Rackoff, How to
+construct pseudorandom permutations from pseudorandom functions, 1988), the halves as unequal as they come out (Black
+and Rogaway, Ciphers with arbitrary finite domains, 2002), walked along its cycle until it is back inside (the same
+paper; at most two steps on average). It needs no memory but for the positions asked for, and costs least when they are
+asked for by the ten thousand.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+
+from declarative_train.components.keyed import key_of, mixed
+
+_SORTED = 1 << 16
+_ROUNDS = 4
+
+
+def sample_index(seed: int, epoch: int, positions: np.ndarray, num_samples: int) -> np.ndarray:
+    """int64 samples at these positions (int64, each in 0..num_samples-1) of the shuffled epoch."""
+    return permuted(key_of("order", seed, epoch), positions, num_samples)
+
+
+def permuted(key: int, positions: np.ndarray, size: int) -> np.ndarray:
+    """int64: where the permutation of 0..size-1 that belongs to `key` sends each position."""
+    if size <= _SORTED:
+        order: np.ndarray = _sorted(key, size)[positions]
+        return order
+    return _walked(key, np.asarray(positions, np.uint64), size)
+
+
+@lru_cache(maxsize=8)
+def _sorted(key: int, size: int) -> np.ndarray:
+    order = np.argsort(mixed(np.arange(size), key), kind="stable")
+    order.setflags(write=False)
+    return order
+
+
+def _walked(key: int, positions: np.ndarray, size: int) -> np.ndarray:
+    bits = (size - 1).bit_length()
+    found = _network(key, positions, bits)
+    outside = np.flatnonzero(found >= size)
+    while outside.size:
+        again = _network(key, found[outside], bits)
+        found[outside] = again
+        outside = outside[again >= size]
+    return found.astype(np.int64)
+
+
+def _network(key: int, numbers: np.ndarray, bits: int) -> np.ndarray:
+    """A permutation of 0..2^bits-1: each round changes one half by a function of the other."""
+    low_bits = np.uint64(bits - bits // 2)
+    low_mask, high_mask = (np.uint64((1 << width) - 1) for width in (bits - bits // 2, bits // 2))
+    low, high = numbers & low_mask, numbers >> low_bits
+    for number in range(_ROUNDS):
+        if number % 2:
+            low ^= mixed(high, key_of(key, number)) & low_mask
+        else:
+            high ^= mixed(low, key_of(key, number)) & high_mask
+    return high << low_bits | low

@@ -1,0 +1,153 @@
+"""Work numbered first, first + 1, ... -> its results in that order, made ahead by a thread or by loader processes.
+
+An error comes out where its result would have; leaving the iterator early ends the thread or the processes.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from multiprocessing import get_all_start_methods
+from typing import Generic, TypeVar
+
+from declarative_train.data.data_error import DataError
+
+T = TypeVar("T")
+DEPTH = 2  # results that lie ready, per loader
+
+
+def ahead(make: Callable[[int], T], first: int, count: int, depth: int = DEPTH) -> Iterator[T]:
+    """`make(first)` to `make(first + count - 1)`, by a thread that is at most `depth` results ahead.
+
+    The thread starts when the first result is asked for, in the process that asks: nothing crosses a fork.
+    """
+    results: _Results[T] = _Results(depth)
+    thread = threading.Thread(target=results.fill, args=(make, first, count), name="dtrain-read-ahead", daemon=True)
+    thread.start()
+    try:
+        for _ in range(count):
+            yield results.take()
+    finally:
+        results.close()
+        thread.join()
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    error: BaseException
+
+
+class _Results(Generic[T]):
+    """A bounded queue that the reader can close while the writer waits for room."""
+
+    def __init__(self, depth: int) -> None:
+        self._depth = depth
+        self._ready: deque[T | _Failure] = deque()
+        self._is_closed = False
+        self._changed = threading.Condition()
+
+    def fill(self, make: Callable[[int], T], first: int, count: int) -> None:
+        for number in range(first, first + count):
+            try:
+                result: T | _Failure = make(number)
+            except BaseException as error:  # handed over: raised where the result is waited for
+                result = _Failure(error)
+            with self._changed:
+                self._changed.wait_for(lambda: self._is_closed or len(self._ready) < self._depth)
+                self._ready.append(result)
+                self._changed.notify_all()
+                if self._is_closed or isinstance(result, _Failure):
+                    return
+
+    def take(self) -> T:
+        with self._changed:
+            self._changed.wait_for(lambda: bool(self._ready))
+            result = self._ready.popleft()
+            self._changed.notify_all()
+        if isinstance(result, _Failure):
+            raise result.error
+        return result
+
+    def close(self) -> None:
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+
+
+def by_workers(make: Callable[[int], T], first: int, count: int, num_workers: int) -> Iterator[T]:
+    """The same by `num_workers` processes, which take turns; each is at most `DEPTH` results ahead.
+
+    They are forked from this process, so that they share the data it holds, and are torch's own DataLoader workers:
+    results come through shared memory, a dead worker is noticed, and no worker outlives its parent.
+    """
+    import torch
+    from torch.utils.data import DataLoader
+
+    with warnings.catch_warnings():
+        # more loaders than cores: lint says so, at the key in the recipe
+        warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
+        loader: DataLoader[T | _Lost] = DataLoader(
+            _Numbered(make, first, count),  # type: ignore[arg-type]
+            batch_size=None,
+            collate_fn=_as_it_is,
+            num_workers=num_workers,
+            prefetch_factor=DEPTH,
+            worker_init_fn=_start,
+            multiprocessing_context="fork" if "fork" in get_all_start_methods() else None,
+            generator=torch.Generator(),  # not the global one: what the model draws must not depend on loaders
+        )
+        iterator = iter(loader)
+    try:
+        for _ in range(count):
+            try:
+                result = next(iterator)
+            except RuntimeError as error:
+                if "DataLoader worker" not in str(error):
+                    raise
+                raise DataError(f"a loader process was lost: {str(error).splitlines()[0]}") from error
+            if isinstance(result, _Lost):
+                raise DataError(result.message)
+            yield result
+    finally:
+        iterator._shutdown_workers()  # type: ignore[attr-defined]
+
+
+@dataclass(frozen=True, slots=True)
+class _Lost:
+    """An error that crossed from a loader: its words, since not every exception can be sent."""
+
+    message: str
+
+
+class _Numbered(Generic[T]):
+    """A map-style dataset: entry k is the result of number `first + k`."""
+
+    def __init__(self, make: Callable[[int], T], first: int, count: int) -> None:
+        self._make = make
+        self._first = first
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: int) -> T | _Lost:
+        try:
+            return self._make(self._first + index)
+        except DataError as error:
+            return _Lost(str(error))
+
+
+def _as_it_is(result: T) -> T:
+    return result
+
+
+def _start(worker: int) -> None:
+    """A rank may block signals, to wait for them in a thread that its loaders do not have: they take SIGTERM as
+    everyone does, and leave Ctrl-C to the rank."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGINT})
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

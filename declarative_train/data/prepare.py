@@ -1,0 +1,136 @@
+"""Rows of a table and fields -> a set that gives samples: held as arrays if it is small, else read by row.
+
+No torch here: lint prepares the sets too, since the conversion is the check of every value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from declarative_train.components.component import BadValueError, Table
+from declarative_train.data.parts import Part, column_names
+from declarative_train.data.rows import Rows
+from declarative_train.data.windows import Windows
+from declarative_train.terms.tensor_spec import FLOATING
+
+HOLD_BYTES = 2 << 30  # a set up to here is held in memory
+NARROW_BYTES = 16 << 20  # integers of a field larger than this are held in the narrowest type that fits
+_CHUNK_BYTES = 32 << 20
+_CHUNK_ROWS = 1 << 16
+LOOKED_AT_ROWS = 1 << 16  # rows of a set that is not held whose values are checked beforehand
+
+
+class BadSampleError(Exception):
+    """A value of a set that a field cannot take: `part` and the row of the table say where."""
+
+    def __init__(self, part: Part, row: int, cause: BadValueError) -> None:
+        super().__init__(f"field `{part.name}`: {cause}")
+        self.part = part
+        self.row = row
+        self.cause = cause
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prepared:
+    """A set. `held` are the values of its rows in the set's order, by field, or None: then they are read."""
+
+    name: str
+    table: Table
+    rows: Rows
+    windows: Windows | None
+    parts: tuple[Part, ...]
+    held: dict[str, np.ndarray] | None
+
+    @property
+    def num_samples(self) -> int:
+        return len(self.rows) if self.windows is None else len(self.windows)
+
+    def gather(self, samples: np.ndarray, names: Collection[str] | None = None) -> dict[str, np.ndarray]:
+        """(N, *sample shape) by field (default: all), for int64 sample numbers. Raises BadSampleError, SourceError."""
+        parts = [part for part in self.parts if names is None or part.name in names]
+        places = np.asarray(samples, np.int64)
+        length = 1 if self.windows is None else self.windows.length
+        if self.windows is not None:
+            places = (self.windows.starts(places)[:, None] + np.arange(length)).ravel()
+        if self.held is not None:
+            values = {part.name: self.held[part.name][places] for part in parts}
+        else:
+            values = _convert(self.table, self.rows.at(places), parts)
+        if self.windows is None:
+            return values
+        whole = {name: array.reshape(len(samples), length, *array.shape[1:]) for name, array in values.items()}
+        return {part.name: whole[part.name][:, part.cut] for part in parts}
+
+
+def prepare(
+    name: str, table: Table, rows: Rows, windows: Windows | None, parts: tuple[Part, ...], hold_bytes: int = HOLD_BYTES
+) -> Prepared:
+    """Raises BadSampleError and SourceError."""
+    stores = {part.name: _store(part, len(rows)) for part in parts}
+    if sum(store.itemsize * part.row.num_elements * len(rows) for part, store in _with(parts, stores)) > hold_bytes:
+        look_at(table, rows, parts)
+        return Prepared(name, table, rows, windows, parts, None)
+    held: dict[str, np.ndarray] = {}
+    for start, values in converted(table, rows, parts):
+        for part, store in _with(parts, stores):
+            made = values[part.name]
+            if len(made) == len(rows) and made.dtype == store:
+                held[part.name] = _own(made)
+                continue
+            if part.name not in held:
+                held[part.name] = np.empty((len(rows), *part.row.shape), store)
+            held[part.name][start : start + len(made)] = made
+    for part, store in _with(parts, stores):
+        held.setdefault(part.name, np.empty((0, *part.row.shape), store))
+    return Prepared(name, table, rows, windows, parts, held)
+
+
+def _with(parts: Sequence[Part], stores: Mapping[str, np.dtype[np.generic]]) -> list[tuple[Part, np.dtype[np.generic]]]:
+    return [(part, stores[part.name]) for part in parts]
+
+
+def _store(part: Part, num_rows: int) -> np.dtype[np.generic]:
+    """The type in which a field is held: its own, but for large integer fields of known range."""
+    size = part.row.num_values
+    if size is None or part.row.dtype in FLOATING or part.row.num_elements * num_rows * 8 <= NARROW_BYTES:
+        return part.storage
+    narrow = next(kind for kind in ("uint8", "int16", "int32", "int64") if size - 1 <= np.iinfo(kind).max)
+    return min(part.storage, np.dtype(narrow), key=lambda kind: kind.itemsize)
+
+
+def _own(array: np.ndarray) -> np.ndarray:
+    """Memory that is ours to keep: not the file's (it may be cut short while we read), nor the table's."""
+    return array.copy() if array.base is not None or not array.flags.writeable else array
+
+
+def look_at(table: Table, rows: Rows, parts: Sequence[Part], most: int = LOOKED_AT_ROWS) -> None:
+    """Convert the first rows, to find values that the fields cannot take. Raises BadSampleError and SourceError."""
+    for start, _ in converted(table, rows, parts):
+        if start >= most:
+            return
+
+
+def converted(table: Table, rows: Rows, parts: Sequence[Part]) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
+    """The fields' values in chunks of rows, each with the place in the set that it begins at."""
+    for start, numbers in rows.chunks(chunk_rows(parts)):
+        yield start, _convert(table, numbers, parts)
+
+
+def _convert(table: Table, numbers: slice | np.ndarray, parts: Sequence[Part]) -> dict[str, np.ndarray]:
+    read = table.read(column_names(parts), numbers)
+    values = {}
+    for part in parts:
+        try:
+            values[part.name] = part.values(read)
+        except BadValueError as error:
+            row = numbers.start + error.row if isinstance(numbers, slice) else int(numbers[error.row])
+            raise BadSampleError(part, row, error) from error
+    return values
+
+
+def chunk_rows(parts: Sequence[Part]) -> int:
+    row_bytes = sum(8 * part.row.num_elements for part in parts)
+    return max(1, min(_CHUNK_ROWS, _CHUNK_BYTES // max(row_bytes, 1)))

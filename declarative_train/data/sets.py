@@ -1,0 +1,121 @@
+"""A DataSpec -> sets that give tensors: held ones gather rows of tensors, the others read the rows asked for."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import numpy as np
+import torch
+
+from declarative_train.components.component import SourceError
+from declarative_train.data.data_error import DataError
+from declarative_train.data.opened import prepared_sets
+from declarative_train.data.prepare import BadSampleError, Prepared
+from declarative_train.data.spec import DataSpec
+from declarative_train.terms.tensor_spec import TensorSpec
+
+
+class SampleSet(ABC):
+    """Samples by number, 0..num_samples-1, in the set's own order."""
+
+    num_samples: int
+    is_held: bool  # gathering costs a copy in memory, and no reading
+    sample_bytes: int  # of one sample in a batch, all fields
+
+    @abstractmethod
+    def gather(self, indices: np.ndarray) -> dict[str, torch.Tensor]:
+        """(N, *sample shape) by field, contiguous, in the dtype of the field's spec. Raises DataError."""
+
+    @abstractmethod
+    def to(self, device: torch.device) -> SampleSet:
+        """The set in the memory of a device, if it is held."""
+
+
+class HeldSet(SampleSet):
+    """Fields as tensors of rows; the windows of a field are an overlapping view of its rows."""
+
+    is_held = True
+
+    def __init__(self, prepared: Prepared, device: torch.device | None = None) -> None:
+        assert prepared.held is not None
+        self.num_samples = prepared.num_samples
+        self._prepared = prepared
+        self._windows = prepared.windows
+        self._device = device
+        self._fields: dict[str, tuple[torch.Tensor, torch.dtype]] = {}
+        for part in prepared.parts:
+            rows = _from_numpy(prepared.held[part.name])
+            if part.row.dtype == "bfloat16":
+                rows = rows.to(torch.bfloat16)
+            rows = rows if device is None else rows.to(device)
+            if self._windows is not None:
+                rows = _overlapping(rows, self._windows.length)[:, part.cut]
+            self._fields[part.name] = (rows, _dtype(part.sample))
+        self.sample_bytes = _sample_bytes(prepared)
+
+    def gather(self, indices: np.ndarray) -> dict[str, torch.Tensor]:
+        places = indices if self._windows is None else self._windows.starts(indices)
+        index = torch.from_numpy(np.ascontiguousarray(places, np.int64))
+        if self._device is not None:
+            index = index.to(self._device, non_blocking=True)
+        found = {}
+        for name, (rows, dtype) in self._fields.items():
+            values = rows.index_select(0, index)
+            found[name] = values if values.dtype == dtype else values.to(dtype)
+        return found
+
+    def to(self, device: torch.device) -> SampleSet:
+        return HeldSet(self._prepared, device)
+
+
+class ReadSet(SampleSet):
+    """A set too large to hold: its rows are read and converted when they are asked for."""
+
+    is_held = False
+
+    def __init__(self, prepared: Prepared) -> None:
+        self.num_samples = prepared.num_samples
+        self._prepared = prepared
+        self._dtypes = {part.name: _dtype(part.sample) for part in prepared.parts}
+        self.sample_bytes = _sample_bytes(prepared)
+
+    def gather(self, indices: np.ndarray) -> dict[str, torch.Tensor]:
+        try:
+            values = self._prepared.gather(indices)
+        except BadSampleError as error:
+            place = self._prepared.table.place(error.row)
+            raise DataError(f"set `{self._prepared.name}`: {error}, in {place}") from error
+        except SourceError as error:
+            raise DataError(f"set `{self._prepared.name}`: {error}") from error
+        return {name: _from_numpy(array).to(self._dtypes[name]) for name, array in values.items()}
+
+    def to(self, device: torch.device) -> SampleSet:
+        return self
+
+
+def open_sets(spec: DataSpec) -> dict[str, SampleSet]:
+    """Every set by name, `training` first. Raises DataError when the data are not those of the spec."""
+    return {
+        name: ReadSet(prepared) if prepared.held is None else HeldSet(prepared)
+        for name, prepared in prepared_sets(spec).items()
+    }
+
+
+def _from_numpy(array: np.ndarray) -> torch.Tensor:
+    array = np.ascontiguousarray(array)
+    return torch.from_numpy(array if array.flags.writeable else array.copy())  # torch warns of memory it may not write
+
+
+def _overlapping(rows: torch.Tensor, length: int) -> torch.Tensor:
+    """(N - length + 1, length, ...): entry k holds the rows k..k+length-1; no copy."""
+    count = max(len(rows) - length + 1, 0)
+    return rows.as_strided((count, length, *rows.shape[1:]), (rows.stride(0), *rows.stride()))
+
+
+def _dtype(spec: TensorSpec) -> torch.dtype:
+    found: torch.dtype = getattr(torch, spec.dtype)
+    return found
+
+
+def _sample_bytes(prepared: Prepared) -> int:
+    return sum(part.sample.num_elements * _dtype(part.sample).itemsize for part in prepared.parts)

@@ -1,0 +1,93 @@
+"""What the ranks must know of the data, as data: part of the plan.
+
+Component mappings (`source`, a field, a split) hold the fields of the component's model, `type` included; paths in
+them are absolute (or URLs), resolved by the recipe.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from declarative_train.terms.tensor_spec import TensorSpec
+
+
+@dataclass(frozen=True, slots=True)
+class FileRecord:
+    """A file that the plan rests on. `sha256` covers the whole file up to 64 MiB, else the size and both ends."""
+
+    path: str
+    size_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class FieldSpec:
+    """One named tensor of a sample. `component` is the field's model; `statistics` are those of the training rows
+    (`mean`, `std`, `missing`, `vocabulary`, ... as the field type needs), computed when the recipe is compiled."""
+
+    name: str
+    component: dict[str, object]
+    tensor: TensorSpec
+    statistics: dict[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class WindowSpec:
+    length: int
+    stride: int
+    by: str | None = None
+    sort: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SetSpec:
+    """A named set of samples. `source` is None for a cut of the main source; `split` says which rows it takes."""
+
+    name: str
+    num_samples: int
+    source: dict[str, object] | None = None
+    split: dict[str, object] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DataSpec:
+    """`sets` holds `training` first, then the others in the order of the recipe."""
+
+    source: dict[str, object]
+    fields: tuple[FieldSpec, ...]
+    sets: tuple[SetSpec, ...]
+    seed: int
+    shuffle: bool = True
+    workers: int = 0
+    last_batch: str = "keep"  # keep | drop
+    window: WindowSpec | None = None
+    files: tuple[FileRecord, ...] = ()
+
+    def set(self, name: str) -> SetSpec:
+        return next(item for item in self.sets if item.name == name)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSpec:
+    """The one batch number and what it divides into:
+    global_batch_size = data_parallel_size x accumulation x microbatch_size x num_microbatches.
+
+    A global batch is a run of consecutive positions of the epoch's order. Position p of it belongs to one slot,
+    the same for every layout of the same sizes:
+
+        chunk = p // (data_parallel_size * microbatch_size)     in 0 .. accumulation * num_microbatches - 1
+        rank  = p // microbatch_size % data_parallel_size       data-parallel rank
+        row   = p % microbatch_size
+
+    so that the samples that travel together through all ranks are consecutive. A last, partial batch fills the first
+    slots; a rank left without a row in a chunk takes one repeat of a real row with weight 0. A pipeline pads every
+    chunk to microbatch_size in the same way.
+    """
+
+    global_batch_size: int
+    data_parallel_size: int
+    accumulation: int
+    microbatch_size: int
+    num_microbatches: int  # of the pipeline; 1 elsewhere
+    steps_per_epoch: int
+    pad_to_full: bool = False  # every chunk has microbatch_size rows (pipeline, compile)

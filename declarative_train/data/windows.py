@@ -1,0 +1,83 @@
+"""Rows of a set -> samples that are runs of consecutive rows, never across two groups and never over a gap."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from declarative_train.components.component import Candidates, Table
+from declarative_train.components.splits.last import grouped
+from declarative_train.data.rows import RowList, RowRange, Rows
+from declarative_train.data.spec import WindowSpec
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Windows:
+    """Samples of `length` places of the set, in runs: the k-th sample of a run begins `k * stride` after the run.
+
+    begins  (runs,) places where a run begins
+    counts  (runs + 1,) samples in the runs before
+    """
+
+    length: int
+    stride: int
+    begins: np.ndarray
+    counts: np.ndarray
+
+    def __len__(self) -> int:
+        return int(self.counts[-1])
+
+    def starts(self, samples: np.ndarray) -> np.ndarray:
+        """int64 places where these samples begin."""
+        if len(self.begins) == 1:
+            return np.asarray(samples * np.int64(self.stride) + self.begins[0])
+        run = np.searchsorted(self.counts, samples, side="right") - 1
+        found: np.ndarray = self.begins[run] + (samples - self.counts[run]) * self.stride
+        return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowOrder:
+    """All rows of a table in the order that windows run in. `order` None: that of the file, one group."""
+
+    order: np.ndarray | None
+    sizes: np.ndarray | None  # rows per group
+
+
+def row_order(table: Table, window: WindowSpec | None) -> RowOrder:
+    """Raises ValueError, in the recipe's words, when the rows have no order."""
+    if window is None or (window.by is None and window.sort is None):
+        return RowOrder(None, None)
+
+    def read(column: str) -> np.ndarray:
+        return table.read([column], slice(0, table.num_rows))[column]
+
+    size = table.num_rows
+    rows = Candidates(size, size, read, lambda _: np.empty(0, np.int64), window.by, window.sort)
+    return RowOrder(*grouped(rows))
+
+
+def windowed(rows: Rows, window: WindowSpec, order: RowOrder) -> tuple[Rows, Windows]:
+    """The set's rows in the order of the windows, and the windows. A run ends where the group does, and where the next
+    row belongs to another set."""
+    if order.order is None or order.sizes is None:
+        if isinstance(rows, RowRange):
+            return rows, _in_runs(window, np.zeros(1, np.int64), np.asarray([len(rows)]))
+        ranks = rows.at(np.arange(len(rows)))
+        breaks = np.flatnonzero(np.diff(ranks) != 1) + 1
+    else:
+        rank_of = np.empty(len(order.order), np.int64)
+        rank_of[order.order] = np.arange(len(order.order))
+        ranks = np.sort(rank_of[rows.at(np.arange(len(rows)))])
+        group = np.repeat(np.arange(len(order.sizes)), order.sizes)[ranks]
+        rows = RowList(order.order[ranks])
+        breaks = np.flatnonzero((np.diff(ranks) != 1) | (np.diff(group) != 0)) + 1
+    begins = np.concatenate([[0], breaks])
+    return rows, _in_runs(window, begins, np.diff(np.append(begins, len(rows))))
+
+
+def _in_runs(window: WindowSpec, begins: np.ndarray, lengths: np.ndarray) -> Windows:
+    fits = lengths >= window.length
+    counts = (lengths[fits] - window.length) // window.stride + 1
+    return Windows(window.length, window.stride, begins[fits], np.concatenate([[0], np.cumsum(counts)]))
