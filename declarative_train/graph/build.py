@@ -1,0 +1,145 @@
+"""Turn a Graph into nested `torch.fx.GraphModule`s under the recipe's own names.
+
+Each block, each copy of a `repeat`, is a GraphModule of its own that its parent calls as one module: the unit of
+sharding, checkpointing, compiling and stage cuts. Containers (`layers` of `layers.0`) become bare `nn.Module`s.
+The name of a parameter is the way to its node and then torch's own name: `gpt.layers.3.attn.qkv.weight`.
+
+A built graph takes its inputs by position, in the order of `graph.inputs`. The outermost returns a tuple in the order
+of `graph.outputs`; a nested one returns its only output bare, several as a tuple.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from keyword import iskeyword
+
+import torch
+from torch import fx, nn
+
+from declarative_train.components.expressions.grammar import parse
+from declarative_train.components.expressions.lower import emit
+from declarative_train.graph.graph import Edge, Graph, Node
+from declarative_train.graph.read import ordered_ports, read_layer
+
+_Value = fx.Node
+
+
+def build(
+    graph: Graph,
+    plugins: Sequence[str] = (),
+    *,
+    device: torch.device | str | None = None,
+    ties: Mapping[str, str] | None = None,
+    own_outputs: bool = False,
+) -> fx.GraphModule:
+    """The module of a graph. `device` may be `meta`: nothing is allocated then, and `materialise` follows.
+
+    `ties` maps a parameter's name to the one whose storage it shares. `own_outputs`: every output is contiguous and
+    shares no memory with an input or another tensor, as pipeline stages need it (torch-facts, section 2, trap 4).
+    """
+    with torch.device(device) if device is not None else nullcontext():
+        module = _build(graph, plugins, outermost=True, own_outputs=own_outputs, class_name="Model")
+    if ties:
+        tie(module, ties)
+    return module
+
+
+def tie(module: nn.Module, ties: Mapping[str, str]) -> None:
+    """Make each parameter named by a key the same object as the one named by its value."""
+    for name, source in ties.items():
+        owner, _, attribute = name.rpartition(".")
+        setattr(module.get_submodule(owner), attribute, module.get_parameter(source))
+
+
+def materialise(module: nn.Module, device: torch.device | str, ties: Mapping[str, str]) -> None:
+    """Memory for a module that was built on meta, its values not yet written (`initialise` does that)."""
+    module.to_empty(device=device)
+    tie(module, ties)  # a parameter that is moved off meta becomes a new one at each place
+
+
+def own_storage(tensor: torch.Tensor, inputs: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    """The tensor, contiguous, neither a view nor one of `inputs`."""
+    if any(tensor is item for item in inputs) or tensor._is_view():
+        return tensor.clone(memory_format=torch.contiguous_format)
+    return tensor.contiguous()
+
+
+def _build(
+    graph: Graph, plugins: Sequence[str], *, outermost: bool, own_outputs: bool, class_name: str
+) -> fx.GraphModule:
+    lines = fx.Graph()
+    values: dict[Edge, _Value] = {name: lines.placeholder(_identifier(name)) for name in graph.inputs}
+    placeholders = tuple(values.values())
+    modules: dict[str, nn.Module] = {}
+    for node in graph.nodes:
+        values |= _call(node, graph, lines, values, modules, plugins)
+    results = [values[edge] for edge in graph.outputs.values()]
+    if own_outputs:
+        results = [lines.call_function(own_storage, (value, placeholders)) for value in results]
+    lines.output(tuple(results) if outermost or len(results) != 1 else results[0])
+    return fx.GraphModule(_root(modules), lines, class_name=class_name)
+
+
+def _root(modules: Mapping[str, nn.Module]) -> nn.Module:
+    """A module that holds the others under their dotted names: from it a GraphModule takes them in the graph's order,
+    which is the order of `named_parameters`; from a mapping it would sort them by depth."""
+    root = nn.Module()
+    for name, module in modules.items():
+        holder = root
+        *containers, last = name.split(".")
+        for container in containers:
+            if not hasattr(holder, container):
+                holder.add_module(container, nn.Module())
+            holder = holder.get_submodule(container)
+        holder.add_module(last, module)
+    return root
+
+
+def _call(
+    node: Node,
+    graph: Graph,
+    lines: fx.Graph,
+    values: Mapping[Edge, _Value],
+    modules: dict[str, nn.Module],
+    plugins: Sequence[str],
+) -> dict[Edge, _Value]:
+    """Emit the lines of one node; the values of its outputs by edge."""
+    if node.kind == "expression":
+        assert node.expression is not None
+        names = {name: values[edge] for name, edge in node.inputs.items()}
+        (output,) = node.outputs
+        return {f"{node.name}:{output}": emit(parse(node.expression), lines, names)}
+    called = node if node.kind != "reuse" else graph.node(str(node.target))
+    if node.kind == "block":
+        assert node.graph is not None
+        name = "".join(word.capitalize() for word in (node.block or "block").split("_"))
+        modules[node.name] = _build(node.graph, plugins, outermost=False, own_outputs=False, class_name=name)
+    elif node.kind == "layer":
+        assert node.component is not None
+        specs = {port: graph.spec(edge) for port, edge in node.inputs.items()}
+        modules[node.name] = read_layer(node.component, plugins).build(specs)
+    result = lines.call_module(called.name, tuple(_arguments(node, called, values, plugins)))
+    if len(called.outputs) == 1:
+        return {f"{node.name}:{output}": result for output in node.outputs}
+    return {
+        f"{node.name}:{output}": lines.call_function(operator.getitem, (result, position))
+        for position, output in enumerate(called.outputs)
+    }
+
+
+def _arguments(node: Node, called: Node, values: Mapping[Edge, _Value], plugins: Sequence[str]) -> list[_Value | None]:
+    """Values in the order in which the called module takes them."""
+    if called.kind == "block":
+        assert called.graph is not None
+        return [values[node.inputs[name]] if name in node.inputs else None for name in called.graph.inputs]
+    assert called.component is not None
+    ports = ordered_ports(read_layer(called.component, plugins), node.inputs)
+    return [None if port is None else values[node.inputs[port]] for port in ports]
+
+
+def _identifier(name: str) -> str:
+    """The name of an argument: a field may be called `class`."""
+    found = name.replace(".", "_")
+    return f"{found}_" if iskeyword(found) or found == "self" else found

@@ -1,0 +1,114 @@
+"""Open the blocks of a graph down to its units, and cut it into pipeline stages.
+
+A unit is a copy of an outermost `repeat` (`gpt.layers.3`) or, where there is none, a top-level node. A block that holds
+units is replaced by its nodes, under dotted names, so that a cut can pass between them; parameter names do not change.
+A stage takes what the stage before it made (wires) and entries of the batch; what it does not use itself but a later
+stage does, it hands on unchanged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from declarative_train.graph.graph import Edge, Graph, Node
+from declarative_train.terms.tensor_spec import TensorSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """`graph.inputs` are `wires_in` and then `batch`; `graph.outputs` are `wires_out`, or in the last stage the
+    outputs of the whole graph. Wires have the same names on both sides."""
+
+    graph: Graph
+    wires_in: tuple[str, ...]
+    batch: tuple[str, ...]
+    wires_out: tuple[str, ...]
+
+
+def wire_name(graph: Graph, edge: Edge) -> str:
+    """How people write an edge: `lstm` for a node's first output, `lstm.hidden` for another."""
+    name, _, output = edge.partition(":")
+    if not output or output == next(iter(graph.node(name).outputs)):
+        return name
+    return f"{name}.{output}"
+
+
+def open_blocks(graph: Graph, units: Sequence[str]) -> Graph:
+    """The same graph without the blocks that hold a unit below them. A block that is called again stays closed."""
+    nodes: list[Node] = []
+    moved: dict[Edge, Edge] = {}
+    reused = {node.target for node in graph.nodes if node.kind == "reuse"}
+    for node in graph.nodes:
+        inputs = {port: moved.get(edge, edge) for port, edge in node.inputs.items()}
+        below = tuple(unit[len(node.name) + 1 :] for unit in units if unit.startswith(f"{node.name}."))
+        if node.graph is None or not below or node.name in reused:
+            nodes.append(replace(node, inputs=inputs))
+            continue
+        body = open_blocks(node.graph, below)
+        outside = _outside(node.name, body, inputs)
+        nodes += [_placed(inner, node.name, outside) for inner in body.nodes]
+        moved |= {f"{node.name}:{output}": outside[edge] for output, edge in body.outputs.items()}
+    return Graph(graph.inputs, tuple(nodes), {name: moved.get(edge, edge) for name, edge in graph.outputs.items()})
+
+
+def _outside(name: str, body: Graph, inputs: Mapping[str, Edge]) -> dict[Edge, Edge]:
+    """Each edge of an opened body by its edge in the graph around it. Open optional inputs have none."""
+    made = {f"{node.name}:{output}": f"{name}.{node.name}:{output}" for node in body.nodes for output in node.outputs}
+    return dict(inputs) | made
+
+
+def _placed(inner: Node, name: str, outside: Mapping[Edge, Edge]) -> Node:
+    """A node of an opened block, where it stands now."""
+    return replace(
+        inner,
+        name=f"{name}.{inner.name}",
+        inputs={port: outside[edge] for port, edge in inner.inputs.items() if edge in outside},
+        target=f"{name}.{inner.target}" if inner.target is not None else None,
+    )
+
+
+def cut(graph: Graph, stages: Sequence[Sequence[str]]) -> tuple[Stage, ...]:
+    """The stages of an opened graph; `stages` share out its node names in their order."""
+    place = {name: position for position, names in enumerate(stages) for name in names}
+    last = len(stages) - 1
+    until = _last_use(graph, place, last)
+    result = []
+    for position, names in enumerate(stages):
+        wires_in = _crossing(graph, place, until, position - 1)
+        wires_out = _crossing(graph, place, until, position) if position < last else ()
+        result.append(_stage(graph, names, wires_in, wires_out, is_last=position == last))
+    return tuple(result)
+
+
+def _last_use(graph: Graph, place: Mapping[str, int], last: int) -> dict[Edge, int]:
+    """The last stage that reads each edge made by a node; outputs of the graph are read by the last stage."""
+    until: dict[Edge, int] = {}
+    for node in graph.nodes:
+        for edge in node.inputs.values():
+            if ":" in edge:
+                until[edge] = max(until.get(edge, 0), place[node.name])
+    return until | {edge: last for edge in graph.outputs.values() if ":" in edge}
+
+
+def _crossing(graph: Graph, place: Mapping[str, int], until: Mapping[Edge, int], position: int) -> tuple[Edge, ...]:
+    """The edges that travel from stage `position` to the next, in the order of their nodes."""
+    edges = [f"{node.name}:{output}" for node in graph.nodes for output in node.outputs]
+    return tuple(edge for edge in edges if place[edge.partition(":")[0]] <= position < until.get(edge, -1))
+
+
+def _stage(
+    graph: Graph, names: Sequence[str], wires_in: Sequence[Edge], wires_out: Sequence[Edge], *, is_last: bool
+) -> Stage:
+    arrived = {edge: wire_name(graph, edge) for edge in wires_in}
+    nodes = tuple(
+        replace(node, inputs={port: arrived.get(edge, edge) for port, edge in node.inputs.items()})
+        for node in map(graph.node, names)
+    )
+    wanted = graph.outputs if is_last else {wire_name(graph, edge): edge for edge in wires_out}
+    outputs = {name: arrived.get(edge, edge) for name, edge in wanted.items()}
+    read = {edge for node in nodes for edge in node.inputs.values()} | set(outputs.values())
+    batch = tuple(name for name in graph.inputs if name in read)
+    inputs: dict[str, TensorSpec] = {name: graph.spec(edge) for edge, name in arrived.items()}
+    inputs |= {name: graph.inputs[name] for name in batch}
+    return Stage(Graph(inputs, nodes, outputs), tuple(arrived.values()), batch, tuple(wanted) if not is_last else ())

@@ -1,0 +1,272 @@
+"""Scope -> Graph: the TensorSpec of every edge, node by node, past the first mistake.
+
+A node that stands behind a mistake has unknown inputs: it is passed over in silence. Equal layers with equal inputs
+are run once, so that the copies of a `repeat` cost one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from declarative_train.components.component import Layer, Misfit
+from declarative_train.components.expressions.error import ExpressionError
+from declarative_train.components.plugin_layer import PluginLayer
+from declarative_train.diagnostics.diagnostic import Diagnostic, Related
+from declarative_train.graph.checks.batch_moved import batch_moved
+from declarative_train.graph.checks.double_precision import double_precision
+from declarative_train.graph.checks.expression_does_not_fit import expression_does_not_fit
+from declarative_train.graph.checks.inputs_do_not_fit import inputs_do_not_fit
+from declarative_train.graph.checks.layer_refused import layer_refused
+from declarative_train.graph.checks.name_of_torch import is_name_of_torch, name_of_torch
+from declarative_train.graph.checks.reuse_does_not_fit import reuse_before_target, reuse_does_not_fit
+from declarative_train.graph.checks.shapes_unknown import shapes_unknown
+from declarative_train.graph.graph import Edge, Graph, Node
+from declarative_train.graph.probe import BatchMovedError, Probed, RefusedError, probe_expression, probe_layer
+from declarative_train.recipe.model_tree import BlockNode, ExpressionNode, LayerNode, ModelNode, ReuseNode, Scope
+from declarative_train.terms.span import Span
+from declarative_train.terms.tensor_spec import TensorSpec
+
+Specs = Mapping[str, TensorSpec]
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where what travels on a wire is made, for people."""
+
+    name: str
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFact:
+    """A node by its path from the root, of which the plan must say something."""
+
+    path: str
+    kind: Literal["random", "mixes_samples"]
+    span: Span
+    layer: Layer | None = None
+    field_spans: Mapping[str, Span] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Scope:
+    """A scope while it is gone through: what is known of its wires, and the nodes that are done."""
+
+    scope: Scope
+    known: dict[Edge, TensorSpec | None]
+    origins: dict[Edge, Origin]
+    like: Graph | None
+    done: dict[str, Node | None] = field(default_factory=dict)
+
+    def bound(self, node: ModelNode) -> dict[str, Edge]:
+        """The ports that are not left open: a block's optional input may have no wire."""
+        return {port: wire for port, wire in node.inputs.items() if wire in self.known}
+
+    def specs(self, inputs: Mapping[str, Edge]) -> dict[str, TensorSpec] | None:
+        """What arrives at the ports, or None behind something unknown."""
+        found = {port: spec for port, wire in inputs.items() if (spec := self.known[wire]) is not None}
+        return found if len(found) == len(inputs) else None
+
+    def made_by(self, inputs: Mapping[str, Edge]) -> dict[str, Origin]:
+        return {port: self.origins[wire] for port, wire in inputs.items()}
+
+    def built_for(self, name: str) -> dict[str, TensorSpec]:
+        """What the module of a node was built for: not what arrives, when the block around it is called again."""
+        node = self.done[name] if self.like is None else self.like.node(name)
+        assert node is not None
+        specs = {port: self.like.spec(edge) if self.like else self.known[edge] for port, edge in node.inputs.items()}
+        return {port: spec for port, spec in specs.items() if spec is not None}
+
+    def settle(self, node: ModelNode, found: Node | None) -> None:
+        self.done[node.name] = found
+        for output in _output_names(node, self.scope):
+            self.known[f"{node.name}:{output}"] = None if found is None else found.outputs.get(output)
+            self.origins[f"{node.name}:{output}"] = Origin(node.path, node.key_span)
+
+
+class Inference:
+    """Collects what is found on the way through a model."""
+
+    def __init__(self, precision: str = "fp32", probes: dict[tuple[object, ...], Probed] | None = None) -> None:
+        self.diagnostics: list[Diagnostic] = []
+        self.parameters: dict[str, tuple[int, ...]] = {}
+        self.facts: list[NodeFact] = []
+        self._precision = precision
+        self._unknown: set[str] = set()  # types of plugins whose shapes nobody knows, each said once
+        self._probes = {} if probes is None else probes
+
+    def scope(
+        self,
+        scope: Scope,
+        inputs: Mapping[str, TensorSpec | None],
+        origins: Mapping[str, Origin],
+        like: Graph | None = None,
+    ) -> tuple[Graph | None, dict[str, TensorSpec | None]]:
+        """The graph, or None when something in it is unknown, and the specs of its outputs. `inputs` may lack an open
+        optional input. `like`: the body of a block that is called again, whose sizes it keeps."""
+        state = _Scope(scope, dict(inputs), dict(origins), like)
+        for node in scope.nodes:
+            state.settle(node, self._node(node, state))
+        outputs = {name: state.known.get(wire) for name, wire in scope.outputs.items()}
+        nodes = [node for node in state.done.values() if node is not None]
+        if len(nodes) < len(scope.nodes) or None in outputs.values():
+            return None, outputs
+        certain = {name: spec for name, spec in inputs.items() if spec is not None}
+        return Graph(certain, tuple(nodes), dict(scope.outputs)), outputs
+
+    def _say(self, diagnostic: Diagnostic) -> None:
+        """Once: the copies of a block have the same mistake at the same place."""
+        if not any((item.code, item.span) == (diagnostic.code, diagnostic.span) for item in self.diagnostics):
+            self.diagnostics.append(diagnostic)
+
+    def _node(self, node: ModelNode, state: _Scope) -> Node | None:
+        if state.like is None and is_name_of_torch(node.name):
+            self._say(name_of_torch(node.key_span, node.name))
+            return None
+        if isinstance(node, BlockNode):
+            return self._block(node, state)
+        inputs = state.bound(node)
+        specs = state.specs(inputs)
+        if specs is None:
+            return None
+        if isinstance(node, ReuseNode):
+            return self._reuse(node, inputs, specs, state)
+        made_by = state.made_by(inputs)
+        if isinstance(node, LayerNode):
+            built_for = None if state.like is None else state.built_for(node.name)
+            return self._layer(node, inputs, specs, made_by, built_for)
+        return self._expression(node, inputs, specs, made_by)
+
+    def _layer(
+        self,
+        node: LayerNode,
+        inputs: dict[str, Edge],
+        specs: Specs,
+        made_by: Mapping[str, Origin],
+        built_for: Specs | None = None,
+    ) -> Node | None:
+        layer = node.layer
+        if isinstance(layer, PluginLayer) and not layer.may_import:
+            if layer.type not in self._unknown:
+                self._say(shapes_unknown(node.span, layer.type))
+            self._unknown.add(layer.type)
+            return None
+        misfit = layer.check(specs)
+        if misfit is not None:
+            self._say(inputs_do_not_fit(_place(node, misfit), misfit, _made(specs, made_by)))
+            if not misfit.is_warning:
+                return None
+        try:
+            probed = self._probe(layer, specs, built_for or specs)
+        except RefusedError as problem:
+            self._say(layer_refused(node.span, layer.type, str(problem), _made(specs, made_by)))
+            return None
+        except BatchMovedError as problem:
+            self._say(batch_moved(node.span, node.name, str(problem)))
+            return None
+        double = next((port for port, spec in specs.items() if spec.dtype == "float64"), None)
+        if double is not None and probed.parameters:
+            span = node.input_spans.get(double, node.span)
+            made = _made({double: specs[double]}, made_by)
+            self._say(double_precision(span, layer.type, double, self._precision, made))
+            return None
+        if built_for is None:
+            self.parameters |= {f"{node.path}.{name}": shape for name, shape in probed.parameters.items()}
+            self._note(node)
+        outputs = dict(zip(layer.outputs, probed.outputs, strict=True))
+        return Node(node.name, "layer", inputs, outputs, component=layer.model_dump(mode="json"))
+
+    def _probe(self, layer: Layer, inputs: Specs, built_for: Specs) -> Probed:
+        key = (type(layer), layer.model_dump_json(), tuple(inputs.items()), tuple(built_for.items()))
+        if key not in self._probes:
+            self._probes[key] = probe_layer(layer, inputs, built_for)
+        return self._probes[key]
+
+    def _note(self, node: LayerNode) -> None:
+        if node.layer.is_random:
+            self.facts.append(NodeFact(node.path, "random", node.span, node.layer, node.field_spans))
+        if node.layer.mixes_samples:
+            self.facts.append(NodeFact(node.path, "mixes_samples", node.span, node.layer, node.field_spans))
+
+    def _expression(
+        self, node: ExpressionNode, inputs: dict[str, Edge], specs: Specs, made_by: Mapping[str, Origin]
+    ) -> Node | None:
+        try:
+            found = probe_expression(node.expression, specs)
+        except ExpressionError as problem:
+            span = node.place(problem.offset, problem.length)
+            made = _made(specs, made_by)
+            self._say(expression_does_not_fit(span, problem.message, problem.help, made))
+            return None
+        except BatchMovedError as problem:
+            self._say(batch_moved(node.span, node.name, str(problem)))
+            return None
+        if node.expression.is_random:
+            self.facts.append(NodeFact(node.path, "random", node.span))
+        return Node(node.name, "expression", inputs, {"output": found}, expression=node.expression.text)
+
+    def _block(self, node: BlockNode, state: _Scope) -> Node | None:
+        """Goes in even when an input is unknown: what does not hang on it is still checked."""
+        inputs = state.bound(node)
+        body = None if state.like is None else state.like.node(node.name).graph
+        arriving = {name: state.known[wire] for name, wire in inputs.items()}
+        graph, outputs = self.scope(node.scope, arriving, state.made_by(inputs), body)
+        if graph is None:
+            return None
+        specs = {name: spec for name, spec in outputs.items() if spec is not None}
+        return Node(node.name, "block", inputs, specs, block=node.block, graph=graph)
+
+    def _reuse(self, node: ReuseNode, inputs: dict[str, Edge], specs: Specs, state: _Scope) -> Node | None:
+        """The target's module on other inputs: it keeps the sizes that it was built with."""
+        target, origin = state.done.get(node.target), _named(state.scope, node.target)
+        if target is None:
+            if node.target not in state.done:  # which else comes first
+                self._say(reuse_before_target(node.span, node.name, node.target, origin.key_span))
+            return None
+        built_for = state.built_for(node.target)
+        again = Inference(self._precision, self._probes)
+        outputs: Mapping[str, TensorSpec | None] = {}
+        if set(specs) == set(built_for) and isinstance(origin, BlockNode):
+            made_by = {name: Origin(node.path, node.key_span) for name in specs}
+            _, outputs = again.scope(origin.scope, dict(specs), made_by, target.graph)
+        elif set(specs) == set(built_for) and isinstance(origin, LayerNode):
+            found = again._layer(origin, dict(inputs), specs, {}, built_for)
+            outputs = {} if found is None else found.outputs
+        certain = {name: spec for name, spec in outputs.items() if spec is not None}
+        if certain and len(certain) == len(outputs):
+            return Node(node.name, "reuse", inputs, certain, target=node.target)
+        problem = next((item.message for item in again.diagnostics), None)
+        self._say(reuse_does_not_fit(node.span, node.target, origin.key_span, specs, built_for, problem))
+        return None
+
+
+def _named(scope: Scope, name: str) -> ModelNode:
+    return next(node for node in scope.nodes if node.name == name)
+
+
+def _output_names(node: ModelNode, scope: Scope) -> Iterable[str]:
+    if isinstance(node, LayerNode):
+        return node.layer.outputs
+    if isinstance(node, BlockNode):
+        return node.scope.outputs
+    return ("output",) if isinstance(node, ExpressionNode) else _output_names(_named(scope, node.target), scope)
+
+
+def _place(node: LayerNode, misfit: Misfit) -> Span:
+    """Under the value that the component points at: a port's reference, or a field as it was written."""
+    if misfit.field is not None:
+        parts = misfit.field.split(".")
+        ways = (".".join(parts[:end]) for end in range(len(parts), 0, -1))
+        return next((node.field_spans[way] for way in ways if way in node.field_spans), node.span)
+    return node.input_spans.get(misfit.port, node.span) if misfit.port is not None else node.span
+
+
+def _made(specs: Specs, made_by: Mapping[str, Origin]) -> tuple[Related, ...]:
+    """What arrives, and from where: the other places involved in a mistake."""
+    return tuple(
+        Related(made_by[port].span, f"`{made_by[port].name}` gives {spec} {spec.dtype}")
+        for port, spec in specs.items()
+        if port in made_by
+    )

@@ -1,0 +1,119 @@
+"""Recipe -> the batch graph, the model graph and the checked objective."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+
+import torch
+
+from declarative_train.diagnostics.diagnostic import Diagnostic
+from declarative_train.graph.checks.no_parameters import no_parameters
+from declarative_train.graph.graph import Graph
+from declarative_train.graph.infer import Inference, NodeFact, Origin
+from declarative_train.graph.objective import Measure, ObjectiveCheck, Term, measures_of, names_read, terms_of
+from declarative_train.graph.split import split
+from declarative_train.recipe.model_tree import Scope
+from declarative_train.recipe.recipe import Recipe
+from declarative_train.terms.tensor_spec import TensorSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """`batch_graph` is computed from fields alone, `graph` is the model: see the Plan.
+
+    sources     by each edge name as the objective writes it: its name among the batch's entries or the model's outputs
+    specs       by the same names, what travels there
+    parameters  by name, in the order of the graph: shapes
+    facts       the nodes that draw random numbers or mix samples
+    """
+
+    batch_graph: Graph
+    graph: Graph
+    terms: tuple[Term, ...]
+    measures: tuple[Measure, ...]
+    sources: Mapping[str, str]
+    specs: Mapping[str, TensorSpec]
+    parameters: Mapping[str, tuple[int, ...]]
+    facts: tuple[NodeFact, ...]
+    units: tuple[str, ...]
+
+
+def lower(recipe: Recipe, fields: Mapping[str, TensorSpec]) -> tuple[Lowered | None, list[Diagnostic]]:
+    """`fields` are what a sample holds. In the graph float32 stands for what the run computes in: with
+    `precision: fp64` a float64 field is float32 here, and the ranks make both of them, and the model, float64."""
+    precision = recipe.training.precision
+    if precision == "fp64":
+        fields = {name: _working(spec) for name, spec in fields.items()}
+    scope = recipe.model.scope
+    terms, measures = terms_of(recipe), measures_of(recipe)
+    wires = {name: scope.outputs.get(name, name) for name in names_read(terms, measures)}
+    inference = Inference(precision)
+    inputs = {name: fields[name] for name in scope.inputs if name in fields}
+    inputs |= {wire: fields[wire] for wire in wires.values() if wire in fields}
+    origins = {name: Origin(name, recipe.key_span(f"data.fields.{name}")) for name in inputs}
+    with torch.random.fork_rng(devices=[]):
+        graph, known = inference.scope(replace(scope, outputs=wires), inputs, origins)
+    origins |= {name: _origin(scope, wire) for name, wire in wires.items() if ":" in wire}
+    check = ObjectiveCheck(recipe, known, origins)
+    fitting = [term for term in terms if check.fits(term)]
+    fit = {term.name for term in fitting}
+    for measure in measures:
+        if measure.loss is None or measure.loss in fit:  # else its mistake is that of the loss, which was said
+            check.fits(measure)
+    diagnostics = inference.diagnostics + check.diagnostics
+    if graph is None:
+        return None, diagnostics
+    if not inference.parameters:
+        diagnostics.append(no_parameters(recipe.key_span("model.graph")))
+        return None, diagnostics
+    bound = {*inference.parameters, *(fact.path for fact in inference.facts)}
+    batch_graph, model = split(graph, bound)
+    sources = {name: name if name in model.outputs else _batch_name(batch_graph, wire) for name, wire in wires.items()}
+    check.diagnostics.clear()
+    for term in fitting:
+        check.sources(term, set(wires) - set(model.outputs), _learned(model, inference.parameters))
+    diagnostics += check.diagnostics
+    if any(item.is_error for item in diagnostics):
+        return None, diagnostics
+    specs = {name: spec for name, spec in known.items() if spec is not None}
+    units = tuple(path for path in scope.units if _is_module(model, path))
+    lowered = Lowered(
+        batch_graph, model, terms, measures, sources, specs, inference.parameters, tuple(inference.facts), units
+    )
+    return lowered, diagnostics
+
+
+def _working(spec: TensorSpec) -> TensorSpec:
+    return replace(spec, dtype="float32") if spec.dtype == "float64" else spec
+
+
+def _origin(scope: Scope, wire: str) -> Origin:
+    node = next(node for node in scope.nodes if node.name == wire.partition(":")[0])
+    return Origin(node.path, node.key_span)
+
+
+def _batch_name(batch_graph: Graph, wire: str) -> str:
+    """A field keeps its name; a result of the batch graph has the one that it joins the batch with."""
+    return next((name for name, edge in batch_graph.outputs.items() if edge == wire), wire)
+
+
+def _learned(model: Graph, parameters: Collection[str]) -> set[str]:
+    """The model's outputs on the way to which there is a parameter."""
+    touched: set[str] = set()
+    for node in model.nodes:
+        holder = node.target or node.name
+        has_parameters = any(name.startswith(f"{holder}.") for name in parameters)
+        if has_parameters or touched.intersection(node.inputs.values()):
+            touched |= {f"{node.name}:{output}" for output in node.outputs}
+    return {name for name, edge in model.outputs.items() if edge in touched}
+
+
+def _is_module(graph: Graph, path: str) -> bool:
+    """Whether the path leads to a node that is a module: not an expression, not part of the batch graph."""
+    for node in graph.nodes:
+        if node.name == path:
+            return node.kind in ("layer", "block")
+        if node.graph is not None and path.startswith(f"{node.name}."):
+            return _is_module(node.graph, path.removeprefix(f"{node.name}."))
+    return False

@@ -1,0 +1,183 @@
+"""What a layer or expression gives for known inputs, found by running it: shapes come from torch itself.
+
+Two runs with different odd batch sizes: shapes must agree but for dimension 0, and dimension 0 must be the batch. (A
+symbolic batch fails in LSTMs and specialises silently in `reshape`: torch-facts, section 6.)
+
+Small things run on real CPU tensors, since the first forward on the meta device imports `torch._dynamo` (0.9 s); what
+is larger than the limits below runs on meta, where it costs nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from declarative_train.components.component import Layer
+from declarative_train.components.expressions.dtypes import result_dtype
+from declarative_train.components.expressions.grammar import Expression
+from declarative_train.components.expressions.lower import infer as evaluate
+from declarative_train.graph.read import ordered_ports
+from declarative_train.terms.tensor_spec import DType, TensorSpec
+
+BATCH_SIZES = (3, 5)
+SMALL_PARAMETERS = 1 << 20
+"""Elements of parameters and buffers of one layer that may be allocated to find its shapes."""
+SMALL_ACTIVATIONS = 1 << 20
+"""Elements of all inputs together, for the larger batch, that may be computed with to find shapes."""
+
+_FACTORIES = frozenset({torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn})
+
+
+class RefusedError(Exception):
+    """torch does not take these inputs; the message is its own, in one line."""
+
+
+class BatchMovedError(Exception):
+    """An output whose dimension 0 is not the batch, or that has the batch elsewhere; the message says which."""
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """`parameters` and `buffers` by torch's name within the layer."""
+
+    outputs: tuple[TensorSpec, ...]
+    parameters: Mapping[str, tuple[int, ...]]
+    has_buffers: bool = False
+
+
+def probe_layer(layer: Layer, inputs: Mapping[str, TensorSpec], built_for: Mapping[str, TensorSpec]) -> Probed:
+    """`built_for` differs from `inputs` where a layer is called again (`reuse`).
+
+    Raises RefusedError and BatchMovedError."""
+    is_small = sum(spec.num_elements for spec in inputs.values()) * max(BATCH_SIZES) <= SMALL_ACTIVATIONS
+    try:
+        module = _built_small(layer, built_for) if is_small else _built_on_meta(layer, built_for)
+    except _TooLargeError:
+        module = _built_on_meta(layer, built_for)
+    module.eval()
+    device = next((item.device for item in (*module.parameters(), *module.buffers())), None)
+    device = device or torch.device("cpu" if is_small else "meta")
+    ports = ordered_ports(layer, inputs)
+
+    def run(batch_size: int) -> tuple[torch.Tensor, ...]:
+        tensors = [None if port is None else _example(inputs[port], batch_size, device) for port in ports]
+        with torch.no_grad():
+            found = _in_one_line(lambda: module(*tensors))
+        return found if isinstance(found, tuple) else (found,)
+
+    outputs = _specs(run, layer.outputs)
+    if layer.keeps_range and inputs:
+        first = next(iter(inputs.values()))
+        outputs = tuple(_with_range(spec, first.num_values) for spec in outputs)
+    return Probed(
+        outputs,
+        {name: tuple(parameter.shape) for name, parameter in module.named_parameters()},
+        next(module.buffers(), None) is not None,
+    )
+
+
+def probe_expression(expression: Expression, inputs: Mapping[str, TensorSpec]) -> TensorSpec:
+    """Raises ExpressionError (with the place in the text) and BatchMovedError."""
+    is_small = sum(spec.num_elements for spec in inputs.values()) * max(BATCH_SIZES) <= SMALL_ACTIVATIONS
+    device = torch.device("cpu" if is_small else "meta")
+
+    def run(batch_size: int) -> tuple[torch.Tensor, ...]:
+        tensors = {name: _example(spec, batch_size, device) for name, spec in inputs.items()}
+        with torch.no_grad():
+            return (evaluate(expression, tensors),)
+
+    (found,) = _specs(run, ("output",))
+    dtype, num_values = result_dtype(expression, inputs)
+    return TensorSpec(found.shape, dtype, num_values)
+
+
+class _TooLargeError(Exception):
+    """Building this on the CPU would allocate more than SMALL_PARAMETERS."""
+
+
+class _Counting(TorchFunctionMode):
+    """Counts what `torch.empty` and the like are asked for, before they allocate it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._num_elements = 0
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func in _FACTORIES:
+            self._num_elements += _num_elements(args, kwargs or {})
+            if self._num_elements > SMALL_PARAMETERS:
+                raise _TooLargeError
+        return func(*args, **(kwargs or {}))
+
+
+def _num_elements(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    sizes = kwargs.get("size", args[0] if args and not isinstance(args[0], int) else args)
+    return math.prod(size for size in sizes if isinstance(size, int))
+
+
+def _built_small(layer: Layer, inputs: Mapping[str, TensorSpec]) -> nn.Module:
+    with _Counting():
+        module: nn.Module = _in_one_line(lambda: layer.build(inputs))
+    return module
+
+
+def _built_on_meta(layer: Layer, inputs: Mapping[str, TensorSpec]) -> nn.Module:
+    with torch.device("meta"):
+        module: nn.Module = _in_one_line(lambda: layer.build(inputs))
+    return module
+
+
+def _example(spec: TensorSpec, batch_size: int, device: torch.device) -> torch.Tensor:
+    """Ones where floats are wanted, so that nothing is divided by zero; the smallest value of every range elsewhere."""
+    dtype = getattr(torch, spec.dtype)
+    value = 1.0 if spec.is_floating else 0
+    return torch.full((batch_size, *spec.shape), value, dtype=dtype, device=device)
+
+
+def _in_one_line(run: Callable[[], Any]) -> Any:
+    try:
+        return run()
+    except _TooLargeError:
+        raise
+    except Exception as error:  # whatever torch or a plugin raises is what the user has to hear
+        lines = str(error).strip().splitlines()
+        said = lines[0] if lines else type(error).__name__
+        raise RefusedError(said[:1].lower() + said[1:]) from error
+
+
+def _specs(run: Callable[[int], tuple[torch.Tensor, ...]], names: tuple[str, ...]) -> tuple[TensorSpec, ...]:
+    small, large = (run(batch_size) for batch_size in BATCH_SIZES)
+    if len(small) != len(names) or not all(isinstance(item, torch.Tensor) for item in small):
+        raise RefusedError(f"it gives {len(small)} results where {', '.join(names)} are declared")
+    return tuple(_spec(*case) for case in zip(small, large, names, strict=True))
+
+
+def _spec(small: torch.Tensor, large: torch.Tensor, name: str) -> TensorSpec:
+    """One output of the two runs as what it is per sample."""
+    shapes = (tuple(small.shape), tuple(large.shape))
+    which = "" if name == "output" else f"`{name}`: "
+    if any(not shape or shape[0] != size for shape, size in zip(shapes, BATCH_SIZES, strict=True)):
+        sizes = " and ".join(f"{_shown(shape)} for {size}" for shape, size in zip(shapes, BATCH_SIZES, strict=True))
+        raise BatchMovedError(f"{which}dimension 0 is not the batch any more: the shape is {sizes} samples")
+    if shapes[0][1:] != shapes[1][1:]:
+        sizes = " and ".join(f"{_shown(shape)} for {size}" for shape, size in zip(shapes, BATCH_SIZES, strict=True))
+        raise BatchMovedError(f"{which}a dimension but 0 depends on the batch: the shape is {sizes} samples")
+    dtype: DType = str(small.dtype).removeprefix("torch.")  # type: ignore[assignment]
+    return TensorSpec(shapes[0][1:], dtype)
+
+
+def _shown(shape: tuple[int, ...]) -> str:
+    return f"({', '.join(map(str, shape))})"
+
+
+def _with_range(spec: TensorSpec, num_values: int | None) -> TensorSpec:
+    is_integer = not spec.is_floating and spec.dtype != "bool"
+    return TensorSpec(spec.shape, spec.dtype, num_values) if is_integer else spec

@@ -1,0 +1,46 @@
+"""The component that a node of the Graph holds as data, as an object again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+
+from declarative_train.components.component import Layer
+from declarative_train.components.layers import LAYERS
+from declarative_train.components.plugins import plugin_layers
+
+
+def read_layer(component: Mapping[str, object], plugins: Sequence[str] = ()) -> Layer:
+    """`plugins`: their files, whose text is read; a layer of theirs runs its code when it is built. Raises LookupError
+    for a type that neither dtrain nor a plugin has, and what reading a plugin raises."""
+    return _read(json.dumps(component, sort_keys=True), tuple(plugins))
+
+
+@lru_cache(maxsize=4096)
+def _read(component: str, plugins: tuple[str, ...]) -> Layer:
+    # strict models take a list for a tuple only from JSON, which is what a plan holds
+    return _layer_class(json.loads(component)["type"], plugins).model_validate_json(component)
+
+
+def _layer_class(name: str, plugins: tuple[str, ...]) -> type[Layer]:
+    if name in LAYERS:
+        return LAYERS[name]
+    for file in plugins:
+        found = plugin_layers(file).get(name)
+        if found is not None:
+            return found
+    raise LookupError(f"there is no layer `{name}`, neither in dtrain nor in the plugins {list(plugins)}")
+
+
+def ordered_ports(layer: Layer, bound: Iterable[str]) -> list[str | None]:
+    """The bound ports in the order in which `forward` takes them; None stands for an open optional port."""
+    names = set(bound)
+    ordered: list[str | None] = []
+    for port in layer.ports:
+        if port.variadic:
+            count = sum(name.startswith(f"{port.name}.") for name in names)
+            ordered += [f"{port.name}.{position}" for position in range(count)]
+        else:
+            ordered.append(port.name if port.name in names else None)
+    return ordered
