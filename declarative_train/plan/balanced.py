@@ -1,0 +1,58 @@
+"""`balanced` weights of a loss -> numbers, counted over the training rows once, when the recipe is compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from declarative_train.data.opened import training_values
+from declarative_train.data.spec import DataSpec
+from declarative_train.diagnostics.diagnostic import Diagnostic
+from declarative_train.graph.build import build
+from declarative_train.graph.graph import Graph
+from declarative_train.graph.lower import Lowered
+from declarative_train.graph.objective import Term
+from declarative_train.plan.checks.cannot_balance import cannot_balance
+from declarative_train.recipe.recipe import Recipe
+
+
+def balance(recipe: Recipe, lowered: Lowered, data: DataSpec) -> tuple[tuple[Term, ...], list[Diagnostic]]:
+    """The terms, with numbers where a loss said `balanced`."""
+    terms, diagnostics = [], []
+    for term in lowered.terms:
+        if not term.component.needs_balance:
+            terms.append(term)
+            continue
+        assert term.edges.target is not None
+        spec = lowered.specs[term.edges.input]
+        target = lowered.sources[term.edges.target]
+        try:
+            counts = [
+                term.component.tally(values, spec)
+                for values in _values(target, lowered.batch_graph, data, recipe.plugins)
+            ]
+            terms.append(replace(term, component=term.component.balanced(np.sum(counts, axis=0))))
+        except ValueError as problem:
+            span = recipe.span(("objective", "losses", term.name))
+            diagnostics.append(cannot_balance(span, term.name, str(problem)))
+    return tuple(terms), diagnostics
+
+
+def _values(name: str, batch_graph: Graph, data: DataSpec, plugins: tuple[str, ...]) -> Iterator[np.ndarray]:
+    """What an entry of the batch holds for the training samples, in chunks."""
+    if name not in batch_graph.outputs:
+        yield from training_values(data, name)
+        return
+    import torch
+
+    module = build(Graph(batch_graph.inputs, batch_graph.nodes, {name: batch_graph.outputs[name]}), plugins)
+    chunks = {field: training_values(data, field) for field in batch_graph.inputs}
+    for values in zip(*chunks.values(), strict=True):
+        entries: Mapping[str, np.ndarray] = dict(zip(chunks, values, strict=True))
+        tensors = [
+            torch.from_numpy(np.ascontiguousarray(entries[field])).to(getattr(torch, spec.dtype))
+            for field, spec in batch_graph.inputs.items()
+        ]
+        yield module(*tensors)[0].numpy()

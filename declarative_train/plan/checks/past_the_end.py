@@ -1,0 +1,26 @@
+"""past-the-end (R103)
+
+Finds: an interval, a patience or a warm-up that, counted in steps of this data and batch, is longer than the run.
+Why:   it never comes; and a warm-up that takes the whole run never reaches the learning rate that the recipe names.
+Bad:
+    training: {epochs: 1}
+    checkpoint: {every: 1000000 steps}
+Good:
+    training: {epochs: 1}
+    checkpoint: {every: 1 epoch}
+"""
+
+from __future__ import annotations
+
+from declarative_train.diagnostics.diagnostic import Diagnostic, error, warning
+from declarative_train.terms.duration import Duration
+from declarative_train.terms.span import Span
+
+
+def past_the_end(span: Span, duration: Duration, steps: int, num_steps: int, *, is_warmup: bool = False) -> Diagnostic:
+    counted = f"{duration}" if duration.unit == "steps" else f"{duration}, which are {steps:,} steps,"
+    if is_warmup:
+        message = f"a warm-up of {counted} leaves nothing of a run of {num_steps:,} steps"
+        return error("R103", span, message, "make it shorter, such as `5%`")
+    message = f"{counted} never comes in a run of {num_steps:,} steps"
+    return warning("R103", span, message, "make it shorter, or leave it out")

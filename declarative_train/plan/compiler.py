@@ -1,0 +1,120 @@
+"""Recipe -> Plan: describe the data, lower the graph, divide the batch, place it on the ranks, sign it."""
+
+from __future__ import annotations
+
+import os
+from importlib.metadata import PackageNotFoundError, version
+
+from declarative_train.data.describe import describe
+from declarative_train.data.spec import BatchSpec, DataSpec
+from declarative_train.diagnostics.diagnostic import Diagnostic
+from declarative_train.graph.lower import Lowered, lower
+from declarative_train.plan.balanced import balance
+from declarative_train.plan.batching import batch_of, num_steps_of
+from declarative_train.plan.checks.weights_not_found import weights_not_found
+from declarative_train.plan.codec import from_json, to_json
+from declarative_train.plan.fingerprint import signed
+from declarative_train.plan.parameters import plan_parameters
+from declarative_train.plan.place import place
+from declarative_train.plan.plan import PLAN_VERSION, Plan, WeightsPlan
+from declarative_train.plan.sample_groups import check_mixing
+from declarative_train.plan.sections import (
+    plan_checkpoint,
+    plan_evaluation,
+    plan_logging,
+    plan_objective,
+    plan_training,
+)
+from declarative_train.plan.stale import recipe_files
+from declarative_train.plan.timing import Timing
+from declarative_train.recipe.recipe import Recipe
+
+
+def compile(  # noqa: A001 (plan.compile reads as what it does)
+    recipe: Recipe, *, offline: bool = False
+) -> tuple[Plan | None, list[Diagnostic]]:
+    """The plan, or None when there is an error; diagnostics of what the parts found on the way.
+
+    `offline`: a source on another machine is not looked at; there is no plan then, and what hangs on its columns is
+    not checked."""
+    data, diagnostics = describe(recipe.data, recipe.seed, recipe.span, offline=offline)
+    if data is None:
+        return None, diagnostics
+    lowered, found = lower(recipe, {field.name: field.tensor for field in data.fields})
+    diagnostics = [*diagnostics, *found]
+    batch, found = batch_of(recipe, data)
+    diagnostics += found
+    weights, found = _weights(recipe)
+    diagnostics += found
+    if lowered is None or batch is None:
+        return None, diagnostics
+    plan, found = _assembled(recipe, data, lowered, batch, weights)
+    diagnostics += found
+    return (None if any(item.is_error for item in diagnostics) else plan), diagnostics
+
+
+def _assembled(
+    recipe: Recipe, data: DataSpec, lowered: Lowered, batch: BatchSpec, weights: tuple[WeightsPlan, ...]
+) -> tuple[Plan | None, list[Diagnostic]]:
+    """What hangs on shapes, sizes and the batch."""
+    diagnostics = check_mixing(recipe, lowered, batch, data)
+    terms, found = balance(recipe, lowered, data)
+    diagnostics += found
+    parameters, found = plan_parameters(recipe, lowered.graph, lowered.parameters)
+    diagnostics += found
+    timing = Timing(recipe, batch, num_steps_of(recipe, batch), _tokens_per_sample(lowered))
+    sections = (plan_training(recipe, timing), plan_evaluation(recipe, timing, batch))
+    keeping = (plan_checkpoint(recipe, timing), plan_logging(recipe, timing))
+    diagnostics += timing.diagnostics
+    if parameters is None:
+        return None, diagnostics
+    layout, found = place(recipe, lowered, parameters, batch)
+    diagnostics += found
+    if layout is None:
+        return None, diagnostics
+    plan = Plan(
+        version=PLAN_VERSION,
+        dtrain_version=_version(),
+        name=recipe.name,
+        seed=recipe.seed,
+        files=recipe_files(recipe),
+        overrides=recipe.document.overrides,
+        plugins=recipe.plugins,
+        data=data,
+        batch=batch,
+        batch_graph=lowered.batch_graph,
+        graph=lowered.graph,
+        parameters=parameters,
+        objective=plan_objective(terms, lowered.measures, lowered.sources),
+        training=sections[0],
+        evaluation=sections[1],
+        checkpoint=keeping[0],
+        logging=keeping[1],
+        layout=layout,
+        weights=weights,
+        meta=dict(recipe.meta),
+        draws=tuple(fact.path for fact in lowered.facts if fact.kind == "random"),
+    )
+    return signed(from_json(to_json(plan))), diagnostics  # through JSON once: what is run is what can be saved
+
+
+def _weights(recipe: Recipe) -> tuple[tuple[WeightsPlan, ...], list[Diagnostic]]:
+    found, diagnostics = [], []
+    for weights in recipe.model.weights:
+        if "://" not in weights.path and not os.path.exists(weights.path):
+            diagnostics.append(weights_not_found(weights.span, weights.path))
+        found.append(WeightsPlan(weights.node, weights.path, dict(weights.rename)))
+    return tuple(found), diagnostics
+
+
+def _tokens_per_sample(lowered: Lowered) -> int | None:
+    """The length of the first sequence of token ids that the model reads."""
+    specs = lowered.graph.inputs.values()
+    return next((spec.shape[0] for spec in specs if spec.num_values is not None and len(spec.shape) == 1), None)
+
+
+def _version() -> str:
+    try:
+        return version("declarative_train")
+    except PackageNotFoundError:
+        return "unknown"

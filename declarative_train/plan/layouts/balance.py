@@ -1,0 +1,75 @@
+"""Cuts of equal cost: consecutive nodes shared out over stages so that the dearest stage is as cheap as can be.
+
+The cost of a node is what one sample's forward computes in it, and its parameters once more: they are updated even
+where nothing is computed with them (an embedding). Nodes that share parameters stay in one stage where that can be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from itertools import accumulate
+
+from declarative_train.graph.cost import Shapes, forward_flops, num_parameters
+from declarative_train.graph.graph import Graph
+
+
+def balanced_cuts(
+    graph: Graph, parameters: Shapes, num_stages: int, linked: Iterable[tuple[str, str]] = ()
+) -> tuple[tuple[str, ...], ...] | None:
+    """The names of each stage's nodes, in order; None when not every stage can have a parameter. `linked` are nodes
+    with a common parameter; where no cut leaves them all together, they are parted."""
+    names = [node.name for node in graph.nodes]
+    held = [num_parameters(name, parameters) for name in names]
+    costs = [
+        forward_flops(node, graph, node.name, parameters) + 2 * elements
+        for node, elements in zip(graph.nodes, held, strict=True)
+    ]
+    counts = [count > 0 for count in held]
+    ends = _partition(costs, counts, num_stages, _parting(names, linked)) or _partition(costs, counts, num_stages)
+    if ends is None:
+        return None
+    starts = [0, *ends[:-1]]
+    return tuple(tuple(names[start:end]) for start, end in zip(starts, ends, strict=True))
+
+
+def _parting(names: Sequence[str], linked: Iterable[tuple[str, str]]) -> set[int]:
+    """The places at which a cut would part two linked nodes: before node i, for each i."""
+    places = [sorted((names.index(one), names.index(other))) for one, other in linked]
+    return {place for first, last in places for place in range(first + 1, last + 1)}
+
+
+def _partition(
+    costs: Sequence[int], counts: Sequence[bool], num_parts: int, uncut: Collection[int] = ()
+) -> list[int] | None:
+    """The end of each part, none of them in `uncut`. Least largest part first, then least sum of squares; every part
+    holds one that counts.
+
+    Dynamic programming over (parts, end): the classic linear partition, O(parts x nodes^2).
+    """
+    total = len(costs)
+    sums = [0, *accumulate(costs)]
+    counted = [0, *accumulate(map(int, counts))]
+    best: list[tuple[int, int] | None] = [None] * (total + 1)
+    best[0] = (0, 0)
+    froms: list[list[int]] = []
+    for _ in range(num_parts):
+        row: list[tuple[int, int] | None] = [None] * (total + 1)
+        back = [0] * (total + 1)
+        for end in range(1, total + 1):
+            for start in range(end - 1, -1, -1):
+                before = best[start]
+                if before is None or start in uncut or counted[end] == counted[start]:
+                    continue
+                part = sums[end] - sums[start]
+                value = (max(before[0], part), before[1] + part * part)
+                current = row[end]
+                if current is None or value < current:
+                    row[end], back[end] = value, start
+        best = row
+        froms.append(back)
+    if best[total] is None:
+        return None
+    ends = [total]
+    for back in reversed(froms[1:]):
+        ends.append(back[ends[-1]])
+    return ends[::-1]

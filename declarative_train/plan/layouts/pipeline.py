@@ -1,0 +1,192 @@
+"""The model cut into stages over the ranks of a pipeline, and several pipelines side by side.
+
+The `pp` axis is the outer one: what travels between stages is little beside what data-parallel neighbours exchange.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from declarative_train.diagnostics.diagnostic import Diagnostic
+from declarative_train.graph.cost import num_parameters
+from declarative_train.graph.cut import Stage, cut, open_blocks
+from declarative_train.graph.graph import Graph
+from declarative_train.plan.checks.cut_not_a_node import cut_not_a_node
+from declarative_train.plan.checks.cut_out_of_order import cut_out_of_order
+from declarative_train.plan.checks.nothing_in_stage import nothing_in_stage
+from declarative_train.plan.checks.reuse_across_stages import reuse_across_stages
+from declarative_train.plan.checks.reuse_with_split_backward import reuse_with_split_backward
+from declarative_train.plan.checks.tie_across_stages import tie_across_stages
+from declarative_train.plan.checks.too_few_nodes import too_few_nodes
+from declarative_train.plan.layouts.balance import balanced_cuts
+from declarative_train.plan.layouts.site import Site, rank_table
+from declarative_train.plan.parameters import rule_span
+from declarative_train.plan.pipeline_schedules import PIPELINE_SCHEDULES
+from declarative_train.plan.pipeline_schedules.grid import schedule_grid
+from declarative_train.plan.plan import LayoutPlan, MeshAxis, PipelinePlan
+from declarative_train.recipe.batch import data_parallel_size, num_pipeline_ranks
+from declarative_train.recipe.sections.parallelism import Pipeline
+from declarative_train.terms.span import Span
+
+Stages = tuple[tuple[str, ...], ...]
+P = TypeVar("P")
+
+
+def place_pipeline(site: Site) -> tuple[LayoutPlan | None, list[Diagnostic]]:
+    layout, parallelism = site.recipe.layout, site.recipe.parallelism
+    assert isinstance(parallelism, Pipeline)
+    num_ranks = num_pipeline_ranks(parallelism, layout)
+    assert num_ranks is not None, "P001 stands before this"
+    opened = open_blocks(site.lowered.graph, site.lowered.units)
+    stages, diagnostics = _stages(site, parallelism, opened)
+    if stages is None:
+        return None, diagnostics
+    diagnostics += _across(site, parallelism, opened, stages)
+    if any(item.is_error for item in diagnostics):
+        return None, diagnostics
+    schedule = PIPELINE_SCHEDULES[parallelism.schedule]
+    mesh = (MeshAxis("pp", num_ranks), MeshAxis("dp", data_parallel_size(parallelism, layout)))
+    ranks = tuple(
+        replace(rank, stages=schedule.stages_of(rank.coordinates["pp"], num_ranks, len(stages)))
+        for rank in rank_table(site, mesh)
+    )
+    pieces = cut(opened, stages)
+    pipeline = PipelinePlan(
+        schedule=parallelism.schedule,
+        num_stages=len(stages),
+        num_microbatches=site.num_microbatches,
+        stages=stages,
+        wires=tuple(piece.wires_out for piece in pieces[:-1]),
+        grid=schedule_grid(schedule, num_ranks, len(stages), site.num_microbatches),
+        last_stage_rank=schedule.rank_of(len(stages) - 1, num_ranks, len(stages)),
+        num_parameters=tuple(_held(names, site) for names in stages),
+        wire_elements=tuple(_wire_elements(piece) for piece in pieces[1:]),
+    )
+    return LayoutPlan(
+        mode="pipeline",
+        device=layout.device,
+        num_nodes=layout.num_nodes,
+        gpus_per_node=layout.num_gpus_per_node,
+        mesh=mesh,
+        ranks=ranks,
+        units=site.lowered.units,
+        data_parallel=None if parallelism.data_parallel is None else parallelism.data_parallel.mode,
+        pipeline=pipeline,
+    ), diagnostics
+
+
+def _held(names: Sequence[str], site: Site) -> int:
+    return sum(num_parameters(name, site.lowered.parameters) for name in names)
+
+
+def _wire_elements(piece: Stage) -> int:
+    """Elements per sample that arrive at a stage from the one before."""
+    return sum(piece.graph.inputs[name].num_elements for name in piece.wires_in)
+
+
+def _stages(site: Site, parallelism: Pipeline, opened: Graph) -> tuple[Stages | None, list[Diagnostic]]:
+    span = site.recipe.span("parallelism.stages")
+    if len(opened.nodes) < parallelism.stages:
+        return None, [too_few_nodes(span, parallelism.stages, _with_parameters(site, opened))]
+    if parallelism.cut_before != "auto":
+        return _named_stages(site, parallelism.cut_before, opened)
+    stages = balanced_cuts(opened, site.lowered.parameters, parallelism.stages, _linked(site, opened))
+    if stages is None:
+        return None, [too_few_nodes(span, parallelism.stages, _with_parameters(site, opened))]
+    return stages, []
+
+
+def _linked(site: Site, opened: Graph) -> list[tuple[str, str]]:
+    """Pairs of nodes that have a parameter in common: by a tie, or because one calls the other again."""
+    place = {node.name: node.name for node in opened.nodes}
+    ties = [(item.name, item.tie) for item in site.parameters if item.tie is not None]
+    pairs = [(_found(name, place), _found(source, place)) for name, source in ties]
+    return pairs + [(node.name, node.target) for node in opened.nodes if node.target is not None]
+
+
+def _with_parameters(site: Site, opened: Graph) -> list[str]:
+    return [node.name for node in opened.nodes if num_parameters(node.name, site.lowered.parameters)]
+
+
+def _named_stages(site: Site, cut_before: Sequence[str], opened: Graph) -> tuple[Stages | None, list[Diagnostic]]:
+    """Each name opens a stage. A name of a whole `repeat` or opened block means its first node."""
+    names = [node.name for node in opened.nodes]
+    starts, diagnostics = [0], list[Diagnostic]()
+    for position, name in enumerate(cut_before):
+        span = site.recipe.span(("parallelism", "cut_before", position))
+        found = next((at for at, each in enumerate(names) if each == name or each.startswith(f"{name}.")), None)
+        if found is None:
+            diagnostics.append(cut_not_a_node(span, name, names))
+        elif found <= starts[-1]:
+            diagnostics.append(cut_out_of_order(span, name, names[starts[-1]]))
+        else:
+            starts.append(found)
+    if diagnostics:
+        return None, diagnostics
+    stages = tuple(tuple(names[start:end]) for start, end in zip(starts, [*starts[1:], len(names)], strict=True))
+    for position, stage in enumerate(stages):
+        if not _held(stage, site):
+            span = site.recipe.span(("parallelism", "cut_before", max(0, position - 1)))
+            diagnostics.append(nothing_in_stage(span, position, stage))
+    return (None if diagnostics else stages), diagnostics
+
+
+def _across(site: Site, parallelism: Pipeline, opened: Graph, stages: Stages) -> list[Diagnostic]:
+    """What a stage would have to share with another, and what a split backward cannot do."""
+    place = {name: position for position, names in enumerate(stages) for name in names}
+    diagnostics = []
+    for parameter in site.parameters:
+        if parameter.tie is not None:
+            here, there = _found(parameter.name, place), _found(parameter.tie, place)
+            if here != there:
+                diagnostics.append(_parted_tie(site, parameter.name, here, parameter.tie, there, stages))
+    for node in opened.nodes:
+        if node.kind == "reuse" and node.target is not None:
+            here, there = place[node.name], place[node.target]
+            if here != there:
+                span, later = _cut_span(site, max(here, there)), stages[max(here, there)][0]
+                diagnostics.append(reuse_across_stages(span, node.name, here, node.target, there, later))
+    if PIPELINE_SCHEDULES[parallelism.schedule].splits_backward:
+        again = [node.name for node in opened.nodes if _calls_twice(node.name, opened)]
+        if again:
+            span = site.recipe.span("parallelism.schedule")
+            diagnostics.append(reuse_with_split_backward(span, parallelism.schedule, again[0]))
+    return diagnostics
+
+
+def _calls_twice(name: str, graph: Graph) -> bool:
+    node = graph.node(name)
+    if node.kind == "reuse":
+        return True
+    return node.graph is not None and any(_calls_twice(inner.name, node.graph) for inner in node.graph.nodes)
+
+
+def _found(parameter: str, place: Mapping[str, P]) -> P:
+    """What belongs to the node that a parameter's name leads to."""
+    parts = parameter.split(".")
+    ways = (".".join(parts[:end]) for end in range(len(parts), 0, -1))
+    return next(place[way] for way in ways if way in place)
+
+
+def _parted_tie(site: Site, name: str, stage: int, source: str, source_stage: int, stages: Stages) -> Diagnostic:
+    """The tie as the recipe wrote it: the plan may have turned it round."""
+    later = max(stage, source_stage)
+    written = (
+        name if any(found and found.tie for rule in site.recipe.model.rules if (found := rule.match(name))) else source
+    )
+    return tie_across_stages(
+        _cut_span(site, later),
+        name,
+        stage,
+        source,
+        source_stage,
+        stages[later][0],
+        rule_span(site.recipe, written, "tie"),
+    )
+
+
+def _cut_span(site: Site, stage: int) -> Span:
+    """Where the recipe says that a stage opens; with automatic cuts, the nearest key above."""
+    return site.recipe.span(("parallelism", "cut_before", stage - 1))

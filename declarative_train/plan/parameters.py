@@ -1,0 +1,140 @@
+"""The names and shapes of a model's parameters, and what the recipe's rules set for each -> ParameterPlans."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from math import prod
+
+from declarative_train.components.component import Component, Optimizer
+from declarative_train.diagnostics.diagnostic import Diagnostic
+from declarative_train.graph.graph import Graph
+from declarative_train.graph.initialise import own_rule
+from declarative_train.plan.checks.init_does_not_fit import init_does_not_fit
+from declarative_train.plan.checks.nothing_trains import nothing_trains
+from declarative_train.plan.checks.optimizer_does_not_fit import optimizer_does_not_fit
+from declarative_train.plan.checks.tie_does_not_fit import tie_does_not_fit
+from declarative_train.plan.plan import ParameterPlan
+from declarative_train.recipe.recipe import Recipe
+from declarative_train.recipe.sections.parameters import ParameterSettings
+from declarative_train.recipe.selectors import ParameterRule, check_rules, settings_of
+from declarative_train.terms.span import Span
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+def plan_parameters(
+    recipe: Recipe, graph: Graph, shapes: Shapes
+) -> tuple[tuple[ParameterPlan, ...] | None, list[Diagnostic]]:
+    """One plan for each parameter, in the order of the graph. None when a rule is wrong."""
+    rules = recipe.model.rules
+    diagnostics = list(check_rules(rules, shapes))
+    settings = {name: settings_of(rules, name) for name in shapes}
+    for name, found in settings.items():
+        misfit = None if found.init is None else found.init.check(shapes[name])
+        if misfit is not None:
+            diagnostics.append(init_does_not_fit(_span(rules, name, "init"), name, misfit))
+    sources, problems = _sources(rules, settings, shapes)
+    diagnostics += problems
+    if any(item.is_error for item in diagnostics):
+        return None, diagnostics
+    plans = [_plan(name, shape, settings[name]) for name, shape in shapes.items()]
+    plans = _tied(plans, sources, graph, recipe.plugins)
+    diagnostics += _check_optimizers(recipe, plans, settings)
+    return (None if any(item.is_error for item in diagnostics) else tuple(plans)), diagnostics
+
+
+def rule_span(recipe: Recipe, name: str, key: str) -> Span:
+    """The selector that sets `key` for a parameter."""
+    return _span(recipe.model.rules, name, key)
+
+
+def _span(rules: Sequence[ParameterRule], name: str, key: str) -> Span:
+    for rule in reversed(rules):
+        found = rule.match(name)
+        if found is not None and key in found.model_fields_set:
+            return rule.span
+    raise LookupError(f"no rule sets {key} for {name}")
+
+
+def _plan(name: str, shape: tuple[int, ...], found: ParameterSettings) -> ParameterPlan:
+    return ParameterPlan(
+        name=name,
+        shape=shape,
+        num_elements=prod(shape),
+        frozen=bool(found.frozen),
+        lr_scale=1.0 if found.lr_scale is None else found.lr_scale,
+        weight_decay=found.weight_decay,
+        init=_data(found.init),
+        optimizer=_data(found.optimizer),
+    )
+
+
+def _data(component: Component | None) -> dict[str, object] | None:
+    return None if component is None else component.model_dump(mode="json")
+
+
+def _sources(
+    rules: Sequence[ParameterRule], settings: Mapping[str, ParameterSettings], shapes: Shapes
+) -> tuple[dict[str, str], list[Diagnostic]]:
+    """For each tied parameter the one at the end of its ties."""
+    ties = {name: found.tie for name, found in settings.items() if found.tie is not None}
+    sources: dict[str, str] = {}
+    diagnostics: list[Diagnostic] = []
+    for name, tie in ties.items():
+        way = [name]
+        while tie in ties and tie not in way:
+            way.append(tie)
+            tie = ties[tie]
+        if tie in way or tie not in shapes or shapes[tie] != shapes[name]:
+            at = _span(rules, name, "tie")
+            diagnostics.append(tie_does_not_fit(at, name, shapes[name], tie, shapes, in_circle=tie in way))
+        else:
+            sources[name] = tie
+    return sources, diagnostics
+
+
+def _tied(
+    plans: Iterable[ParameterPlan], sources: Mapping[str, str], graph: Graph, plugins: Sequence[str]
+) -> list[ParameterPlan]:
+    """A shared parameter has the name under which torch meets it first; what is set for the source holds for it."""
+    order = {plan.name: plan for plan in plans}
+    position = {name: at for at, name in enumerate(order)}
+    for source in set(sources.values()):
+        members = [source, *(name for name, end in sources.items() if end == source)]
+        first = min(members, key=position.__getitem__)
+        settings = order[source]
+        if first != source and settings.init is None:
+            settings = replace(settings, init=_data(own_rule(graph, source, plugins)))
+        order[first] = replace(settings, name=first)
+        for name in members:
+            if name != first:
+                order[name] = ParameterPlan(name, settings.shape, settings.num_elements, settings.frozen, tie=first)
+    return list(order.values())
+
+
+def _check_optimizers(
+    recipe: Recipe, plans: Sequence[ParameterPlan], settings: Mapping[str, ParameterSettings]
+) -> list[Diagnostic]:
+    """Each optimizer with the parameters that it updates; and that there is one to update at all."""
+    updated = {plan.name: plan.shape for plan in plans if not plan.frozen and plan.tie is None}
+    if not updated:
+        last = next(plan.name for plan in plans if plan.frozen)
+        return [nothing_trains(rule_span(recipe, last, "frozen"))]
+    diagnostics = []
+    own = {name: shape for name, shape in updated.items() if settings[name].optimizer is None}
+    groups: list[tuple[Optimizer, Span, Shapes]] = []
+    if own:
+        groups.append((recipe.training.optimizer, recipe.span("training.optimizer.type"), own))
+    others: dict[Span, tuple[Optimizer, dict[str, tuple[int, ...]]]] = {}
+    for name, shape in updated.items():
+        optimizer = settings[name].optimizer
+        if optimizer is not None:
+            span = rule_span(recipe, name, "optimizer")
+            others.setdefault(span, (optimizer, {}))[1][name] = shape
+    groups += [(optimizer, span, shapes) for span, (optimizer, shapes) in others.items()]
+    for optimizer, span, shapes in groups:
+        misfit = optimizer.check(shapes)
+        if misfit is not None:
+            diagnostics.append(optimizer_does_not_fit(span, misfit))
+    return diagnostics

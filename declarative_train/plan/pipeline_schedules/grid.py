@@ -1,0 +1,131 @@
+"""The grid of a pipeline schedule: which rank does what at which time.
+
+The order of each rank's actions is torch's own, taken from its schedule class with stub stages: no process group, no
+device. An action is `0F1`: stage 0, forward of microbatch 1; B is a backward, I and W its halves (inputs, weights), and
+`0F3+3B1` two that overlap. Each stands at the first time at which all it waits for is done, every action taking one
+unit of time: so the empty places are the bubble.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from declarative_train.plan.pipeline_schedules import PipelineSchedule
+
+_ACTION = re.compile(r"(\d+)([FBIW])(\d+)")
+Grid = tuple[tuple[str, ...], ...]
+
+
+def schedule_grid(schedule: PipelineSchedule, num_ranks: int, num_stages: int, num_microbatches: int) -> Grid:
+    """`grid[rank][time]`; "" is idle, all rows have the same length."""
+    if schedule.torch_class == "Schedule1F1B":
+        orders = [_one_f_one_b(rank, num_stages, num_microbatches) for rank in range(num_ranks)]
+    else:
+        orders = _torch_orders(schedule, num_ranks, num_stages, num_microbatches)
+    _check(orders, num_stages, num_microbatches)
+    return _aligned(orders, num_stages)
+
+
+def bubble(grid: Grid) -> float:
+    """The part of the grid that is idle."""
+    cells = [cell for row in grid for cell in row]
+    return sum(not cell for cell in cells) / len(cells) if cells else 0.0
+
+
+def _one_f_one_b(rank: int, num_stages: int, num_microbatches: int) -> list[str]:
+    """What `Schedule1F1B._step_microbatches` does. torch 2.13's own table of it is shifted by a microbatch on every
+    rank but the first (rank 1 of 2 begins with `1F1`), so it is written down here."""
+    warm_up = min(num_microbatches, num_stages - rank)
+    forward = [f"{rank}F{number}" for number in range(num_microbatches)]
+    backward = [f"{rank}B{number}" for number in range(num_microbatches)]
+    order = forward[:warm_up]
+    for position in range(num_microbatches):
+        order += [backward[position], *forward[warm_up + position : warm_up + position + 1]]
+    return order
+
+
+def _torch_orders(
+    schedule: PipelineSchedule, num_ranks: int, num_stages: int, num_microbatches: int
+) -> list[list[str]]:
+    from torch.distributed.pipelining import schedules
+
+    made = getattr(schedules, schedule.torch_class)
+    stubs = [_stub(stage, num_ranks, num_stages) for stage in schedule.stages_of(0, num_ranks, num_stages)]
+    is_single = issubclass(made, schedules.PipelineScheduleSingle)
+    found = made(stubs[0] if is_single else stubs, num_microbatches, loss_fn=_no_loss, scale_grads=False)
+    return [_written(found.pipeline_order[rank]) for rank in range(num_ranks)]
+
+
+def _stub(stage: int, num_ranks: int, num_stages: int) -> SimpleNamespace:
+    """What the constructors look at. Rank 0's stages are enough: every rank computes the order of all."""
+    from torch import nn
+
+    return SimpleNamespace(
+        stage_index=stage,
+        num_stages=num_stages,
+        group_rank=0,
+        group_size=num_ranks,
+        is_first=stage == 0,
+        is_last=stage == num_stages - 1,
+        has_backward=True,
+        submod=nn.Identity(),
+    )
+
+
+def _no_loss(*_: object) -> None:
+    """Its presence alone says that there is a backward."""
+
+
+def _written(actions: Iterable[Any]) -> list[str]:
+    """torch's actions as text, without idle places and what is not compute."""
+    found = ["+".join("".join(part) for part in _ACTION.findall(str(action))) for action in actions if action]
+    return [cell for cell in found if cell]
+
+
+def _parts(cell: str) -> list[tuple[int, str, int]]:
+    return [(int(stage), kind, int(number)) for stage, kind, number in _ACTION.findall(cell)]
+
+
+def _check(orders: Sequence[Sequence[str]], num_stages: int, num_microbatches: int) -> None:
+    """Each stage runs each microbatch forward once and backward once: else the table is not what torch runs."""
+    parts = [part for order in orders for cell in order for part in _parts(cell)]
+    for kinds in ("F", "BW", "BI"):
+        done = sorted((stage, number) for stage, kind, number in parts if kind in kinds)
+        assert done == [(stage, number) for stage in range(num_stages) for number in range(num_microbatches)], kinds
+
+
+def _aligned(orders: Sequence[Sequence[str]], num_stages: int) -> Grid:
+    """Play the orders: at each time every rank whose next action has all it waits for does it."""
+    done: set[tuple[int, str, int]] = set()
+    rows: list[list[str]] = [[] for _ in orders]
+    next_action = [0] * len(orders)
+    while any(position < len(order) for position, order in zip(next_action, orders, strict=True)):
+        ready = [
+            rank
+            for rank, order in enumerate(orders)
+            if next_action[rank] < len(order) and _can_run(order[next_action[rank]], done, num_stages)
+        ]
+        assert ready, "this schedule waits for ever"
+        for rank, row in enumerate(rows):
+            row.append(orders[rank][next_action[rank]] if rank in ready else "")
+        for rank in ready:
+            done.update(_parts(orders[rank][next_action[rank]]))
+            next_action[rank] += 1
+    return tuple(tuple(row) for row in rows)
+
+
+def _can_run(cell: str, done: set[tuple[int, str, int]], num_stages: int) -> bool:
+    return all(_waits_for(part, done, num_stages) for part in _parts(cell))
+
+
+def _waits_for(part: tuple[int, str, int], done: set[tuple[int, str, int]], num_stages: int) -> bool:
+    stage, kind, number = part
+    if kind == "F":
+        return stage == 0 or (stage - 1, "F", number) in done
+    if kind == "W":
+        return (stage, "I", number) in done
+    after = stage == num_stages - 1 or any((stage + 1, kind, number) in done for kind in "BI")
+    return (stage, "F", number) in done and after

@@ -1,0 +1,223 @@
+"""The plan: who does what, where and when, decided once.
+
+Frozen, versioned, fingerprinted, JSON round-trip (`plan/codec.py`). The ranks obey it and take no decision that it
+could have shown. Counts are `num_*`; durations are optimizer steps or seconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from declarative_train.data.spec import BatchSpec, DataSpec, FileRecord
+from declarative_train.graph.graph import Graph
+
+PLAN_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterPlan:
+    """One parameter of the model, by the name it has in every mode.
+
+    `init` is an init component, or None for the layer's own rule; `tie` the name of the parameter it shares storage
+    with; `optimizer` the fields of another optimizer than training.optimizer, or None. `lr_scale` and `weight_decay`
+    as selected (weight_decay None: the optimizer's own).
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    num_elements: int
+    frozen: bool = False
+    lr_scale: float = 1.0
+    weight_decay: float | None = None
+    init: dict[str, object] | None = None
+    tie: str | None = None
+    optimizer: dict[str, object] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WeightsPlan:
+    """Start values from a file, for the parameters below `node` ("" for all)."""
+
+    node: str
+    path: str
+    rename: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class TermPlan:
+    """A loss term. `input`, `target`, `mask` name an output of the model graph or an entry of the batch."""
+
+    name: str
+    component: dict[str, object]
+    input: str
+    target: str | None
+    mask: str | None
+    weight: float
+
+
+@dataclass(frozen=True, slots=True)
+class MetricPlan:
+    name: str
+    component: dict[str, object]
+    input: str
+    target: str | None
+    mask: str | None
+    ignore_index: int | None = None
+    class_dim: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectivePlan:
+    terms: tuple[TermPlan, ...]
+    metrics: tuple[MetricPlan, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EarlyStopPlan:
+    metric: str
+    mode: Literal["min", "max"]
+    patience_steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingPlan:
+    num_steps: int
+    num_epochs: float | None  # as asked for; None when the recipe gives steps
+    optimizer: dict[str, object]
+    lr_schedule: dict[str, object]
+    num_warmup_steps: int
+    clip_grad_norm: float | None
+    precision: Literal["fp32", "bf16", "fp16", "fp64"]
+    compile: bool
+    activation_checkpointing: Literal["none", "blocks", "all"]
+    non_finite: Literal["stop", "skip"]
+    early_stop: EarlyStopPlan | None = None
+    max_time_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationPlan:
+    """`every_steps` None: only at the end of the run. `final_sets` are looked at once, at the end, on the best
+    weights (`test`)."""
+
+    every_steps: int | None
+    sets: tuple[str, ...]
+    final_sets: tuple[str, ...]
+    max_samples: int | None
+    batch_size: int  # rows per rank and forward
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointPlan:
+    every_steps: int | None  # None: only at the end
+    keep: int
+    best_metric: str | None
+    best_mode: Literal["min", "max"]
+
+
+@dataclass(frozen=True, slots=True)
+class LoggingPlan:
+    dir: str
+    every_steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class MeshAxis:
+    """`dp` data parallel (or `replicate` and `shard` for hybrid sharding), `pp` pipeline. Outermost first."""
+
+    name: Literal["dp", "replicate", "shard", "pp"]
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class RankPlan:
+    """`coordinates` by mesh axis; `device` is the index on its node; `stages` the pipeline stages it holds."""
+
+    rank: int
+    node: int
+    local_rank: int
+    device: int
+    coordinates: dict[str, int]
+    stages: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PipelinePlan:
+    """`stages[i]` are the node paths of stage i, `wires[i]` what travels from stage i to i + 1, under the names of
+    `graph.cut.cut(open_blocks(plan.graph, layout.units), stages)`, which makes the stages' graphs.
+
+    `schedule` is the recipe's word (`1f1b`). `num_microbatches` are those of one optimizer step: accumulation steps
+    are made microbatches. `grid[rank][time]` is an action ("0F1": stage 0, forward of microbatch 1) or "" when idle.
+    `last_stage_rank` is the pipeline coordinate that holds the loss (0 in the V schedules). `num_parameters` and
+    `wire_elements` (per sample) count elements, stage by stage.
+    """
+
+    schedule: str
+    num_stages: int
+    num_microbatches: int
+    stages: tuple[tuple[str, ...], ...]
+    wires: tuple[tuple[str, ...], ...]
+    grid: tuple[tuple[str, ...], ...]
+    last_stage_rank: int
+    num_parameters: tuple[int, ...]
+    wire_elements: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutPlan:
+    """`mode` is the recipe's word; `data_parallel` the product's inner mode in a pipeline.
+
+    `num_replicas`: in dp, the number of devices of the one process, and `devices` their indices. `device` is cuda,
+    cpu, or auto (decided where it runs: CUDA if the GPUs are there). `units` are the paths of the blocks: what is
+    wrapped, checkpointed, compiled.
+    """
+
+    mode: Literal["single", "dp", "ddp", "fsdp", "pipeline"]
+    device: Literal["auto", "cuda", "cpu"]
+    num_nodes: int
+    gpus_per_node: int
+    mesh: tuple[MeshAxis, ...]
+    ranks: tuple[RankPlan, ...]
+    units: tuple[str, ...]
+    num_replicas: int = 1
+    devices: tuple[int, ...] = ()
+    data_parallel: Literal["ddp", "fsdp"] | None = None
+    hardware: str | None = None
+    pipeline: PipelinePlan | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """`batch_graph` holds the nodes computed from fields alone: every rank evaluates it on its rows, without
+    gradients, and its outputs join the fields in the batch; `graph` takes its inputs from that batch by name, and its
+    outputs are the edges that the objective reads. float32 in either stands for what the run computes in: float64
+    with fp64. `draws` are the paths of the nodes that draw random numbers, whose bits hold on one layout only.
+
+    `fingerprint` covers everything that decides the numbers, `layout` and `logging` aside, so that a checkpoint knows
+    its model under another layout; `identity` covers the whole plan.
+    """
+
+    version: int
+    dtrain_version: str
+    name: str
+    seed: int
+    files: tuple[FileRecord, ...]
+    overrides: tuple[str, ...]
+    plugins: tuple[str, ...]
+    data: DataSpec
+    batch: BatchSpec
+    batch_graph: Graph
+    graph: Graph
+    parameters: tuple[ParameterPlan, ...]
+    objective: ObjectivePlan
+    training: TrainingPlan
+    evaluation: EvaluationPlan | None
+    checkpoint: CheckpointPlan | None
+    logging: LoggingPlan
+    layout: LayoutPlan
+    weights: tuple[WeightsPlan, ...] = ()
+    meta: dict[str, object] = field(default_factory=dict)
+    draws: tuple[str, ...] = ()
+    fingerprint: str = ""
+    identity: str = ""

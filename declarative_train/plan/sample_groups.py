@@ -1,0 +1,84 @@
+"""Nodes and losses that mix samples: whether `over` fits the batch, and whether it says anything at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from declarative_train.components.layers.sample_groups import group_size
+from declarative_train.data.spec import BatchSpec, DataSpec
+from declarative_train.diagnostics.diagnostic import Diagnostic
+from declarative_train.graph.lower import Lowered
+from declarative_train.plan.checks.group_across_replicas import group_across_replicas
+from declarative_train.plan.checks.group_does_not_divide import group_does_not_divide
+from declarative_train.plan.checks.group_of_microbatch import group_of_microbatch
+from declarative_train.plan.checks.padded_group import padded_group
+from declarative_train.recipe.recipe import Recipe
+from declarative_train.recipe.sections.parallelism import Dp, Pipeline
+from declarative_train.terms.span import Span
+
+
+@dataclass(frozen=True, slots=True)
+class Mixer:
+    """`span` of its `over`, or of the whole where that is the default; `in_model`: a node, not a loss (which in `dp` is
+    computed on the outputs of all replicas)."""
+
+    name: str
+    over: str
+    span: Span
+    in_model: bool
+
+
+def check_mixing(recipe: Recipe, lowered: Lowered, batch: BatchSpec, data: DataSpec) -> list[Diagnostic]:
+    mixers = list(_mixers(recipe, lowered))
+    diagnostics = []
+    fixed = [mixer for mixer in mixers if group_size(mixer.over) is not None]
+    for mixer in fixed:
+        size = group_size(mixer.over)
+        assert size is not None
+        if not fits(size, batch):
+            near = _nearest(size, batch)
+            diagnostics.append(group_does_not_divide(mixer.span, mixer.name, size, near, batch))
+        elif mixer.in_model and size > batch.microbatch_size and isinstance(recipe.parallelism, Dp):
+            diagnostics.append(group_across_replicas(mixer.span, mixer.name, size, batch))
+    free = [mixer for mixer in mixers if group_size(mixer.over) is None]
+    if free and num_slices(batch) > 1:
+        diagnostics.append(group_of_microbatch(free[0].span, [mixer.name for mixer in free], batch))
+    partial = data.set("training").num_samples % batch.global_batch_size != 0 and data.last_batch == "keep"
+    if mixers and partial and isinstance(recipe.parallelism, Pipeline):
+        diagnostics.append(padded_group(mixers[0].span, mixers[0].name))
+    return diagnostics
+
+
+def num_slices(batch: BatchSpec) -> int:
+    """Forwards that a global batch is shared out over."""
+    return batch.data_parallel_size * batch.accumulation * batch.num_microbatches
+
+
+def fits(size: int, batch: BatchSpec) -> bool:
+    """Whole groups in a rank's microbatch, or whole ranks in a group, as data/spec.py lays the rows out."""
+    if batch.microbatch_size % size == 0:
+        return True
+    ranks, rest = divmod(size, batch.microbatch_size)
+    return rest == 0 and ranks > 0 and batch.data_parallel_size % ranks == 0
+
+
+def _nearest(size: int, batch: BatchSpec) -> list[int]:
+    """The sizes just below and above that fit."""
+    most = batch.microbatch_size * batch.data_parallel_size
+    ranks = [n for n in range(1, batch.data_parallel_size + 1) if batch.data_parallel_size % n == 0]
+    rows = [n for n in range(1, batch.microbatch_size + 1) if batch.microbatch_size % n == 0]
+    known = sorted({*rows, *(n * batch.microbatch_size for n in ranks), most})
+    below, above = [n for n in known if n < size], [n for n in known if n > size]
+    return below[-1:] + above[:1]
+
+
+def _mixers(recipe: Recipe, lowered: Lowered) -> Iterator[Mixer]:
+    for fact in lowered.facts:
+        if fact.kind == "mixes_samples" and fact.layer is not None:
+            span = fact.field_spans.get("over", fact.span)
+            yield Mixer(fact.path, getattr(fact.layer, "over", "microbatch"), span, in_model=True)
+    for term in lowered.terms:
+        if term.component.mixes_samples:
+            span = recipe.span(("objective", "losses", term.name, "over"))
+            yield Mixer(term.name, getattr(term.component, "over", "microbatch"), span, in_model=False)

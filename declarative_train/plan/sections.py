@@ -1,0 +1,120 @@
+"""The recipe's training, evaluation, checkpoint, logging and objective, as the ranks need them: components as data,
+durations in steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from declarative_train.components.component import Component
+from declarative_train.data.spec import BatchSpec
+from declarative_train.graph.objective import Measure, Term
+from declarative_train.plan.plan import (
+    CheckpointPlan,
+    EarlyStopPlan,
+    EvaluationPlan,
+    LoggingPlan,
+    MetricPlan,
+    ObjectivePlan,
+    TermPlan,
+    TrainingPlan,
+)
+from declarative_train.plan.timing import Timing
+from declarative_train.recipe.recipe import Recipe
+from declarative_train.recipe.watched import FINAL_SETS, evaluated_sets
+
+
+def component_data(component: Component) -> dict[str, object]:
+    """JSON values, `type` and defaults included."""
+    data: dict[str, object] = component.model_dump(mode="json", by_alias=True)
+    return data
+
+
+def plan_objective(terms: Iterable[Term], measures: Iterable[Measure], sources: Mapping[str, str]) -> ObjectivePlan:
+    """Edges under the names that they have in the batch or among the model's outputs."""
+
+    def source(name: str | None) -> str | None:
+        return None if name is None else sources[name]
+
+    return ObjectivePlan(
+        tuple(
+            TermPlan(
+                name=term.name,
+                component=component_data(term.component),
+                input=sources[term.edges.input],
+                target=source(term.edges.target),
+                mask=source(term.edges.mask),
+                weight=term.weight,
+            )
+            for term in terms
+        ),
+        tuple(
+            MetricPlan(
+                name=measure.name,
+                component=component_data(measure.component),
+                input=sources[measure.edges.input],
+                target=source(measure.edges.target),
+                mask=source(measure.edges.mask),
+                ignore_index=measure.ignore_index,
+                class_dim=measure.class_dim,
+            )
+            for measure in measures
+        ),
+    )
+
+
+def plan_training(recipe: Recipe, timing: Timing) -> TrainingPlan:
+    training = recipe.training
+    schedule = training.lr_schedule
+    early_stop = training.early_stop
+    return TrainingPlan(
+        num_steps=timing.num_steps,
+        num_epochs=training.epochs,
+        optimizer=component_data(training.optimizer),
+        lr_schedule=component_data(timing.resolved(schedule.component)),
+        num_warmup_steps=timing.warmup("training.lr_schedule.warmup", schedule.warmup),
+        clip_grad_norm=training.clip_grad_norm,
+        precision=training.precision,
+        compile=training.compile,
+        activation_checkpointing=training.activation_checkpointing,
+        non_finite=training.non_finite,
+        early_stop=None
+        if early_stop is None
+        else EarlyStopPlan(
+            early_stop.metric,
+            early_stop.mode,
+            timing.interval("training.early_stop.patience", early_stop.patience) or 1,
+        ),
+        max_time_s=None if training.max_time is None else training.max_time.seconds,
+    )
+
+
+def plan_evaluation(recipe: Recipe, timing: Timing, batch: BatchSpec) -> EvaluationPlan | None:
+    """None when there is no set to evaluate."""
+    evaluation = recipe.evaluation
+    sets = evaluated_sets(recipe.data.split, evaluation)
+    final_sets = tuple(name for name in recipe.data.split if name in FINAL_SETS and name not in sets)
+    if evaluation.sets is not None:
+        final_sets = ()
+    if not sets and not final_sets:
+        return None
+    return EvaluationPlan(
+        every_steps=timing.interval("evaluation.every", evaluation.every),
+        sets=sets,
+        final_sets=final_sets,
+        max_samples=None if evaluation.max is None else int(evaluation.max.value),
+        batch_size=evaluation.batch_size or batch.microbatch_size,
+    )
+
+
+def plan_checkpoint(recipe: Recipe, timing: Timing) -> CheckpointPlan:
+    checkpoint = recipe.checkpoint
+    return CheckpointPlan(
+        every_steps=timing.interval("checkpoint.every", checkpoint.every),
+        keep=checkpoint.keep,
+        best_metric=None if checkpoint.best is None else checkpoint.best.metric,
+        best_mode="min" if checkpoint.best is None else checkpoint.best.mode,
+    )
+
+
+def plan_logging(recipe: Recipe, timing: Timing) -> LoggingPlan:
+    return LoggingPlan(recipe.logging.dir, timing.interval("logging.every", recipe.logging.every) or 1)

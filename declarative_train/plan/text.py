@@ -1,0 +1,214 @@
+"""Plan -> the text of `dtrain plan`: what a person wants to know before anything starts. Plain, in aligned columns.
+
+Equal ranks and equal rows are told once, so that 4,096 ranks fit on a page.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Sequence
+
+from declarative_train.components.datasets import DATASETS
+from declarative_train.data.spec import BatchSpec, FieldSpec, SetSpec
+from declarative_train.plan.plan import LayoutPlan, Plan
+from declarative_train.plan.text_layout import describe_layout
+from declarative_train.plan.text_memory import describe_memory, largest
+from declarative_train.plan.text_model import describe_model
+from declarative_train.plan.text_tables import amount, columns, counted, section
+
+
+def describe(plan: Plan, *, hashes: bool = True) -> str:
+    """The whole text, without a line end at its end. Without `hashes` it is the same on every machine and for every
+    edit that changes nothing: for golden files."""
+    parts = [
+        _head(plan) + (f", plan {plan.identity[:12]}" if hashes else ""),
+        section("data", _data(plan)),
+        section("batch", _batch(plan)),
+        section("model", describe_model(plan)),
+        section("objective", _objective(plan)),
+        section("training", _training(plan)),
+        section("layout", describe_layout(plan)),
+        section("memory per device, estimated", describe_memory(plan)),
+        section("files", _files(plan)) if hashes else "",
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def summary(plan: Plan) -> str:
+    """The plan in five lines, for the start of a run."""
+    sets = ", ".join(f"{each.name} {each.num_samples:,}" for each in plan.data.sets)
+    own = [item for item in plan.parameters if item.tie is None]
+    count = sum(item.num_elements for item in own)
+    optimizer = f"{plan.training.optimizer['type']} lr {plan.training.optimizer.get('lr')}"
+    rows = [
+        ["data", f"{_data(plan)[0]}: {sets} samples"],
+        ["batch", "; ".join(_batch(plan)[:2])],
+        ["model", f"{counted(count, 'parameter')} ({amount(count)}), {optimizer}, {plan.training.precision}"],
+        ["memory", f"about {largest(plan)} on a device"],
+    ]
+    return "\n".join([_head(plan), *columns(rows, numbers=False)])
+
+
+def _head(plan: Plan) -> str:
+    return f"{plan.name}: {mode_in_words(plan.layout)}, seed {plan.seed}"
+
+
+def mode_in_words(layout: LayoutPlan) -> str:
+    """`ddp on 2 GPUs`, `pipeline x fsdp on 4 nodes x 8 GPUs`."""
+    if layout.mode == "single":
+        return "single, on one device"
+    product = f" x {layout.data_parallel}" if layout.data_parallel is not None else ""
+    nodes = f"{layout.num_nodes} nodes x " if layout.num_nodes > 1 else ""
+    place = {"cpu": "CPU ranks", "cuda": "GPUs", "auto": "GPUs (or as many CPU ranks)"}[layout.device]
+    if layout.mode == "dp":
+        return f"dp, one process on {layout.num_replicas} {place.replace('ranks', 'replicas')}"
+    return f"{layout.mode}{product} on {nodes}{layout.gpus_per_node} {place}"
+
+
+def _data(plan: Plan) -> list[str]:
+    source = plan.data.source
+    where = source.get("path")
+    places = where if isinstance(where, list) else [where]
+    shown = shortened(shown_path(str(each)) for each in places)
+    lines = [_made_up(source) if where is None else f"{source['type']} {shown}"]
+    if plan.data.window is not None:
+        window = plan.data.window
+        lines.append(f"a sample is {counted(window.length, 'row')}, one every {counted(window.stride, 'row')}")
+    lines += columns([_set(each) for each in plan.data.sets])
+    lines += columns([["field", "per sample", "dtype", "values"], *map(_field, plan.data.fields)])
+    return lines
+
+
+def _made_up(source: dict[str, object]) -> str:
+    """A source without a path, by the fields that are not as they are by default."""
+    component = DATASETS[str(source["type"])].model_validate_json(json.dumps(source))
+    return component_in_words({"type": source["type"]} | component.model_dump(mode="json", exclude_defaults=True))
+
+
+def _set(each: SetSpec) -> list[str]:
+    return [each.name, f"{each.num_samples:,} samples", "" if each.source is None else f"from {each.source['type']}"]
+
+
+def _field(field: FieldSpec) -> list[str]:
+    tensor = field.tensor
+    values = f"0..{tensor.num_values - 1}" if tensor.num_values is not None else ""
+    return [field.name, f"({', '.join(map(str, tensor.shape))})", tensor.dtype, values]
+
+
+def _batch(plan: Plan) -> list[str]:
+    batch, training = plan.batch, plan.training
+    lines = [batch_in_words(batch, plan.layout)]
+    epochs = f"{training.num_steps / batch.steps_per_epoch:,.2f}".removesuffix(".00")
+    lines.append(f"{counted(training.num_steps, 'step')} = {epochs} epochs x {counted(batch.steps_per_epoch, 'step')}")
+    rest = plan.data.set("training").num_samples % batch.global_batch_size
+    if rest and plan.data.last_batch == "keep":
+        padded = ", padded with rows that do not count" if batch.pad_to_full else ""
+        lines.append(f"the last batch of an epoch has {counted(rest, 'sample')}{padded}")
+    elif rest:
+        lines.append(f"{counted(rest, 'sample')} at the end of an epoch are left out")
+    return lines
+
+
+def batch_in_words(batch: BatchSpec, layout: LayoutPlan) -> str:
+    """`100 = 2 ranks x 1 accumulation x 50`."""
+    words = {"single": "process", "dp": "devices", "pipeline": "pipelines"}
+    factors = [f"{batch.data_parallel_size} {words.get(layout.mode, 'ranks')}", f"{batch.accumulation} accumulation"]
+    if layout.mode == "pipeline":
+        factors.append(f"{batch.num_microbatches} microbatches")
+    return f"{batch.global_batch_size:,} = {' x '.join(factors)} x {batch.microbatch_size}"
+
+
+def _objective(plan: Plan) -> list[str]:
+    rows = []
+    for term in plan.objective.terms:
+        weight = f"weight {term.weight:g}" if term.weight != 1 or len(plan.objective.terms) > 1 else ""
+        rows.append(["loss", term.name, _call(term.component, term.input, term.target, term.mask), weight])
+    for metric in plan.objective.metrics:
+        rows.append(["metric", metric.name, _call(metric.component, metric.input, metric.target, metric.mask), ""])
+    return columns(rows)
+
+
+def _call(component: dict[str, object], *edges: str | None) -> str:
+    input, target, mask = edges  # noqa: A001 (the recipe's word)
+    against = "" if target is None else f" against {target}"
+    return f"{component['type']} of {input}{against}{'' if mask is None else f', where {mask}'}"
+
+
+def _training(plan: Plan) -> list[str]:
+    training = plan.training
+    rows = [
+        ["optimizer", component_in_words(training.optimizer)],
+        ["lr schedule", component_in_words(training.lr_schedule) + _warmup(plan)],
+        ["precision", training.precision],
+    ]
+    if training.clip_grad_norm is not None:
+        rows.append(["clip grad norm", f"{training.clip_grad_norm:g}"])
+    if training.compile:
+        rows.append(["compile", "each block"])
+    if training.activation_checkpointing != "none":
+        rows.append(["recompute", f"activations of {training.activation_checkpointing}"])
+    if training.early_stop is not None:
+        stop = training.early_stop
+        rows.append(
+            ["early stop", f"after {counted(stop.patience_steps, 'step')} without a {stop.mode} of {stop.metric}"]
+        )
+    if training.max_time_s is not None:
+        rows.append(["at most", f"{training.max_time_s / 60:g} minutes"])
+    rows += _intervals(plan)
+    if plan.draws:
+        rows.append(["draws", f"{shortened(plan.draws)}: equal bits on this layout only"])
+    return columns(rows, numbers=False)
+
+
+def _warmup(plan: Plan) -> str:
+    steps = plan.training.num_warmup_steps
+    return f", {counted(steps, 'step')} of warm-up" if steps else ""
+
+
+def _intervals(plan: Plan) -> list[list[str]]:
+    rows = []
+    evaluation, checkpoint = plan.evaluation, plan.checkpoint
+    if evaluation is not None:
+        sets = ", ".join(evaluation.sets)
+        most = f", at most {evaluation.max_samples:,} samples of each" if evaluation.max_samples is not None else ""
+        last = f"; {', '.join(evaluation.final_sets)} once, at the end" if evaluation.final_sets else ""
+        rows.append(["evaluation", (f"{sets} {_every(evaluation.every_steps)}{most}{last}" if sets else last[2:])])
+    if checkpoint is not None:
+        best = f", and the {checkpoint.best_mode} of {checkpoint.best_metric}" if checkpoint.best_metric else ""
+        rows.append(["checkpoint", f"{_every(checkpoint.every_steps)}, the last {checkpoint.keep} kept{best}"])
+    rows.append(["logging", f"{_every(plan.logging.every_steps)}, below {plan.logging.dir}"])
+    return rows
+
+
+def _every(steps: int | None) -> str:
+    return "at the end" if steps is None else f"every {counted(steps, 'step')}"
+
+
+def component_in_words(component: dict[str, object]) -> str:
+    """The type, and the fields that are set: `adam lr 0.003 betas [0.9, 0.999]`."""
+    fields = (f"{key} {value}" for key, value in component.items() if key != "type" and value not in (None, False))
+    return " ".join([str(component["type"]), *fields])
+
+
+def shortened(names: Iterable[str], most: int = 4) -> str:
+    names = list(names)
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def _files(plan: Plan) -> list[str]:
+    rows = [[shown_path(record.path), amount(record.size_bytes, "B"), record.sha256[:12]] for record in plan.files]
+    data: Sequence[list[str]] = [
+        [shown_path(record.path), amount(record.size_bytes, "B"), record.sha256[:12]] for record in plan.data.files
+    ]
+    shown = [*rows, *data[:8]]
+    more = [f"and {len(data) - 8} more data files"] if len(data) > 8 else []
+    return columns(shown) + more
+
+
+def shown_path(path: str) -> str:
+    """Relative to the working directory where it lies below it."""
+    if not os.path.isabs(path):
+        return path
+    relative = os.path.relpath(path)
+    return path if relative.startswith("..") else relative

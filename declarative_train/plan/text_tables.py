@@ -1,0 +1,53 @@
+"""Sections, aligned columns and amounts: how the texts of a plan are set."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+_NUMBER = re.compile(r"[\d,]+(\.\d+)?")
+_PREFIXES = ("", "k", "M", "G", "T", "P")
+
+
+def section(title: str, lines: Sequence[str]) -> str:
+    """A title and its lines below it; "" when there is none."""
+    return "\n".join([title, *(f"  {line}" for line in lines)]) if lines else ""
+
+
+def columns(rows: Sequence[Sequence[str]], *, numbers: bool = True) -> list[str]:
+    """Rows of equal length, every column as wide as its widest cell; `numbers` to the right."""
+    if not rows:
+        return []
+    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
+    return [
+        "  ".join(_cell(cell, width, numbers) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]
+
+
+def _cell(cell: str, width: int, numbers: bool) -> str:
+    return cell.rjust(width) if numbers and _NUMBER.fullmatch(cell) else cell.ljust(width)
+
+
+def amount(number: float, unit: str = "") -> str:
+    """`1.2 GB`, `25 M`: three digits and a prefix."""
+    step = 0
+    while number >= 999.5 and step < len(_PREFIXES) - 1:
+        number, step = number / 1000, step + 1
+    space = " " if unit or step else ""
+    return f"{number:.3g}{space}{_PREFIXES[step]}{unit}"
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 step`, `2,000 steps`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """`0-3, 8, 12-15` for ascending numbers."""
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1][1:] = [number]
+        else:
+            parts.append([number])
+    return ", ".join("-".join(map(str, part)) for part in parts)

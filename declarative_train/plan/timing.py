@@ -1,0 +1,76 @@
+"""Durations of the recipe -> optimizer steps of this run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from declarative_train.components.component import LrSchedule
+from declarative_train.data.spec import BatchSpec
+from declarative_train.diagnostics.diagnostic import Diagnostic
+from declarative_train.plan.checks.no_tokens import no_tokens
+from declarative_train.plan.checks.past_the_end import past_the_end
+from declarative_train.recipe.recipe import Recipe
+from declarative_train.terms.duration import Duration
+
+
+@dataclass(slots=True)
+class Timing:
+    """`tokens_per_sample` is None where samples are not made of tokens."""
+
+    recipe: Recipe
+    batch: BatchSpec
+    num_steps: int
+    tokens_per_sample: int | None
+    diagnostics: list[Diagnostic] = field(default_factory=list)
+
+    def steps(self, duration: Duration) -> int:
+        """Raises ValueError for what cannot become steps."""
+        return duration.steps(
+            steps_per_epoch=self.batch.steps_per_epoch,
+            global_batch_size=self.batch.global_batch_size,
+            num_steps=self.num_steps,
+            tokens_per_sample=self.tokens_per_sample,
+        )
+
+    def interval(self, path: str, duration: Duration | None) -> int | None:
+        """Steps between two times that something is done; longer than the run, it is never done on the way."""
+        if duration is None:
+            return None
+        steps = self._steps_at(path, duration)
+        if steps > self.num_steps and self._is_written(path) and not self._is_told(duration):
+            self.diagnostics.append(past_the_end(self.recipe.span(path), duration, steps, self.num_steps))
+        return steps
+
+    def warmup(self, path: str, duration: Duration | None) -> int:
+        if duration is None:
+            return 0
+        steps = self._steps_at(path, duration)
+        if steps >= self.num_steps > 1:
+            at = self.recipe.span(path)
+            self.diagnostics.append(past_the_end(at, duration, steps, self.num_steps, is_warmup=True))
+        return steps
+
+    def resolved(self, schedule: LrSchedule) -> LrSchedule:
+        """The lr schedule with the durations among its fields in steps."""
+        try:
+            return schedule.resolved(self.steps)
+        except ValueError as problem:
+            span = self.recipe.key_span("training.lr_schedule")
+            self.diagnostics.append(no_tokens(span, str(problem)))
+            return schedule
+
+    def _steps_at(self, path: str, duration: Duration) -> int:
+        try:
+            return self.steps(duration)
+        except ValueError:
+            self.diagnostics.append(no_tokens(self.recipe.span(path), str(duration)))
+            return 1
+
+    def _is_told(self, duration: Duration) -> bool:
+        """In the unit that the run itself is given in, the recipe alone has shown it (longer-than-run)."""
+        return getattr(self.recipe.training, duration.unit, None) is not None
+
+    def _is_written(self, path: str) -> bool:
+        """A default is not the user's mistake."""
+        span = self.recipe.span(path)
+        return span != self.recipe.span(path.rpartition(".")[0]) and span != self.recipe.key_span(path)
