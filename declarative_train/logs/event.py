@@ -1,0 +1,107 @@
+"""What a run tells: the loop yields events, sinks write them.
+
+Values are plain Python numbers: an event with a loss exists only at a logging step, where the host waits anyway.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class RunStarted:
+    name: str
+    run_dir: str
+    mode: str
+    device: str
+    num_ranks: int
+    num_steps: int
+    steps_per_epoch: int | None
+    first_step: int  # the step after which this run goes on: 0, or the checkpoint's
+    num_parameters: int
+    plan_brief: str  # a few lines, for the terminal
+    plan_text: str
+    hyperparameters: dict[str, str | int | float | bool]
+    time_unix_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class StepDone:
+    """A logging step: means over the window since the last one."""
+
+    step: int
+    epoch: int
+    loss: float
+    terms: dict[str, float]  # loss per term, when there is more than one
+    metrics: dict[str, float]
+    lr: dict[str, float]  # by parameter group; one group is called "lr"
+    grad_norm: float | None
+    samples_per_s: float
+    tokens_per_s: float | None
+    data_wait_s: float  # mean per step
+    memory_bytes: int  # peak of this rank's device (resident set on CPU)
+    mfu: float | None
+    time_unix_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Every step, without a device value: for the progress bar."""
+
+    step: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationDone:
+    """`values` are keyed `<set>/<metric>`, `<set>/loss`, `<set>/loss/<term>`."""
+
+    step: int
+    epoch: int
+    set: str
+    values: dict[str, float]
+    num_samples: int
+    seconds: float
+    time_unix_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class EpochDone:
+    """The training means over the epoch, and the evaluations made at its end."""
+
+    epoch: int
+    step: int
+    values: dict[str, float]
+    seconds: float
+    time_unix_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointSaved:
+    step: int
+    path: str
+    is_best: bool
+    seconds: float
+    time_unix_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Something the user should know that is not a mistake: the device chosen, a torn checkpoint that was skipped."""
+
+    message: str
+    time_unix_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnded:
+    """`status`: finished, early_stop, stopped (signal or time limit)."""
+
+    step: int
+    status: str
+    values: dict[str, float] = field(default_factory=dict)  # last of every set and metric, and best/<metric>
+    seconds: float = 0.0
+    time_unix_s: float = 0.0
+
+
+Event = RunStarted | StepDone | Progress | EvaluationDone | EpochDone | CheckpointSaved | Notice | RunEnded

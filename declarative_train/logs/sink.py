@@ -1,0 +1,19 @@
+"""A sink turns events into something to read. One leaf per place: terminal, TensorBoard, JSON lines."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from declarative_train.logs.event import Event
+
+
+class Sink(ABC):
+    """Only the main rank has sinks. `write` is called from the loop: it must not wait for a device or a network."""
+
+    @abstractmethod
+    def write(self, event: Event) -> None:
+        """Take one event. Raises OSError when the place cannot be written."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Everything that was written can be read. Called once, also after a failure."""

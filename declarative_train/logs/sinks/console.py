@@ -1,0 +1,213 @@
+"""Events to the terminal: a few lines on the run, a progress bar, a table row per epoch, a closing summary.
+
+Where there is no terminal, plain lines; with `quiet`, only what went wrong (which others print). The bar is drawn by
+the loop's own thread, at most ten times a second, from numbers that are already on the host: it costs no
+synchronisation and no second thread.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, TextIO
+
+from declarative_train.logs.event import (
+    CheckpointSaved,
+    EpochDone,
+    EvaluationDone,
+    Event,
+    Notice,
+    Progress,
+    RunEnded,
+    RunStarted,
+    StepDone,
+)
+from declarative_train.logs.sink import Sink
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bar
+
+REFRESH_S = 0.1
+PLAIN_LINE_S = 10.0  # without a terminal, at most one step line in this time
+COLUMN = 12
+
+
+class ConsoleSink(Sink):
+    """One run on one terminal (or in one log file)."""
+
+    def __init__(self, stream: TextIO | None = None, *, quiet: bool = False) -> None:
+        self._stream = stream or sys.stderr
+        self._quiet = quiet
+        self._bar: Bar | None = None
+        self._started: RunStarted | None = None
+        self._latest: StepDone | None = None
+        self._evaluations: dict[str, float] = {}
+        self._columns: tuple[str, ...] = ()
+        self._drawn_s = 0.0
+        self._first_step_s: float | None = None
+        self._checkpoint: CheckpointSaved | None = None
+        self._best: CheckpointSaved | None = None
+
+    def write(self, event: Event) -> None:
+        if self._quiet:
+            return
+        match event:
+            case Progress():
+                self._draw(event.step)
+            case RunStarted():
+                self._start(event)
+            case StepDone():
+                self._latest = event
+                self._step_line(event)
+            case EvaluationDone():
+                self._evaluation(event)
+            case EpochDone():
+                self._epoch_row(event)
+            case CheckpointSaved():
+                self._checkpoint = event
+                if event.is_best:
+                    self._best = event
+            case Notice():
+                self._print(f"note: {event.message}")
+            case RunEnded():
+                self._end(event)
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+        self._stream.flush()
+
+    def _start(self, event: RunStarted) -> None:
+        self._started = event
+        self._print(event.plan_brief)
+        if event.first_step:
+            self._print(f"resumed after step {event.first_step} of {event.num_steps}")
+        self._first_step_s = time.monotonic()
+        if self._stream.isatty():
+            self._bar = progress_bar(self._stream)
+            self._bar.start()
+            self._bar.add_task(
+                event.name, total=event.num_steps, completed=event.first_step, loss="", rate="", left="", epoch=""
+            )
+
+    def _draw(self, step: int) -> None:
+        bar, started = self._bar, self._started
+        if bar is None or started is None:
+            return
+        now = time.monotonic()
+        if now - self._drawn_s < REFRESH_S and step < started.num_steps:
+            return
+        self._drawn_s = now
+        latest = self._latest
+        elapsed = now - (self._first_step_s or now)
+        done = step - started.first_step
+        left = elapsed / done * (started.num_steps - step) if done else 0.0
+        epoch = ""
+        if started.steps_per_epoch:
+            total = -(-started.num_steps // started.steps_per_epoch)
+            epoch = f"epoch {min(total, (step - 1) // started.steps_per_epoch + 1)}/{total}"
+        bar.update(
+            bar.task_ids[0],
+            completed=step,
+            epoch=epoch,
+            loss=f"loss {latest.loss:.4f}" if latest else "",
+            rate=f"{latest.samples_per_s:,.0f} samples/s" if latest else "",
+            left=f"{clock(left)} left",
+        )
+        bar.refresh()
+
+    def _step_line(self, event: StepDone) -> None:
+        """Without a terminal and without epochs there is nothing else to see of a long run."""
+        started = self._started
+        if self._bar is not None or started is None:
+            return
+        now = time.monotonic()
+        if now - self._drawn_s < PLAIN_LINE_S:
+            return
+        self._drawn_s = now
+        self._print(
+            f"step {event.step}/{started.num_steps}  loss {event.loss:.4f}  {event.samples_per_s:,.0f} samples/s"
+        )
+
+    def _evaluation(self, event: EvaluationDone) -> None:
+        started = self._started
+        self._evaluations |= event.values
+        ends_an_epoch = started is not None and started.steps_per_epoch and event.step % started.steps_per_epoch == 0
+        if not ends_an_epoch:
+            values = "  ".join(f"{name} {number(value)}" for name, value in event.values.items())
+            self._print(f"step {event.step}  {values}  ({event.num_samples:,} samples)")
+
+    def _epoch_row(self, event: EpochDone) -> None:
+        values = event.values | {name: self._evaluations[name] for name in self._evaluations}
+        self._evaluations = {}
+        if not self._columns:
+            self._columns = tuple(values)
+            self._print("".join(f"{name:>{width(name)}}" for name in ("epoch", "step", *self._columns, "seconds")))
+        cells = [f"{event.epoch:>{width('epoch')}}", f"{event.step:>{width('step')}}"]
+        cells += [f"{number(values.get(name)):>{width(name)}}" for name in self._columns]
+        self._print("".join([*cells, f"{event.seconds:>{width('seconds')}.1f}"]))
+
+    def _end(self, event: RunEnded) -> None:
+        self.close()
+        started = self._started
+        words = {"finished": "finished", "early_stop": "stopped early: no better for the patience given"}
+        self._print("")
+        self._print(f"{words.get(event.status, event.status)} after {event.step} steps, {clock(event.seconds)}")
+        for name, value in event.values.items():
+            self._print(f"  {name:<28}{number(value)}")
+        if started is None:
+            return
+        self._print(f"run         {started.run_dir}")
+        if self._checkpoint is not None:
+            self._print(f"checkpoint  {self._checkpoint.path}")
+        if self._best is not None:
+            self._print(f"best        {self._best.path}")
+        if event.status == "stopped" and self._checkpoint is not None:
+            self._print("go on       the same command with --resume")
+        self._print(f"watch       dtrain tensorboard {started.run_dir}")
+
+    def _print(self, text: str) -> None:
+        if self._bar is not None:
+            self._bar.console.print(text, markup=False, highlight=False)
+        else:
+            print(text, file=self._stream, flush=True)
+
+
+def progress_bar(stream: TextIO) -> Bar:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+    from rich.progress import Progress as RichProgress
+
+    return RichProgress(
+        TextColumn("{task.fields[epoch]}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[loss]}"),
+        TextColumn("{task.fields[rate]}"),
+        TextColumn("{task.fields[left]}"),
+        console=Console(file=stream),
+        auto_refresh=False,
+        transient=True,
+    )
+
+
+def width(name: str) -> int:
+    return max(COLUMN, len(name) + 2) if "/" in name or name == "seconds" else 7
+
+
+def number(value: float | None) -> str:
+    """Four significant places; very small and very large values with an exponent."""
+    if value is None:
+        return "-"
+    return f"{value:.4f}" if value == 0 or 1e-3 <= abs(value) < 1e5 else f"{value:.3e}"
+
+
+def clock(seconds: float) -> str:
+    """Seconds as a person says them: 42 s, 3 min 5 s, 2 h 4 min."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"

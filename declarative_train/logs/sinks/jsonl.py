@@ -1,0 +1,92 @@
+"""Events to JSON lines, one object per event, with the event's name under `event`; `dtrain trace` reads them back.
+
+`Progress` is left out: it says nothing that a line of the log could use. A resumed run appends; its `RunStarted` names
+the step that it goes on from (`first_step`), so a reader drops what an earlier session wrote after that step.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from dataclasses import fields
+from pathlib import Path
+
+from declarative_train.logs import event as events
+from declarative_train.logs.event import Event, Progress
+from declarative_train.logs.sink import Sink
+
+FLUSH_S = 0.5
+_QUIET_EVENTS = (Progress,)
+_KINDS: dict[str, type] = {
+    kind.__name__: kind
+    for kind in (
+        events.RunStarted,
+        events.StepDone,
+        events.EvaluationDone,
+        events.EpochDone,
+        events.CheckpointSaved,
+        events.Notice,
+        events.RunEnded,
+    )
+}
+
+
+class JsonlSink(Sink):
+    """Appends to `path`. Lines are in the file as soon as `write` returns, but for those of steps, which a crash may
+    cost when they are younger than half a second."""
+
+    def __init__(self, path: str | Path) -> None:
+        self._stream = Path(path).open("a", encoding="utf-8")  # noqa: SIM115 (open for the run)
+        self._flushed_s = 0.0
+
+    def write(self, event: Event) -> None:
+        if isinstance(event, _QUIET_EVENTS):
+            return
+        line: dict[str, object] = {"event": type(event).__name__}
+        line |= {item.name: _jsonable(getattr(event, item.name)) for item in fields(event)}
+        self._stream.write(json.dumps(line, allow_nan=False) + "\n")
+        now = time.monotonic()
+        if not isinstance(event, events.StepDone) or now - self._flushed_s > FLUSH_S:
+            self._stream.flush()
+            self._flushed_s = now
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+def read_events(path: str | Path) -> list[Event]:
+    """The events of a run as one history: what an earlier session wrote beyond the step that a later one went on from
+    is left out, and so is a last line that a crash cut short."""
+    found: list[Event] = []
+    for line in Path(path).read_text(encoding="utf-8").splitlines():
+        try:
+            entry = json.loads(line)
+        except json.JSONDecodeError:
+            continue
+        kind = _KINDS.get(entry.pop("event", ""))
+        if kind is None:
+            continue
+        event = kind(**{name: _number(value) for name, value in entry.items()})
+        if isinstance(event, events.RunStarted):
+            found = [old for old in found if getattr(old, "step", 0) <= event.first_step]
+            found = [old for old in found if not isinstance(old, events.RunEnded)]
+        found.append(event)
+    return found
+
+
+def _jsonable(value: object) -> object:
+    """JSON has no nan and no inf: they stand as strings."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {str(key): _jsonable(item) for key, item in value.items()}
+    return value
+
+
+def _number(value: object) -> object:
+    if isinstance(value, str) and value in ("nan", "inf", "-inf"):
+        return float(value)
+    if isinstance(value, dict):
+        return {key: _number(item) for key, item in value.items()}
+    return value

@@ -1,0 +1,244 @@
+"""Events to TensorBoard.
+
+| tag | what |
+|---|---|
+| training/loss, training/loss/<term>, training/<metric> | means over the logging window |
+| <set>/loss, <set>/loss/<term>, <set>/<metric> | evaluations |
+| epoch/loss, epoch/<metric> | training means over the epoch, at its last step |
+| lr, lr/<group> | |
+| grad_norm | of the step that was logged |
+| throughput/samples_per_s, throughput/tokens_per_s, throughput/mfu | |
+| memory/peak_gib, data/wait_ms | |
+| plan, notices | text |
+
+All scalars of an event are one record. A thread of its own imports the protocol buffers and writes, so that neither the
+first step nor any other waits for them. A run that goes on writes a new file whose first record tells TensorBoard to
+forget what earlier files hold beyond the step it goes on from: the curves continue without doubling back.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+from declarative_train.logs.event import (
+    EpochDone,
+    EvaluationDone,
+    Event,
+    Notice,
+    Progress,
+    RunEnded,
+    RunStarted,
+    StepDone,
+)
+from declarative_train.logs.sink import Sink
+from declarative_train.logs.sinks.tfrecord import record
+
+if TYPE_CHECKING:
+    from tensorboard.compat.proto.summary_pb2 import Summary
+
+WRITE_S = 0.5  # how old what TensorBoard sees may be
+CLOSE_S = 10.0
+
+
+class TensorBoardSink(Sink):
+    """Writes one event file in `directory`."""
+
+    def __init__(self, directory: str | Path) -> None:
+        self._stream = new_event_file(Path(directory))
+        self._events: deque[Event] = deque()
+        self._closing = threading.Event()
+        self._failure: OSError | None = None
+        self._thread = threading.Thread(target=self._run, name="tensorboard", daemon=True)
+        self._thread.start()
+
+    def write(self, event: Event) -> None:
+        if not isinstance(event, Progress):
+            self._raise_failure()
+            self._events.append(event)  # and the thread is not woken: it looks by itself, see WRITE_S
+
+    def close(self) -> None:
+        self._closing.set()
+        self._thread.join(CLOSE_S)
+        self._stream.close()
+        self._raise_failure()
+
+    def _raise_failure(self) -> None:
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+    def _run(self) -> None:
+        writer: EventWriter | None = None
+        while True:
+            is_last = self._closing.wait(WRITE_S)
+            try:
+                if self._events and writer is None:
+                    writer = EventWriter(self._stream)
+                while self._events and writer is not None:
+                    writer.write(self._events.popleft())
+                self._stream.flush()
+            except OSError as error:
+                self._failure = error
+                return
+            if is_last:
+                return
+
+
+def new_event_file(directory: Path) -> BinaryIO:
+    """A file of its own, whose name sorts behind every event file of `directory`: TensorBoard reads them in that order.
+
+    The clock alone does not see to that: a run may go on within a millisecond, or on a host whose clock is behind.
+    """
+    prefix = "events.out.tfevents."
+    taken = [path.name.removeprefix(prefix).split(".")[0] for path in directory.glob(f"{prefix}*")]
+    stamp = max([time.time_ns() // 10**6, *(int(one) + 1 for one in taken if one.isdecimal())])
+    return (directory / f"{prefix}{stamp:013d}.{socket.gethostname()}.{os.getpid()}").open("xb")
+
+
+class EventWriter:
+    """One event as one or more records of a stream."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        # Deferred: only the thread that writes pays for the protocol buffers.
+        from tensorboard.compat.proto import event_pb2, summary_pb2
+
+        self._stream = stream
+        self._Event = event_pb2.Event
+        self._Summary = summary_pb2.Summary
+        self._SessionLog = event_pb2.SessionLog
+        self._hyperparameters: dict[str, str | int | float | bool] = {}
+        self._put(self._Event(wall_time=time.time(), file_version="brain.Event:2"))
+
+    def write(self, event: Event) -> None:
+        match event:
+            case RunStarted():
+                self._start(event)
+            case StepDone():
+                self._scalars(step_scalars(event), event.step, event.time_unix_s)
+            case EvaluationDone():
+                self._scalars(event.values, event.step, event.time_unix_s)
+            case EpochDone():
+                self._scalars(epoch_scalars(event), event.step, event.time_unix_s)
+            case Notice():
+                self._text("notices", event.message, 0, event.time_unix_s)
+            case RunEnded():
+                self._end(event)
+
+    def _start(self, event: RunStarted) -> None:
+        if event.first_step:
+            restart = self._SessionLog(status=self._SessionLog.START)
+            self._put(self._Event(wall_time=event.time_unix_s, step=event.first_step + 1, session_log=restart))
+        plan = "\n".join(f"    {line}" for line in event.plan_text.splitlines())  # markdown: keep the columns
+        self._text("plan", plan, event.first_step, event.time_unix_s)
+        self._hyperparameters = event.hyperparameters
+        self._put_summary(session_start(event), 0, event.time_unix_s)
+
+    def _end(self, event: RunEnded) -> None:
+        self._put_summary(session_end(event, self._hyperparameters), 0, event.time_unix_s)
+
+    def _scalars(self, values: Mapping[str, float], step: int, time_unix_s: float) -> None:
+        entries = [self._Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
+        if entries:
+            self._put_summary(self._Summary(value=entries), step, time_unix_s)
+
+    def _text(self, tag: str, text: str, step: int, time_unix_s: float) -> None:
+        from tensorboard.compat.proto import tensor_pb2, tensor_shape_pb2, types_pb2
+
+        metadata = self._Summary.Value().metadata
+        metadata.plugin_data.plugin_name = "text"
+        tensor = tensor_pb2.TensorProto(
+            dtype=types_pb2.DT_STRING,
+            string_val=[text.encode()],
+            tensor_shape=tensor_shape_pb2.TensorShapeProto(dim=[tensor_shape_pb2.TensorShapeProto.Dim(size=1)]),
+        )
+        value = self._Summary.Value(tag=f"{tag}/text_summary", metadata=metadata, tensor=tensor)
+        self._put_summary(self._Summary(value=[value]), step, time_unix_s)
+
+    def _put_summary(self, summary: Summary, step: int, time_unix_s: float) -> None:
+        self._put(self._Event(wall_time=time_unix_s, step=step, summary=summary))
+
+    def _put(self, entry: object) -> None:
+        self._stream.write(record(entry.SerializeToString()))  # type: ignore[attr-defined]
+
+
+def epoch_scalars(event: EpochDone) -> dict[str, float]:
+    """The means of training; the evaluations at the epoch's end have curves of their own."""
+    own = "training/"
+    return {f"epoch/{name.removeprefix(own)}": value for name, value in event.values.items() if name.startswith(own)}
+
+
+def step_scalars(event: StepDone) -> dict[str, float]:
+    """A logging step as tags and values."""
+    values = {"training/loss": event.loss}
+    values |= {f"training/loss/{name}": value for name, value in event.terms.items()}
+    values |= {f"training/{name}": value for name, value in event.metrics.items()}
+    values |= {name if name == "lr" else f"lr/{name}": value for name, value in event.lr.items()}
+    if event.grad_norm is not None:
+        values["grad_norm"] = event.grad_norm
+    values["throughput/samples_per_s"] = event.samples_per_s
+    if event.tokens_per_s is not None:
+        values["throughput/tokens_per_s"] = event.tokens_per_s
+    if event.mfu is not None:
+        values["throughput/mfu"] = event.mfu
+    values["memory/peak_gib"] = event.memory_bytes / 2**30
+    values["data/wait_ms"] = event.data_wait_s * 1e3
+    return values
+
+
+def session_start(event: RunStarted) -> Summary:
+    """The hyper-parameters, as TensorBoard's hparams plugin reads them."""
+    from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, SessionStartInfo
+
+    info = SessionStartInfo(group_name=event.run_dir, start_time_secs=event.time_unix_s)
+    for name, value in event.hyperparameters.items():
+        if isinstance(value, bool):
+            info.hparams[name].bool_value = value
+        elif isinstance(value, int | float):
+            info.hparams[name].number_value = value
+        else:
+            info.hparams[name].string_value = value
+    data = HParamsPluginData(session_start_info=info, version=0)
+    return Summary(value=[_hparams_value("_hparams_/session_start_info", data.SerializeToString())])
+
+
+def session_end(event: RunEnded, hyperparameters: Mapping[str, object]) -> Summary:
+    """How it ended, and which columns the table of runs has: the hyper-parameters and the final values."""
+    from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.plugins.hparams import api_pb2
+    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, SessionEndInfo
+
+    kinds = {bool: api_pb2.DATA_TYPE_BOOL, int: api_pb2.DATA_TYPE_FLOAT64, float: api_pb2.DATA_TYPE_FLOAT64}
+    experiment = api_pb2.Experiment(
+        hparam_infos=[
+            api_pb2.HParamInfo(name=name, type=kinds.get(type(value), api_pb2.DATA_TYPE_STRING))
+            for name, value in hyperparameters.items()
+        ],
+        metric_infos=[api_pb2.MetricInfo(name=api_pb2.MetricName(tag=f"final/{name}")) for name in event.values],
+    )
+    status = api_pb2.STATUS_SUCCESS if event.status in ("finished", "early_stop") else api_pb2.STATUS_UNKNOWN
+    end = SessionEndInfo(status=status, end_time_secs=event.time_unix_s)
+    ended = HParamsPluginData(session_end_info=end, version=0)
+    described = HParamsPluginData(experiment=experiment, version=0)
+    values = [
+        _hparams_value("_hparams_/experiment", described.SerializeToString()),
+        _hparams_value("_hparams_/session_end_info", ended.SerializeToString()),
+    ]
+    values += [Summary.Value(tag=f"final/{name}", simple_value=value) for name, value in event.values.items()]
+    return Summary(value=values)
+
+
+def _hparams_value(tag: str, content: bytes) -> Summary.Value:
+    from tensorboard.compat.proto.summary_pb2 import Summary
+
+    value = Summary.Value(tag=tag)
+    value.metadata.plugin_data.plugin_name = "hparams"
+    value.metadata.plugin_data.content = content
+    return value
