@@ -1,0 +1,188 @@
+"""The state of a run to a checkpoint and back, on any layout.
+
+Tensors go through DCP under names that every mode shares: `model/<parameter or buffer>` and
+`optimizer/<parameter>/<entry>`. What an optimizer remembers as a plain number, and the run's small state, stand in
+the manifest.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import distributed, nn
+
+from declarative_train.runtime.checkpoint_store import FORMAT, CheckpointStore, Entry, read_entry, verify
+from declarative_train.runtime.engines.engine import Engine
+from declarative_train.runtime.failures import CheckpointFailure
+from declarative_train.runtime.run_state import RunState
+
+if TYPE_CHECKING:
+    from declarative_train.plan.plan import Plan
+
+
+def import_in_background() -> threading.Thread:
+    """DCP takes 0.6 s to import: beside the first steps, before it is needed."""
+    thread = threading.Thread(
+        target=import_module, args=("declarative_train.runtime.checkpoint_format",), name="import", daemon=True
+    )
+    thread.start()
+    return thread
+
+
+class Checkpoints:
+    """Saves and loads for all ranks together: every rank calls the same methods in the same order."""
+
+    def __init__(self, plan: Plan, engine: Engine, store: CheckpointStore) -> None:
+        self.store = store
+        self._plan = plan
+        self._engine = engine
+        self._alone = not (distributed.is_available() and distributed.is_initialized())
+        self._rank = 0 if self._alone else distributed.get_rank()
+        self._num_ranks = 1 if self._alone else distributed.get_world_size()
+
+    def save(self, state: RunState, *, is_best: bool, keep: int) -> str:
+        """The path of the new checkpoint. Raises OSError when the place cannot be written."""
+        from declarative_train.runtime.checkpoint_format import save_tensors
+
+        self._engine.synchronize_buffers()
+        if self._engine.loss_scale is not None:
+            state.loss_scale = self._engine.loss_scale.state()
+        tensors = model_tensors(self._engine.model)
+        remembered, numbers = optimizer_entries(self._engine)
+        path = self.store.partial_path(state.step)
+        if self._rank == 0:
+            self.store.prepare(state.step)
+        files = self._gather(save_tensors(path, tensors | remembered, alone=self._alone))
+        numbers = self._gather(numbers)
+        if self._rank == 0:
+            self.store.publish(state.step, self._manifest(state, files, numbers, is_best))
+            self.store.retain(keep, state.best_step)
+        return self.store.path(state.step)
+
+    def at(self, step: int) -> Entry:
+        """The checkpoint of a step. Raises CheckpointFailure."""
+        return read_entry(self.store.path(step))
+
+    def load(self, entry: Entry) -> RunState:
+        """Everything: model, optimizer, small state. Raises CheckpointFailure."""
+        self._check(entry)
+        self.load_model(entry)
+        self._load_optimizer(entry)
+        state = RunState.from_json(entry.manifest["state"])
+        if self._engine.loss_scale is not None and state.loss_scale is not None:
+            self._engine.loss_scale.load(state.loss_scale)
+        return state
+
+    def load_model(self, entry: Entry) -> None:
+        """Parameters and buffers only."""
+        from declarative_train.runtime.checkpoint_format import entries, load_tensors
+
+        verify(entry, part=self._rank, num_parts=self._num_ranks)
+        wanted = model_tensors(self._engine.model)
+        missing = sorted(set(wanted) - set(entries(entry.path)))
+        if missing:
+            raise CheckpointFailure(f"the checkpoint {entry.path} lacks {missing[0]} and {len(missing) - 1} more")
+        load_tensors(entry.path, wanted, alone=self._alone)
+
+    def _load_optimizer(self, entry: Entry) -> None:
+        from declarative_train.runtime.checkpoint_format import entries, load_tensors
+
+        parameters = self._engine.optimizer.parameters
+        targets: dict[str, torch.Tensor] = {}
+        state: dict[str, dict[str, Any]] = {}
+        for key, (size, dtype) in entries(entry.path).items():
+            kind, _, rest = key.partition("/")
+            name, _, word = rest.rpartition("/")
+            if kind != "optimizer" or name not in parameters:
+                continue
+            target = empty_like(parameters[name], size, dtype)
+            targets[key] = state.setdefault(name, {})[word] = target
+        if targets:
+            load_tensors(entry.path, targets, alone=self._alone)
+        for key, value in entry.manifest["optimizer_numbers"].items():
+            name, _, word = key.rpartition("/")
+            if name in parameters:
+                state.setdefault(name, {})[word] = value
+        self._engine.optimizer.load(state)
+
+    def _check(self, entry: Entry) -> None:
+        if entry.manifest["fingerprint"] == self._plan.fingerprint:
+            return
+        raise CheckpointFailure(
+            f"the checkpoint {entry.path} is of another run: its recipe decides other numbers than this one "
+            "(model, data, objective, batch or training changed); help: run the recipe as it was, or start anew from "
+            "its weights with `model.weights`"
+        )
+
+    def _manifest(
+        self, state: RunState, files: Mapping[str, Any], numbers: Mapping[str, float], is_best: bool
+    ) -> dict[str, Any]:
+        plan = self._plan
+        return {
+            "format": FORMAT,
+            "dtrain_version": plan.dtrain_version,
+            "name": plan.name,
+            "step": state.step,
+            "epoch": -(-state.step // plan.batch.steps_per_epoch),
+            "samples": samples_seen(plan, state.step),
+            "is_best": is_best,
+            "fingerprint": plan.fingerprint,
+            "mode": plan.layout.mode,
+            "num_ranks": self._num_ranks,
+            "time_unix_s": time.time(),
+            "state": state.as_json(),
+            "optimizer_numbers": dict(numbers),
+            "files": dict(sorted(files.items())),
+        }
+
+    def _gather(self, mine: dict[str, Any]) -> dict[str, Any]:
+        """All ranks' entries on rank 0."""
+        if self._alone:
+            return mine
+        found: list[Any] | None = [None] * self._num_ranks if self._rank == 0 else None
+        distributed.gather_object(mine, found)
+        return {name: entry for part in found or [] for name, entry in part.items()}
+
+
+def model_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
+    """`model/<name>`: parameters (a tied one once) and persistent buffers."""
+    persistent = model.state_dict(keep_vars=True)
+    found = {name: item.detach() for name, item in model.named_parameters()}
+    found |= {name: item for name, item in model.named_buffers() if name in persistent}
+    return {f"model/{name}": tensor for name, tensor in found.items()}
+
+
+def optimizer_entries(engine: Engine) -> tuple[dict[str, torch.Tensor], dict[str, float]]:
+    """(`optimizer/<parameter>/<entry>`: tensor, `<parameter>/<entry>`: number)."""
+    tensors: dict[str, torch.Tensor] = {}
+    numbers: dict[str, float] = {}
+    for name, word, value in engine.optimizer.state():
+        if isinstance(value, torch.Tensor):
+            tensors[f"optimizer/{name}/{word}"] = value
+        elif isinstance(value, int | float):
+            numbers[f"{name}/{word}"] = value
+    return tensors, numbers
+
+
+def empty_like(parameter: torch.Tensor, size: torch.Size, dtype: torch.dtype) -> torch.Tensor:
+    """A place for an entry of the optimizer: laid out as the parameter when it has its shape."""
+    if size == parameter.shape:
+        return torch.zeros_like(parameter, dtype=dtype, requires_grad=False)
+    return torch.zeros(size, dtype=dtype)
+
+
+def samples_seen(plan: Plan, step: int) -> int:
+    """Since the beginning; the last batch of an epoch may be smaller."""
+    epochs, inside = divmod(step, plan.batch.steps_per_epoch)
+    size = plan.batch.global_batch_size
+    return epochs * epoch_rows(plan) + min(inside * size, epoch_rows(plan))
+
+
+def epoch_rows(plan: Plan) -> int:
+    """Rows that an epoch trains on: all, or whole batches only (`last_batch: drop`)."""
+    return min(plan.data.set("training").num_samples, plan.batch.steps_per_epoch * plan.batch.global_batch_size)

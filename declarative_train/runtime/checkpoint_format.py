@@ -1,0 +1,198 @@
+"""Tensors to files and back, by torch's distributed checkpoints (DCP) over fsspec, with two doors shut and one added.
+
+- DCP reads its `.metadata` with `pickle.load` and non-tensor entries with `torch.load(weights_only=False)`: both run
+  code from the file. Here the metadata is read with an allow-list, and a planner refuses every entry of bytes.
+- Files are hashed while they are written, so that a manifest can hold their sizes and checksums.
+
+Importing this module imports DCP (0.6 s): `checkpoint.py` does so in a thread, beside the first steps.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import pickle
+import warnings
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint._fsspec_filesystem import FileSystem, FsspecReader, FsspecWriter
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
+from torch.distributed.checkpoint.metadata import BytesStorageMetadata, Metadata, StorageMeta, TensorStorageMetadata
+from torch.distributed.checkpoint.planner import LoadPlan, ReadItem
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+
+from declarative_train.runtime.failures import CheckpointFailure
+
+# everything that a `.metadata` of tensors needs
+_ALLOWED: dict[str, frozenset[str]] = {
+    "torch.distributed.checkpoint.metadata": frozenset(
+        {
+            "Metadata",
+            "MetadataIndex",
+            "TensorStorageMetadata",
+            "BytesStorageMetadata",
+            "ChunkStorageMetadata",
+            "TensorProperties",
+            "StorageMeta",
+            "_MEM_FORMAT_ENCODING",
+        }
+    ),
+    "torch.distributed.checkpoint.filesystem": frozenset({"_StorageInfo"}),
+    "torch.serialization": frozenset({"_get_layout"}),
+    "torch": frozenset(
+        {"Size"}
+        | {name for name in dir(torch) if isinstance(getattr(torch, name), torch.dtype)}
+        | {name for name in dir(torch) if isinstance(getattr(torch, name), torch.memory_format)}
+    ),
+}
+
+
+class AllowList(pickle.Unpickler):
+    """Unpickles the metadata of tensors, and nothing that could run."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if name not in _ALLOWED.get(module, frozenset()):
+            raise CheckpointFailure(
+                f"the checkpoint's metadata names {module}.{name}, which is no part of a checkpoint"
+            )
+        return super().find_class(module, name)
+
+
+class HashingStream(io.RawIOBase):
+    """Passes writes on, and hashes them. Write-only, front to back."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self.size_bytes = 0
+        self._hash = hashlib.sha256()
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        self._stream.write(view)
+        self._hash.update(view)
+        self.size_bytes += len(view)
+        return len(view)
+
+    def tell(self) -> int:
+        return self.size_bytes
+
+    def fileno(self) -> int:
+        self._stream.flush()
+        return int(self._stream.fileno())
+
+    def writable(self) -> bool:
+        return True
+
+    def flush(self) -> None:
+        if not self.closed:
+            self._stream.flush()
+
+    def sha256(self) -> str:
+        return self._hash.hexdigest()
+
+
+class HashingFileSystem(FileSystem):
+    """Remembers name, size and checksum of what was written through it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.files: dict[str, dict[str, Any]] = {}
+
+    @contextmanager
+    def create_stream(self, path: str | os.PathLike[str], mode: str) -> Generator[io.IOBase, None, None]:
+        with super().create_stream(path, mode) as stream:
+            if mode != "wb":
+                yield stream
+                return
+            hashing = HashingStream(stream)
+            yield hashing
+            name = os.path.basename(os.fspath(path))
+            self.files[name] = {"size_bytes": hashing.size_bytes, "sha256": hashing.sha256()}
+
+    def rename(self, path: str | os.PathLike[str], new_path: str | os.PathLike[str]) -> None:
+        super().rename(path, new_path)
+        self.files[os.path.basename(os.fspath(new_path))] = self.files.pop(os.path.basename(os.fspath(path)))
+
+
+class Writer(FsspecWriter):
+    def __init__(self, path: str) -> None:
+        super().__init__(path, sync_files="://" not in path, overwrite=True)
+        hashing = HashingFileSystem()
+        self.fs = hashing  # type: ignore[assignment]  # as FsspecWriter itself does
+        self.path = hashing.init_path(path)
+        self.files = hashing.files  # what this rank wrote
+
+
+class Reader(FsspecReader):
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        with self.fs.create_stream(self._get_metadata_path(kwargs.get("rank")), "rb") as stream:
+            found = AllowList(stream).load()
+        if not isinstance(found, Metadata):
+            raise CheckpointFailure("the checkpoint's metadata is not that of a checkpoint")
+        if found.storage_meta is None:
+            found.storage_meta = StorageMeta()
+        found.storage_meta.load_id = self.load_id
+        return found
+
+
+class TensorsOnly(DefaultLoadPlanner):
+    """Loads tensors; an entry of bytes would be unpickled, so it is refused."""
+
+    def __init__(self) -> None:
+        super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
+
+    def create_local_plan(self) -> LoadPlan:
+        assert self.metadata is not None
+        entries = self.metadata.state_dict_metadata
+        for name in self.state_dict:
+            if isinstance(entries.get(name), BytesStorageMetadata):
+                raise CheckpointFailure(f"the checkpoint's entry {name} is not a tensor")
+        return super().create_local_plan()
+
+    def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
+        raise CheckpointFailure(f"the checkpoint's entry {read_item.dest_index.fqn} is not a tensor")
+
+
+def save_tensors(path: str, tensors: Mapping[str, torch.Tensor], *, alone: bool) -> dict[str, dict[str, Any]]:
+    """Write them below `path` (all ranks together, unless `alone`); sizes and checksums of the files of this rank."""
+    writer = Writer(path)
+    planner = DefaultSavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
+    with quiet():
+        save(dict(tensors), storage_writer=writer, planner=planner, no_dist=alone)
+    return writer.files
+
+
+def load_tensors(path: str, into: Mapping[str, torch.Tensor], *, alone: bool) -> None:
+    """Fill `into` in place, whatever the layout that wrote them. Raises CheckpointFailure."""
+    try:
+        with quiet():
+            load(dict(into), storage_reader=Reader(path), planner=TensorsOnly(), no_dist=alone)
+    except CheckpointException as error:  # a BaseException
+        cause = next(iter(error.failures.values()))[0]
+        if isinstance(cause, CheckpointFailure):
+            raise cause from None
+        raise CheckpointFailure(f"cannot read the checkpoint {path}: {type(cause).__name__}: {cause}") from error
+
+
+def entries(path: str) -> dict[str, tuple[torch.Size, torch.dtype]]:
+    """What tensors a checkpoint holds."""
+    found = Reader(path).read_metadata().state_dict_metadata
+    return {
+        name: (entry.size, entry.properties.dtype)
+        for name, entry in found.items()
+        if isinstance(entry, TensorStorageMetadata)
+    }
+
+
+@contextmanager
+def quiet() -> Generator[None, None, None]:
+    """DCP warns that a run in one process is one."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield

@@ -1,0 +1,347 @@
+"""The model cut into stages over ranks, driven by torch's own schedules; several such pipelines side by side.
+
+Every rank of a pipeline reads the same rows: fields, and what is computed from fields alone, are delivered to each
+stage that uses them and never travel through stages. Times `ddp` there is no wrapper: torch's reducer misses the
+gradients of schedules that split backward, so the gradients are averaged in flat buckets after the schedule. Times
+`fsdp` the parameters stay gathered between forward and backward (`reshard_after_forward=False`), without which those
+schedules lose gradients.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import distributed, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.pipelining import PipelineStage, schedules
+
+from declarative_train.components.layers.sample_groups import make_process_groups, rank_spans
+from declarative_train.data.batches import Batch
+from declarative_train.graph.build import build
+from declarative_train.graph.cut import Stage, cut, open_blocks
+from declarative_train.graph.initialise import initialise
+from declarative_train.plan.pipeline_schedules import PIPELINE_SCHEDULES
+from declarative_train.runtime.buffers import average_buffers
+from declarative_train.runtime.collectives import Ranks
+from declarative_train.runtime.engines.engine import Engine, StepResult
+from declarative_train.runtime.model import freeze, prepare_units, set_training
+from declarative_train.runtime.objective import Objective
+from declarative_train.runtime.optimizers import build_optimizers
+from declarative_train.runtime.passage import Chunk
+from declarative_train.runtime.sharding import shard, shard_root
+from declarative_train.runtime.update import Update, local_norm, sharded_norm
+from declarative_train.runtime.weights import load_weights
+from declarative_train.runtime.worker import Lane, Worker
+
+if TYPE_CHECKING:
+    from declarative_train.plan.plan import Plan
+    from declarative_train.terms.tensor_spec import TensorSpec
+
+BUCKET_ELEMENTS = 8 * 2**20  # as large as DDP's buckets of 25 MiB in float32, about
+
+
+class PipelineEngine(Engine):
+    def __init__(self, plan: Plan, device: torch.device) -> None:
+        # a failing rank would print the whole schedule, over 50 lines
+        logging.getLogger("torch.distributed.pipelining").setLevel(logging.CRITICAL)
+        layout = plan.layout
+        assert layout.pipeline is not None
+        me = layout.ranks[distributed.get_rank()]
+        sizes, names = zip(*((axis.size, axis.name) for axis in layout.mesh), strict=True)
+        mesh = init_device_mesh(device.type, sizes, mesh_dim_names=names)
+        self.device = device
+        self.ranks = Ranks()  # all of them: the loss is known to the last stage alone, and the others add nothing
+        self.dp_rank = me.coordinates["dp"]
+        self._dp, self._pp = Ranks(mesh.get_group("dp")), Ranks(mesh.get_group("pp"))
+        self._shards = layout.data_parallel == "fsdp"
+        stages = cut(open_blocks(plan.graph, layout.units), layout.pipeline.stages)
+        self._modules = {index: build_stage(plan, stages[index], device) for index in me.stages}
+        self.model = joined(
+            {name: self._modules[index] for index in me.stages for name in layout.pipeline.stages[index]}
+        )
+        initialise(self.model, plan.graph, plan.parameters, plan.seed, plan.plugins)
+        load_weights(self.model, plan.weights, whole=False)
+        if plan.training.precision == "fp64":
+            self.model.double()
+        self.model.to(device)
+        freeze(self.model, plan.parameters)
+        lane = Lane(self._dp.size, (self.dp_rank, me.coordinates["pp"]), self._sample_groups(plan, mesh))
+        self._worker = Worker(plan, self.model, device, self._dp, lane)
+        self.objective = self._worker.objective
+        self.metrics = self._worker.metrics
+        self.loss_scale = self._worker.loss_scale
+        prepare_units(self.model, layout, plan.training, self._worker.groups)
+        self._turns = [Turn(self._worker, index, stages[index], plan) for index in me.stages]
+        for turn in self._turns:
+            turn.bind(self._modules[turn.stage])
+        if self._shards:
+            self._shard(plan, mesh)
+        self.optimizer = build_optimizers(
+            plan.parameters,
+            plan.training.optimizer,
+            {name: item for name, item in self.model.named_parameters() if item.requires_grad},
+            functional=False,
+        )
+        self._update = Update(self.optimizer, plan.training, self.loss_scale, self._global_norm)
+        self._entries = tuple(dict.fromkeys(name for index in me.stages for name in stages[index].batch))
+        self._num_chunks = layout.pipeline.num_microbatches
+        self._rows_per_chunk = plan.batch.microbatch_size
+        # the target that torch splits with the microbatches: row numbers, on the host, where reading them is free
+        self._row_numbers = torch.arange(self._num_chunks * self._rows_per_chunk)
+        self._loss = Loss(self._worker, self._rows_per_chunk)
+        self._schedule = self._make_schedule(plan, stages, mesh)
+        self.set_training(True)
+
+    def step(
+        self, step: int, batches: Sequence[Batch], *, num_rows: int, lr_factor: float, measure: bool
+    ) -> StepResult:
+        worker = self._worker
+        chunks = worker.chunks(batches)
+        factors, counts = worker.factors(chunks, num_rows)
+        self.optimizer.zero_grad()
+        self._loss.begin(chunks, factors)
+        for turn in self._turns:
+            turn.begin(step, chunks)
+        entries = {name: torch.cat([chunk.tensors[name] for chunk in chunks]) for name in self._entries}
+        self._schedule.step(target=self._row_numbers, return_outputs=False, **entries)
+        if not self._shards and self._dp.size > 1:
+            average_gradients(self.optimizer.gradients(), self._dp)
+        norm, finite = self._update(lr_factor, measure)
+        worker.finish(finite)
+        return StepResult(self._loss.take(), counts, norm, finite)
+
+    def set_training(self, training: bool) -> None:
+        if not training:
+            self.synchronize_buffers()
+        for module in (self.model, *self._modules.values()):
+            set_training(module, training)
+
+    @torch.no_grad()
+    def forward(self, batch: Batch) -> dict[str, torch.Tensor] | None:
+        """The stages know one size of microbatch: rows are cut into steps of it, the last filled up with a real row."""
+        chunk = self._worker.passage.chunk(batch)
+        num_rows = len(next(iter(chunk.tensors.values())))
+        at_once = len(self._row_numbers)
+        self._loss.pause()
+        for turn in self._turns:
+            turn.pause()
+        parts = []
+        for start in range(0, num_rows, at_once):
+            entries = {name: filled(chunk.tensors[name][start : start + at_once], at_once) for name in self._entries}
+            parts.append(self._schedule.eval(target=self._row_numbers, **entries))
+        if parts[0] is None:
+            return None
+        outputs = tuple(torch.cat(pieces)[:num_rows] for pieces in zip(*parts, strict=True))
+        return self._worker.passage.named(chunk, outputs)
+
+    def synchronize_buffers(self) -> None:
+        average_buffers(self.model, self._dp)
+
+    def _global_norm(self, gradients: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Each stage's part joined over the pipeline; a parameter belongs to one stage."""
+        own = sharded_norm(gradients) if self._shards else local_norm(gradients)
+        squared = self._pp.sum(own.to(self.device, torch.float64).square())
+        return squared.sqrt().to(own.dtype)
+
+    def _sample_groups(self, plan: Plan, mesh: DeviceMesh) -> dict[int, Any]:
+        """Every rank makes the groups of every stage's nodes: making one is a matter of all ranks in it."""
+        whole = build(plan.graph, plan.plugins, device="meta")
+        mixing = nn.ModuleList([whole, Objective(plan, self.device).modules])  # losses may mix samples too
+        spans = rank_spans(mixing, plan.batch.microbatch_size)
+        return dict(make_process_groups(spans, distributed.get_process_group_ranks(mesh.get_group("dp"))))
+
+    def _shard(self, plan: Plan, mesh: DeviceMesh) -> None:
+        shard(self.model, plan.layout.units, mesh["dp"], reshard_after_forward=False)
+        for module in self._modules.values():
+            shard_root(module, mesh["dp"], reshard_after_forward=False)
+
+    def _make_schedule(self, plan: Plan, stages: Sequence[Stage], mesh: DeviceMesh) -> Any:
+        pipeline = plan.layout.pipeline
+        assert pipeline is not None
+        made = [
+            RunningStage(
+                self._modules[turn.stage],
+                turn.stage,
+                pipeline.num_stages,
+                self.device,
+                input_args=examples(stages[turn.stage], stages[turn.stage].wires_in, self._rows_per_chunk, plan),
+                output_args=examples(stages[turn.stage], None, self._rows_per_chunk, plan),
+                group=mesh.get_group("pp"),
+            )
+            for turn in self._turns
+        ]
+        torch_class = getattr(schedules, PIPELINE_SCHEDULES[pipeline.schedule].torch_class)
+        is_single = issubclass(torch_class, schedules.PipelineScheduleSingle)
+        # all scaling is done in the loss (runtime/scale.py)
+        return torch_class(
+            made[0] if is_single else made, n_microbatches=self._num_chunks, loss_fn=self._loss, scale_grads=False
+        )
+
+
+class RunningStage(PipelineStage):
+    """torch's stage; in evaluation, two methods that assume a backward do nothing (V schedules would fail)."""
+
+    def get_local_bwd_output(self, mb_index: int) -> Any:
+        return super().get_local_bwd_output(mb_index) if self.has_backward else ()  # type: ignore[no-untyped-call]
+
+    def set_local_bwd_input(self, next_stage_bwd_outputs: Any, mb_index: int) -> None:
+        if self.has_backward:
+            super().set_local_bwd_input(next_stage_bwd_outputs, mb_index)
+
+
+class Turn:
+    """The forward of one stage, microbatch after microbatch: every schedule runs them in order."""
+
+    def __init__(self, worker: Worker, stage: int, piece: Stage, plan: Plan) -> None:
+        self.stage = stage
+        self._worker = worker
+        self._piece = piece
+        self._dtypes = [wire_dtype(piece.graph.spec(piece.graph.outputs[name]), plan) for name in piece.wires_out]
+        self._step = 0
+        self._position = 0
+        self._chunks: Sequence[Chunk] | None = None
+
+    def begin(self, step: int, chunks: Sequence[Chunk]) -> None:
+        self._step, self._position, self._chunks = step, 0, chunks
+
+    def pause(self) -> None:
+        """Evaluation follows: nothing is drawn for it here, and no statistics are taken."""
+        self._chunks = None
+
+    def bind(self, module: nn.Module) -> None:
+        """The module takes wires by position and entries of the batch by name, those of other stages too."""
+        forward: Callable[..., tuple[torch.Tensor, ...]] = module.forward
+        batch, worker, dtypes = self._piece.batch, self._worker, self._dtypes
+
+        def staged(*wires: torch.Tensor, **entries: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            inputs = (*wires, *(entries[name] for name in batch))
+            if self._chunks is None:
+                with worker.passage.autocast():
+                    outputs = forward(*inputs)
+            else:
+                chunk = self._chunks[self._position]
+                worker.randomness.begin(self._step, self._position, self.stage)
+                worker.groups.begin(chunk.num_rows if chunk.row_weight is not None else None)
+                with worker.passage.autocast():
+                    outputs = forward(*inputs)
+                worker.groups.end()
+                self._position += 1
+            if not dtypes:
+                return outputs
+            return tuple(output.to(dtype) for output, dtype in zip(outputs, dtypes, strict=True))
+
+        module.forward = staged
+
+
+class Loss:
+    """What the schedule calls in the last stage: (outputs, row numbers of a microbatch) to its scaled loss."""
+
+    def __init__(self, worker: Worker, rows_per_chunk: int) -> None:
+        self._worker = worker
+        self._rows_per_chunk = rows_per_chunk
+        self._chunks: Sequence[Chunk] | None = None
+        self._factors: Sequence[torch.Tensor] = ()
+        self._sums: list[tuple[torch.Tensor, ...]] = []
+
+    def begin(self, chunks: Sequence[Chunk], factors: Sequence[torch.Tensor]) -> None:
+        self._chunks, self._factors, self._sums = chunks, factors, []
+
+    def pause(self) -> None:
+        self._chunks = None
+
+    def take(self) -> list[tuple[torch.Tensor, ...]]:
+        """The sums of the step, by microbatch; none on a rank without the last stage."""
+        return self._sums
+
+    def __call__(self, outputs: tuple[torch.Tensor, ...], rows: torch.Tensor) -> torch.Tensor:
+        if self._chunks is None:
+            return torch.zeros(())
+        worker = self._worker
+        chunk = self._chunks[int(rows[0]) // self._rows_per_chunk]
+        values = worker.passage.named(chunk, outputs)
+        worker.groups.begin(chunk.num_rows if chunk.row_weight is not None else None)
+        sums = worker.objective.sums(values, chunk.row_weight)
+        worker.groups.end()
+        if worker.metrics:
+            worker.metrics.update({name: value.detach() for name, value in values.items()}, chunk.row_weight)
+        self._sums.append(tuple(value.detach() for value in sums))
+        return torch.stack([value * factor for value, factor in zip(sums, self._factors, strict=True)]).sum()
+
+
+def build_stage(plan: Plan, stage: Stage, device: torch.device) -> nn.Module:
+    """One stage's module, its values not yet written. Both ends of a tie stand in one stage: lint sees to it."""
+    names = {node.name for node in stage.graph.nodes}
+    ties = {
+        item.name: item.tie
+        for item in plan.parameters
+        if item.tie is not None and any(item.name.startswith(f"{name}.") for name in names)
+    }
+    return build(stage.graph, plan.plugins, device=device, ties=ties, own_outputs=True)
+
+
+def joined(parts: dict[str, nn.Module]) -> nn.Module:
+    """One module over the nodes of several stages (`parts[node]` is the stage that holds it), under the names that
+    they have in the whole model. The modules themselves are shared."""
+    whole = nn.Module()
+    for name, stage in parts.items():
+        try:
+            module = stage.get_submodule(name)
+        except AttributeError:
+            continue  # an expression is no module
+        holder = whole
+        *containers, last = name.split(".")
+        for container in containers:
+            if container not in holder._modules:
+                holder.add_module(container, nn.Module())
+            holder = holder.get_submodule(container)
+        holder.add_module(last, module)
+    return whole
+
+
+def examples(stage: Stage, names: Sequence[str] | None, rows: int, plan: Plan) -> tuple[torch.Tensor, ...]:
+    """Tensors without values that tell torch what travels; without them it would run the stage on garbage memory.
+    `names` are inputs of the stage; None: its outputs."""
+    graph = stage.graph
+    specs = (
+        [graph.inputs[name] for name in names] if names is not None else list(map(graph.spec, graph.outputs.values()))
+    )
+    return tuple(
+        torch.empty((rows, *spec.shape), dtype=wire_dtype(spec, plan), device="meta", requires_grad=spec.is_floating)
+        for spec in specs
+    )
+
+
+def wire_dtype(spec: TensorSpec, plan: Plan) -> torch.dtype:
+    """Between stages floating numbers travel as wide as the parameters are, also under autocast: nothing is lost."""
+    if spec.is_floating:
+        return torch.float64 if plan.training.precision == "fp64" else torch.float32
+    dtype: torch.dtype = getattr(torch, spec.dtype)
+    return dtype
+
+
+def filled(rows: torch.Tensor, size: int) -> torch.Tensor:
+    """The rows, with the last one repeated up to `size`."""
+    missing = size - len(rows)
+    return rows if missing == 0 else torch.cat([rows, rows[-1:].expand(missing, *rows.shape[1:])])
+
+
+def average_gradients(gradients: Sequence[torch.Tensor], ranks: Ranks) -> None:
+    """In place, in buckets of one dtype, so that a few large messages travel instead of many small ones."""
+    bucket: list[torch.Tensor] = []
+    size = 0
+    for position, gradient in enumerate(gradients):
+        bucket.append(gradient)
+        size += gradient.numel()
+        following = gradients[position + 1] if position + 1 < len(gradients) else None
+        if following is None or following.dtype != gradient.dtype or size >= BUCKET_ELEMENTS:
+            average_bucket(bucket, ranks)
+            bucket, size = [], 0
+
+
+def average_bucket(bucket: Sequence[torch.Tensor], ranks: Ranks) -> None:
+    total = ranks.sum(torch.cat([gradient.reshape(-1) for gradient in bucket])) / ranks.size
+    parts = torch.split(total, [gradient.numel() for gradient in bucket])
+    torch._foreach_copy_(list(bucket), [part.view_as(old) for part, old in zip(parts, bucket, strict=True)])

@@ -1,0 +1,69 @@
+"""Exact means over a set: every sample once, whatever the number of ranks; sums over the ranks once, at the end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+import torch
+
+from declarative_train.data.batch import Batch
+from declarative_train.logs.event import EvaluationDone
+from declarative_train.runtime.engines.engine import Engine
+from declarative_train.runtime.metrics import Metrics
+from declarative_train.runtime.randomness import Randomness, draws
+
+if TYPE_CHECKING:
+    from declarative_train.plan.plan import Plan
+
+_EVALUATION = 2**32  # tells the draws of an evaluation (`randn_like` in a VAE) from those of training
+
+
+class Evaluator:
+    """`batches(set)`: this rank's share of a set, as many batches on every rank (padded with weight 0)."""
+
+    def __init__(self, plan: Plan, engine: Engine, batches: Callable[[str], Iterable[Batch]]) -> None:
+        self._plan = plan
+        self._engine = engine
+        self._batches = batches
+        self._metrics = Metrics(plan, engine.device, training=False)
+        needed = draws(plan.graph, plan.plugins)
+        self._randomness = Randomness(plan.seed, (engine.dp_rank, _EVALUATION), engine.device, needed=needed)
+
+    def __call__(self, name: str, step: int) -> EvaluationDone:
+        """All ranks together, between two steps. The engine is left ready to train."""
+        begun_s = time.monotonic()
+        engine = self._engine
+        size = len(engine.objective.terms)
+        totals = torch.zeros(2 * size + 1, dtype=torch.float64, device=engine.device)
+        engine.set_training(False)
+        with torch.no_grad():
+            for position, batch in enumerate(self._batches(name)):
+                self._randomness.begin(0, position)
+                self._add(batch, totals)
+        engine.set_training(True)
+        sums, counts, rows = torch.split(engine.ranks.sum(totals), [size, size, 1])
+        values = engine.objective.as_values(sums, counts) | self._metrics.take(engine.ranks)
+        return EvaluationDone(
+            step=step,
+            epoch=-(-step // self._plan.batch.steps_per_epoch),
+            set=name,
+            values={f"{name}/{key}": value for key, value in values.items()},
+            num_samples=int(rows.item()),
+            seconds=time.monotonic() - begun_s,
+            time_unix_s=time.time(),
+        )
+
+    def _add(self, batch: Batch, totals: torch.Tensor) -> None:
+        """Sums and counts of one batch, on the device."""
+        engine = self._engine
+        values = engine.forward(batch)
+        if values is None:
+            return
+        row_weight = None if batch.row_weight is None else batch.row_weight.to(engine.device)
+        size = len(engine.objective.terms)
+        totals[:size] += torch.stack([value.double() for value in engine.objective.sums(values, row_weight)])
+        totals[size : 2 * size] += engine.objective.counts(values, row_weight, batch.num_rows)
+        totals[2 * size] += batch.num_rows
+        self._metrics.update(values, row_weight)

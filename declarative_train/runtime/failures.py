@@ -1,0 +1,164 @@
+"""What goes wrong while a run lasts, and how it is told: once, by the rank where it began.
+
+    RunFailure                 the world does not fit the plan, or the machine failed: one message, exit 3
+    ├── NonFiniteLoss          the loss became nan or infinite and the plan says stop
+    └── CheckpointFailure      a checkpoint that cannot be used
+    DataError                  of the data room: the data are not those of the plan
+    anything else              a mistake of ours or of a plugin: the traceback goes to a file, its last line is shown
+
+A rank that fails writes a file before it leaves. A rank that lost a peer writes one too, but waits before it leaves, so
+that whoever watches sees the culprit go first (torch-facts, section 4).
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import time
+import traceback
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from declarative_train.data.data_error import DataError
+
+VICTIM_WAIT_S = 1.5
+# what gloo, TCPStore and NCCL say when another process went away
+_PEER_LOSS = (
+    "connection closed by peer",
+    "connection reset",
+    "connection refused",
+    "broken pipe",
+    "read error",
+    "write error",
+    "timed out",
+    "recv_bytes",
+    "remote process exited",
+    "ncclremoteerror",
+    "store is closed",
+    "aborted due to",
+    "failed to recv",
+    "failed to send",
+    "watchdog",
+)
+
+
+class RunFailure(Exception):  # noqa: N818 (the word of the messages, and of the family above)
+    """A message in the recipe's words; nothing of ours is broken."""
+
+
+class NonFiniteLoss(RunFailure):
+    """`training.non_finite: stop`."""
+
+
+class CheckpointFailure(RunFailure):
+    """A checkpoint that is torn, of another model, or not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One rank's last words."""
+
+    rank: int
+    stage: int | None
+    step: int | None
+    time_ns: int  # monotonic: comparable on one machine
+    kind: str  # the exception's class
+    message: str
+    is_peer_loss: bool
+    is_ours: bool  # a bug: the traceback says more than the message
+    trace: str
+
+
+def describe_failure(error: BaseException, rank: int, stage: int | None, step: int | None) -> Failure:
+    return Failure(
+        rank=rank,
+        stage=stage,
+        step=step,
+        time_ns=time.monotonic_ns(),
+        kind=type(error).__name__,
+        message=explain(error),
+        is_peer_loss=is_peer_loss(error),
+        is_ours=not isinstance(error, RunFailure | DataError | OSError | MemoryError) and not _is_out_of_memory(error),
+        trace="".join(traceback.format_exception(error)),
+    )
+
+
+def write_failure(directory: Path, failure: Failure) -> None:
+    """Best effort: the disk may be what failed."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / f"rank_{failure.rank}.json").write_text(json.dumps(asdict(failure)), encoding="utf-8")
+        (directory / f"rank_{failure.rank}.txt").write_text(failure.trace, encoding="utf-8")
+    except OSError:
+        pass
+
+
+def read_failures(directory: Path) -> list[Failure]:
+    """The first culprit first; victims of a lost peer after all culprits."""
+    found = []
+    for path in sorted(directory.glob("rank_*.json")):
+        try:
+            found.append(Failure(**json.loads(path.read_text(encoding="utf-8"))))
+        except (OSError, ValueError, TypeError):
+            continue
+    return sorted(found, key=lambda failure: (failure.is_peer_loss, failure.time_ns))
+
+
+def is_peer_loss(error: BaseException) -> bool:
+    """Whether this is the echo of another rank's end. Our own failures never are, whatever they quote."""
+    if isinstance(error, RunFailure | DataError):
+        return False
+    kind = type(error).__name__
+    if kind in ("DistNetworkError", "DistStoreError", "DistBackendError"):
+        return True
+    if not isinstance(error, RuntimeError | ConnectionError):
+        return False
+    text = str(error).lower()
+    return any(words in text for words in _PEER_LOSS)
+
+
+def explain(error: BaseException) -> str:
+    """One line for the user."""
+    if isinstance(error, RunFailure | DataError):
+        return str(error)
+    if _is_out_of_memory(error):
+        return f"out of memory: {first_line(error)}; {_MEMORY_HELP}"
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return f"no space left on the device{_place(error)}: free some, or set logging.dir to another disk"
+    if isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
+        return f"cannot write{_place(error)}: {error.strerror}"
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror}{_place(error)}"
+    return f"{type(error).__name__}: {first_line(error)}"
+
+
+_MEMORY_HELP = (
+    "help: raise training.gradient_accumulation_steps, set training.activation_checkpointing: blocks, "
+    "or share the model out with parallelism: fsdp"
+)
+
+
+def first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else "no message"
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    text = str(error)
+    return isinstance(error, RuntimeError) and ("can't allocate memory" in text or "out of memory" in text)
+
+
+def _place(error: OSError) -> str:
+    return f" ({error.filename})" if error.filename else ""
+
+
+def headline(failure: Failure, num_ranks: int) -> str:
+    """`rank 1 (stage 2), step 37: ...`; one process has no rank worth naming."""
+    where = []
+    if num_ranks > 1:
+        where.append(f"rank {failure.rank}" + (f" (stage {failure.stage})" if failure.stage is not None else ""))
+    if failure.step is not None:
+        where.append(f"step {failure.step}" if failure.step else "before the first step")
+    return f"{', '.join(where)}: {failure.message}" if where else failure.message

@@ -1,0 +1,46 @@
+"""What the parent hands to every rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from declarative_train.logs.sink import Sink
+
+if TYPE_CHECKING:
+    from declarative_train.plan.plan import Plan
+    from declarative_train.runtime.checkpoint_store import Entry
+
+SinkFactory = Callable[[Path], Sequence[Sink]]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """`sinks` is called on the main rank with the run directory."""
+
+    plan: Plan
+    device_kind: str
+    run_dir: Path
+    entry: Entry | None
+    max_steps: int | None
+    sinks: SinkFactory
+    notices: tuple[str, ...] = ()
+
+    @property
+    def failures_dir(self) -> Path:
+        return self.run_dir / "failures"
+
+
+def default_sinks(quiet: bool) -> SinkFactory:
+    """Terminal, TensorBoard and JSON lines."""
+
+    def make(run_dir: Path) -> Sequence[Sink]:
+        from declarative_train.logs.sinks.console import ConsoleSink
+        from declarative_train.logs.sinks.jsonl import JsonlSink
+        from declarative_train.logs.sinks.tensorboard import TensorBoardSink
+
+        return (ConsoleSink(quiet=quiet), TensorBoardSink(run_dir), JsonlSink(run_dir / "events.jsonl"))
+
+    return make

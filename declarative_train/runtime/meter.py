@@ -1,0 +1,110 @@
+"""Time, throughput and memory of a logging window; where the numbers of a StepDone come together."""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import torch
+
+from declarative_train.logs.event import EpochDone, StepDone
+from declarative_train.runtime.window import Means
+
+if TYPE_CHECKING:
+    from declarative_train.plan.plan import Plan
+    from declarative_train.runtime.engines.engine import Engine
+
+MEMORY_EVERY_S = 1.0
+
+
+class Meter:
+    """Time that is paused (evaluations, checkpoints) is not training time."""
+
+    def __init__(self, plan: Plan, engine: Engine) -> None:
+        self._engine = engine
+        self._batch_size = plan.batch.global_batch_size
+        self._tokens = tokens_per_sample(plan)
+        self._paused_s = 0.0
+        self._wait_s = 0.0
+        self._started_s = self._logged_s = self._epoch_s = self._wanted_s = 0.0
+        self._logged_paused_s = 0.0
+        self._memory_bytes, self._memory_s = 0, -MEMORY_EVERY_S
+
+    def start(self) -> None:
+        now = time.monotonic()
+        self._started_s = self._logged_s = self._epoch_s = self._wanted_s = now
+
+    def seconds(self) -> float:
+        return time.monotonic() - self._started_s
+
+    def data_is_wanted(self) -> None:
+        self._wanted_s = time.monotonic()
+
+    def data_is_there(self) -> None:
+        self._wait_s += time.monotonic() - self._wanted_s
+
+    @contextmanager
+    def pause(self) -> Iterator[None]:
+        begun_s = time.monotonic()
+        try:
+            yield
+        finally:
+            self._paused_s += time.monotonic() - begun_s
+
+    def step_done(self, step: int, epoch: int, means: Means, grad_norm: torch.Tensor | None) -> StepDone:
+        """Closes the window: speed and waiting are since the last one."""
+        engine, now = self._engine, time.monotonic()
+        seconds = max(now - self._logged_s - (self._paused_s - self._logged_paused_s), 1e-9)
+        num_steps = max(means.num_steps, 1)
+        per_s = means.num_rows / seconds
+        wait_s = self._wait_s / num_steps
+        self._logged_s, self._logged_paused_s, self._wait_s = now, self._paused_s, 0.0
+        values = engine.objective.named(means.term_means())
+        return StepDone(
+            step=step,
+            epoch=epoch,
+            loss=values["loss"],
+            terms={name.removeprefix("loss/"): value for name, value in values.items() if name != "loss"},
+            metrics=means.metric_means(),
+            lr=engine.optimizer.lr(),
+            grad_norm=None if grad_norm is None else grad_norm.item(),
+            samples_per_s=per_s,
+            tokens_per_s=None if self._tokens is None else per_s * self._tokens,
+            data_wait_s=wait_s,
+            memory_bytes=self._peak_memory(now),
+            mfu=None,
+            time_unix_s=time.time(),
+        )
+
+    def _peak_memory(self, now_s: float) -> int:
+        """Asking the system costs as much as half a small step: now and then is enough for a peak."""
+        if now_s - self._memory_s >= MEMORY_EVERY_S:
+            self._memory_bytes, self._memory_s = peak_memory_bytes(self._engine.device), now_s
+        return self._memory_bytes
+
+    def epoch_done(self, step: int, epoch: int, means: Means, evaluations: dict[str, float]) -> EpochDone:
+        now = time.monotonic()
+        seconds, self._epoch_s = now - self._epoch_s, now
+        values = self._engine.objective.named(means.term_means()) | means.metric_means()
+        named = {f"training/{name}": value for name, value in values.items()}
+        return EpochDone(epoch, step, named | evaluations, seconds, time.time())
+
+
+def peak_memory_bytes(device: torch.device) -> int:
+    """Of this rank: allocated on its GPU, or resident in its process."""
+    if device.type == "cuda":
+        return int(torch.cuda.max_memory_allocated(device))
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def tokens_per_sample(plan: Plan) -> int | None:
+    """The length of the first sequence of token ids that the model reads, if there is one."""
+    for spec in plan.graph.inputs.values():
+        if not spec.is_floating and spec.num_values is not None and len(spec.shape) == 1:
+            return spec.shape[0]
+    return None

@@ -1,0 +1,52 @@
+"""The metrics of a set, or of training: built from the plan, fed chunk by chunk, read once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from declarative_train.components.component import Collective, MetricModule
+from declarative_train.runtime.objective import Values, tensor_specs
+from declarative_train.runtime.read_component import read_component
+
+if TYPE_CHECKING:
+    from declarative_train.plan.plan import MetricPlan, Plan
+
+
+class Metrics:
+    """`training`: only those that are means over items, as the others would need all rows of a window at once."""
+
+    def __init__(self, plan: Plan, device: torch.device, *, training: bool) -> None:
+        specs = tensor_specs(plan)
+        self._parts: list[tuple[MetricPlan, MetricModule]] = []
+        for metric in plan.objective.metrics:
+            from declarative_train.components.metrics import METRICS  # only a plan that has some pays for them
+
+            component = read_component(METRICS, metric.component)
+            if component.is_mean or not training:
+                target = None if metric.target is None else specs[metric.target]
+                module = component.build(specs[metric.input], target, device, metric.ignore_index, metric.class_dim)
+                self._parts.append((metric, module))
+
+    def __bool__(self) -> bool:
+        return bool(self._parts)
+
+    def update(self, values: Values, row_weight: torch.Tensor | None) -> None:
+        with torch.no_grad():
+            for metric, module in self._parts:
+                module.update(
+                    values[metric.input],
+                    None if metric.target is None else values[metric.target],
+                    None if metric.mask is None else values[metric.mask],
+                    row_weight,
+                )
+
+    def take(self, ranks: Collective) -> dict[str, float]:
+        """The values over all ranks since the last time. The host waits; all ranks must call it."""
+        if not self._parts:
+            return {}
+        computed = torch.stack([module.compute(ranks).double() for _, module in self._parts]).tolist()
+        for _, module in self._parts:
+            module.reset()
+        return {metric.name: value for (metric, _), value in zip(self._parts, computed, strict=True)}

@@ -1,0 +1,112 @@
+"""From the plan to a model that can be trained: built, initialised, frozen where asked, its units made ready.
+
+Order per unit: activation checkpointing, then compile, then (in the fsdp engine) sharding.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from declarative_train.components.layers.sample_groups import SampleGroups
+from declarative_train.graph.build import build
+from declarative_train.graph.initialise import initialise
+from declarative_train.runtime.weights import load_weights
+
+if TYPE_CHECKING:
+    from declarative_train.plan.plan import LayoutPlan, ParameterPlan, Plan, TrainingPlan
+
+
+def build_model(plan: Plan, device: torch.device) -> nn.Module:
+    """On its device, with start values by (seed, parameter name), then those of `model.weights`. Raises RunFailure."""
+    ties = {item.name: item.tie for item in plan.parameters if item.tie is not None}
+    module = build(plan.graph, plan.plugins, ties=ties)
+    initialise(module, plan.graph, plan.parameters, plan.seed, plan.plugins)
+    load_weights(module, plan.weights)
+    if plan.training.precision == "fp64":
+        module.double()
+    module.to(device)
+    freeze(module, plan.parameters)
+    return module
+
+
+def freeze(module: nn.Module, parameters: tuple[ParameterPlan, ...]) -> None:
+    frozen = {item.name for item in parameters if item.frozen}
+    for name, parameter in module.named_parameters():
+        if name in frozen:
+            parameter.requires_grad_(False)
+
+
+def set_training(module: nn.Module, training: bool) -> None:
+    """Training or evaluation behaviour. What is frozen keeps that of evaluation: a module all of whose parameters are
+    frozen, with everything below it (its dropout, its running statistics)."""
+    module.train(training)
+    if training:
+        for part in frozen_parts(module):
+            part.eval()
+
+
+def frozen_parts(module: nn.Module) -> list[nn.Module]:
+    """The topmost modules that have parameters, all of them frozen."""
+    parameters = list(module.parameters())
+    if not parameters:
+        return []
+    if not any(parameter.requires_grad for parameter in parameters):
+        return [module]
+    return [part for child in module.children() for part in frozen_parts(child)]
+
+
+def prepare_units(module: nn.Module, layout: LayoutPlan, training: TrainingPlan, groups: SampleGroups) -> None:
+    """Activation checkpointing and compilation, in place, names unchanged."""
+    if training.activation_checkpointing != "none":
+        everything = training.activation_checkpointing == "all"
+        for unit in unit_modules(module, layout.units, rest=everything):
+            checkpoint_activations(unit, groups)
+    if training.compile:
+        for unit in unit_modules(module, layout.units, rest=True):
+            unit.compile()
+
+
+def unit_modules(module: nn.Module, units: tuple[str, ...], *, rest: bool) -> list[nn.Module]:
+    """The modules of the units; with `rest` also the nodes beside them, so that together they cover the model."""
+    found = [unit for unit in units if _has(module, unit)]
+    paths = list(found)
+    if rest:
+        paths += _beside(module, "", tuple(found))
+    return [module.get_submodule(path) for path in paths]
+
+
+def _beside(module: nn.Module, prefix: str, units: tuple[str, ...]) -> list[str]:
+    paths: list[str] = []
+    for name, child in module.named_children():
+        path = f"{prefix}{name}"
+        if path in units:
+            continue
+        if any(unit.startswith(f"{path}.") for unit in units):
+            paths += _beside(child, f"{path}.", units)
+        else:
+            paths.append(path)
+    return paths
+
+
+def _has(module: nn.Module, path: str) -> bool:
+    """Not in a pipeline stage that holds other units, and not for an expression, which is no module."""
+    try:
+        module.get_submodule(path)
+    except AttributeError:
+        return False
+    return True
+
+
+def checkpoint_activations(unit: nn.Module, groups: SampleGroups) -> None:
+    """The unit forgets its activations and computes them again in backward."""
+    from torch.utils.checkpoint import checkpoint
+
+    forward = unit.forward
+
+    def forward_again(*inputs: Any) -> Any:
+        return checkpoint(forward, *inputs, use_reentrant=False, context_fn=groups.checkpoint_contexts)
+
+    unit.forward = forward_again

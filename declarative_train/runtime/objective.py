@@ -1,0 +1,92 @@
+"""The terms of the objective, ready to be computed: sums and counts of a chunk, from what the model gave."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, cast
+
+import torch
+from torch import nn
+
+from declarative_train.components.component import LossModule
+from declarative_train.components.losses import LOSSES
+from declarative_train.runtime.read_component import read_component
+
+if TYPE_CHECKING:
+    from declarative_train.plan.plan import Plan, TermPlan
+    from declarative_train.terms.tensor_spec import TensorSpec
+
+Values = Mapping[str, torch.Tensor]
+
+
+class Objective:
+    """`terms` in the order of the plan; `modules[i]` computes term i. L terms."""
+
+    def __init__(self, plan: Plan, device: torch.device) -> None:
+        specs = tensor_specs(plan)
+        self.terms: tuple[TermPlan, ...] = plan.objective.terms
+        self.weights = tuple(term.weight for term in self.terms)
+        self.modules = nn.ModuleList(cast(nn.Module, build_term(term, specs)) for term in self.terms).to(device)
+        self._calls = [
+            (cast(LossModule, module), term.input, term.target, term.mask)
+            for module, term in zip(self.modules, self.terms, strict=True)
+        ]
+        rows = [module.items_per_row for module, *_ in self._calls]
+        # what each term is divided by per row, when that does not depend on the values
+        self.items_per_row = None if None in rows else tuple(cast(list[float], rows))
+
+    def sums(self, values: Values, row_weight: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
+        """L scalars of one chunk, with their graph."""
+        return tuple(
+            module.sum(
+                values[source],
+                None if target is None else values[target],
+                None if mask is None else values[mask],
+                row_weight,
+            )
+            for module, source, target, mask in self._calls
+        )
+
+    def counts(self, values: Values, row_weight: torch.Tensor | None, num_rows: int) -> torch.Tensor:
+        """(L,) float64: this chunk's part of what the terms are divided by. Needs the batch alone, no outputs."""
+        return torch.stack(
+            [
+                module.count(
+                    None if target is None else values.get(target),  # a target that a node gives sets no count
+                    None if mask is None else values[mask],
+                    row_weight,
+                    num_rows,
+                )
+                for module, _, target, mask in self._calls
+            ]
+        )
+
+    def as_values(self, sums: torch.Tensor, counts: torch.Tensor) -> dict[str, float]:
+        """`loss`, and `loss/<term>` when there are several, from (L,) sums and counts over everything."""
+        per_term = (sums / counts).tolist()
+        return self.named(per_term)
+
+    def named(self, per_term: Sequence[float]) -> dict[str, float]:
+        """The same from each term's value."""
+        total = sum(weight * value for weight, value in zip(self.weights, per_term, strict=True))
+        values = {"loss": total}
+        if len(self.terms) > 1:
+            values |= {f"loss/{term.name}": value for term, value in zip(self.terms, per_term, strict=True)}
+        return values
+
+
+def build_term(term: TermPlan, specs: Mapping[str, TensorSpec]) -> LossModule:
+    """The module of one term; `specs` as in `tensor_specs`."""
+    return read_component(LOSSES, term.component).build(
+        specs[term.input],
+        None if term.target is None else specs[term.target],
+        None if term.mask is None else specs[term.mask],
+    )
+
+
+def tensor_specs(plan: Plan) -> dict[str, TensorSpec]:
+    """Everything that the objective may name: fields, nodes of the batch graph, outputs of the model."""
+    specs = {field.name: field.tensor for field in plan.data.fields}
+    for graph in (plan.batch_graph, plan.graph):
+        specs |= {name: graph.spec(edge) for name, edge in graph.outputs.items()}
+    return specs

@@ -1,0 +1,65 @@
+"""Draws in training, keyed by (seed, step, data-parallel rank, stage, chunk): there is no generator state to save.
+
+The same layout draws the same bits, whether the run was interrupted or not; another layout draws others from the same
+distribution. `torch.manual_seed` costs 96 us (it looks for every backend), a generator's own `manual_seed` a few.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from declarative_train.components.expressions.grammar import parse
+from declarative_train.graph.read import read_layer
+
+if TYPE_CHECKING:
+    from declarative_train.graph.graph import Graph
+
+_MASK = (1 << 64) - 1
+
+
+class Randomness:
+    """`lane`: what tells this rank's draws from the others': (dp rank, stage). Does nothing when not `needed`."""
+
+    def __init__(self, seed: int, lane: tuple[int, ...], device: torch.device, *, needed: bool) -> None:
+        self._key = mix(seed, *lane)
+        self._needed = needed
+        self._generators = [torch.default_generator]
+        self.add([device])
+
+    def add(self, devices: Sequence[torch.device]) -> None:
+        """Other devices that this process draws on."""
+        if self._needed:
+            self._generators += [
+                torch.cuda.default_generators[device.index or 0] for device in devices if device.type == "cuda"
+            ]
+
+    def begin(self, step: int, chunk: int, part: int = 0) -> None:
+        """Before the forward of a chunk; `part` tells several forwards of it apart (stages of one rank)."""
+        if self._needed:
+            for number, generator in enumerate(self._generators):
+                generator.manual_seed(mix(self._key, step, chunk, part, number))
+
+
+def mix(*words: int) -> int:
+    """64 well-stirred bits of whole numbers (splitmix64's finaliser, word by word)."""
+    state = 0x9E3779B97F4A7C15
+    for word in words:
+        state = (state ^ word & _MASK) * 0xBF58476D1CE4E5B9 & _MASK
+        state = (state ^ state >> 27) * 0x94D049BB133111EB & _MASK
+        state ^= state >> 31
+    return state
+
+
+def draws(graph: Graph, plugins: tuple[str, ...] = ()) -> bool:
+    """Whether some node of the graph draws random numbers in training."""
+    for node in graph.nodes:
+        if node.kind == "layer" and node.component is not None and read_layer(node.component, plugins).is_random:
+            return True
+        if node.kind == "expression" and node.expression is not None and parse(node.expression).is_random:
+            return True
+        if node.graph is not None and draws(node.graph, plugins):
+            return True
+    return False

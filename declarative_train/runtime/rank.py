@@ -1,0 +1,168 @@
+"""One rank from the job to the last event: engine, data, checkpoint, loop, sinks."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from declarative_train.data.batch import Batch
+from declarative_train.data.batches import EvaluationBatches, TrainingBatches
+from declarative_train.data.sets import SampleSet, open_sets
+from declarative_train.data.spec import BatchSpec
+from declarative_train.logs.event import Event, Notice, Progress, RunStarted
+from declarative_train.logs.sink import Sink
+from declarative_train.plan.text import describe, summary
+from declarative_train.runtime.checkpoint import Checkpoints, import_in_background
+from declarative_train.runtime.checkpoint_store import CheckpointStore
+from declarative_train.runtime.devices import device_of
+from declarative_train.runtime.engines import build_engine
+from declarative_train.runtime.evaluate import Evaluator
+from declarative_train.runtime.execute import execute
+from declarative_train.runtime.hyperparameters import hyperparameters
+from declarative_train.runtime.job import Job
+from declarative_train.runtime.run_dir import CHECKPOINTS
+from declarative_train.runtime.run_state import RunState
+from declarative_train.runtime.signals import EXIT_STOPPED
+from declarative_train.runtime.stop import StopAgreement
+
+if TYPE_CHECKING:
+    from declarative_train.plan.plan import Plan
+    from declarative_train.runtime.engines.engine import Engine
+
+_ALIVE: list[object] = []  # engines are never freed: tearing a process group down may hang (torch-facts, section 4)
+
+
+@dataclass(slots=True)
+class Where:
+    """What a failure is told with."""
+
+    rank: int
+    stage: int | None = None
+    step: int | None = None
+
+
+def run_rank(job: Job, where: Where, asked: Callable[[], bool]) -> int:
+    """The exit code: 0, or 75 when the run was asked to stop and saved. The process group, if any, is there already."""
+    plan = job.plan
+    rank_plan = plan.layout.ranks[where.rank]
+    where.stage = rank_plan.stages[0] if rank_plan.stages else None
+    device = torch.device(device_of(rank_plan, job.device_kind))
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    with default_dtype(plan):
+        sinks = job.sinks(job.run_dir) if where.rank == 0 else ()
+        try:
+            return _train(job, where, asked, device, sinks)
+        finally:
+            for sink in sinks:
+                sink.close()
+
+
+def _train(job: Job, where: Where, asked: Callable[[], bool], device: torch.device, sinks: Sequence[Sink]) -> int:
+    plan = job.plan
+    # a checkpoint replaces the start values, and their file may be gone by now
+    engine = build_engine(plan if job.entry is None else replace(plan, weights=()), device)
+    _ALIVE.append(engine)
+    sets = open_sets(plan.data)
+    checkpoints = Checkpoints(plan, engine, CheckpointStore(str(job.run_dir / CHECKPOINTS)))
+    state = checkpoints.load(job.entry) if job.entry is not None else RunState()
+    last_step = plan.training.num_steps
+    if job.max_steps is not None:
+        last_step = min(last_step, state.step + job.max_steps)
+    training = TrainingBatches(plan.data, slots_of(plan), engine.dp_rank, sets, device=device, hold_on_device=True)
+    stop = StopAgreement(engine.ranks, device, asked, plan.training.max_time_s)
+    evaluator = Evaluator(plan, engine, evaluation_batches(plan, engine, sets))
+    if where.rank == 0:
+        tell(sinks, started(job, engine, state.step))
+        for message in job.notices:
+            tell(sinks, Notice(message, time.time()))
+    if plan.checkpoint is not None:
+        import_in_background()
+    where.step = state.step + 1
+    collect_garbage()
+    steps = training.iterate(state.step + 1, last_step - state.step)
+    for event in execute(
+        plan, engine, steps, state, last_step=last_step, evaluator=evaluator, checkpoints=checkpoints, stop=stop
+    ):
+        if type(event) is Progress:
+            where.step = event.step + 1
+        for sink in sinks:
+            sink.write(event)
+    return EXIT_STOPPED if stop.reason is not None else 0
+
+
+def collect_garbage() -> None:
+    """From here on: the command line starts without, and torch's own objects need not be looked through again."""
+    gc.freeze()
+    gc.enable()
+
+
+def slots_of(plan: Plan) -> BatchSpec:
+    """In `dp` one process takes the rows of all replicas, which it scatters itself."""
+    batch = plan.batch
+    if len(plan.layout.ranks) > 1:
+        return batch
+    return replace(batch, data_parallel_size=1, microbatch_size=batch.microbatch_size * batch.data_parallel_size)
+
+
+def evaluation_batches(plan: Plan, engine: Engine, sets: Mapping[str, SampleSet]) -> Callable[[str], Iterable[Batch]]:
+    """This rank's share of a set."""
+
+    def batches(name: str) -> Iterable[Batch]:
+        evaluation = plan.evaluation
+        assert evaluation is not None
+        return EvaluationBatches(
+            plan.data,
+            name,
+            sets,
+            batch_size=evaluation.batch_size,
+            num_ranks=slots_of(plan).data_parallel_size,
+            dp_rank=engine.dp_rank,
+            max_samples=evaluation.max_samples,
+            pad_to_full=plan.batch.pad_to_full,
+            device=engine.device,
+        ).iterate()
+
+    return batches
+
+
+def tell(sinks: Sequence[Sink], event: Event) -> None:
+    for sink in sinks:
+        sink.write(event)
+
+
+def started(job: Job, engine: Engine, first_step: int) -> RunStarted:
+    plan = job.plan
+    return RunStarted(
+        name=plan.name,
+        run_dir=str(job.run_dir),
+        mode=plan.layout.mode,
+        device=job.device_kind,
+        num_ranks=len(plan.layout.ranks),
+        num_steps=plan.training.num_steps,
+        steps_per_epoch=plan.batch.steps_per_epoch,
+        first_step=first_step,
+        num_parameters=sum(item.num_elements for item in plan.parameters if item.tie is None),
+        plan_brief=summary(plan),
+        plan_text=describe(plan),
+        hyperparameters=hyperparameters(plan),
+        time_unix_s=time.time(),
+    )
+
+
+@contextmanager
+def default_dtype(plan: Plan) -> Iterator[None]:
+    """fp64 runs: what an expression turns into a float is float64, too."""
+    before = torch.get_default_dtype()
+    if plan.training.precision == "fp64":
+        torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)

@@ -1,0 +1,51 @@
+"""The small state of a run: all that the loop must know to go on, beside the tensors and the plan. JSON-able."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(slots=True)
+class RunState:
+    """`step`: optimizer steps done. Epoch and position in the data follow from it.
+
+    `best_*`: of checkpoint.best; `stop_*`: of training.early_stop, the step of the last improvement.
+    """
+
+    step: int = 0
+    best_value: float | None = None
+    best_step: int | None = None
+    stop_value: float | None = None
+    stop_step: int = 0
+    seconds: float = 0.0
+    values: dict[str, float] = field(default_factory=dict)  # the latest of every evaluation
+    loss_scale: dict[str, float] | None = None
+    epoch: dict[str, Any] = field(default_factory=dict)  # the means of an epoch that is not over (window.Means)
+
+    def as_json(self) -> dict[str, Any]:
+        """nan and inf as strings: JSON has none."""
+        return {name: _out(value) for name, value in asdict(self).items()}
+
+    @classmethod
+    def from_json(cls, entries: dict[str, Any]) -> RunState:
+        return cls(**{name: _in(value) for name, value in entries.items()})
+
+
+def is_better(value: float, than: float | None, mode: str) -> bool:
+    """nan is never better."""
+    if value != value:
+        return False
+    return than is None or (value > than if mode == "max" else value < than)
+
+
+def _out(value: Any) -> Any:
+    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+        return str(value)
+    return {key: _out(item) for key, item in value.items()} if isinstance(value, dict) else value
+
+
+def _in(value: Any) -> Any:
+    if value in ("nan", "inf", "-inf"):
+        return float(value)
+    return {key: _in(item) for key, item in value.items()} if isinstance(value, dict) else value

@@ -1,0 +1,107 @@
+"""What one rank does with its chunks, whatever the mode: forward, backward from the scaled sums, training metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from declarative_train.components.component import Collective
+from declarative_train.components.layers.sample_groups import SampleGroups, attach, end_step
+from declarative_train.data.batch import Batch
+from declarative_train.runtime.loss_scale import LossScale
+from declarative_train.runtime.metrics import Metrics
+from declarative_train.runtime.objective import Objective
+from declarative_train.runtime.passage import Chunk, Passage
+from declarative_train.runtime.randomness import Randomness, draws
+from declarative_train.runtime.scale import Scale
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+    from declarative_train.plan.plan import Plan
+
+Call = Callable[..., tuple[torch.Tensor, ...]]
+
+
+class Worker:
+    """The parts of a rank that do not depend on how the ranks share the work."""
+
+    def __init__(self, plan: Plan, model: nn.Module, device: torch.device, ranks: Collective, lane: Lane) -> None:
+        self.device = device
+        self.passage = Passage(plan, device)
+        self.objective = Objective(plan, device)
+        self.metrics = Metrics(plan, device, training=True)
+        precision = plan.training.precision
+        dtype = torch.float64 if precision == "fp64" else torch.float32
+        self.scale = Scale(self.objective, lane.dp_size, ranks, device, dtype)
+        self.loss_scale = LossScale(device) if precision == "fp16" else None
+        self.randomness = Randomness(plan.seed, lane.key, device, needed=draws(plan.graph, plan.plugins))
+        self.groups = SampleGroups(plan.batch.microbatch_size, lane.process_groups)
+        self._model = model
+        self._ranks = ranks
+        for module in (model, self.objective.modules):
+            attach(module, self.groups)
+        self._end_step = any(hasattr(module, "take_pending") for module in model.modules())
+
+    def chunks(self, batches: Sequence[Batch]) -> list[Chunk]:
+        return [self.passage.chunk(batch) for batch in batches]
+
+    def factors(
+        self, chunks: Sequence[Chunk], num_rows: int
+    ) -> tuple[list[torch.Tensor], Sequence[float] | torch.Tensor]:
+        """What backward starts from, and the global counts (see `scale`)."""
+        factors, counts = self.scale.of(chunks, num_rows)
+        if self.loss_scale is not None:
+            factors = [factor * self.loss_scale.factor for factor in factors]
+        return factors, counts
+
+    def run(
+        self, step: int, position: int, chunk: Chunk, factors: Sequence[torch.Tensor], call: Call
+    ) -> tuple[torch.Tensor, ...]:
+        """Forward and backward of chunk number `position`; its sums (L,), without their graph."""
+        self.randomness.begin(step, position)
+        self.groups.begin(chunk.num_rows if chunk.row_weight is not None else None)
+        values = self.passage.values(chunk, call)
+        sums = self.objective.sums(values, chunk.row_weight)
+        backward(sums, factors)
+        self.groups.end()
+        if self.metrics:
+            self.metrics.update({name: value.detach() for name, value in values.items()}, chunk.row_weight)
+        return tuple(value.detach() for value in sums)
+
+    def finish(self, finite: torch.Tensor | None) -> None:
+        """After the update: running statistics move by the groups of the step."""
+        if self._end_step:
+            end_step(self._model, self._ranks, finite)
+
+    @torch.no_grad()
+    def evaluate(self, batch: Batch, call: Call) -> dict[str, torch.Tensor]:
+        return self.passage.values(self.passage.chunk(batch), call)
+
+
+class Lane:
+    """Where a rank stands among the others: how many ranks' gradients are averaged, what keys its draws, and which
+    process groups share nodes that mix samples."""
+
+    def __init__(
+        self, dp_size: int = 1, key: tuple[int, ...] = (0, 0), process_groups: Mapping[int, ProcessGroup] | None = None
+    ) -> None:
+        self.dp_size = dp_size
+        self.key = key
+        self.process_groups = process_groups or {}
+
+
+def backward(sums: Sequence[torch.Tensor], factors: Sequence[torch.Tensor]) -> None:
+    """Accumulate the gradient of the sum of sums x factors; a term that reaches no parameter gives none.
+
+    (Handing the factors to `torch.autograd.backward` would import sympy, 0.6 s, to compare their shapes.)
+    """
+    total = None
+    for value, factor in zip(sums, factors, strict=True):
+        if value.requires_grad:
+            total = value * factor if total is None else total + value * factor
+    if total is not None:
+        total.backward()  # type: ignore[no-untyped-call]
