@@ -1,0 +1,163 @@
+"""`dtrain lint PATH...`: every mistake in recipes, without starting anything."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from declarative_train.cli.compile import add_override_arguments, texts_of
+from declarative_train.diagnostics.diagnostic import Diagnostic
+from declarative_train.diagnostics.render import FORMATS, render
+from declarative_train.diagnostics.select import Selection
+from declarative_train.diagnostics.suggest import did_you_mean
+from declarative_train.diagnostics.suppress import suppress
+
+STDIN = "-"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("paths", nargs="+", metavar="PATH", help="recipes, folders of recipes, or - for standard input")
+    parser.add_argument("--format", choices=sorted(FORMATS), default="full")
+    parser.add_argument("--select", default="", metavar="CODES", help="only these codes or prefixes: G,P012")
+    parser.add_argument("--ignore", default="", metavar="CODES", help="not these codes or prefixes")
+    parser.add_argument("--static", action="store_true", help="syntax, keys, wiring and layout only; no data, no torch")
+    parser.add_argument("--plugins", action="store_true", help="import the recipes' plugins, to know their shapes")
+    parser.add_argument("--fix", action="store_true", help="mend what can be mended without changing the plan")
+    parser.add_argument("--unsafe-fixes", action="store_true", help="mend also where the plan may change")
+    parser.add_argument("--diff", action="store_true", help="show what --fix would change, and change nothing")
+    parser.add_argument("--statistics", action="store_true", help="count the diagnostics by code")
+    add_override_arguments(parser)
+
+
+STATIC = ("B", "E", "H", "K", "M", "O", "P", "R", "S", "T", "U", "W", "X", "Y")  # prefixes of what --static looks for
+MOST_PASSES = 10  # of --fix: a fix may uncover the next mistake
+
+
+@dataclass(frozen=True, slots=True)
+class Linted:
+    diagnostics: list[Diagnostic]
+    texts: dict[str, str]
+
+
+def run(args: argparse.Namespace) -> int:
+    files = list(recipe_files(args.paths))
+    missing = [path for path in files if path != STDIN and not Path(path).is_file()]
+    for path in missing:
+        print(f"dtrain: there is no file or folder `{path}`; {nearby(path)}", file=sys.stderr)
+    if missing:
+        return 2
+    if not files:
+        print(f"dtrain: no .yaml file below {', '.join(args.paths)}", file=sys.stderr)
+        return 2
+    selection = Selection.parse(select=args.select, ignore=args.ignore)
+    rules = {}
+    if args.format == "sarif" or selection.selected or selection.ignored:
+        from declarative_train.cli.catalogue import catalogue
+
+        rules = catalogue()
+    if unknown := selection.unknown(rules) if rules else ():
+        print(f"dtrain: no diagnostic begins with `{unknown[0]}`; `dtrain explain` lists them", file=sys.stderr)
+        return 2
+    stdin = sys.stdin.read() if STDIN in files else None
+    linted = lint_all(files, stdin, selection, args)
+    if args.diff:
+        show_diff(linted, args)
+        return exit_code(linted)
+    if args.fix or args.unsafe_fixes:
+        linted = mend(linted, files, stdin, selection, args)
+    color = args.format == "full" and sys.stdout.isatty()
+    sys.stdout.write(render(linted.diagnostics, linted.texts, format=args.format, color=color, rules=rules))
+    if args.statistics:
+        for code, count in Counter(item.code for item in linted.diagnostics).most_common():
+            print(f"{count:>6}  {code}")
+    if args.format == "full":
+        print(summary(len(files), linted.diagnostics))
+    return exit_code(linted)
+
+
+def exit_code(linted: Linted) -> int:
+    return 1 if any(item.is_error for item in linted.diagnostics) else 0
+
+
+def recipe_files(paths: list[str]) -> Iterator[str]:
+    """The files to lint: folders are searched for .yaml and .yml, hidden folders and runs left out."""
+    for path in paths:
+        if path != STDIN and Path(path).is_dir():
+            for found in sorted([*Path(path).rglob("*.yaml"), *Path(path).rglob("*.yml")]):
+                if not any(part.startswith(".") for part in found.relative_to(path).parts):
+                    yield str(found)
+        else:
+            yield path
+
+
+def lint_all(files: list[str], stdin: str | None, selection: Selection, args: argparse.Namespace) -> Linted:
+    """Every file; a base that several recipes share is reported once."""
+    diagnostics: dict[Diagnostic, None] = {}
+    texts: dict[str, str] = {}
+    for path in files:
+        linted = lint(path, stdin, args)
+        diagnostics |= dict.fromkeys(item for item in linted.diagnostics if selection.takes(item.code))
+        texts |= linted.texts
+        gc.enable()  # which one file does not need, see cli/main.py
+    return Linted(list(diagnostics), texts)
+
+
+def lint(path: str, stdin: str | None, args: argparse.Namespace) -> Linted:
+    """One recipe. With `--static` nothing of torch or of the data is looked at."""
+    from declarative_train import recipe as recipe_room
+
+    name, text = ("<stdin>", stdin) if path == STDIN else (path, None)
+    loaded = recipe_room.load(name, text=text, with_=args.with_, set_=args.set_, plugins=args.plugins)
+    diagnostics = list(loaded.diagnostics)
+    if loaded.recipe is not None and not args.static:
+        from declarative_train import plan as plan_room
+
+        diagnostics += plan_room.compile(loaded.recipe, offline=True)[1]
+    texts = texts_of(loaded)
+    return Linted(suppress(diagnostics, texts, checked=STATIC if args.static else None), texts)
+
+
+def mend(linted: Linted, files: list[str], stdin: str | None, selection: Selection, args: argparse.Namespace) -> Linted:
+    """Edit the files until nothing is left to mend; returns what is still wrong."""
+    from declarative_train.diagnostics.fixes import apply_fixes
+
+    count = 0
+    for _ in range(MOST_PASSES):
+        on_disk = {path: text for path, text in linted.texts.items() if Path(path).is_file()}
+        mended = apply_fixes(linted.diagnostics, on_disk, unsafe=args.unsafe_fixes)
+        if not mended.count:
+            break
+        count += mended.count
+        for path, text in mended.texts.items():
+            Path(path).write_bytes(text.encode("utf-8"))
+        linted = lint_all(files, stdin, selection, args)
+    print(f"mended {count}", file=sys.stderr)
+    return linted
+
+
+def show_diff(linted: Linted, args: argparse.Namespace) -> None:
+    from declarative_train.diagnostics.fixes import apply_fixes, unified_diff
+
+    mended = apply_fixes(linted.diagnostics, linted.texts, unsafe=args.unsafe_fixes)
+    for path, text in mended.texts.items():
+        sys.stdout.write(unified_diff(path, linted.texts[path], text))
+
+
+def summary(num_files: int, diagnostics: list[Diagnostic]) -> str:
+    counts = Counter(str(item.severity) for item in diagnostics)
+    files = f"{num_files} file{'s' * (num_files != 1)}"
+    if not counts:
+        return f"{files}: nothing wrong"
+    words = (f"{count} {word}{'s' * (count != 1 and word != 'needs verification')}" for word, count in counts.items())
+    return f"{files}: {', '.join(words)}"
+
+
+def nearby(path: str) -> str:
+    folder = Path(path).parent
+    names = [item.name for item in folder.iterdir()] if folder.is_dir() else []
+    return did_you_mean(Path(path).name, names) if names else f"there is no folder {folder} either"

@@ -1,0 +1,68 @@
+"""`dtrain list [KIND|TYPE]`: what a recipe can name."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping
+
+from declarative_train.cli.views.components import component_page, component_table
+from declarative_train.components.component import Component
+from declarative_train.diagnostics.suggest import did_you_mean
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("what", nargs="?", help="a kind (layers, losses, ...) or one type (linear); default: all kinds")
+
+
+def tables() -> dict[str, Mapping[str, type[Component]]]:
+    from declarative_train.components.datasets import DATASETS
+    from declarative_train.components.fields import FIELDS
+    from declarative_train.components.inits import INITS
+    from declarative_train.components.layers import LAYERS
+    from declarative_train.components.losses import LOSSES
+    from declarative_train.components.lr_schedules import LR_SCHEDULES
+    from declarative_train.components.metrics import METRICS
+    from declarative_train.components.optimizers import OPTIMIZERS
+    from declarative_train.components.splits import SPLITS
+
+    return {
+        "sources": DATASETS,
+        "fields": FIELDS,
+        "splits": SPLITS,
+        "layers": LAYERS,
+        "inits": INITS,
+        "losses": LOSSES,
+        "metrics": METRICS,
+        "optimizers": OPTIMIZERS,
+        "lr_schedules": LR_SCHEDULES,
+    }
+
+
+def run(args: argparse.Namespace) -> int:
+    from declarative_train.recipe.blocks import shipped_file, shipped_names
+
+    kinds = tables()
+    blocks = {name: shipped_file(name).text for name in shipped_names()}
+    if args.what is None:
+        for kind, table in kinds.items():
+            print(f"{kind:<14}{', '.join(sorted(table))}")
+        print(f"{'blocks':<14}{', '.join(sorted(blocks))}")
+        print("\n`dtrain list layers` says what each does; `dtrain list linear` its fields.")
+        return 0
+    if args.what == "blocks":
+        for name, text in sorted(blocks.items()):
+            print(f"{name:<24}{text.splitlines()[0].lstrip('# ')}")
+        return 0
+    if args.what in kinds:
+        print(component_table(kinds[args.what]))
+        return 0
+    pages = [component_page(kind, table[args.what]) for kind, table in kinds.items() if args.what in table]
+    if args.what in blocks:
+        pages.append(blocks[args.what])
+    if pages:
+        print("\n\n".join(pages))
+        return 0
+    known = [*kinds, "blocks", *blocks, *(name for table in kinds.values() for name in table)]
+    print(f"dtrain: nothing is called `{args.what}`; {did_you_mean(args.what, known)}", file=sys.stderr)
+    return 2

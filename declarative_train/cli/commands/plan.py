@@ -1,0 +1,55 @@
+"""`dtrain plan RECIPE`: who does what, where and when, before anything starts."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import sys
+from pathlib import Path
+
+from declarative_train.cli.compile import add_recipe_arguments, compile_recipe, read_saved_plan, report
+from declarative_train.plan.plan import Plan
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_recipe_arguments(parser, metavar="RECIPE|PLAN.json")
+    parser.add_argument("-o", "--output", metavar="PLAN.json", help="save it; `dtrain run PLAN.json` runs exactly it")
+    parser.add_argument("--diff", metavar="OTHER", help="how it differs from another recipe or saved plan")
+    parser.add_argument("--plugins", action="store_true", help="import the recipe's plugins, to know their shapes")
+
+
+def run(args: argparse.Namespace) -> int:
+    from declarative_train.plan.codec import to_json
+    from declarative_train.plan.text import describe
+
+    plan, code = read(args)
+    if plan is None:
+        return code
+    if args.diff is not None:
+        other, code = read(argparse.Namespace(**vars(args) | {"recipe": args.diff}))
+        if other is None:
+            return code
+        lines = difflib.unified_diff(
+            describe(other).splitlines(), describe(plan).splitlines(), args.diff, args.recipe, lineterm="", n=1
+        )
+        print("\n".join(lines) or "no difference")
+        return 0
+    if args.output is None:
+        print(describe(plan))
+        return 0
+    try:
+        Path(args.output).write_text(to_json(plan), encoding="utf-8")
+    except OSError as error:
+        print(f"dtrain: cannot write {args.output}: {error.strerror}", file=sys.stderr)
+        return 3
+    print(f"wrote {args.output}; run it with: dtrain run {args.output}")
+    return 0
+
+
+def read(args: argparse.Namespace) -> tuple[Plan | None, int]:
+    if args.recipe.endswith(".json"):
+        plan = read_saved_plan(args.recipe)
+        return plan, 0 if plan is not None else 3
+    compiled = compile_recipe(args, plugins=args.plugins)
+    report(compiled)
+    return compiled.plan, 0 if compiled.plan is not None else 1

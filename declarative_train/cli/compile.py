@@ -1,0 +1,92 @@
+"""From the words of a command to a plan: read, parse, compile, and say what is wrong, once."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from declarative_train import recipe as recipe_room
+from declarative_train.diagnostics.diagnostic import Diagnostic
+from declarative_train.diagnostics.render import render
+from declarative_train.recipe.load import Loaded
+
+if TYPE_CHECKING:
+    from declarative_train.plan.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    loaded: Loaded
+    plan: Plan | None
+    diagnostics: tuple[Diagnostic, ...]
+    texts: Mapping[str, str] = field(default_factory=dict)
+
+
+def add_recipe_arguments(parser: argparse.ArgumentParser, *, metavar: str = "RECIPE") -> None:
+    parser.add_argument("recipe", metavar=metavar, help="a recipe, or - for standard input")
+    add_override_arguments(parser)
+
+
+def add_override_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--with", dest="with_", action="append", default=[], metavar="FILE", help="merge a fragment")
+    parser.add_argument("--set", dest="set_", action="append", default=[], metavar="A.B=1", help="set one value")
+
+
+def load_recipe(args: argparse.Namespace, *, plugins: bool) -> Loaded:
+    text = sys.stdin.read() if args.recipe == "-" else None
+    path = "<stdin>" if args.recipe == "-" else args.recipe
+    return recipe_room.load(path, text=text, with_=args.with_, set_=args.set_, plugins=plugins)
+
+
+def compile_recipe(args: argparse.Namespace, *, plugins: bool) -> Compiled:
+    """Everything that can be known before launch; `plan` is None when there is an error."""
+    loaded = load_recipe(args, plugins=plugins)
+    diagnostics = list(loaded.diagnostics)
+    plan = None
+    if loaded.recipe is not None:
+        from declarative_train import plan as plan_room
+
+        plan, more = plan_room.compile(loaded.recipe)
+        diagnostics += more
+    if any(item.is_error for item in diagnostics):
+        plan = None
+    return Compiled(loaded, plan, tuple(diagnostics), texts_of(loaded))
+
+
+def texts_of(loaded: Loaded) -> dict[str, str]:
+    """The texts that the recipe was read from, by the path that spans name them with."""
+    return {} if loaded.document is None else dict(loaded.document.texts())
+
+
+def report(compiled: Compiled) -> None:
+    """The diagnostics on standard error, in full."""
+    if compiled.diagnostics:
+        color = sys.stderr.isatty()
+        sys.stderr.write(render(compiled.diagnostics, compiled.texts, format="full", color=color))
+
+
+def read_saved_plan(path: str) -> Plan | None:
+    """A saved plan that still holds, or None after saying what is wrong with it."""
+    from declarative_train.plan.codec import PlanError, from_json
+    from declarative_train.plan.stale import staleness
+
+    try:
+        plan = from_json(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        print(f"dtrain: cannot read {path}: {error.strerror}", file=sys.stderr)
+        return None
+    except PlanError as error:
+        print(f"dtrain: {path} is not a plan that can be run: {error}", file=sys.stderr)
+        return None
+    changes = staleness(plan)
+    if changes:
+        print(f"dtrain: this plan is stale: {path} was compiled from files that have changed", file=sys.stderr)
+        for change in changes:
+            print(f"  {change}", file=sys.stderr)
+        print("help: compile it again with `dtrain plan RECIPE -o PLAN.json`", file=sys.stderr)
+        return None
+    return plan

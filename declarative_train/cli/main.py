@@ -1,0 +1,87 @@
+"""The command line: words to a command, a command to an exit code.
+
+0 fine; 1 the recipe has errors; 2 wrong use of the command; 3 the run failed; 75 stopped early, to be resumed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+COMMANDS = {
+    "doctor": "what this machine can run: torch, GPUs, backends",
+    "explain": "what a diagnostic means, with a bad and a good example",
+    "init": "write a first recipe",
+    "lint": "find every mistake in recipes, without starting anything",
+    "list": "every layer, block, loss, optimizer, source, with its fields",
+    "lsp": "a language server for editors",
+    "plan": "who does what, where and when, before anything starts",
+    "run": "lint, compile, launch, train",
+    "schema": "the JSON schema of recipes",
+    "show": "the resolved recipe, each value with its provenance",
+    "tensorboard": "TensorBoard on the runs",
+    "trace": "the way of the data before a run, the epochs after one",
+}
+
+
+class Version(argparse.Action):
+    """`--version`: looked up when asked for, since reading it from the installation takes a while."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *rest: object) -> None:
+        from importlib.metadata import version
+
+        print(f"dtrain {version('declarative_train')}")
+        parser.exit()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Parse the words and run the command.
+
+    The garbage of a short command is never worth looking for, and looking through what is imported costs `import torch`
+    a tenth of its time and `import torch._dynamo` a third. A run collects from its first step on (runtime/rank.py).
+    """
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        return _main(argv)
+    finally:
+        if collects:
+            gc.enable()
+
+
+def _main(argv: Sequence[str] | None) -> int:
+    words = list(sys.argv[1:] if argv is None else argv)
+    parser = argparse.ArgumentParser(
+        prog="dtrain", description="Declarative training: a YAML recipe, checked, planned and run."
+    )
+    parser.add_argument("--version", action=Version, nargs=0, help="show the version and leave")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    # Pydantic would look for plugins of its own in the metadata of everything that is installed: 15 ms.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+    # Only the command that was asked for is imported: the others' arguments are not needed to run it.
+    asked = next((word for word in words if word in COMMANDS), None)
+    for name, summary in COMMANDS.items():
+        command = commands.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
+        if name == asked:
+            module = import_module(f"declarative_train.cli.commands.{name}")
+            module.add_arguments(command)
+            command.set_defaults(run=module.run)
+    try:
+        args = parser.parse_args(words)
+    except SystemExit as stop:
+        return int(stop.code or 0)
+    try:
+        code: int = args.run(args)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # the reader of our output went away (`dtrain list | head`): not a failure, and not worth a traceback
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        print("dtrain: interrupted", file=sys.stderr)
+        return 130
+    return code
