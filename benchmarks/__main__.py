@@ -1,0 +1,178 @@
+"""`make bench`: our loop beside the hand-written one, in one run, interleaved; medians of ratios.
+
+    python -m benchmarks [--rounds 5] [--only NAME ...] [--write]
+
+Both sides read the same file, train the same model with the same optimizer and batch size, log to TensorBoard every
+10 steps and save a checkpoint per epoch, on CPU with one thread per rank. Three ratios, ours over by hand:
+`step`, seconds per optimizer step after the first; `start`, command to first optimizer step; `whole`, command to exit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from statistics import median
+
+from benchmarks.cases import CASES, Case
+
+REPORT = Path(__file__).parent.parent / "docs" / "performance.md"
+BEGIN, END = "<!-- begin: make bench -->", "<!-- end: make bench -->"
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """`aim_*`: the largest ratio that we want to see; None where none was set."""
+
+    case: str
+    mode: str
+    gpus: int
+    parallelism: str
+    aim_step: float | None = None
+    aim_start: float | None = None
+    aim_whole: float | None = None
+
+
+JOBS = (
+    Job("mlp_10000x20", "single", 1, "single", 0.40, 0.85, 0.60),
+    Job("mlp_10000x20", "ddp", 2, "ddp", 0.80, 0.80),
+    Job("mlp_1000x10", "single", 1, "single", 0.30, 0.85),
+    Job("cnn_3x32x32", "single", 1, "single", 1.00, 0.85),
+    Job("cnn_3x32x32", "ddp", 2, "ddp", 0.97, 0.80),
+    Job("gpt_4x128", "single", 1, "single", 1.00, 0.85),
+    Job("gpt_4x128", "ddp", 2, "ddp", 0.97, 0.80),
+    Job("gpt_4x128", "fsdp", 2, "fsdp", 1.02, 0.80),
+    Job(
+        "gpt_4x128",
+        "pipeline",
+        2,
+        "{mode: pipeline, stages: 2, schedule: 1f1b, microbatches: 4, cut_before: [layers.2]}",
+        1.02,
+        0.80,
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    start_s: float
+    step_s: float
+    whole_s: float
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Our loop beside the hand-written one.")
+    parser.add_argument("--rounds", type=int, default=5, help="interleaved rounds per job (default: 5)")
+    parser.add_argument("--only", nargs="*", help="jobs, as CASE or CASE/MODE")
+    parser.add_argument("--write", action="store_true", help=f"put the table into {REPORT.name}")
+    args = parser.parse_args()
+    jobs = [job for job in JOBS if not args.only or {job.case, f"{job.case}/{job.mode}"} & set(args.only)]
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        for job in jobs:
+            rows.append(measure(job, args.rounds, Path(folder)))
+            print(rows[-1], flush=True)
+    table = "\n".join([*header(args.rounds), *rows])
+    print(f"\n{table}")
+    if args.write:
+        write(table)
+
+
+def measure(job: Job, rounds: int, folder: Path) -> str:
+    case = CASES[job.case]
+    data = folder / f"{case.name}.npz"
+    if not data.exists():
+        case.make_data(data)
+    pairs = []
+    for turn in range(rounds):
+        place = folder / f"{job.case}_{job.mode}_{turn}"
+        pairs.append((by_hand(job, data, place / "by_hand"), ours(job, case, data, place / "ours")))
+    cells = [f"{job.case}", job.mode, str(job.gpus)]
+    for attribute, aim in (("step_s", job.aim_step), ("start_s", job.aim_start), ("whole_s", job.aim_whole)):
+        hand = median(getattr(pair[0], attribute) for pair in pairs)
+        our = median(getattr(pair[1], attribute) for pair in pairs)
+        ratio = median(getattr(pair[1], attribute) / getattr(pair[0], attribute) for pair in pairs)
+        unit, scale = ("ms", 1e3) if attribute == "step_s" else ("s", 1.0)
+        wanted = "" if aim is None else f" (aim {aim:.2f})"
+        cells.append(f"{ratio:.2f}{wanted}: {our * scale:.2f} / {hand * scale:.2f} {unit}")
+    return f"| {' | '.join(cells)} |"
+
+
+def by_hand(job: Job, data: Path, out: Path) -> Times:
+    out.mkdir(parents=True)
+    words = ["-m", "benchmarks.by_hand", job.case, job.mode, str(data), str(out)]
+    if job.gpus == 1:
+        command = [sys.executable, *words]
+    else:
+        command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(job.gpus), *words]
+    began = time.time()
+    result = execute(command)
+    ended = time.time()
+    found = json.loads(result.strip().splitlines()[-1])
+    return Times(
+        found["first_s"] - began, (found["last_s"] - found["first_s"]) / (found["num_steps"] - 1), ended - began
+    )
+
+
+def ours(job: Job, case: Case, data: Path, out: Path) -> Times:
+    out.mkdir(parents=True)
+    recipe = out / "recipe.yaml"
+    values = {
+        "name": case.name,
+        "data": data,
+        "runs": out,
+        "parallelism": job.parallelism,
+        "gpus": job.gpus,
+        "batch_size": case.batch_size,
+        "epochs": case.num_epochs,
+    }
+    recipe.write_text(case.recipe.format(**values))
+    began = time.time()
+    execute([sys.executable, "-m", "declarative_train", "run", str(recipe)])
+    ended = time.time()
+    (log,) = out.rglob("events.jsonl")
+    events = [json.loads(line) for line in log.read_text().splitlines()]
+    steps = [event for event in events if event["event"] == "StepDone"]
+    first, last = steps[0], steps[-1]
+    per_step = (last["time_unix_s"] - first["time_unix_s"]) / (last["step"] - first["step"])
+    first_step_s = first["time_unix_s"] - (first["step"] - 1) * per_step  # the loss is first read at a logging step
+    return Times(first_step_s - began, per_step, ended - began)
+
+
+def execute(command: list[str]) -> str:
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900)
+    if result.returncode:
+        sys.exit(f"{' '.join(command)} failed with {result.returncode}:\n{result.stdout}\n{result.stderr}")
+    return result.stdout
+
+
+def header(rounds: int) -> list[str]:
+    import torch
+
+    return [
+        f"{date.today()}, torch {torch.__version__}, {platform.machine()}, {os.cpu_count()} cores, "
+        f"one thread per rank; medians of {rounds} interleaved rounds. Each cell: ratio (aim): ours / by hand.",
+        "",
+        "| job | mode | ranks | step | start | whole |",
+        "|---|---|---|---|---|---|",
+    ]
+
+
+def write(table: str) -> None:
+    text = REPORT.read_text()
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    REPORT.write_text(f"{before}{BEGIN}\n{table}\n{END}{after}")
+
+
+if __name__ == "__main__":
+    main()
