@@ -1,0 +1,157 @@
+"""The commands that only tell: what they print, and with which code they end."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from declarative_train.__main__ import main
+from declarative_train.cli.main import COMMANDS
+
+ROOT = Path(__file__).parent.parent.parent
+DIGITS = str(ROOT / "recipes" / "digits_mlp_ddp2.yaml")
+DDP = str(ROOT / "recipes" / "multi_gpu_ddp.yaml")
+DP = str(ROOT / "recipes" / "data_parallel.yaml")
+PIPELINE = str(ROOT / "recipes" / "large_model_pipeline.yaml")
+
+Captured = pytest.CaptureFixture[str]
+
+
+def told(capsys: Captured, *words: str, code: int = 0) -> str:
+    """What a command prints, on both streams."""
+    assert main(list(words)) == code, capsys.readouterr()
+    streams = capsys.readouterr()
+    return streams.out + streams.err
+
+
+def test_help_names_every_command(capsys: Captured) -> None:
+    text = told(capsys, "--help")
+    assert [name for name in COMMANDS if not re.search(rf"^ +{name}\s", text, re.MULTILINE)] == []
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS))
+def test_every_command_explains_itself(command: str, capsys: Captured) -> None:
+    assert f"usage: dtrain {command}" in told(capsys, command, "--help")
+
+
+@pytest.mark.parametrize("words", [(), ("traim",), ("run",), ("run", DIGITS, "--max-steps", "0")])
+def test_wrong_use_is_code_2(words: tuple[str, ...], capsys: Captured) -> None:
+    assert "usage: dtrain" in told(capsys, *words, code=2)
+
+
+def test_doctor_tells_what_there_is(capsys: Captured) -> None:
+    text = told(capsys, "doctor")
+    assert "torch" in text
+    assert "gloo" in text
+
+
+def test_list_has_every_kind_and_its_types(capsys: Captured) -> None:
+    text = told(capsys, "list")
+    assert all(word in text for word in ("linear", "cross_entropy", "adamw", "cosine", "csv", "stratified", "gpt"))
+    table = told(capsys, "list", "layers")
+    assert table.count("\n") > 50
+    assert all(line.split(maxsplit=1)[1:] for line in table.splitlines()), "every layer says what it does"
+
+
+def test_list_of_one_type_is_its_manual_page(capsys: Captured) -> None:
+    text = told(capsys, "list", "linear")
+    assert "out_features: whole number, required" in text
+    assert "inputs:  x" in text
+    assert "parameters" in told(capsys, "list", "gpt")
+
+
+def test_list_of_an_unknown_name_offers_the_nearest(capsys: Captured) -> None:
+    assert "did you mean `linear`?" in told(capsys, "list", "linaer", code=2)
+
+
+def test_explain_prints_the_page_by_code_or_name(capsys: Captured) -> None:
+    page = told(capsys, "explain", "Y003")
+    assert page.startswith("duplicate-key (Y003)")
+    assert told(capsys, "explain", "duplicate-key") == page
+    assert "did you mean" in told(capsys, "explain", "duplicate-keys-x", code=2)
+
+
+def test_schema_is_the_kept_one(tmp_path: Path, capsys: Captured) -> None:
+    kept = (ROOT / "schemas" / "recipe.schema.json").read_text("utf-8")
+    assert told(capsys, "schema") == kept
+    assert told(capsys, "schema", "-o", str(tmp_path / "a.json")) == ""
+    assert (tmp_path / "a.json").read_text("utf-8") == kept
+    assert "cannot write" in told(capsys, "schema", "-o", str(tmp_path / "no" / "a.json"), code=3)
+
+
+def test_init_writes_a_recipe_that_lints_clean(tmp_path: Path, capsys: Captured) -> None:
+    path = tmp_path / "first.yaml"
+    assert "dtrain run" in told(capsys, "init", str(path))
+    assert path.read_text("utf-8").startswith("# yaml-language-server: $schema=recipe.schema.json")
+    assert "nothing wrong" in told(capsys, "lint", str(path))
+    assert "there already" in told(capsys, "init", str(path), code=2)
+    told(capsys, "init", str(path), "--force")
+
+
+def test_show_says_where_each_value_was_written(capsys: Captured) -> None:
+    text = told(capsys, "show", DIGITS, "--set", "training.epochs=3")
+    line = next(line for line in text.splitlines() if line.startswith("training.epochs"))
+    assert line.split() == ["training.epochs", "3", "#", "--set", "training.epochs=3"]
+    assert any(line.startswith("data.shuffle") and line.endswith("# default") for line in text.splitlines())
+    hidden = next(line for line in text.splitlines() if line.startswith("model.graph.hidden.out_features"))
+    assert "128" in hidden
+    assert "digits_mlp_ddp2.yaml:" in hidden
+
+
+def test_show_tells_what_a_later_file_dropped(tmp_path: Path, capsys: Captured) -> None:
+    path = tmp_path / "derived.yaml"
+    path.write_text(f"extends: {DIGITS}\ntraining: {{steps: 10}}\n")
+    text = told(capsys, "show", str(path))
+    assert "training.epochs" in text.partition("dropped:")[2]
+
+
+def test_show_graph_has_shapes_and_counts(capsys: Captured) -> None:
+    text = told(capsys, "show", DIGITS, "--graph")
+    assert "(B, 128)" in text
+    assert "9,610 parameters" in text
+
+
+def test_show_graph_tells_copies_once(capsys: Captured) -> None:
+    text = told(capsys, "show", PIPELINE, "--graph", "--set", "vars.width=16")
+    assert "layers.0 (1 of 8)" in text
+    assert "layers.1" not in text
+
+
+def test_plan_is_saved_compared_and_refused_when_stale(tmp_path: Path, capsys: Captured) -> None:
+    recipe = tmp_path / "a.yaml"
+    told(capsys, "init", str(recipe))
+    saved = tmp_path / "plan.json"
+    told(capsys, "plan", str(recipe), "-o", str(saved))
+    assert json.loads(saved.read_text("utf-8"))["name"] == "a"
+    assert told(capsys, "plan", str(saved)) == told(capsys, "plan", str(recipe))
+    assert told(capsys, "plan", str(recipe), "--diff", str(saved)).strip() == "no difference"
+    recipe.write_text(recipe.read_text("utf-8").replace("epochs: 5", "epochs: 6"), "utf-8")
+    assert "300" not in told(capsys, "plan", str(recipe)).partition("batch")[0]
+    text = told(capsys, "run", str(saved), code=3)
+    assert "this plan is stale" in text
+    assert "a.yaml" in text
+
+
+def test_plan_of_garbage_is_one_message(tmp_path: Path, capsys: Captured) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text("{}", "utf-8")
+    assert "is not a plan that can be run" in told(capsys, "plan", str(path), code=3)
+    assert "cannot read" in told(capsys, "run", str(tmp_path / "none.json"), code=3)
+
+
+def test_run_dry_prints_the_plan_and_starts_nothing(tmp_path: Path, capsys: Captured) -> None:
+    text = told(capsys, "run", DIGITS, "--dry-run", "--set", f"logging.dir={tmp_path}/runs")
+    assert "100 = 2 ranks x 1 accumulation x 50" in text
+    assert not (tmp_path / "runs").exists()
+
+
+def test_run_of_a_wrong_recipe_is_code_1(capsys: Captured) -> None:
+    text = told(capsys, "run", DIGITS, "--set", "training.epoch=3", code=1)
+    assert "did you mean `epochs`?" in text
+
+
+def test_tensorboard_without_runs_says_how_to_make_one(tmp_path: Path, capsys: Captured) -> None:
+    assert "dtrain run" in told(capsys, "tensorboard", str(tmp_path / "none"), code=2)

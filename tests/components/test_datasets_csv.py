@@ -1,0 +1,197 @@
+"""CSV and JSON lines: types, missing values, several files, and the words for files that cannot be read."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from declarative_train.components.component import SourceError
+from declarative_train.components.datasets.csv import CsvDataset
+from declarative_train.components.datasets.jsonl import JsonlDataset
+
+
+def write(path: Path, text: str) -> str:
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+def test_types_are_those_of_all_values_and_missing_ones_are_nan_or_none(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "a.csv",
+        "n,x,flag,word,big,day\n"
+        '1,0.5,true,"a, ""b""\nc",9007199254740993,2024-01-31\n'
+        "2,,false,,9007199254740995,2024-02-01\n"
+        "3,nan,true,NA,-1,\n",
+    )
+    table = CsvDataset(path=path).open()
+    assert list(table.columns) == ["n", "x", "flag", "word", "big", "day"]
+    assert {name: column.dtype for name, column in table.columns.items()} == {
+        "n": "int64",
+        "x": "float64",
+        "flag": "bool",
+        "word": "object",
+        "big": "int64",
+        "day": "datetime64[ns]",
+    }
+    read = table.read(list(table.columns), slice(0, 3))
+    assert read["n"].tolist() == [1, 2, 3]
+    assert read["x"][0] == 0.5
+    assert np.isnan(read["x"][1:]).all()
+    assert read["flag"].tolist() == [True, False, True]
+    assert read["word"].tolist() == ['a, "b"\nc', None, None]
+    assert read["big"].tolist() == [9007199254740993, 9007199254740995, -1]
+    assert read["day"][0] == np.datetime64("2024-01-31")
+    assert np.isnat(read["day"][2])
+
+
+def test_rows_are_read_by_number_in_any_order_with_repeats(tmp_path: Path) -> None:
+    table = CsvDataset(path=write(tmp_path / "a.csv", "a\n" + "\n".join(map(str, range(10))))).open()
+    assert table.read(["a"], np.asarray([7, 0, 7]))["a"].tolist() == [7, 0, 7]
+    assert table.read(["a"], slice(2, 4))["a"].tolist() == [2, 3]
+
+
+def test_a_column_of_integers_and_bools_with_missing_ones_is_read_as_floats(tmp_path: Path) -> None:
+    table = CsvDataset(path=write(tmp_path / "a.csv", "n,b\n1,true\n,\n3,false\n")).open()
+    read = table.read(["n", "b"], slice(0, 3))
+    np.testing.assert_array_equal(read["n"], [1.0, np.nan, 3.0])
+    np.testing.assert_array_equal(read["b"], [1.0, np.nan, 0.0])
+
+
+def test_a_number_far_down_widens_the_column(tmp_path: Path) -> None:
+    lines = ["a,b"] + ["1,1"] * 300_000 + ["2.5,x"]
+    table = CsvDataset(path=write(tmp_path / "a.csv", "\n".join(lines))).open()
+    assert table.columns["a"].dtype == "float64"
+    assert table.columns["b"].dtype == "object"
+
+
+def test_files_of_a_glob_are_one_table_by_name_and_rows_know_their_file(tmp_path: Path) -> None:
+    write(tmp_path / "b.csv", "x,y\n3,0.5\n")
+    write(tmp_path / "a.csv", "y,x\n7,1\n8,2\n")
+    table = CsvDataset(path=str(tmp_path / "*.csv")).open()
+    assert table.read(["x", "y"], slice(0, 3))["x"].tolist() == [1, 2, 3]
+    assert table.read(["y"], slice(0, 3))["y"].tolist() == [7.0, 8.0, 0.5]
+    assert table.files == (str(tmp_path / "a.csv"), str(tmp_path / "b.csv"))
+    assert table.place(1).startswith("row 2 of")
+    assert table.place(2).startswith("row 1 of")
+    assert table.place(2).endswith("b.csv")
+
+
+def test_a_column_that_is_text_in_one_file_is_text_in_all(tmp_path: Path) -> None:
+    write(tmp_path / "a.csv", "x\n1\n")
+    write(tmp_path / "b.csv", "x\nred\n")
+    table = CsvDataset(path=str(tmp_path / "*.csv")).open()
+    assert table.read(["x"], slice(0, 2))["x"].tolist() == ["1", "red"]
+
+
+def test_delimiter_and_names_of_files_without_header(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", "1;2\n3;4\n")
+    table = CsvDataset(path=path, delimiter=";", columns=("a", "b")).open()
+    assert table.read(["b"], slice(0, 2))["b"].tolist() == [2, 4]
+
+
+def test_a_packed_file_and_a_url_in_memory(tmp_path: Path) -> None:
+    import fsspec
+
+    packed = tmp_path / "a.csv.gz"
+    packed.write_bytes(gzip.compress(b"a\n1\n2\n"))
+    assert CsvDataset(path=str(packed)).open().num_rows == 2
+    with fsspec.open("memory://csv/one.csv", "wb") as file:
+        file.write(b"a\n1\n")
+    with fsspec.open("memory://csv/two.csv", "wb") as file:
+        file.write(b"a\n2\n")
+    table = CsvDataset(path="memory://csv/*.csv").open()
+    assert table.read(["a"], slice(0, 2))["a"].tolist() == [1, 2]
+    with pytest.raises(SourceError) as found:
+        CsvDataset(path="memory://csv/thre.csv").open()
+    assert found.value.problem == "not_found"
+    assert found.value.known == ("one.csv", "two.csv")
+
+
+@pytest.mark.parametrize(
+    ("text", "problem", "words"),
+    [
+        ("a,b\n1,2\n3\n", "unreadable", "line 3 of"),
+        ("a,b\n1,2\n3\n", "unreadable", "has 1 value where the others have 2"),
+        ("", "unreadable", "is empty"),
+        ("a,a\n1,2\n", "different_columns", "two columns called `a`"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_said_in_words(tmp_path: Path, text: str, problem: str, words: str) -> None:
+    with pytest.raises(SourceError) as found:
+        CsvDataset(path=write(tmp_path / "a.csv", text)).open()
+    assert found.value.problem == problem
+    assert words in str(found.value)
+
+
+def test_another_delimiter_is_proposed(tmp_path: Path) -> None:
+    with pytest.raises(SourceError) as found:
+        CsvDataset(path=write(tmp_path / "a.csv", "a;b\n1,5;2\n3;4\n")).open()
+    assert found.value.help is not None
+    assert "';'" in found.value.help
+
+
+def test_text_that_is_not_utf8_leaves_its_column_out(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"a,b\n1,\xff\xfe\n")
+    table = CsvDataset(path=str(path)).open()
+    assert list(table.columns) == ["a"]
+    assert "UTF-8" in table.left_out["b"]
+
+
+def test_integers_that_no_float_holds_beside_missing_ones_are_refused(tmp_path: Path) -> None:
+    table = CsvDataset(path=write(tmp_path / "a.csv", "a,b\n9007199254740993,1\n,2\n")).open()
+    with pytest.raises(SourceError, match=r"2\^53"):
+        table.read(["a"], slice(0, 2))
+
+
+def test_missing_files_folders_and_globs(tmp_path: Path) -> None:
+    write(tmp_path / "digits.csv", "a\n1\n")
+    for path, problem in (("digit.csv", "not_found"), ("*.tsv", "no_match"), ("", "unreadable")):
+        with pytest.raises(SourceError) as found:
+            CsvDataset(path=str(tmp_path / path)).open()
+        assert found.value.problem == problem
+    with pytest.raises(SourceError) as found:
+        CsvDataset(path="nowhere://a.csv").open()
+    assert found.value.problem == "no_file_system"
+
+
+def test_files_with_other_columns_are_named(tmp_path: Path) -> None:
+    write(tmp_path / "a.csv", "x,y\n1,2\n")
+    write(tmp_path / "b.csv", "x,z\n1,2\n")
+    with pytest.raises(SourceError, match=r"lacks `y` and has `z` besides"):
+        CsvDataset(path=str(tmp_path / "*.csv")).open()
+
+
+def test_json_lines(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "a.jsonl", '{"a": 1, "b": "x", "v": [1.0, 2.0]}\n{"a": 2, "c": {"d": 1}, "v": [3.0, 4.0]}\n'
+    )
+    table = JsonlDataset(path=path).open()
+    read = table.read(["a", "b", "v"], slice(0, 2))
+    assert read["a"].tolist() == [1, 2]
+    assert read["b"].tolist() == ["x", None]
+    assert read["v"].tolist() == [[1.0, 2.0], [3.0, 4.0]]
+    assert "no number, text or date" in table.left_out["c"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "is empty"),
+        ('{"a": 1}\n{"a": "x"}\n', "`a` changes from number to string in row 2"),
+        ('{"a": 1}\n{"a" 2}\n', "is not JSON"),
+    ],
+)
+def test_json_lines_that_cannot_be_read(tmp_path: Path, text: str, words: str) -> None:
+    with pytest.raises(SourceError) as found:
+        JsonlDataset(path=write(tmp_path / "a.jsonl", text)).open()
+    assert words in str(found.value)
+
+
+def test_lists_of_different_lengths_are_refused(tmp_path: Path) -> None:
+    table = JsonlDataset(path=write(tmp_path / "a.jsonl", '{"v": [1, 2]}\n{"v": [3]}\n')).open()
+    with pytest.raises(SourceError, match="lists of different lengths: 2 at first, then 1"):
+        table.read(["v"], slice(0, 2))

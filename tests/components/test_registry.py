@@ -1,0 +1,65 @@
+"""The table that imports an entry when it is asked for."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from declarative_train import components
+from declarative_train.components.component import Component, Init, Layer
+from declarative_train.components.inits import INITS
+from declarative_train.components.layers import LAYERS
+from declarative_train.components.registry import Registry
+
+FOLDER = Path(components.__file__).parent
+
+
+@pytest.mark.parametrize(("table", "kind"), [(LAYERS, Layer), (INITS, Init)])
+def test_entries_are_what_the_table_says(table: Registry, kind: type[Component]) -> None:
+    for name, found in table.items():
+        assert issubclass(found, kind)
+        assert found.model_fields["type"].default == name
+        assert not getattr(found, "__abstractmethods__", None)
+
+
+@pytest.mark.parametrize("folder", ["layers", "inits"])
+def test_the_table_is_sorted_and_complete(folder: str) -> None:
+    table = {"layers": LAYERS, "inits": INITS}[folder]
+    assert list(table) == sorted(table)
+    declared = {
+        node.annotation.slice.value
+        for path in (FOLDER / folder).glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.AnnAssign)
+        and isinstance(node.target, ast.Name)
+        and node.target.id == "type"
+        and isinstance(node.annotation, ast.Subscript)
+        and isinstance(node.annotation.slice, ast.Constant)
+    }
+    assert declared == set(table)
+
+
+def test_it_is_a_mapping() -> None:
+    assert "linear" in LAYERS
+    assert "lineer" not in LAYERS
+    assert 3 not in LAYERS
+    assert len(LAYERS) == len(list(LAYERS))
+    assert LAYERS.get("lineer") is None
+    assert LAYERS.kind == "layer"
+    with pytest.raises(KeyError):
+        LAYERS["lineer"]
+
+
+def test_an_entry_is_imported_when_it_is_asked_for() -> None:
+    code = (
+        "import sys\nfrom declarative_train.components.layers import LAYERS\n"
+        "assert 'linear' in LAYERS and len(list(LAYERS)) > 50\n"
+        "before = {name for name in sys.modules if 'components.layers.' in name}\nassert not before, before\n"
+        "LAYERS['conv2d'](out_channels=3, kernel_size=3)\nassert 'torch' not in sys.modules\n"
+        "assert 'declarative_train.components.layers.pool' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

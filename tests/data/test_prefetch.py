@@ -1,0 +1,131 @@
+"""Loaders: results in order, errors where they belong, and nothing left behind when the reader goes."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from declarative_train.data.batches import EvaluationBatches, TrainingBatches
+from declarative_train.data.data_error import DataError
+from declarative_train.data.prefetch import ahead, by_workers
+from declarative_train.data.sets import open_sets
+from declarative_train.data.spec import BatchSpec, DataSpec
+
+
+def square(number: int) -> int:
+    return number * number
+
+
+def breaks_at_five(number: int) -> int:
+    if number == 5:
+        raise DataError("sample 7 is torn")
+    return number
+
+
+def children() -> list[int]:
+    return [child.pid for child in multiprocessing.active_children() if child.pid is not None]
+
+
+def readers() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "dtrain-read-ahead"]
+
+
+@pytest.mark.parametrize("count", [0, 1, 20])
+def test_results_come_in_order(count: int) -> None:
+    wanted = [square(number) for number in range(3, 3 + count)]
+    assert list(ahead(square, 3, count)) == wanted
+    assert list(by_workers(square, 3, count, 2)) == wanted
+    assert not readers()
+    assert not children()
+
+
+def test_an_error_comes_where_its_result_would_have() -> None:
+    for made in (ahead(breaks_at_five, 0, 10), by_workers(breaks_at_five, 0, 10, 2)):
+        assert [next(made) for _ in range(5)] == [0, 1, 2, 3, 4]
+        with pytest.raises(DataError, match="sample 7 is torn"):
+            next(made)
+    assert not readers()
+    assert not children()
+
+
+def test_leaving_early_ends_the_thread_and_the_processes() -> None:
+    one = ahead(square, 0, 10**9)
+    many = by_workers(square, 0, 1000, 3)
+    assert [next(one), next(many), next(one), next(many)] == [0, 0, 1, 1]
+    assert len(readers()) == 1
+    assert len(children()) == 3
+    one.close()  # type: ignore[attr-defined]
+    many.close()  # type: ignore[attr-defined]
+    assert not readers()
+    assert not children()
+
+
+def test_the_thread_runs_only_a_little_ahead() -> None:
+    made: list[int] = []
+    results = ahead(lambda number: made.append(number), 0, 100)
+    next(results)
+    deadline = time.monotonic() + 5
+    while len(made) < 4 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    time.sleep(0.05)
+    assert made == [0, 1, 2, 3]
+    results.close()  # type: ignore[attr-defined]
+
+
+def test_a_loader_that_is_killed_is_noticed() -> None:
+    results = by_workers(square, 0, 100_000, 2)
+    next(results)
+    for child in children():
+        os.kill(child, signal.SIGKILL)
+    with pytest.raises(DataError, match="a loader process was lost"):
+        for _ in results:
+            pass
+    assert not children()
+
+
+def test_loaders_leave_the_random_numbers_alone() -> None:
+    torch.manual_seed(0)
+    wanted = torch.rand(3)
+    torch.manual_seed(0)
+    list(by_workers(square, 0, 3, 1))
+    assert torch.equal(torch.rand(3), wanted)
+
+
+def test_loaders_of_a_rank_that_blocks_signals_take_them() -> None:
+    def blocked(number: int) -> bool:
+        return signal.SIGTERM in signal.pthread_sigmask(signal.SIG_BLOCK, set())
+
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        assert list(by_workers(blocked, 0, 2, 1)) == [False, False]
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def test_workers_make_the_same_batches_in_their_own_processes(spec: Callable[..., DataSpec]) -> None:
+    keys: dict[str, object] = {
+        "source": {"type": "synthetic", "kind": "classification", "rows": 53, "features": 3},
+        "fields": {"x": {"column": "x"}, "y": {"column": "y"}},
+    }
+    inline, loaded = spec(**keys), spec(**keys, workers=2)
+    sets = open_sets(loaded)
+    batch = BatchSpec(16, 2, 2, 4, 1, 4)
+    seen = 0
+    made = TrainingBatches(loaded, batch, 1, sets).iterate(1, 9)
+    for one, other in zip(made, TrainingBatches(inline, batch, 1, sets).iterate(1, 9), strict=True):
+        seen = max(seen, len(children()))
+        for first, second in zip(one, other, strict=True):
+            assert first.sample_ids.tolist() == second.sample_ids.tolist()
+            assert first.num_rows == second.num_rows
+            assert torch.equal(first.tensors["x"], second.tensors["x"])
+            assert (first.row_weight is None) == (second.row_weight is None)
+    assert seen == 2
+    assert not children()
+    assert len(list(EvaluationBatches(loaded, "training", sets, batch_size=10).iterate())) == 6

@@ -1,0 +1,72 @@
+"""`python -m tests.generate [--check]`: files made from the code. With --check: compare, and say how to mend."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from declarative_train.cli.catalogue import catalogue
+from declarative_train.cli.commands.list import tables
+from declarative_train.cli.views.components import component_page
+from declarative_train.recipe.blocks import shipped_file, shipped_names
+from declarative_train.recipe.schema import schema_text
+
+ROOT = Path(__file__).parent.parent
+
+
+def checks_page() -> str:
+    """docs/checks.md"""
+    lines = [
+        "# Checks",
+        "",
+        "Every diagnostic that `dtrain lint`, `plan` and `run` may give. Made from the code by `make generate`.",
+    ]
+    for rule in catalogue().values():
+        lines += ["", f"## {rule.code} {rule.name}", "", f"Finds: {rule.finds}", "", f"Why: {rule.why}"]
+        lines += ["", "Bad:", "", "```yaml", rule.bad.strip("\n"), "```"]
+        lines += ["", "Good:", "", "```yaml", rule.good.strip("\n"), "```"]
+    return "\n".join([*lines, ""])
+
+
+def components_page() -> str:
+    """docs/components.md"""
+    lines = ["# Components", "", "Everything that a recipe can name by `type:`. Made from the code by `make generate`."]
+    for kind, table in tables().items():
+        lines += ["", f"## {kind}"]
+        for name in sorted(table):
+            page = component_page(kind, table[name]).partition("\n")[2].strip("\n")
+            lines += ["", f"### {name}", "", "```text", page, "```"]
+    lines += ["", "## blocks"]
+    for name in shipped_names():
+        lines += ["", f"### {name}", "", "```yaml", shipped_file(name).text.strip("\n"), "```"]
+    return "\n".join([*lines, ""])
+
+
+FILES = {
+    "schemas/recipe.schema.json": schema_text,
+    "docs/checks.md": checks_page,
+    "docs/components.md": components_page,
+}
+
+
+def stale_files() -> list[str]:
+    """The files whose text is not what the code says."""
+    return [
+        name for name, text in FILES.items() if not (ROOT / name).exists() or (ROOT / name).read_text("utf-8") != text()
+    ]
+
+
+def main() -> int:
+    stale = stale_files()
+    if "--check" in sys.argv:
+        for name in stale:
+            print(f"{name} is not what the code says; run `make generate`")
+        return 1 if stale else 0
+    for name in stale:
+        (ROOT / name).write_text(FILES[name](), "utf-8")
+        print(f"wrote {name}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

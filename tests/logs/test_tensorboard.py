@@ -1,0 +1,149 @@
+"""What a run writes is what TensorBoard's own reader finds."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c as their_crc
+from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+
+from declarative_train.logs.event import EpochDone, EvaluationDone, Notice, Progress, RunEnded, RunStarted, StepDone
+from declarative_train.logs.sinks.tensorboard import TensorBoardSink, new_event_file
+from declarative_train.logs.sinks.tfrecord import masked_crc32c
+
+STARTED = RunStarted("digits", "runs/digits/1", "ddp", "cpu", 2, 100, 10, 0, 1234, "brief", "plan\n  two ranks", {
+    "lr": 0.001, "optimizer": "adam", "compile": False, "batch": 100,
+}, 1000.0)  # fmt: skip
+
+
+def step(number: int, loss: float) -> StepDone:
+    return StepDone(
+        step=number,
+        epoch=1,
+        loss=loss,
+        terms={"kind": loss / 2, "price": loss / 4},
+        metrics={"accuracy": 0.5},
+        lr={"lr": 1e-3, "encoder": 1e-4},
+        grad_norm=2.5,
+        samples_per_s=1000.0,
+        tokens_per_s=None,
+        data_wait_s=0.002,
+        memory_bytes=2**30,
+        mfu=None,
+        time_unix_s=1000.0 + number,
+    )
+
+
+def read(directory: Path) -> EventAccumulator:
+    accumulator = EventAccumulator(str(directory), size_guidance={"scalars": 0, "tensors": 0})
+    accumulator.Reload()
+    return accumulator
+
+
+def curve(accumulator: EventAccumulator, tag: str) -> list[tuple[int, float]]:
+    return [(entry.step, pytest.approx(entry.value)) for entry in accumulator.Scalars(tag)]
+
+
+def test_checksum_is_tensorboards() -> None:
+    for data in (b"", b"a", bytes(range(256)) * 3):
+        assert masked_crc32c(data) == their_crc(data)
+
+
+def test_scalars_text_and_hyperparameters(tmp_path: Path) -> None:
+    sink = TensorBoardSink(tmp_path)
+    sink.write(STARTED)
+    for number, loss in ((10, 2.0), (20, 1.0)):
+        sink.write(Progress(number, 1))
+        sink.write(step(number, loss))
+    sink.write(EvaluationDone(20, 1, "validation", {"validation/loss": 1.5, "validation/accuracy": 0.75}, 50, 0.1, 1.0))
+    sink.write(EpochDone(1, 20, {"training/loss": 1.5, "validation/loss": 1.5}, 2.0, 1.0))
+    sink.write(Notice("no GPU here: 2 ranks on CPU", 1.0))
+    sink.write(RunEnded(20, "finished", {"validation/accuracy": 0.75}, 3.0, 2000.0))
+    sink.close()
+
+    found = read(tmp_path)
+    assert curve(found, "training/loss") == [(10, 2.0), (20, 1.0)]
+    assert curve(found, "training/loss/kind") == [(10, 1.0), (20, 0.5)]
+    assert curve(found, "training/accuracy") == [(10, 0.5), (20, 0.5)]
+    assert curve(found, "validation/accuracy") == [(20, 0.75)]
+    assert curve(found, "epoch/loss") == [(20, 1.5)]
+    assert not [tag for tag in found.Tags()["scalars"] if tag.startswith("epoch/validation")]
+    assert curve(found, "lr") == [(10, 1e-3), (20, 1e-3)]
+    assert curve(found, "lr/encoder") == [(10, 1e-4), (20, 1e-4)]
+    assert curve(found, "grad_norm")[0] == (10, 2.5)
+    assert curve(found, "throughput/samples_per_s")[0] == (10, 1000.0)
+    assert curve(found, "memory/peak_gib")[0] == (10, 1.0)
+    assert curve(found, "data/wait_ms")[0] == (10, 2.0)
+    assert curve(found, "final/validation/accuracy") == [(0, 0.75)]
+    tags = set(found.Tags()["scalars"])
+    assert not {"throughput/tokens_per_s", "throughput/mfu"} & tags
+    plan = found.Tensors("plan/text_summary")[0].tensor_proto.string_val[0].decode()
+    assert "two ranks" in plan
+    assert found.Tensors("notices/text_summary")[0].tensor_proto.string_val[0] == b"no GPU here: 2 ranks on CPU"
+
+    content = found.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
+    info = HParamsPluginData.FromString(content).session_start_info
+    assert info.hparams["lr"].number_value == 0.001
+    assert info.hparams["optimizer"].string_value == "adam"
+    assert info.hparams["compile"].bool_value is False
+    content = found.SummaryMetadata("_hparams_/experiment").plugin_data.content
+    experiment = HParamsPluginData.FromString(content).experiment
+    assert {item.name for item in experiment.hparam_infos} == {"lr", "optimizer", "compile", "batch"}
+    assert [item.name.tag for item in experiment.metric_infos] == ["final/validation/accuracy"]
+
+
+def test_a_resumed_run_continues_its_curves(tmp_path: Path) -> None:
+    first = TensorBoardSink(tmp_path)
+    first.write(STARTED)
+    for number in (10, 20, 30):  # a crash: the checkpoint is of step 15
+        first.write(step(number, float(number)))
+    first.close()
+    second = TensorBoardSink(tmp_path)
+    second.write(replace(STARTED, first_step=15))
+    for number in (20, 30, 40):
+        second.write(step(number, float(-number)))
+    second.close()
+    assert curve(read(tmp_path), "training/loss") == [(10, 10.0), (20, -20.0), (30, -30.0), (40, -40.0)]
+
+
+def test_every_event_file_sorts_behind_the_ones_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = []
+    for now_ns in (5 * 10**18, 5 * 10**18, 10**18):  # twice in one millisecond, then on a host whose clock is behind
+        monkeypatch.setattr(time, "time_ns", lambda now_ns=now_ns: now_ns)
+        with new_event_file(tmp_path) as stream:
+            names.append(stream.name)
+    assert names == sorted(set(names))
+
+
+def test_non_finite_values_are_kept(tmp_path: Path) -> None:
+    sink = TensorBoardSink(tmp_path)
+    sink.write(step(10, float("nan")))
+    sink.close()
+    (entry,) = read(tmp_path).Scalars("training/loss")
+    assert entry.value != entry.value
+
+
+def test_creating_the_sink_imports_nothing_heavy_in_the_loops_thread(tmp_path: Path) -> None:
+    code = (
+        "import sys, time\n"
+        "from declarative_train.logs.sinks.tensorboard import TensorBoardSink, new_event_file\n"
+        f"sink = TensorBoardSink({str(tmp_path)!r})\n"
+        "assert not {'google.protobuf', 'tensorboard', 'torch'} & set(sys.modules)\n"
+        "sink.close()"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_a_full_disk_is_an_oserror(tmp_path: Path) -> None:
+    sink = TensorBoardSink(tmp_path)
+    sink._stream.close()
+    sink._stream = open("/dev/full", "wb", buffering=0)  # noqa: SIM115
+    sink.write(step(10, 1.0))
+    with pytest.raises(OSError, match="space"):
+        sink.close()

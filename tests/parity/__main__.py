@@ -1,0 +1,92 @@
+"""`make parity`: run every cell of the table and write docs/parity.md.
+
+python -m tests.parity [WORDS...]     only cells whose name holds the words; nothing is written then
+"""
+
+from __future__ import annotations
+
+import platform
+import sys
+import traceback
+from collections import defaultdict
+from collections.abc import Iterable
+from datetime import date
+from pathlib import Path
+
+import torch
+
+from tests.parity.cells import Cell, cells
+from tests.parity.measure import BOUND, Result, measure
+
+PAGE = Path(__file__).parent.parent.parent / "docs" / "parity.md"
+
+HEAD = """# Parity
+
+The same recipe in every mode: largest relative difference of any parameter's gradient from one plain torch loop (whole
+batch in one process, torch's own mean loss and SGD), over 3 steps, in float64:
+`|d| / max(|g_ref| of the parameter, 1e-6 of |g_ref| of the model)`. The bound is {bound:.0e}. Every rank is a real
+process; the samples of each step are the same, in the same order. Made by `make parity`; a part of it runs in
+`make test`, all of it in `make test-long`.
+
+{where}
+
+- even: every batch full; uneven: a last batch of 13 rows in 32, which divides by nothing; masked: uneven, with 0 to all
+  of a row's targets ignored.
+- plain: embedding, 8 residual blocks, head. skip: connections over several stages, attention with a mask. terms: three
+  losses with three denominators. mixes: batch norm over groups of N samples of the global batch.
+"""
+
+
+def main(words: list[str]) -> int:
+    chosen = [cell for cell in cells() if all(word in cell.name for word in words)]
+    results: list[Result] = []
+    failed: list[str] = []
+    for number, cell in enumerate(chosen, 1):
+        try:
+            result = measure(cell)
+        except Exception:
+            failed.append(cell.name)
+            print(f"{number}/{len(chosen)} {cell.name}: did not run\n{traceback.format_exc()}", flush=True)
+            continue
+        results.append(result)
+        verdict = "" if result.is_equal else f"  WRONG: {result.parameter} in step {result.step}"
+        print(f"{number}/{len(chosen)} {cell.name}: {result.difference:.1e}{verdict}", flush=True)
+    wrong = [result.cell.name for result in results if not result.is_equal]
+    print(f"{len(results)} of {len(chosen)} cells ran, {len(wrong)} over {BOUND:.0e}")
+    if not words and not failed:
+        PAGE.write_text(page(results), "utf-8")
+        print(f"wrote {PAGE.relative_to(PAGE.parent.parent)}")
+    return 1 if wrong or failed else 0
+
+
+def page(results: Iterable[Result]) -> str:
+    found = {result.cell: result for result in results}
+    where = f"{date.today()}, torch {torch.__version__}, CPU and gloo, {platform.machine()}."
+    lines = [HEAD.format(bound=BOUND, where=where)]
+    plain = [cell for cell in found if cell.model == "plain" and not cell.options]
+    columns = list(dict.fromkeys((cell.accumulation, cell.rows) for cell in plain))
+    lines += ["## Every way to run", ""]
+    lines.append(f"| way | {' | '.join(f'{rows}, accumulation {count}' for count, rows in columns)} |")
+    lines.append(f"|---|{'---|' * len(columns)}")
+    by_way: dict[str, dict[tuple[int, str], Result]] = defaultdict(dict)
+    for cell in plain:
+        by_way[cell.way][cell.accumulation, cell.rows] = found[cell]
+    for way, row in by_way.items():
+        lines.append(f"| {way} | {' | '.join(f'{row[column].difference:.1e}' for column in columns)} |")
+    others = [cell for cell in found if cell not in plain]
+    lines += ["", "## Other graphs and settings", "", "| way | graph | accumulation | rows | difference |"]
+    lines.append("|---|---|---|---|---|")
+    for cell in others:
+        lines.append(
+            f"| {cell.way} | {graph_of(cell)} | {cell.accumulation} | {cell.rows} | {found[cell].difference:.1e} |"
+        )
+    return "\n".join([*lines, ""])
+
+
+def graph_of(cell: Cell) -> str:
+    words = f"{cell.model} over {cell.over}" if cell.model == "mixes" else cell.model
+    return f"{words}, {cell.options}" if cell.options else words
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,250 @@
+"""The cells of the parity table: a way to run x accumulation x rows, each a whole recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+Rows = Literal["even", "uneven", "masked"]
+
+GLOBAL_BATCH_SIZE = 32
+NUM_STEPS = 3
+NUM_TOKENS = 4
+VOCABULARY = 11
+# of three steps the second is the last, partial one of its epoch
+NUM_SAMPLES = {"even": 96, "uneven": GLOBAL_BATCH_SIZE + 13, "masked": GLOBAL_BATCH_SIZE + 13}
+
+HEAD = """
+name: {name}
+seed: 3
+data:
+  source: {{type: npy, path: "{data}"}}
+  fields:
+    tokens: {{column: tokens, dtype: int64}}
+    next: {{column: next, dtype: int64}}
+"""
+
+TAIL = """
+training:
+  steps: 3
+  global_batch_size: 32
+  gradient_accumulation_steps: {accumulation}
+  optimizer: {{type: sgd, lr: 0.1}}
+  precision: fp64
+{training}
+parallelism: {parallelism}
+layout: {{gpus: {gpus}, device: cpu}}
+logging: {{dir: "{runs}"}}
+"""
+
+LOSS = "objective: {{loss: {{type: cross_entropy, input: logits, target: next, ignore_index: 0}}}}\n"
+
+PLAIN = (
+    """
+model:
+  blocks:
+    block:
+      inputs: [x]
+      graph:
+        norm: {{type: layer_norm}}
+        up: {{type: linear, out_features: 12}}
+        act: {{type: gelu}}
+        down: {{type: linear, out_features: 8}}
+        out: x + down
+      output: out
+  graph:
+    embed: {{type: embedding, num_embeddings: 11, embedding_dim: 8, input: tokens}}
+    layers: {{type: block, repeat: 8}}
+    norm: {{type: layer_norm}}
+    logits: {{type: linear, out_features: 11}}
+"""
+    + LOSS
+)
+
+# the first node's output is read by the last: in a pipeline it travels through every stage between
+SKIP = (
+    """
+model:
+  graph:
+    embed: {{type: embedding, num_embeddings: 11, embedding_dim: 8, input: tokens}}
+    keep: tokens != 5
+    a: {{type: linear, out_features: 8, input: embed}}
+    attn: {{type: self_attention, heads: 2, causal: true, inputs: {{mask: keep}}}}
+    b: {{type: linear, out_features: 8}}
+    c: {{type: linear, out_features: 8}}
+    d: {{type: linear, out_features: 8}}
+    e: {{type: linear, out_features: 8}}
+    f: {{type: linear, out_features: 8}}
+    far: tanh(f) * embed + attn
+    logits: {{type: linear, out_features: 11}}
+"""
+    + LOSS
+)
+
+# several losses with several denominators, one of them of a weight per row; shared weights
+TERMS = """
+model:
+  blocks:
+    block:
+      inputs: [x]
+      graph:
+        norm: {{type: rms_norm}}
+        lin: {{type: linear, out_features: 8}}
+        out: x + silu(lin)
+      output: out
+  graph:
+    valid: next != 0
+    embed: {{type: embedding, num_embeddings: 11, embedding_dim: 8, input: tokens}}
+    layers: {{type: block, repeat: 8}}
+    logits: {{type: linear, out_features: 11, bias: false}}
+    size: mean(layers ** 2, dim=-1)
+    flat: sum(size, dim=-1)
+objective:
+  losses:
+    next: {{type: cross_entropy, input: logits, target: next, ignore_index: 0, label_smoothing: 0.1}}
+    size: {{type: mean, input: size, mask: valid, weight: 0.3}}
+    flat: {{type: mean, input: flat, weight: 0.1}}
+"""
+
+# reads across the batch, over groups of 4 (within a rank) and of 16 or 32 (over several)
+MIXES = (
+    """
+model:
+  graph:
+    embed: {{type: embedding, num_embeddings: 11, embedding_dim: 8, input: tokens}}
+    a: {{type: linear, out_features: 8, bias: false}}
+    turned: transpose(a, 1, 2)
+    norm: {{type: batch_norm, over: {over} samples}}
+    back: transpose(norm, 1, 2)
+    act: {{type: tanh}}
+    logits: {{type: linear, out_features: 11}}
+"""
+    + LOSS
+)
+
+MODELS = {"plain": PLAIN, "skip": SKIP, "terms": TERMS, "mixes": MIXES}
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """`way` names the row of the table; `parallelism` is YAML. `over` is for the model that mixes samples."""
+
+    way: str
+    parallelism: str
+    gpus: int
+    accumulation: int
+    rows: Rows
+    model: str = "plain"
+    over: int = 4
+    training: str = ""
+    options: str = field(default="")
+
+    @property
+    def name(self) -> str:
+        words = [self.way, f"accumulation {self.accumulation}", self.rows, self.model]
+        words += [f"over {self.over}"] if self.model == "mixes" else []
+        return ", ".join([*words, *([self.options] if self.options else [])])
+
+    def recipe(self, data: str, runs: str) -> str:
+        values = {
+            "name": "parity",
+            "data": data,
+            "runs": runs,
+            "accumulation": self.accumulation,
+            "parallelism": self.parallelism,
+            "gpus": self.gpus,
+            "over": self.over,
+            "training": self.training,
+        }
+        return (HEAD + MODELS[self.model] + TAIL).format(**values)
+
+
+SCHEDULES = {
+    # word: stages per rank
+    "gpipe": 1,
+    "1f1b": 1,
+    "interleaved_1f1b": 2,
+    "looped_bfs": 2,
+    "interleaved_zero_bubble": 2,
+    "zbv": 2,
+    "dualpipev": 2,
+}
+
+
+def pipeline(schedule: str, num_ranks: int, data_parallel: str | None = None) -> tuple[str, str, int]:
+    """(row, YAML, GPUs) of a schedule over `num_ranks` ranks, alone or times two."""
+    stages = SCHEDULES[schedule] * num_ranks
+    microbatches = max(4, stages)
+    yaml = f"mode: pipeline, stages: {stages}, schedule: {schedule}, microbatches: {microbatches}"
+    if data_parallel is None:
+        return f"pipeline {schedule}, {num_ranks} ranks", f"{{{yaml}}}", num_ranks
+    yaml += f", data_parallel: {{mode: {data_parallel}, size: 2}}"
+    return f"pipeline {schedule} x {data_parallel}, {num_ranks} x 2 ranks", f"{{{yaml}}}", 2 * num_ranks
+
+
+def ways() -> Iterator[tuple[str, str, int]]:
+    """Every accepted mode x schedule x product, on 1, 2 and 4 ranks."""
+    yield "single", "single", 1
+    for mode in ("dp", "ddp", "fsdp"):
+        for gpus in (2, 4):
+            yield f"{mode}, {gpus} {'devices' if mode == 'dp' else 'ranks'}", mode, gpus
+    yield "fsdp, hybrid 2 x 2 ranks", "{mode: fsdp, replicate: 2}", 4
+    for schedule in SCHEDULES:
+        for num_ranks in (2, 4):
+            yield pipeline(schedule, num_ranks)
+        for product in ("ddp", "fsdp"):
+            yield pipeline(schedule, 2, product)
+
+
+ROWS: tuple[Rows, ...] = ("even", "uneven", "masked")
+
+
+def cells() -> tuple[Cell, ...]:
+    """The whole table."""
+    found = [
+        Cell(way, parallelism, gpus, accumulation, rows)
+        for way, parallelism, gpus in ways()
+        for accumulation in (1, 2)
+        for rows in ROWS
+    ]
+    # other graphs: skip connections and masks, several terms
+    for way, parallelism, gpus in ways():
+        for model in ("skip", "terms"):
+            if model == "skip" and gpus * (2 if "zbv" in way or "dualpipev" in way else 1) > 4 and "pipeline" in way:
+                continue  # eight nodes with parameters are too few for eight stages
+            found.append(Cell(way, parallelism, gpus, 2, "masked", model))
+    # nodes that mix samples
+    for way, parallelism, gpus, overs in (
+        ("single", "single", 1, (4, 16, 32)),
+        ("ddp, 2 ranks", "ddp", 2, (4, 16, 32)),
+        ("ddp, 4 ranks", "ddp", 4, (4, 16, 32)),
+        ("fsdp, 2 ranks", "fsdp", 2, (4, 32)),
+        ("dp, 2 devices", "dp", 2, (4,)),
+    ):
+        found += [Cell(way, parallelism, gpus, 1, "uneven", "mixes", over) for over in overs]
+    # what the other settings of training must not change
+    for way, parallelism, gpus in (
+        ("single", "single", 1),
+        ("dp, 2 devices", "dp", 2),
+        ("ddp, 2 ranks", "ddp", 2),
+        ("fsdp, 2 ranks", "fsdp", 2),
+        pipeline("1f1b", 2),
+        pipeline("zbv", 2),
+        pipeline("1f1b", 2, "ddp"),
+        pipeline("zbv", 2, "fsdp"),
+    ):
+        for training, options in (
+            ("  clip_grad_norm: 0.05", "clipped"),
+            ("  activation_checkpointing: blocks", "checkpointing blocks"),
+            ("  activation_checkpointing: all", "checkpointing all"),
+        ):
+            found.append(Cell(way, parallelism, gpus, 2, "masked", training=training, options=options))
+    return tuple(found)
+
+
+def short_cells() -> tuple[Cell, ...]:
+    """A part of the table for every test run: each way on 2 ranks at its hardest, and what mixes samples."""
+    hardest = [cell for cell in cells() if cell.rows == "masked" and cell.accumulation == 2 and cell.model == "plain"]
+    mixing = [cell for cell in cells() if cell.model == "mixes" and cell.gpus == 4]
+    return tuple(cell for cell in hardest if cell.gpus <= 2 and not cell.options) + tuple(mixing)

@@ -1,0 +1,144 @@
+"""One cell: its gradients over a few steps, from the real engines on real ranks, beside one plain torch loop.
+
+The reference knows nothing of our engines: the whole global batch in one forward, torch's own mean loss, torch's SGD.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+
+from declarative_train import recipe as recipe_room
+from declarative_train.components.layers.sample_groups import SampleGroups, attach
+from declarative_train.data.batches import TrainingBatches
+from declarative_train.data.sets import open_sets
+from declarative_train.graph.build import build
+from declarative_train.graph.initialise import initialise
+from declarative_train.plan import compile as compile_plan
+from declarative_train.plan.plan import Plan
+from declarative_train.runtime.rank import default_dtype, slots_of
+from tests.parity.cells import NUM_SAMPLES, NUM_STEPS, NUM_TOKENS, VOCABULARY, Cell
+from tests.runtime.parity import FLOOR, record_plan
+
+BOUND = 1e-10
+
+Gradients = list[dict[str, np.ndarray]]  # by step
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """`difference` is the largest over parameters and steps, by `relative`; `parameter` and `step` say where."""
+
+    cell: Cell
+    difference: float
+    parameter: str
+    step: int
+    seconds: float
+
+    @property
+    def is_equal(self) -> bool:
+        return self.difference <= BOUND
+
+
+def measure(cell: Cell) -> Result:
+    """Run the cell. Raises when a rank fails, when ranks disagree, or when they saw other samples."""
+    begun_s = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        plan = plan_of(cell, Path(folder))
+        reference, samples = reference_gradients(plan, cell)
+        found = record_plan(plan, num_steps=NUM_STEPS)
+    if found.sample_ids != samples:
+        raise RuntimeError(f"{cell.name}: other samples than in one process: {found.sample_ids} instead of {samples}")
+    difference, parameter, step = largest(reference, found.gradients)
+    return Result(cell, difference, parameter, step, time.monotonic() - begun_s)
+
+
+def plan_of(cell: Cell, folder: Path) -> Plan:
+    data = folder / "data.npz"
+    random = np.random.default_rng(5)
+    count = NUM_SAMPLES[cell.rows]
+    tokens = random.integers(0, VOCABULARY, (count, NUM_TOKENS))
+    following = random.integers(1, VOCABULARY, (count, NUM_TOKENS))
+    if cell.rows == "masked":  # between none and all of a row
+        following[random.random((count, NUM_TOKENS)) < random.random((count, 1))] = 0
+    np.savez(data, tokens=tokens, next=following)
+    path = folder / "recipe.yaml"
+    path.write_text(cell.recipe(str(data), str(folder / "runs")))
+    loaded = recipe_room.load(str(path))
+    assert loaded.recipe is not None, (cell.name, loaded.diagnostics)
+    plan, diagnostics = compile_plan(loaded.recipe)
+    assert plan is not None, (cell.name, diagnostics)
+    return plan
+
+
+def reference_gradients(plan: Plan, cell: Cell) -> tuple[Gradients, list[tuple[int, ...]]]:
+    """A plain loop: one process, the whole batch at once."""
+    with default_dtype(plan):
+        model = build(plan.graph)
+        initialise(model, plan.graph, plan.parameters, plan.seed)
+        model.double().train()
+        groups = SampleGroups(None)
+        attach(model, groups)
+        batch_model = build(plan.batch_graph) if plan.batch_graph.nodes else None
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        sets = open_sets(plan.data)
+        batches = TrainingBatches(plan.data, slots_of(plan), 0, sets)
+        gradients, samples = [], []
+        for step in range(1, NUM_STEPS + 1):
+            ids = step_samples(plan, batches, step)
+            tensors = sets["training"].gather(ids)
+            if batch_model is not None:
+                outputs = batch_model(*[tensors[name] for name in plan.batch_graph.inputs])
+                tensors |= dict(zip(plan.batch_graph.outputs, outputs, strict=True))
+            groups.begin()
+            made = model(*[tensors[name] for name in plan.graph.inputs])
+            values = tensors | dict(zip(plan.graph.outputs, made, strict=True))
+            optimizer.zero_grad()
+            reference_loss(cell, values).backward()
+            if cell.options == "clipped":
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 0.05)
+            graded = {name: item.grad for name, item in model.named_parameters() if item.grad is not None}
+            gradients.append({name: gradient.numpy().copy() for name, gradient in graded.items()})
+            optimizer.step()
+            samples.append(tuple(ids.tolist()))
+        return gradients, samples
+
+
+def step_samples(plan: Plan, batches: TrainingBatches, step: int) -> np.ndarray:
+    """The samples of a global batch in their order, from the order alone."""
+    size = plan.batch.global_batch_size
+    epoch, position = divmod(step - 1, plan.batch.steps_per_epoch)
+    total = plan.data.set("training").num_samples
+    return batches.samples(epoch, np.arange(position * size, min(total, (position + 1) * size)))
+
+
+def reference_loss(cell: Cell, values: dict[str, torch.Tensor]) -> torch.Tensor:
+    """The objective of the cell in torch's own words."""
+    target = values["next"].flatten()
+    smoothing = 0.1 if cell.model == "terms" else 0.0
+    logits = values["logits"].flatten(0, 1)
+    loss = F.cross_entropy(logits, target, ignore_index=0, label_smoothing=smoothing)
+    if cell.model == "terms":
+        loss = loss + 0.3 * values["size"][values["next"] != 0].mean() + 0.1 * values["flat"].mean()
+    return loss
+
+
+def largest(reference: Gradients, found: Gradients) -> tuple[float, str, int]:
+    """(difference, parameter, step) of |d| / max(|g_ref| of the parameter, 1e-6 of |g_ref| of the model): a bias before
+    a norm has gradient 0. A gradient that is missing or too many is an infinite difference."""
+    worst = (0.0, "", 0)
+    for step, (wanted, got) in enumerate(zip(reference, found, strict=True), 1):
+        floor = FLOOR * max(float(np.abs(gradient).max()) for gradient in wanted.values())
+        for name in wanted.keys() | got.keys():
+            if name not in got or name not in wanted:
+                return float("inf"), name, step
+            scale = max(float(np.abs(wanted[name]).max()), floor)
+            difference = float(np.abs(got[name] - wanted[name]).max()) / scale
+            worst = max(worst, (difference if np.isfinite(difference) else float("inf"), name, step))
+    return worst

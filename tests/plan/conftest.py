@@ -1,0 +1,61 @@
+"""Recipes in a few lines, compiled."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable
+
+import pytest
+
+from declarative_train import plan as plan_room
+from declarative_train.diagnostics.diagnostic import Diagnostic
+from declarative_train.plan.plan import Plan
+from declarative_train.recipe import load
+
+BASE = """
+name: small
+data:
+  source: {type: synthetic, kind: classification, rows: 1000, features: 20, classes: 10}
+  fields:
+    x: {column: x}
+    y: {type: category, column: y, num_classes: 10}
+  split: {validation: {type: last, fraction: 0.1}}
+model:
+  graph:
+    hidden: {type: linear, out_features: 32, input: x}
+    act: {type: relu}
+    logits: {type: linear, out_features: 10}
+objective:
+  loss: {type: cross_entropy, input: logits, target: y}
+  metrics: [accuracy]
+training: {epochs: 5, global_batch_size: 96, optimizer: {type: adam, lr: 0.01}}
+"""
+
+Compile = Callable[..., tuple[Plan | None, list[Diagnostic]]]
+
+
+@pytest.fixture
+def compiled(tmp_path) -> Compile:  # type: ignore[no-untyped-def]
+    """`compiled(fragment, *set)`: the fragment laid over BASE."""
+
+    def run(fragment: str = "", *set_: str) -> tuple[Plan | None, list[Diagnostic]]:
+        (tmp_path / "base.yaml").write_text(BASE)
+        (tmp_path / "recipe.yaml").write_text("extends: base.yaml\n" + textwrap.dedent(fragment))
+        loaded = load(str(tmp_path / "recipe.yaml"), set_=set_)
+        assert loaded.recipe is not None, loaded.diagnostics
+        return plan_room.compile(loaded.recipe)
+
+    return run
+
+
+@pytest.fixture
+def planned(compiled: Compile) -> Callable[..., Plan]:
+    """The same, without anything to complain about."""
+
+    def run(fragment: str = "", *set_: str) -> Plan:
+        plan, diagnostics = compiled(fragment, *set_)
+        assert plan is not None, diagnostics
+        assert not diagnostics
+        return plan
+
+    return run

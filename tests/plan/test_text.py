@@ -1,0 +1,178 @@
+"""The text of a plan: what stands in it, and that it stays short."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+
+import pytest
+import torch
+
+from declarative_train.components.optimizers import OPTIMIZERS
+from declarative_train.plan import describe, summary
+from declarative_train.plan.optimizer_state import num_state_elements
+from declarative_train.plan.text_tables import amount, columns, counted, ranges
+
+
+def parts(text: str) -> dict[str, list[str]]:
+    """The lines below each title."""
+    found: dict[str, list[str]] = {}
+    for block in text.split("\n\n"):
+        title, *lines = block.split("\n")
+        found[title] = [line.strip() for line in lines]
+    return found
+
+
+def test_the_whole_of_a_small_one(planned, monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = describe(planned("parallelism: ddp\nlayout: {gpus: 2}\nlogging: {every: 20 steps}"))
+    head, _, rest = text.partition("\n")
+    assert head.startswith("small: ddp on 2 GPUs (or as many CPU ranks), seed 0, plan ")
+    body, _, files = rest.partition("\n\nfiles\n")
+    assert [line.split()[0] for line in files.splitlines()] == ["recipe.yaml", "base.yaml"]
+    assert body.strip("\n") == textwrap.dedent(
+        """
+        data
+          synthetic kind classification rows 1000
+          training    900 samples
+          validation  100 samples
+          field  per sample  dtype    values
+          x      (20)        float32
+          y      ()          int64    0..9
+
+        batch
+          96 = 2 ranks x 1 accumulation x 48
+          50 steps = 5 epochs x 10 steps
+          the last batch of an epoch has 36 samples
+
+        model
+          node    what    gives    parameters
+          hidden  linear  (B, 32)         672
+          act     relu    (B, 32)
+          logits  linear  (B, 10)         330
+          1,002 parameters (1 k) in 4 tensors
+
+        objective
+          loss    loss      cross_entropy of logits against y
+          metric  accuracy  accuracy of logits against y
+
+        training
+          optimizer    adam lr 0.01 betas [0.9, 0.999] eps 1e-08
+          lr schedule  constant
+          precision    fp32
+          evaluation   validation at the end
+          checkpoint   at the end, the last 1 kept
+          logging      every 20 steps, below runs
+
+        layout
+          mesh: dp 2
+          rank  node  device  dp
+             0     0       0   0
+             1     0       1   1
+          units: 3, from hidden to logits
+
+        memory per device, estimated
+                       parameters  gradients  optimizer  activations  together
+          each device  4.01 kB     4.01 kB    8.02 kB    14.2 kB      30.2 kB
+        """
+    ).strip("\n")
+
+
+def test_the_plan_in_five_lines(planned) -> None:
+    assert summary(planned("parallelism: fsdp\nlayout: {gpus: 2}")).splitlines() == [
+        "small: fsdp on 2 GPUs (or as many CPU ranks), seed 0",
+        "data    synthetic kind classification rows 1000: training 900, validation 100 samples",
+        "batch   96 = 2 ranks x 1 accumulation x 48; 50 steps = 5 epochs x 10 steps",
+        "model   1,002 parameters (1 k), adam lr 0.01, fp32",
+        "memory  about 26.2 kB on a device",
+    ]
+
+
+def test_a_golden_text_has_nothing_of_the_machine(planned, tmp_path) -> None:
+    text = describe(planned(), hashes=False)
+    assert str(tmp_path) not in text
+    assert text.startswith("small: single, on one device, seed 0\n")
+    assert not {"files", "recipe.yaml"} & set(text.split())
+
+
+def test_copies_ties_draws_and_the_batch_graph_are_shown(planned) -> None:
+    text = describe(
+        planned(
+            """
+            model:
+              graph:
+                target: (y + 1) % 10
+                drop: {type: dropout, p: 0.5, input: x}
+                layers: {type: linear, out_features: 20, repeat: 5, input: drop}
+                hidden: {input: layers}
+              parameters:
+                layers.4.weight: {tie: layers.0.weight}
+                logits: {lr_scale: 0.5}
+                hidden: {frozen: true}
+            objective: {loss: {target: target}}
+            """
+        )
+    )
+    model = parts(text)["model"]
+    assert any(line.startswith("target") and "(batch)" in line for line in model)
+    assert any(line.startswith("layers.0..4  linear") for line in model)
+    assert "layers.4.weight is tied to layers.0.weight" in model
+    assert "lr x 0.5: 2 tensors, such as logits.weight" in model
+    assert any("672 of them frozen" in line for line in model)
+    assert "draws        drop: equal bits on this layout only" in parts(text)["training"]
+
+
+def test_the_grid_of_a_pipeline_is_shown(planned) -> None:
+    text = describe(planned("parallelism: {mode: pipeline, stages: 2, microbatches: 2}\nlayout: {gpus: 2}"))
+    layout = parts(text)["layout"]
+    assert layout[-2:] == ["rank 0  0F0  0F1  .    0B0  .    0B1", "rank 1  .    1F0  1B0  1F1  1B1  ."]
+    assert any("33% of the places in the grid are idle" in line for line in layout)
+    assert [line.split()[0] for line in parts(text)["memory per device, estimated"][1:]] == ["pipeline", "pipeline"]
+
+
+def test_fsdp_needs_less_and_gathers(planned) -> None:
+    text = describe(planned("parallelism: fsdp\nlayout: {gpus: 4}\ntraining: {precision: bf16}"))
+    head, row = parts(text)["memory per device, estimated"]
+    assert "gathered" in head
+    assert row.startswith("each device  1 kB")
+
+
+def test_recomputed_activations_are_not_counted(planned) -> None:
+    copies = """
+model:
+  blocks: {two: {inputs: [x], graph: {a: {type: linear, out_features: 32}, b: {type: gelu}}, output: b}}
+  graph: {layers: {type: two, repeat: 8, input: act}, logits: {input: layers}}
+"""
+    rows = [
+        parts(describe(planned(f"training: {{activation_checkpointing: {mode}}}\n{copies}")))[
+            "memory per device, estimated"
+        ][1]
+        for mode in ("none", "blocks", "all")
+    ]
+    none, blocks, everything = (re.split(r"\s{2,}", row)[-2] for row in rows)
+    assert none == amount(96 * 4 * (74 + 8 * 64), "B"), "per sample 32 + 32 + 10, and 64 in each copy"
+    assert blocks == everything == amount(96 * 4 * (74 + 8 * 32), "B")
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", sorted(OPTIMIZERS))
+@pytest.mark.parametrize("shape", [(6, 4), (5,)])
+def test_the_state_of_every_optimizer_is_counted_right(name: str, shape: tuple[int, ...]) -> None:
+    fields = {"sgd": {"momentum": 0.9}, "rmsprop": {"momentum": 0.5, "centered": True}}.get(name, {})
+    optimizer = OPTIMIZERS[name].model_validate({"type": name, "lr": 0.1, **fields})
+    if optimizer.check({"p": shape}) is not None:
+        pytest.skip("not for this shape")
+    parameter = torch.nn.Parameter(torch.ones(shape))
+    made = optimizer.build([{"params": [parameter], "lr": 0.1, "weight_decay": 0.0}])
+    parameter.grad = torch.ones(shape)
+    made.step()
+    state = made.state[parameter].values()
+    counted = sum(item.numel() for item in state if isinstance(item, torch.Tensor) and item.ndim)
+    assert num_state_elements(optimizer.model_dump(mode="json"), shape) == counted
+
+
+def test_how_numbers_are_written() -> None:
+    assert [amount(0, "B"), amount(999, "B"), amount(123456, "B"), amount(25e6)] == ["0 B", "999 B", "123 kB", "25 M"]
+    assert [counted(1, "step"), counted(2000, "step")] == ["1 step", "2,000 steps"]
+    assert ranges([0, 1, 2, 3, 8, 12, 13]) == "0-3, 8, 12-13"
+    assert columns([["a", "1"], ["bbb", "1,000"]]) == ["a        1", "bbb  1,000"]

@@ -1,0 +1,62 @@
+"""Run a saved plan with a fault planted: `python -m tests.runtime.faulty PLAN FAULT RANK STEP [resume]`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from declarative_train.plan.codec import from_json
+from declarative_train.runtime.launch import run
+from declarative_train.runtime.signals import leave
+from declarative_train.runtime.worker import Worker
+
+
+def happen(fault: str) -> None:
+    match fault:
+        case "raise":
+            raise ValueError("the dog ate the batch\nand more")
+        case "memory":
+            raise RuntimeError(
+                "[enforce fail at alloc_cpu.cpp:132] DefaultCPUAllocator: can't allocate memory: 99 bytes"
+            )
+        case "space":
+            raise OSError(28, "No space left on device", "/runs/x")
+        case "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "hang":
+            time.sleep(3600)
+        case "nothing" | "slow":
+            pass
+        case _:
+            raise AssertionError(fault)
+
+
+def plant(mode: str, fault: str, rank: int, at_step: int) -> None:
+    """Where a rank begins its part of a step."""
+    holder: Any = Worker
+    method = "run"
+    if mode == "pipeline":
+        from declarative_train.runtime.engines.pipeline import Turn
+
+        holder, method = Turn, "begin"
+    right = getattr(holder, method)
+
+    def faulty(self: Any, step: int, *args: Any) -> Any:
+        if fault == "slow":
+            time.sleep(0.02)
+        if step == at_step and int(os.environ.get("RANK", "0")) == rank:
+            happen(fault)
+        return right(self, step, *args)
+
+    setattr(holder, method, faulty)
+
+
+if __name__ == "__main__":
+    path, fault, rank, step, *more = sys.argv[1:]
+    plan = from_json(Path(path).read_text())
+    plant(plan.layout.mode, fault, int(rank), int(step))
+    leave(run(plan, resume=more[0] if more else None))

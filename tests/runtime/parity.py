@@ -1,0 +1,187 @@
+"""The harness of the parity tests: a recipe on real ranks, the gradients of every step, and how far two runs differ.
+
+    reference = record(directory, recipe, num_steps=3)                       one process
+    found = record(directory, merged(recipe, {"parallelism": "ddp", "layout": {"gpus": 2}}), num_steps=3)
+    assert found.sample_ids == reference.sample_ids
+    assert largest_difference(reference, found) <= 1e-10
+
+`record` compiles the recipe, starts the plan's ranks by torch's elastic launcher, runs the real engine on the real
+batches, and takes the gradients away just before the optimizer's step.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from declarative_train.data.batches import TrainingBatches
+from declarative_train.data.sets import open_sets
+from declarative_train.plan.plan import Plan
+from declarative_train.runtime.engines import build_engine
+from declarative_train.runtime.engines.engine import Engine
+from declarative_train.runtime.execute import Due
+from declarative_train.runtime.processes import announce, join_process_group, silence_loggers, wait_for_forks
+from declarative_train.runtime.rank import default_dtype, slots_of
+from declarative_train.runtime.window import Window
+from tests.runtime.made_recipes import compiled
+
+FLOOR = 1e-6  # of the model's largest gradient: below it a parameter's own gradient is rounding noise
+_ALIVE: list[object] = []
+
+
+@dataclass(slots=True)
+class Recording:
+    """`gradients[step][parameter]`, whole (no shards); `losses[step]`; `sample_ids[step]` of the global batch, in its
+    order; `parameters`: after the last step."""
+
+    gradients: list[dict[str, np.ndarray]] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
+    sample_ids: list[tuple[int, ...]] = field(default_factory=list)
+    parameters: dict[str, np.ndarray] = field(default_factory=dict)
+
+
+def record(directory: Path, recipe: Mapping[str, Any], *, num_steps: int = 3, first_step: int = 1) -> Recording:
+    """A recipe's first steps. `directory` holds its data. Raises AssertionError when ranks disagree."""
+    return record_plan(compiled(directory, recipe), num_steps=num_steps, first_step=first_step)
+
+
+def record_plan(plan: Plan, *, num_steps: int = 3, first_step: int = 1) -> Recording:
+    if plan.layout.mode in ("single", "dp"):
+        return merged_ranks([_record_here(plan, num_steps, first_step)], plan)
+    return merged_ranks(_on_ranks(plan, num_steps, first_step), plan)
+
+
+def largest_difference(reference: Recording, found: Recording) -> float:
+    """The largest |d| / max(|reference| of the parameter, 1e-6 of |reference| of the model), over all steps."""
+    assert len(reference.gradients) == len(found.gradients)
+    largest = 0.0
+    for wanted, given in zip(reference.gradients, found.gradients, strict=True):
+        assert wanted.keys() == given.keys(), (wanted.keys(), given.keys())
+        whole = max(float(np.abs(item).max()) for item in wanted.values())
+        for name, item in wanted.items():
+            size = max(float(np.abs(item).max()), FLOOR * whole)
+            difference = float(np.abs(given[name] - item).max()) / size
+            largest = max(largest, difference if np.isfinite(difference) else float("inf"))
+    return largest
+
+
+@dataclass(slots=True)
+class RankRecording:
+    """What one rank saw. `chunks[step]`: (chunk, dp rank) -> sample ids."""
+
+    gradients: list[dict[str, np.ndarray]]
+    losses: list[float]
+    chunks: list[dict[tuple[int, int], tuple[int, ...]]]
+    parameters: dict[str, np.ndarray]
+
+
+def merged_ranks(ranks: list[RankRecording], plan: Plan) -> Recording:
+    """Ranks that hold the same parameter must have the same gradient of it; samples in the order of the slots."""
+    merged = Recording()
+    for step in range(len(ranks[0].gradients)):
+        merged.gradients.append(_agreed([rank.gradients[step] for rank in ranks]))
+        slots: dict[tuple[int, int], tuple[int, ...]] = {}
+        for rank in ranks:
+            for slot, ids in rank.chunks[step].items():
+                assert slots.setdefault(slot, ids) == ids, f"ranks of slot {slot} read other samples"
+        merged.sample_ids.append(tuple(number for slot in sorted(slots) for number in slots[slot]))
+        losses = {rank.losses[step] for rank in ranks}
+        assert len(losses) == 1, f"ranks report other losses: {losses}"
+        merged.losses.append(losses.pop())
+    merged.parameters = _agreed([rank.parameters for rank in ranks])
+    assert plan.batch.global_batch_size >= max(map(len, merged.sample_ids))
+    return merged
+
+
+def _agreed(parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    found: dict[str, np.ndarray] = {}
+    for part in parts:
+        for name, item in part.items():
+            if name in found:
+                assert np.array_equal(found[name], item, equal_nan=True), f"ranks hold other values of {name}"
+            found[name] = item
+    return dict(sorted(found.items()))
+
+
+def _on_ranks(plan: Plan, num_steps: int, first_step: int) -> list[RankRecording]:
+    torch.set_num_threads(1)
+    import_module("torch._dynamo")  # before the fork, as the launcher does
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    silence_loggers()
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=len(plan.layout.ranks),
+        run_id=uuid.uuid4().hex,
+        rdzv_backend="c10d",
+        rdzv_endpoint="127.0.0.1:0",
+        local_addr="127.0.0.1",
+        max_restarts=0,
+        monitor_interval=0.02,
+        start_method="fork",
+        logs_specs=DefaultLogsSpecs(),
+        shutdown_timeout=5,
+    )
+    with TemporaryDirectory() as scratch:
+        found = elastic_launch(config, _record_as_rank)(plan, num_steps, first_step, scratch)
+    return [found[rank] for rank in sorted(found)]
+
+
+def _record_as_rank(plan: Plan, num_steps: int, first_step: int, scratch: str) -> RankRecording:
+    torch.set_num_threads(1)
+    announce(Path(scratch), int(os.environ["RANK"]))
+    wait_for_forks(Path(scratch), int(os.environ["WORLD_SIZE"]))
+    join_process_group("cpu")
+    return _record_here(plan, num_steps, first_step)
+
+
+def _record_here(plan: Plan, num_steps: int, first_step: int) -> RankRecording:
+    with default_dtype(plan):
+        engine = build_engine(plan, torch.device("cpu"))
+        _ALIVE.append(engine)
+        found = RankRecording([], [], [], {})
+        take_gradients(engine, found.gradients)
+        batches = TrainingBatches(plan.data, slots_of(plan), engine.dp_rank, open_sets(plan.data))
+        due, window = Due(plan, plan.training.num_steps), Window(engine, skips=False)
+        for step in range(first_step, first_step + num_steps):
+            mine = batches.step(step)
+            result = engine.step(step, mine, num_rows=due.num_rows(step), lr_factor=1.0, measure=False)
+            window.add(step, result, due.num_rows(step))
+            window.flush()
+            found.losses.append(engine.objective.named(window.take_logging().term_means())["loss"])
+            ids = {(chunk, engine.dp_rank): tuple(batch.sample_ids.tolist()) for chunk, batch in enumerate(mine)}
+            found.chunks.append(ids)
+        found.parameters = {name: whole(item) for name, item in engine.model.named_parameters()}
+    return found
+
+
+def take_gradients(engine: Engine, into: list[dict[str, np.ndarray]]) -> None:
+    """Before every step of the optimizer, what it is about to use."""
+    step = engine.optimizer.step
+
+    def recorded_step() -> None:
+        parameters = engine.optimizer.parameters.items()
+        into.append({name: whole(item.grad) for name, item in parameters if item.grad is not None})
+        step()
+
+    engine.optimizer.step = recorded_step  # type: ignore[method-assign]
+
+
+def whole(tensor: torch.Tensor | nn.Parameter) -> np.ndarray:
+    """A copy, gathered from its shards."""
+    full = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor  # type: ignore[operator]
+    found: np.ndarray = full.detach().cpu().clone().numpy()
+    return found

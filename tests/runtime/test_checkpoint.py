@@ -1,0 +1,238 @@
+"""A checkpoint exists or it does not; it runs no code; it resumes to the bit and on another layout."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from declarative_train.plan.plan import Plan
+from declarative_train.runtime.checkpoint import Checkpoints, samples_seen
+from declarative_train.runtime.checkpoint_format import AllowList, Reader, load_tensors, save_tensors
+from declarative_train.runtime.checkpoint_store import CheckpointStore, read_entry, verify
+from declarative_train.runtime.engines.single import SingleEngine
+from declarative_train.runtime.failures import CheckpointFailure
+from declarative_train.runtime.run_state import RunState
+from tests.runtime.plans import made_batch, made_data, make_plan
+
+CPU = torch.device("cpu")
+
+
+def steps(engine: SingleEngine, first: int, last: int) -> None:
+    data = made_data(1000)
+    for step in range(first, last + 1):
+        rows = slice(step * 50, step * 50 + 50)
+        engine.step(step, [made_batch(data, rows)], num_rows=50, lr_factor=0.9**step, measure=False)
+
+
+def saved(plan: Plan, root: Path, last: int, **state: Any) -> tuple[SingleEngine, CheckpointStore]:
+    engine, store = SingleEngine(plan, CPU), CheckpointStore(str(root))
+    steps(engine, 1, last)
+    Checkpoints(plan, engine, store).save(RunState(step=last, **state), is_best=False, keep=3)
+    return engine, store
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        {"type": "adam", "lr": 1e-2},
+        {"type": "adamw", "lr": 1e-2, "weight_decay": 0.1},
+        {"type": "sgd", "lr": 0.1, "momentum": 0.9},
+        {"type": "sgd", "lr": 0.1},
+    ],
+)
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_resume_is_to_the_bit(tmp_path: Path, optimizer: dict[str, object], precision: str) -> None:
+    plan = make_plan(optimizer=optimizer, precision=precision)
+    engine, store = saved(plan, tmp_path, 4, best_value=0.5, values={"validation/loss": float("nan")})
+    steps(engine, 5, 8)
+    again = SingleEngine(plan, CPU)
+    (entry,), torn = store.entries()
+    assert not torn
+    state = Checkpoints(plan, again, store).load(entry)
+    assert state.step == 4
+    assert state.best_value == 0.5
+    assert state.values["validation/loss"] != state.values["validation/loss"]
+    steps(again, 5, 8)
+    for one, other in zip(engine.model.parameters(), again.model.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_a_functional_optimizer_continues_as_torchs_own(tmp_path: Path) -> None:
+    plan = make_plan(optimizer={"type": "adam", "lr": 1e-2})
+    engine, store = saved(plan, tmp_path, 4)
+    compiled = SingleEngine(plan, CPU)
+    from declarative_train.runtime.optimizers import build_optimizers
+
+    named = dict(compiled.model.named_parameters())
+    compiled.optimizer = build_optimizers(plan.parameters, plan.training.optimizer, named, functional=False)
+    compiled._update._optimizers = compiled.optimizer
+    Checkpoints(plan, compiled, store).load(store.entries()[0][0])
+    steps(engine, 5, 8)
+    steps(compiled, 5, 8)
+    for one, other in zip(engine.model.parameters(), compiled.model.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-8)
+
+
+def test_only_tensors_and_no_pickles_but_the_metadata(tmp_path: Path) -> None:
+    plan = make_plan(optimizer={"type": "adamw", "lr": 1e-2})
+    _, store = saved(plan, tmp_path, 2)
+    (entry,), _ = store.entries()
+    found = Reader(entry.path).read_metadata().state_dict_metadata
+    assert {type(item).__name__ for item in found.values()} == {"TensorStorageMetadata"}
+    assert "model/hidden.weight" in found
+    assert "optimizer/hidden.weight/exp_avg" in found
+    assert not [name for name in os.listdir(tmp_path) if "partial" in name]
+
+
+def test_the_manifest_says_what_it_is(tmp_path: Path) -> None:
+    plan = make_plan(num_samples=950)
+    _, store = saved(plan, tmp_path, 10)
+    (entry,), _ = store.entries()
+    manifest = json.loads((Path(entry.path) / "manifest.json").read_text())
+    assert (manifest["step"], manifest["epoch"], manifest["samples"]) == (10, 1, 950)
+    assert manifest["fingerprint"] == plan.fingerprint
+    assert all(record["size_bytes"] and len(record["sha256"]) == 64 for record in manifest["files"].values())
+    verify(entry)
+
+
+def test_samples_seen() -> None:
+    plan = make_plan(num_samples=950)
+    assert [samples_seen(plan, step) for step in (0, 1, 9, 10, 11, 20)] == [0, 100, 900, 950, 1050, 1900]
+
+
+@pytest.mark.parametrize("what", ["no manifest", "half a manifest", "a missing file", "a short file"])
+def test_a_torn_checkpoint_is_left_out_with_the_reason(tmp_path: Path, what: str) -> None:
+    plan = make_plan()
+    engine, store = saved(plan, tmp_path, 2)
+    Checkpoints(plan, engine, store).save(RunState(step=4), is_best=False, keep=3)
+    newest = Path(store.path(4))
+    data = next(newest.glob("*.distcp"))
+    if what == "no manifest":
+        (newest / "manifest.json").unlink()
+    elif what == "half a manifest":
+        text = (newest / "manifest.json").read_text()
+        (newest / "manifest.json").write_text(text[: len(text) // 2])
+    elif what == "a missing file":
+        data.unlink()
+    else:
+        data.write_bytes(data.read_bytes()[:-1])
+    whole, torn = store.entries()
+    assert [entry.step for entry in whole] == [2]
+    assert len(torn) == 1
+    assert "torn" in torn[0]
+    assert "step_00000004" in torn[0]
+
+
+def test_a_flipped_bit_is_found(tmp_path: Path) -> None:
+    plan = make_plan()
+    _, store = saved(plan, tmp_path, 2)
+    (entry,), _ = store.entries()
+    path = next(Path(entry.path).glob("*.distcp"))
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(CheckpointFailure, match="checksum"):
+        Checkpoints(plan, SingleEngine(plan, CPU), store).load(entry)
+
+
+def test_retention_keeps_the_newest_and_the_best(tmp_path: Path) -> None:
+    plan = make_plan()
+    engine, store = SingleEngine(plan, CPU), CheckpointStore(str(tmp_path))
+    checkpoints = Checkpoints(plan, engine, store)
+    for step in range(1, 7):
+        checkpoints.save(RunState(step=step, best_step=min(step, 2)), is_best=step <= 2, keep=2)
+    assert [entry.step for entry in store.entries()[0]] == [6, 5, 2]
+
+
+def test_retention_never_counts_a_torn_one(tmp_path: Path) -> None:
+    plan = make_plan()
+    engine, store = SingleEngine(plan, CPU), CheckpointStore(str(tmp_path))
+    checkpoints = Checkpoints(plan, engine, store)
+    checkpoints.save(RunState(step=1), is_best=False, keep=1)
+    torn = tmp_path / "step_00000002"
+    torn.mkdir()
+    store.retain(1, None)
+    assert [entry.step for entry in store.entries()[0]] == [1]
+
+
+def test_saving_the_same_step_again_replaces_it(tmp_path: Path) -> None:
+    plan = make_plan()
+    engine, store = saved(plan, tmp_path, 2)
+    steps(engine, 3, 3)
+    Checkpoints(plan, engine, store).save(RunState(step=2), is_best=False, keep=3)
+    (entry,), torn = store.entries()
+    assert not torn
+    again = SingleEngine(plan, CPU)
+    Checkpoints(plan, again, store).load(entry)
+    for one, other in zip(engine.model.parameters(), again.model.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_another_run_is_refused_in_plain_words(tmp_path: Path) -> None:
+    plan = make_plan()
+    _, store = saved(plan, tmp_path, 2)
+    other = replace(plan, fingerprint="another")
+    with pytest.raises(CheckpointFailure, match="of another run"):
+        Checkpoints(other, SingleEngine(other, CPU), store).load(store.entries()[0][0])
+
+
+def test_object_stores_have_no_rename(tmp_path: Path) -> None:
+    plan = make_plan()
+    engine, store = SingleEngine(plan, CPU), CheckpointStore("memory://runs/a/checkpoints")
+    assert not store.is_local
+    steps(engine, 1, 2)
+    Checkpoints(plan, engine, store).save(RunState(step=2), is_best=False, keep=1)
+    (entry,), torn = store.entries()
+    assert not torn
+    again = SingleEngine(plan, CPU)
+    assert Checkpoints(plan, again, store).load(entry).step == 2
+    for one, other in zip(engine.model.parameters(), again.model.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+class Planted:
+    """Makes a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.path,)
+
+
+def test_a_planted_object_in_the_metadata_is_not_run(tmp_path: Path) -> None:
+    sign = tmp_path / "ran"
+    with (tmp_path / ".metadata").open("wb") as stream:
+        pickle.dump(Planted(sign), stream)
+    with pytest.raises(CheckpointFailure, match="no part of a checkpoint"):
+        load_tensors(str(tmp_path), {"model/a": torch.zeros(2)}, alone=True)
+    assert not sign.exists()
+
+
+def test_an_entry_of_bytes_is_refused(tmp_path: Path) -> None:
+    sign = tmp_path / "ran"
+    save_tensors(str(tmp_path / "c"), {"model/a": Planted(sign), "model/b": torch.zeros(2)}, alone=True)  # type: ignore[dict-item]
+    with pytest.raises(CheckpointFailure, match="not a tensor"):
+        load_tensors(str(tmp_path / "c"), {"model/a": torch.zeros(2)}, alone=True)
+    assert not sign.exists()
+    load_tensors(str(tmp_path / "c"), {"model/b": torch.ones(2)}, alone=True)
+
+
+def test_the_allow_list_knows_no_builtins() -> None:
+    for code in (b"cos\nsystem\n.", b"cbuiltins\neval\n.", b"ctorch\nload\n.", b"ctorch.serialization\nload\n."):
+        import io
+
+        with pytest.raises(CheckpointFailure):
+            AllowList(io.BytesIO(code)).load()
+
+
+def test_read_entry_on_nothing(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointFailure, match=r"manifest\.json is missing"):
+        read_entry(str(tmp_path))

@@ -1,0 +1,297 @@
+"""The loop: evaluations, what they decide, the guard, the time limit, what the logs say."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from declarative_train.data.sets import open_sets
+from declarative_train.graph.build import build
+from declarative_train.logs.event import (
+    CheckpointSaved,
+    EpochDone,
+    EvaluationDone,
+    Event,
+    Notice,
+    Progress,
+    RunEnded,
+    RunStarted,
+    StepDone,
+)
+from declarative_train.logs.sink import Sink
+from declarative_train.plan.plan import Plan
+from declarative_train.runtime.checkpoint_store import CheckpointStore
+from declarative_train.runtime.launch import run
+from declarative_train.runtime.weights import read_weights
+from declarative_train.runtime.worker import Worker
+from tests.runtime.made_recipes import DIGITS, compiled, merged, write_data
+
+
+@dataclass
+class Kept(Sink):
+    events: list[Event] = field(default_factory=list)
+    is_closed: bool = False
+
+    def write(self, event: Event) -> None:
+        self.events.append(event)
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def of(self, kind: type) -> list[Any]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    write_data(tmp_path)
+    return tmp_path
+
+
+def go(directory: Path, *changes: Mapping[str, Any], wanted: int = 0, **how: Any) -> tuple[Kept, Plan]:
+    recipe = DIGITS
+    for change in changes:
+        recipe = merged(recipe, change)
+    plan, sink = compiled(directory, recipe), Kept()
+    assert run(plan, sinks=lambda _: (sink,), **how) == wanted
+    assert sink.is_closed
+    return sink, plan
+
+
+def test_the_story_of_a_run(directory: Path) -> None:
+    sink, plan = go(directory)
+    kinds = [type(event).__name__ for event in sink.events if not isinstance(event, Progress)]
+    one_epoch = ["StepDone", "EvaluationDone", "CheckpointSaved", "EpochDone"]
+    assert kinds == ["RunStarted", *one_epoch, "StepDone", *one_epoch, "RunEnded"]
+    assert [event.step for event in sink.of(Progress)] == list(range(1, 15))
+    assert [event.epoch for event in sink.of(Progress)] == [1] * 7 + [2] * 7
+    started = sink.of(RunStarted)[0]
+    assert started.num_parameters == 20 * 32 + 32 + 32 * 10 + 10
+    assert started.hyperparameters["optimizer"] == "sgd"
+    assert started.hyperparameters["optimizer.lr"] == 0.1
+    assert "single" in started.plan_text
+    step = sink.of(StepDone)[0]
+    assert step.lr == {"lr": 0.1}
+    assert step.grad_norm > 0
+    assert step.samples_per_s > 0
+    assert step.memory_bytes > 1e6
+    assert step.tokens_per_s is None
+    assert set(step.metrics) == {"accuracy"}
+    ended = sink.of(RunEnded)[0]
+    assert set(ended.values) == {"validation/loss", "validation/accuracy", "best/validation/accuracy"}
+    assert plan.batch.steps_per_epoch == 7
+
+
+def test_evaluation_is_exact_over_an_uneven_set(directory: Path) -> None:
+    sink, plan = go(directory, {"evaluation": {"batch_size": 7}})
+    event = sink.of(EvaluationDone)[-1]
+    assert event.num_samples == 40
+    values = open_sets(plan.data)["validation"].gather(np.arange(40))
+    module = build(plan.graph)
+    whole, _ = CheckpointStore(str(newest(directory) / "checkpoints")).entries()
+    module.load_state_dict(read_weights(whole[0].path))
+    (logits,) = module.eval()(values["x"])
+    assert event.values["validation/loss"] == pytest.approx(F.cross_entropy(logits, values["y"]).item(), rel=1e-5)
+    assert event.values["validation/accuracy"] == (logits.argmax(1) == values["y"]).double().mean().item()
+
+
+@pytest.mark.parametrize("mode", ["dp", "ddp", "fsdp"])
+def test_evaluation_is_the_same_in_every_mode(directory: Path, mode: str) -> None:
+    from declarative_train.logs.sinks.jsonl import read_events
+    from declarative_train.runtime.job import default_sinks
+
+    metrics = {"accuracy": {}, "auroc": {}, "f1": {}}  # means, rows of all ranks, counts of all ranks
+    exact = {"training": {"precision": "fp64"}, "evaluation": {"batch_size": 7}, "objective": {"metrics": metrics}}
+    sink, _ = go(directory, exact)
+    wanted = sink.of(EvaluationDone)
+    recipe = merged(merged(DIGITS, exact), {"parallelism": mode, "layout": {"gpus": 2}})
+    assert run(compiled(directory, recipe), sinks=default_sinks(quiet=True)) == 0
+    found = [e for e in read_events(newest(directory) / "events.jsonl") if isinstance(e, EvaluationDone)]
+    assert [event.num_samples for event in found] == [event.num_samples for event in wanted]
+    for one, other in zip(wanted, found, strict=True):
+        assert one.values == pytest.approx(other.values, rel=1e-12)
+
+
+def newest(directory: Path) -> Path:
+    return max((directory / "runs" / "made").iterdir(), key=lambda path: path.stat().st_mtime_ns)
+
+
+def test_evaluation_max_takes_that_many(directory: Path) -> None:
+    sink, _ = go(directory, {"evaluation": {"max": "13 samples"}})
+    assert [event.num_samples for event in sink.of(EvaluationDone)] == [13, 13]
+
+
+def test_named_sets_and_test_once_on_the_best_weights(directory: Path) -> None:
+    changes = {
+        "data": {"split": {"validation": 0.2, "other": 0.1, "test": 0.1}},
+        "training": {"epochs": 4},
+        "checkpoint": {"best": {"metric": "other/loss", "mode": "max"}},  # so that the end is not the best
+    }
+    sink, _ = go(directory, changes)
+    evaluations = sink.of(EvaluationDone)
+    assert [event.set for event in evaluations] == ["validation", "other"] * 4 + ["test"]
+    others = [event.values["other/loss"] for event in evaluations if event.set == "other"]
+    best = [event.step for event in evaluations if event.set == "other"][others.index(max(others))]
+    assert best == evaluations[0].step
+    assert any(f"on the best weights, those of step {best}" in event.message for event in sink.of(Notice))
+    assert sink.of(RunEnded)[0].values["best/other/loss"] == max(others)
+    weights = read_weights(str(newest(directory) / "checkpoints" / f"step_{best:08d}"))
+    assert weights  # the best one was kept
+
+
+def test_test_on_the_last_weights_is_said(directory: Path) -> None:
+    changes = {"data": {"split": {"validation": 0.2, "test": 0.1}}, "checkpoint": {"best": None}}
+    sink, _ = go(directory, changes)
+    assert any("on the last weights" in event.message for event in sink.of(Notice))
+    assert sink.of(EvaluationDone)[-1].set == "test"
+
+
+def test_early_stop(directory: Path) -> None:
+    changes = {
+        "training": {
+            "epochs": 50,
+            "optimizer": {"type": "sgd", "lr": 0.0},
+            "early_stop": {"metric": "validation/loss", "mode": "min", "patience": "3 epochs"},
+        },
+    }
+    sink, plan = go(directory, changes)
+    ended = sink.of(RunEnded)[0]
+    # the first evaluation is the best one: nothing is learned with lr 0
+    assert (ended.status, ended.step) == ("early_stop", 4 * plan.batch.steps_per_epoch)
+    assert sink.of(CheckpointSaved)[-1].step == ended.step
+
+
+def test_max_time_saves_and_exits_75(directory: Path) -> None:
+    changes = {"training": {"epochs": None, "steps": 10**6, "max_time": "0.01 minutes"}}
+    sink, _ = go(directory, changes, wanted=75)
+    ended = sink.of(RunEnded)[0]
+    assert ended.status == "stopped"
+    assert 0.6 <= ended.seconds < 10
+    assert sink.of(CheckpointSaved)[-1].step == ended.step
+
+
+def test_lr_follows_the_schedule(directory: Path) -> None:
+    changes = {
+        "training": {"lr_schedule": {"type": "cosine", "warmup": "5 steps"}},
+        "logging": {"every": "1 step"},
+    }
+    sink, _ = go(directory, changes)
+    rates = [event.lr["lr"] for event in sink.of(StepDone)]
+    assert len(rates) == 14
+    assert rates[:5] == sorted(rates[:5])
+    assert max(rates) == pytest.approx(0.1)
+    assert rates[5:] == sorted(rates[5:], reverse=True)
+    assert rates[-1] < 0.01
+
+
+def test_the_log_holds_means_over_its_window_and_the_epoch(directory: Path) -> None:
+    each, _ = go(directory, {"logging": {"every": "1 step"}})
+    fives, _ = go(directory)
+    losses = [event.loss for event in each.of(StepDone)]
+    for event in fives.of(StepDone):
+        first = (event.step - 1) // 5 * 5
+        assert event.loss == pytest.approx(np.mean(losses[first : event.step]), rel=1e-6)
+    for number, event in enumerate(fives.of(EpochDone)):
+        assert event.values["training/loss"] == pytest.approx(np.mean(losses[number * 7 : number * 7 + 7]), rel=1e-6)
+        accuracies = [step.metrics["accuracy"] for step in each.of(StepDone)[number * 7 : number * 7 + 7]]
+        rows = [24] * 6 + [16]
+        assert event.values["training/accuracy"] == pytest.approx(np.average(accuracies, weights=rows), rel=1e-9)
+        assert "validation/accuracy" in event.values
+
+
+@pytest.fixture
+def nan_at_7(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = Worker.run
+
+    def poisoned(self: Worker, step: int, position: int, chunk: Any, *rest: Any) -> Any:
+        if step == 7:
+            chunk = replace(chunk, tensors=chunk.tensors | {"x": chunk.tensors["x"] * math.nan})
+        return right(self, step, position, chunk, *rest)
+
+    monkeypatch.setattr(Worker, "run", poisoned)
+
+
+@pytest.mark.usefixtures("nan_at_7")
+def test_non_finite_stop_names_the_step_and_saves_nothing(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sink, _ = go(directory, wanted=3)
+    error = capsys.readouterr().err
+    assert "the loss is nan at step 7" in error
+    assert "help:" in error
+    assert not sink.of(CheckpointSaved)  # that of step 7 would have held nan
+
+
+@pytest.mark.usefixtures("nan_at_7")
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_non_finite_skip_leaves_the_step_out_and_says_so(directory: Path, precision: str) -> None:
+    sink, _ = go(directory, {"training": {"non_finite": "skip", "precision": precision}})
+    assert any("nan at step 7" in event.message for event in sink.of(Notice))
+    assert all(math.isfinite(event.loss) for event in sink.of(StepDone))
+    assert sink.of(RunEnded)[0].status == "finished"
+    assert sink.of(RunEnded)[0].values["validation/accuracy"] > 0.3
+
+
+def test_no_host_synchronisation_between_logging_steps(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`item` and `tolist` are how a host waits for a device."""
+    steps: list[int] = []
+    waited: dict[int, list[str]] = {}
+    right = Worker.run
+
+    def counted(self: Worker, step: int, *rest: Any) -> Any:
+        steps.append(step)
+        return right(self, step, *rest)
+
+    monkeypatch.setattr(Worker, "run", counted)
+    for name in ("item", "tolist", "__bool__", "__float__", "__int__"):
+        original = getattr(torch.Tensor, name)
+
+        def waits(self: torch.Tensor, *rest: Any, name: str = name, original: Any = original) -> Any:
+            waited.setdefault(steps[-1] if steps else 0, []).append(name)
+            return original(self, *rest)
+
+        monkeypatch.setattr(torch.Tensor, name, waits)
+    go(
+        directory,
+        {
+            "training": {
+                "clip_grad_norm": 1.0,
+                "optimizer": {"type": "adamw", "lr": 1e-3},
+                "gradient_accumulation_steps": 2,
+            },
+            "objective": {"loss": {"type": "cross_entropy", "input": "logits", "target": "y", "ignore_index": 3}},
+        },
+    )
+    assert not set(waited) - {0, 1, 5, 7, 10, 14}  # the first step may make state
+
+
+def test_a_batch_graph_is_computed_before_the_model(directory: Path) -> None:
+    changes = {
+        "model": {"graph": {"known": "y != 3"}},
+        "objective": {
+            "loss": {"type": "cross_entropy", "input": "logits", "target": "y", "mask": "known"},
+            "metrics": None,
+        },
+        "checkpoint": {"best": None},
+    }
+    masked, plan = go(directory, changes)
+    assert plan.batch_graph.nodes
+    ignored, _ = go(
+        directory,
+        {
+            "objective": {
+                "loss": {"type": "cross_entropy", "input": "logits", "target": "y", "ignore_index": 3},
+                "metrics": None,
+            },
+            "checkpoint": {"best": None},
+        },
+    )
+    assert [event.loss for event in masked.of(StepDone)] == pytest.approx(
+        [event.loss for event in ignored.of(StepDone)], rel=1e-6
+    )

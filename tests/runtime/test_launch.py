@@ -1,0 +1,356 @@
+"""Ranks start, work, and always leave: the culprit is named once, the exit code is right, nobody stays behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from declarative_train.logs.event import CheckpointSaved, EpochDone, Event, RunEnded, RunStarted, StepDone
+from declarative_train.logs.sinks.jsonl import read_events
+from declarative_train.plan.codec import to_json
+from declarative_train.plan.plan import Plan
+from declarative_train.runtime.checkpoint_store import CheckpointStore
+from tests.runtime.made_recipes import DIGITS, compiled, merged, write_data
+
+LIMIT_S = 60
+GONE_S = 10
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    write_data(tmp_path)
+    return tmp_path
+
+
+def on(mode: str, gpus: int, **training: Any) -> dict[str, Any]:
+    parallelism: Any = mode
+    if mode == "pipeline":
+        parallelism = {"mode": "pipeline", "stages": gpus, "microbatches": 4, "cut_before": ["logits"]}
+    return merged(DIGITS, {"parallelism": parallelism, "layout": {"gpus": gpus}, "training": training})
+
+
+def saved(directory: Path, recipe: Mapping[str, Any]) -> Path:
+    path = directory / "plan.json"
+    path.write_text(to_json(compiled(directory, recipe)))
+    return path
+
+
+def start(plan: Path, fault: str = "nothing", rank: int = 0, step: int = 0, *more: str) -> subprocess.Popen[str]:
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-W", "error::ResourceWarning", "-m", "tests.runtime.faulty", str(plan), fault]
+    return subprocess.Popen(
+        [*command, str(rank), str(step), *more],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
+    """(exit code, what it said on standard error); every process of its session is gone."""
+    _, errors = process.communicate(timeout=LIMIT_S)
+    assert not session(process.pid), f"left behind: {session(process.pid)}\n{errors}"
+    return process.returncode, errors
+
+
+def session(leader: int) -> list[int]:
+    """Living processes of the session."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (path / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[3]) == leader and fields[0] not in "ZX":
+            found.append(int(path.name))
+    return found
+
+
+def run_dir(directory: Path) -> Path:
+    (found,) = (directory / "runs" / "made").iterdir()
+    return found
+
+
+def events(directory: Path) -> list[Event]:
+    return read_events(run_dir(directory) / "events.jsonl")
+
+
+def wait_for_steps(directory: Path, step: int) -> None:
+    """Until a logging step at or after `step` is in the log."""
+    deadline = time.monotonic() + LIMIT_S
+    while time.monotonic() < deadline:
+        for path in (directory / "runs" / "made").glob("*/events.jsonl"):
+            if any(isinstance(event, StepDone) and event.step >= step for event in read_events(path)):
+                return
+        time.sleep(0.05)
+    raise AssertionError("no steps were made")
+
+
+@pytest.mark.parametrize(("mode", "gpus"), [("single", 1), ("dp", 2), ("ddp", 2), ("fsdp", 2)])
+def test_a_run_from_start_to_end(directory: Path, mode: str, gpus: int) -> None:
+    code, errors = finish(start(saved(directory, on(mode, gpus))))
+    assert code == 0, errors
+    assert "Traceback" not in errors
+    assert "Warning" not in errors
+    found = events(directory)
+    started, ended = found[0], found[-1]
+    assert isinstance(started, RunStarted)
+    assert isinstance(ended, RunEnded)
+    assert (started.mode, started.device) == (mode, "cpu")
+    assert started.num_ranks == (gpus if mode in ("ddp", "fsdp") else 1)
+    assert (ended.status, ended.step) == ("finished", 14)
+    assert [event.epoch for event in found if isinstance(event, EpochDone)] == [1, 2]
+    assert ended.values["validation/accuracy"] > 0.6
+    assert {path.name for path in run_dir(directory).iterdir() if "tfevents" not in path.name} == {
+        "plan.json",
+        "events.jsonl",
+        "checkpoints",
+    }
+
+
+def test_two_ranks_tell_the_same_story_as_one(directory: Path) -> None:
+    stories = []
+    for mode, gpus in (("single", 1), ("ddp", 2)):
+        code, errors = finish(start(saved(directory, on(mode, gpus, precision="fp64", clip_grad_norm=1.0))))
+        assert code == 0, errors
+        found = events(directory)
+        losses = [(event.step, event.loss, event.grad_norm) for event in found if isinstance(event, StepDone)]
+        epochs = [event.values for event in found if isinstance(event, EpochDone)]
+        stories.append((losses, epochs))
+        run_dir(directory).rename(directory / mode)
+    (losses, epochs), (other_losses, other_epochs) = stories
+    assert [item[0] for item in losses] == [5, 10, 14]
+    for one, other in zip(losses, other_losses, strict=True):
+        assert one == pytest.approx(other, rel=1e-12)
+    for mine, theirs in zip(epochs, other_epochs, strict=True):
+        assert mine == pytest.approx(theirs, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("fault", "rank", "message"),
+    [
+        ("raise", 0, "ValueError: the dog ate the batch"),
+        ("raise", 1, "ValueError: the dog ate the batch"),
+        ("memory", 0, "out of memory"),
+        ("space", 1, "no space left on the device (/runs/x)"),
+    ],
+)
+def test_the_culprit_is_named_once(directory: Path, fault: str, rank: int, message: str) -> None:
+    plan = saved(directory, on("ddp", 2))
+    begun_s = time.monotonic()
+    process = start(plan, fault, rank, 6)
+    code, errors = finish(process)
+    assert code == 3
+    assert f"rank {rank}, step 6: {message}" in errors
+    assert errors.count("the run failed") == 1
+    assert "Traceback" not in errors
+    assert time.monotonic() - begun_s < 10 + GONE_S
+    if fault == "raise":
+        trace = run_dir(directory) / "failures" / f"rank_{rank}.txt"
+        assert str(trace) in errors
+        assert "the dog ate the batch" in trace.read_text()
+
+
+def test_a_killed_rank_is_named(directory: Path) -> None:
+    code, errors = finish(start(saved(directory, on("ddp", 2)), "kill", 1, 6))
+    assert code == 3
+    assert "rank 1" in errors
+    assert "SIGKILL" in errors
+    assert "memory" in errors
+    assert errors.count("the run failed") == 1
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("mode", ["ddp", "fsdp", "pipeline"])
+@pytest.mark.parametrize(("fault", "words"), [("raise", "step 6: ValueError"), ("kill", "rank 1")])
+def test_the_culprit_is_named_every_time(directory: Path, mode: str, fault: str, words: str) -> None:
+    path = saved(directory, on(mode, 2))
+    for _ in range(12):
+        code, errors = finish(start(path, fault, 1, 6))
+        assert code == 3
+        assert "rank 1" in errors
+        assert words in errors
+
+
+def test_four_ranks_and_the_last_one_fails(directory: Path) -> None:
+    code, errors = finish(start(saved(directory, on("ddp", 4)), "raise", 3, 6))
+    assert code == 3
+    assert "rank 3, step 6: ValueError" in errors
+
+
+def test_one_process_fails_without_a_rank(directory: Path) -> None:
+    code, errors = finish(start(saved(directory, on("single", 1)), "raise", 0, 6))
+    assert code == 3
+    assert "the run failed: step 6: ValueError: the dog ate the batch" in errors
+    assert "Traceback" not in errors
+
+
+LONG = {"epochs": None, "steps": 100_000}
+
+
+@pytest.mark.parametrize(
+    ("mode", "gpus", "number"),
+    [
+        ("single", 1, signal.SIGINT),
+        ("ddp", 2, signal.SIGTERM),
+        pytest.param("single", 1, signal.SIGTERM, marks=pytest.mark.long),
+        pytest.param("ddp", 2, signal.SIGINT, marks=pytest.mark.long),
+        pytest.param("fsdp", 2, signal.SIGTERM, marks=pytest.mark.long),
+        pytest.param("pipeline", 2, signal.SIGTERM, marks=pytest.mark.long),
+        pytest.param("pipeline", 2, signal.SIGINT, marks=pytest.mark.long),
+    ],
+)
+def test_a_signal_saves_and_the_run_goes_on_later(directory: Path, mode: str, gpus: int, number: int) -> None:
+    plan = saved(directory, on(mode, gpus, **LONG))
+    process = start(plan, "slow", 0, 0)
+    wait_for_steps(directory, 5)
+    asked_s = time.monotonic()
+    # Ctrl-C reaches the whole group of the terminal, SIGTERM the parent alone
+    os.killpg(process.pid, number) if number == signal.SIGINT else process.send_signal(number)
+    code, errors = finish(process)
+    assert time.monotonic() - asked_s < GONE_S
+    assert code == 75, errors
+    found = events(directory)
+    assert isinstance(found[-1], RunEnded)
+    assert found[-1].status == "stopped"
+    saves = [event for event in found if isinstance(event, CheckpointSaved)]
+    assert saves[-1].step == found[-1].step
+    store = CheckpointStore(str(run_dir(directory) / "checkpoints"))
+    whole, torn = store.entries()
+    assert whole[0].step == found[-1].step
+    assert not torn
+
+    process = start(plan, "slow", 0, 0, "auto")
+    wait_for_steps(directory, found[-1].step + 1)
+    process.send_signal(signal.SIGTERM)
+    code, errors = finish(process)
+    assert code == 75, errors
+    assert f"resumed after step {found[-1].step}" in errors
+
+
+@pytest.mark.parametrize(("mode", "gpus"), [("single", 1), ("ddp", 2)])
+def test_the_second_ctrl_c_means_now(directory: Path, mode: str, gpus: int) -> None:
+    process = start(saved(directory, on(mode, gpus, **LONG)), "hang", 0, 8)
+    wait_for_steps(directory, 5)
+    time.sleep(0.5)
+    os.killpg(process.pid, signal.SIGINT)
+    time.sleep(0.5)
+    assert process.poll() is None
+    asked_s = time.monotonic()
+    os.killpg(process.pid, signal.SIGINT)
+    code, _ = finish(process)
+    assert code == 3
+    assert time.monotonic() - asked_s < 3
+
+
+@pytest.mark.parametrize(("mode", "gpus"), [pytest.param("single", 1, marks=pytest.mark.long), ("ddp", 2)])
+def test_a_rank_that_hangs_leaves_when_its_grace_is_over(
+    directory: Path, mode: str, gpus: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DTRAIN_GRACE_S", "2")
+    process = start(saved(directory, on(mode, gpus, **LONG)), "hang", 0, 8)
+    wait_for_steps(directory, 5)
+    time.sleep(0.5)
+    asked_s = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    code, _ = finish(process)
+    assert code == 3
+    assert time.monotonic() - asked_s < GONE_S
+
+
+def test_no_checkpoint_section_still_saves_when_asked_to_stop(directory: Path) -> None:
+    plan = saved(directory, merged(on("ddp", 2, **LONG), {"checkpoint": None}))
+    process = start(plan, "slow")
+    wait_for_steps(directory, 5)
+    process.send_signal(signal.SIGTERM)
+    code, errors = finish(process)
+    assert code == 75, errors
+    assert len(CheckpointStore(str(run_dir(directory) / "checkpoints")).entries()[0]) == 1
+
+
+def test_a_plan_that_wants_gpus_is_refused_where_there_are_none(directory: Path) -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    code, errors = finish(start(saved(directory, merged(on("ddp", 2), {"layout": {"device": "cuda"}}))))
+    assert code == 3
+    assert errors.startswith("dtrain: layout.device is cuda, and this machine has no GPU")
+
+
+def test_auto_says_in_one_line_that_it_runs_on_cpu(directory: Path) -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    code, errors = finish(start(saved(directory, merged(on("ddp", 2), {"layout": {"device": "auto"}}))))
+    assert code == 0, errors
+    assert "note: no GPU here: 2 ranks on CPU" in errors
+
+
+def test_a_run_folder_that_cannot_be_made(directory: Path) -> None:
+    (directory / "runs").write_text("a file")
+    code, errors = finish(start(saved(directory, on("single", 1))))
+    assert code == 3
+    assert errors.startswith("dtrain: ")
+    assert "Traceback" not in errors
+
+
+def test_many_machines_need_torchrun(directory: Path) -> None:
+    plan = compiled(directory, on("ddp", 2))
+    far: Plan = replace(plan, layout=replace(plan.layout, num_nodes=2))
+    path = directory / "far.json"
+    path.write_text(to_json(far))
+    code, errors = finish(start(path))
+    assert code == 3
+    assert "torchrun --nnodes 2" in errors
+
+
+def test_a_data_file_that_went_away_is_one_message(directory: Path) -> None:
+    path = saved(directory, on("ddp", 2))
+    (directory / "data.npz").unlink()
+    code, errors = finish(start(path))
+    assert code == 3
+    assert "data.npz" in errors
+    assert errors.count("the run failed") == 1
+    assert "Traceback" not in errors
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("mode", ["ddp", "fsdp", "pipeline"])
+def test_fifty_runs_of_fifty_leave_cleanly(directory: Path, mode: str) -> None:
+    path = saved(directory, on(mode, 2))
+    for _ in range(50):
+        code, errors = finish(start(path))
+        assert code == 0, errors
+        assert "terminate" not in errors
+        assert json.loads((run_dir(directory) / "plan.json").read_text())["name"] == "made"
+        run_dir(directory).rename(directory / f"run_{time.monotonic_ns()}")
+
+
+@pytest.mark.parametrize(("before", "wanted"), [("torch.set_num_threads(1)", 2), ("torch.set_num_threads(2)", 1)])
+def test_a_parent_with_an_openmp_pool_gives_its_ranks_one_thread(before: str, wanted: int) -> None:
+    code = (
+        f"import torch\n{before}\n"
+        "torch.exp(torch.rand(1 << 20))\n"
+        "from declarative_train.runtime.processes import safe_threads\n"
+        "torch.set_num_threads(1)\n"
+        f"assert safe_threads(2) == {wanted}\n"
+        "assert safe_threads(1) == 1"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60, env=environment)

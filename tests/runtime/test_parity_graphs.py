@@ -1,0 +1,171 @@
+"""The same gradients in every mode for graphs that have bitten others: tied, reused, idle, frozen, mixing, repeated."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.runtime.made_recipes import merged, write_data
+from tests.runtime.parity import Recording, largest_difference, record
+from tests.runtime.test_parity import LIMIT, SMALL
+
+WIDTH = {"type": "linear", "out_features": 20, "bias": False}
+BLOCK = {
+    "inputs": ["x"],
+    "graph": {
+        "norm": {"type": "layer_norm", "input": "x"},
+        "up": {"type": "linear", "out_features": 24},
+        "act": {"type": "gelu"},
+        "down": {"type": "linear", "out_features": 20},
+        "out": "x + down",
+    },
+    "output": "out",
+}
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "tied": {
+        "nodes": {
+            "first": {**WIDTH, "input": "x"},
+            "act": {"type": "relu"},
+            "second": WIDTH,
+            "logits": {"type": "linear", "out_features": 10},
+        },
+        "parameters": {"second.weight": {"tie": "first.weight"}},
+    },
+    "reused": {
+        "nodes": {
+            "first": {**WIDTH, "input": "x"},
+            "act": {"type": "relu"},
+            "again": {"type": "reuse", "node": "first", "input": "act"},
+            "logits": {"type": "linear", "out_features": 10},
+        },
+    },
+    "repeated": {
+        "blocks": {"layer": BLOCK},
+        "nodes": {
+            "layers": {"type": "layer", "repeat": 3, "input": "x"},
+            "logits": {"type": "linear", "out_features": 10},
+        },
+    },
+    "batch_norm": {
+        "nodes": {
+            # a bias in front would have the gradient 0, and rounding noise for its difference
+            "hidden": {"type": "linear", "out_features": 12, "bias": False, "input": "x"},
+            "norm": {"type": "batch_norm", "over": "4 samples"},
+            "act": {"type": "relu"},
+            "logits": {"type": "linear", "out_features": 10},
+        },
+    },
+    "batch_norm_across": {
+        "nodes": {
+            "hidden": {"type": "linear", "out_features": 12, "bias": False, "input": "x"},
+            "norm": {"type": "batch_norm", "over": "16 samples"},
+            "act": {"type": "relu"},
+            "logits": {"type": "linear", "out_features": 10},
+        },
+    },
+    "frozen": {
+        "nodes": {
+            "hidden": {"type": "linear", "out_features": 12, "input": "x"},
+            "drop": {"type": "relu"},
+            "logits": {"type": "linear", "out_features": 10},
+        },
+        "parameters": {"hidden": {"frozen": True}},
+    },
+    "detached": {
+        "nodes": {
+            "hidden": {"type": "linear", "out_features": 12, "input": "x"},
+            "cut": "detach(hidden)",
+            "logits": {"type": "linear", "out_features": 10},
+        },
+    },
+}
+MODES: dict[str, dict[str, Any]] = {
+    "ddp": {"parallelism": "ddp", "layout": {"gpus": 2}},
+    "fsdp": {"parallelism": "fsdp", "layout": {"gpus": 2}},
+    "dp": {"parallelism": "dp", "layout": {"gpus": 2}},
+}
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("parity")
+    write_data(path, 37)
+    return path
+
+
+def recipe(case: str, **training: Any) -> dict[str, Any]:
+    parts = CASES[case]
+    model = {key: parts[key] for key in ("blocks", "parameters") if key in parts}
+    base = merged(SMALL, {"model": None})
+    return merged(base, {"model": {"graph": parts["nodes"], **model}, "training": training})
+
+
+@pytest.fixture(scope="module")
+def references() -> dict[str, Recording]:
+    return {}
+
+
+def reference(case: str, directory: Path, references: dict[str, Recording]) -> Recording:
+    if case not in references:
+        references[case] = record(directory, recipe(case))
+    return references[case]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("case", CASES)
+def test_equal(case: str, mode: str, directory: Path, references: dict[str, Recording]) -> None:
+    if (case, mode) == ("batch_norm_across", "dp"):
+        pytest.skip("refused: see test_dp_refuses_groups_across_replicas")
+    wanted = reference(case, directory, references)
+    found = record(directory, merged(recipe(case), MODES[mode]))
+    assert largest_difference(wanted, found) <= LIMIT
+    for name, item in wanted.parameters.items():
+        np.testing.assert_allclose(found.parameters[name], item, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("which", ["blocks", "all"])
+@pytest.mark.parametrize("mode", MODES)
+def test_activation_checkpointing(which: str, mode: str, directory: Path, references: dict[str, Recording]) -> None:
+    for case in ("repeated", "batch_norm"):
+        found = record(directory, merged(recipe(case, activation_checkpointing=which), MODES[mode]))
+        assert largest_difference(reference(case, directory, references), found) <= LIMIT
+
+
+def test_dp_refuses_groups_across_replicas(directory: Path) -> None:
+    from declarative_train.runtime.failures import RunFailure
+
+    with pytest.raises((RunFailure, AssertionError), match="R107"):
+        record(directory, merged(recipe("batch_norm_across"), MODES["dp"]))
+
+
+def test_a_head_that_only_a_metric_reads_trains_nothing_and_hangs_nobody(directory: Path) -> None:
+    idle = {
+        "model": {"graph": {"other": {"type": "linear", "out_features": 10, "input": "act"}}},
+        "objective": {"metrics": {"accuracy": {"type": "accuracy", "input": "other", "target": "y"}}},
+    }
+    wanted = record(directory, merged(SMALL, idle))
+    for mode in MODES.values():
+        found = record(directory, merged(merged(SMALL, idle), mode))
+        assert largest_difference(wanted, found) <= LIMIT
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("mode", ["single", "ddp", "fsdp"])
+def test_compiled_units_give_the_same_gradients(mode: str, directory: Path) -> None:
+    """Each in a process of its own: one that has compiled cannot fork ranks that do (torch keeps compiler threads)."""
+    code = (
+        "import sys\nfrom pathlib import Path\nfrom tests.runtime.test_parity_graphs import *\n"
+        "mode, directory = sys.argv[1], Path(sys.argv[2])\n"
+        "wanted = record(directory, recipe('repeated'))\n"
+        "found = record(directory, merged(recipe('repeated', compile=True), MODES.get(mode, {})))\n"
+        "assert largest_difference(wanted, found) <= LIMIT, largest_difference(wanted, found)\n"
+    )
+    subprocess.run([sys.executable, "-c", code, mode, str(directory)], check=True, timeout=500)

@@ -1,0 +1,114 @@
+"""Start values from files, and one message for everything that does not fit."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from declarative_train.plan.plan import WeightsPlan
+from declarative_train.runtime.checkpoint import Checkpoints
+from declarative_train.runtime.checkpoint_store import CheckpointStore
+from declarative_train.runtime.engines.single import SingleEngine
+from declarative_train.runtime.failures import RunFailure
+from declarative_train.runtime.run_state import RunState
+from declarative_train.runtime.weights import load_weights
+from tests.runtime.plans import make_plan
+
+
+def model() -> nn.Module:
+    return nn.ModuleDict(
+        {
+            "vit": nn.ModuleDict(
+                {"layers": nn.ModuleList(nn.Linear(3, 3) for _ in range(2)), "norm": nn.BatchNorm1d(3)}
+            ),
+            "head": nn.Linear(3, 2),
+        }
+    )
+
+
+def below_vit() -> dict[str, torch.Tensor]:
+    torch.manual_seed(7)
+    return {name: torch.randn_like(item.float()).to(item.dtype) for name, item in model()["vit"].state_dict().items()}  # type: ignore[index]
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "pt"])
+def test_a_file_below_a_node_with_renames(tmp_path: Path, kind: str) -> None:
+    wanted = below_vit()
+    stored = {name.replace("layers.", "encoder.blocks."): item.clone() for name, item in wanted.items()}
+    path = tmp_path / f"vit.{kind}"
+    save_file(stored, path) if kind == "safetensors" else torch.save({"state_dict": stored}, path)
+    found = model()
+    head = found["head"].weight.clone()  # type: ignore[index]
+    load_weights(found, [WeightsPlan("vit", str(path), {"encoder.blocks.": "layers."})])
+    for name, item in found["vit"].state_dict().items():  # type: ignore[index]
+        assert torch.equal(item, wanted[name])
+    assert torch.equal(found["head"].weight, head)  # type: ignore[index]
+
+
+def test_one_message_says_all_that_does_not_fit(tmp_path: Path) -> None:
+    stored = below_vit()
+    stored["encoder.0.weight"] = stored.pop("layers.0.weight")
+    stored["norm.bias"] = torch.zeros(5)
+    path = tmp_path / "vit.safetensors"
+    save_file(stored, path)
+    with pytest.raises(RunFailure) as caught:
+        load_weights(model(), [WeightsPlan("vit", str(path), {})])
+    text = str(caught.value)
+    assert "layers.0.weight of the model below `vit` not in the file" in text
+    assert "encoder.0.weight of the file not in the model below `vit`" in text
+    assert "norm.bias is (5,) in the file, (3,) in the model" in text
+    assert "rename" in text
+
+
+def test_tied_parameters_stand_under_one_name_or_both(tmp_path: Path) -> None:
+    for names in (("a.weight",), ("b.weight",), ("a.weight", "b.weight")):
+        tied = nn.ModuleDict({"a": nn.Linear(2, 2, bias=False), "b": nn.Linear(2, 2, bias=False)})
+        tied["b"].weight = tied["a"].weight  # type: ignore[index]
+        path = tmp_path / "tied.pt"
+        torch.save({name: torch.full((2, 2), 3.0) for name in names}, path)
+        load_weights(tied, [WeightsPlan("", str(path), {})])
+        assert torch.equal(tied["a"].weight, torch.full((2, 2), 3.0))  # type: ignore[index]
+
+
+def test_code_in_a_file_is_not_run(tmp_path: Path) -> None:
+    class Planted:
+        def __reduce__(self) -> tuple[object, ...]:
+            return Path.touch, (tmp_path / "ran",)
+
+    torch.save({"a": Planted()}, tmp_path / "bad.pt")
+    with pytest.raises(RunFailure, match="without running code"):
+        load_weights(model(), [WeightsPlan("", str(tmp_path / "bad.pt"), {})])
+    (tmp_path / "worse.pt").write_bytes(pickle.dumps(Planted(), protocol=2))
+    with pytest.raises(RunFailure, match="without running code"):
+        load_weights(model(), [WeightsPlan("", str(tmp_path / "worse.pt"), {})])
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_missing_file_and_an_empty_folder(tmp_path: Path) -> None:
+    for name in ("gone.pt", "gone.safetensors"):
+        with pytest.raises(RunFailure, match="there is no file"):
+            load_weights(model(), [WeightsPlan("", str(tmp_path / name), {})])
+    with pytest.raises(RunFailure, match="holds no weights"):
+        load_weights(model(), [WeightsPlan("", str(tmp_path), {})])
+
+
+@pytest.mark.parametrize(("best", "wanted"), [(1, 1.0), (None, 2.0)])
+def test_a_runs_folder_means_its_best_checkpoint_else_its_last(tmp_path: Path, best: int | None, wanted: float) -> None:
+    plan = make_plan()
+    engine = SingleEngine(plan, torch.device("cpu"))
+    run = tmp_path / "made" / "20260101-000000"
+    checkpoints = Checkpoints(plan, engine, CheckpointStore(str(run / "checkpoints")))
+    for step in (1, 2):
+        with torch.no_grad():
+            for item in engine.model.parameters():
+                item.fill_(float(step))
+        checkpoints.save(RunState(step=step, best_step=best), is_best=step == best, keep=3)
+    for path in (run, run.parent):
+        fresh = SingleEngine(plan, torch.device("cpu"))
+        load_weights(fresh.model, [WeightsPlan("", str(path), {})])
+        assert all(bool((item == wanted).all()) for item in fresh.model.parameters())

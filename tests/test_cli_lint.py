@@ -1,0 +1,246 @@
+"""`dtrain lint` as people, editors and CI call it: formats, selection, fixes, standard input, folders, exit codes."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+
+from declarative_train.cli.catalogue import catalogue
+from tests.linted import CASES, codes, dtrain, found_in, write
+
+WRONG = """\
+extends: base.yaml
+# a story that stays
+meta:   {house: 010,   owner : "me" }   # spaces stay
+seed: 007
+training:
+  epoch: 4
+"""
+MENDED = WRONG.replace("010", "10").replace("007", "7")
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with a valid base, and a recipe with two warnings and an error."""
+    data = (CASES / "data" / "digits.csv").read_bytes()
+    write(tmp_path, {"base.yaml": (CASES / "base.yaml").read_text(), "data/digits.csv": data, "wrong.yaml": WRONG})
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_exit_codes() -> None:
+    assert dtrain("lint", "base.yaml").code == 0
+    assert dtrain("lint", "wrong.yaml").code == 1
+    assert dtrain("lint", "wrong.yaml", "--ignore", "S").code == 0  # warnings alone
+    assert dtrain("lint", "nowhere.yaml").code == 2
+    assert dtrain("lint").code == 2
+    assert dtrain("lint", "base.yaml", "--format", "html").code == 2
+    assert dtrain("lint", "base.yaml", "--select", "Z9").code == 2
+
+
+def test_a_missing_path_offers_the_nearest() -> None:
+    output = dtrain("lint", "wrogn.yaml")
+    assert "there is no file or folder `wrogn.yaml`; did you mean `wrong.yaml`?" in output.err
+    assert output.out == ""
+
+
+def test_concise_is_one_line_each_in_the_order_of_the_text() -> None:
+    lines = dtrain("lint", "wrong.yaml", "--format", "concise").out.splitlines()
+    form = re.compile(r"wrong\.yaml:(\d+):(\d+): (error|warning|needs verification)\[[A-Z]\d{3}\] \S.*")
+    places = [tuple(map(int, match.group(1, 2))) for line in lines if (match := form.fullmatch(line))]
+    assert places == [(3, 17), (4, 7), (6, 3)]
+
+
+def test_full_shows_the_line_a_caret_and_a_way_out() -> None:
+    out = dtrain("lint", "wrong.yaml").out
+    assert "6 |   epoch: 4\n  |   ^^^^^\nhelp: did you mean `epochs`?" in out
+    assert out.endswith("1 file: 2 warnings, 1 error\n")
+    assert "\x1b" not in out  # no colours where nobody looks
+
+
+def test_json_has_a_version_and_counts() -> None:
+    document = json.loads(dtrain("lint", "wrong.yaml", "--format", "json").out)
+    assert document["version"] == 1
+    assert document["counts"] == {"error": 1, "warning": 2, "needs verification": 0}
+    keys = {
+        "code",
+        "severity",
+        "message",
+        "help",
+        "path",
+        "line",
+        "column",
+        "end_line",
+        "end_column",
+        "related",
+        "fixes",
+    }
+    assert all(set(item) == keys for item in document["diagnostics"])
+    assert json.loads(dtrain("lint", "base.yaml", "--format", "json").out)["diagnostics"] == []
+
+
+def test_sarif_has_the_structure_of_2_1_0() -> None:
+    """The required properties and value ranges of the schema, for all that we write."""
+    log = json.loads(dtrain("lint", "wrong.yaml", "--format", "sarif").out)
+    assert log["version"] == "2.1.0"
+    assert set(log) == {"$schema", "version", "runs"}
+    (run,) = log["runs"]
+    driver = run["tool"]["driver"]
+    assert driver["name"] == "dtrain"
+    assert run["columnKind"] in ("utf16CodeUnits", "unicodeCodePoints")
+    ids = [rule["id"] for rule in driver["rules"]]
+    assert len(ids) == len(set(ids))
+    assert all(rule["shortDescription"]["text"] and rule["help"]["text"] for rule in driver["rules"])
+    for result in run["results"]:
+        assert set(result) <= {
+            "ruleId", "ruleIndex", "level", "message", "locations", "relatedLocations", "fixes"
+        }  # fmt: skip
+        assert ids[result["ruleIndex"]] == result["ruleId"]
+        assert result["level"] in ("none", "note", "warning", "error")
+        assert result["message"]["text"]
+        for location in [*result["locations"], *result.get("relatedLocations", [])]:
+            physical = location["physicalLocation"]
+            assert physical["artifactLocation"]["uri"] == "wrong.yaml"
+            assert all(isinstance(value, int) and value >= 1 for value in physical["region"].values())
+        for fix in result.get("fixes", []):
+            for change in fix["artifactChanges"]:
+                assert all("deletedRegion" in replacement for replacement in change["replacements"])
+
+
+def test_github_commands() -> None:
+    lines = dtrain("lint", "wrong.yaml", "--format", "github").out.splitlines()
+    assert [line.partition(" ")[0] for line in lines] == ["::warning", "::warning", "::error"]
+    assert lines[2].startswith("::error title=dtrain S001,file=wrong.yaml,line=6,col=3,endColumn=8::")
+    assert "%0Ahelp: did you mean" in lines[2]
+
+
+def test_junit_is_xml_with_a_failure_each() -> None:
+    root = ElementTree.fromstring(dtrain("lint", "wrong.yaml", "base.yaml", "--format", "junit").out)
+    assert root.tag == "testsuites"
+    assert len(list(root.iter("failure"))) == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "left"),
+    [
+        (("--select", "S"), {"S001"}),
+        (("--select", "Y021"), {"Y021"}),
+        (("--select", "S,Y"), {"S001", "Y021"}),
+        (("--ignore", "Y"), {"S001"}),
+        (("--select", "Y", "--ignore", "Y021"), set()),
+    ],
+)
+def test_selection_by_prefix(options: tuple[str, ...], left: set[str]) -> None:
+    assert codes(found_in("wrong.yaml", *options)) == left
+
+
+def test_comments_that_accept_a_warning(folder: Path) -> None:
+    write(folder, {"a.yaml": "extends: base.yaml\nseed: 007  # dtrain: ignore[Y021]\n"})
+    assert found_in("a.yaml") == []
+    write(folder, {"a.yaml": "extends: base.yaml\n# dtrain: ignore[Y021]\nseed: 007\n"})
+    assert found_in("a.yaml") == []
+    write(folder, {"a.yaml": "# dtrain: ignore-file[Y021]\nextends: base.yaml\nseed: 007\nmeta: {house: 010}\n"})
+    assert found_in("a.yaml") == []
+    write(folder, {"a.yaml": "extends: base.yaml\nseed: 7  # dtrain: ignore[Y021]\n"})
+    assert codes(found_in("a.yaml")) == {"I001"}
+    write(folder, {"a.yaml": "extends: base.yaml\nsead: 7  # dtrain: ignore[S001]\n"})
+    assert codes(found_in("a.yaml")) == {"S001", "I002"}
+
+
+def test_fix_leaves_every_other_byte(folder: Path) -> None:
+    output = dtrain("lint", "wrong.yaml", "--fix", "--format", "concise")
+    assert (folder / "wrong.yaml").read_text() == MENDED
+    assert "mended 2" in output.err
+    assert output.code == 1  # what cannot be mended is still wrong
+    assert "S001" in output.out
+    assert "Y021" not in output.out
+
+
+def test_fix_keeps_line_ends_and_a_missing_last_newline(folder: Path) -> None:
+    text = "extends: base.yaml\r\nseed: 007\t# caf\u00e9 \U0001f642\r\nmeta: {house: 010}"
+    write(folder, {"crlf.yaml": text})
+    dtrain("lint", "crlf.yaml", "--fix")
+    assert (folder / "crlf.yaml").read_bytes() == text.replace("007", "7").replace("010", "10").encode()
+
+
+def test_unsafe_fixes_are_asked_for(folder: Path) -> None:
+    text = "extends: base.yaml\nmeta: {a: 1 b: 2}\n"
+    write(folder, {"comma.yaml": text})
+    dtrain("lint", "comma.yaml", "--fix")
+    assert (folder / "comma.yaml").read_text() == text
+    dtrain("lint", "comma.yaml", "--fix", "--unsafe-fixes")
+    assert (folder / "comma.yaml").read_text() == "extends: base.yaml\nmeta: {a: 1, b: 2}\n"
+
+
+def test_diff_changes_nothing(folder: Path) -> None:
+    output = dtrain("lint", "wrong.yaml", "--diff")
+    assert (folder / "wrong.yaml").read_text() == WRONG
+    assert "--- a/wrong.yaml\n+++ b/wrong.yaml\n" in output.out
+    changed = [line for line in output.out.splitlines() if re.match(r"[+-][^+-]", line)]
+    assert changed == [
+        '-meta:   {house: 010,   owner : "me" }   # spaces stay',
+        "-seed: 007",
+        '+meta:   {house: 10,   owner : "me" }   # spaces stay',
+        "+seed: 7",
+    ]
+    assert output.code == 1
+
+
+def test_statistics_count_by_code() -> None:
+    lines = dtrain("lint", "wrong.yaml", "--format", "concise", "--statistics").out.splitlines()
+    assert [line.split() for line in lines[-2:]] == [["2", "Y021"], ["1", "S001"]]
+
+
+def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(WRONG))
+    output = dtrain("lint", "-", "--format", "concise")
+    assert output.code == 1
+    assert "<stdin>:6:3: error[S001]" in output.out
+
+
+def test_folders_and_many_files_in_one_process(folder: Path) -> None:
+    write(folder, {"sub/one.yml": "extends: ../base.yaml\n", "sub/.hidden/two.yaml": "x: [", "sub/notes.txt": "x: ["})
+    assert dtrain("lint", "sub").out == "1 file: nothing wrong\n"
+    assert dtrain("lint", ".").out.endswith("3 files: 2 warnings, 1 error\n")
+    (folder / "empty").mkdir()
+    assert dtrain("lint", "empty").code == 2
+
+
+def test_a_mistake_in_a_shared_base_is_told_once(folder: Path) -> None:
+    write(folder, {"shared.yaml": "extends: base.yaml\nsead: 1\n"})
+    write(folder, {f"{name}.yaml": "extends: shared.yaml\n" for name in ("one", "two")})
+    output = dtrain("lint", "one.yaml", "two.yaml", "--format", "concise")
+    assert output.out.count("S001") == 1
+
+
+def test_set_and_with_are_places_too(folder: Path) -> None:
+    write(folder, {"more.yaml": "fragment: true\ntraining: {epoch: 3}\n"})
+    out = dtrain("lint", "base.yaml", "--set", "training.epoch=3", "--format", "concise").out
+    assert re.match(r"--set training\.epoch=3:1:\d+: error\[S001\]", out)
+    assert dtrain("lint", "base.yaml", "--with", "more.yaml", "--format", "concise").out.startswith("more.yaml:2:12")
+
+
+def test_static_lint_looks_at_no_data(folder: Path) -> None:
+    (folder / "data" / "digits.csv").unlink()
+    assert found_in("base.yaml", "--static") == []
+    assert codes(found_in("base.yaml")) == {"D001"}
+
+
+def test_static_lint_imports_no_torch() -> None:
+    program = "import sys; from declarative_train.cli.main import main; main(['lint', 'wrong.yaml', '--static']); " \
+        "sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"  # fmt: skip
+    assert subprocess.run([sys.executable, "-c", program], stdout=subprocess.DEVNULL, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("code", ["S001", "s001", "unknown-key"])
+def test_every_page_can_be_asked_for(code: str) -> None:
+    output = dtrain("explain", code)
+    assert output.code == 0
+    assert catalogue()["S001"].finds[:20] in output.out

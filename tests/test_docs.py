@@ -1,0 +1,163 @@
+"""Documents run: every recipe in README and docs lints clean, every command line in them parses.
+
+A ```yaml block with a model, data and an objective is a recipe; any other is laid over the whole recipe of
+docs/language.md, without that one's model where the block has a graph of its own. Blocks that name a source whose files
+are not there are linted as fragments. A console block after `<!-- runs -->` is run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from declarative_train import plan as plan_room
+from declarative_train import recipe as recipe_room
+from declarative_train.cli.main import COMMANDS, main
+from declarative_train.components.expressions.functions import FUNCTIONS
+
+ROOT = Path(__file__).parent.parent
+GENERATED = {"checks.md", "components.md"}
+PAGES = [ROOT / "README.md", *sorted(page for page in (ROOT / "docs").glob("*.md") if page.name not in GENERATED)]
+
+
+@dataclass(frozen=True)
+class Block:
+    page: Path
+    line: int
+    language: str
+    text: str
+    runs: bool
+
+    def __str__(self) -> str:
+        return f"{self.page.name}:{self.line}"
+
+
+def blocks(page: Path) -> list[Block]:
+    text = page.read_text()
+    found = re.finditer(r"(?P<runs><!-- runs -->\n)?^```(?P<language>\w+)\n(?P<text>.*?)^```$", text, re.M | re.S)
+    return [
+        Block(page, text.count("\n", 0, match.start("text")), match["language"], match["text"], bool(match["runs"]))
+        for match in found
+    ]
+
+
+ALL = [block for page in PAGES for block in blocks(page)]
+OTHER_TOOLS = ("repos:",)  # what their files begin with: pre-commit
+YAML = [block for block in ALL if block.language == "yaml" and not block.text.startswith(OTHER_TOOLS)]
+
+
+def sections(text: str) -> set[str]:
+    return set(re.findall(r"^(\w+):", text, re.M))
+
+
+def is_whole(text: str) -> bool:
+    return sections(text) >= {"data", "model", "objective", "training"}
+
+
+BASE = next(block.text for block in YAML if block.page.name == "language.md" and is_whole(block.text))
+
+
+def laid(text: str) -> str:
+    """The block, ready to lint: whole, as a fragment, or as one file that extends `base.yaml`."""
+    if is_whole(text):
+        return text
+    if re.search(r"^  source:", text, re.M):
+        return "fragment: true\n" + text
+    return "extends: base.yaml\n" + text.replace("fragment: true\n", "")
+
+
+def base_for(text: str) -> str:
+    if re.search(r"^  graph:", text, re.M):
+        return re.sub(r"^model:\n(?:  .*\n)+", "", BASE, flags=re.M)
+    return BASE
+
+
+@pytest.mark.parametrize("block", YAML, ids=str)
+def test_a_recipe_in_the_documents_lints_clean(block: Block, tmp_path: Path) -> None:
+    (tmp_path / "recipes").symlink_to(ROOT / "recipes")
+    (tmp_path / "base.yaml").write_text(base_for(block.text))
+    path = tmp_path / "shown.yaml"
+    path.write_text(laid(block.text))
+    loaded = recipe_room.load(str(path))
+    problems = list(loaded.diagnostics)
+    if loaded.recipe is not None:
+        problems += plan_room.compile(loaded.recipe)[1]
+    assert [f"{each.code} line {each.span.line}: {each.message}" for each in problems] == []
+    assert (loaded.recipe is None) == ("fragment: true" in laid(block.text))
+
+
+def test_a_fragment_in_the_documents_is_linted_as_one(tmp_path: Path) -> None:
+    shown = [block.text for block in YAML if block.text.startswith("fragment: true")]
+    assert shown
+    for text in shown:
+        (tmp_path / "part.yaml").write_text(text)
+        assert recipe_room.load(str(tmp_path / "part.yaml")).diagnostics == []
+
+
+def command_lines() -> list[tuple[str, str]]:
+    """Of console blocks, and those between backquotes; what is in brackets may be left out."""
+    found = []
+    for page in PAGES:
+        prose = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.M | re.S)
+        lines = re.findall(r"`(dtrain [^`]*)`", prose)
+        for block in blocks(page):
+            if block.language in ("console", "sh", "bash"):
+                lines += re.findall(r"^\$ (dtrain .*)$", block.text, re.M)
+        found += [(page.name, line) for line in lines]
+    return found
+
+
+def words_of(line: str) -> list[str]:
+    plain = re.sub(r"\[.*?\]", "", line).replace("...", "").replace("\\|", "|")
+    return shlex.split(re.split(r" [#>] ", plain)[0])[1:]
+
+
+@pytest.mark.parametrize(("page", "line"), sorted(set(command_lines())))
+def test_a_command_line_in_the_documents_parses(page: str, line: str) -> None:
+    words = words_of(line)
+    if not words or words[0].startswith("-"):
+        assert words in ([], ["--version"], ["--help"])
+        return
+    assert words[0] in COMMANDS, line
+    module = import_module(f"declarative_train.cli.commands.{words[0]}")
+    parser = argparse.ArgumentParser(prog=f"dtrain {words[0]}", exit_on_error=False)
+    module.add_arguments(parser)
+    for more in ([], ["PATH"]):  # a sentence may leave out what the command works on
+        try:
+            parser.parse_args([*words[1:], *more])
+            return
+        except (argparse.ArgumentError, SystemExit):
+            continue
+    pytest.fail(f"{page} shows a command that does not parse: {line}")
+
+
+@pytest.mark.parametrize("block", [block for block in ALL if block.runs], ids=str)
+def test_a_marked_example_runs(
+    block: Block, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(ROOT)
+    lines = re.findall(r"^\$ dtrain (.*)$", block.text, re.M)
+    assert lines
+    for line in lines:
+        assert main(shlex.split(line)) == 0, line
+        assert capsys.readouterr().out
+
+
+def test_the_functions_of_expressions_are_all_named() -> None:
+    text = (ROOT / "docs" / "language.md").read_text()
+    listed = re.search(r"The functions, with torch's meaning and argument names:\n(.*?)\.\n\n", text, re.S)
+    assert listed is not None
+    assert re.findall(r"`(\w+)`", listed[1]) == sorted(FUNCTIONS)
+
+
+def test_links_lead_somewhere() -> None:
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+            if "://" not in target:
+                assert (page.parent / target).exists(), f"{page.name}: {target}"

@@ -1,0 +1,109 @@
+"""The rooms and who may import whom, held by reading the imports."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "declarative_train"
+
+MAY_IMPORT = {
+    "terms": set(),
+    "diagnostics": {"terms"},
+    "logs": {"terms"},
+    "source": {"terms", "diagnostics"},
+    "components": {"terms"},
+    "recipe": {"terms", "diagnostics", "source", "components"},
+    "data": {"terms", "diagnostics", "components", "recipe"},
+    "graph": {"terms", "diagnostics", "components", "recipe", "data"},
+    "plan": {"terms", "diagnostics", "components", "recipe", "data", "graph"},
+    "runtime": {"terms", "diagnostics", "components", "data", "graph", "plan", "logs"},
+}
+ROOMS = [*MAY_IMPORT, "cli"]
+
+LONG_MODULES_WITH_A_REASON = "Over 400 lines because"
+TORCH_FOLDER = "modules"  # nn.Module classes: they must stand at the top of a module that imports torch, to be pickled
+
+
+def imported_rooms(path: Path) -> set[str]:
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        found |= {name.split(".")[1] for name in names if name.startswith("declarative_train.")}
+    return found & set(ROOMS)
+
+
+@pytest.mark.parametrize("room", sorted(MAY_IMPORT))
+def test_a_room_imports_only_what_it_may(room: str) -> None:
+    files = sorted((PACKAGE / room).rglob("*.py"))
+    assert files
+    wrong = {
+        str(path.relative_to(PACKAGE)): sorted(extra)
+        for path in files
+        if (extra := imported_rooms(path) - MAY_IMPORT[room] - {room})
+    }
+    assert not wrong
+
+
+def test_every_folder_is_a_room_and_no_import_is_relative() -> None:
+    folders = {path.name for path in PACKAGE.iterdir() if path.is_dir() and path.name != "__pycache__"}
+    assert folders == {*ROOMS, "blocks"}
+    relative = [
+        str(path)
+        for path in PACKAGE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and node.level
+    ]
+    assert not relative
+
+
+@pytest.mark.parametrize("room", ["terms", "diagnostics", "source", "components", "recipe"])
+def test_rooms_of_static_lint_do_not_import_torch(room: str) -> None:
+    modules = [
+        ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
+        for path in sorted((PACKAGE / room).rglob("*.py"))
+        if path.name != "__init__.py" and path.parent.name != TORCH_FOLDER
+    ]
+    code = (
+        f"import importlib, sys\nfor name in {modules!r}: importlib.import_module(name)\n"
+        "heavy = {'torch', 'pyarrow', 'torchmetrics'} & set(sys.modules)\nassert not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_torch_modules_of_components_are_imported_inside_functions() -> None:
+    wrong = [
+        f"{path.relative_to(PACKAGE)}:{node.lineno}"
+        for path in (PACKAGE / "components").rglob("*.py")
+        if path.parent.name != TORCH_FOLDER
+        for node in ast.iter_child_nodes(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and f".{TORCH_FOLDER}" in (node.module or "")
+    ]
+    assert not wrong
+
+
+def test_static_lint_never_imports_torch() -> None:
+    recipe = PACKAGE.parent / "recipes" / "digits_mlp_ddp2.yaml"
+    code = (
+        "import sys\nfrom declarative_train.__main__ import main\n"
+        f"assert main(['lint', '--static', {str(recipe)!r}]) == 0\n"
+        "assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_long_modules_say_why() -> None:
+    silent = [
+        str(path.relative_to(PACKAGE))
+        for path in PACKAGE.rglob("*.py")
+        if (text := path.read_text()).count("\n") > 400 and LONG_MODULES_WITH_A_REASON not in text[:1200]
+    ]
+    assert not silent

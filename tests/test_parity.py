@@ -1,0 +1,60 @@
+"""Every mode computes the same gradients: the cells of tests/parity, some in every run, all in the long one."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from declarative_train.components.component import Collective
+from declarative_train.plan.pipeline_schedules import PIPELINE_SCHEDULES
+from declarative_train.recipe.sections.parallelism import MODES
+from declarative_train.runtime import scale
+from declarative_train.runtime.engines import ENGINES, pipeline
+from tests.parity.cells import SCHEDULES, Cell, cells, short_cells, ways
+from tests.parity.measure import BOUND, measure
+
+LONG = [cell for cell in cells() if cell not in short_cells()]
+
+
+@pytest.mark.parametrize("cell", short_cells(), ids=lambda cell: cell.name)
+def test_a_way_to_run_computes_the_same_gradients(cell: Cell) -> None:
+    result = measure(cell)
+    assert result.difference <= BOUND, (result.parameter, result.step)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("cell", LONG, ids=lambda cell: cell.name)
+def test_every_cell_of_the_table(cell: Cell) -> None:
+    result = measure(cell)
+    assert result.difference <= BOUND, (result.parameter, result.step)
+
+
+def test_every_mode_and_schedule_that_a_recipe_can_name_has_its_cells() -> None:
+    named = {way.split(",")[0].split(" ")[0] for way, _, _ in ways()}
+    assert named == set(MODES) == set(ENGINES)
+    assert set(SCHEDULES) == set(PIPELINE_SCHEDULES)
+    for schedule in SCHEDULES:
+        rows = {way for way, _, _ in ways() if f"pipeline {schedule}" in way}
+        assert len(rows) == 4, "2 ranks, 4 ranks, x ddp, x fsdp"
+
+
+def test_a_rank_whose_gradients_are_left_out_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forgetful(gradients: list[torch.Tensor], ranks: Collective) -> None:
+        """Leaves each rank with its own gradients."""
+
+    monkeypatch.setattr(pipeline, "average_gradients", forgetful)
+    cell = next(cell for cell in cells() if "1f1b x ddp" in cell.way and cell.rows == "masked")
+    with pytest.raises(Exception, match="ranks hold other values"):
+        measure(cell)
+
+
+def test_a_microbatch_that_is_scaled_twice_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = scale.Scale.of
+
+    def of(self: scale.Scale, chunks: list[object], num_rows: int) -> object:
+        factors, counts = honest(self, chunks, num_rows)  # type: ignore[arg-type]
+        return [factor * 2 for factor in factors], counts
+
+    monkeypatch.setattr(scale.Scale, "of", of)
+    cell = next(cell for cell in short_cells() if cell.way == "ddp, 2 ranks")
+    assert measure(cell).difference > 0.1

@@ -1,0 +1,115 @@
+"""The manual page of every rule: its bad example fires that rule inside the example, its good one is silent.
+
+An example is laid over `tests/cases/base.yaml` by `extends`, unless its first line says otherwise:
+`# whole file`; `# file: NAME` (one or more files, the first is the recipe); `# bytes: ...` (with escapes);
+`# options: --set ...`; `# no file`. What lies around a recipe (data, plugins) is written by `write_surroundings`.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+
+from declarative_train.cli.catalogue import catalogue
+from declarative_train.diagnostics.rules import Rule
+from declarative_train.recipe import load
+from tests.linted import CASES, Found, codes, found_in, write
+
+RULES = catalogue()
+LAYER = "from torch import nn\nclass {name}(nn.Module):\n    def forward(self, x{more}): return x\n"
+PLUGINS = {
+    "broken.py": "def broken(:\n",
+    "empty.py": "x = 3\n",
+    "my_layers.py": LAYER.format(name="MyLayer", more=""),
+    "raises.py": LAYER.format(name="Raises", more="") + "raise OSError('no')\n",
+    "vague.py": LAYER.format(name="Vague", more=", scale=1.0"),
+}
+OPTIONS = {"X005": ["--plugins"]}  # what only a run, or `--plugins`, can see
+BASES = {  # where the base of digits does not fit
+    **dict.fromkeys(("D006", "D012", "D013"), "any_shape.yaml"),
+    **dict.fromkeys(("D007", "D009", "D014", "D018"), "people.yaml"),
+    "D017": "text.yaml",
+}
+BASES_OF_BAD = {"D017": "people.yaml"}
+IN_THE_BASE = {"G008", "W009"}  # told at the node of the base that no longer fits; what made it so is related
+EMPTY_WEIGHTS = b"\x08\0\0\0\0\0\0\0{}      "  # a safetensors file with an empty table
+
+
+def write_surroundings(folder: Path) -> None:
+    shutil.copytree(CASES / "data", folder / "data")
+    bases = {path.name: path.read_bytes() for path in CASES.glob("*.yaml")}
+    write(folder, {**bases, **PLUGINS, "hidden.safetensors": EMPTY_WEIGHTS})
+
+
+def write_example(example: str, folder: Path, base: str) -> tuple[str, list[str]]:
+    """The path of the recipe, and the options that it is linted with."""
+    head = example.partition("\n")[0]
+    if head.startswith("# file:"):
+        parts = re.split(r"^# file: (.*)\n", example, flags=re.MULTILINE)
+        write(folder, dict(zip(parts[1::2], parts[2::2], strict=True)))
+        return parts[1], []
+    if head == "# no file":
+        return "nowhere.yaml", []
+    if head.startswith("# options: "):
+        return "base.yaml", shlex.split(head.removeprefix("# options: "))
+    content: bytes = f"extends: {base}\n{example}".encode()
+    if head.startswith("# bytes: "):
+        data = head.removeprefix("# bytes: ").encode("latin-1", errors="backslashreplace")
+        content = data.decode("unicode_escape").encode("latin-1")
+    elif head == "# whole file":
+        content = example.encode()
+    write(folder, {"recipe.yaml": content})
+    return "recipe.yaml", []
+
+
+@pytest.fixture
+def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
+    def run(rule: Rule, example: str, bases: dict[str, str]) -> tuple[list[Found], Path]:
+        write_surroundings(tmp_path)
+        monkeypatch.chdir(tmp_path)
+        path, options = write_example(example, tmp_path, bases.get(rule.code, "base.yaml"))
+        if not Path(path).is_file():  # the command says it as wrong use; a plan, a run or an editor as a diagnostic
+            return [{"code": diagnostic.code} for diagnostic in load(path).diagnostics], tmp_path
+        return found_in(path, *options, *OPTIONS.get(rule.code, [])), tmp_path
+
+    return run
+
+
+@pytest.mark.parametrize("code", RULES)
+def test_the_bad_example_fires_inside_its_text(code: str, check) -> None:  # type: ignore[no-untyped-def]
+    found, folder = check(RULES[code], RULES[code].bad, BASES | BASES_OF_BAD)
+    fired = [diagnostic for diagnostic in found if diagnostic["code"] == code]
+    assert fired, f"found instead: {found}"
+    if code == "Y023":
+        return  # there is no text that a place could be in
+    own = [diagnostic for diagnostic in fired if not is_base(str(diagnostic["path"]))]
+    assert own or code in IN_THE_BASE, f"only in the base: {fired}"
+    for diagnostic in fired:
+        assert lies_in_the_text(diagnostic, folder), diagnostic
+
+
+def is_base(path: str) -> bool:
+    return (CASES / path).is_file()
+
+
+def lies_in_the_text(diagnostic: Found, folder: Path) -> bool:
+    path = str(diagnostic["path"])
+    if path.startswith("--"):
+        return True  # a word of the command line
+    lines = (folder / path).read_bytes().decode("utf-8", "replace").split("\n")
+    first, last = int(str(diagnostic["line"])), int(str(diagnostic["end_line"]))
+    if not 1 <= first <= last <= len(lines):
+        return False
+    column, end = int(str(diagnostic["column"])), int(str(diagnostic["end_column"]))
+    return 1 <= column <= len(lines[first - 1]) + 1 and 1 <= end <= len(lines[last - 1]) + 1
+
+
+@pytest.mark.parametrize("code", RULES)
+def test_the_good_example_is_silent(code: str, check) -> None:  # type: ignore[no-untyped-def]
+    found, _ = check(RULES[code], RULES[code].good, BASES)
+    assert code not in codes(found)
+    assert not [diagnostic for diagnostic in found if diagnostic["severity"] == "error"]

@@ -1,0 +1,85 @@
+"""What a start does not do: import what the command does not need, look for garbage, tidy up at the end."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from declarative_train.__main__ import main
+from declarative_train.components.component import Component
+from declarative_train.components.field_docs import field_docs
+from declarative_train.components.layers import LAYERS
+
+RECIPE = """\
+data:
+  source: {type: synthetic, kind: classification, rows: 100, features: 4, classes: 3}
+  fields:
+    x: {columns: "x*"}
+    y: {type: category, column: y, num_classes: 3}
+  split: {validation: 0.2}
+model:
+  graph:
+    logits: {type: linear, out_features: 3, input: x}
+objective:
+  loss: {type: cross_entropy, input: logits, target: y}
+training: {epochs: 5, global_batch_size: 20, optimizer: {type: adam, lr: 1e-3}}
+"""
+NOT_NEEDED = (
+    "declarative_train.diagnostics.fixes",
+    "declarative_train.diagnostics.machine",
+    "declarative_train.diagnostics.sarif",
+    "declarative_train.plan.plan",
+    "fsspec",
+    "jinja2",
+    "numpy",
+    "pyarrow",
+    "torch",
+    "torchmetrics",
+)
+SHOW = f"""
+import sys
+from declarative_train.__main__ import main
+main(sys.argv[1:])
+print([name for name in {NOT_NEEDED!r} if name in sys.modules])
+"""
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> str:
+    (tmp_path / "recipe.yaml").write_text(RECIPE)
+    return str(tmp_path / "recipe.yaml")
+
+
+def test_lint_static_imports_what_it_needs(recipe: str) -> None:
+    command = [sys.executable, "-c", SHOW, "lint", "--static", recipe]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert result.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize(("words", "code"), [(["--static"], 0), (["--static", "--set", "training.epochs=ten"], 1)])
+def test_a_process_ends_with_the_code_and_all_that_it_said(recipe: str, words: list[str], code: int) -> None:
+    command = [sys.executable, "-m", "declarative_train", "lint", recipe, *words]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == code
+    assert result.stdout.endswith(("1 file: nothing wrong\n", "1 file: 1 error\n"))
+
+
+@pytest.mark.parametrize("words", [["lint", "--static", "{}"], ["lint", "nowhere.yaml"], ["no_command"]])
+def test_the_garbage_of_a_caller_is_collected_again(recipe: str, words: list[str]) -> None:
+    main([word.format(recipe) for word in words])
+    assert gc.isenabled()
+
+
+def test_the_docs_of_fields_are_read_from_the_source() -> None:
+    docs = field_docs(LAYERS["self_attention"])
+    assert docs["heads"]
+    assert set(docs) <= set(LAYERS["self_attention"].model_fields)
+
+
+def test_a_model_made_while_running_has_no_docs_but_what_its_fields_say() -> None:
+    made = type("Made", (Component,), {"__annotations__": {"size": int}, "size": 3, "__module__": "nowhere"})
+    assert field_docs(made) == {}
