@@ -24,7 +24,7 @@ def key_of(*parts: object) -> int:
 
 
 def mixed(numbers: np.ndarray, key: int) -> np.ndarray:
-    """uint64, one per number (any integers)."""
+    """uint64, one per number (any integers); different numbers give different ones."""
     import numpy as np
 
     z = numbers.astype(np.uint64)  # a copy: mixed in place

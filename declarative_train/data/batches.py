@@ -7,6 +7,7 @@ number of ranks nor that of loaders changes which samples travel together.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -97,36 +98,61 @@ class TrainingBatches:
         batch, step, last = self._batch, first_step, first_step + num_steps - 1
         size = batch.global_batch_size
         share = size // batch.data_parallel_size
-        num_full = self._set.num_samples // size
         most = max(1, min(_BLOCK_BYTES // max(1, share * self._set.sample_bytes), _BLOCK_POSITIONS // size))
         while step <= last:
-            epoch, number = divmod(step - 1, batch.steps_per_epoch)
-            count = min(most, last - step + 1, num_full - number)
-            if count < 1:
+            runs = self._full_steps(step, min(most, last - step + 1))
+            if not runs:
                 yield self.step(step)  # the last, partial batch of the epoch
                 step += 1
                 continue
-            yield from self._block(epoch, number * size, count)
-            step += count
+            yield from self._block(runs)
+            step += sum(run.count for run in runs)
 
-    def _block(self, epoch: int, start: int, count: int) -> Iterator[list[Batch]]:
-        """`count` full steps by one gather: positions in the order (step, chunk, row)."""
+    def _full_steps(self, step: int, most: int) -> list[_Run]:
+        """Up to `most` steps from `step` on, all of full batches; short epochs follow each other."""
+        batch = self._batch
+        num_full = self._set.num_samples // batch.global_batch_size
+        runs: list[_Run] = []
+        while most:
+            epoch, number = divmod(step - 1, batch.steps_per_epoch)
+            count = min(most, num_full - number)
+            if count < 1:
+                break
+            runs.append(_Run(epoch, number * batch.global_batch_size, count))
+            step, most = step + count, most - count
+        return runs
+
+    def _block(self, runs: Sequence[_Run]) -> Iterator[list[Batch]]:
+        """Full steps by one gather: positions in the order (step, chunk, row)."""
         import torch
 
         batch, size = self._batch, self._batch.microbatch_size
         num_chunks = batch.accumulation * batch.num_microbatches
-        positions = np.arange(start, start + count * batch.global_batch_size)
-        mine = positions.reshape(count * num_chunks, batch.data_parallel_size, size)[:, self._rank]
-        samples = self.samples(epoch, mine.ravel())
+        samples = np.concatenate([self._samples_of(run) for run in runs])
         tensors = tensors_moved(self._set.gather(samples), self._device)
         names = list(tensors)
         pieces = zip(*(torch.split(tensor, size) for tensor in tensors.values()), strict=True)
         ids = samples.reshape(-1, size)
-        for first in range(0, count * num_chunks, num_chunks):
+        for first in range(0, len(ids), num_chunks):
             yield [
                 Batch(dict(zip(names, next(pieces), strict=True)), size, None, ids[first + number])
                 for number in range(num_chunks)
             ]
+
+    def _samples_of(self, run: _Run) -> np.ndarray:
+        batch = self._batch
+        positions = np.arange(run.start, run.start + run.count * batch.global_batch_size)
+        mine = positions.reshape(-1, batch.data_parallel_size, batch.microbatch_size)[:, self._rank]
+        return self.samples(run.epoch, mine.ravel())
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """`count` full steps of an epoch, from position `start` on."""
+
+    epoch: int
+    start: int
+    count: int
 
 
 class EvaluationBatches:

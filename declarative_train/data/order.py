@@ -35,7 +35,7 @@ def permuted(key: int, positions: np.ndarray, size: int) -> np.ndarray:
 
 @lru_cache(maxsize=8)
 def _sorted(key: int, size: int) -> np.ndarray:
-    order = np.argsort(mixed(np.arange(size), key), kind="stable")
+    order = np.argsort(mixed(np.arange(size), key))  # no two keys are equal: any sort gives the same order
     order.setflags(write=False)
     return order
 

@@ -78,7 +78,7 @@ class Window:
         if not self._steps:
             return []
         engine = self._engine
-        per_step: list[list[float]] = engine.ranks.sum(self._per_step()).tolist()
+        per_step = self._per_step()
         finite = [all(math.isfinite(value) for value in values) for values in per_step]
         notices = []
         if not all(finite):
@@ -100,21 +100,25 @@ class Window:
         taken, self.epoch = self.epoch, Means()
         return taken
 
-    def _per_step(self) -> torch.Tensor:
-        """(steps, L) float64: this rank's share of every term's value over the global batch."""
-        results, size = self._results, self._num_terms
-        device = self._engine.device
-        flat = [value for result in results for sums in result.sums for value in sums]
-        shares = torch.zeros((len(results), size), dtype=torch.float64, device=device)
-        if flat:
-            position = [index for index, result in enumerate(results) for _ in result.sums]
-            rows = torch.stack(flat).double().view(-1, size)
-            shares.index_add_(0, torch.tensor(position, device=device), rows)
+    def _per_step(self) -> list[list[float]]:
+        """(steps, L): every term's value over its global batch. The host waits for the device once."""
+        results = self._results
+        shares = self._engine.ranks.sum(self._shares())
         if isinstance(results[0].counts, torch.Tensor):
-            counts = torch.stack([result.counts for result in results])  # type: ignore[misc]
+            both = torch.stack([shares, torch.stack([result.counts for result in results])])  # type: ignore[misc]
+            sums, counts = both.tolist()
         else:
-            counts = torch.tensor([result.counts for result in results], dtype=torch.float64, device=device)
-        return torch.where(counts != 0, shares / counts, 0.0)
+            sums, counts = shares.tolist(), [result.counts for result in results]
+        return [[divided(*pair) for pair in zip(*step, strict=True)] for step in zip(sums, counts, strict=True)]
+
+    def _shares(self) -> torch.Tensor:
+        """(steps, L) float64 on the device: the sums of this rank's chunks, equally many in every step."""
+        flat = [value for result in self._results for sums in result.sums for value in sums]
+        num_steps, size = len(self._results), self._num_terms
+        if not flat:  # a stage that has no loss
+            return torch.zeros((num_steps, size), dtype=torch.float64, device=self._engine.device)
+        chunks = torch.stack(flat).double().view(num_steps, -1, size)
+        return chunks[:, 0] if chunks.shape[1] == 1 else chunks.sum(1)
 
     def _not_finite(self, per_step: list[list[float]], finite: list[bool]) -> str:
         first = finite.index(False)
@@ -139,3 +143,8 @@ class Window:
             return []
         step = self._steps[good.index(False)]
         return [f"a gradient was not finite at step {step}: {good.count(False)} of {len(good)} updates were left out"]
+
+
+def divided(total: float, count: float) -> float:
+    """The mean; 0 where a whole global batch held no valid item."""
+    return total / count if count else 0.0

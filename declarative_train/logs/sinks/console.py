@@ -27,7 +27,8 @@ from declarative_train.logs.sink import Sink
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
-REFRESH_S = 0.1
+REFRESH_S = 0.1  # of the bar; without a terminal, of lines that come by the hundred
+FREQUENT_EVENTS = (Progress, StepDone, EpochDone)
 PLAIN_LINE_S = 10.0  # without a terminal, at most one step line in this time
 COLUMN = 12
 
@@ -44,6 +45,8 @@ class ConsoleSink(Sink):
         self._evaluations: dict[str, float] = {}
         self._columns: tuple[str, ...] = ()
         self._drawn_s = 0.0
+        self._lines: list[str] = []  # not written yet
+        self._flushed_s = 0.0
         self._first_step_s: float | None = None
         self._checkpoint: CheckpointSaved | None = None
         self._best: CheckpointSaved | None = None
@@ -54,6 +57,8 @@ class ConsoleSink(Sink):
         match event:
             case Progress():
                 self._draw(event.step)
+                if not self._lines:
+                    return
             case RunStarted():
                 self._start(event)
             case StepDone():
@@ -71,12 +76,14 @@ class ConsoleSink(Sink):
                 self._print(f"note: {event.message}")
             case RunEnded():
                 self._end(event)
+        if not isinstance(event, FREQUENT_EVENTS) or time.monotonic() - self._flushed_s > REFRESH_S:
+            self._flush()
 
     def close(self) -> None:
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
-        self._stream.flush()
+        self._flush()
 
     def _start(self, event: RunStarted) -> None:
         self._started = event
@@ -167,11 +174,17 @@ class ConsoleSink(Sink):
             self._print("go on       the same command with --resume")
         self._print(f"watch       dtrain tensorboard {started.run_dir}")
 
+    def _flush(self) -> None:
+        lines, self._lines = self._lines, []
+        self._stream.write("".join(lines))
+        self._stream.flush()
+        self._flushed_s = time.monotonic()
+
     def _print(self, text: str) -> None:
         if self._bar is not None:
             self._bar.console.print(text, markup=False, highlight=False)
         else:
-            print(text, file=self._stream, flush=True)
+            self._lines.append(f"{text}\n")
 
 
 def progress_bar(stream: TextIO) -> Bar:
