@@ -36,6 +36,66 @@ DIGITS: dict[str, Any] = {
     "logging": {"dir": "runs", "every": "5 steps"},
 }
 
+# eight units that can be cut apart, and everything that a run remembers: the optimizer's state, the lr schedule, the
+# best checkpoint, the means of an epoch that is not over; 7 steps an epoch, of which the last is a smaller batch
+DEEP: dict[str, Any] = DIGITS | {
+    "model": {
+        "blocks": {
+            "block": {
+                "inputs": ["x"],
+                "graph": {
+                    "norm": {"type": "layer_norm"},
+                    "up": {"type": "linear", "out_features": 16},
+                    "out": "x + tanh(up)",
+                },
+                "output": "out",
+            }
+        },
+        "graph": {
+            "hidden": {"type": "linear", "out_features": 16, "input": "x"},
+            "layers": {"type": "block", "repeat": 6},
+            "logits": {"type": "linear", "out_features": 10},
+        },
+    },
+    "training": {
+        "epochs": 3,
+        "global_batch_size": 24,
+        "optimizer": {"type": "adamw", "lr": 1e-2},
+        "lr_schedule": {"type": "cosine", "warmup": "3 steps"},
+        "clip_grad_norm": 1.0,
+    },
+    "checkpoint": {"every": "1 epoch", "keep": 2, "best": {"metric": "validation/loss", "mode": "min"}},
+    "logging": {"dir": "runs", "every": "1 step"},
+}
+
+
+def on_pipeline(stages: int, schedule: str, gpus: int, **more: Any) -> dict[str, Any]:
+    parallelism = {"mode": "pipeline", "stages": stages, "schedule": schedule, "microbatches": 4, **more}
+    return {"parallelism": parallelism, "layout": {"gpus": gpus}}
+
+
+# how DEEP can be run: every mode, on other numbers of ranks
+WAYS: dict[str, dict[str, Any]] = {
+    "single": {},
+    "dp 2": {"parallelism": "dp", "layout": {"gpus": 2}},
+    "ddp 2": {"parallelism": "ddp", "layout": {"gpus": 2}},
+    "ddp 3": {"parallelism": "ddp", "layout": {"gpus": 3}},
+    "ddp 2, accumulation 3": {
+        "parallelism": "ddp",
+        "layout": {"gpus": 2},
+        "training": {"gradient_accumulation_steps": 3},
+    },
+    "fsdp 2": {"parallelism": "fsdp", "layout": {"gpus": 2}},
+    "fsdp 4": {"parallelism": "fsdp", "layout": {"gpus": 4}},
+    "hybrid 2 x 2": {"parallelism": {"mode": "fsdp", "replicate": 2}, "layout": {"gpus": 4}},
+    "pipeline 2": on_pipeline(2, "1f1b", 2),
+    "pipeline 4": on_pipeline(4, "1f1b", 4),
+    "interleaved 2": on_pipeline(4, "interleaved_1f1b", 2),
+    "zero bubble 2": on_pipeline(4, "zbv", 2),
+    "pipeline 2 x ddp 2": on_pipeline(2, "1f1b", 4, data_parallel={"mode": "ddp", "size": 2}),
+    "pipeline 2 x fsdp 2": on_pipeline(2, "1f1b", 4, data_parallel={"mode": "fsdp", "size": 2}),
+}
+
 
 def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """Mappings merge, None removes, everything else replaces."""

@@ -2,41 +2,18 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from declarative_train.logs.event import CheckpointSaved, EpochDone, Event, Notice, RunEnded, RunStarted, StepDone
-from declarative_train.logs.sinks.jsonl import read_events
-from declarative_train.runtime.checkpoint_format import entries, load_tensors
-from declarative_train.runtime.checkpoint_store import CheckpointStore
-from declarative_train.runtime.job import default_sinks
+from declarative_train.logs.event import CheckpointSaved, EpochDone, Notice, RunEnded, RunStarted, StepDone
 from declarative_train.runtime.launch import run
-from tests.runtime.made_recipes import DIGITS, compiled, merged, write_data
-
-MODES: dict[str, dict[str, Any]] = {
-    "single": {},
-    "dp": {"parallelism": "dp", "layout": {"gpus": 2}},
-    "ddp": {"parallelism": "ddp", "layout": {"gpus": 2}},
-    "ddp3": {"parallelism": "ddp", "layout": {"gpus": 3}},
-    "fsdp": {"parallelism": "fsdp", "layout": {"gpus": 2}},
-}
-EXACT: dict[str, Any] = {"training": {"precision": "fp64", "optimizer": {"type": "adamw", "lr": 1e-2}}}
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    code: int
-    run_dir: Path
-    events: list[Event]
-
-    def of(self, kind: type) -> list[Any]:
-        return [event for event in self.events if isinstance(event, kind)]
+from tests.runtime import runs
+from tests.runtime.made_recipes import DEEP, DIGITS, WAYS, compiled, merged, write_data
+from tests.runtime.runs import Done, assert_same_tensors, checkpoints, last_tensors
 
 
 @pytest.fixture
@@ -46,78 +23,52 @@ def directory(tmp_path: Path) -> Path:
 
 
 def go(directory: Path, *changes: Mapping[str, Any], **how: Any) -> Done:
-    """Run DIGITS with changes; the newest run folder."""
-    recipe = DIGITS
-    for change in changes:
-        recipe = merged(recipe, change)
-    plan = compiled(directory, recipe)
-    code = run(plan, sinks=default_sinks(quiet=True), **how)
-    runs = sorted((directory / "runs" / "made").iterdir(), key=lambda path: (path / "events.jsonl").stat().st_mtime_ns)
-    return Done(code, runs[-1], read_events(runs[-1] / "events.jsonl"))
+    return runs.go(directory, DIGITS, *changes, **how)
 
 
-def final_tensors(run_dir: Path) -> dict[str, torch.Tensor]:
-    whole, _ = CheckpointStore(str(run_dir / "checkpoints")).entries()
-    found = {name: torch.zeros(size, dtype=dtype) for name, (size, dtype) in entries(whole[0].path).items()}
-    load_tensors(whole[0].path, found, alone=True)
-    return found
+def everything(run: Done) -> dict[int, tuple[object, ...]]:
+    """What a logging step tells that is no matter of time."""
+    return {event.step: (event.loss, event.metrics, event.lr, event.grad_norm) for event in run.of(StepDone)}
 
 
-def assert_same(one: Path, other: Path, **tolerance: float) -> None:
-    left, right = final_tensors(one), final_tensors(other)
-    assert left.keys() == right.keys()
-    for name, tensor in left.items():
-        if tolerance:
-            torch.testing.assert_close(tensor, right[name], **tolerance)
-        else:
-            assert torch.equal(tensor, right[name]), name
-
-
-@pytest.mark.parametrize("mode", ["single", "ddp", "fsdp"])
-def test_to_the_bit_on_the_same_layout(directory: Path, mode: str) -> None:
-    dropout = {"model": {"graph": {"act": {"type": "dropout", "p": 0.3}}}}  # draws go on, too
-    adam = {"training": {"optimizer": {"type": "adam", "lr": 1e-2}}}
-    straight = go(directory, MODES[mode], dropout, adam)
+@pytest.mark.parametrize(
+    "way",
+    [
+        pytest.param(way, marks=[] if way in ("single", "fsdp 2", "pipeline 2", "zero bubble 2") else pytest.mark.long)
+        for way in WAYS
+    ],
+)
+def test_to_the_bit_on_the_same_layout(directory: Path, way: str) -> None:
+    """Stopped inside an epoch and at its end: all that is told or saved later is what an uninterrupted run has."""
+    changes = (
+        WAYS[way],
+        {
+            "model": {"graph": {"drop": {"type": "dropout", "p": 0.3}, "out": {"type": "linear", "out_features": 10}}},
+            "objective": {"loss": {"type": "cross_entropy", "input": "out", "target": "y"}},
+            "checkpoint": {"every": "1 step", "keep": 100},
+        },
+    )
+    straight = runs.go(directory, DEEP, *changes)
     assert straight.code == 0
-    first = go(directory, MODES[mode], dropout, adam, max_steps=5)
+    first = runs.go(directory, DEEP, *changes, max_steps=5)
     assert first.code == 0
     assert first.of(RunEnded)[-1].status == "stopped"
-    second = go(directory, MODES[mode], dropout, adam, resume=str(first.run_dir), max_steps=4)
+    second = runs.go(directory, DEEP, *changes, resume=str(first.run_dir), max_steps=9)
     assert second.run_dir == first.run_dir
-    third = go(directory, MODES[mode], dropout, adam, resume="auto")
+    third = runs.go(directory, DEEP, *changes, resume="auto")
     assert third.run_dir == first.run_dir
     assert third.of(RunEnded)[-1].status == "finished"
-    assert_same(straight.run_dir, third.run_dir)
-    # every logging window that was not cut by a stop tells the same loss
-    wanted = {event.step: event.loss for event in straight.of(StepDone)}
-    found = {event.step: event.loss for event in third.of(StepDone)}
-    assert sorted(found) == [5, 9, 10, 14]
-    assert (found[5], found[14]) == (wanted[5], wanted[14])
-    # and an epoch that was cut by one tells its whole mean
-    for name in ("training/loss", "training/accuracy"):
-        means = [event.values[name] for event in third.of(EpochDone)]
-        assert means == pytest.approx([event.values[name] for event in straight.of(EpochDone)], rel=1e-12)
-
-
-@pytest.mark.parametrize(("before", "after"), [*itertools.permutations(["single", "ddp", "fsdp"], 2), ("ddp", "ddp3")])
-def test_another_mode_goes_on_with_the_same_samples(directory: Path, before: str, after: str) -> None:
-    straight = go(directory, MODES["single"], EXACT)
-    first = go(directory, MODES[before], EXACT, max_steps=8)
-    second = go(directory, MODES[after], EXACT, resume=str(first.run_dir))
-    assert second.run_dir == first.run_dir
-    assert second.code == 0
-    assert (second.run_dir / "plan.1.json").exists()  # the layout that it began with
-    assert_same(straight.run_dir, second.run_dir, rtol=1e-9, atol=1e-12)
-    assert second.of(EpochDone)[-1].values["validation/loss"] == pytest.approx(
-        straight.of(EpochDone)[-1].values["validation/loss"], rel=1e-9
-    )
-
-
-def test_dp_goes_on_from_ddp(directory: Path) -> None:
-    straight = go(directory, MODES["dp"], EXACT)
-    first = go(directory, MODES["ddp"], EXACT, max_steps=8)
-    second = go(directory, MODES["dp"], EXACT, resume=str(first.run_dir))
-    assert_same(straight.run_dir, second.run_dir, rtol=1e-9, atol=1e-12)
+    assert everything(third) == everything(straight)
+    assert [(event.epoch, event.values) for event in third.of(EpochDone)] == [
+        (event.epoch, event.values) for event in straight.of(EpochDone)
+    ]
+    assert third.of(RunEnded)[-1].values == straight.of(RunEnded)[-1].values
+    wanted, found = checkpoints(straight.run_dir), checkpoints(third.run_dir)
+    assert list(found) == list(wanted) == list(range(1, 22))
+    for step, saved in wanted.items():
+        assert_same_tensors(found[step].tensors, saved.tensors)
+        assert found[step].numbers == saved.numbers, step
+        assert (found[step].state, found[step].is_best) == (saved.state, saved.is_best), step
 
 
 def test_auto_starts_from_the_beginning_when_there_is_nothing(directory: Path) -> None:
@@ -142,7 +93,7 @@ def test_an_older_checkpoint_begins_another_run(directory: Path) -> None:
     assert second.code == 0
     assert second.run_dir != first.run_dir
     assert second.of(RunStarted)[0].first_step == 7
-    assert_same(first.run_dir, second.run_dir)
+    assert_same_tensors(last_tensors(first.run_dir), last_tensors(second.run_dir))
 
 
 def test_a_finished_run_that_is_resumed_has_nothing_to_do(directory: Path) -> None:

@@ -57,6 +57,7 @@ class DdpEngine(Engine):
             gradient_as_bucket_view=True,
             **NO_BUFFERS,
         )
+        settle_buckets(self._wrapped)
         named = {name: item for name, item in self.model.named_parameters() if item.requires_grad}
         self.optimizer = build_optimizers(plan.parameters, plan.training.optimizer, named, functional=False)
         self._update = Update(self.optimizer, plan.training, self.loss_scale, local_norm)
@@ -87,3 +88,18 @@ class DdpEngine(Engine):
 
     def synchronize_buffers(self) -> None:
         average_buffers(self.model, self._ranks)
+
+
+def settle_buckets(wrapped: nn.parallel.DistributedDataParallel) -> None:
+    """The reducer orders its buckets anew after its first backward, and where a number lies in a bucket decides in
+    which order three ranks or more are added up. So one backward of zeros comes before the first step: all steps of a
+    run then add in one order, and a resumed run does too. The last parameter is first, about as in a real backward."""
+    model = wrapped.module
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    forward, model.forward = model.forward, lambda zero: torch.stack([item.sum() for item in trained]).sum() * zero
+    try:
+        wrapped(torch.zeros((), device=trained[0].device)).backward()
+    finally:
+        model.forward = forward
+    for parameter in trained:
+        parameter.grad = None
