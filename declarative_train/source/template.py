@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.source.checks.circular_vars import circular_vars
 from declarative_train.source.node import Entry, Mapping, Node, Scalar, Sequence
+from declarative_train.source.plain_template import NOT_PLAIN, plain_value
 from declarative_train.terms.span import Span
 
 if TYPE_CHECKING:
@@ -61,12 +62,8 @@ class Templates:
         return Mapping(tuple(entries), node.span)
 
     def _scalar(self, scalar: Scalar, names: MappingABC[str, object], diagnostics: list[Diagnostic]) -> Node:
-        text = scalar.text
         try:
-            compiled = self._compiled.get(text)
-            if compiled is None:
-                compiled = self._compiled[text] = self._environment().read(text)
-            return from_value(compiled.run(names), scalar.span, scalar)
+            return from_value(self._value(scalar.text, names), scalar.span, scalar)
         except MemoryError:
             raise
         except Exception as problem:  # whatever a template may raise is the template's mistake
@@ -78,6 +75,15 @@ class Templates:
 
                 diagnostics.append(explain(problem, scalar, names))
             return scalar
+
+    def _value(self, text: str, names: MappingABC[str, object]) -> object:
+        value = plain_value(text, names)
+        if value is not NOT_PLAIN:
+            return value
+        compiled = self._compiled.get(text)
+        if compiled is None:
+            compiled = self._compiled[text] = self._environment().read(text)
+        return compiled.run(names)
 
     def _environment(self) -> Sandbox:
         if self._sandbox is None:

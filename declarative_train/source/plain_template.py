@@ -1,0 +1,76 @@
+"""A template that is one `{{ }}` around names, numbers and `+ - * / //` -> its value, without Jinja.
+
+Most templates of recipes are no more than that, and importing Jinja takes longer than reading the recipe. The value is
+the one that Jinja gives (a test compares them); whatever is not plain, or goes wrong, is left to Jinja and its words.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Mapping
+
+NOT_PLAIN = object()  # stands for a value that only Jinja can find
+
+_OPERAND = r"(?:[A-Za-z]\w*(?:\.[A-Za-z]\w*)*|(?:0|[1-9][0-9]*)(?:\.[0-9]+)?)"
+_PLAIN = re.compile(rf"\{{\{{\s*({_OPERAND}(?:\s*(?://|[-+*/])\s*{_OPERAND})*)\s*\}}\}}", re.ASCII)
+_TOKEN = re.compile(rf"{_OPERAND}|//|[-+*/]", re.ASCII)
+_LEVELS: tuple[dict[str, Callable[[float, float], float]], ...] = (  # what binds closer comes first
+    {"*": operator.mul, "/": operator.truediv, "//": operator.floordiv},
+    {"+": operator.add, "-": operator.sub},
+)
+_MOST_BITS = 64  # of an integer, as in the sandbox
+_LONGEST = 1000  # characters of a template or of its value; the sandbox weighs what is longer
+
+
+def plain_value(text: str, names: Mapping[str, object]) -> object:
+    """A number, text, boolean or None; or NOT_PLAIN. Raises what looking up a name raises."""
+    found = _PLAIN.fullmatch(text) if len(text) <= _LONGEST else None
+    if found is None:
+        return NOT_PLAIN
+    tokens: list[str] = _TOKEN.findall(found[1])
+    values = [_operand(token, names) for token in tokens[::2]]
+    if len(values) == 1:
+        return values[0] if _is_small(values[0]) else NOT_PLAIN
+    try:
+        return _result([_number(value) for value in values], tokens[1::2])
+    except (ArithmeticError, TypeError):
+        return NOT_PLAIN
+
+
+def _operand(token: str, names: Mapping[str, object]) -> object:
+    if token[0].isdigit():
+        return float(token) if "." in token else int(token)
+    value: object = names
+    for part in token.split("."):
+        if not isinstance(value, Mapping) or part not in value:
+            return NOT_PLAIN
+        value = value[part]
+    return value
+
+
+def _is_small(value: object) -> bool:
+    if isinstance(value, str):
+        return len(value) <= _LONGEST
+    return value is None or isinstance(value, float) or (isinstance(value, int) and value.bit_length() <= _MOST_BITS)
+
+
+def _number(value: object) -> float:
+    """The value as it is, an integer too. Raises TypeError for any other."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not _is_small(value):
+        raise TypeError
+    return value
+
+
+def _result(values: list[float], operators: list[str]) -> float:
+    """Of a sum of products, from left to right. Raises TypeError for one that is too large on its way."""
+    for level in _LEVELS:
+        results, waiting = values[:1], []
+        for symbol, value in zip(operators, values[1:], strict=True):
+            if symbol in level:
+                results[-1] = _number(level[symbol](results[-1], value))
+            else:
+                results.append(value)
+                waiting.append(symbol)
+        values, operators = results, waiting
+    return values[0]
