@@ -14,6 +14,7 @@ from declarative_train.plan.batching import batch_of, num_steps_of
 from declarative_train.plan.checks.weights_not_found import weights_not_found
 from declarative_train.plan.codec import from_json, to_json
 from declarative_train.plan.fingerprint import signed
+from declarative_train.plan.flops import plan_flops
 from declarative_train.plan.parameters import plan_parameters
 from declarative_train.plan.place import place
 from declarative_train.plan.plan import PLAN_VERSION, Plan, WeightsPlan
@@ -94,6 +95,7 @@ def _assembled(
         weights=weights,
         meta=dict(recipe.meta),
         draws=tuple(fact.path for fact in lowered.facts if fact.kind == "random"),
+        flops=plan_flops(lowered.graph, parameters, layout.units, recipe.training.activation_checkpointing),
     )
     return signed(from_json(to_json(plan))), diagnostics  # through JSON once: what is run is what can be saved
 

@@ -188,6 +188,26 @@ class LayoutPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class FlopsPlan:
+    """Floating-point operations for one sample: what the model needs both ways (`graph/cost.py`), and the forward that
+    activation checkpointing computes once more."""
+
+    forward: int
+    backward: int
+    recomputed: int = 0
+
+    @property
+    def model(self) -> int:
+        """What utilisation counts: Chowdhery et al., PaLM, 2022, appendix B."""
+        return self.forward + self.backward
+
+    @property
+    def hardware(self) -> int:
+        """What is really computed."""
+        return self.model + self.recomputed
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """`batch_graph` holds the nodes computed from fields alone: every rank evaluates it on its rows, without
     gradients, and its outputs join the fields in the batch; `graph` takes its inputs from that batch by name, and its
@@ -219,5 +239,6 @@ class Plan:
     weights: tuple[WeightsPlan, ...] = ()
     meta: dict[str, object] = field(default_factory=dict)
     draws: tuple[str, ...] = ()
+    flops: FlopsPlan = FlopsPlan(0, 0)
     fingerprint: str = ""
     identity: str = ""

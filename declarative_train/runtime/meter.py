@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from declarative_train.logs.event import EpochDone, StepDone
+from declarative_train.runtime.utilisation import samples_per_s_at_peak
 from declarative_train.runtime.window import Means
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ class Meter:
         self._engine = engine
         self._batch_size = plan.batch.global_batch_size
         self._tokens = tokens_per_sample(plan)
+        self._peak_per_s = samples_per_s_at_peak(plan, engine.device)
         self._paused_s = 0.0
         self._wait_s = 0.0
         self._started_s = self._logged_s = self._epoch_s = self._wanted_s = 0.0
@@ -76,7 +78,7 @@ class Meter:
             tokens_per_s=None if self._tokens is None else per_s * self._tokens,
             data_wait_s=wait_s,
             memory_bytes=self._peak_memory(now),
-            mfu=None,
+            mfu=None if self._peak_per_s is None else per_s / self._peak_per_s,
             time_unix_s=time.time(),
         )
 

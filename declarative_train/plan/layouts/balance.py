@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from itertools import accumulate
 
-from declarative_train.graph.cost import Shapes, forward_flops, num_parameters
+from declarative_train.graph.cost import Shapes, num_parameters, work_of
 from declarative_train.graph.graph import Graph
 
 
@@ -20,9 +20,9 @@ def balanced_cuts(
     with a common parameter; where no cut leaves them all together, they are parted."""
     names = [node.name for node in graph.nodes]
     held = [num_parameters(name, parameters) for name in names]
+    works = work_of(graph, parameters)
     costs = [
-        forward_flops(node, graph, node.name, parameters) + 2 * elements
-        for node, elements in zip(graph.nodes, held, strict=True)
+        sum(work.forward for work in works[name]) + 2 * elements for name, elements in zip(names, held, strict=True)
     ]
     counts = [count > 0 for count in held]
     ends = _partition(costs, counts, num_stages, _parting(names, linked)) or _partition(costs, counts, num_stages)

@@ -1,0 +1,66 @@
+"""A device in figures: what its vendor's data sheet promises, for estimates before a run and for its utilisation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+Precision = Literal["fp64", "fp32", "bf16", "fp16"]
+
+GIB = 2**30
+TERA = 1e12
+GIGA = 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class Hardware:
+    """One device. None: there is no figure that would hold (`cpu`), or the device lacks it (bf16 on a V100).
+
+    memory_bytes   what the vendors call GB is 2**30 bytes
+    peak_flops     dense, without sparsity, per second and by the precision of a run: matrix products in fp32 without
+                   TF32, which torch leaves off (a convolution in fp32 may use it, and pass this peak); fp64, bf16 and
+                   fp16 on the tensor (matrix) cores where there are any, accumulated in fp32
+    memory_per_s   bytes between the device and its memory
+    link_per_s     bytes from one device to the others of its node, one way: NVLink or Infinity Fabric where every
+                   device has it, else PCIe
+    network_per_s  bytes from one device to those of other nodes, one way: the node's network over its devices, as in
+                   the vendor's own servers
+    device_names   what torch calls it
+    """
+
+    name: str
+    memory_bytes: int | None
+    peak_flops: Mapping[Precision, float]
+    memory_per_s: float | None
+    link_per_s: float | None
+    network_per_s: float | None
+    device_names: tuple[str, ...]
+    source: str
+
+    def peak_of(self, precision: str) -> float | None:
+        return next((peak for name, peak in self.peak_flops.items() if name == precision), None)
+
+
+def gpu(
+    name: str,
+    *,
+    gib: float,
+    tflops: Mapping[Precision, float],
+    memory_gb_s: float,
+    link_gb_s: float,
+    network_gb_s: float,
+    device_names: tuple[str, ...],
+    source: str,
+) -> Hardware:
+    """A GPU in the units of its data sheet."""
+    return Hardware(
+        name=name,
+        memory_bytes=int(gib * GIB),
+        peak_flops={precision: number * TERA for precision, number in tflops.items()},
+        memory_per_s=memory_gb_s * GIGA,
+        link_per_s=link_gb_s * GIGA,
+        network_per_s=network_gb_s * GIGA,
+        device_names=device_names,
+        source=source,
+    )

@@ -1,0 +1,29 @@
+"""How much of the devices' peak a run uses: model FLOPs utilisation (MFU), Chowdhery et al., PaLM, 2022, appendix B."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from declarative_train.components.hardware import hardware_of_device
+
+if TYPE_CHECKING:
+    from declarative_train.plan.plan import Plan
+
+
+def samples_per_s_at_peak(plan: Plan, device: torch.device) -> float | None:
+    """What all devices of the plan would do together if they computed nothing but the model, at their peak. The rate of
+    a run over this one is its MFU. None on the CPU, on a device that is in no table, and without a matrix product."""
+    peak = peak_flops(device, plan.training.precision)
+    if peak is None or not plan.flops.model:
+        return None
+    return peak * max(len(plan.layout.ranks), plan.layout.num_replicas) / plan.flops.model
+
+
+def peak_flops(device: torch.device, precision: str) -> float | None:
+    """Of one device, per second, from its data sheet."""
+    if device.type != "cuda":
+        return None
+    hardware = hardware_of_device(torch.cuda.get_device_name(device))
+    return None if hardware is None else hardware.peak_of(precision)
