@@ -3,7 +3,7 @@
     python -m benchmarks [--rounds 5] [--only NAME ...] [--write]
 
 Both sides read the same file, train the same model with the same optimizer and batch size, log to TensorBoard every
-10 steps and save a checkpoint per epoch, on CPU with one thread per rank. Three ratios, ours over by hand:
+10 steps and save a checkpoint about once a second, on CPU with one thread per rank. Three ratios, ours over by hand:
 `step`, seconds per optimizer step after the first; `start`, command to first optimizer step; `whole`, command to exit.
 """
 
@@ -133,6 +133,7 @@ def ours(job: Job, case: Case, data: Path, out: Path) -> Times:
         "gpus": job.gpus,
         "batch_size": case.batch_size,
         "epochs": case.num_epochs,
+        "save_every": case.save_every,
     }
     recipe.write_text(case.recipe.format(**values))
     began = time.time()

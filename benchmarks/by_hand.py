@@ -4,7 +4,7 @@
     torchrun --nproc-per-node 2 -m benchmarks.by_hand ...      MODE: ddp | fsdp | pipeline
 
 It does what `dtrain run` does on the same case: the same batches per step, the loss on TensorBoard every 10 steps with
-the progress printed, a checkpoint of model and optimizer per epoch.
+the progress printed, as many checkpoints of model and optimizer.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def main(name: str, mode: str, data: str, out: str) -> None:
     loss_of = case.make_loss()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     writer = SummaryWriter(out) if rank == 0 else None
-    step, first_s = 0, 0.0
+    step, first_s, num_steps = 0, 0.0, case.num_epochs * len(loader)
     for epoch in range(case.num_epochs):
         if sampler is not None:
             sampler.set_epoch(epoch)
@@ -60,7 +60,8 @@ def main(name: str, mode: str, data: str, out: str) -> None:
                 first_s = time.time()
             if writer is not None and step % 10 == 0:
                 report(writer, step, loss.item())
-        save(model, optimizer, mode, rank, Path(out) / f"epoch_{epoch}")
+            if step % case.save_every == 0 or step == num_steps:
+                save(model, optimizer, mode, rank, Path(out) / f"step_{step}")
     finish(rank, step, first_s)
 
 
@@ -124,8 +125,8 @@ def pipeline(case: Case, dataset: Any, out: str) -> None:
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     writer = SummaryWriter(out) if rank == world - 1 else None
     loader = DataLoader(dataset, case.batch_size, shuffle=True)
-    step, first_s = 0, 0.0
-    for epoch in range(case.num_epochs):
+    step, first_s, num_steps = 0, 0.0, case.num_epochs * len(loader)
+    for _ in range(case.num_epochs):
         for x, y in loader:
             optimizer.zero_grad()
             losses: list[torch.Tensor] = []
@@ -139,7 +140,8 @@ def pipeline(case: Case, dataset: Any, out: str) -> None:
                 first_s = time.time()
             if writer is not None and step % 10 == 0:
                 report(writer, step, torch.stack(losses).mean().item())
-        torch.save([model.state_dict(), optimizer.state_dict()], Path(out) / f"epoch_{epoch}_{rank}")
+            if step % case.save_every == 0 or step == num_steps:
+                torch.save([model.state_dict(), optimizer.state_dict()], Path(out) / f"step_{step}_{rank}")
     finish(rank, step, first_s)
 
 
