@@ -7,24 +7,19 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from declarative_train.components.component import Init, Layer, Misfit, Port
-from declarative_train.components.inits.constant import Ones, Zeros
-from declarative_train.components.inits.xavier import XavierUniform
-from declarative_train.components.layers.fit import Inputs, dtype_of, needs_parameter_dtype, needs_shape
-from declarative_train.components.layers.linear import LINEAR_WEIGHT
-from declarative_train.components.layers.norms import divisors
+from declarative_train.components.layers.fit import Inputs, divisors, dtype_of, needs_parameter_dtype, needs_shape
+from declarative_train.components.layers.starts import linear_weight, start
 
 if TYPE_CHECKING:
     from torch import nn
 
     from declarative_train.components.layers.modules.attention import Heads
 
-# torch's nn.MultiheadAttention starts so
-_INITS: dict[str, Init] = {
-    "out.weight": LINEAR_WEIGHT,
-    "query_norm.weight": Ones(),
-    "key_norm.weight": Ones(),
-    **{f"{name}.weight": XavierUniform() for name in ("qkv", "query", "key", "value", "key_value")},
-    **{f"{name}.bias": Zeros() for name in ("qkv", "query", "key", "value", "key_value", "out")},
+_STARTS = {  # torch's nn.MultiheadAttention starts so
+    "query_norm.weight": "ones",
+    "key_norm.weight": "ones",
+    **{f"{name}.weight": "xavier_uniform" for name in ("qkv", "query", "key", "value", "key_value")},
+    **{f"{name}.bias": "zeros" for name in ("qkv", "query", "key", "value", "key_value", "out")},
 }
 
 
@@ -87,7 +82,7 @@ class SelfAttention(Layer):
         return Module(x.shape[-1], _heads(self, x.shape[-1]), self.causal, dtype_of(x))
 
     def init_of(self, parameter: str, inputs: Inputs) -> Init:
-        return _INITS.get(parameter) or super().init_of(parameter, inputs)
+        return _start_of(parameter) or super().init_of(parameter, inputs)
 
 
 class CrossAttention(Layer):
@@ -135,7 +130,7 @@ class CrossAttention(Layer):
         return Module(query.shape[-1], context.shape[-1], _heads(self, query.shape[-1]), dtype_of(query))
 
     def init_of(self, parameter: str, inputs: Inputs) -> Init:
-        return _INITS.get(parameter) or super().init_of(parameter, inputs)
+        return _start_of(parameter) or super().init_of(parameter, inputs)
 
 
 def _heads(layer: SelfAttention | CrossAttention, width: int) -> Heads:
@@ -197,3 +192,9 @@ def _mask_misfit(layer: Layer, inputs: Inputs, queries: str, keys: str) -> Misfi
             port="mask",
         )
     return None
+
+
+def _start_of(parameter: str) -> Init | None:
+    if parameter == "out.weight":
+        return linear_weight()
+    return start(_STARTS[parameter]) if parameter in _STARTS else None

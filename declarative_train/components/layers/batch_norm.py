@@ -9,8 +9,8 @@ from pydantic import Field
 
 from declarative_train.components.component import Init, Layer, Misfit
 from declarative_train.components.layers.fit import Inputs, dtype_of, needs_dimensions, needs_parameter_dtype
-from declarative_train.components.layers.norms import scale_and_shift
 from declarative_train.components.layers.sample_groups import Over, group_size
+from declarative_train.components.layers.starts import scale_and_shift
 
 if TYPE_CHECKING:
     from torch import nn

@@ -10,8 +10,8 @@ from pydantic import Field
 
 from declarative_train.components.component import Init, Layer, Misfit
 from declarative_train.components.layers.fit import Inputs, dtype_of, needs_parameter_dtype, needs_shape
-from declarative_train.components.layers.linear import LINEAR_WEIGHT, bias_of
 from declarative_train.components.layers.sizes import SHAPES, Sizes, kernel_misfit, per_dim, sizes_misfit
+from declarative_train.components.layers.starts import linear_bias, linear_weight
 
 if TYPE_CHECKING:
     from torch import nn
@@ -94,9 +94,9 @@ class Convolution(Layer, ABC):
 
     def init_of(self, parameter: str, inputs: Inputs) -> Init:
         if parameter == "weight":
-            return LINEAR_WEIGHT
+            return linear_weight()
         if parameter == "bias":
-            return bias_of(inputs["x"].shape[0] // self.groups * prod(per_dim(self.kernel_size, self.num_dims)))
+            return linear_bias(inputs["x"].shape[0] // self.groups * prod(per_dim(self.kernel_size, self.num_dims)))
         return super().init_of(parameter, inputs)
 
 

@@ -11,8 +11,8 @@ from pydantic import Field
 from declarative_train.components.component import Init, Layer, Misfit
 from declarative_train.components.layers.conv import groups_misfit
 from declarative_train.components.layers.fit import Inputs, dtype_of, needs_parameter_dtype, needs_shape
-from declarative_train.components.layers.linear import LINEAR_WEIGHT, bias_of
 from declarative_train.components.layers.sizes import SHAPES, Sizes, per_dim, sizes_misfit
+from declarative_train.components.layers.starts import linear_bias, linear_weight
 
 if TYPE_CHECKING:
     from torch import nn
@@ -85,9 +85,9 @@ class TransposedConvolution(Layer, ABC):
 
     def init_of(self, parameter: str, inputs: Inputs) -> Init:
         if parameter == "weight":
-            return LINEAR_WEIGHT
+            return linear_weight()
         if parameter == "bias":  # torch takes the weight's second dimension for the fan, as in a convolution
-            return bias_of(self.out_channels // self.groups * prod(per_dim(self.kernel_size, self.num_dims)))
+            return linear_bias(self.out_channels // self.groups * prod(per_dim(self.kernel_size, self.num_dims)))
         return super().init_of(parameter, inputs)
 
 

@@ -1,4 +1,4 @@
-"""Layers that leave things out at random in training, and are the identity in evaluation."""
+"""Leaves elements out at random in training; the identity in evaluation."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from declarative_train.components.component import Layer, Misfit
-from declarative_train.components.layers.fit import Inputs, needs_float, needs_shape
+from declarative_train.components.layers.fit import Inputs, needs_float
 
 if TYPE_CHECKING:
     from torch import nn
@@ -31,106 +31,3 @@ class Dropout(Layer):
         from torch import nn
 
         return nn.Dropout(self.p)
-
-
-class Dropout1d(Layer):
-    """Sets whole channels of (B, C, T) to zero with probability `p`."""
-
-    type: Literal["dropout1d"] = "dropout1d"
-    p: float = Field(default=0.5, ge=0, lt=1)
-    """Probability of a channel to be left out."""
-
-    @property
-    def is_random(self) -> bool:
-        return self.p > 0
-
-    def check(self, inputs: Inputs) -> Misfit | None:
-        return needs_shape(self, inputs, "(B, C, T)", 2) or needs_float(self, inputs)
-
-    def build(self, inputs: Inputs) -> nn.Module:
-        from torch import nn
-
-        return nn.Dropout1d(self.p)
-
-
-class Dropout2d(Layer):
-    """Sets whole channels of (B, C, H, W) to zero with probability `p`."""
-
-    type: Literal["dropout2d"] = "dropout2d"
-    p: float = Field(default=0.5, ge=0, lt=1)
-    """Probability of a channel to be left out."""
-
-    @property
-    def is_random(self) -> bool:
-        return self.p > 0
-
-    def check(self, inputs: Inputs) -> Misfit | None:
-        return needs_shape(self, inputs, "(B, C, H, W)", 3) or needs_float(self, inputs)
-
-    def build(self, inputs: Inputs) -> nn.Module:
-        from torch import nn
-
-        return nn.Dropout2d(self.p)
-
-
-class Dropout3d(Layer):
-    """Sets whole channels of (B, C, D, H, W) to zero with probability `p`."""
-
-    type: Literal["dropout3d"] = "dropout3d"
-    p: float = Field(default=0.5, ge=0, lt=1)
-    """Probability of a channel to be left out."""
-
-    @property
-    def is_random(self) -> bool:
-        return self.p > 0
-
-    def check(self, inputs: Inputs) -> Misfit | None:
-        return needs_shape(self, inputs, "(B, C, D, H, W)", 4) or needs_float(self, inputs)
-
-    def build(self, inputs: Inputs) -> nn.Module:
-        from torch import nn
-
-        return nn.Dropout3d(self.p)
-
-
-class AlphaDropout(Layer):
-    """Dropout that keeps mean and variance; for networks of `selu`."""
-
-    type: Literal["alpha_dropout"] = "alpha_dropout"
-    p: float = Field(default=0.5, ge=0, lt=1)
-    """Probability of an element to be left out."""
-
-    @property
-    def is_random(self) -> bool:
-        return self.p > 0
-
-    def check(self, inputs: Inputs) -> Misfit | None:
-        return needs_float(self, inputs)
-
-    def build(self, inputs: Inputs) -> nn.Module:
-        from torch import nn
-
-        return nn.AlphaDropout(self.p)
-
-
-class DropPath(Layer):
-    """Stochastic depth: sets a sample's whole branch to zero with probability `p`. Stands before a residual sum.
-
-    Huang et al., Deep networks with stochastic depth, 2016.
-    """
-
-    type: Literal["drop_path"] = "drop_path"
-    p: float = Field(default=0.1, ge=0, lt=1)
-    """Probability of a sample to skip the branch."""
-
-    @property
-    def is_random(self) -> bool:
-        return self.p > 0
-
-    def check(self, inputs: Inputs) -> Misfit | None:
-        return needs_float(self, inputs)
-
-    def build(self, inputs: Inputs) -> nn.Module:
-        from declarative_train.components.layers.modules.dropout import DropPath as Module
-
-        return Module(self.p)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from declarative_train.components.component import Init, Layer, Misfit
-from declarative_train.components.inits.normal import Normal
 from declarative_train.components.layers.fit import Inputs, needs_dimensions, needs_integer, needs_shape
+from declarative_train.components.layers.starts import start
 from declarative_train.terms.tensor_spec import TensorSpec
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Embedding(Layer):
 
     def init_of(self, parameter: str, inputs: Inputs) -> Init:
         if parameter == "weight":
-            return Normal(zero_row=self.padding_idx)
+            return start("normal", zero_row=self.padding_idx)
         return super().init_of(parameter, inputs)
 
 
@@ -89,7 +89,7 @@ class Embeddings(Layer):
 
     def init_of(self, parameter: str, inputs: Inputs) -> Init:
         if parameter in {f"tables.{column}" for column in range(inputs["x"].shape[-1])}:
-            return Normal()
+            return start("normal")
         return super().init_of(parameter, inputs)
 
 
@@ -125,7 +125,7 @@ class EmbeddingBag(Layer):
 
     def init_of(self, parameter: str, inputs: Inputs) -> Init:
         if parameter == "weight":
-            return Normal(zero_row=self.padding_idx)
+            return start("normal", zero_row=self.padding_idx)
         return super().init_of(parameter, inputs)
 
 

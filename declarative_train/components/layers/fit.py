@@ -101,6 +101,20 @@ def needs_dimensions(layer: Layer, inputs: Inputs, wanted: str, least: int, port
     )
 
 
+def needs_trailing(layer: Layer, inputs: Inputs, num_dims: int) -> Misfit | None:
+    """This many dimensions at the end to normalise over, in a dtype that parameters have."""
+    wanted = "(B, ..., D)" if num_dims == 1 else f"at least {num_dims} dimensions besides the batch"
+    return needs_dimensions(layer, inputs, wanted, num_dims) or needs_parameter_dtype(layer, inputs)
+
+
+def needs_along(layer: Layer, dim: int, inputs: Inputs) -> Misfit | None:
+    """A dimension `dim` that is not the batch."""
+    if misfit := needs_dimensions(layer, inputs, "(B, ..., C)", 1):
+        return misfit
+    found = resolve_dim(layer, "dim", dim, len(inputs["x"].shape) + 1)
+    return found if isinstance(found, Misfit) else None
+
+
 def _reshaping(spec: TensorSpec, ranks: tuple[int, ...]) -> str | None:
     if len(spec.shape) > max(ranks):
         return "a `flatten` or `reshape` before it takes dimensions away"
@@ -132,3 +146,8 @@ def dtype_of(spec: TensorSpec) -> torch.dtype:
 
     found: torch.dtype = getattr(torch, spec.dtype)
     return found
+
+
+def divisors(number: int) -> str:
+    """As words: 1, 2, 4, 8."""
+    return ", ".join(str(n) for n in range(1, number + 1) if number % n == 0)

@@ -1,32 +1,17 @@
-"""Affine maps: linear, bilinear."""
+"""An affine map."""
 
 from __future__ import annotations
 
-from math import sqrt
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from declarative_train.components.component import Init, Layer, Misfit, Port
-from declarative_train.components.inits.kaiming import KaimingUniform
-from declarative_train.components.inits.uniform import Uniform
-from declarative_train.components.layers.fit import (
-    Inputs,
-    dtype_of,
-    needs_dimensions,
-    needs_parameter_dtype,
-)
+from declarative_train.components.component import Init, Layer, Misfit
+from declarative_train.components.layers.fit import Inputs, dtype_of, needs_dimensions, needs_parameter_dtype
+from declarative_train.components.layers.starts import linear_bias, linear_weight
 
 if TYPE_CHECKING:
     from torch import nn
-
-LINEAR_WEIGHT = KaimingUniform(a=sqrt(5))  # torch's start of linear and convolution weights: +-1 / sqrt(fan in)
-
-
-def bias_of(fan_in: int) -> Uniform:
-    """torch's start of the bias beside such a weight."""
-    bound = 1 / sqrt(fan_in)
-    return Uniform(low=-bound, high=bound)
 
 
 class Linear(Layer):
@@ -51,45 +36,7 @@ class Linear(Layer):
 
     def init_of(self, parameter: str, inputs: Inputs) -> Init:
         if parameter == "weight":
-            return LINEAR_WEIGHT
+            return linear_weight()
         if parameter == "bias":
-            return bias_of(inputs["x"].shape[-1])
-        return super().init_of(parameter, inputs)
-
-
-class Bilinear(Layer):
-    """A bilinear form of two inputs: (B, ..., in1) and (B, ..., in2) to (B, ..., out).
-
-    Parameters `weight` (out, in1, in2) and `bias` (out,).
-    """
-
-    ports: ClassVar[tuple[Port, ...]] = (Port("x"), Port("y"))
-
-    type: Literal["bilinear"] = "bilinear"
-    out_features: int = Field(ge=1)
-    """Size of the last dimension of the output."""
-    bias: bool = True
-    """Add a learned vector."""
-
-    def check(self, inputs: Inputs) -> Misfit | None:
-        for port in ("x", "y"):
-            if misfit := needs_dimensions(self, inputs, "(B, ..., D)", 1, port=port):
-                return misfit
-        if inputs["x"].shape[:-1] != inputs["y"].shape[:-1]:
-            return Misfit(
-                f"`bilinear` takes inputs that agree but for their last dimension, "
-                f"`x` is {inputs['x']} and `y` is {inputs['y']}",
-                port="y",
-            )
-        return needs_parameter_dtype(self, inputs)
-
-    def build(self, inputs: Inputs) -> nn.Module:
-        from declarative_train.components.layers.modules.bilinear import Bilinear as Module
-
-        widths = inputs["x"].shape[-1], inputs["y"].shape[-1]
-        return Module(*widths, self.out_features, self.bias, dtype=dtype_of(inputs["x"]))
-
-    def init_of(self, parameter: str, inputs: Inputs) -> Init:
-        if parameter in ("weight", "bias"):
-            return bias_of(inputs["x"].shape[-1])
+            return linear_bias(inputs["x"].shape[-1])
         return super().init_of(parameter, inputs)

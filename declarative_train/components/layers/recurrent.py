@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import Field
 
 from declarative_train.components.component import Init, Layer, Misfit
-from declarative_train.components.inits.uniform import Uniform
 from declarative_train.components.layers.fit import Inputs, dtype_of, needs_parameter_dtype, needs_shape
+from declarative_train.components.layers.starts import start
 
 if TYPE_CHECKING:
     from torch import nn
@@ -62,7 +62,7 @@ class Recurrent(Layer, ABC):
     def init_of(self, parameter: str, inputs: Inputs) -> Init:
         if parameter.startswith(("weight_", "bias_")):
             bound = 1 / sqrt(self.hidden_size)
-            return Uniform(low=-bound, high=bound)
+            return start("uniform", low=-bound, high=bound)
         return super().init_of(parameter, inputs)
 
 

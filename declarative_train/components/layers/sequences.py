@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from pydantic import Field
 
 from declarative_train.components.component import Init, Layer, Misfit, Port
-from declarative_train.components.inits.constant import Constant
-from declarative_train.components.inits.normal import Normal
 from declarative_train.components.layers.fit import (
     Inputs,
     dtype_of,
@@ -17,6 +15,7 @@ from declarative_train.components.layers.fit import (
     needs_parameter_dtype,
     needs_shape,
 )
+from declarative_train.components.layers.starts import start
 
 if TYPE_CHECKING:
     from torch import nn
@@ -50,7 +49,7 @@ class LearnedPositions(Layer):
         return Module(self.max_length or T, D, dtype_of(inputs["x"]))
 
     def init_of(self, parameter: str, inputs: Inputs) -> Init:
-        return Normal(std=0.02) if parameter == "weight" else super().init_of(parameter, inputs)
+        return start("normal", std=0.02) if parameter == "weight" else super().init_of(parameter, inputs)
 
 
 class SinusoidalPositions(Layer):
@@ -93,7 +92,7 @@ class ClassToken(Layer):
         return Module(inputs["x"].shape[1], dtype_of(inputs["x"]))
 
     def init_of(self, parameter: str, inputs: Inputs) -> Init:
-        return Normal(std=0.02) if parameter == "token" else super().init_of(parameter, inputs)
+        return start("normal", std=0.02) if parameter == "token" else super().init_of(parameter, inputs)
 
 
 class LayerScale(Layer):
@@ -115,7 +114,7 @@ class LayerScale(Layer):
         return Module(inputs["x"].shape[-1], dtype_of(inputs["x"]))
 
     def init_of(self, parameter: str, inputs: Inputs) -> Init:
-        return Constant(value=self.start) if parameter == "weight" else super().init_of(parameter, inputs)
+        return start("constant", value=self.start) if parameter == "weight" else super().init_of(parameter, inputs)
 
 
 class SequencePool(Layer):

@@ -1,0 +1,52 @@
+"""An affine map of the products of two inputs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from pydantic import Field
+
+from declarative_train.components.component import Init, Layer, Misfit, Port
+from declarative_train.components.layers.fit import Inputs, dtype_of, needs_dimensions, needs_parameter_dtype
+from declarative_train.components.layers.starts import linear_bias
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+class Bilinear(Layer):
+    """A bilinear form of two inputs: (B, ..., in1) and (B, ..., in2) to (B, ..., out).
+
+    Parameters `weight` (out, in1, in2) and `bias` (out,).
+    """
+
+    ports: ClassVar[tuple[Port, ...]] = (Port("x"), Port("y"))
+
+    type: Literal["bilinear"] = "bilinear"
+    out_features: int = Field(ge=1)
+    """Size of the last dimension of the output."""
+    bias: bool = True
+    """Add a learned vector."""
+
+    def check(self, inputs: Inputs) -> Misfit | None:
+        for port in ("x", "y"):
+            if misfit := needs_dimensions(self, inputs, "(B, ..., D)", 1, port=port):
+                return misfit
+        if inputs["x"].shape[:-1] != inputs["y"].shape[:-1]:
+            return Misfit(
+                f"`bilinear` takes inputs that agree but for their last dimension, "
+                f"`x` is {inputs['x']} and `y` is {inputs['y']}",
+                port="y",
+            )
+        return needs_parameter_dtype(self, inputs)
+
+    def build(self, inputs: Inputs) -> nn.Module:
+        from declarative_train.components.layers.modules.bilinear import Bilinear as Module
+
+        widths = inputs["x"].shape[-1], inputs["y"].shape[-1]
+        return Module(*widths, self.out_features, self.bias, dtype=dtype_of(inputs["x"]))
+
+    def init_of(self, parameter: str, inputs: Inputs) -> Init:
+        if parameter in ("weight", "bias"):
+            return linear_bias(inputs["x"].shape[-1])
+        return super().init_of(parameter, inputs)
