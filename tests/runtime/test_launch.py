@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,9 +19,9 @@ from declarative_train.logs.sinks.jsonl import read_events
 from declarative_train.plan.codec import to_json
 from declarative_train.plan.plan import Plan
 from declarative_train.runtime.checkpoint_store import CheckpointStore
+from tests.runtime.launched import finish, saved, start, wait_for_steps
 from tests.runtime.made_recipes import DIGITS, compiled, merged, write_data
 
-LIMIT_S = 60
 GONE_S = 10
 
 
@@ -39,45 +38,6 @@ def on(mode: str, gpus: int, **training: Any) -> dict[str, Any]:
     return merged(DIGITS, {"parallelism": parallelism, "layout": {"gpus": gpus}, "training": training})
 
 
-def saved(directory: Path, recipe: Mapping[str, Any]) -> Path:
-    path = directory / "plan.json"
-    path.write_text(to_json(compiled(directory, recipe)))
-    return path
-
-
-def start(plan: Path, fault: str = "nothing", rank: int = 0, step: int = 0, *more: str) -> subprocess.Popen[str]:
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-W", "error::ResourceWarning", "-m", "tests.runtime.faulty", str(plan), fault]
-    return subprocess.Popen(
-        [*command, str(rank), str(step), *more],
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-
-
-def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
-    """(exit code, what it said on standard error); every process of its session is gone."""
-    _, errors = process.communicate(timeout=LIMIT_S)
-    assert not session(process.pid), f"left behind: {session(process.pid)}\n{errors}"
-    return process.returncode, errors
-
-
-def session(leader: int) -> list[int]:
-    """Living processes of the session."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*"):
-        try:
-            fields = (path / "stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(fields[3]) == leader and fields[0] not in "ZX":
-            found.append(int(path.name))
-    return found
-
-
 def run_dir(directory: Path) -> Path:
     (found,) = (directory / "runs" / "made").iterdir()
     return found
@@ -85,17 +45,6 @@ def run_dir(directory: Path) -> Path:
 
 def events(directory: Path) -> list[Event]:
     return read_events(run_dir(directory) / "events.jsonl")
-
-
-def wait_for_steps(directory: Path, step: int) -> None:
-    """Until a logging step at or after `step` is in the log."""
-    deadline = time.monotonic() + LIMIT_S
-    while time.monotonic() < deadline:
-        for path in (directory / "runs" / "made").glob("*/events.jsonl"):
-            if any(isinstance(event, StepDone) and event.step >= step for event in read_events(path)):
-                return
-        time.sleep(0.05)
-    raise AssertionError("no steps were made")
 
 
 @pytest.mark.parametrize(("mode", "gpus"), [("single", 1), ("dp", 2), ("ddp", 2), ("fsdp", 2)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 from declarative_train.logs.event import CheckpointSaved, EpochDone, Notice, RunEnded, RunStarted, StepDone
 from declarative_train.runtime.launch import run
 from tests.runtime import runs
+from tests.runtime.launched import finish, saved, start, wait_for_steps
 from tests.runtime.made_recipes import DEEP, DIGITS, WAYS, compiled, merged, write_data
 from tests.runtime.runs import Done, assert_same_tensors, checkpoints, last_tensors
 
@@ -65,10 +67,54 @@ def test_to_the_bit_on_the_same_layout(directory: Path, way: str) -> None:
     assert third.of(RunEnded)[-1].values == straight.of(RunEnded)[-1].values
     wanted, found = checkpoints(straight.run_dir), checkpoints(third.run_dir)
     assert list(found) == list(wanted) == list(range(1, 22))
-    for step, saved in wanted.items():
-        assert_same_tensors(found[step].tensors, saved.tensors)
-        assert found[step].numbers == saved.numbers, step
-        assert (found[step].state, found[step].is_best) == (saved.state, saved.is_best), step
+    for step, whole in wanted.items():
+        assert_same_tensors(found[step].tensors, whole.tensors)
+        assert found[step].numbers == whole.numbers, step
+        assert (found[step].state, found[step].is_best) == (whole.state, whole.is_best), step
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        "pipeline 2",
+        pytest.param("single", marks=pytest.mark.long),
+        pytest.param("ddp 3", marks=pytest.mark.long),
+        pytest.param("fsdp 2", marks=pytest.mark.long),
+        pytest.param("interleaved 2", marks=pytest.mark.long),
+        pytest.param("pipeline 2 x ddp 2", marks=pytest.mark.long),
+    ],
+)
+def test_to_the_bit_after_a_signal(directory: Path, way: str) -> None:
+    """SIGTERM ends a step nobody chose; the checkpoints after it are those of a run that nobody stopped."""
+    changes = (
+        WAYS[way],
+        {
+            "training": {"epochs": None, "steps": 150},
+            "evaluation": {"every": "60 steps"},
+            "checkpoint": {"every": "30 steps", "keep": 100},
+        },
+    )
+    recipe = DEEP
+    for change in changes:
+        recipe = merged(recipe, change)
+    straight = runs.go(directory, recipe)
+    straight.run_dir.parent.rename(directory / "straight")
+    process = start(saved(directory, recipe), "slow")
+    wait_for_steps(directory, 5)
+    process.send_signal(signal.SIGTERM)
+    code, errors = finish(process)
+    assert code == 75, errors
+    first, events = runs.newest(directory)
+    stopped = next(event.step for event in events if isinstance(event, RunEnded))
+    assert 5 <= stopped < 150
+    second = runs.go(directory, recipe, resume=str(first))
+    assert (second.code, second.run_dir) == (0, first)
+    assert everything(second) == everything(straight)
+    wanted, found = checkpoints(directory / "straight" / straight.run_dir.name), checkpoints(first)
+    assert sorted({*wanted, stopped}) == list(found)
+    for step, whole in wanted.items():
+        assert_same_tensors(found[step].tensors, whole.tensors)
+        assert (found[step].numbers, found[step].state) == (whole.numbers, whole.state), step
 
 
 def test_auto_starts_from_the_beginning_when_there_is_nothing(directory: Path) -> None:
