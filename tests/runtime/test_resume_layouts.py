@@ -65,16 +65,15 @@ class Parts:
             self._made[way, num_steps] = Part(done, self._log.take())
         return self._made[way, num_steps]
 
-    def continued(self, before: str, num_steps: int, after: str) -> Part:
-        first = self.of(before, num_steps).done.run_dir
+    def go_on(self, before: str, num_steps: int, after: str) -> None:
+        straight, first = self.of("single", NUM_STEPS), self.of(before, num_steps).done.run_dir
         copy = first.with_name(f"{first.name}-again")
         shutil.copytree(first, copy)
         try:
             done = go(self.directory, EXACT, WAYS[after], resume=str(copy))
             assert (done.code, done.run_dir) == (0, copy)
-            assert_goes_on(self.of("single", NUM_STEPS), Part(done, self._log.take()), num_steps)
+            assert_goes_on(straight, Part(done, self._log.take()), num_steps)
             assert (copy / "plan.1.json").exists()  # the layout that it began with
-            return Part(done, {})
         finally:
             shutil.rmtree(copy)
 
@@ -122,10 +121,10 @@ def test_the_samples_of_every_way_are_those_of_one_process(parts: Parts) -> None
 
 @pytest.mark.parametrize(("before", "after", "stop"), SHORT)
 def test_another_layout_goes_on(parts: Parts, before: str, after: str, stop: int) -> None:
-    parts.continued(before, stop, after)
+    parts.go_on(before, stop, after)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(("before", "after", "stop"), LONG)
 def test_every_layout_goes_on_on_every_other(parts: Parts, before: str, after: str, stop: int) -> None:
-    parts.continued(before, stop, after)
+    parts.go_on(before, stop, after)
