@@ -116,10 +116,13 @@ def build_optimizers(
     optimizer: Mapping[str, object],
     named: Mapping[str, nn.Parameter],
     *,
-    functional: bool,
+    functional: bool | None = None,
 ) -> Optimizers:
     """`named` are the parameters that this rank holds; `plans` say how each is updated. `functional`: use the forms
-    that do not import `torch._dynamo`, where the rule has one."""
+    that cost less than torch's objects and do not import `torch._dynamo`, where the rule has one; unless told, for
+    whole tensors on CPU."""
+    if functional is None:
+        functional = all(type(item) is nn.Parameter and item.device.type == "cpu" for item in named.values())
     keyed: dict[str, tuple[Optimizer, dict[tuple[float, float | None], list[str]]]] = {}
     for parameter in plans:
         if parameter.frozen or parameter.tie is not None or parameter.name not in named:

@@ -24,6 +24,7 @@ from declarative_train.runtime.devices import device_of
 from declarative_train.runtime.engines import build_engine
 from declarative_train.runtime.evaluate import Evaluator
 from declarative_train.runtime.execute import execute
+from declarative_train.runtime.host_memory import keep_freed_memory
 from declarative_train.runtime.hyperparameters import hyperparameters
 from declarative_train.runtime.job import Job
 from declarative_train.runtime.run_dir import CHECKPOINTS
@@ -55,6 +56,8 @@ def run_rank(job: Job, where: Where, asked: Callable[[], bool]) -> int:
     device = torch.device(device_of(rank_plan, job.device_kind))
     if device.type == "cuda":
         torch.cuda.set_device(device)
+    else:
+        keep_freed_memory()
     with default_dtype(plan):
         sinks = job.sinks(job.run_dir) if where.rank == 0 else ()
         try:

@@ -59,7 +59,7 @@ class DdpEngine(Engine):
         )
         settle_buckets(self._wrapped)
         named = {name: item for name, item in self.model.named_parameters() if item.requires_grad}
-        self.optimizer = build_optimizers(plan.parameters, plan.training.optimizer, named, functional=False)
+        self.optimizer = build_optimizers(plan.parameters, plan.training.optimizer, named)
         self._update = Update(self.optimizer, plan.training, self.loss_scale, local_norm)
         set_training(self.model, True)
 

@@ -43,12 +43,7 @@ class DpEngine(Engine):
         self.loss_scale = self._worker.loss_scale
         for module, groups in zip(self._replicas.modules, self._replicas.groups, strict=True):
             prepare_units(module, layout, plan.training, groups)
-        self.optimizer = build_optimizers(
-            plan.parameters,
-            plan.training.optimizer,
-            dict(self.model.named_parameters()),
-            functional=device.type == "cpu" and not plan.training.compile,
-        )
+        self.optimizer = build_optimizers(plan.parameters, plan.training.optimizer, dict(self.model.named_parameters()))
         self._update = Update(self.optimizer, plan.training, self.loss_scale, local_norm)
         self.set_training(True)
 

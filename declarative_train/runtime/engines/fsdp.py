@@ -56,9 +56,7 @@ class FsdpEngine(Engine):
         load_weights(self.model, plan.weights)
         if plan.training.precision == "fp64":
             self.model.double()  # drawn in float32 in every mode
-        self.optimizer = build_optimizers(
-            plan.parameters, plan.training.optimizer, dict(self.model.named_parameters()), functional=False
-        )
+        self.optimizer = build_optimizers(plan.parameters, plan.training.optimizer, dict(self.model.named_parameters()))
         self._update = Update(self.optimizer, plan.training, self.loss_scale, sharded_norm)
         set_training(self.model, True)
 

@@ -83,7 +83,6 @@ class PipelineEngine(Engine):
             plan.parameters,
             plan.training.optimizer,
             {name: item for name, item in self.model.named_parameters() if item.requires_grad},
-            functional=False,
         )
         self._update = Update(self.optimizer, plan.training, self.loss_scale, self._global_norm)
         self._entries = tuple(dict.fromkeys(name for index in me.stages for name in stages[index].batch))

@@ -30,12 +30,7 @@ class SingleEngine(Engine):
         self.metrics = self._worker.metrics
         self.loss_scale = self._worker.loss_scale
         prepare_units(self.model, plan.layout, plan.training, self._worker.groups)
-        self.optimizer = build_optimizers(
-            plan.parameters,
-            plan.training.optimizer,
-            dict(self.model.named_parameters()),
-            functional=device.type == "cpu" and not plan.training.compile,
-        )
+        self.optimizer = build_optimizers(plan.parameters, plan.training.optimizer, dict(self.model.named_parameters()))
         self._update = Update(self.optimizer, plan.training, self.loss_scale, local_norm)
         set_training(self.model, True)
 
