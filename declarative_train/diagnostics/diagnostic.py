@@ -24,11 +24,17 @@ class Related:
 
 @dataclass(frozen=True, slots=True)
 class Fix:
-    """An edit that mends the mistake. `safe`: the plan provably stays the same."""
+    """An edit that mends the mistake.
+
+    `safe`: the plan provably stays the same or, where an error leaves no plan, nothing else can have been meant.
+    `replaces`: the word that must stand at the span, bare or in quotes; where it was made by a template, an option or
+    an alias there is nothing to edit (see `fixes.placed`).
+    """
 
     span: Span
     replacement: str
     safe: bool
+    replaces: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

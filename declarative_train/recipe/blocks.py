@@ -13,6 +13,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from declarative_train.components.component import Layer, Port
+from declarative_train.components.layers import LAYERS
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.recipe.blocks_params import Param, read_params
 from declarative_train.recipe.checks.missing_key import missing_key
@@ -79,7 +80,9 @@ def read_block(
             wrong_type(node.span, key.text, found_words(node), "a mapping with `inputs`, `graph` and `output`")
         ]
     keys = (*_KEYS, "blocks") if file is not None else _KEYS
-    diagnostics = [unknown_key(entry.key.span, entry.name, where, keys) for entry in node if entry.name not in keys]
+    beside = {entry.name for entry in node}
+    unknown = (entry for entry in node if entry.name not in keys)
+    diagnostics = [unknown_key(entry.key.span, entry.name, where, keys, beside=beside) for entry in unknown]
     params, found = read_params(node.get("params"))
     ports, port_spans, wrong_ports = _read_ports(node.get("inputs"), where, key.span)
     outputs, wrong_outputs = _read_outputs(node, where, key.span)
@@ -223,3 +226,7 @@ class Library:
     def types(self) -> list[str]:
         """All that a recipe's node can name."""
         return [*self.layers, *self._blocks, *self._shipped, REUSE]
+
+    def own(self) -> set[str]:
+        """Those that the recipe or its plugins named."""
+        return {*self._blocks, *(self.layers.keys() - LAYERS.keys())}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from collections.abc import Mapping as MappingABC
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -131,12 +132,19 @@ def _kind(node: Node) -> Kind | None:
 
 
 def bind_params(
-    block: str, params: MappingABC[str, Param], given: Mapping, at: Span, renderer: Renderer
+    block: str,
+    params: MappingABC[str, Param],
+    given: Mapping,
+    at: Span,
+    renderer: Renderer,
+    beside: Collection[str] = (),
+    *,
+    shipped: bool = False,
 ) -> tuple[dict[str, object] | None, list[Diagnostic]]:
-    """The values that the block's templates see. `given` holds the node's own keys, rendered; `at` is the place for
-    params that are missing. Defaults may be templates over the params before them."""
+    """The values that the block's templates see. `given` holds the node's own keys, rendered, `beside` are all its
+    keys; `at` is the place for params that are missing. Defaults may be templates over the params before them."""
     diagnostics = [
-        unknown_key(entry.key.span, entry.name, f"`{block}`", [*params, *RESERVED])
+        unknown_key(entry.key.span, entry.name, f"`{block}`", [*params, *RESERVED], beside=beside, closed=shipped)
         for entry in given
         if entry.name not in params
     ]

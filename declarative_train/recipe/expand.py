@@ -268,8 +268,9 @@ class _Expander:
         assert draft.layer is not None
         assert draft.type_span is not None
         kind = Entry(Scalar("type", "type", draft.type_span), Scalar(draft.type_name, draft.type_name, draft.type_span))
-        whole = Mapping((kind, *fields.entries), fields.span)
-        layer, found = validate(draft.layer, whole, at=draft.type_span, extra_known=RESERVED[1:])
+        whole = Mapping((kind, *draft.reserved(), *fields.entries), fields.span)
+        others = RESERVED[1:]
+        layer, found = validate(draft.layer, whole, at=draft.type_span, leave=others, extra_known=others)
         self._say(found)
         return None if layer is None else LayerNode(*common, layer, dict(_field_spans(fields)))
 
@@ -278,7 +279,9 @@ class _Expander:
         block = draft.block
         assert block is not None
         at = draft.type_span or draft.entry.key.span
-        values, found = bind_params(block.name, block.params, fields, at, self._renderer)
+        shipped = block.file is not None
+        beside = {entry.name for entry in (*draft.reserved(), *fields)}
+        values, found = bind_params(block.name, block.params, fields, at, self._renderer, beside, shipped=shipped)
         if self._say(found) or values is None:
             return None
         if any(port.name not in bound and not port.optional for port in block.ports):

@@ -74,6 +74,11 @@ class Draft:
     scalar: Scalar | None = None
     target: Edge | None = None  # of a reuse
 
+    def reserved(self) -> tuple[Entry, ...]:
+        """The keys that every node has, but for its type."""
+        node = self.entry.value
+        return tuple(e for e in node if e.name in RESERVED[1:]) if isinstance(node, Mapping) else ()
+
     @property
     def edges_of_expression(self) -> dict[str, Edge | None]:
         """Each name of an expression as an edge at its place in the text."""
@@ -174,7 +179,7 @@ def _read_type(
     if named is None:
         types = library.types()
         way_out = None if nearest(kind.value, types) else f"`dtrain list` shows all {len(types)}"
-        return [unknown_type(kind.span, kind.value, "layer or block", types, way_out)]
+        return [unknown_type(kind.span, kind.value, "layer or block", types, way_out, library.own())]
     if isinstance(named, BlockDefinition):
         draft.kind, draft.block = "block", named
         draft.ports, draft.outputs = named.ports, tuple(named.outputs)
@@ -186,8 +191,9 @@ def _read_type(
 
 def _read_reuse(draft: Draft, renderer: Renderer, names: MappingABC[str, object]) -> list[Diagnostic]:
     assert draft.fields is not None
+    beside = {entry.name for entry in (*draft.reserved(), *draft.fields)}
     diagnostics = [
-        unknown_key(entry.key.span, entry.name, "`reuse`", ["node", *RESERVED])
+        unknown_key(entry.key.span, entry.name, "`reuse`", ["node", *RESERVED], beside=beside)
         for entry in draft.fields
         if entry.name != "node"
     ]

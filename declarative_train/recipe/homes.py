@@ -35,14 +35,13 @@ def home_of(name: str, near: str | None = None) -> str | None:
 def _keys() -> Iterator[tuple[str, str]]:
     """Section and key, for every key of the language but those of nodes."""
     yield from _of(Top, "")
-    yield "objective", "loss"
     for mode in MODES.values():
         yield from _of(mode, "parallelism")
 
 
 def _of(model: type[Section], path: str) -> Iterator[tuple[str, str]]:
     children = children_of(model)
-    for name in model.model_fields:
+    for name in (*model.model_fields, *model.short_forms):
         if name != model.inline:
             yield path, name
         child: Any = children.get(name)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from declarative_train.diagnostics.diagnostic import Fix
+from declarative_train.terms.span import Span
+
 KEYS = {
     "amp": "precision",
     "batch_size": "global_batch_size",
@@ -65,6 +68,25 @@ TYPES = {
     "xavier": "xavier_normal",
     "zero": "fsdp",
 }
+
+
+EQUAL = frozenset(  # words that mean the same there and take the same value, so that the edit is safe
+    {
+        *("bfloat16", "double", "float16", "float32", "float64", "long"),
+        *("filters", "learning_rate", "max_epochs", "max_grad_norm", "max_steps", "num_epochs", "num_nodes"),
+        *("num_workers", "random_seed", "units", "variables", "wd"),
+        *("batchnorm1d", "batchnorm2d", "dataparallel", "dense", "distributeddataparallel"),
+        *("fullyshardeddataparallel", "kaiming", "xavier"),
+    }
+)
+
+
+def renamed(span: Span, name: str, word: str) -> tuple[Fix, ...]:
+    """The edit that writes our word in the place of another framework's."""
+    return (Fix(span, word, safe=name.lower().replace("_", "") in _EQUAL_LETTERS, replaces=name),)
+
+
+_EQUAL_LETTERS = frozenset(word.replace("_", "") for word in EQUAL)
 
 
 def value_here(word: str, allowed: list[str]) -> str | None:

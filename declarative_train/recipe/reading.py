@@ -72,7 +72,8 @@ def read(
     if model.inline is not None:
         own_keys = [name for name in model.model_fields if name != model.inline]
         own, rest = _picked(node, own_keys), _picked(node, own_keys, out=True)
-        children.take(model.inline, *read_component(children_of(model)[model.inline].model, rest, where, at, own_keys))
+        inner = children_of(model)[model.inline].model
+        children.take(model.inline, *read_component(inner, node, where, at, own_keys))
         if children.diagnostics:
             children.names += [name for name in own_keys if own.get(name) is None and _is_mistyped(name, rest)]
     children.read(model, own, where)
@@ -94,10 +95,11 @@ def read_component(
     node: Node,
     where: str,
     at: Span,
-    extra_known: Iterable[str] = (),
+    others: Iterable[str] = (),
     choices: MappingABC[str, type[C]] | None = None,
 ) -> tuple[C | None, list[Diagnostic]]:
-    """The component that `type` names, with its fields. `choices`: instead of the table of its kind."""
+    """The component that `type` names, with its fields. `others` are keys beside them that are not its business;
+    `choices`: instead of the table of its kind."""
     word = KINDS[kind][0]
     known = table(kind) if choices is None else choices
     if not isinstance(node, Mapping):
@@ -111,13 +113,13 @@ def read_component(
         word = f"type of {word}" if word in ("field", "source", "split") else word  # fields have names of their own
         return None, [unknown_type(name.span, name.value, word, known)]
     model = known[name.value]
-    children = _Children({}, [])
-    children.read(model, node, where)
+    keys, children = tuple(others), _Children({}, [])
+    children.read(model, _picked(node, keys, out=True), where)
     component, found = validate(
         model,
         node,
-        extra_known=extra_known,
-        leave=children.names,
+        extra_known=keys,
+        leave=[*children.names, *keys],
         given=children.given,
         elsewhere=partial(_in_another_type, known, model),
     )

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from declarative_train.diagnostics.diagnostic import Diagnostic
-from declarative_train.diagnostics.suggest import did_you_mean, nearest
+from declarative_train.diagnostics.suggest import did_you_mean, nearest, respelt
 from declarative_train.recipe.checks.bad_duration import bad_duration
 from declarative_train.recipe.checks.bare_duration import bare_duration
 from declarative_train.recipe.checks.missing_key import missing_key
@@ -22,8 +22,8 @@ from declarative_train.recipe.checks.unknown_key import unknown_key
 from declarative_train.recipe.checks.unknown_type import unknown_type
 from declarative_train.recipe.checks.wrong_type import wrong_type
 from declarative_train.recipe.checks.wrong_value import wrong_value
-from declarative_train.recipe.other_words import FROM_THE_INPUT, KEYS, value_here
-from declarative_train.source.node import Mapping, Node, Scalar, Sequence, to_value
+from declarative_train.recipe.other_words import FROM_THE_INPUT, KEYS, renamed, value_here
+from declarative_train.source.node import Mapping, Node, Scalar, Sequence, find, to_value
 from declarative_train.terms.span import Span
 
 M = TypeVar("M", bound=BaseModel)
@@ -102,7 +102,8 @@ def validate(
     except ValidationError as found:
         errors = [error for error in found.errors(include_url=False) if not left.intersection(error["loc"][:1])]
     problems = _without_mistyped([_place(error, kept, place) for error in errors])
-    return None, [_diagnostic(problem, called, extra_known, model, elsewhere) for problem in _choose(problems)]
+    reading = _Reading(node, called, tuple(extra_known), model, elsewhere)
+    return None, [_diagnostic(problem, reading) for problem in _choose(problems)]
 
 
 def _values(node: Mapping) -> dict[str, object]:
@@ -176,24 +177,26 @@ def _at_door(problem: _Problem, path: tuple[str | int, ...]) -> bool:
     return problem.path == path and problem.error["type"] in _KINDS.keys() | {"literal_error"}
 
 
-def _diagnostic(
-    problem: _Problem | list[_Problem],
-    where: str,
-    extra_known: Iterable[str],
-    model: type[BaseModel],
-    elsewhere: Callable[[str, str | None], str | None],
-) -> Diagnostic:
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """What `validate` was given."""
+
+    node: Mapping
+    where: str
+    extra_known: tuple[str, ...]
+    model: type[BaseModel]
+    elsewhere: Callable[[str, str | None], str | None]
+
+
+def _diagnostic(problem: _Problem | list[_Problem], reading: _Reading) -> Diagnostic:
+    where = reading.where
     if isinstance(problem, list):
         return _no_branch(problem, where)
     error, kind = problem.error, problem.error["type"]
     name = _dotted(problem.path)
     inside = where if not problem.path else f"`{name}`"
     if kind == "extra_forbidden":
-        parent = problem.path[:-1]
-        known = [*_known(model, parent), *(extra_known if not parent else ())]
-        key = str(error["loc"][-1])
-        home = _other_word(key, known) or elsewhere(key, nearest(key, known))
-        return unknown_key(problem.key_span, key, where if not parent else f"`{_dotted(parent)}`", known, home)
+        return _unknown_key(problem, reading)
     if kind == "missing" and isinstance(error["loc"][-1], int):
         return wrong_value(problem.span, f"`{name}` has too few entries", f"give {error['loc'][-1] + 1} or more")
     if kind == "missing":
@@ -212,10 +215,20 @@ def _diagnostic(
     return _value(problem, name or where)
 
 
-def _other_word(key: str, known: SequenceABC[str]) -> str | None:
-    if KEYS.get(key) in known:
-        return f"here it is called `{KEYS[key]}`"
-    return "leave it out: it follows from the input" if key in FROM_THE_INPUT else None
+def _unknown_key(problem: _Problem, reading: _Reading) -> Diagnostic:
+    key, parent, span = str(problem.error["loc"][-1]), problem.path[:-1], problem.key_span
+    where = f"`{_dotted(parent)}`" if parent else reading.where
+    known = [*_known(reading.model, parent), *(reading.extra_known if not parent else ())]
+    holder = find(reading.node, parent)
+    entries = holder.entries if isinstance(holder, Mapping) else ()
+    beside = {entry.name for entry in entries if entry.key.span.path == span.path}  # a base may have it
+    word = KEYS.get(key)
+    if word in known:
+        fixes = () if word in beside else renamed(span, key, word)
+        return unknown_key(span, key, where, known, f"here it is called `{word}`", fixes=fixes)
+    if key in FROM_THE_INPUT:
+        return unknown_key(span, key, where, known, "leave it out: it follows from the input")
+    return unknown_key(span, key, where, known, reading.elsewhere(key, nearest(key, known)), beside)
 
 
 def _value(problem: _Problem, name: str) -> Diagnostic:
@@ -228,8 +241,11 @@ def _value(problem: _Problem, name: str) -> Diagnostic:
         message = f"`{name}` is {typed}; it is one of {', '.join(allowed)}"
         way_out = _way_out(problem.node, "bool_type") if "true" in allowed else None
         if (word := value_here(typed.strip("`"), allowed)) is not None:
-            way_out = f"here it is called `{word}`"
-        return wrong_value(problem.span, message, way_out or did_you_mean(str(to_value(problem.node)), allowed))
+            fixes = renamed(problem.span, typed.strip("`"), word)
+            return wrong_value(problem.span, message, f"here it is called `{word}`", fixes)
+        text = str(to_value(problem.node))
+        fixes = () if way_out else respelt(problem.span, text, allowed, closed=True)
+        return wrong_value(problem.span, message, way_out or did_you_mean(text, allowed), fixes)
     if kind in _BOUNDS:
         return wrong_value(problem.span, f"`{name}` is {found}; it must be {_bound(kind, context)}")
     if kind in ("too_short", "too_long", "string_too_short", "string_too_long"):
@@ -291,7 +307,10 @@ def _known(model: type[BaseModel], path: tuple[str | int, ...]) -> list[str]:
         if len(found) != 1:
             return sorted({name for each in found for name in each.model_fields})
         current = found[0]
-    return [field.alias or name for name, field in current.model_fields.items()]
+    return [
+        *(field.alias or name for name, field in current.model_fields.items()),
+        *getattr(current, "short_forms", ()),
+    ]
 
 
 def models_in(annotation: Any) -> Iterable[type[BaseModel]]:

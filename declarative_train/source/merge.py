@@ -8,6 +8,7 @@ go to the end. Every value keeps its span, and what is dropped is recorded.
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Sequence as SequenceABC
 from dataclasses import dataclass
 
 from declarative_train.diagnostics.diagnostic import Diagnostic
@@ -93,7 +94,7 @@ class Merger:
         merged = {entry.name: entry for entry in base.entries}
         for entry in over.entries:
             if _is_null(entry.value):
-                self._remove(path, base, merged, entry)
+                self._remove(path, base, merged, entry, [each.name for each in over.entries])
         given = {entry.name for entry in over.entries if not _is_null(entry.value)}
         for entry in over.entries:
             if _is_null(entry.value):
@@ -130,18 +131,22 @@ class Merger:
         there = theirs.text if isinstance(theirs, Scalar) else default
         return name is not None and there is not None and name != there
 
-    def _remove(self, path: Path, base: Mapping, merged: dict[str, Entry], entry: Entry) -> None:
+    def _remove(
+        self, path: Path, base: Mapping, merged: dict[str, Entry], entry: Entry, beside: SequenceABC[str]
+    ) -> None:
         gone = merged.pop(entry.name, None)
         if gone is not None:
             self.dropped.append(Dropped((*path, entry.name), gone.value.span, entry.value.span, "removed"))
         elif path[:1] == (_FREE,):
             merged[entry.name] = entry
         else:
-            self._say_nothing(path, entry, [each.name for each in base.entries])
+            self._say_nothing(path, entry, [each.name for each in base.entries], beside)
 
-    def _say_nothing(self, path: Path, entry: Entry, known: list[str]) -> None:
+    def _say_nothing(
+        self, path: Path, entry: Entry, known: SequenceABC[str] = (), beside: SequenceABC[str] = ()
+    ) -> None:
         where = f"`{'.'.join(str(part) for part in path)}`" if path else "the recipe"
-        self.diagnostics.append(null_removes_nothing(entry.value.span, entry.name, where, known))
+        self.diagnostics.append(null_removes_nothing(entry, where, known, beside))
 
     def _displace(self, path: Path, merged: dict[str, Entry], entry: Entry, given: set[str]) -> None:
         for name in self.rules.alternatives(path, entry.name) - given:
@@ -159,7 +164,7 @@ class Merger:
         entries: list[Entry] = []
         for entry in node.entries:
             if _is_null(entry.value):
-                self._say_nothing(path, entry, [])
+                self._say_nothing(path, entry)
             else:
                 entries.append(Entry(entry.key, self._fresh((*path, entry.name), entry.value)))
         if len(entries) == len(node.entries) and all(

@@ -52,7 +52,7 @@ def read_value(path: str, text: str, begin: int = 0) -> tuple[Node | None, list[
     broken = [found.start() for found in _FORBIDDEN.finditer(text, begin)]
     mistakes: list[Diagnostic] = []
     if broken:
-        mistakes.append(control_character(lines.span(broken[0], broken[0] + 1), text[broken[0]], len(broken) - 1))
+        mistakes.append(control_character([lines.span(at, at + 1) for at in broken], text[broken[0]]))
         text = _FORBIDDEN.sub("\N{REPLACEMENT CHARACTER}", text)
     working, repairs = text, dict[int, str]()
     while True:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from declarative_train.diagnostics.diagnostic import Diagnostic, Fix, error
-from declarative_train.diagnostics.fixes import apply_fixes, unified_diff
+from declarative_train.diagnostics.fixes import apply_fixes, placed, unified_diff
 from declarative_train.terms.span import Span
 
 
@@ -80,3 +82,35 @@ def test_a_difference() -> None:
     )
     assert unified_diff("a.yaml", "a\n", "a\n") == ""
     assert "\r\n" in unified_diff("a.yaml", "a\r\n", "b\r\n")
+
+
+@pytest.mark.parametrize(
+    ("typed", "replacement", "after"),
+    [
+        ("liner", "linear", "linear"),
+        ('"liner"', "linear", '"linear"'),
+        ("'liner'", "linear", "'linear'"),
+        ("liner.out", "linear", "linear.out"),  # a reference
+        ("{{ kind }}", "linear", None),  # a template made the word
+        ("*kind", "linear", None),
+        ("linerx", "linear", None),
+        ("liner", "a, b", None),  # needs quotes
+        ("liner", "true", None),
+        ("'liner'", "it's", None),
+        ('"liner"', "a\\b", None),
+        ("'", "linear", None),
+    ],
+)
+def test_a_word_is_replaced_where_it_was_typed(typed: str, replacement: str, after: str | None) -> None:
+    text = f"type: {typed}  # said\n"
+    fix = Fix(Span("a.yaml", 1, 7, 1, 7 + len(typed)), replacement, True, "liner")
+    [diagnostic] = placed([mistake(fix)], {"a.yaml": text})
+    assert bool(diagnostic.fixes) == (after is not None)
+    assert edited(text, diagnostic) == f"type: {typed if after is None else after}  # said\n"
+
+
+def test_one_word_that_is_not_there_takes_all_edits_away() -> None:
+    there, gone = Fix(Span("a.yaml", 1, 1, 1, 2), "x", True, "a"), Fix(Span("a.yaml", 1, 2, 1, 3), "x", True, "q")
+    [diagnostic] = placed([mistake(there, gone)], {"a.yaml": "ab\n"})
+    assert diagnostic.fixes == ()
+    assert placed([mistake(gone)], {})[0].fixes == ()  # of a text that was not read

@@ -6,12 +6,13 @@ import argparse
 import gc
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from declarative_train.cli.compile import add_override_arguments, texts_of
 from declarative_train.diagnostics.diagnostic import Diagnostic
+from declarative_train.diagnostics.fixes import placed
 from declarative_train.diagnostics.render import FORMATS, render
 from declarative_train.diagnostics.select import Selection
 from declarative_train.diagnostics.suggest import did_you_mean
@@ -35,7 +36,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 STATIC = ("B", "E", "H", "K", "M", "O", "P", "R", "S", "T", "U", "W", "X", "Y")  # prefixes of what --static looks for
-MOST_PASSES = 10  # of --fix: a fix may uncover the next mistake
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,25 +119,28 @@ def lint(path: str, stdin: str | None, args: argparse.Namespace) -> Linted:
 
         diagnostics += plan_room.compile(loaded.recipe, offline=True)[1]
     texts = texts_of(loaded)
-    return Linted(suppress(diagnostics, texts, checked=STATIC if args.static else None), texts)
+    return Linted(suppress(placed(diagnostics, texts), texts, checked=STATIC if args.static else None), texts)
 
 
 def mend(linted: Linted, files: list[str], stdin: str | None, selection: Selection, args: argparse.Namespace) -> Linted:
     """Edit the files until nothing is left to mend; returns what is still wrong."""
-    from declarative_train.diagnostics.fixes import apply_fixes
+    from declarative_train.diagnostics import fixes
 
-    count = 0
-    for _ in range(MOST_PASSES):
-        on_disk = {path: text for path, text in linted.texts.items() if Path(path).is_file()}
-        mended = apply_fixes(linted.diagnostics, on_disk, unsafe=args.unsafe_fixes)
-        if not mended.count:
-            break
-        count += mended.count
-        for path, text in mended.texts.items():
-            Path(path).write_bytes(text.encode("utf-8"))
-        linted = lint_all(files, stdin, selection, args)
-    print(f"mended {count}", file=sys.stderr)
-    return linted
+    written = {path: text for path, text in linted.texts.items() if Path(path).is_file()}
+    last = linted
+
+    def lint_again(texts: Mapping[str, str]) -> list[Diagnostic]:
+        nonlocal last
+        for path, text in texts.items():
+            if text != written[path]:
+                Path(path).write_bytes(text.encode("utf-8"))
+                written[path] = text
+        last = lint_all(files, stdin, selection, args)
+        return last.diagnostics
+
+    mended = fixes.mend(linted.diagnostics, dict(written), lint_again, unsafe=args.unsafe_fixes)
+    print(f"mended {mended.count}", file=sys.stderr)
+    return last
 
 
 def show_diff(linted: Linted, args: argparse.Namespace) -> None:

@@ -15,6 +15,7 @@ from declarative_train import recipe as recipe_room
 from declarative_train.cli.commands.lint import STATIC
 from declarative_train.cli.compile import texts_of
 from declarative_train.diagnostics.diagnostic import Diagnostic
+from declarative_train.diagnostics.fixes import placed
 from declarative_train.diagnostics.order import arrange
 from declarative_train.diagnostics.suppress import suppress
 from declarative_train.recipe.load import Loaded
@@ -66,7 +67,7 @@ def analyse(path: str, text: str, *, full: bool) -> Analysis:
         plan, found = plan_room.compile(loaded.recipe)
         diagnostics += found
     texts = {path: text, **texts_of(loaded)}
-    left = suppress(diagnostics, texts, checked=None if full else STATIC)
+    left = suppress(placed(diagnostics, texts), texts, checked=None if full else STATIC)
     return Analysis(path, text, loaded, plan, tuple(arrange(left)), texts, full)
 
 

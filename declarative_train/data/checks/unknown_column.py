@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from declarative_train.diagnostics.diagnostic import Diagnostic, error
-from declarative_train.diagnostics.suggest import did_you_mean
+from declarative_train.diagnostics.suggest import did_you_mean, respelt
 from declarative_train.terms.span import Span
 
 
@@ -25,8 +25,10 @@ def unknown_column(
     span: Span, name: str, known: Iterable[str], left_out: Mapping[str, str], source: str = "the source"
 ) -> Diagnostic:
     """`left_out` says why a column that the file does have cannot be read."""
+    names = list(known)
     if name in left_out:
-        return error("D005", span, f"`{name}` cannot be read: {left_out[name]}", did_you_mean("", known))
+        return error("D005", span, f"`{name}` cannot be read: {left_out[name]}", did_you_mean("", names))
     if any(sign in name for sign in "*?["):
-        return error("D005", span, f"no column of {source} matches `{name}`", did_you_mean(name.strip("*?"), known))
-    return error("D005", span, f"{source} has no column `{name}`", did_you_mean(name, known))
+        return error("D005", span, f"no column of {source} matches `{name}`", did_you_mean(name.strip("*?"), names))
+    message, fixes = f"{source} has no column `{name}`", respelt(span, name, names)
+    return error("D005", span, message, did_you_mean(name, names), fixes=fixes)

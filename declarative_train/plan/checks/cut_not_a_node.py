@@ -18,9 +18,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from declarative_train.diagnostics.diagnostic import Diagnostic, error
-from declarative_train.diagnostics.suggest import did_you_mean
+from declarative_train.diagnostics.suggest import did_you_mean, respelt
 from declarative_train.terms.span import Span
 
 
 def cut_not_a_node(span: Span, name: str, known: Sequence[str]) -> Diagnostic:
-    return error("P101", span, f"the model cannot be cut before `{name}`", did_you_mean(name, known))
+    message, fixes = f"the model cannot be cut before `{name}`", respelt(span, name, known)
+    return error("P101", span, message, did_you_mean(name, known), fixes=fixes)

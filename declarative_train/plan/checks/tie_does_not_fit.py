@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from declarative_train.diagnostics.diagnostic import Diagnostic, error
-from declarative_train.diagnostics.suggest import did_you_mean
+from declarative_train.diagnostics.suggest import did_you_mean, respelt
 from declarative_train.terms.span import Span
 
 
@@ -37,7 +37,8 @@ def tie_does_not_fit(
     if in_circle:
         return error("U102", span, f"`{name}` is tied to `{tie}`, and so to itself", "tie the others to one of them")
     if tie not in shapes:
-        return error("U102", span, f"`{name}` is tied to `{tie}`, which does not exist", did_you_mean(tie, shapes))
+        message, fixes = f"`{name}` is tied to `{tie}`, which does not exist", respelt(span, tie, shapes)
+        return error("U102", span, message, did_you_mean(tie, shapes), fixes=fixes)
     fitting = [other for other, size in shapes.items() if size == shape and other != name]
     listed = f"of that shape: {', '.join(fitting[:6])}" if fitting else "no other parameter has that shape"
     return error("U102", span, f"`{name}` has shape {_shown(shape)}, `{tie}` has {_shown(shapes[tie])}", listed)

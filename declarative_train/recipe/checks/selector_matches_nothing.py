@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from declarative_train.diagnostics.diagnostic import Diagnostic, error
-from declarative_train.diagnostics.suggest import nearest
+from declarative_train.diagnostics.suggest import nearest, respelt
 from declarative_train.terms.span import Span
 
 
@@ -32,7 +32,7 @@ def selector_matches_nothing(span: Span, selector: str, parameters: Sequence[str
     close = nearest(selector, known)
     message = f"no parameter matches `{selector}`"
     if close is not None:
-        return error("U002", span, message, f"did you mean `{close}`?")
+        return error("U002", span, message, f"did you mean `{close}`?", fixes=respelt(span, selector, known))
     shown = ", ".join(parameters[:6]) + (f", and {len(parameters) - 6} more" if len(parameters) > 6 else "")
     return error("U002", span, message, f"the parameters are {shown}" if parameters else "there are no parameters here")
 

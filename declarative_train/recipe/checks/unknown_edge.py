@@ -19,9 +19,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from declarative_train.diagnostics.diagnostic import Diagnostic, error
-from declarative_train.diagnostics.suggest import did_you_mean
+from declarative_train.diagnostics.suggest import did_you_mean, respelt
 from declarative_train.terms.span import Span
 
 
 def unknown_edge(span: Span, name: str, known: Iterable[str], help: str | None = None) -> Diagnostic:
-    return error("W001", span, f"there is no node or field `{name}` here", help or did_you_mean(name, known))
+    names, message = list(known), f"there is no node or field `{name}` here"
+    if help is not None:
+        return error("W001", span, message, help)
+    return error("W001", span, message, did_you_mean(name, names), fixes=respelt(span, name, names))

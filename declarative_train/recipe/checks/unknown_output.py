@@ -19,11 +19,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from declarative_train.diagnostics.diagnostic import Diagnostic, error
-from declarative_train.diagnostics.suggest import did_you_mean
+from declarative_train.diagnostics.suggest import did_you_mean, respelt
 from declarative_train.terms.span import Span
 
 
 def unknown_output(
     span: Span, message: str, known: Iterable[str], name: str = "", help: str | None = None
 ) -> Diagnostic:
-    return error("W003", span, message, help or did_you_mean(name, known))
+    """`span`: of the whole reference, `name` at its end."""
+    names = list(known)
+    at = Span(span.path, span.line, span.end_column - len(name), span.end_line, span.end_column)
+    fixes = () if help else respelt(at, name, names)
+    return error("W003", span, message, help or did_you_mean(name, names), fixes=fixes)

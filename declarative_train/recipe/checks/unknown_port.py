@@ -19,9 +19,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from declarative_train.diagnostics.diagnostic import Diagnostic, error
-from declarative_train.diagnostics.suggest import did_you_mean
+from declarative_train.diagnostics.suggest import did_you_mean, respelt
 from declarative_train.terms.span import Span
 
 
 def unknown_port(span: Span, name: str, kind: str, known: Iterable[str]) -> Diagnostic:
-    return error("W002", span, f"`{kind}` has no input `{name}`", did_you_mean(name, known))
+    names = list(known)
+    fixes = respelt(span, name, names)
+    return error("W002", span, f"`{kind}` has no input `{name}`", did_you_mean(name, names), fixes=fixes)

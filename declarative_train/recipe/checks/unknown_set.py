@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from declarative_train.diagnostics.diagnostic import Diagnostic, error
-from declarative_train.diagnostics.suggest import did_you_mean
+from declarative_train.diagnostics.suggest import did_you_mean, respelt
 from declarative_train.recipe.draft import Draft
 
 
@@ -25,4 +25,4 @@ def check(draft: Draft) -> Iterator[Diagnostic]:
         if name not in split:
             way_out = did_you_mean(name, split) if split else f"add `{name}` to data.split"
             span = draft.span(("evaluation", "sets", position))
-            yield error("K003", span, f"data.split has no set `{name}`", way_out)
+            yield error("K003", span, f"data.split has no set `{name}`", way_out, fixes=respelt(span, name, split))

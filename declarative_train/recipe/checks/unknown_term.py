@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from declarative_train.diagnostics.diagnostic import Diagnostic, error
-from declarative_train.diagnostics.suggest import did_you_mean
+from declarative_train.diagnostics.suggest import did_you_mean, respelt
 from declarative_train.recipe.draft import Draft
 
 
@@ -26,4 +26,5 @@ def check(draft: Draft) -> Iterator[Diagnostic]:
     for name, metric in draft.objective.metrics.items():
         if metric.of is not None and metric.of not in known:
             span = draft.span(f"objective.metrics.{name}.of")
-            yield error("O002", span, f"there is no loss `{metric.of}`", did_you_mean(metric.of, known))
+            fixes = respelt(span, metric.of, known)
+            yield error("O002", span, f"there is no loss `{metric.of}`", did_you_mean(metric.of, known), fixes=fixes)

@@ -16,17 +16,23 @@ Good:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from declarative_train.diagnostics.diagnostic import Diagnostic, error
-from declarative_train.diagnostics.suggest import did_you_mean
-from declarative_train.recipe.other_words import TYPES
+from declarative_train.diagnostics.suggest import did_you_mean, nearest, respelt
+from declarative_train.recipe.other_words import TYPES, renamed
 from declarative_train.terms.span import Span
 
 
-def unknown_type(span: Span, name: str, kind: str, known: Iterable[str], help: str | None = None) -> Diagnostic:
-    """`kind` is the table's word: layer, loss, optimizer."""
+def unknown_type(
+    span: Span, name: str, kind: str, known: Iterable[str], help: str | None = None, own: Collection[str] = ()
+) -> Diagnostic:
+    """`kind` is the table's word: layer, loss, optimizer; `own`: the names among `known` that a user gave."""
     names = list(known)
     word = TYPES.get(name.lower().replace("_", ""))
-    way_out = help or (f"here it is called `{word}`" if word in names else did_you_mean(name, names))
-    return error("S005", span, f"there is no {kind} `{name}`", way_out)
+    if word in names:
+        way_out, fixes = f"here it is called `{word}`", renamed(span, name, word)
+    else:
+        way_out = help or did_you_mean(name, names)
+        fixes = respelt(span, name, names, closed=nearest(name, names) not in own)
+    return error("S005", span, f"there is no {kind} `{name}`", way_out, fixes=fixes)

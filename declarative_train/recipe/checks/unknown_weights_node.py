@@ -15,9 +15,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from declarative_train.diagnostics.diagnostic import Diagnostic, error
-from declarative_train.diagnostics.suggest import did_you_mean
+from declarative_train.diagnostics.suggest import did_you_mean, respelt
 from declarative_train.terms.span import Span
 
 
 def unknown_weights_node(span: Span, name: str, known: Iterable[str]) -> Diagnostic:
-    return error("U004", span, f"there is no node `{name}` to give weights to", did_you_mean(name, known))
+    names = list(known)
+    message = f"there is no node `{name}` to give weights to"
+    return error("U004", span, message, did_you_mean(name, names), fixes=respelt(span, name, names))

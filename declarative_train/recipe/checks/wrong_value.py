@@ -12,9 +12,9 @@ Good:
 
 from __future__ import annotations
 
-from declarative_train.diagnostics.diagnostic import Diagnostic, error
+from declarative_train.diagnostics.diagnostic import Diagnostic, Fix, error
 from declarative_train.terms.span import Span
 
 
-def wrong_value(span: Span, message: str, help: str | None = None) -> Diagnostic:
-    return error("S004", span, message, help)
+def wrong_value(span: Span, message: str, help: str | None = None, fixes: tuple[Fix, ...] = ()) -> Diagnostic:
+    return error("S004", span, message, help, fixes=fixes)

@@ -45,6 +45,8 @@ class MetricTerm(Section):
 class ObjectiveSection(Section):
     """What is minimised, and what is watched."""
 
+    short_forms: ClassVar[tuple[str, ...]] = ("loss",)
+
     losses: dict[str, LossTerm]
     """The terms of the loss by name; their weighted sum is minimised. `loss: {...}` is the short form for one."""
     metrics: dict[str, MetricTerm] = {}

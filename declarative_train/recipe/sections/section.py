@@ -22,3 +22,5 @@ class Section(BaseModel):
     inline: ClassVar[str | None] = None
     """The field that takes every key which the section has not itself: the component of a loss term, whose own keys
     stand beside `input` and `weight`."""
+    short_forms: ClassVar[tuple[str, ...]] = ()
+    """Keys that are written out before the section is read (`recipe/merge_rules.py`)."""

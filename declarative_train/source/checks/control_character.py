@@ -10,16 +10,19 @@ Good:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from declarative_train.diagnostics.diagnostic import Diagnostic, Fix, error
 from declarative_train.terms.span import Span
 
 
-def control_character(span: Span, character: str, more: int) -> Diagnostic:
-    others = f", and {more} more in this file" if more else ""
+def control_character(spans: Sequence[Span], character: str) -> Diagnostic:
+    """`character` is the first of those that stand at `spans`."""
+    others = f", and {len(spans) - 1} more in this file" if len(spans) > 1 else ""
     return error(
         "Y017",
-        span,
+        spans[0],
         f"the character U+{ord(character):04X} cannot stand in YAML{others}",
         'take it out; inside double quotes an escape such as "\\x07" may be written',
-        fixes=(Fix(span, "", safe=False),),
+        fixes=tuple(Fix(span, "", safe=False) for span in spans),
     )

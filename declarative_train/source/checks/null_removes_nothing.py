@@ -11,15 +11,17 @@ Good:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from declarative_train.diagnostics.diagnostic import Diagnostic, error
-from declarative_train.diagnostics.suggest import nearest
-from declarative_train.terms.span import Span
+from declarative_train.diagnostics.suggest import nearest, respelt
+from declarative_train.source.node import Entry
 
 
-def null_removes_nothing(span: Span, name: str, where: str, known: Iterable[str]) -> Diagnostic:
-    """`known`: the keys that are there to be removed."""
-    close = nearest(name.rpartition(".")[2], known)
+def null_removes_nothing(entry: Entry, where: str, known: Iterable[str], beside: Collection[str] = ()) -> Diagnostic:
+    """`known`: the keys that are there to be removed; `beside`: those of the file that wants to."""
+    name, keys = entry.name, list(known)
+    close, fixes = nearest(name, keys), respelt(entry.key.span, name, keys, taken=beside)
     way_out = f"did you mean `{close}`?" if close else "leave the key out: `null` only removes what a base says"
-    return error("M005", span, f"`{name}: null` removes nothing: {where} has no such key so far", way_out)
+    message = f"`{name}: null` removes nothing: {where} has no such key so far"
+    return error("M005", entry.value.span, message, way_out, fixes=fixes)

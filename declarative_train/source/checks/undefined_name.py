@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from declarative_train.diagnostics.diagnostic import Diagnostic, error
-from declarative_train.diagnostics.suggest import did_you_mean
+from declarative_train.diagnostics.suggest import did_you_mean, respelt
 from declarative_train.terms.span import Span
 
 _WHERE = {
@@ -38,8 +38,9 @@ def undefined_name(
             way_out = "a block sees its `params` only: hand the value on as one"
         elif holder is not None:
             way_out = f"did you mean `{holder}.{name}`?"
+        message = f"`{name}` is not known here"
         if way_out is None and name not in names:
-            way_out = did_you_mean(name, names)
-        return error("T002", span, f"`{name}` is not known here", way_out)
+            return error("T002", span, message, did_you_mean(name, names), fixes=respelt(span, name, names))
+        return error("T002", span, message, way_out)
     way_out = did_you_mean(name, names) if names else "add it to the section `vars`" if owner == "`vars`" else None
-    return error("T002", span, f"{owner} has no `{name}`", way_out)
+    return error("T002", span, f"{owner} has no `{name}`", way_out, fixes=respelt(span, name, names))

@@ -18,11 +18,12 @@ from declarative_train.terms.span import Span
 
 
 def unquoted_text(span: Span, what: str, quoted: str) -> Diagnostic:
-    """`what` says which part of the text is special: "begins with `*`"."""
+    """`what` says which part of the text is special: "begins with `*`". An anchor or alias may have been meant."""
+    is_text = not quoted.startswith(('"&', '"*', "'&", "'*"))
     return error(
         "Y007",
         span,
         f"this text {what}, and so needs quotes",
         f"write `{quoted}`",
-        fixes=(Fix(span, quoted, safe=True),),
+        fixes=(Fix(span, quoted, safe=is_text),),
     )

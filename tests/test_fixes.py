@@ -1,0 +1,175 @@
+"""`--fix` on broken recipes: what was meant comes back to the byte, or nothing is touched; it ends, and breaks nothing.
+
+python -m tests.test_fixes 20000 [FIRST]    any number of slips, from seed FIRST on
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from declarative_train import recipe
+from declarative_train.diagnostics.diagnostic import Diagnostic
+from declarative_train.diagnostics.fixes import apply_fixes, mend, placed
+from declarative_train.diagnostics.lines import Lines
+from declarative_train.diagnostics.suppress import suppress
+from declarative_train.source.node import Mapping as MappingNode
+from declarative_train.source.node import Node, Scalar, Sequence
+from declarative_train.source.reader import read_text
+from tests.mutations import mutated
+from tests.test_fuzz import SEEDS
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz_"
+
+
+def found_in(path: Path, text: str) -> list[Diagnostic]:
+    loaded = recipe.load(str(path), text=text)
+    return suppress(placed(loaded.diagnostics, {str(path): text}), {str(path): text})
+
+
+def mended(path: Path, text: str, *, unsafe: bool = False) -> str:
+    """What `--fix` makes of it, each pass checked against the bytes around its edits."""
+
+    def lint(texts: Mapping[str, str]) -> list[Diagnostic]:
+        return found_in(path, texts[str(path)])
+
+    found = found_in(path, text)
+    fixed = apply_fixes(found, {str(path): text}, unsafe=unsafe)
+    assert fixed.texts.get(str(path), text) == spliced(path, text, fixed.fixed)
+    after = mend(found, {str(path): text}, lint, unsafe=unsafe).texts.get(str(path), text)
+    assert not mend(found_in(path, after), {str(path): after}, lint, unsafe=unsafe).count, "it does not end"
+    return after
+
+
+def spliced(path: Path, text: str, fixed: tuple[Diagnostic, ...]) -> str:
+    """`text` with the spans of the fixes cut out and their replacements put in, from left to right."""
+    lines = Lines(str(path), text)
+    edits = {
+        (lines.offset(fix.span.line, fix.span.column), lines.offset(fix.span.end_line, fix.span.end_column)): fix
+        for diagnostic in fixed
+        for fix in diagnostic.fixes
+    }
+    parts, at = [], 0
+    for (start, end), fix in sorted(edits.items(), key=lambda item: item[0]):
+        parts += [text[at:start], fix.replacement]
+        at = max(start, end)
+    return "".join([*parts, text[at:]])
+
+
+@cache
+def words_of(path: Path) -> tuple[str, list[tuple[int, int]]]:
+    """The text, and where each key and each short value stands that was typed plainly."""
+    text = path.read_text("utf-8")
+    root, _ = read_text(str(path), text)
+    lines = Lines(str(path), text)
+    found = []
+    for scalar in scalars(root):
+        start = lines.offset(scalar.span.line, scalar.span.column)
+        end = lines.offset(scalar.span.end_line, scalar.span.end_column)
+        if text[start:end] == scalar.text and scalar.text.isidentifier():
+            found.append((start, end))
+    return text, sorted(set(found))
+
+
+def scalars(node: Node | None) -> Iterator[Scalar]:
+    if isinstance(node, Scalar):
+        yield node
+    elif isinstance(node, Sequence):
+        for item in node.items:
+            yield from scalars(item)
+    elif isinstance(node, MappingNode):
+        for entry in node:
+            yield entry.key
+            yield from scalars(entry.value)
+
+
+def slip(word: str, rng: random.Random) -> str:
+    """One letter left out, doubled, changed, or exchanged with the next; now and then the wrong case."""
+    at = rng.randrange(len(word))
+    kind = rng.randrange(5)
+    if kind == 0:
+        return word[:at] + word[at + 1 :]
+    if kind == 1:
+        return word[:at] + word[at] + word[at:]
+    if kind == 2:
+        return word[:at] + rng.choice(LETTERS) + word[at + 1 :]
+    if kind == 3:
+        return word[:at] + word[at + 1 : at + 2] + word[at] + word[at + 2 :]
+    return word.title().replace("_", rng.choice(("", "-")))
+
+
+def slipped(path: Path, seed: int) -> tuple[str, str]:
+    """A recipe and the same with one word misspelt."""
+    rng = random.Random(seed)
+    text, places = words_of(path)
+    start, end = rng.choice(places)
+    return text, text[:start] + slip(text[start:end], rng) + text[end:]
+
+
+def check_slips(first: int, count: int) -> Counter[str]:
+    seen: Counter[str] = Counter()
+    for seed in range(first, first + count):
+        path = SEEDS[seed % len(SEEDS)]
+        text, wrong = slipped(path, seed)
+        after = mended(path, wrong)
+        assert after in (text, wrong), (seed, path.name, difference(wrong, after))
+        seen["mended" if after == text else "left"] += after != wrong or text != wrong
+        guessed = mended(path, wrong, unsafe=True)
+        seen["guessed"] += guessed == text != after
+        assert (guessed == wrong) <= (after == wrong), (seed, path.name)
+    return seen
+
+
+def difference(before: str, after: str) -> list[tuple[str, str]]:
+    return [(a, b) for a, b in zip(before.splitlines(), after.splitlines(), strict=False) if a != b]
+
+
+@pytest.mark.parametrize("first", range(0, 240, 120))
+def test_a_misspelt_word_is_put_right_or_left_alone(first: int) -> None:
+    seen = check_slips(first, 120)
+    assert seen["mended"] > 15, seen
+    assert seen["guessed"] > 10, seen
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+def test_many_misspelt_words() -> None:
+    check_slips(600, 10_000)
+
+
+def check_mutations(first: int, count: int) -> None:
+    """A recipe that had no error has none afterwards; one that could be read can be read afterwards."""
+    for seed in range(first, first + count):
+        path = SEEDS[seed % len(SEEDS)]
+        text = mutated(path.read_text("utf-8"), seed).decode("utf-8", "surrogateescape")
+        before = found_in(path, text)
+        for unsafe in (False, True):
+            after = found_in(path, mended(path, text, unsafe=unsafe))
+            if not any(each.is_error for each in before):
+                assert not any(each.is_error for each in after), (seed, path.name, unsafe, after)
+            if not any(each.is_error and each.code.startswith("Y") for each in before):
+                wrong = [each for each in after if each.is_error and each.code.startswith("Y")]
+                assert not wrong, (seed, path.name, unsafe, wrong)
+
+
+@pytest.mark.parametrize("first", range(0, 160, 80))
+def test_fixes_end_and_break_nothing(first: int) -> None:
+    check_mutations(first, 80)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+def test_many_fixes_end_and_break_nothing() -> None:
+    check_mutations(400, 8000)
+
+
+if __name__ == "__main__":
+    count, first = int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 0
+    print(dict(check_slips(first, count)))
+    check_mutations(first, count)
