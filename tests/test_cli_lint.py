@@ -200,12 +200,6 @@ SAFELY = {
     "precison": "precision",
     "cosin}": "cosine}",
 }
-    "liner": "linear",
-    "entropi,": "entropy,",
-    "acuracy": "accuracy",
-    "precison": "precision",
-    "cosin}": "cosine}",
-}
 GUESSED = {"labels": "label", "widht": "width", "hiden": "hidden", "digits": "digit"}
 
 
