@@ -47,7 +47,11 @@ class RunFailure(Exception):  # noqa: N818 (the word of the messages, and of the
 
 
 class NonFiniteLoss(RunFailure):
-    """`training.non_finite: stop`."""
+    """`training.non_finite: stop`. `step`: of the loss, which is read later."""
+
+    def __init__(self, message: str, step: int) -> None:
+        super().__init__(message)
+        self.step = step
 
 
 class CheckpointFailure(RunFailure):
@@ -73,7 +77,7 @@ def describe_failure(error: BaseException, rank: int, stage: int | None, step: i
     return Failure(
         rank=rank,
         stage=stage,
-        step=step,
+        step=error.step if isinstance(error, NonFiniteLoss) else step,
         time_ns=time.monotonic_ns(),
         kind=type(error).__name__,
         message=explain(error),
@@ -157,7 +161,7 @@ def _place(error: OSError) -> str:
 def headline(failure: Failure, num_ranks: int) -> str:
     """`rank 1 (stage 2), step 37: ...`; one process has no rank worth naming."""
     where = []
-    if num_ranks > 1:
+    if num_ranks > 1 and failure.kind != NonFiniteLoss.__name__:  # the loss is that of all
         where.append(f"rank {failure.rank}" + (f" (stage {failure.stage})" if failure.stage is not None else ""))
     if failure.step is not None:
         where.append(f"step {failure.step}" if failure.step else "before the first step")

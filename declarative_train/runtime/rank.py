@@ -15,7 +15,7 @@ from declarative_train.data.batch import Batch
 from declarative_train.data.batches import EvaluationBatches, TrainingBatches
 from declarative_train.data.sets import SampleSet, open_sets
 from declarative_train.data.spec import BatchSpec
-from declarative_train.logs.event import Event, Notice, Progress, RunStarted
+from declarative_train.logs.event import Event, Notice, RunStarted
 from declarative_train.logs.sink import Sink
 from declarative_train.plan.text import describe, summary
 from declarative_train.runtime.checkpoint import Checkpoints, import_in_background
@@ -87,17 +87,23 @@ def _train(job: Job, where: Where, asked: Callable[[], bool], device: torch.devi
             tell(sinks, Notice(message, time.time()))
     if plan.checkpoint is not None:
         import_in_background()
-    where.step = state.step + 1
     collect_garbage()
-    steps = training.iterate(state.step + 1, last_step - state.step)
+    steps = followed(training.iterate(state.step + 1, last_step - state.step), where, state.step + 1)
     for event in execute(
         plan, engine, steps, state, last_step=last_step, evaluator=evaluator, checkpoints=checkpoints, stop=stop
     ):
-        if type(event) is Progress:
-            where.step = event.step + 1
         for sink in sinks:
             sink.write(event)
     return EXIT_STOPPED if stop.reason is not None else 0
+
+
+def followed(steps: Iterable[Sequence[Batch]], where: Where, first_step: int) -> Iterator[Sequence[Batch]]:
+    """A step lasts from its data to the last that is done after it, an evaluation or a checkpoint."""
+    where.step = first_step
+    for step, batches in enumerate(steps, first_step):
+        yield batches
+        where.step = step + 1
+    where.step = None
 
 
 def collect_garbage() -> None:

@@ -128,8 +128,9 @@ class Window:
         step, value = self._steps[first], per_step[first][term]
         if not self._skips:
             raise NonFiniteLoss(
-                f"{what} is {value} at step {step}; help: lower training.optimizer.lr, set training.clip_grad_norm, "
-                "or set training.non_finite: skip"
+                f"{what} is {value}; help: lower training.optimizer.lr, set training.clip_grad_norm, or set "
+                "training.non_finite: skip",
+                step,
             )
         return f"{what} was {value} at step {step}: {finite.count(False)} of {len(finite)} updates were left out"
 

@@ -223,9 +223,18 @@ def nan_at_7(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_non_finite_stop_names_the_step_and_saves_nothing(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sink, _ = go(directory, wanted=3)
     error = capsys.readouterr().err
-    assert "the loss is nan at step 7" in error
-    assert "help:" in error
+    assert error.startswith("dtrain: the run failed: step 7: the loss is nan; help: lower training.optimizer.lr")
     assert not sink.of(CheckpointSaved)  # that of step 7 would have held nan
+
+
+@pytest.mark.usefixtures("nan_at_7")
+def test_non_finite_is_told_without_a_rank(directory: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The loss is that of all ranks; none of them is to blame."""
+    changes = {"parallelism": "ddp", "layout": {"gpus": 2}, "logging": {"every": "4 steps"}}
+    assert run(compiled(directory, merged(DIGITS, changes)), quiet=True) == 3
+    error = capfd.readouterr().err
+    assert "the run failed: step 7: the loss is nan; help:" in error
+    assert error.count("step") == 1
 
 
 @pytest.mark.usefixtures("nan_at_7")
