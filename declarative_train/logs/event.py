@@ -102,6 +102,7 @@ class RunEnded:
     values: dict[str, float] = field(default_factory=dict)  # last of every set and metric, and best/<metric>
     seconds: float = 0.0
     time_unix_s: float = 0.0
+    value_steps: dict[str, int] = field(default_factory=dict)  # the step whose weights each value is of
 
 
 Event = RunStarted | StepDone | Progress | EvaluationDone | EpochDone | CheckpointSaved | Notice | RunEnded

@@ -83,7 +83,8 @@ def execute(
         status = "finished" if state.step == num_steps else "stopped"  # --max-steps
     if status != "stopped":
         yield from tail.final()
-    yield RunEnded(state.step, status, tail.summary(), meter.seconds(), time.time())
+    values, value_steps = tail.summary()
+    yield RunEnded(state.step, status, values, meter.seconds(), time.time(), value_steps)
 
 
 class Due:
@@ -138,9 +139,11 @@ class Tail:
         self._saved_step: int | None = None
         self._recent: dict[str, float] = {}
 
-    def evaluated(self, name: str) -> EvaluationDone:
+    def evaluated(self, name: str, *, weights_step: int | None = None) -> EvaluationDone:
+        """`weights_step`: when the weights are not the last ones."""
         event = self._evaluator(name, self._state.step)
         self._state.values |= event.values
+        self._state.value_steps |= dict.fromkeys(event.values, weights_step or self._state.step)
         self._recent |= event.values
         return event
 
@@ -188,11 +191,13 @@ class Tail:
             self._checkpoints.load_model(self._checkpoints.at(best))
             yield Notice(f"{', '.join(sets)}: on the best weights, those of step {best}", time.time())
         for name in sets:
-            yield self.evaluated(name)
+            yield self.evaluated(name, weights_step=best)
 
-    def summary(self) -> dict[str, float]:
-        values = dict(self._state.values)
-        checkpoint = self._plan.checkpoint
-        if checkpoint is not None and checkpoint.best_metric is not None and self._state.best_value is not None:
-            values[f"best/{checkpoint.best_metric}"] = self._state.best_value
-        return values
+    def summary(self) -> tuple[dict[str, float], dict[str, int]]:
+        """The latest of every value, and the step of each."""
+        state, checkpoint = self._state, self._plan.checkpoint
+        values, steps = dict(state.values), dict(state.value_steps)
+        if checkpoint is not None and state.best_value is not None and state.best_step is not None:
+            values[f"best/{checkpoint.best_metric}"] = state.best_value
+            steps[f"best/{checkpoint.best_metric}"] = state.best_step
+        return values, steps

@@ -20,6 +20,7 @@ class RunState:
     stop_step: int = 0
     seconds: float = 0.0
     values: dict[str, float] = field(default_factory=dict)  # the latest of every evaluation
+    value_steps: dict[str, int] = field(default_factory=dict)  # and the step whose weights it is of
     loss_scale: dict[str, float] | None = None
     epoch: dict[str, Any] = field(default_factory=dict)  # the means of an epoch that is not over (window.Means)
 

@@ -142,7 +142,10 @@ def test_named_sets_and_test_once_on_the_best_weights(directory: Path) -> None:
     best = [event.step for event in evaluations if event.set == "other"][others.index(max(others))]
     assert best == evaluations[0].step
     assert any(f"on the best weights, those of step {best}" in event.message for event in sink.of(Notice))
-    assert sink.of(RunEnded)[0].values["best/other/loss"] == max(others)
+    ended = sink.of(RunEnded)[0]
+    assert ended.values["best/other/loss"] == max(others)
+    assert (ended.value_steps["best/other/loss"], ended.value_steps["test/loss"]) == (best, best)
+    assert ended.value_steps["other/loss"] == ended.step
     weights = read_weights(str(newest(directory) / "checkpoints" / f"step_{best:08d}"))
     assert weights  # the best one was kept
 
@@ -205,6 +208,19 @@ def test_the_log_holds_means_over_its_window_and_the_epoch(directory: Path) -> N
         rows = [24] * 6 + [16]
         assert event.values["training/accuracy"] == pytest.approx(np.average(accuracies, weights=rows), rel=1e-9)
         assert "validation/accuracy" in event.values
+
+
+def test_the_closing_values_know_their_step(directory: Path) -> None:
+    """Evaluations are made at the ends of epochs, after steps 7 and 14; the run is stopped between them, and again."""
+    sink, _ = go(directory, max_steps=9)
+    assert sink.of(RunEnded)[0].value_steps == {
+        "validation/loss": 7,
+        "validation/accuracy": 7,
+        "best/validation/accuracy": 7,
+    }
+    sink, _ = go(directory, max_steps=2, resume="auto")
+    assert sink.of(RunEnded)[0].step == 11
+    assert sink.of(RunEnded)[0].value_steps["validation/loss"] == 7
 
 
 @pytest.fixture

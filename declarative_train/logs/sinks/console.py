@@ -23,6 +23,7 @@ from declarative_train.logs.event import (
     StepDone,
 )
 from declarative_train.logs.sink import Sink
+from declarative_train.terms.amounts import clock, counted, number
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
@@ -118,7 +119,7 @@ class ConsoleSink(Sink):
             bar.task_ids[0],
             completed=step,
             epoch=epoch,
-            loss=f"loss {latest.loss:.4f}" if latest else "",
+            loss=f"loss {number(latest.loss)}" if latest else "",
             rate=f"{latest.samples_per_s:,.0f} samples/s" if latest else "",
             left=f"{clock(left)} left",
         )
@@ -134,7 +135,7 @@ class ConsoleSink(Sink):
             return
         self._drawn_s = now
         self._print(
-            f"step {event.step}/{started.num_steps}  loss {event.loss:.4f}  {event.samples_per_s:,.0f} samples/s"
+            f"step {event.step}/{started.num_steps}  loss {number(event.loss)}  {event.samples_per_s:,.0f} samples/s"
         )
 
     def _evaluation(self, event: EvaluationDone) -> None:
@@ -143,13 +144,13 @@ class ConsoleSink(Sink):
         ends_an_epoch = started is not None and started.steps_per_epoch and event.step % started.steps_per_epoch == 0
         if not ends_an_epoch:
             values = "  ".join(f"{name} {number(value)}" for name, value in event.values.items())
-            self._print(f"step {event.step}  {values}  ({event.num_samples:,} samples)")
+            self._print(f"step {event.step}  {values}  ({counted(event.num_samples, 'sample')})")
 
     def _epoch_row(self, event: EpochDone) -> None:
-        values = event.values | {name: self._evaluations[name] for name in self._evaluations}
+        values = event.values | self._evaluations
         self._evaluations = {}
-        if not self._columns:
-            self._columns = tuple(values)
+        if not values.keys() <= set(self._columns):  # the first, or the first with an evaluation
+            self._columns = tuple(dict.fromkeys((*self._columns, *values)))
             self._print("".join(f"{name:>{width(name)}}" for name in ("epoch", "step", *self._columns, "seconds")))
         cells = [f"{event.epoch:>{width('epoch')}}", f"{event.step:>{width('step')}}"]
         cells += [f"{number(values.get(name)):>{width(name)}}" for name in self._columns]
@@ -160,9 +161,13 @@ class ConsoleSink(Sink):
         started = self._started
         words = {"finished": "finished", "early_stop": "stopped early: no better for the patience given"}
         self._print("")
-        self._print(f"{words.get(event.status, event.status)} after {event.step} steps, {clock(event.seconds)}")
+        after = f"{words.get(event.status, event.status)} after {counted(event.step, 'step')}"
+        if started is not None and started.first_step:
+            after += f" ({event.step - started.first_step:,} in this session)"
+        self._print(f"{after}, {clock(event.seconds)}")
         for name, value in event.values.items():
-            self._print(f"  {name:<28}{number(value)}")
+            step = event.value_steps.get(name, event.step)
+            self._print(f"  {name:<28}{number(value):<12}{f'at step {step:,}' if step != event.step else ''}".rstrip())
         if started is None:
             return
         self._print(f"run         {started.run_dir}")
@@ -182,7 +187,7 @@ class ConsoleSink(Sink):
 
     def _print(self, text: str) -> None:
         if self._bar is not None:
-            self._bar.console.print(text, markup=False, highlight=False)
+            self._bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
         else:
             self._lines.append(f"{text}\n")
 
@@ -207,20 +212,3 @@ def progress_bar(stream: TextIO) -> Bar:
 
 def width(name: str) -> int:
     return max(COLUMN, len(name) + 2) if "/" in name or name == "seconds" else 7
-
-
-def number(value: float | None) -> str:
-    """Four significant places; very small and very large values with an exponent."""
-    if value is None:
-        return "-"
-    return f"{value:.4f}" if value == 0 or 1e-3 <= abs(value) < 1e5 else f"{value:.3e}"
-
-
-def clock(seconds: float) -> str:
-    """Seconds as a person says them: 42 s, 3 min 5 s, 2 h 4 min."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"

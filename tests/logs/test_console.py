@@ -1,0 +1,103 @@
+"""What a run says where there is no terminal: plain lines, each true of the step it names."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+
+from declarative_train.logs.event import (
+    CheckpointSaved,
+    EpochDone,
+    EvaluationDone,
+    Event,
+    RunEnded,
+    RunStarted,
+    StepDone,
+)
+from declarative_train.logs.sinks import console
+from declarative_train.logs.sinks.console import ConsoleSink
+
+STARTED = RunStarted("made", "runs/made/1", "single", "cpu", 1, 20, 5, 0, 100, "made: single", "", {}, 0.0)
+
+
+def told(events: Iterable[Event]) -> str:
+    stream = io.StringIO()
+    sink = ConsoleSink(stream)
+    for event in events:
+        sink.write(event)
+    sink.close()
+    return stream.getvalue()
+
+
+def step(number: int, loss: float) -> StepDone:
+    return StepDone(number, 1, loss, {}, {}, {"lr": 0.1}, None, 1000.0, None, 0.0, 0, None, 0.0)
+
+
+def epoch(number: int, **values: float) -> EpochDone:
+    named = {f"training/{name}": value for name, value in values.items()}
+    return EpochDone(number, 5 * number, named, 1.0, 0.0)
+
+
+def evaluation(at_step: int, loss: float, num_samples: int = 40) -> EvaluationDone:
+    return EvaluationDone(at_step, 1, "validation", {"validation/loss": loss}, num_samples, 0.1, 0.0)
+
+
+def test_a_small_loss_has_digits() -> None:
+    assert "step 3/20  loss 1.230e-06  1,000 samples/s" in told([STARTED, step(3, 1.23e-6)])
+    assert "loss 0.0004321" in told([STARTED, step(3, 4.321e-4)])
+
+
+def test_values_of_an_older_step_say_so() -> None:
+    values = {"validation/loss": 0.5, "best/validation/loss": 0.25, "test/loss": 0.75}
+    ended = RunEnded(
+        13, "stopped", values, 2.0, 0.0, {"validation/loss": 10, "best/validation/loss": 5, "test/loss": 13}
+    )
+    lines = told([STARTED, ended]).splitlines()
+    assert "stopped after 13 steps, 2.0 s" in lines
+    assert "  validation/loss             0.5000      at step 10" in lines
+    assert "  best/validation/loss        0.2500      at step 5" in lines
+    assert "  test/loss                   0.7500" in lines
+
+
+def test_one_step_is_one_step() -> None:
+    assert "stopped after 1 step, " in told([STARTED, RunEnded(1, "stopped", {}, 2.0)])
+    resumed = replace(STARTED, first_step=4)
+    assert "stopped after 5 steps (1 in this session), " in told([resumed, RunEnded(5, "stopped", {}, 2.0)])
+    assert "(1 sample)" in told([STARTED, evaluation(3, 0.5, num_samples=1)])
+
+
+def test_an_evaluation_that_comes_later_gets_its_column() -> None:
+    text = told([STARTED, epoch(1, loss=2.0), evaluation(10, 1.5), epoch(2, loss=1.0), epoch(3, loss=0.5)])
+    header, first, again, second, third = text.splitlines()[1:]
+    assert header.split() == ["epoch", "step", "training/loss", "seconds"]
+    assert again.split() == ["epoch", "step", "training/loss", "validation/loss", "seconds"]
+    assert first.split() == ["1", "5", "2.0000", "1.0"]
+    assert second.split() == ["2", "10", "1.0000", "1.5000", "1.0"]
+    assert third.split() == ["3", "15", "0.5000", "-", "1.0"]
+
+
+def test_a_stopped_run_says_how_to_go_on() -> None:
+    saved = CheckpointSaved(13, "runs/made/1/checkpoints/step_00000013", False, 0.1, 0.0)
+    text = told([STARTED, saved, RunEnded(13, "stopped", {}, 2.0)])
+    assert "checkpoint  runs/made/1/checkpoints/step_00000013" in text
+    assert "go on       the same command with --resume" in text
+    assert "go on" not in told([STARTED, saved, RunEnded(20, "finished", {}, 2.0)])
+
+
+def test_step_lines_come_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(0, 1000, 4))
+    monkeypatch.setattr(console.time, "monotonic", lambda: float(next(clock)))
+    text = told([STARTED, *(step(number, 1.0) for number in range(1, 21))])
+    assert 1 < text.count("loss") < 20
+
+
+def test_quiet_says_nothing() -> None:
+    stream = io.StringIO()
+    sink = ConsoleSink(stream, quiet=True)
+    for event in (STARTED, step(1, 1.0), epoch(1, loss=1.0), RunEnded(20, "finished", {}, 1.0)):
+        sink.write(event)
+    sink.close()
+    assert not stream.getvalue()
