@@ -102,8 +102,7 @@ def _case(diagnostic: Diagnostic, name: str) -> str:
     body = f"{span}: {diagnostic.severity}[{diagnostic.code}] {diagnostic.message}"
     body = body if diagnostic.help is None else f"{body}\nhelp: {diagnostic.help}"
     return (
-        f"    <testcase name={quoteattr(f'{diagnostic.code}:{span.line}:{span.column}')} classname={name} "
-        f'line="{span.line}" column="{span.column}">\n'
+        f"    <testcase name={quoteattr(f'{diagnostic.code}:{span.line}:{span.column}')} classname={name}>\n"
         f"      <failure message={message} type={quoteattr(str(diagnostic.severity))}>{escape(_xml(body))}</failure>\n"
         "    </testcase>"
     )
