@@ -8,6 +8,8 @@ from pathlib import Path
 from declarative_train.cli.catalogue import catalogue
 from declarative_train.cli.commands.list import tables
 from declarative_train.cli.views.components import component_page
+from declarative_train.cli.views.hardware import hardware_table
+from declarative_train.components.hardware import HARDWARE
 from declarative_train.recipe.blocks import shipped_file, shipped_names
 from declarative_train.recipe.schema import schema_text
 
@@ -39,6 +41,8 @@ def components_page() -> str:
     lines += ["", "## blocks"]
     for name in shipped_names():
         lines += ["", f"### {name}", "", "```yaml", shipped_file(name).text.strip("\n"), "```"]
+    lines += ["", "## hardware", "", "```text", hardware_table(list(HARDWARE.values())), "```"]
+    lines += ["", *(f"- {each.name}: {each.source}" for each in HARDWARE.values())]
     return "\n".join([*lines, ""])
 
 

@@ -14,7 +14,7 @@ from declarative_train.recipe.sections.parallelism import Pipeline
 
 def batch_of(recipe: Recipe, data: DataSpec) -> tuple[BatchSpec | None, list[Diagnostic]]:
     """The recipe's rules have seen that everything divides (R003, P001)."""
-    training, parallelism, layout = recipe.training, recipe.parallelism, recipe.layout
+    training, parallelism, layout = recipe.training, recipe.mode, recipe.layout
     num_samples = data.set("training").num_samples
     size = training.global_batch_size
     drops = data.last_batch == "drop"

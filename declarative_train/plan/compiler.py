@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 
 from declarative_train.data.describe import describe
 from declarative_train.data.spec import BatchSpec, DataSpec
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.graph.lower import Lowered, lower
+from declarative_train.plan.auto.choose import choose
 from declarative_train.plan.balanced import balance
 from declarative_train.plan.batching import batch_of, num_steps_of
 from declarative_train.plan.checks.weights_not_found import weights_not_found
 from declarative_train.plan.codec import from_json, to_json
+from declarative_train.plan.estimated import estimated
 from declarative_train.plan.fingerprint import signed
 from declarative_train.plan.flops import plan_flops
 from declarative_train.plan.parameters import plan_parameters
 from declarative_train.plan.place import place
-from declarative_train.plan.plan import PLAN_VERSION, Plan, WeightsPlan
+from declarative_train.plan.plan import PLAN_VERSION, ChoicePlan, ParameterPlan, Plan, WeightsPlan
 from declarative_train.plan.sample_groups import check_mixing
 from declarative_train.plan.sections import (
     plan_checkpoint,
@@ -29,6 +32,7 @@ from declarative_train.plan.sections import (
 from declarative_train.plan.stale import recipe_files
 from declarative_train.plan.timing import Timing
 from declarative_train.recipe.recipe import Recipe
+from declarative_train.recipe.sections.parallelism import Auto
 
 
 def compile(  # noqa: A001 (plan.compile reads as what it does)
@@ -43,25 +47,41 @@ def compile(  # noqa: A001 (plan.compile reads as what it does)
         return None, diagnostics
     lowered, found = lower(recipe, {field.name: field.tensor for field in data.fields})
     diagnostics = [*diagnostics, *found]
-    batch, found = batch_of(recipe, data)
-    diagnostics += found
     weights, found = _weights(recipe)
+    diagnostics += found
+    parameters, choice = None, None
+    if lowered is not None:
+        parameters, found = plan_parameters(recipe, lowered.graph, lowered.parameters)
+        diagnostics += found
+    if isinstance(recipe.parallelism, Auto):
+        if lowered is None or parameters is None:
+            return None, diagnostics
+        chosen, choice, found = choose(recipe, lowered, parameters, data)
+        diagnostics += found
+        if chosen is None:
+            return None, diagnostics
+        recipe = chosen
+    batch, found = batch_of(recipe, data)
     diagnostics += found
     if lowered is None or batch is None:
         return None, diagnostics
-    plan, found = _assembled(recipe, data, lowered, batch, weights)
+    plan, found = _assembled(recipe, data, lowered, batch, weights, parameters, choice)
     diagnostics += found
     return (None if any(item.is_error for item in diagnostics) else plan), diagnostics
 
 
 def _assembled(
-    recipe: Recipe, data: DataSpec, lowered: Lowered, batch: BatchSpec, weights: tuple[WeightsPlan, ...]
+    recipe: Recipe,
+    data: DataSpec,
+    lowered: Lowered,
+    batch: BatchSpec,
+    weights: tuple[WeightsPlan, ...],
+    parameters: tuple[ParameterPlan, ...] | None,
+    choice: ChoicePlan | None,
 ) -> tuple[Plan | None, list[Diagnostic]]:
     """What hangs on shapes, sizes and the batch."""
     diagnostics = check_mixing(recipe, lowered, batch, data)
     terms, found = balance(recipe, lowered, data)
-    diagnostics += found
-    parameters, found = plan_parameters(recipe, lowered.graph, lowered.parameters)
     diagnostics += found
     timing = Timing(recipe, batch, num_steps_of(recipe, batch), _tokens_per_sample(lowered))
     sections = (plan_training(recipe, timing), plan_evaluation(recipe, timing, batch))
@@ -73,6 +93,7 @@ def _assembled(
     diagnostics += found
     if layout is None:
         return None, diagnostics
+    layout = replace(layout, hardware=recipe.layout.hardware)
     plan = Plan(
         version=PLAN_VERSION,
         dtrain_version=_version(),
@@ -97,6 +118,8 @@ def _assembled(
         draws=tuple(fact.path for fact in lowered.facts if fact.kind == "random"),
         flops=plan_flops(lowered.graph, parameters, layout.units, recipe.training.activation_checkpointing),
     )
+    plan, found = estimated(plan, recipe, choice)
+    diagnostics += found
     return signed(from_json(to_json(plan))), diagnostics  # through JSON once: what is run is what can be saved
 
 

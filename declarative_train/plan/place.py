@@ -16,4 +16,4 @@ def place(
 ) -> tuple[LayoutPlan | None, list[Diagnostic]]:
     """In a pipeline, accumulation steps are made microbatches: one schedule, one reduction, a smaller bubble."""
     site = Site(recipe, lowered, parameters, batch.accumulation * batch.num_microbatches)
-    return LAYOUTS[recipe.parallelism.mode](site)
+    return LAYOUTS[recipe.mode.mode](site)

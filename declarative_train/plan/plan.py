@@ -13,6 +13,7 @@ from declarative_train.data.spec import BatchSpec, DataSpec, FileRecord
 from declarative_train.graph.graph import Graph
 
 PLAN_VERSION = 1
+TAKEN = "taken"  # the verdict on the candidate that a plan runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,11 +209,64 @@ class FlopsPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class TransferPlan:
+    """What each device sends in a step, inside its node or over the network; `seconds` None: no figure of the link."""
+
+    what: str
+    link: Literal["node", "network"]
+    bytes_sent: int
+    num_calls: int
+    seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class EstimatePlan:
+    """What the layout should need and take on a kind of hardware, for the device that needs or takes the most. Seconds
+    are of one optimizer step, None where the hardware has no figures; `exposed_s` is waiting for others that nothing
+    hides. It decides nothing at run time."""
+
+    hardware: str
+    memory_bytes: int
+    device_memory_bytes: int | None
+    step_s: float | None
+    compute_s: float | None
+    exposed_s: float | None
+    bubble_s: float | None
+    update_s: float | None
+    mfu: float | None
+    hfu: float | None
+    transfers: tuple[TransferPlan, ...]
+    assumptions: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CandidatePlan:
+    """A way to run that `parallelism: auto` looked at. Of pipelines that differ in schedule and microbatches only, the
+    best one stands for all."""
+
+    parallelism: str
+    memory_bytes: int | None
+    step_s: float | None
+    verdict: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChoicePlan:
+    """Why `parallelism: auto` became what the layout is."""
+
+    reason: str
+    candidates: tuple[CandidatePlan, ...]
+    num_considered: int
+    assumptions: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """`batch_graph` holds the nodes computed from fields alone: every rank evaluates it on its rows, without
     gradients, and its outputs join the fields in the batch; `graph` takes its inputs from that batch by name, and its
     outputs are the edges that the objective reads. float32 in either stands for what the run computes in: float64
     with fp64. `draws` are the paths of the nodes that draw random numbers, whose bits hold on one layout only.
+    `estimate` is there where the hardware is known, `choice` where the recipe left the mode to the planner.
 
     `fingerprint` covers everything that decides the numbers, `layout` and `logging` aside, so that a checkpoint knows
     its model under another layout; `identity` covers the whole plan.
@@ -240,5 +294,7 @@ class Plan:
     meta: dict[str, object] = field(default_factory=dict)
     draws: tuple[str, ...] = ()
     flops: FlopsPlan = FlopsPlan(0, 0)
+    estimate: EstimatePlan | None = None
+    choice: ChoicePlan | None = None
     fingerprint: str = ""
     identity: str = ""

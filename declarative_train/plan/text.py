@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from declarative_train.components.datasets import DATASETS
 from declarative_train.data.spec import BatchSpec, FieldSpec, SetSpec
 from declarative_train.plan.plan import LayoutPlan, Plan
+from declarative_train.plan.text_estimate import describe_choice, describe_estimate, estimate_in_words
 from declarative_train.plan.text_layout import describe_layout
 from declarative_train.plan.text_memory import describe_memory, largest
 from declarative_train.plan.text_model import describe_model
@@ -30,6 +31,8 @@ def describe(plan: Plan, *, hashes: bool = True) -> str:
         section("training", _training(plan)),
         section("layout", describe_layout(plan)),
         section("memory per device, estimated", describe_memory(plan)),
+        section("parallelism: auto", describe_choice(plan)),
+        section(f"step on {plan.estimate.hardware}, estimated" if plan.estimate else "", describe_estimate(plan)),
         section("files", _files(plan)) if hashes else "",
     ]
     return "\n\n".join(part for part in parts if part)
@@ -47,6 +50,10 @@ def summary(plan: Plan) -> str:
         ["model", f"{counted(count, 'parameter')} ({amount(count)}), {optimizer}, {plan.training.precision}"],
         ["memory", f"about {largest(plan)} on a device"],
     ]
+    if plan.choice is not None:
+        rows.append(["auto", plan.choice.reason])
+    if plan.estimate is not None and plan.estimate.step_s is not None:
+        rows.append(["estimate", estimate_in_words(plan.estimate)])
     return "\n".join([_head(plan), *columns(rows, numbers=False)])
 
 

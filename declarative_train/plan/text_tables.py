@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 _NUMBER = re.compile(r"[\d,]+(\.\d+)?")
-_PREFIXES = ("", "k", "M", "G", "T", "P")
+_PREFIXES = ("", "k", "M", "G", "T", "P", "E", "Z")
 
 
 def section(title: str, lines: Sequence[str]) -> str:
@@ -35,6 +35,20 @@ def amount(number: float, unit: str = "") -> str:
         number, step = number / 1000, step + 1
     space = " " if unit or step else ""
     return f"{number:.3g}{space}{_PREFIXES[step]}{unit}"
+
+
+def time_in_words(seconds: float) -> str:
+    """`12.3 ms`, `4.5 s`, `3 h 20 min`."""
+    for unit, scale in (("us", 1e-6), ("ms", 1e-3)):
+        if seconds < 999.5 * scale:
+            return f"{seconds / scale:.3g} {unit}"
+    if seconds < 120:
+        return f"{seconds:.3g} s"
+    minutes = round(seconds / 60)
+    if minutes < 120:
+        return f"{minutes} min"
+    hours = round(minutes / 60)
+    return f"{hours // 24} d {hours % 24} h" if hours >= 48 else f"{minutes // 60} h {minutes % 60} min"
 
 
 def counted(number: int, noun: str) -> str:

@@ -66,6 +66,7 @@ class Draft:
 
     @property
     def parallelism(self) -> Parallelism | None:
+        """None for `auto`, too: its candidates are checked one by one."""
         found = self.sections.get("parallelism")
         return found if isinstance(found, Parallelism) else None
 

@@ -15,7 +15,7 @@ from declarative_train.recipe.sections.evaluation import Evaluation
 from declarative_train.recipe.sections.layout import Layout
 from declarative_train.recipe.sections.logging import Logging
 from declarative_train.recipe.sections.objective import ObjectiveSection
-from declarative_train.recipe.sections.parallelism import Parallelism
+from declarative_train.recipe.sections.parallelism import Auto, Parallelism
 from declarative_train.recipe.sections.section import Section
 from declarative_train.recipe.sections.top import SECTIONS
 from declarative_train.recipe.sections.training import Training
@@ -93,7 +93,7 @@ class Recipe:
     objective: ObjectiveSection
     training: Training
     evaluation: Evaluation
-    parallelism: Parallelism
+    parallelism: Parallelism | Auto
     layout: Layout
     checkpoint: Checkpoint
     logging: Logging
@@ -102,6 +102,12 @@ class Recipe:
     tree: Mapping
     requires: str | None = None
     vars: MappingABC[str, object] = field(default_factory=dict)
+
+    @property
+    def mode(self) -> Parallelism:
+        """How it runs; only for a recipe in which the planner has replaced `auto`."""
+        assert not isinstance(self.parallelism, Auto)
+        return self.parallelism
 
     def span(self, path: str | Path) -> Span:
         """Where the value at a dotted path was typed, else the nearest ancestor that was written."""

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping
 
 from declarative_train.cli.views.components import component_page, component_table
+from declarative_train.cli.views.hardware import hardware_page, hardware_table
 from declarative_train.components.component import Component
 from declarative_train.diagnostics.suggest import did_you_mean
 
@@ -40,6 +41,7 @@ def tables() -> dict[str, Mapping[str, type[Component]]]:
 
 
 def run(args: argparse.Namespace) -> int:
+    from declarative_train.components.hardware import HARDWARE
     from declarative_train.recipe.blocks import shipped_file, shipped_names
 
     kinds = tables()
@@ -48,11 +50,15 @@ def run(args: argparse.Namespace) -> int:
         for kind, table in kinds.items():
             print(f"{kind:<14}{', '.join(sorted(table))}")
         print(f"{'blocks':<14}{', '.join(sorted(blocks))}")
+        print(f"{'hardware':<14}{', '.join(HARDWARE)}")
         print("\n`dtrain list layers` says what each does; `dtrain list linear` its fields.")
         return 0
     if args.what == "blocks":
         for name, text in sorted(blocks.items()):
             print(f"{name:<24}{text.splitlines()[0].lstrip('# ')}")
+        return 0
+    if args.what == "hardware":
+        print(hardware_table(list(HARDWARE.values())))
         return 0
     if args.what in kinds:
         print(component_table(kinds[args.what]))
@@ -60,9 +66,11 @@ def run(args: argparse.Namespace) -> int:
     pages = [component_page(kind, table[args.what]) for kind, table in kinds.items() if args.what in table]
     if args.what in blocks:
         pages.append(blocks[args.what])
+    if args.what in HARDWARE:
+        pages.append(hardware_page(HARDWARE[args.what]))
     if pages:
         print("\n\n".join(pages))
         return 0
-    known = [*kinds, "blocks", *blocks, *(name for table in kinds.values() for name in table)]
+    known = [*kinds, "blocks", *blocks, "hardware", *HARDWARE, *(name for table in kinds.values() for name in table)]
     print(f"dtrain: nothing is called `{args.what}`; {did_you_mean(args.what, known)}", file=sys.stderr)
     return 2

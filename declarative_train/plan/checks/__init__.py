@@ -9,6 +9,8 @@ RULES: dict[str, str] = {
     "P105": "tie_across_stages",
     "P106": "reuse_across_stages",
     "P107": "reuse_with_split_backward",
+    "P108": "does_not_fit",
+    "P109": "no_mode_left",
     "R101": "batch_larger_than_data",
     "R102": "no_tokens",
     "R103": "past_the_end",

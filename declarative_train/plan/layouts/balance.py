@@ -61,8 +61,10 @@ def _partition(
                 if before is None or start in uncut or counted[end] == counted[start]:
                     continue
                 part = sums[end] - sums[start]
-                value = (max(before[0], part), before[1] + part * part)
                 current = row[end]
+                if current is not None and part > current[0]:
+                    break  # and every earlier start makes it larger still
+                value = (max(before[0], part), before[1] + part * part)
                 if current is None or value < current:
                     row[end], back[end] = value, start
         best = row

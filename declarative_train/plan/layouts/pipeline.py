@@ -40,11 +40,8 @@ def place_pipeline(site: Site) -> tuple[LayoutPlan | None, list[Diagnostic]]:
     num_ranks = num_pipeline_ranks(parallelism, layout)
     assert num_ranks is not None, "P001 stands before this"
     opened = open_blocks(site.lowered.graph, site.lowered.units)
-    stages, diagnostics = _stages(site, parallelism, opened)
+    stages, diagnostics = stages_of(site, parallelism, opened)
     if stages is None:
-        return None, diagnostics
-    diagnostics += _across(site, parallelism, opened, stages)
-    if any(item.is_error for item in diagnostics):
         return None, diagnostics
     schedule = PIPELINE_SCHEDULES[parallelism.schedule]
     mesh = (MeshAxis("pp", num_ranks), MeshAxis("dp", data_parallel_size(parallelism, layout)))
@@ -62,7 +59,7 @@ def place_pipeline(site: Site) -> tuple[LayoutPlan | None, list[Diagnostic]]:
         grid=schedule_grid(schedule, num_ranks, len(stages), site.num_microbatches),
         last_stage_rank=schedule.rank_of(len(stages) - 1, num_ranks, len(stages)),
         num_parameters=tuple(_held(names, site) for names in stages),
-        wire_elements=tuple(_wire_elements(piece) for piece in pieces[1:]),
+        wire_elements=wire_elements(pieces),
     )
     return LayoutPlan(
         mode="pipeline",
@@ -81,9 +78,18 @@ def _held(names: Sequence[str], site: Site) -> int:
     return sum(num_parameters(name, site.lowered.parameters) for name in names)
 
 
-def _wire_elements(piece: Stage) -> int:
-    """Elements per sample that arrive at a stage from the one before."""
-    return sum(piece.graph.inputs[name].num_elements for name in piece.wires_in)
+def stages_of(site: Site, parallelism: Pipeline, opened: Graph) -> tuple[Stages | None, list[Diagnostic]]:
+    """The names of each stage's nodes; None when the model cannot be cut so."""
+    stages, diagnostics = _stages(site, parallelism, opened)
+    if stages is None:
+        return None, diagnostics
+    diagnostics += _across(site, parallelism, opened, stages)
+    return (None if any(item.is_error for item in diagnostics) else stages), diagnostics
+
+
+def wire_elements(pieces: Sequence[Stage]) -> tuple[int, ...]:
+    """Elements per sample that arrive at each stage but the first from the one before."""
+    return tuple(sum(piece.graph.inputs[name].num_elements for name in piece.wires_in) for piece in pieces[1:])
 
 
 def _stages(site: Site, parallelism: Pipeline, opened: Graph) -> tuple[Stages | None, list[Diagnostic]]:

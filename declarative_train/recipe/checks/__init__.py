@@ -42,6 +42,8 @@ RULES: dict[str, str] = {
     "P012": "shards_of_one",
     "P013": "shards_refused",
     "P014": "too_many_workers",
+    "P015": "unknown_hardware",
+    "P016": "hardware_elsewhere",
     "R001": "bare_duration",
     "R002": "bad_duration",
     "R003": "uneven_batch",

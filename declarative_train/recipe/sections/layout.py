@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, WithJsonSchema
 
+from declarative_train.components.hardware import HARDWARE
 from declarative_train.recipe.sections.section import Section
 from declarative_train.recipe.sections.training import Count
 
@@ -23,6 +24,9 @@ class Layout(Section):
     """The number of GPUs on each node."""
     device: Literal["auto", "cuda", "cpu"] = "auto"
     """auto: CUDA if the GPUs are there, else the same ranks on the CPU."""
+
+    hardware: Annotated[str, WithJsonSchema({"type": "string", "enum": list(HARDWARE)})] | None = None
+    """What `plan` and `auto` estimate for, such as h100-sxm; it need not be there. All: `dtrain list hardware`."""
 
     @property
     def num_nodes(self) -> int:

@@ -1,4 +1,7 @@
-"""`parallelism`: the one word that says how the ranks share the work. Each mode has its own keys."""
+"""`parallelism`: the one word that says how the ranks share the work. Each mode has its own keys.
+
+A `Parallelism` is a mode that can run; `Auto` becomes one of them when the recipe is compiled.
+"""
 
 from __future__ import annotations
 
@@ -69,9 +72,17 @@ class Pipeline(Section):
     """Several pipelines side by side; left out: one."""
 
 
+class Auto(Section):
+    """The planner takes the mode that it expects to be fastest of those that fit, and `dtrain plan` shows why."""
+
+    mode: Literal["auto"] = "auto"
+    """How the ranks share the work."""
+
+
 Parallelism = Single | Dp | Ddp | Fsdp | Pipeline
 
-MODES: dict[str, type[Single | Dp | Ddp | Fsdp | Pipeline]] = {
+MODES: dict[str, type[Single | Dp | Ddp | Fsdp | Pipeline | Auto]] = {
+    "auto": Auto,
     "ddp": Ddp,
     "dp": Dp,
     "fsdp": Fsdp,

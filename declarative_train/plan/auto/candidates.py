@@ -1,0 +1,104 @@
+"""The ways in which a recipe could run on its devices, the simpler ones first: this order settles a tie."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+
+from declarative_train.plan.pipeline_schedules import PIPELINE_SCHEDULES
+from declarative_train.recipe.recipe import Recipe
+from declarative_train.recipe.sections.parallelism import (
+    DataParallel,
+    Ddp,
+    Fsdp,
+    Parallelism,
+    Pipeline,
+    Schedule,
+    Single,
+)
+
+FILLINGS = (
+    1,
+    2,
+    4,
+    8,
+)  # microbatches for each rank of a pipeline: more make the bubble smaller, and smaller ones dearer
+SCHEDULES: tuple[Schedule, ...] = (
+    "1f1b",
+    "gpipe",
+    "interleaved_1f1b",
+    "looped_bfs",
+    "interleaved_zero_bubble",
+    "zbv",
+    "dualpipev",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """`family`: a row of the table that the plan shows; the best of a family stands in it."""
+
+    parallelism: Parallelism
+    family: str
+
+    @property
+    def words(self) -> str:
+        if not isinstance(self.parallelism, Pipeline):
+            return self.family
+        number = self.parallelism.microbatches
+        return f"{self.family}, {self.parallelism.schedule}, {number} microbatch{'es' * (number != 1)}"
+
+
+def candidates(recipe: Recipe, most_stages: int) -> Iterator[Candidate]:
+    """`most_stages`: the nodes that have parameters, of which every stage needs one."""
+    layout = recipe.layout
+    if layout.num_gpus == 1:
+        yield Candidate(Single(), "single")
+        return
+    yield Candidate(Ddp(), "ddp")
+    yield Candidate(Fsdp(), "fsdp")
+    for groups in divisors(layout.num_nodes):
+        if 1 < groups < layout.num_gpus:
+            yield Candidate(Fsdp(replicate=groups), f"fsdp, {groups} replicas")
+    for num_ranks in divisors(layout.num_gpus):
+        if 1 < num_ranks <= most_stages:
+            yield from _pipelines(recipe, num_ranks, layout.num_gpus // num_ranks, most_stages)
+
+
+def _pipelines(recipe: Recipe, num_ranks: int, size: int, most_stages: int) -> Iterator[Candidate]:
+    products = [None] if size == 1 else [DataParallel(mode="ddp", size=size), DataParallel(mode="fsdp", size=size)]
+    for product in products:
+        beside = "" if product is None else f" x {product.mode} {size}"
+        for schedule in SCHEDULES:
+            num_stages = num_ranks * _chunks(schedule)
+            if num_stages > most_stages:
+                continue
+            for number in _microbatches(recipe, num_ranks, size):
+                pipeline = Pipeline(stages=num_stages, schedule=schedule, microbatches=number, data_parallel=product)
+                yield Candidate(pipeline, f"pipeline of {num_ranks}{beside}")
+
+
+def _chunks(schedule: Schedule) -> int:
+    """Stages on each rank: two where the schedule wants several."""
+    return 1 if PIPELINE_SCHEDULES[schedule].torch_class in ("ScheduleGPipe", "Schedule1F1B") else 2
+
+
+def _microbatches(recipe: Recipe, num_ranks: int, size: int) -> list[int]:
+    """Numbers that the batch of one pipeline divides by, a few for each rank. With `microbatch_size` there is one: what
+    the recipe would accumulate is made microbatches."""
+    training = recipe.training
+    known = (size, training.microbatch_size or 1, training.gradient_accumulation_steps or 1)
+    share, rest = divmod(training.global_batch_size, prod(known))
+    if rest or not share:
+        return [num_ranks]  # and lint says what does not divide
+    if training.microbatch_size is not None:
+        return [share]
+    fits = divisors(share)
+    wanted = [next((each for each in fits if each >= filling * num_ranks), None) for filling in FILLINGS]
+    return list(dict.fromkeys(each for each in wanted if each is not None)) or [fits[-1]]
+
+
+def divisors(number: int) -> list[int]:
+    small = [each for each in range(1, int(number**0.5) + 1) if number % each == 0]
+    return sorted({*small, *(number // each for each in small)})

@@ -1,0 +1,133 @@
+"""`parallelism: auto` -> one of the modes, and why.
+
+Every candidate is judged by the rules that a written mode meets, by its memory, and by its predicted step time; the
+smallest time wins. Times that differ by less than a hundredth are equal, and then the simpler mode is taken: the
+estimates are not as exact as that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from declarative_train.data.spec import DataSpec
+from declarative_train.diagnostics.diagnostic import Diagnostic
+from declarative_train.graph.lower import Lowered
+from declarative_train.plan.auto.candidates import candidates
+from declarative_train.plan.auto.judge import Judge, Verdict, findings
+from declarative_train.plan.auto.target import Target, target_of
+from declarative_train.plan.auto.ways_out import ways_out
+from declarative_train.plan.checks.does_not_fit import does_not_fit
+from declarative_train.plan.checks.no_mode_left import no_mode_left
+from declarative_train.plan.plan import TAKEN, CandidatePlan, ChoicePlan, ParameterPlan
+from declarative_train.plan.text_tables import amount, time_in_words
+from declarative_train.recipe.recipe import Recipe
+
+EQUAL = 1.01
+
+
+def choose(
+    recipe: Recipe, lowered: Lowered, parameters: tuple[ParameterPlan, ...], data: DataSpec
+) -> tuple[Recipe | None, ChoicePlan | None, list[Diagnostic]]:
+    """The recipe with the mode in the place of `auto`; None when there is none to take."""
+    target = target_of(recipe.layout)
+    judge = Judge.of(recipe, lowered, parameters, data, target)
+    most_stages = sum(bool(node.parameters) for node in judge.model.nodes.values())
+    verdicts = [judge.verdict(candidate) for candidate in candidates(recipe, most_stages)]
+    fitting = [each for each in verdicts if each.fits]
+    if not fitting:
+        return None, None, [_nothing(judge, verdicts)]
+    best = fastest(fitting)
+    chosen = replace(recipe, parallelism=best.candidate.parallelism)
+    known = findings(recipe)
+    return chosen, _choice(best, verdicts, target), [each for each in findings(chosen) if each not in known]
+
+
+def fastest(fitting: Sequence[Verdict]) -> Verdict:
+    """The first of those that take the least time; the first of all, where no time is known."""
+    least = min((each.step_s for each in fitting if each.step_s is not None), default=None)
+    if least is None:
+        return fitting[0]
+    return next(each for each in fitting if each.step_s is not None and each.step_s <= least * EQUAL)
+
+
+def _nothing(judge: Judge, verdicts: Sequence[Verdict]) -> Diagnostic:
+    span = judge.recipe.span("parallelism.mode")
+    possible = [each for each in verdicts if each.refusal is None]
+    if not possible:
+        first = verdicts[0]
+        assert first.refusal is not None
+        return no_mode_left(span, first.candidate.words, first.refusal)
+    least = min(possible, key=lambda each: each.memory_bytes)
+    memory = judge.target.memory_bytes
+    assert memory is not None, "all fit where the memory is unknown"
+    return does_not_fit(span, least.candidate.words, least.memory_bytes, memory, ways_out(judge), is_certain=True)
+
+
+def _choice(best: Verdict, verdicts: Sequence[Verdict], target: Target) -> ChoicePlan:
+    rows = [_row(each, best, target) for each in _best_of_families(verdicts, best)]
+    return ChoicePlan(_reason(best, verdicts), tuple(rows), len(verdicts), target.assumptions)
+
+
+def _best_of_families(verdicts: Iterable[Verdict], best: Verdict) -> list[Verdict]:
+    """One for each family, in the order of the candidates."""
+    families: dict[str, list[Verdict]] = {}
+    for each in verdicts:
+        families.setdefault(each.candidate.family, []).append(each)
+    return [best if best in members else _representative(members) for members in families.values()]
+
+
+def _representative(members: Sequence[Verdict]) -> Verdict:
+    fitting = [each for each in members if each.fits]
+    if fitting:
+        return fastest(fitting)
+    possible = [each for each in members if each.refusal is None]
+    return min(possible, key=lambda each: each.memory_bytes) if possible else members[0]
+
+
+def _row(each: Verdict, best: Verdict, target: Target) -> CandidatePlan:
+    if each.refusal is not None:
+        return CandidatePlan(each.candidate.words, None, None, f"{each.refusal.code}: {each.refusal.message}")
+    if not each.fits:
+        assert target.memory_bytes is not None
+        verdict = f"does not fit into {amount(target.memory_bytes, 'B')}"
+    elif each is best:
+        verdict = TAKEN
+    elif each.step_s is None or best.step_s is None:
+        verdict = "fits"
+    else:
+        verdict = "as fast" if each.step_s <= best.step_s * EQUAL else f"{each.step_s / best.step_s:.2f} x the time"
+    return CandidatePlan(each.candidate.words, each.memory_bytes, each.step_s, verdict)
+
+
+def _reason(best: Verdict, verdicts: Sequence[Verdict]) -> str:
+    """One sentence."""
+    name, fitting = best.candidate.words, [each for each in verdicts if each.fits]
+    if len(verdicts) == 1:
+        return f"{name}: there is one device"
+    said = _against_others(best, [each for each in fitting if each.candidate.family != best.candidate.family])
+    return f"{name}: {'; '.join([*said, *_passed_over(verdicts[: verdicts.index(best)])])}"
+
+
+def _against_others(best: Verdict, others: Sequence[Verdict]) -> list[str]:
+    """`others`: of other families, and they fit."""
+    if not others:
+        return ["nothing else fits"]
+    if best.step_s is None:
+        return ["the simplest that fits"]
+    second = min(others, key=lambda each: each.step_s or 0.0)
+    assert second.step_s is not None
+    if second.step_s <= best.step_s * EQUAL:
+        return [f"{time_in_words(best.step_s)} a step, as little as {second.candidate.words}, which is no simpler"]
+    then = f"{second.candidate.words} with {time_in_words(second.step_s)}"
+    return [f"{time_in_words(best.step_s)} a step, the least of all that fit; next is {then}"]
+
+
+def _passed_over(simpler: Sequence[Verdict]) -> list[str]:
+    """Why what is simpler was not taken, where it is not for its time."""
+    refused = next((each for each in simpler if each.refusal is not None), None)
+    large = next((each for each in simpler if each.refusal is None and not each.fits), None)
+    said = [] if large is None else [f"{large.candidate.family} does not fit"]
+    if refused is not None and refused.refusal is not None:
+        said.append(f"{refused.candidate.family} is refused ({refused.refusal.code})")
+    return said

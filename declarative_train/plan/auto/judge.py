@@ -1,0 +1,154 @@
+"""A candidate of `auto` -> what speaks against it, or its memory and step time. Nothing is compiled for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from declarative_train.data.spec import BatchSpec, DataSpec
+from declarative_train.diagnostics.diagnostic import Diagnostic
+from declarative_train.graph.cut import cut
+from declarative_train.graph.lower import Lowered
+from declarative_train.plan.auto.candidates import Candidate
+from declarative_train.plan.auto.target import Target
+from declarative_train.plan.batching import batch_of
+from declarative_train.plan.estimate.memory import largest_bytes
+from declarative_train.plan.estimate.model import ModelFacts, model_facts
+from declarative_train.plan.estimate.placement import Group, Part, Pipes, Placement, candidate_parts
+from declarative_train.plan.estimate.step_time import step_time
+from declarative_train.plan.layouts.pipeline import Stages, stages_of, wire_elements
+from declarative_train.plan.layouts.site import Site
+from declarative_train.plan.pipeline_schedules import PIPELINE_SCHEDULES
+from declarative_train.plan.plan import ParameterPlan
+from declarative_train.plan.sample_groups import check_mixing
+from declarative_train.plan.sections import component_data
+from declarative_train.recipe.check import CHECKS
+from declarative_train.recipe.draft import Draft
+from declarative_train.recipe.recipe import Recipe
+from declarative_train.recipe.sections.parallelism import Fsdp, Parallelism, Pipeline
+from declarative_train.recipe.sections.top import SECTIONS
+
+Cut = tuple[Stages | None, list[Diagnostic], tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`refusal`: what lint would say of it, and then there is nothing else."""
+
+    candidate: Candidate
+    refusal: Diagnostic | None = None
+    memory_bytes: int = 0
+    step_s: float | None = None
+    fits: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """What all candidates of a recipe have in common. `cuts` are made once for each number of stages."""
+
+    recipe: Recipe
+    lowered: Lowered
+    parameters: tuple[ParameterPlan, ...]
+    data: DataSpec
+    target: Target
+    model: ModelFacts
+    cuts: dict[tuple[int, bool], Cut] = field(default_factory=dict)
+
+    @staticmethod
+    def of(
+        recipe: Recipe, lowered: Lowered, parameters: tuple[ParameterPlan, ...], data: DataSpec, target: Target
+    ) -> Judge:
+        training = recipe.training
+        model = model_facts(
+            lowered.graph,
+            parameters,
+            lowered.units,
+            precision=training.precision,
+            checkpointing=training.activation_checkpointing,
+            optimizer=component_data(training.optimizer),
+        )
+        return Judge(recipe, lowered, parameters, data, target, model)
+
+    def verdict(self, candidate: Candidate) -> Verdict:
+        recipe = replace(self.recipe, parallelism=candidate.parallelism)
+        refusal = _first_error(findings(recipe))
+        if refusal is not None:
+            return Verdict(candidate, refusal)
+        batch, found = batch_of(recipe, self.data)
+        if batch is None:
+            return Verdict(candidate, _first_error(found))
+        refusal = _first_error(check_mixing(recipe, self.lowered, batch, self.data))
+        if refusal is not None:
+            return Verdict(candidate, refusal)
+        if isinstance(candidate.parallelism, Pipeline):
+            placement, refusal = self._pipeline(recipe, candidate.parallelism, batch)
+        else:
+            placement = self._data_parallel(candidate.parallelism, batch)
+        if placement is None:
+            return Verdict(candidate, refusal)
+        needed = largest_bytes(self.model, placement)
+        hardware = self.target.hardware
+        time = None if hardware is None else step_time(self.model, placement, hardware)
+        step_s = None if time is None else time.total_s
+        return Verdict(candidate, None, needed, step_s, self.target.holds(needed))
+
+    def _data_parallel(self, parallelism: Parallelism, batch: BatchSpec) -> Placement:
+        layout = self.recipe.layout
+        replicas = Group(layout.num_gpus)
+        shards = Group(1)
+        if isinstance(parallelism, Fsdp):
+            shards = Group(layout.num_gpus // parallelism.replicate)
+            replicas = Group(parallelism.replicate, stride=shards.size)
+        return Placement(
+            mode=parallelism.mode,
+            devices_per_node=layout.num_gpus_per_node,
+            num_devices=layout.num_gpus,
+            shards=shards,
+            replicas=replicas,
+            rows=batch.microbatch_size,
+            num_microbatches=batch.accumulation,
+            parts=(Part("each device", (tuple(self.model.nodes),), (1,)),),
+        )
+
+    def _pipeline(
+        self, recipe: Recipe, pipeline: Pipeline, batch: BatchSpec
+    ) -> tuple[Placement | None, Diagnostic | None]:
+        schedule = PIPELINE_SCHEDULES[pipeline.schedule]
+        number = batch.accumulation * batch.num_microbatches
+        key = (pipeline.stages, schedule.splits_backward)
+        if key not in self.cuts:
+            self.cuts[key] = self._cut(Site(recipe, self.lowered, self.parameters, number), pipeline)
+        stages, found, wires = self.cuts[key]
+        if stages is None:
+            return None, _first_error(found)
+        size = batch.data_parallel_size
+        num_ranks = recipe.layout.num_gpus // size
+        held = [schedule.stages_of(rank, num_ranks, pipeline.stages) for rank in range(num_ranks)]
+        is_sharded = pipeline.data_parallel is not None and pipeline.data_parallel.mode == "fsdp"
+        return Placement(
+            mode="pipeline",
+            devices_per_node=recipe.layout.num_gpus_per_node,
+            num_devices=recipe.layout.num_gpus,
+            shards=Group(size if is_sharded else 1),
+            replicas=Group(1 if is_sharded else size),
+            rows=batch.microbatch_size,
+            num_microbatches=number,
+            parts=candidate_parts(stages, held, pipeline.schedule, number),
+            pipes=Pipes(pipeline.schedule, num_ranks, pipeline.stages, wires, stride=size),
+        ), None
+
+    def _cut(self, site: Site, pipeline: Pipeline) -> Cut:
+        stages, found = stages_of(site, pipeline, self.model.opened)
+        wires = () if stages is None else wire_elements(cut(self.model.opened, stages))
+        return stages, found, wires
+
+
+def findings(recipe: Recipe) -> list[Diagnostic]:
+    """What the recipe's own rules say of it."""
+    sections: Mapping[str, object] = {name: getattr(recipe, name) for name in SECTIONS if name != "model"}
+    draft = Draft(recipe.tree, sections, recipe.model.scope, tuple(recipe.data.split), recipe.model.rules)
+    return [diagnostic for rule in CHECKS for diagnostic in rule(draft)]
+
+
+def _first_error(diagnostics: list[Diagnostic]) -> Diagnostic | None:
+    return next((diagnostic for diagnostic in diagnostics if diagnostic.is_error), None)

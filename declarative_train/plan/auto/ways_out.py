@@ -1,0 +1,64 @@
+"""What would make a model fit that does not: the same recipe with one or two values changed, judged again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from declarative_train.plan.auto.candidates import candidates, divisors
+from declarative_train.plan.auto.judge import Judge
+from declarative_train.plan.auto.target import target_of
+from declarative_train.plan.text_tables import amount
+from declarative_train.recipe.recipe import Recipe
+from declarative_train.recipe.sections.training import Training
+
+MOST = 3  # ways that are told
+FACTORS = (2, 4, 8, 16, 32, 64)  # of the GPUs
+
+
+def ways_out(judge: Judge) -> list[str]:
+    found: list[str] = []
+    for way, recipe in _changed(judge.recipe):
+        target = target_of(recipe.layout)
+        changed = Judge.of(recipe, judge.lowered, judge.parameters, judge.data, target)
+        for candidate in candidates(recipe, most_stages=0):  # data-parallel ones: enough to say that it would do
+            verdict = changed.verdict(candidate)
+            if verdict.fits:
+                found.append(f"{way} ({candidate.words}, {amount(verdict.memory_bytes, 'B')})")
+                break
+        if len(found) == MOST or (found and way.startswith("layout")):
+            break
+    return found
+
+
+def _changed(recipe: Recipe) -> Iterator[tuple[str, Recipe]]:
+    training, layout = recipe.training, recipe.layout
+    again = _with(training, activation_checkpointing="blocks")
+    if training.activation_checkpointing == "none":
+        yield "training.activation_checkpointing: blocks", replace(recipe, training=again)
+    for steps in _more_accumulation(recipe):
+        less = {"gradient_accumulation_steps": steps, "microbatch_size": None}
+        yield f"training.gradient_accumulation_steps: {steps}", replace(recipe, training=_with(training, **less))
+        if training.activation_checkpointing == "none":
+            both = f"training.gradient_accumulation_steps: {steps} with activation_checkpointing: blocks"
+            yield both, replace(recipe, training=_with(again, **less))
+    for factor in FACTORS:
+        number = layout.num_gpus * factor
+        if training.global_batch_size % number:
+            return
+        if layout.gpus is None:
+            changed, way = {"nodes": layout.num_nodes * factor}, f"layout.nodes: {layout.num_nodes * factor}"
+        else:
+            changed, way = {"gpus": number}, f"layout.gpus: {number}"
+        yield way, replace(recipe, layout=layout.model_copy(update=changed))
+
+
+def _more_accumulation(recipe: Recipe) -> list[int]:
+    """The largest that the batch takes: one sample at a time."""
+    share, rest = divmod(recipe.training.global_batch_size, recipe.layout.num_gpus)
+    known = recipe.training.gradient_accumulation_steps or 1
+    return [] if rest else [each for each in divisors(share)[-1:] if each > known]
+
+
+def _with(training: Training, **values: object) -> Training:
+    return training.model_copy(update=values)

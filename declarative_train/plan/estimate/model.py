@@ -1,0 +1,128 @@
+"""What the estimates know of a model, whatever its layout: computed once, for all candidates of `auto`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from math import ceil, prod
+
+from declarative_train.components.hardware.hardware import Precision
+from declarative_train.graph.cost import Work, activations
+from declarative_train.graph.cut import open_blocks
+from declarative_train.graph.graph import Graph, Node
+from declarative_train.plan.flops import is_recomputed, unit_works
+from declarative_train.plan.optimizer_state import num_state_elements
+from declarative_train.plan.plan import ParameterPlan, Plan
+
+PARAMETER_BYTES = {"fp32": 4, "bf16": 4, "fp16": 4, "fp64": 8}  # and of gradients and optimizer state
+COMPUTE_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp64": 8}  # of activations, and of what fsdp gathers
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Elements of a device's share of some parameters, ties counted once."""
+
+    weights: int = 0
+    trained: int = 0
+    state: int = 0
+
+    def __add__(self, other: Held) -> Held:
+        return Held(self.weights + other.weights, self.trained + other.trained, self.state + other.state)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """A node of the model, opened down to its units. `kept` elements per sample stay from forward to backward,
+    `passing` are there only while the backward of a node that is computed again is at work."""
+
+    name: str
+    is_unit: bool
+    works: tuple[Work, ...]
+    is_recomputed: bool
+    kept: int
+    passing: int
+    parameters: tuple[tuple[int, int, int], ...]  # of each tensor: elements, trained ones, optimizer state
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """`nodes` by name, in the order of the opened graph."""
+
+    opened: Graph
+    nodes: dict[str, NodeFacts]
+    precision: Precision
+    _shares: dict[tuple[str, int], Held] = field(default_factory=dict, repr=False, compare=False)
+
+    def held(self, name: str, num_shards: int) -> Held:
+        """By one device of those over which each parameter of a node is spread."""
+        key = (name, num_shards)
+        if key not in self._shares:
+            tensors = self.nodes[name].parameters
+            sizes = zip(*((ceil(size / num_shards) for size in each) for each in tensors), strict=True)
+            self._shares[key] = Held(*(sum(column) for column in sizes)) if tensors else Held()
+        return self._shares[key]
+
+    def held_by(self, names: Iterable[str], num_shards: int = 1) -> Held:
+        return sum((self.held(name, num_shards) for name in names), Held())
+
+
+def model_facts(
+    graph: Graph,
+    parameters: tuple[ParameterPlan, ...],
+    units: tuple[str, ...],
+    *,
+    precision: Precision,
+    checkpointing: str,
+    optimizer: Mapping[str, object],
+) -> ModelFacts:
+    """`optimizer`: the fields of that of the run."""
+    opened = open_blocks(graph, units)
+    works = unit_works(opened, parameters)
+    tensors = _tensors(opened, parameters, optimizer)
+    nodes = {}
+    for node in opened.nodes:
+        again = is_recomputed(node, units, checkpointing)
+        inside = activations(node)
+        nodes[node.name] = NodeFacts(
+            name=node.name,
+            is_unit=node.name in units,
+            works=works[node.name],
+            is_recomputed=again,
+            kept=_given(node) if again else inside,
+            passing=inside if again else 0,
+            parameters=tuple(tensors.get(node.name, ())),
+        )
+    return ModelFacts(opened, nodes, precision)
+
+
+def facts_of(plan: Plan) -> ModelFacts:
+    training = plan.training
+    return model_facts(
+        plan.graph,
+        plan.parameters,
+        plan.layout.units,
+        precision=training.precision,
+        checkpointing=training.activation_checkpointing,
+        optimizer=training.optimizer,
+    )
+
+
+def _given(node: Node) -> int:
+    return sum(spec.num_elements for spec in node.outputs.values())
+
+
+def _tensors(
+    opened: Graph, parameters: Iterable[ParameterPlan], optimizer: Mapping[str, object]
+) -> dict[str, list[tuple[int, int, int]]]:
+    """By the node that a parameter's name leads to."""
+    names = {node.name for node in opened.nodes}
+    found: dict[str, list[tuple[int, int, int]]] = {}
+    for item in parameters:
+        if item.tie is not None:
+            continue
+        parts = item.name.split(".")
+        node = next(way for end in range(len(parts), 0, -1) if (way := ".".join(parts[:end])) in names)
+        size = prod(item.shape)
+        state = num_state_elements(item.optimizer or optimizer, item.shape)
+        found.setdefault(node, []).append((size, 0, 0) if item.frozen else (size, size, state))
+    return found

@@ -1,0 +1,58 @@
+"""A plan -> the same plan with its estimates, where the hardware is known; and whether it fits there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from declarative_train.components.hardware import HARDWARE
+from declarative_train.diagnostics.diagnostic import Diagnostic
+from declarative_train.plan.auto.target import target_of
+from declarative_train.plan.checks.does_not_fit import does_not_fit
+from declarative_train.plan.estimate.estimate import estimate
+from declarative_train.plan.estimate.memory import largest_bytes
+from declarative_train.plan.estimate.model import facts_of
+from declarative_train.plan.estimate.placement import placement_of
+from declarative_train.plan.plan import TAKEN, ChoicePlan, Plan
+from declarative_train.recipe.recipe import Recipe
+
+
+def estimated(plan: Plan, recipe: Recipe, choice: ChoicePlan | None) -> tuple[Plan, list[Diagnostic]]:
+    """`choice`: of `auto`, which has looked at the memory already; the hardware that it found here counts, too."""
+    model = facts_of(plan)
+    placement = placement_of(plan.layout, plan.batch, tuple(model.nodes))
+    diagnostics = []
+    hardware = None if plan.layout.hardware is None else HARDWARE[plan.layout.hardware]
+    target = target_of(recipe.layout) if hardware is not None or choice is not None else None
+    if target is not None:
+        hardware = hardware or target.hardware
+        needed = largest_bytes(model, placement)
+        if choice is None and target.hardware is not None and not target.holds(needed):
+            assert target.memory_bytes is not None
+            span = recipe.span("layout.hardware")
+            diagnostics.append(
+                does_not_fit(span, plan.layout.mode, needed, target.memory_bytes, _ways(plan), is_certain=False)
+            )
+    if choice is not None:
+        plan = replace(plan, choice=_with_exact_memory(choice, largest_bytes(model, placement)))
+    if hardware is None:
+        return plan, diagnostics
+    found = estimate(model, placement, hardware, plan.flops, plan.batch.global_batch_size)
+    return replace(plan, estimate=found), diagnostics
+
+
+def _with_exact_memory(choice: ChoicePlan, memory_bytes: int) -> ChoicePlan:
+    """A candidate had no grid yet, and a bound in the place of what waits for its backward."""
+    taken = (replace(each, memory_bytes=memory_bytes) if each.verdict == TAKEN else each for each in choice.candidates)
+    return replace(choice, candidates=tuple(taken))
+
+
+def _ways(plan: Plan) -> list[str]:
+    """What is worth a try, not computed."""
+    ways = []
+    if plan.layout.mode in ("single", "dp", "ddp"):
+        ways.append("parallelism: auto, which looks for a mode that fits")
+    if plan.training.activation_checkpointing == "none":
+        ways.append("training.activation_checkpointing: blocks")
+    if plan.batch.microbatch_size > 1:
+        ways.append("more training.gradient_accumulation_steps")
+    return ways

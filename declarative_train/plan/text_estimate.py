@@ -1,0 +1,101 @@
+"""The estimate of a plan, and the choice of `parallelism: auto`, as text: figures first, then what they assume."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from declarative_train.plan.plan import TAKEN, CandidatePlan, ChoicePlan, EstimatePlan, Plan, TransferPlan
+from declarative_train.plan.text_tables import amount, columns, counted, time_in_words
+
+_MOST_CANDIDATES = 16
+_LINKS = {"node": "inside the node", "network": "between nodes"}
+
+
+def describe_estimate(plan: Plan) -> list[str]:
+    estimate = plan.estimate
+    if estimate is None:
+        return []
+    rows = [["operations", _operations(plan)], ["memory", _memory(estimate)]]
+    rows += [[each.what, _transfer(each)] for each in estimate.transfers]
+    if estimate.step_s is not None:
+        rows.append(["step", _step(estimate)])
+        rows.append(["throughput", f"{plan.batch.global_batch_size / estimate.step_s:,.4g} samples/s"])
+        rows.append(["utilisation", f"MFU {estimate.mfu:.1%}, HFU {estimate.hfu:.1%}"])
+        steps = counted(plan.training.num_steps, "step")
+        rows.append(
+            ["run", f"{steps} in {time_in_words(plan.training.num_steps * estimate.step_s)}, without evaluation"]
+        )
+    return [*columns(rows, numbers=False), *(f"assumed: {each}" for each in estimate.assumptions)]
+
+
+def estimate_in_words(estimate: EstimatePlan) -> str:
+    assert estimate.step_s is not None
+    return f"{time_in_words(estimate.step_s)} a step on {estimate.hardware}, MFU {estimate.mfu:.1%}"
+
+
+def _operations(plan: Plan) -> str:
+    flops, size = plan.flops, plan.batch.global_batch_size
+    shown = f"{amount(flops.model * size, 'FLOP')} a step, forward and backward: {amount(flops.model, 'FLOP')} a sample"
+    return shown + (f"; {amount(flops.recomputed * size, 'FLOP')} again" if flops.recomputed else "")
+
+
+def _memory(estimate: EstimatePlan) -> str:
+    there = estimate.device_memory_bytes
+    return amount(estimate.memory_bytes, "B") + (f" of {amount(there, 'B')}" if there is not None else "")
+
+
+def _transfer(each: TransferPlan) -> str:
+    time = "" if each.seconds is None else f", {time_in_words(each.seconds)}"
+    return f"{amount(each.bytes_sent, 'B')} a step from each device, {_LINKS[each.link]}{time}"
+
+
+def _step(estimate: EstimatePlan) -> str:
+    parts = {
+        "computing": estimate.compute_s,
+        "waiting for others": estimate.exposed_s,
+        "pipeline idle": estimate.bubble_s,
+        "updating": estimate.update_s,
+    }
+    shown = " + ".join(f"{time_in_words(seconds)} {what}" for what, seconds in parts.items() if seconds)
+    return f"{time_in_words(estimate.step_s or 0.0)} = {shown}"
+
+
+def describe_choice(plan: Plan) -> list[str]:
+    choice = plan.choice
+    if choice is None:
+        return []
+    possible = sorted((each for each in choice.candidates if each.memory_bytes is not None), key=_rank)
+    rows = [["candidate", "memory", "step", "verdict"], *(_candidate(each) for each in possible[:_MOST_CANDIDATES])]
+    refused = [f"refused: {names}: {verdict}" for verdict, names in _refused(choice).items()]
+    assumed = [f"assumed: {each}" for each in choice.assumptions]
+    return [choice.reason, *columns(rows), *refused, *_not_shown(choice), *assumed]
+
+
+def _rank(each: CandidatePlan) -> tuple[bool, float]:
+    """What was taken, then by time; else in their own order."""
+    return each.verdict != TAKEN, each.step_s or 0.0
+
+
+def _refused(choice: ChoicePlan) -> dict[str, str]:
+    """What lint would say, and of which candidates."""
+    found: dict[str, list[str]] = {}
+    for each in choice.candidates:
+        if each.memory_bytes is None:
+            found.setdefault(each.verdict, []).append(each.parallelism)
+    return {verdict: _names(names) for verdict, names in found.items()}
+
+
+def _names(names: Sequence[str]) -> str:
+    return names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")
+
+
+def _candidate(each: CandidatePlan) -> list[str]:
+    memory = "" if each.memory_bytes is None else amount(each.memory_bytes, "B")
+    return [each.parallelism, memory, "" if each.step_s is None else time_in_words(each.step_s), each.verdict]
+
+
+def _not_shown(choice: ChoicePlan) -> list[str]:
+    """The families that the table leaves out, and those that differ in schedule or microbatches only."""
+    possible = sum(each.memory_bytes is not None for each in choice.candidates)
+    rest = choice.num_considered - len(choice.candidates) + max(0, possible - _MOST_CANDIDATES)
+    return [f"{counted(rest, 'candidate')} more, slower or too large"] if rest else []
