@@ -23,6 +23,9 @@ class RunStarted:
     plan_text: str
     hyperparameters: dict[str, str | int | float | bool]
     time_unix_s: float
+    predicted: dict[str, float] = field(
+        default_factory=dict
+    )  # step_ms, memory_gib, mfu: where the plan is of this device
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +43,9 @@ class StepDone:
     tokens_per_s: float | None
     data_wait_s: float  # mean per step
     memory_bytes: int  # peak of this rank's device (resident set on CPU)
-    mfu: float | None
+    mfu: float | None  # model FLOPs over what the devices could do; None on the CPU
     time_unix_s: float
+    step_s: float | None = None  # mean over the window, without evaluations and checkpoints
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,6 +80,7 @@ class Meter:
             memory_bytes=self._peak_memory(now),
             mfu=None if self._peak_per_s is None else per_s / self._peak_per_s,
             time_unix_s=time.time(),
+            step_s=seconds / num_steps,
         )
 
     def _peak_memory(self, now_s: float) -> int:

@@ -31,6 +31,7 @@ from declarative_train.runtime.run_dir import CHECKPOINTS
 from declarative_train.runtime.run_state import RunState
 from declarative_train.runtime.signals import EXIT_STOPPED
 from declarative_train.runtime.stop import StopAgreement
+from declarative_train.runtime.utilisation import predicted
 
 if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan
@@ -82,8 +83,9 @@ def _train(job: Job, where: Where, asked: Callable[[], bool], device: torch.devi
     stop = StopAgreement(engine.ranks, device, asked, plan.training.max_time_s)
     evaluator = Evaluator(plan, engine, evaluation_batches(plan, engine, sets))
     if where.rank == 0:
-        tell(sinks, started(job, engine, state.step))
-        for message in job.notices:
+        expected, notice = predicted(plan, device)
+        tell(sinks, replace(started(job, engine, state.step), predicted=expected))
+        for message in (*job.notices, *filter(None, [notice])):
             tell(sinks, Notice(message, time.time()))
     if plan.checkpoint is not None:
         import_in_background()

@@ -21,6 +21,20 @@ def samples_per_s_at_peak(plan: Plan, device: torch.device) -> float | None:
     return peak * max(len(plan.layout.ranks), plan.layout.num_replicas) / plan.flops.model
 
 
+def predicted(plan: Plan, device: torch.device) -> tuple[dict[str, float], str | None]:
+    """The plan's estimate, where it is of the device that the run is on; else a sentence that says why it is not. A
+    device that no table has may be any: the recipe is believed."""
+    estimate = plan.estimate
+    if estimate is None or estimate.step_s is None:
+        return {}, None
+    found = hardware_of_device(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
+    here = device.type if found is None else found.name
+    if here == "cpu" or (found is not None and found.name != estimate.hardware):
+        return {}, f"the plan's estimates are of {estimate.hardware}, and this run is on {here}: they are not compared"
+    values = {"step_ms": estimate.step_s * 1e3, "memory_gib": estimate.memory_bytes / 2**30, "mfu": estimate.mfu}
+    return {name: value for name, value in values.items() if value is not None}, None
+
+
 def peak_flops(device: torch.device, precision: str) -> float | None:
     """Of one device, per second, from its data sheet."""
     if device.type != "cuda":

@@ -50,6 +50,19 @@ def test_a_small_loss_has_digits() -> None:
     assert "loss 0.0004321" in told([STARTED, step(3, 4.321e-4)])
 
 
+def test_what_was_predicted_stands_beside_what_was_measured_in_the_end() -> None:
+    predicted = {"step_ms": 12.5, "memory_gib": 1.5, "mfu": 0.5}
+    steps = [
+        replace(step(number, 1.0), step_s=step_s, memory_bytes=number * 2**30, mfu=mfu)
+        for number, step_s, mfu in ((1, 0.5, 0.01), (2, 0.02, 0.25), (3, 0.01, 0.5))
+    ]
+    ended = RunEnded(3, "finished", {}, 2.0, 0.0)
+    lines = told([replace(STARTED, predicted=predicted), *steps, ended]).splitlines()
+    assert "predicted   12.5 ms a step, 1.50 GiB, MFU 50.0%" in lines
+    assert "measured    20 ms a step, 3.00 GiB, MFU 25.0%" in lines
+    assert "predicted" not in told([STARTED, *steps, ended])
+
+
 def test_values_of_an_older_step_say_so() -> None:
     values = {"validation/loss": 0.5, "best/validation/loss": 0.25, "test/loss": 0.75}
     ended = RunEnded(

@@ -46,6 +46,36 @@ def read(directory: Path) -> EventAccumulator:
     return accumulator
 
 
+def test_what_was_predicted_stands_beside_what_was_measured(tmp_path: Path) -> None:
+    from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
+
+    sink = TensorBoardSink(tmp_path)
+    sink.write(replace(STARTED, predicted={"step_ms": 12.5, "memory_gib": 1.5}))
+    for number in (10, 20):
+        sink.write(replace(step(number, 2.0), step_s=0.014))
+    sink.close()
+    found = read(tmp_path)
+    assert curve(found, "predicted/step_ms") == [(10, 12.5), (20, 12.5)]
+    assert curve(found, "throughput/step_ms") == [(10, 14.0), (20, 14.0)]
+    assert curve(found, "predicted/memory_gib") == [(10, 1.5), (20, 1.5)]
+    assert curve(found, "memory/peak_gib") == [(10, 1.0), (20, 1.0)]
+    charts = Layout.FromString(found.Tensors("custom_scalars__config__")[0].tensor_proto.string_val[0])
+    shown = {tuple(chart.multiline.tag) for chart in charts.category[0].chart}
+    assert shown == {
+        ("^throughput/step_ms$", "^predicted/step_ms$"),
+        ("^memory/peak_gib$", "^predicted/memory_gib$"),
+    }
+
+
+def test_without_a_prediction_nothing_is_said_of_one(tmp_path: Path) -> None:
+    sink = TensorBoardSink(tmp_path)
+    sink.write(STARTED)
+    sink.write(step(10, 2.0))
+    sink.close()
+    tags = read(tmp_path).Tags()
+    assert not [tag for tag in (*tags["scalars"], *tags["tensors"]) if "predicted" in tag or "custom" in tag]
+
+
 def curve(accumulator: EventAccumulator, tag: str) -> list[tuple[int, float]]:
     return [(entry.step, pytest.approx(entry.value)) for entry in accumulator.Scalars(tag)]
 

@@ -10,10 +10,10 @@ import torch
 
 from declarative_train.components.hardware import HARDWARE, hardware_of_device
 from declarative_train.logs.event import StepDone
-from declarative_train.plan.plan import FlopsPlan
+from declarative_train.plan.plan import EstimatePlan, FlopsPlan
 from declarative_train.runtime import utilisation
 from declarative_train.runtime.launch import run
-from declarative_train.runtime.utilisation import peak_flops, samples_per_s_at_peak
+from declarative_train.runtime.utilisation import peak_flops, predicted, samples_per_s_at_peak
 from tests.runtime.made_recipes import DIGITS, compiled, write_data
 from tests.runtime.plans import layout, make_plan
 from tests.runtime.test_execute import Kept
@@ -30,6 +30,7 @@ def test_a_run_tells_its_utilisation_where_the_peak_is_known(tmp_path: Path, mon
     steps = kept.of(StepDone)
     assert steps
     for step in steps:
+        assert step.step_s == pytest.approx(plan.batch.global_batch_size / step.samples_per_s, rel=0.5)
         assert step.mfu == pytest.approx(step.samples_per_s * plan.flops.model / 1e12)
         assert 0 < step.mfu < 1
 
@@ -57,6 +58,21 @@ def test_all_devices_of_the_plan_count(monkeypatch: pytest.MonkeyPatch) -> None:
     assert samples_per_s_at_peak(one, CUDA) == 1e5  # what is computed again is no work of the model
     assert samples_per_s_at_peak(replace(plan, layout=layout("ddp", 4)), CUDA) == 4e5
     assert samples_per_s_at_peak(replace(plan, layout=layout("dp", 1, num_replicas=2)), CUDA) == 2e5
+
+
+def test_a_prediction_is_compared_only_on_the_hardware_that_it_is_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = EstimatePlan("h100-sxm", 2**31, 2**36, 0.5, 0.4, 0.0, 0.0, 0.1, 0.25, 0.25, (), ())
+    plan = replace(make_plan(), estimate=found)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H100 80GB HBM3")
+    assert predicted(plan, CUDA) == ({"step_ms": 500.0, "memory_gib": 2.0, "mfu": 0.25}, None)
+    assert predicted(make_plan(), CUDA) == ({}, None)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "some new GPU")
+    assert predicted(plan, CUDA)[0]["step_ms"] == 500.0
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA L4")
+    for device, here in ((CUDA, "l4"), (torch.device("cpu"), "cpu")):
+        values, notice = predicted(plan, device)
+        assert not values
+        assert notice == f"the plan's estimates are of h100-sxm, and this run is on {here}: they are not compared"
 
 
 def test_devices_have_one_name_each_and_figures_that_make_sense() -> None:

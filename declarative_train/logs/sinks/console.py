@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import deque
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, TextIO
 
 from declarative_train.logs.event import (
@@ -43,6 +45,7 @@ class ConsoleSink(Sink):
         self._bar: Bar | None = None
         self._started: RunStarted | None = None
         self._latest: StepDone | None = None
+        self._steps = deque[StepDone](maxlen=1000)  # the latest, where there is a prediction to hold them against
         self._evaluations: dict[str, float] = {}
         self._columns: tuple[str, ...] = ()
         self._drawn_s = 0.0
@@ -64,6 +67,8 @@ class ConsoleSink(Sink):
                 self._start(event)
             case StepDone():
                 self._latest = event
+                if self._started is not None and self._started.predicted:
+                    self._steps.append(event)
                 self._step_line(event)
             case EvaluationDone():
                 self._evaluation(event)
@@ -177,6 +182,9 @@ class ConsoleSink(Sink):
             self._print(f"best        {self._best.path}")
         if event.status == "stopped" and self._checkpoint is not None:
             self._print("go on       the same command with --resume")
+        if self._steps:
+            self._print(f"predicted   {in_words(started.predicted)}")
+            self._print(f"measured    {in_words(measured(self._steps))}")
         self._print(f"watch       dtrain tensorboard {started.run_dir}")
 
     def _flush(self) -> None:
@@ -190,6 +198,29 @@ class ConsoleSink(Sink):
             self._bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
         else:
             self._lines.append(f"{text}\n")
+
+
+def measured(steps: Collection[StepDone]) -> dict[str, float]:
+    """Under the names of the predictions: medians of the logging windows, and the peak of memory."""
+    found = {"memory_gib": max(step.memory_bytes for step in steps) / 2**30}
+    times = [step.step_s * 1e3 for step in steps if step.step_s is not None]
+    shares = [step.mfu for step in steps if step.mfu is not None]
+    if times:
+        found["step_ms"] = median(times)
+    if shares:
+        found["mfu"] = median(shares)
+    return found
+
+
+def median(values: Sequence[float]) -> float:
+    """The upper one of two in the middle. (The module `statistics` takes 10 ms to import.)"""
+    return sorted(values)[len(values) // 2]
+
+
+def in_words(values: Mapping[str, float]) -> str:
+    """`12.3 ms a step, 9.50 GiB, MFU 45.0%`, as far as it is known."""
+    forms = {"step_ms": "{:.3g} ms a step", "memory_gib": "{:.2f} GiB", "mfu": "MFU {:.1%}"}
+    return ", ".join(form.format(values[name]) for name, form in forms.items() if name in values)
 
 
 def progress_bar(stream: TextIO) -> Bar:

@@ -7,8 +7,9 @@
 | epoch/loss, epoch/<metric> | training means over the epoch, at its last step |
 | lr, lr/<group> | |
 | grad_norm | of the step that was logged |
-| throughput/samples_per_s, throughput/tokens_per_s, throughput/mfu | |
+| throughput/samples_per_s, throughput/tokens_per_s, throughput/step_ms, throughput/mfu | |
 | memory/peak_gib, data/wait_ms | |
+| predicted/step_ms, predicted/memory_gib, predicted/mfu | the plan's; custom scalars: a chart with both |
 | plan, notices | text |
 
 All scalars of an event are one record. A thread of its own imports the protocol buffers and writes, so that neither the
@@ -23,7 +24,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 
 WRITE_S = 0.5  # how old what TensorBoard sees may be
 CLOSE_S = 10.0
+MEASURED = {"step_ms": "throughput/step_ms", "memory_gib": "memory/peak_gib", "mfu": "throughput/mfu"}
 
 
 class TensorBoardSink(Sink):
@@ -114,6 +116,7 @@ class EventWriter:
         self._Summary = summary_pb2.Summary
         self._SessionLog = event_pb2.SessionLog
         self._hyperparameters: dict[str, str | int | float | bool] = {}
+        self._predicted: dict[str, float] = {}
         self._put(self._Event(wall_time=time.time(), file_version="brain.Event:2"))
 
     def write(self, event: Event) -> None:
@@ -121,7 +124,7 @@ class EventWriter:
             case RunStarted():
                 self._start(event)
             case StepDone():
-                self._scalars(step_scalars(event), event.step, event.time_unix_s)
+                self._scalars(step_scalars(event) | self._predicted, event.step, event.time_unix_s)
             case EvaluationDone():
                 self._scalars(event.values, event.step, event.time_unix_s)
             case EpochDone():
@@ -138,6 +141,9 @@ class EventWriter:
         plan = "\n".join(f"    {line}" for line in event.plan_text.splitlines())  # markdown: keep the columns
         self._text("plan", plan, event.first_step, event.time_unix_s)
         self._hyperparameters = event.hyperparameters
+        self._predicted = {f"predicted/{name}": value for name, value in event.predicted.items()}
+        if event.predicted:
+            self._put_summary(comparison(event.predicted), event.first_step, event.time_unix_s)
         self._put_summary(session_start(event), 0, event.time_unix_s)
 
     def _end(self, event: RunEnded) -> None:
@@ -149,23 +155,40 @@ class EventWriter:
             self._put_summary(self._Summary(value=entries), step, time_unix_s)
 
     def _text(self, tag: str, text: str, step: int, time_unix_s: float) -> None:
-        from tensorboard.compat.proto import tensor_pb2, tensor_shape_pb2, types_pb2
-
-        metadata = self._Summary.Value().metadata
-        metadata.plugin_data.plugin_name = "text"
-        tensor = tensor_pb2.TensorProto(
-            dtype=types_pb2.DT_STRING,
-            string_val=[text.encode()],
-            tensor_shape=tensor_shape_pb2.TensorShapeProto(dim=[tensor_shape_pb2.TensorShapeProto.Dim(size=1)]),
-        )
-        value = self._Summary.Value(tag=f"{tag}/text_summary", metadata=metadata, tensor=tensor)
-        self._put_summary(self._Summary(value=[value]), step, time_unix_s)
+        self._put_summary(bytes_summary(f"{tag}/text_summary", text.encode(), plugin="text"), step, time_unix_s)
 
     def _put_summary(self, summary: Summary, step: int, time_unix_s: float) -> None:
         self._put(self._Event(wall_time=time_unix_s, step=step, summary=summary))
 
     def _put(self, entry: object) -> None:
         self._stream.write(record(entry.SerializeToString()))  # type: ignore[attr-defined]
+
+
+def bytes_summary(tag: str, content: bytes, *, plugin: str) -> Summary:
+    """A string tensor, for the plugin that shows it."""
+    from tensorboard.compat.proto import tensor_pb2, tensor_shape_pb2, types_pb2
+    from tensorboard.compat.proto.summary_pb2 import Summary
+
+    metadata = Summary.Value().metadata
+    metadata.plugin_data.plugin_name = plugin
+    shape = tensor_shape_pb2.TensorShapeProto(dim=[tensor_shape_pb2.TensorShapeProto.Dim(size=1)])
+    tensor = tensor_pb2.TensorProto(dtype=types_pb2.DT_STRING, string_val=[content], tensor_shape=shape)
+    return Summary(value=[Summary.Value(tag=tag, metadata=metadata, tensor=tensor)])
+
+
+def comparison(names: Iterable[str]) -> Summary:
+    """The charts of TensorBoard's custom scalars: each prediction with the curve that it is about."""
+    from tensorboard.plugins.custom_scalar import layout_pb2
+
+    charts = [
+        layout_pb2.Chart(
+            title=name,
+            multiline=layout_pb2.MultilineChartContent(tag=[f"^{MEASURED[name]}$", f"^predicted/{name}$"]),
+        )
+        for name in names
+    ]
+    layout = layout_pb2.Layout(category=[layout_pb2.Category(title="predicted and measured", chart=charts)])
+    return bytes_summary("custom_scalars__config__", layout.SerializeToString(), plugin="custom_scalars")
 
 
 def epoch_scalars(event: EpochDone) -> dict[str, float]:
@@ -183,6 +206,8 @@ def step_scalars(event: StepDone) -> dict[str, float]:
     if event.grad_norm is not None:
         values["grad_norm"] = event.grad_norm
     values["throughput/samples_per_s"] = event.samples_per_s
+    if event.step_s is not None:
+        values["throughput/step_ms"] = event.step_s * 1e3
     if event.tokens_per_s is not None:
         values["throughput/tokens_per_s"] = event.tokens_per_s
     if event.mfu is not None:

@@ -22,8 +22,8 @@ def ramp_s(
     backward_s: float,
     weights_s: float,
 ) -> float:
-    """Seconds that the slowest rank stands idle in a step, while the pipeline fills and while it runs dry; a bound where
-    there are fewer microbatches than ranks (zbv: than twice as many)."""
+    """Seconds that the slowest rank stands idle in a step, while the pipeline fills and runs dry; a bound where there
+    are fewer microbatches than ranks (zbv: than twice as many)."""
     both = forward_s + backward_s
     if num_microbatches < num_ranks:  # each round of chunks waits until the one before has passed all ranks
         rounds = (num_ranks * num_chunks + num_microbatches - 1) / num_chunks
