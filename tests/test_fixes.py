@@ -22,8 +22,8 @@ from declarative_train.diagnostics.suppress import suppress
 from declarative_train.source.node import Mapping as MappingNode
 from declarative_train.source.node import Node, Scalar, Sequence
 from declarative_train.source.reader import read_text
+from tests.fuzz import SEEDS
 from tests.mutations import mutated
-from tests.test_fuzz import SEEDS
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz_"
 

@@ -42,6 +42,8 @@ def check_one_of(column: str | None, columns: Columns | None) -> None:
         raise ValueError("give `column` or `columns`, not both" if both else "say which `column` or `columns` it holds")
     if column is not None and is_glob(column):
         raise ValueError(f'`column` names one column; write `columns: "{column}"` for all that match')
+    if columns is not None and not columns:
+        raise ValueError("`columns` names no column")
 
 
 def wanted(column: str | None, columns: Columns | None) -> tuple[str, ...]:
