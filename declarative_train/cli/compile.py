@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from declarative_train import recipe as recipe_room
 from declarative_train.diagnostics.diagnostic import Diagnostic
@@ -18,12 +17,11 @@ if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan
 
 
-@dataclass(frozen=True, slots=True)
-class Compiled:
+class Compiled(NamedTuple):
     loaded: Loaded
     plan: Plan | None
     diagnostics: tuple[Diagnostic, ...]
-    texts: Mapping[str, str] = field(default_factory=dict)
+    texts: Mapping[str, str] = {}
 
 
 def add_recipe_arguments(parser: argparse.ArgumentParser, *, metavar: str = "RECIPE") -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
@@ -34,8 +34,7 @@ class Component(BaseModel):
     type: str
 
 
-@dataclass(frozen=True, slots=True)
-class Port:
+class Port(NamedTuple):
     """A named input. `variadic`: takes any number of edges, bound as `NAME.0`, `NAME.1`, ...; only the last port."""
 
     name: str
@@ -43,8 +42,7 @@ class Port:
     variadic: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Misfit:
+class Misfit(NamedTuple):
     """Why a component does not take these inputs: a sentence in the recipe's words.
 
     `port` or `field` (dotted for nested fields) says which value to put the caret under; `help` is one way out.
@@ -287,8 +285,7 @@ class SourceError(Exception):
         self.known = known
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(NamedTuple):
     """A column of a table. `dtype` is numpy's name of what `Table.read` gives: a number, `bool`, `datetime64[ns]`, or
     `object` for text (str, None where missing); `shape` is that of one row's value; `num_values` is n when the source
     itself promises integers in 0..n-1 (token ids)."""
@@ -400,8 +397,7 @@ class Field(Component, ABC):
         BadValueError."""
 
 
-@dataclass(frozen=True, slots=True)
-class Candidates:
+class Candidates(NamedTuple):
     """The rows that a split may choose from, numbered 0..num_rows-1 in the source's order.
 
     num_total    the number of rows that fractions are of

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from declarative_train.terms.span import Span
 
@@ -14,16 +14,14 @@ class Severity(StrEnum):
     UNVERIFIED = "needs verification"  # no file can tell: a remote schema, a plugin's shapes, the newest run
 
 
-@dataclass(frozen=True, slots=True)
-class Related:
+class Related(NamedTuple):
     """Another place that is part of the mistake: `512 comes from here`."""
 
     span: Span
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class Fix:
+class Fix(NamedTuple):
     """An edit that mends the mistake.
 
     `safe`: the plan provably stays the same or, where an error leaves no plan, nothing else can have been meant.
@@ -37,8 +35,7 @@ class Fix:
     replaces: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Diagnostic:
+class Diagnostic(NamedTuple):
     """`message` is lower case, says what was found and what was wanted; `help` is one way out, without that word.
 
     `fixes` are applied together or not at all.

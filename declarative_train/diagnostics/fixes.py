@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from declarative_train.diagnostics.diagnostic import Diagnostic, Fix
 from declarative_train.diagnostics.lines import Lines
@@ -56,7 +56,7 @@ def placed(diagnostics: Iterable[Diagnostic], texts: Mapping[str, str]) -> list[
 
 def _placed(diagnostic: Diagnostic, lines: Mapping[str, Lines]) -> Diagnostic:
     found = [fix if fix.replaces is None else _on_its_word(fix, lines.get(fix.span.path)) for fix in diagnostic.fixes]
-    return replace(diagnostic, fixes=() if None in found else tuple(fix for fix in found if fix is not None))
+    return diagnostic._replace(fixes=() if None in found else tuple(fix for fix in found if fix is not None))
 
 
 def _on_its_word(fix: Fix, lines: Lines | None) -> Fix | None:
@@ -68,11 +68,11 @@ def _on_its_word(fix: Fix, lines: Lines | None) -> Fix | None:
     if typed[:1] in ('"', "'"):
         quotable = not any(character in new for character in "\"'\\") and new.isprintable()
         inside = fix.span.within(1, len(word))
-        return replace(fix, span=inside) if typed[1:-1] == word and typed[-1] == typed[0] and quotable else None
+        return fix._replace(span=inside) if typed[1:-1] == word and typed[-1] == typed[0] and quotable else None
     if typed == word:
         return fix if _BARE.fullmatch(new) and new not in _WORDS else None
     if typed.startswith(f"{word}."):  # a reference to an output or a copy
-        return replace(fix, span=fix.span.within(0, len(word)))
+        return fix._replace(span=fix.span.within(0, len(word)))
     return None
 
 

@@ -53,7 +53,7 @@ def lower(recipe: Recipe, fields: Mapping[str, TensorSpec]) -> tuple[Lowered | N
     inputs |= {wire: fields[wire] for wire in wires.values() if wire in fields}
     origins = {name: Origin(name, recipe.key_span(f"data.fields.{name}")) for name in inputs}
     with torch.random.fork_rng(devices=[]):
-        graph, known = inference.scope(replace(scope, outputs=wires), inputs, origins)
+        graph, known = inference.scope(scope._replace(outputs=wires), inputs, origins)
     origins |= {name: _origin(scope, wire) for name, wire in wires.items() if ":" in wire}
     check = ObjectiveCheck(recipe, known, origins)
     fitting = [term for term in terms if check.fits(term)]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from collections.abc import Mapping as MappingABC
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
@@ -54,8 +53,7 @@ class ParamSpec(BaseModel):
     """What each entry of a list must be."""
 
 
-@dataclass(frozen=True, slots=True)
-class Param:
+class Param(NamedTuple):
     """`kind` None: anything (a default of `null`, or one that is a template). `default` None: required."""
 
     name: str

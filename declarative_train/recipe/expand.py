@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from collections.abc import Mapping as MappingABC
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from declarative_train.components.component import Layer
 from declarative_train.diagnostics.diagnostic import Diagnostic
@@ -43,20 +44,19 @@ from declarative_train.terms.span import Span
 MOST_NESTED = 40
 
 
-@dataclass(frozen=True, slots=True)
-class Expanded:
+class Expanded(NamedTuple):
     """`rules` are the blocks' own `parameters`, inner blocks first; `files` the shipped blocks that the model names."""
 
     scope: Scope
     rules: tuple[BlockRules, ...]
     files: tuple[SourceFile, ...]
-    _wiring: Wiring
+    wiring: Wiring
 
     def wire(self, reference: str) -> Wire:
         """The wire of the main scope that a reference of the objective (`kl`, `lstm.hidden`, `layers.3`) stands for: a
         field's name, or `node:output`."""
         edge = read_reference(reference, Span("", 1, 1, 1, 1))
-        wire = None if edge is None or self._wiring.problem_of(edge) is not None else self._wiring.wire(edge)
+        wire = None if edge is None or self.wiring.problem_of(edge) is not None else self.wiring.wire(edge)
         assert wire is not None  # else there had been a diagnostic, and no Expanded
         return wire
 
@@ -96,7 +96,7 @@ def expand(
     if scope is None or any(problem.is_error for problem in diagnostics):
         return None, diagnostics
     whole, rules = placed(scope, expander.opened)
-    whole = replace(whole, units=units_of(whole))
+    whole = whole._replace(units=units_of(whole))
     return Expanded(whole, rules, tuple(library.files.values()), wiring), diagnostics
 
 
@@ -114,15 +114,14 @@ def _outputs(wiring: Wiring, objective: Collection[tuple[str, Span]]) -> tuple[d
     return outputs, wrong
 
 
-@dataclass(frozen=True, slots=True)
-class _Frame:
+class _Frame(NamedTuple):
     """A graph to be opened. `chain`: the blocks that it stands in, outermost first."""
 
     graph: Mapping
     around: Surroundings
     names: MappingABC[str, object]
     chain: tuple[BlockDefinition, ...] = ()
-    param_spans: MappingABC[str, Span] = field(default_factory=dict)  # in a shipped block: where the recipe gives them
+    param_spans: MappingABC[str, Span] = {}  # in a shipped block: where the recipe gives them
 
     @property
     def inside(self) -> BlockDefinition | None:

@@ -27,8 +27,7 @@ def seen_from_outside(problem: Diagnostic, block: BlockDefinition, fields: Mappi
     end = problem.span.end_column if problem.span.end_line == problem.span.line else len(line) + 1
     read = set(_PARAM.findall(line[problem.span.column - 1 : end - 1]))
     given = [entry.value.span for entry in fields if entry.name in read]
-    return replace(
-        problem,
+    return problem._replace(
         span=given[0] if len(given) == 1 else at,
         message=f"inside the shipped block `{block.name}`: {problem.message}",
         related=(*problem.related, Related(problem.span, "it shows here")),

@@ -26,7 +26,7 @@ def placed(scope: Scope, opened: Opened, prefix: str = "") -> tuple[Scope, tuple
             nodes.append(replace(node, path=path, scope=inner))
         else:
             nodes.append(replace(node, path=path))
-    return replace(scope, nodes=tuple(nodes)), tuple(rules)
+    return scope._replace(nodes=tuple(nodes)), tuple(rules)
 
 
 def units_of(scope: Scope) -> tuple[str, ...]:

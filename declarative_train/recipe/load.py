@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.recipe.merge_rules import MERGE_RULES
@@ -14,8 +14,7 @@ from declarative_train.source.document import Document
 from declarative_train.terms.span import Span
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
+class Loaded(NamedTuple):
     """`recipe` is None when there is an error, and for a fragment; `document` when the text cannot be read."""
 
     recipe: Recipe | None

@@ -6,7 +6,8 @@ Wires are written as in `graph/graph.py`: `name` for an input of the scope, `nod
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from declarative_train.components.component import Layer
 from declarative_train.components.expressions.grammar import Expression
@@ -63,8 +64,7 @@ class ReuseNode(NodeBase):
 ModelNode = LayerNode | ExpressionNode | BlockNode | ReuseNode
 
 
-@dataclass(frozen=True, slots=True)
-class Scope:
+class Scope(NamedTuple):
     """Nodes in an order in which each comes after all it reads. `inputs` are those that are wired: of the main scope
     the fields that nodes read, of a block all but the optional ones that are open. `units` are the copies of outermost
     repeats or, where the model has none, the top-level layers and blocks: see LANGUAGE question 36."""
@@ -72,11 +72,10 @@ class Scope:
     inputs: tuple[str, ...]
     nodes: tuple[ModelNode, ...]
     outputs: Mapping[str, Wire]
-    units: tuple[str, ...] = field(default=())  # paths, main scope only
+    units: tuple[str, ...] = ()  # paths, main scope only
 
 
-@dataclass(frozen=True, slots=True)
-class BlockRules:
+class BlockRules(NamedTuple):
     """The `parameters` of a block, once for each place where it stands. `prefix` is the path of that node, `entries`
     the mapping as written, whose templates see `names` (params) and, where a selector passes a repeat, `index`.
     `may_miss`: of a shipped block, whose params switch parameters off that its selectors name."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping as MappingABC
-from dataclasses import replace
 
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.recipe.check import check
@@ -95,5 +94,5 @@ def _with_requires(tree: Mapping, diagnostics: list[Diagnostic]) -> list[Diagnos
     except ValueError as problem:
         return [*diagnostics, wrong_value(requires.span, str(problem))]
     reason = f"this is dtrain {installed}, and the recipe requires {requires.value}, which may know it"
-    softened = [replace(d, help=reason) if d.code in ("S001", "S005") else d for d in diagnostics]
+    softened = [d._replace(help=reason) if d.code in ("S001", "S005") else d for d in diagnostics]
     return [newer_dtrain(requires.span, requires.value, installed), *softened]

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from declarative_train.source.document import Document
 from declarative_train.source.node import Entry, Mapping, Node, Scalar, Sequence
 from declarative_train.terms.span import Span
 
 
-@dataclass(frozen=True, slots=True)
-class Paths:
+class Paths(NamedTuple):
     files: frozenset[str]
 
     @classmethod

@@ -12,7 +12,7 @@ from collections.abc import Mapping as MappingABC
 from dataclasses import dataclass, field
 from functools import cache, partial
 from importlib import import_module
-from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, NamedTuple, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
@@ -162,8 +162,7 @@ class _Children:
                 self.take(entry.name, *_read_child(child, entry.value, path, entry.key.span))
 
 
-@dataclass(frozen=True, slots=True)
-class Child:
+class Child(NamedTuple):
     """A field that is read here: one section or component, or a mapping or list of them."""
 
     model: Any

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from collections.abc import Mapping as MappingABC
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import PurePath
 from typing import Any
@@ -230,7 +230,7 @@ class Sectioning:
     def whole_document(self) -> Document:
         """With the plugins and shipped blocks that were read, which messages quote and a plan rests on."""
         blocks = () if self.expanded is None else self.expanded.files
-        return replace(self.document, files=(*self.document.files, *self.files, *blocks))
+        return self.document._replace(files=(*self.document.files, *self.files, *blocks))
 
     def draft(self) -> Draft:
         data = self.tree.get("data")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from collections.abc import Mapping as MappingABC
-from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.recipe.checks.bad_selector import bad_selector
@@ -28,8 +28,7 @@ _PART = re.compile(r"(?:\{[^{}]*\}|[^.{}])+")
 _INDEX = re.compile(r"\bindex\b")
 
 
-@dataclass(frozen=True, slots=True)
-class Pattern:
+class Pattern(NamedTuple):
     """A compiled selector: `body` of the match is what it names, behind it comes what stands below."""
 
     form: re.Pattern[str]
@@ -77,8 +76,7 @@ def _name(text: str) -> str:
     return text.replace("*", "[^.]*")
 
 
-@dataclass(frozen=True, slots=True)
-class ParameterRule:
+class ParameterRule(NamedTuple):
     """One entry of `model.parameters`; `prefix` is the path of the block that carries it ("" for the recipe's own)."""
 
     selector: str
@@ -88,7 +86,7 @@ class ParameterRule:
     settings: ParameterSettings
     by_index: Mapping | None = None  # the settings' node, where its templates use `index`
     templates: Templates | None = None
-    names: MappingABC[str, object] = field(default_factory=dict)
+    names: MappingABC[str, object] = {}
     may_miss: bool = False  # of a shipped block: no parameter need meet it
 
     def match(self, name: str) -> ParameterSettings | None:
@@ -136,7 +134,7 @@ def parse_rules(
         rule, found = _rule(entry.key, entry.value, prefix, templates, names)
         diagnostics += found
         if rule is not None:
-            rules.append(replace(rule, may_miss=may_miss))
+            rules.append(rule._replace(may_miss=may_miss))
     return tuple(rules), diagnostics
 
 

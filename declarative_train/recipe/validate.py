@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from collections.abc import Mapping as MappingABC
 from collections.abc import Sequence as SequenceABC
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -59,8 +59,7 @@ _BOUNDS = {
 _WORDS_OF_1_1 = {"yes": "true", "on": "true", "y": "true", "no": "false", "off": "false", "n": "false"}
 
 
-@dataclass(frozen=True, slots=True)
-class _Problem:
+class _Problem(NamedTuple):
     """A pydantic error with its place: the deepest node on its way, and the branches of unions passed through."""
 
     error: Any

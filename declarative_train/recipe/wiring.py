@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from collections.abc import Mapping as MappingABC
-from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import NamedTuple
 
 from declarative_train.components.component import Port
 from declarative_train.diagnostics.diagnostic import Diagnostic
@@ -32,8 +32,7 @@ from declarative_train.source.node import Mapping
 from declarative_train.terms.span import Span
 
 
-@dataclass(frozen=True, slots=True)
-class Surroundings:
+class Surroundings(NamedTuple):
     """What the nodes of a graph see besides each other.
 
     `inputs` are the fields of the data, or the inputs of the block; `open_inputs` those of them that are not wired
@@ -43,7 +42,7 @@ class Surroundings:
     inputs: tuple[str, ...]
     open_inputs: frozenset[str] = frozenset()
     block: str = ""
-    input_spans: MappingABC[str, Span] = field(default_factory=dict)
+    input_spans: MappingABC[str, Span] = {}
 
 
 class Wiring:

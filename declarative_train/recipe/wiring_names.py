@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.recipe.checks.bad_name import bad_name
@@ -33,8 +33,7 @@ def check_name(key: Scalar, what: str, reserved: Collection[str] = ()) -> Diagno
     return reserved_name(key.span, key.text, what) if key.text in reserved else None
 
 
-@dataclass(frozen=True, slots=True)
-class Edge:
+class Edge(NamedTuple):
     """A reference as typed, `node[.copy][.output]`. `is_default`: nobody typed it, it is the node above."""
 
     name: str

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as SequenceABC
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from declarative_train.components.component import Port
 from declarative_train.diagnostics.diagnostic import Diagnostic
@@ -17,13 +17,12 @@ from declarative_train.recipe.wiring_names import Edge, read_reference
 from declarative_train.source.node import Entry, Mapping, Node, Scalar, Sequence
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
+class Wanted(NamedTuple):
     """What a node asks for: `listed` in order, or `named` by port; neither: all is open."""
 
     listed: tuple[Edge | None, ...] = ()
     named: tuple[tuple[Scalar, tuple[Edge | None, ...]], ...] = ()
-    listed_nodes: tuple[Node, ...] = field(default=())
+    listed_nodes: tuple[Node, ...] = ()
 
 
 def read_wanted(node: Mapping) -> tuple[Wanted, list[Diagnostic]]:

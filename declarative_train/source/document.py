@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping as MappingABC
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from declarative_train.source.node import Mapping, Node, Path, find
 from declarative_train.terms.span import Span
 
 
-@dataclass(frozen=True, slots=True)
-class SourceFile:
+class SourceFile(NamedTuple):
     """A text that was read. `role`: recipe, base (`extends`), with (`--with`), block (a shipped block)."""
 
     path: str
@@ -19,8 +18,7 @@ class SourceFile:
     role: str
 
 
-@dataclass(frozen=True, slots=True)
-class Dropped:
+class Dropped(NamedTuple):
     """A value that a later file displaced or removed: shown by `dtrain show`.
 
     `span` is the value that is gone, `by` what displaced it. `reason`: `replaced`, `removed` (by a null),
@@ -33,8 +31,7 @@ class Dropped:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
+class Document(NamedTuple):
     """`complete` is False when a base or a `--with` file could not be read: what is missing may be in there, so only
     what is there can be judged.
 
@@ -47,8 +44,8 @@ class Document:
     root: Mapping
     files: tuple[SourceFile, ...]
     overrides: tuple[str, ...] = ()  # the options as spans name them: `--set training.epochs=3`
-    dropped: tuple[Dropped, ...] = field(default=())
-    base_orders: MappingABC[Path, tuple[str, ...]] = field(default_factory=dict)
+    dropped: tuple[Dropped, ...] = ()
+    base_orders: MappingABC[Path, tuple[str, ...]] = {}
     complete: bool = True
 
     def find(self, path: Path) -> Node | None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence as SequenceABC
-from dataclasses import dataclass
 from hashlib import sha256
+from typing import NamedTuple
 
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.source.checks.base_outside_tree import base_outside_tree
@@ -42,8 +42,7 @@ def load(
     return _Loading(path, rules).load(text, with_, set_)
 
 
-@dataclass(frozen=True, slots=True)
-class _Own:
+class _Own(NamedTuple):
     """A file's own tree, and the merged tree of what it extends."""
 
     own: Mapping | None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Sequence as SequenceABC
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.source.checks.null_removes_nothing import null_removes_nothing
@@ -35,8 +35,7 @@ def _no_default(path: Path) -> str | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class MergeRules:
+class MergeRules(NamedTuple):
     """What merging must know of the language; the recipe room fills it in.
 
     `normalise` expands the short form at a path, called from the root down for every value that is not inside a list.

@@ -7,8 +7,8 @@ import gc
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from declarative_train.cli.compile import add_override_arguments, texts_of
 from declarative_train.diagnostics.diagnostic import Diagnostic
@@ -38,8 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 STATIC = ("B", "E", "H", "K", "M", "O", "P", "R", "S", "T", "U", "W", "X", "Y")  # prefixes of what --static looks for
 
 
-@dataclass(frozen=True, slots=True)
-class Linted:
+class Linted(NamedTuple):
     diagnostics: list[Diagnostic]
     texts: dict[str, str]
 

@@ -6,8 +6,7 @@ All are pure but for the few marked `random`. Names of arguments are torch's. Di
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Kind = Literal["tensor", "value", "tensors", "dim", "dims", "order", "int", "sizes", "number", "bool"]
 """tensor: computed from an edge. value: a tensor or a number. tensors: one or more (takes all positional arguments).
@@ -20,8 +19,7 @@ accumulated: integers and bools become int64."""
 REQUIRED = object()
 
 
-@dataclass(frozen=True, slots=True)
-class Parameter:
+class Parameter(NamedTuple):
     name: str
     kind: Kind
     default: object = REQUIRED
@@ -31,8 +29,7 @@ class Parameter:
         return self.default is REQUIRED
 
 
-@dataclass(frozen=True, slots=True)
-class Function:
+class Function(NamedTuple):
     """`target` is the dotted path of what is called; tensors go by position, all else by name.
 
     `keeps_range`: integer results lie in the range of the tensor arguments.
@@ -43,7 +40,7 @@ class Function:
     dtype: ResultType = "promoted"
     random: bool = False
     keeps_range: bool = False
-    promotes: tuple[str, ...] = field(default=())  # the arguments that decide the dtype; none named: all tensors
+    promotes: tuple[str, ...] = ()  # the arguments that decide the dtype; none named: all tensors
 
     @property
     def signature(self) -> str:

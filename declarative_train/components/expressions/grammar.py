@@ -11,7 +11,7 @@ import math
 import operator
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from declarative_train.components.expressions.arguments import bind
 from declarative_train.components.expressions.error import ExpressionError
@@ -55,16 +55,14 @@ _FOLD: dict[str, Callable[[float, float], float]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Name:
+class Name(NamedTuple):
     """A reference as typed; `offset` of its first place in the text."""
 
     text: str
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class Expression:
+class Expression(NamedTuple):
     """`names`: the references, each once, in the order of the text."""
 
     text: str

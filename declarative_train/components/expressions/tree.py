@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Constant:
+class Constant(NamedTuple):
     value: int | float | bool
     offset: int
     length: int
 
 
-@dataclass(frozen=True, slots=True)
-class Reference:
+class Reference(NamedTuple):
     """An edge as typed: `mu`, `lstm.hidden`, `layers.3`."""
 
     text: str
@@ -22,8 +20,7 @@ class Reference:
     length: int
 
 
-@dataclass(frozen=True, slots=True)
-class Operation:
+class Operation(NamedTuple):
     """A function or an operator by its name in `functions.py`; `options` are all arguments that are not operands."""
 
     name: str
@@ -33,8 +30,7 @@ class Operation:
     length: int
 
 
-@dataclass(frozen=True, slots=True)
-class Value:
+class Value(NamedTuple):
     """A list in an argument's place, while the call is being read."""
 
     items: tuple[Term, ...]
