@@ -19,7 +19,7 @@ def describe_estimate(plan: Plan) -> list[str]:
     rows += [[each.what, _transfer(each)] for each in estimate.transfers]
     if estimate.step_s is not None:
         rows.append(["step", _step(estimate)])
-        rows.append(["throughput", f"{plan.batch.global_batch_size / estimate.step_s:,.4g} samples/s"])
+        rows.append(["throughput", f"{amount(plan.batch.global_batch_size / estimate.step_s)} samples/s"])
         rows.append(["utilisation", f"MFU {estimate.mfu:.1%}, HFU {estimate.hfu:.1%}"])
         steps = counted(plan.training.num_steps, "step")
         rows.append(

@@ -9,6 +9,7 @@ from declarative_train.plan.plan import LayoutPlan, PipelinePlan, Plan, RankPlan
 from declarative_train.plan.text_tables import amount, columns, ranges
 
 _MOST_RANKS = 16  # listed one by one
+_MOST_STAGES = 16
 _MOST_COLUMNS = 24  # of a grid
 
 
@@ -65,6 +66,9 @@ def _pipeline(pipeline: PipelinePlan) -> list[str]:
         elements = amount(pipeline.wire_elements[stage]) if sent else ""
         shown = f"{', '.join(sent[:3])}{', ...' if len(sent) > 3 else ''}: {elements} elements" if sent else ""
         rows.append([str(stage), names[0], names[-1], f"{pipeline.num_parameters[stage]:,}", shown])
+    if len(rows) > _MOST_STAGES + 1:
+        half = _MOST_STAGES // 2
+        rows = [*rows[: half + 1], ["...", "", "", "", f"{len(rows) - 1 - 2 * half} stages between"], *rows[-half:]]
     idle = bubble(pipeline.grid)
     lines = [
         *columns(rows),

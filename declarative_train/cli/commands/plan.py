@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import re
 import sys
 from pathlib import Path
 
@@ -14,8 +15,28 @@ from declarative_train.plan.plan import Plan
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_recipe_arguments(parser, metavar="RECIPE|PLAN.json")
     parser.add_argument("-o", "--output", metavar="PLAN.json", help="save it; `dtrain run PLAN.json` runs exactly it")
+    parser.add_argument(
+        "--for",
+        dest="for_",
+        type=hardware_overrides,
+        metavar="[[NODESx]GPUSx]HARDWARE",
+        help="plan for other devices, such as 4xh100-sxm or 16x8xh100-sxm (`dtrain list hardware`)",
+    )
     parser.add_argument("--diff", metavar="OTHER", help="how it differs from another recipe or saved plan")
     parser.add_argument("--plugins", action="store_true", help="import the recipe's plugins, to know their shapes")
+
+
+def hardware_overrides(text: str) -> list[str]:
+    """`4xh100-sxm` as what `--set` takes."""
+    found = re.fullmatch(r"(?:(?:(?P<nodes>[1-9]\d*)x)?(?P<gpus>[1-9]\d*)x)?(?P<hardware>[A-Za-z][\w-]*)", text)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"`{text}` is not like h100-sxm, 4xh100-sxm or 16x8xh100-sxm")
+    overrides = [f"layout.hardware={found['hardware']}"]
+    if found["nodes"] is not None:
+        overrides += [f"layout.nodes={found['nodes']}", f"layout.gpus_per_node={found['gpus']}"]
+    elif found["gpus"] is not None:
+        overrides.append(f"layout.gpus={found['gpus']}")
+    return overrides
 
 
 def run(args: argparse.Namespace) -> int:
@@ -26,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     if plan is None:
         return code
     if args.diff is not None:
-        other, code = read(argparse.Namespace(**vars(args) | {"recipe": args.diff}))
+        other, code = read(argparse.Namespace(**vars(args) | {"recipe": args.diff, "for_": None}))
         if other is None:
             return code
         lines = difflib.unified_diff(
@@ -48,8 +69,12 @@ def run(args: argparse.Namespace) -> int:
 
 def read(args: argparse.Namespace) -> tuple[Plan | None, int]:
     if args.recipe.endswith(".json"):
+        if args.for_ is not None:
+            print("dtrain: a saved plan is for the devices that it was made for; --for takes a recipe", file=sys.stderr)
+            return None, 2
         plan = read_saved_plan(args.recipe)
         return plan, 0 if plan is not None else 3
+    args.set_ = [*args.set_, *(args.for_ or [])]
     compiled = compile_recipe(args, plugins=args.plugins)
     report(compiled)
     return compiled.plan, 0 if compiled.plan is not None else 1
