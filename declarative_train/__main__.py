@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -9,6 +10,8 @@ from collections.abc import Sequence
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code (see cli/main.py). Without `argv` the process ends here."""
+    if argv is None:
+        gc.disable()  # to the end of the process, see cli/main.py
     from declarative_train.cli.main import main as run_command
 
     code = run_command(argv)

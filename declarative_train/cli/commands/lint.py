@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from declarative_train.cli.compile import add_override_arguments, texts_of
 from declarative_train.diagnostics.diagnostic import Diagnostic
-from declarative_train.diagnostics.fixes import placed
 from declarative_train.diagnostics.render import FORMATS, render
 from declarative_train.diagnostics.select import Selection
 from declarative_train.diagnostics.suggest import did_you_mean
@@ -98,11 +97,12 @@ def lint_all(files: list[str], stdin: str | None, selection: Selection, args: ar
     """Every file; a base that several recipes share is reported once."""
     diagnostics: dict[Diagnostic, None] = {}
     texts: dict[str, str] = {}
-    for path in files:
+    for number, path in enumerate(files):
+        if number:
+            gc.enable()  # which one file does not need, see cli/main.py
         linted = lint(path, stdin, args)
         diagnostics |= dict.fromkeys(item for item in linted.diagnostics if selection.takes(item.code))
         texts |= linted.texts
-        gc.enable()  # which one file does not need, see cli/main.py
     return Linted(list(diagnostics), texts)
 
 
@@ -118,7 +118,11 @@ def lint(path: str, stdin: str | None, args: argparse.Namespace) -> Linted:
 
         diagnostics += plan_room.compile(loaded.recipe, offline=True)[1]
     texts = texts_of(loaded)
-    return Linted(suppress(placed(diagnostics, texts), texts, checked=STATIC if args.static else None), texts)
+    if any(item.fixes for item in diagnostics):
+        from declarative_train.diagnostics.fixes import placed
+
+        diagnostics = placed(diagnostics, texts)
+    return Linted(suppress(diagnostics, texts, checked=STATIC if args.static else None), texts)
 
 
 def mend(linted: Linted, files: list[str], stdin: str | None, selection: Selection, args: argparse.Namespace) -> Linted:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import logging
 import os
 import sys
@@ -23,6 +24,7 @@ def run(args: argparse.Namespace) -> int:
     from declarative_train.cli.language_server.server import RecipeServer
 
     logging.getLogger("pygls").setLevel(logging.ERROR)
+    gc.enable()  # a server lives long, see cli/main.py
     server = RecipeServer(version("declarative_train"), static=args.static)
     # Standard output belongs to the protocol: whatever else would write there goes where editors keep their log.
     with os.fdopen(os.dup(sys.stdout.fileno()), "wb") as protocol:
