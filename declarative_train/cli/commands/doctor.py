@@ -9,6 +9,8 @@ import shutil
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
+from declarative_train.components.hardware import hardware_of_device
+
 PACKAGES = ("torch", "pydantic", "pyarrow", "fsspec", "tensorboard", "torchmetrics", "rich")
 EXTRAS = {"safetensors": "safetensors", "s3fs": "s3", "gcsfs": "gcs"}
 
@@ -40,7 +42,9 @@ def run(args: argparse.Namespace) -> int:
     row("gpus", str(num_gpus) if num_gpus else "none: recipes run with the same ranks on CPU")
     for index in range(num_gpus):
         properties = torch.cuda.get_device_properties(index)
-        row(f"  gpu {index}", f"{properties.name}, {properties.total_memory / 2**30:.0f} GiB")
+        known = hardware_of_device(properties.name)
+        figures = "no figures known" if known is None else known.name
+        row(f"  gpu {index}", f"{properties.name} ({figures}), {properties.total_memory / 2**30:.0f} GiB")
     backends = [name for name in ("gloo", "nccl", "mpi") if distributed.is_backend_available(name)]
     row("backends", ", ".join(backends))
     row("modes", "single, dp, ddp, fsdp, pipeline" if "gloo" in backends else "single, dp")

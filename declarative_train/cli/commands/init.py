@@ -39,7 +39,7 @@ training:
   optimizer: {{type: adam, lr: 1e-3}}
 evaluation: {{every: 1 epoch}}
 
-parallelism: single        # or: dp, ddp, fsdp, pipeline
+parallelism: single        # or: dp, ddp, fsdp, pipeline, auto
 layout: {{gpus: 1}}
 """
 

@@ -8,6 +8,7 @@ its members there; it is as fast as its slowest link (Thakur et al., Optimizatio
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil
 from typing import Literal
 
 from declarative_train.components.hardware.hardware import Hardware
@@ -15,6 +16,7 @@ from declarative_train.plan.estimate.model import COMPUTE_BYTES, PARAMETER_BYTES
 from declarative_train.plan.estimate.placement import Group, Part, Placement
 
 LINK_EFFICIENCY = 0.8  # of a link's figure: what large collectives reach
+BUCKET_BYTES = 25 * 2**20  # gradients that ddp averages at once
 LATENCY_S = 20e-6  # of one collective or message, whatever its size
 
 Link = Literal["node", "network"]
@@ -47,17 +49,18 @@ def transfers_of(model: ModelFacts, placement: Placement, hardware: Hardware) ->
 
 
 def gathers(part: Part, model: ModelFacts, placement: Placement, hardware: Hardware) -> list[Transfer]:
-    """Sharded parameters made whole: before the forward and again before the backward of each microbatch; in a pipeline
-    once a step, since a stage stays whole."""
+    """Sharded parameters made whole, for each microbatch: units before the forward and again before the backward, what
+    is beside them once; in a pipeline once a step, since a stage stays whole."""
     if not placement.is_sharded:
         return []
-    group = placement.shards
-    elements = model.held_by(part.nodes).weights
-    again = 1 if placement.pipes is not None else 2 * placement.num_microbatches
-    size = elements * COMPUTE_BYTES[model.precision] * (group.size - 1) / group.size
-    return [
-        _collective("parameters, all-gather", size * again, _calls(part, model) * again, group, placement, hardware)
-    ]
+    group, times = placement.shards, 1
+    elements, calls = model.held_by(part.nodes).weights, _calls(part, model)
+    if placement.pipes is None:
+        units = [name for name in part.nodes if model.nodes[name].is_unit]
+        elements, calls = elements + model.held_by(units).weights, calls + len(units)
+        times = placement.num_microbatches
+    sent = times * elements * COMPUTE_BYTES[model.precision] * (group.size - 1) / group.size
+    return [_collective("parameters, all-gather", sent, times * calls, group, placement, hardware)]
 
 
 def reductions(part: Part, model: ModelFacts, placement: Placement, hardware: Hardware) -> list[Transfer]:
@@ -71,7 +74,8 @@ def reductions(part: Part, model: ModelFacts, placement: Placement, hardware: Ha
         size //= shards.size
     if replicas.size > 1 and placement.mode != "dp":
         sent = 2 * size * (replicas.size - 1) / replicas.size
-        found.append(_collective("gradients, all-reduce", sent, _calls(part, model), replicas, placement, hardware))
+        calls = ceil(size / BUCKET_BYTES)
+        found.append(_collective("gradients, all-reduce", sent, calls, replicas, placement, hardware))
     return found
 
 
