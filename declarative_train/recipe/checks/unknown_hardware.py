@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 from declarative_train.components.hardware import HARDWARE
 from declarative_train.diagnostics.diagnostic import Diagnostic, error
-from declarative_train.diagnostics.suggest import did_you_mean
+from declarative_train.diagnostics.suggest import did_you_mean, respelt
 from declarative_train.recipe.draft import Draft
 
 
@@ -29,4 +29,5 @@ def check(draft: Draft) -> Iterator[Diagnostic]:
         draft.span("layout.hardware"),
         f"there are no figures of a device called `{name}`",
         f"it is one of {', '.join(like)}" if len(like) > 1 else did_you_mean(name, HARDWARE),
+        fixes=() if len(like) > 1 else respelt(draft.span("layout.hardware"), name, HARDWARE, closed=True),
     )
