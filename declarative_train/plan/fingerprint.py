@@ -24,14 +24,18 @@ _PLACES = frozenset({"path", "workers", "files"})
 def signed(plan: Plan) -> Plan:
     """The plan with its fingerprint and identity."""
     plan = replace(plan, fingerprint="", identity="")
+    plan = replace(plan, fingerprint=_digest(deciding(plan)))
+    return replace(plan, identity=_digest(to_data(plan)))
+
+
+def deciding(plan: Plan) -> dict[str, object]:
+    """What the fingerprint covers, as plain values."""
     data = to_data(plan)
     training = cast(Mapping[str, object], data["training"])
-    deciding = {key: data[key] for key in _DECIDING}
-    deciding |= {"training": {key: training[key] for key in _TRAINING}}
-    deciding |= {"global_batch_size": plan.batch.global_batch_size, "data": _without_places(data["data"])}
-    deciding |= {"contents": sorted(record.sha256 for record in plan.data.files)}
-    plan = replace(plan, fingerprint=_digest(deciding))
-    return replace(plan, identity=_digest(to_data(plan)))
+    found = {key: data[key] for key in _DECIDING}
+    found |= {"training": {key: training[key] for key in _TRAINING}}
+    found |= {"global_batch_size": plan.batch.global_batch_size, "data": _without_places(data["data"])}
+    return found | {"contents": sorted(record.sha256 for record in plan.data.files)}
 
 
 def _without_places(value: object) -> object:

@@ -70,7 +70,6 @@ class Checkpoints:
 
     def load(self, entry: Entry) -> RunState:
         """Everything: model, optimizer, small state. Raises CheckpointFailure."""
-        self._check(entry)
         self.load_model(entry)
         self._load_optimizer(entry)
         state = RunState.from_json(entry.manifest["state"])
@@ -109,15 +108,6 @@ class Checkpoints:
             if name in parameters:
                 state.setdefault(name, {})[word] = value
         self._engine.optimizer.load(state)
-
-    def _check(self, entry: Entry) -> None:
-        if entry.manifest["fingerprint"] == self._plan.fingerprint:
-            return
-        raise CheckpointFailure(
-            f"the checkpoint {entry.path} is of another run: its recipe decides other numbers than this one "
-            "(model, data, objective, batch or training changed); help: run the recipe as it was, or start anew from "
-            "its weights with `model.weights`"
-        )
 
     def _manifest(
         self, state: RunState, files: Mapping[str, Any], numbers: Mapping[str, float], is_best: bool

@@ -73,14 +73,16 @@ class Failure:
     trace: str
 
 
-def describe_failure(error: BaseException, rank: int, stage: int | None, step: int | None) -> Failure:
+def describe_failure(
+    error: BaseException, rank: int, stage: int | None, step: int | None, run_dir: Path | None = None
+) -> Failure:
     return Failure(
         rank=rank,
         stage=stage,
         step=error.step if isinstance(error, NonFiniteLoss) else step,
         time_ns=time.monotonic_ns(),
         kind=type(error).__name__,
-        message=explain(error),
+        message=explain(error, run_dir),
         is_peer_loss=is_peer_loss(error),
         is_ours=not isinstance(error, RunFailure | DataError | OSError | MemoryError) and not _is_out_of_memory(error),
         trace="".join(traceback.format_exception(error)),
@@ -121,18 +123,18 @@ def is_peer_loss(error: BaseException) -> bool:
     return any(words in text for words in _PEER_LOSS)
 
 
-def explain(error: BaseException) -> str:
-    """One line for the user."""
+def explain(error: BaseException, run_dir: Path | None = None) -> str:
+    """One line for the user. `run_dir`: so that a file in it is known as the run's own."""
     if isinstance(error, RunFailure | DataError):
         return str(error)
     if _is_out_of_memory(error):
         return f"out of memory: {first_line(error)}; {_MEMORY_HELP}"
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-        return f"no space left on the device{_place(error)}: free some, or set logging.dir to another disk"
-    if isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
-        return f"cannot write{_place(error)}: {error.strerror}"
+        return f"no space left on the device{_place(error)}; help: free some, or set logging.dir to another disk"
     if isinstance(error, OSError) and error.strerror:
-        return f"{error.strerror}{_place(error)}"
+        said = f"{error.strerror.lower()}{_place(error)}"
+        is_ours = run_dir is not None and error.filename and Path(str(error.filename)).is_relative_to(run_dir)
+        return f"cannot write to the run's folder, which `logging.dir` names: {said}" if is_ours else said
     return f"{type(error).__name__}: {first_line(error)}"
 
 

@@ -27,6 +27,7 @@ class Job:
     max_steps: int | None
     sinks: SinkFactory
     notices: tuple[str, ...] = ()
+    is_quiet: bool = False
 
     @property
     def failures_dir(self) -> Path:

@@ -5,16 +5,16 @@ Exit codes: 0 fine; 3 the run failed; 75 stopped early, with a checkpoint to go 
 
 from __future__ import annotations
 
-import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from declarative_train.runtime.devices import choose_device, num_gpus
 from declarative_train.runtime.failures import RunFailure, describe_failure, explain, write_failure
 from declarative_train.runtime.job import Job, SinkFactory, default_sinks
-from declarative_train.runtime.processes import launch_ranks, report
+from declarative_train.runtime.processes import late, launch_ranks, leave_unsaved, report, tell_stopping
 from declarative_train.runtime.run_dir import find_place, make_run_dir
-from declarative_train.runtime.signals import EXIT_FAILED, StopRequest, leave_now
+from declarative_train.runtime.signals import EXIT_FAILED, StopRequest
 
 if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan
@@ -31,17 +31,15 @@ def run(
     """The exit code. `resume`: None, `auto`, or a path; `max_steps`: end this session after so many steps;
     `sinks`: instead of terminal, TensorBoard and JSON lines."""
     try:
-        job = prepare(plan, resume=resume, max_steps=max_steps, sinks=sinks or default_sinks(quiet))
+        job = prepare(plan, resume=resume, max_steps=max_steps, quiet=quiet, sinks=sinks or default_sinks(quiet))
+        return run_here(job) if plan.layout.mode in ("single", "dp") else launch_ranks(job)
     except (RunFailure, OSError) as error:
-        print(f"dtrain: {explain(error)}", file=sys.stderr)
+        print(f"dtrain: {explain(error, Path(plan.logging.dir))}", file=sys.stderr)
         return EXIT_FAILED
-    if plan.layout.mode in ("single", "dp"):
-        return run_here(job)
-    return launch_ranks(job)
 
 
-def prepare(plan: Plan, *, resume: str | None, max_steps: int | None, sinks: SinkFactory) -> Job:
-    """Device and place are decided, the folder is there, with the plan in it. Raises RunFailure and OSError."""
+def prepare(plan: Plan, *, resume: str | None, max_steps: int | None, quiet: bool, sinks: SinkFactory) -> Job:
+    """Device and place are decided, the folder is there, with the plan in it. Raises RunFailure."""
     if plan.layout.num_nodes > 1:
         raise RunFailure(
             f"the plan is for {plan.layout.num_nodes} machines; help: start it on each with `torchrun --nnodes "
@@ -49,32 +47,20 @@ def prepare(plan: Plan, *, resume: str | None, max_steps: int | None, sinks: Sin
         )
     choice = choose_device(plan.layout, 0 if plan.layout.device == "cpu" else num_gpus())
     place = find_place(plan, resume)
-    make_run_dir(place.run_dir)
-    save_plan(plan, place.run_dir)
+    make_run_dir(place.run_dir, plan)
     notices = place.notices if choice.notice is None else (choice.notice, *place.notices)
-    return Job(plan, choice.kind, place.run_dir, place.entry, max_steps, sinks, notices)
-
-
-def save_plan(plan: Plan, run_dir: os.PathLike[str]) -> None:
-    """`plan.json`; that of an earlier session under another layout is kept beside it."""
-    from pathlib import Path
-
-    from declarative_train.plan.codec import to_json
-
-    path, text = Path(run_dir) / "plan.json", to_json(plan)
-    if path.exists() and path.read_text(encoding="utf-8") != text:
-        number = 1
-        while (older := path.with_name(f"plan.{number}.json")).exists():
-            number += 1
-        path.rename(older)
-    path.write_text(text, encoding="utf-8")
+    return Job(plan, choice.kind, place.run_dir, place.entry, max_steps, sinks, notices, quiet)
 
 
 def run_here(job: Job) -> int:
     """`single` and `dp`: this process is the only rank, without a process group."""
     from declarative_train.runtime.rank import Where, run_rank
 
-    watch = StopRequest(on_second=leave_now)
+    watch = StopRequest(
+        on_first=lambda: tell_stopping(job),
+        on_second=lambda: leave_unsaved(job, "at once"),
+        on_late=lambda: leave_unsaved(job, late()),
+    )
     watch.install()
     where = Where(0)
     try:
@@ -82,7 +68,7 @@ def run_here(job: Job) -> int:
     except BaseException as error:  # DCP's CheckpointException is no Exception
         if isinstance(error, SystemExit | KeyboardInterrupt):
             raise
-        failure = describe_failure(error, 0, where.stage, where.step)
+        failure = describe_failure(error, 0, where.stage, where.step, job.run_dir)
         write_failure(job.failures_dir, failure)
         report(job, failure, 1)
         return EXIT_FAILED

@@ -11,6 +11,7 @@ import sys
 import time
 import uuid
 from pathlib import Path
+from typing import NoReturn
 
 from declarative_train.runtime.devices import threads_per_rank
 from declarative_train.runtime.failures import (
@@ -64,7 +65,7 @@ def launch_ranks(job: Job) -> int:
         signals_to_handle="SIGTERM,SIGINT",
         shutdown_timeout=int(grace_s()) + 5,
     )
-    watch = StopRequest(leave=False, on_second=lambda: kill_ranks(scratch))
+    watch = StopRequest(leave=False, on_first=lambda: tell_stopping(job), on_second=lambda: kill_ranks(job, scratch))
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     watch.install()
     code: int | None = None
@@ -107,7 +108,7 @@ def rank_main(job: Job, num_threads: int) -> int:
         join_process_group(job.device_kind)
         code = run_rank(job, where, lambda: watch.is_asked)
     except BaseException as error:
-        failure = describe_failure(error, rank, where.stage, where.step)
+        failure = describe_failure(error, rank, where.stage, where.step, job.run_dir)
         write_failure(job.failures_dir, failure)
         flush()
         if failure.is_peer_loss:
@@ -202,15 +203,36 @@ def _answers(pid: int) -> bool:
     return True
 
 
-def kill_ranks(scratch: Path) -> None:
+def tell_stopping(job: Job) -> None:
+    """Somebody asked for the first time."""
+    if not job.is_quiet:
+        text = "dtrain: stopping at the end of a step, with a checkpoint; once more: at once"
+        print(f"\n{text}" if sys.stderr.isatty() else text, file=sys.stderr)  # below the progress bar
+
+
+def kill_ranks(job: Job, scratch: Path) -> None:
     """The second Ctrl-C: now."""
     for pid in rank_pids(scratch):
         try:
             os.kill(pid, signal.SIGKILL)
         except OSError:
             continue
-    print("dtrain: stopped at once; the last whole checkpoint stands", file=sys.stderr)
+    leave_unsaved(job, "at once")
+
+
+def leave_unsaved(job: Job, how: str) -> NoReturn:
+    tell_unsaved(job, how)
     leave(EXIT_FAILED)
+
+
+def tell_unsaved(job: Job, how: str) -> None:
+    """The run ends amid a step, after somebody asked it to stop."""
+    print(f"dtrain: stopped {how}: there is no checkpoint of the last steps", file=sys.stderr)
+    tell_way_on(job)
+
+
+def late() -> str:
+    return f"as no step ended within {grace_s():g} s"
 
 
 def outcome(scratch: Path) -> int | None:
@@ -237,7 +259,7 @@ def tell_failure(job: Job, deaths: dict[int, int], *, was_asked: bool) -> None:
         print(f"dtrain: the run failed: rank {rank}{at}: {_killed(number)}", file=sys.stderr)
         tell_way_on(job)
     elif was_asked:
-        print("dtrain: stopped before the end of a step: there is no checkpoint of the last steps", file=sys.stderr)
+        tell_unsaved(job, late())
     elif failures:
         report(job, failures[0], num_ranks)
     else:

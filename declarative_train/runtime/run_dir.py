@@ -6,18 +6,24 @@
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from declarative_train.plan.codec import PlanError, from_json, to_json
+from declarative_train.plan.difference import differences
 from declarative_train.runtime.checkpoint_store import MANIFEST, CheckpointStore, Entry, read_entry
 from declarative_train.runtime.failures import CheckpointFailure, RunFailure
+from declarative_train.terms.amounts import counted
 
 if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan
 
 CHECKPOINTS = "checkpoints"
+PLAN = "plan.json"
+MOST_CHANGES = 5  # that are told when a recipe is no longer that of a checkpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,17 +36,73 @@ class Place:
 
 
 def find_place(plan: Plan, resume: str | None) -> Place:
-    """Nothing is written. Raises RunFailure when a path was given that holds no checkpoint."""
+    """Nothing is written. Raises RunFailure when a path was given that holds no checkpoint, or one of another run."""
     if resume is None:
         return Place(new_run_dir(plan), None)
-    if resume == "auto":
-        return _newest(plan)
-    return _given(plan, resume)
+    place = _newest(plan) if resume == "auto" else _given(plan, resume)
+    if place.entry is not None:
+        refuse_another_run(plan, place.entry)
+    return place
 
 
-def make_run_dir(path: Path) -> None:
-    """Raises OSError."""
-    path.mkdir(parents=True, exist_ok=True)
+def make_run_dir(path: Path, plan: Plan) -> None:
+    """The folder with the plan in it; that of an earlier session under another layout is kept beside it.
+
+    Raises RunFailure when it cannot be written.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        _save_plan(plan, path)
+    except OSError as error:
+        raise RunFailure(
+            f"the run's folder {path} cannot be made: {_reason(path, error)}; help: let `logging.dir` name a folder "
+            "that can be written, on a disk with room"
+        ) from None
+
+
+def _reason(path: Path, error: OSError) -> str:
+    in_the_way = [place for place in (path, *path.parents) if os.path.exists(place) and not os.path.isdir(place)]
+    return f"{in_the_way[0]} is a file" if in_the_way else (error.strerror or str(error)).lower()
+
+
+def _save_plan(plan: Plan, run_dir: Path) -> None:
+    path, text = run_dir / PLAN, to_json(plan)
+    if path.exists() and path.read_text(encoding="utf-8") != text:
+        number = 1
+        while (older := path.with_name(f"plan.{number}.json")).exists():
+            number += 1
+        path.rename(older)
+    path.write_text(text, encoding="utf-8")
+
+
+def refuse_another_run(plan: Plan, entry: Entry) -> None:
+    """Raises CheckpointFailure, with what changed, when the recipe decides other numbers than it did."""
+    if entry.manifest["fingerprint"] == plan.fingerprint:
+        return
+    before = _plan_of(entry)
+    changes = differences(before, plan) if before is not None else []
+    if changes:
+        rest = f", and {counted(len(changes) - MOST_CHANGES, 'more change')}" if len(changes) > MOST_CHANGES else ""
+        why = f"{', '.join(changes[:MOST_CHANGES])}{rest}"
+    else:
+        why = "its model, data, objective, batch or training was another"
+    raise CheckpointFailure(
+        f"the checkpoint {entry.path} is of another run: {why}; help: run the recipe as it was, or start anew from its "
+        "weights with `model.weights`"
+    )
+
+
+def _plan_of(entry: Entry) -> Plan | None:
+    """The plan under which a checkpoint was saved, where it lies in the folder of its run."""
+    run = Path(entry.path).parent.parent
+    for path in sorted(run.glob("plan*.json")):
+        try:
+            plan = from_json(path.read_text(encoding="utf-8"))
+        except (OSError, PlanError):
+            continue
+        if plan.fingerprint == entry.manifest["fingerprint"]:
+            return plan
+    return None
 
 
 def new_run_dir(plan: Plan) -> Path:
@@ -94,7 +156,10 @@ def _continued(plan: Plan, entry: Entry) -> Place:
     root, _, _ = entry.path.rpartition("/")
     run, _, folder = root.rpartition("/")
     whole, _ = CheckpointStore(root).entries()
-    notice = f"going on from {entry.path}"
-    if folder == CHECKPOINTS and "://" not in run and whole and whole[0].step == entry.step:
-        return Place(Path(run), entry, (notice,))
-    return Place(new_run_dir(plan), entry, (f"{notice}, in a new run folder",))
+    last_step = whole[0].step if whole else 0
+    if folder == CHECKPOINTS and "://" not in run and last_step == entry.step:
+        return Place(Path(run), entry, (f"going on from {entry.path}",))
+    went_on = last_step > entry.step
+    why = f"that run has gone on to step {last_step}" if went_on else "that is not in the folder of a run here"
+    new = new_run_dir(plan)
+    return Place(new, entry, (f"going on from {entry.path} in a new folder, {new}, as {why}",))

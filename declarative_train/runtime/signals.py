@@ -27,23 +27,26 @@ def grace_s() -> float:
 class StopRequest:
     """Whether somebody asked this process to stop. `install` from the main thread; `restore` when done.
 
-    `grace` is asked, when the first signal arrives, how long the loop may take to save; `on_second` is called for
-    another one (None: it says nothing new, as a terminal's Ctrl-C reaches a rank twice).
+    `on_first` is called for the first signal, and `grace` asked how long the loop may take to save; `on_second` for
+    another one (None: it says nothing new, as a terminal's Ctrl-C reaches a rank twice); `on_late` when the grace is
+    over.
     """
 
     def __init__(
         self,
         *,
         grace: Callable[[], float] = grace_s,
+        on_first: Callable[[], None] | None = None,
         on_second: Callable[[], None] | None = None,
-        on_first: Callable[[int], None] | None = None,
+        on_late: Callable[[], None] | None = None,
         leave: bool = True,
     ) -> None:
         self.is_asked = False
         self.finished_code: int | None = None  # the work is done: a signal has nothing left to wait for
         self._grace = grace
-        self._on_second = on_second
         self._on_first = on_first
+        self._on_second = on_second
+        self._on_late = on_late or leave_now
         self._leave = leave
         self._before: dict[signal.Signals, Any] = {}
         self._wakeup_before = -1
@@ -91,9 +94,9 @@ class StopRequest:
             return
         self.is_asked = True
         if self._on_first is not None:
-            self._on_first(number)
+            self._on_first()
         if self._leave:
-            timer = threading.Timer(self._grace(), leave_now)
+            timer = threading.Timer(self._grace(), self._on_late)
             timer.daemon = True
             timer.start()
 

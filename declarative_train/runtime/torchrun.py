@@ -24,7 +24,6 @@ from declarative_train.runtime.failures import (
     write_failure,
 )
 from declarative_train.runtime.job import Job, SinkFactory, default_sinks
-from declarative_train.runtime.launch import save_plan
 from declarative_train.runtime.processes import join_process_group
 from declarative_train.runtime.run_dir import Place, find_place, make_run_dir
 from declarative_train.runtime.signals import EXIT_FAILED, StopRequest, leave
@@ -72,7 +71,7 @@ def run_as_rank(
         job = _job(sent, max_steps, sinks or default_sinks(quiet))
         code = run_rank(job, where, lambda: watch.is_asked)
     except BaseException as error:
-        failure = describe_failure(error, rank, where.stage, where.step)
+        failure = describe_failure(error, rank, where.stage, where.step, None if job is None else job.run_dir)
         if job is not None:
             write_failure(job.failures_dir, failure)
         if failure.is_peer_loss:
@@ -108,8 +107,7 @@ def _prepared(compile_plan: Compile, resume: str | None, available: int) -> Sent
         check_world(plan, int(os.environ["WORLD_SIZE"]))
         choice = choose_device(plan.layout, available)
         place = find_place(plan, resume)
-        make_run_dir(place.run_dir)
-        save_plan(plan, place.run_dir)
+        make_run_dir(place.run_dir, plan)
     except (RunFailure, OSError) as error:
         print(f"dtrain: {explain(error)}", file=sys.stderr)
         return Sent(None, EXIT_FAILED)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from declarative_train.logs.event import StepDone
+from declarative_train.logs.event import CheckpointSaved, StepDone
 from declarative_train.logs.sinks.jsonl import read_events
 from declarative_train.plan.codec import to_json
 from tests.runtime.made_recipes import compiled
@@ -57,12 +57,12 @@ def session(leader: int) -> list[int]:
     return found
 
 
-def wait_for_steps(directory: Path, step: int) -> None:
-    """Until a logging step at or after `step` is in the log."""
+def wait_for_steps(directory: Path, step: int, kind: type[StepDone | CheckpointSaved] = StepDone) -> None:
+    """Until a logging step (or a checkpoint) at or after `step` is in the log."""
     deadline = time.monotonic() + LIMIT_S
     while time.monotonic() < deadline:
         for path in (directory / "runs" / "made").glob("*/events.jsonl"):
-            if any(isinstance(event, StepDone) and event.step >= step for event in read_events(path)):
+            if any(isinstance(event, kind) and event.step >= step for event in read_events(path)):
                 return
         time.sleep(0.05)
     raise AssertionError("no steps were made")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -19,6 +20,7 @@ from declarative_train.logs.sinks.jsonl import read_events
 from declarative_train.plan.codec import to_json
 from declarative_train.plan.plan import Plan
 from declarative_train.runtime.checkpoint_store import CheckpointStore
+from declarative_train.runtime.launch import run
 from tests.runtime.launched import finish, saved, start, wait_for_steps
 from tests.runtime.made_recipes import DIGITS, compiled, merged, write_data
 
@@ -193,16 +195,19 @@ def test_a_signal_saves_and_the_run_goes_on_later(directory: Path, mode: str, gp
 @pytest.mark.parametrize(("mode", "gpus"), [("single", 1), ("ddp", 2)])
 def test_the_second_ctrl_c_means_now(directory: Path, mode: str, gpus: int) -> None:
     process = start(saved(directory, on(mode, gpus, **LONG)), "hang", 0, 8)
-    wait_for_steps(directory, 5)
+    wait_for_steps(directory, 7, CheckpointSaved)  # that of the first epoch
     time.sleep(0.5)
     os.killpg(process.pid, signal.SIGINT)
     time.sleep(0.5)
     assert process.poll() is None
     asked_s = time.monotonic()
     os.killpg(process.pid, signal.SIGINT)
-    code, _ = finish(process)
+    code, errors = finish(process)
     assert code == 3
     assert time.monotonic() - asked_s < 3
+    assert errors.count("dtrain: stopping at the end of a step, with a checkpoint; once more: at once") == 1
+    assert errors.count("dtrain: stopped at once: there is no checkpoint of the last steps") == 1
+    assert f"  go on from step 7: the same command with --resume {run_dir(directory)}\n" in errors
 
 
 @pytest.mark.parametrize(("mode", "gpus"), [pytest.param("single", 1, marks=pytest.mark.long), ("ddp", 2)])
@@ -211,13 +216,15 @@ def test_a_rank_that_hangs_leaves_when_its_grace_is_over(
 ) -> None:
     monkeypatch.setenv("DTRAIN_GRACE_S", "2")
     process = start(saved(directory, on(mode, gpus, **LONG)), "hang", 0, 8)
-    wait_for_steps(directory, 5)
+    wait_for_steps(directory, 7, CheckpointSaved)  # that of the first epoch
     time.sleep(0.5)
     asked_s = time.monotonic()
     process.send_signal(signal.SIGTERM)
-    code, _ = finish(process)
+    code, errors = finish(process)
     assert code == 3
     assert time.monotonic() - asked_s < GONE_S
+    assert errors.count("dtrain: stopped as no step ended within 2 s: there is no checkpoint of the last steps") == 1
+    assert "go on from step 7" in errors
 
 
 def test_no_checkpoint_section_still_saves_when_asked_to_stop(directory: Path) -> None:
@@ -254,8 +261,40 @@ def test_a_run_folder_that_cannot_be_made(directory: Path) -> None:
     (directory / "runs").write_text("a file")
     code, errors = finish(start(saved(directory, on("single", 1))))
     assert code == 3
-    assert errors.startswith("dtrain: ")
-    assert "Traceback" not in errors
+    assert errors.startswith(f"dtrain: the run's folder {directory / 'runs' / 'made'}")
+    assert f"cannot be made: {directory / 'runs'} is a file; help: let `logging.dir` name a folder" in errors
+    assert errors.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("number", "words"), [(errno.EACCES, "permission denied"), (errno.ENOSPC, "no space left on device")]
+)
+def test_a_disk_that_refuses_the_run_folder(
+    directory: Path, number: int, words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(self: Path, *args: Any, **settings: Any) -> None:
+        raise OSError(number, os.strerror(number), str(self))
+
+    plan = compiled(directory, on("ddp", 2))
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    assert run(plan) == 3
+    error = capsys.readouterr().err
+    assert f"cannot be made: {words}; help: let `logging.dir` name a folder that can be written" in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("mode", ["single", pytest.param("ddp", marks=pytest.mark.long)])
+def test_a_run_folder_that_cannot_be_written_any_more(
+    directory: Path, mode: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(self: CheckpointStore, step: int) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), self.path(step))
+
+    monkeypatch.setattr(CheckpointStore, "prepare", refuse)
+    assert run(compiled(directory, on(mode, 1 if mode == "single" else 2))) == 3
+    error = capfd.readouterr().err
+    assert "step 7: cannot write to the run's folder, which `logging.dir` names: read-only file system (" in error
+    assert "Traceback" not in error
 
 
 def test_many_machines_need_torchrun(directory: Path) -> None:

@@ -139,6 +139,11 @@ def test_an_older_checkpoint_begins_another_run(directory: Path) -> None:
     assert second.code == 0
     assert second.run_dir != first.run_dir
     assert second.of(RunStarted)[0].first_step == 7
+    (note,) = [event.message for event in second.of(Notice)]
+    assert note == (
+        f"going on from {first.run_dir}/checkpoints/step_00000007 in a new folder, {second.run_dir}, as that run has "
+        "gone on to step 14"
+    )
     assert_same_tensors(last_tensors(first.run_dir), last_tensors(second.run_dir))
 
 
@@ -153,15 +158,25 @@ def test_a_finished_run_that_is_resumed_has_nothing_to_do(directory: Path) -> No
 def test_what_cannot_be_resumed_is_one_message(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first = go(directory, max_steps=5)
     capsys.readouterr()
-    other = compiled(directory, merged(DIGITS, {"training": {"optimizer": {"type": "sgd", "lr": 0.2}}}))
-    assert run(other, resume=str(first.run_dir), quiet=True) == 3
-    assert "of another run" in capsys.readouterr().err
+    changes = {"seed": 1, "training": {"epochs": 3, "optimizer": {"type": "sgd", "lr": 0.2}}}
+    other = compiled(directory, merged(DIGITS, changes))
+    for resume in (str(first.run_dir), "auto", str(first.run_dir / "checkpoints" / "step_00000005")):
+        assert run(other, resume=resume, quiet=True) == 3
+        assert capsys.readouterr().err == (
+            f"dtrain: the checkpoint {first.run_dir}/checkpoints/step_00000005 is of another run: `seed` was 0 and is "
+            "1, `training.optimizer.lr` was 0.1 and is 0.2, `training.epochs` was 2 and is 3; help: run the recipe as "
+            "it was, or start anew from its weights with `model.weights`\n"
+        )
+    (first.run_dir / "plan.json").unlink()
+    assert run(other, resume="auto", quiet=True) == 3
+    assert "of another run: its model, data, objective, batch or training was another; help" in capsys.readouterr().err
     assert run(other, resume=str(directory / "nowhere"), quiet=True) == 3
     assert "no checkpoint in" in capsys.readouterr().err
     manifest = first.run_dir / "checkpoints" / "step_00000005" / "manifest.json"
     manifest.unlink()
     assert run(other, resume=str(first.run_dir), quiet=True) == 3
     assert "no whole checkpoint" in capsys.readouterr().err
+    assert list((directory / "runs" / "made").iterdir()) == [first.run_dir], "a refusal leaves no folder behind"
 
 
 def test_best_and_early_stop_are_remembered(directory: Path) -> None:

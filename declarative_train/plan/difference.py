@@ -1,0 +1,129 @@
+"""Two plans -> why they are not the same run: what decides the numbers and differs, under the recipe's own keys."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import TypeGuard
+
+from declarative_train.plan.fingerprint import deciding
+from declarative_train.plan.plan import Plan
+
+_LONGEST = 60  # characters of a value that is shown
+
+# a path in the plan, and the recipe's key
+_KEYS = (
+    (r"training\.num_steps", "training.steps"),
+    (r"training\.num_warmup_steps", "training.lr_schedule.warmup"),
+    (r"global_batch_size", "training.global_batch_size"),
+    (r"weights\b(.*)", r"model.weights\1"),
+    (r"(?:batch_)?graph\.(.*)", r"model.graph.\1"),
+    (r"parameters\.(.*)", r"model.parameters.\1"),
+    (r"objective\.terms\.loss\b(.*)", r"objective.loss\1"),
+    (r"objective\.terms\.(.*)", r"objective.losses.\1"),
+    (r"data\.sets\.(.*)\.split\b(.*)", r"data.split.\1\2"),
+)
+# what follows from something else in the plan: told only when nothing else is
+_FOLLOWS = re.compile(
+    r"(batch_)?graph\.(.*\.)?(inputs|outputs)\.[^.]*\.(shape|dtype|num_values)"
+    r"|(batch_)?graph\.(.*\.)?outputs\..*"
+    r"|parameters\.(?!.*\.(frozen|lr_scale|weight_decay|init|tie|optimizer)\b).*"
+    r"|data\.seed|data\..*\.(num_samples|tensor\..*|statistics.*)"
+    r"|.*\.(kind|name|block|target)"
+)
+
+
+def differences(before: Plan, now: Plan) -> list[str]:
+    """`training.optimizer.lr` was 0.1 and is 0.2: a sentence for each key; the copies of a `repeat` share one."""
+    old, new = _values(before), _values(now)
+    old_entries, new_entries = (set(_entries(deciding(plan))) for plan in (before, now))
+    came_or_went = old_entries ^ new_entries
+    changed = [key for key in dict.fromkeys((*old, *new)) if old.get(key) != new.get(key)]
+    # all below them is told by one word: another type has other fields
+    above = came_or_went | {key.removesuffix(".type") for key in changed if key.endswith(".type")}
+    own = [key for key in changed if not _FOLLOWS.fullmatch(key) and (key.endswith(".type") or not _below(key, above))]
+    own = [key for key in own if not _below(key, came_or_went)]
+    sentences: dict[tuple[str, str], list[str]] = {}
+    for key in own or ([] if came_or_went else changed):
+        sentences.setdefault((_alike(key), _change(old.get(key), new.get(key))), []).append(key)
+    for entry in sorted(came_or_went):
+        if not _below(entry, came_or_went) and not _FOLLOWS.fullmatch(entry):
+            sentences.setdefault((_alike(entry), "is new" if entry in new_entries else "is gone"), []).append(entry)
+    return [_sentence(keys, change) for (_, change), keys in sentences.items()]
+
+
+def _below(key: str, above: set[str]) -> bool:
+    return any(key.startswith(f"{one}.") for one in above)
+
+
+def _alike(key: str) -> str:
+    """The same for all copies of a `repeat`."""
+    return re.sub(r"\.\d+(?=\.|$)", "", key)
+
+
+def _sentence(keys: list[str], change: str) -> str:
+    if keys == ["contents"]:
+        return "the contents of the data files changed"
+    more = f" (and {len(keys) - 1} more like it)" if len(keys) > 1 else ""
+    return f"`{_recipe_key(keys[0])}`{more} {change}"
+
+
+def _change(was: object, found: object) -> str:
+    return f"was {_shown(was)} and is {_shown(found)}"
+
+
+def _values(plan: Plan) -> dict[str, object]:
+    """Every deciding value by its path. A run that lasts so many epochs is told by them."""
+    found = dict(_leaves(deciding(plan)))
+    if plan.training.num_epochs is not None:
+        found["training.epochs"] = plan.training.num_epochs
+        del found["training.num_steps"]
+    return found
+
+
+def _leaves(value: object, path: str = "") -> Iterator[tuple[str, object]]:
+    """Entries of a list that have names are found by them; other lists are values."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _leaves(item, f"{path}.{key}" if path else str(key))
+    elif _is_named(value):
+        for item in value:
+            yield from _leaves(item, f"{path}.{item['name']}")
+    elif value is not None and value != []:
+        yield path, value
+
+
+def _entries(value: object, path: str = "") -> Iterator[str]:
+    """The paths of all that has a name: nodes, fields, sets, losses, metrics, parameters."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _entries(item, f"{path}.{key}" if path else str(key))
+    elif _is_named(value):
+        for item in value:
+            yield f"{path}.{item['name']}"
+            yield from _entries(item, f"{path}.{item['name']}")
+
+
+def _is_named(value: object) -> TypeGuard[list[dict[str, object]]]:
+    return isinstance(value, list) and any(isinstance(item, Mapping) and "name" in item for item in value)
+
+
+def _recipe_key(path: str) -> str:
+    path = path.replace(".component.", ".").replace(".nodes.", ".").removesuffix(".expression")
+    path = re.sub(r"(?<=\.)graph\.", "", path)
+    for pattern, key in _KEYS:
+        found = re.fullmatch(pattern, path)
+        if found:
+            return found.expand(key)
+    return path
+
+
+def _shown(value: object) -> str:
+    """An edge as people write it."""
+    if value is None:
+        return "not set"
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    text = value.removesuffix(":output") if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
