@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pickle
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
