@@ -1,0 +1,104 @@
+"""Precision, recall and what joins them: ratios of counts of right and wrong answers."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal
+
+from declarative_train.components.component import Metric, MetricModule, Misfit
+from declarative_train.components.losses.fit import class_axis
+from declarative_train.components.metrics.task import Task, fits_task, task_of
+from declarative_train.terms.tensor_spec import TensorSpec
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Counted(Metric, ABC):
+    """What the three have in common."""
+
+    average: Literal["macro", "micro", "weighted"] = "macro"
+    """Of classes: the mean over those that occur, over all items at once, or the mean weighted by their items."""
+    threshold: float = 0.0
+    """A score above it is a yes: 0 for logits, 0.5 for probabilities. Not for classes."""
+    task: Task | None = None
+    """`binary` or `multiclass`; told by the shapes where left out."""
+
+    @abstractmethod
+    def _ratio(self) -> Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]:
+        """Of (right, said, there), each (C,) counts."""
+
+    def check(
+        self,
+        input: TensorSpec,
+        target: TensorSpec | None,
+        mask: TensorSpec | None,
+        class_dim: int = -1,
+        ignore_index: int | None = None,
+    ) -> Misfit | None:
+        task = task_of(self.task, input, target)
+        return fits_task(self.type, task, input, target, mask, class_dim, ignore_index)
+
+    def build(
+        self,
+        input: TensorSpec,
+        target: TensorSpec | None,
+        device: torch.device,
+        ignore_index: int | None,
+        class_dim: int,
+    ) -> MetricModule:
+        from declarative_train.components.metrics.modules.counts import FromCounts
+        from declarative_train.components.metrics.modules.items import ClassItems, YesNoItems
+
+        if task_of(self.task, input, target) == "binary":
+            return FromCounts(self._ratio(), YesNoItems(ignore_index), self.threshold, 1, "micro", device)
+        axis = class_axis(input.shape, class_dim)
+        assert axis is not None
+        items = ClassItems(axis, ignore_index)
+        return FromCounts(self._ratio(), items, None, input.shape[axis], self.average, device)
+
+
+class Precision(Counted):
+    """The part of the items said to be of a class that are.
+
+    An input of the target's shape is scores of yes and no, whose yes counts; otherwise its class dimension has a score
+    for each class.
+    """
+
+    type: Literal["precision"] = "precision"
+
+    def _ratio(self) -> Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]:
+        from declarative_train.components.metrics.modules.counts import precision
+
+        return precision
+
+
+class Recall(Counted):
+    """The part of a class's items that were found.
+
+    An input of the target's shape is scores of yes and no, whose yes counts; otherwise its class dimension has a score
+    for each class.
+    """
+
+    type: Literal["recall"] = "recall"
+
+    def _ratio(self) -> Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]:
+        from declarative_train.components.metrics.modules.counts import recall
+
+        return recall
+
+
+class F1(Counted):
+    """The harmonic mean of precision and recall.
+
+    An input of the target's shape is scores of yes and no, whose yes counts; otherwise its class dimension has a score
+    for each class.
+    """
+
+    type: Literal["f1"] = "f1"
+
+    def _ratio(self) -> Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]:
+        from declarative_train.components.metrics.modules.counts import f1
+
+        return f1

@@ -1,0 +1,102 @@
+"""Distances between numbers and their targets, and how much of the targets' spread is explained."""
+
+from __future__ import annotations
+
+from abc import ABC
+from math import prod
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from declarative_train.components.component import Metric, MetricModule, Misfit
+from declarative_train.components.losses.fit import elementwise
+from declarative_train.terms.tensor_spec import TensorSpec
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Elementwise(Metric, ABC):
+    """Input and target of one shape."""
+
+    def check(
+        self,
+        input: TensorSpec,
+        target: TensorSpec | None,
+        mask: TensorSpec | None,
+        class_dim: int = -1,
+        ignore_index: int | None = None,
+    ) -> Misfit | None:
+        return elementwise(self.type, input, target, mask)
+
+
+class MeanOfErrors(Elementwise, ABC):
+    """A mean over the elements of input and target."""
+
+    is_mean: ClassVar[bool] = True
+    higher_is_better: ClassVar[bool] = False
+    error: ClassVar[Literal["absolute", "squared", "relative"]]
+    is_root: ClassVar[bool] = False
+
+    def build(
+        self,
+        input: TensorSpec,
+        target: TensorSpec | None,
+        device: torch.device,
+        ignore_index: int | None,
+        class_dim: int,
+    ) -> MetricModule:
+        from declarative_train.components.metrics.modules import means
+
+        errors = means.Errors(getattr(means, self.error), ignore_index)
+        if self.is_root:
+            return means.MeanOfItems(errors, device, lambda mean: mean.sqrt())
+        return means.MeanOfItems(errors, device)
+
+
+class Mae(MeanOfErrors):
+    """Mean absolute error, over the elements of input and target."""
+
+    type: Literal["mae"] = "mae"
+    error: ClassVar[Literal["absolute", "squared", "relative"]] = "absolute"
+
+
+class Mape(MeanOfErrors):
+    """Mean absolute error relative to the target: 0.1 is 10%. Targets near 0 make it huge."""
+
+    type: Literal["mape"] = "mape"
+    error: ClassVar[Literal["absolute", "squared", "relative"]] = "relative"
+
+
+class Mse(MeanOfErrors):
+    """Mean squared error, over the elements of input and target."""
+
+    type: Literal["mse"] = "mse"
+    error: ClassVar[Literal["absolute", "squared", "relative"]] = "squared"
+
+
+class Rmse(MeanOfErrors):
+    """Root of the mean squared error, in the target's own unit."""
+
+    type: Literal["rmse"] = "rmse"
+    error: ClassVar[Literal["absolute", "squared", "relative"]] = "squared"
+    is_root: ClassVar[bool] = True
+
+
+class R2(Elementwise):
+    """How much better than the mean of the target: 1 is perfect, 0 no better.
+
+    Of several outputs (B, D) the mean of each one's.
+    """
+
+    type: Literal["r2"] = "r2"
+
+    def build(
+        self,
+        input: TensorSpec,
+        target: TensorSpec | None,
+        device: torch.device,
+        ignore_index: int | None,
+        class_dim: int,
+    ) -> MetricModule:
+        from declarative_train.components.metrics.modules.determination import Determination
+
+        return Determination(prod(input.shape), ignore_index, device)

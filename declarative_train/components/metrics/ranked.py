@@ -1,0 +1,87 @@
+"""Areas under curves over all thresholds: how well scores rank a yes above a no."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal
+
+from declarative_train.components.component import Metric, MetricModule, Misfit
+from declarative_train.components.losses.fit import class_axis
+from declarative_train.components.metrics.task import Task, fits_task, task_of
+from declarative_train.terms.tensor_spec import TensorSpec
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Ranked(Metric, ABC):
+    """What the two have in common."""
+
+    average: Literal["macro", "weighted"] = "macro"
+    """Of classes: the mean over those that occur, or the mean weighted by their items."""
+    task: Task | None = None
+    """`binary` or `multiclass`; told by the shapes where left out."""
+
+    @abstractmethod
+    def _area(self) -> Callable[..., torch.Tensor]:
+        """torchmetrics' function of yes-or-no scores."""
+
+    def check(
+        self,
+        input: TensorSpec,
+        target: TensorSpec | None,
+        mask: TensorSpec | None,
+        class_dim: int = -1,
+        ignore_index: int | None = None,
+    ) -> Misfit | None:
+        task = task_of(self.task, input, target)
+        return fits_task(self.type, task, input, target, mask, class_dim, ignore_index, needs_bool_mask=True)
+
+    def build(
+        self,
+        input: TensorSpec,
+        target: TensorSpec | None,
+        device: torch.device,
+        ignore_index: int | None,
+        class_dim: int,
+    ) -> MetricModule:
+        from declarative_train.components.metrics.modules.items import ClassItems, YesNoItems
+        from declarative_train.components.metrics.modules.ranking import OfRanking
+
+        if task_of(self.task, input, target) == "binary":
+            return OfRanking(self._area(), YesNoItems(ignore_index), None, self.average, device)
+        axis = class_axis(input.shape, class_dim)
+        assert axis is not None
+        items = ClassItems(axis, ignore_index)
+        return OfRanking(self._area(), items, input.shape[axis], self.average, device)
+
+
+class Auroc(Ranked):
+    """Area under the ROC curve: how often a yes scores higher than a no.
+
+    An input of the target's shape is scores of yes and no; otherwise its class dimension has logits, and each class is
+    taken against the rest. Exact: all scores are kept until the set is through.
+    """
+
+    type: Literal["auroc"] = "auroc"
+
+    def _area(self) -> Callable[..., torch.Tensor]:
+        from torchmetrics.functional.classification import binary_auroc
+
+        return binary_auroc
+
+
+class AveragePrecision(Ranked):
+    """Average precision: the precision at every yes, from the highest score down, averaged.
+
+    An input of the target's shape is scores of yes and no; otherwise its class dimension has logits, and each class is
+    taken against the rest. Exact: all scores are kept until the set is through.
+    """
+
+    type: Literal["average_precision"] = "average_precision"
+
+    def _area(self) -> Callable[..., torch.Tensor]:
+        from torchmetrics.functional.classification import binary_average_precision
+
+        return binary_average_precision
