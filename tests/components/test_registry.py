@@ -10,25 +10,38 @@ from pathlib import Path
 import pytest
 
 from declarative_train import components
-from declarative_train.components.component import Component, Init, Layer
+from declarative_train.components.component import Component, Init, Layer, Loss, LrSchedule, Metric, Optimizer
 from declarative_train.components.inits import INITS
 from declarative_train.components.layers import LAYERS
+from declarative_train.components.losses import LOSSES
+from declarative_train.components.lr_schedules import LR_SCHEDULES
+from declarative_train.components.metrics import METRICS
+from declarative_train.components.optimizers import OPTIMIZERS
 from declarative_train.components.registry import Registry
 
 FOLDER = Path(components.__file__).parent
+TABLES = {
+    "inits": (INITS, Init),
+    "layers": (LAYERS, Layer),
+    "losses": (LOSSES, Loss),
+    "lr_schedules": (LR_SCHEDULES, LrSchedule),
+    "metrics": (METRICS, Metric),
+    "optimizers": (OPTIMIZERS, Optimizer),
+}
 
 
-@pytest.mark.parametrize(("table", "kind"), [(LAYERS, Layer), (INITS, Init)])
+@pytest.mark.parametrize(("table", "kind"), TABLES.values(), ids=TABLES)
 def test_entries_are_what_the_table_says(table: Registry, kind: type[Component]) -> None:
     for name, found in table.items():
         assert issubclass(found, kind)
         assert found.model_fields["type"].default == name
+        assert found.model_config["extra"] == "forbid"
         assert not getattr(found, "__abstractmethods__", None)
 
 
-@pytest.mark.parametrize("folder", ["layers", "inits"])
+@pytest.mark.parametrize("folder", TABLES)
 def test_the_table_is_sorted_and_complete(folder: str) -> None:
-    table = {"layers": LAYERS, "inits": INITS}[folder]
+    table, _ = TABLES[folder]
     assert list(table) == sorted(table)
     declared = {
         node.annotation.slice.value
