@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping as MappingABC
-from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from declarative_train.recipe.model_tree import Scope
 from declarative_train.recipe.recipe import Spans
@@ -23,15 +22,14 @@ from declarative_train.source.node import Mapping, find
 T = TypeVar("T", bound=Section)
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
+class Draft(NamedTuple):
     """`sections` holds those that were read, defaults for the optional ones included; one that is wrong, or that a
     fragment leaves to others, is not there, and a check that needs it has nothing to say. `scope` is the opened model,
     `split` the names of the sets where the split section is a mapping, even when the data section is wrong; `rules` are
     the settings of parameters that could be read."""
 
     tree: Mapping
-    sections: MappingABC[str, object] = field(default_factory=dict)
+    sections: MappingABC[str, object] = {}
     scope: Scope | None = None
     split: tuple[str, ...] | None = None
     rules: tuple[ParameterRule, ...] = ()

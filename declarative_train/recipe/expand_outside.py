@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping as MappingABC
-from dataclasses import replace
 
 from declarative_train.diagnostics.diagnostic import Diagnostic, Related
 from declarative_train.recipe.blocks import BlockDefinition
@@ -65,4 +64,4 @@ def _moved(node: Node, span: Span) -> Node:
         return Sequence(tuple(_moved(item, span) for item in node.items), span)
     if isinstance(node, Mapping):
         return Mapping(tuple(Entry(entry.key, _moved(entry.value, span)) for entry in node.entries), span)
-    return replace(node, span=span)
+    return node._replace(span=span)

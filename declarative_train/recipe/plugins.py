@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from hashlib import sha256
 
 from declarative_train.components.component import Layer
 from declarative_train.components.layers import LAYERS
@@ -55,7 +54,7 @@ def _read(path: str, span: Span, may_import: bool, plugins: Plugins) -> None:
         plugins.diagnostics.append(missing_plugin(span, os.path.relpath(path), _reason(problem), beside))
         return
     shown = os.path.relpath(path)
-    plugins.files.append(SourceFile(shown, text, sha256(text.encode()).hexdigest(), "plugin"))
+    plugins.files.append(SourceFile(shown, text, "plugin"))
     layers, problems = read_plugin(path, text, may_import=may_import)
     plugins.diagnostics += [_diagnostic(problem, shown, span) for problem in problems]
     if not layers and not problems:

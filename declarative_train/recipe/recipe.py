@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from collections.abc import Mapping as MappingABC
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from pydantic import BaseModel
 
@@ -26,8 +27,7 @@ from declarative_train.terms.duration import Duration
 from declarative_train.terms.span import Span
 
 
-@dataclass(frozen=True, slots=True)
-class Weights:
+class Weights(NamedTuple):
     """Start values for the parameters below `node` ("" for all); `path` is absolute or a URL."""
 
     node: str
@@ -36,15 +36,13 @@ class Weights:
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
-class Model:
+class Model(NamedTuple):
     scope: Scope
     rules: tuple[ParameterRule, ...]
     weights: tuple[Weights, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Leaf:
+class Leaf(NamedTuple):
     """A value of the resolved recipe. `span` None: nobody wrote it, it is the default."""
 
     path: Path

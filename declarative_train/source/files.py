@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from hashlib import sha256
 from pathlib import Path
 
 from declarative_train.diagnostics.diagnostic import Diagnostic
@@ -30,14 +29,13 @@ def read_file(path: str, role: str) -> tuple[SourceFile | None, list[Diagnostic]
         return None, [file_too_large(first, path, MAX_BYTES)]
     if data.startswith(_UTF_16) or (b"\0" in data[:4] and data.count(0) > len(data) // 4):
         return None, [another_encoding(first, "UTF-16" if data.startswith(_UTF_16) else "no text")]
-    digest = sha256(data).hexdigest()
     try:
-        return SourceFile(path, data.decode("utf-8"), digest, role), []
+        return SourceFile(path, data.decode("utf-8"), role), []
     except UnicodeDecodeError as problem:
         text = data.decode("utf-8", errors="replace")
         at = len(data[: problem.start].decode("utf-8"))
         span = Lines(path, text).span(at, at + 1)
-        return SourceFile(path, text, digest, role), [not_utf8(span, data[problem.start])]
+        return SourceFile(path, text, role), [not_utf8(span, data[problem.start])]
 
 
 def why(problem: OSError) -> str:

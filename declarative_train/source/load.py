@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence as SequenceABC
-from hashlib import sha256
 from typing import NamedTuple
 
 from declarative_train.diagnostics.diagnostic import Diagnostic
@@ -102,8 +101,7 @@ class _Loading:
 
     def _recipe(self, text: str | None) -> _Own:
         if text is not None:
-            digest = sha256(text.encode("utf-8", errors="surrogatepass")).hexdigest()
-            return self._tree(SourceFile(self.path, text, digest, "recipe"), ())
+            return self._tree(SourceFile(self.path, text, "recipe"), ())
         try:
             file, found = read_file(self.path, "recipe")
         except (OSError, ValueError) as problem:

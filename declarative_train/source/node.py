@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from declarative_train.terms.span import Span
 
@@ -15,8 +16,7 @@ ScalarValue = str | int | float | bool | None
 Piece = tuple[int, int, int]  # from this offset of the text on, characters stand at this line and column, one by one
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Scalar:
+class Scalar(NamedTuple):
     """`value` after YAML 1.2 core rules (`1e-4` a float, `no` a string); `text` as typed, without quotes.
 
     `offset` is the number of characters between the span's start and the first character of `text` (1 for a quote).
@@ -53,14 +53,12 @@ class Scalar:
         return Span(self.span.path, line, column, line, column + length)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Sequence:
+class Sequence(NamedTuple):
     items: tuple[Node, ...]
     span: Span
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Entry:
+class Entry(NamedTuple):
     key: Scalar
     value: Node
 
@@ -75,7 +73,10 @@ class Mapping:
     span: Span
 
     def entry(self, name: str) -> Entry | None:
-        return next((entry for entry in self.entries if entry.name == name), None)
+        for entry in self.entries:
+            if entry.key.text == name:
+                return entry
+        return None
 
     def get(self, name: str) -> Node | None:
         found = self.entry(name)

@@ -44,7 +44,7 @@ class Templates:
         be tuples; templates see lists.
         """
         diagnostics: list[Diagnostic] = []
-        return self._node(node, _Names(names), diagnostics), diagnostics
+        return self._node(node, names, diagnostics), diagnostics
 
     def _node(self, node: Node, names: MappingABC[str, object], diagnostics: list[Diagnostic]) -> Node:
         if isinstance(node, Scalar):
@@ -62,8 +62,9 @@ class Templates:
         return Mapping(tuple(entries), node.span)
 
     def _scalar(self, scalar: Scalar, names: MappingABC[str, object], diagnostics: list[Diagnostic]) -> Node:
+        listed = _Names(names)
         try:
-            return from_value(self._value(scalar.text, names), scalar.span, scalar)
+            return from_value(self._value(scalar.text, listed), scalar.span, scalar)
         except MemoryError:
             raise
         except Exception as problem:  # whatever a template may raise is the template's mistake
@@ -73,7 +74,7 @@ class Templates:
             elif not _is_echo(problem):
                 from declarative_train.source.explaining import explain  # most templates need no explaining
 
-                diagnostics.append(explain(problem, scalar, names))
+                diagnostics.append(explain(problem, scalar, listed))
             return scalar
 
     def _value(self, text: str, names: MappingABC[str, object]) -> object:
