@@ -214,7 +214,7 @@ def probe(text: str, **shapes: tuple[int, ...]) -> ExpressionError:
     from declarative_train.components.expressions.lower import infer
 
     with pytest.raises(ExpressionError) as found:
-        infer(parse(text), {name: torch.empty(shape, device="meta") for name, shape in shapes.items()})
+        infer(parse(text), {name: torch.ones(shape) for name, shape in shapes.items()})
     return found.value
 
 
@@ -228,6 +228,45 @@ def test_what_torch_refuses_is_said_at_the_operation() -> None:
     error = probe(text, x=(3, 4, 5), y=(3, 6, 7))
     assert error.rule == "shapes"
     assert text[error.offset : error.offset + error.length].strip("()") == "x @ y"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("v + v[:, :2]", "`+` does not take `v` (B, 8), (B, 2): sizes 8 and 2 of dimension 1 do not go together"),
+        ("v * u", "`*` does not take `v` (B, 8), `u` (B): sizes 8 and B of dimension 1 do not go together"),
+        ("m @ m[:, :, :3]", "`@` does not take `m` (B, 4, 5), (B, 4, 3): the last size of the first, 5, is not the "
+         "last but one of the second"),
+        ("v @ v", "`@` does not take `v` (B, 8), `v` (B, 8): the second is no matrix of each sample; "
+         "`sum(x * y, dim=-1)` multiplies vectors"),
+        ("sum(v, dim=2)", "`sum` does not take `v` (B, 8): it has no dimension 2, the only one is 1"),
+        ("unsqueeze(v, 3)", "`unsqueeze` does not take `v` (B, 8): it has no dimension 3, they are 1 to 2"),
+        ("sum(u, dim=1)", "`sum` does not take `u` (B): it has no dimension 1, there is the batch only"),
+        ("permute(m, [1])", "`permute` does not take `m` (B, 4, 5): all 2 dimensions besides the batch are to be "
+         "named"),
+        ("reshape(v, [3, 3])", "`reshape` does not take `v` (B, 8): its 8 numbers per sample cannot be arranged "
+         "as (3, 3)"),
+        ("v[:, 8]", "this slice does not fit `v` (B, 8): there is no 8 in dimension 1, whose size is 8"),
+        ("v[:, 0, 0]", "this slice does not fit `v` (B, 8): besides the batch it has 1 dimension"),
+        ("concat(m, m[:, :, :3], dim=1)", "`concat` does not take `m` (B, 4, 5), (B, 4, 3): they may differ in "
+         "dimension 1 only"),
+        ("concat(m, v, dim=1)", "`concat` does not take `m` (B, 4, 5), `v` (B, 8): they have not the same number of "
+         "dimensions"),
+        ("stack(v, v[:, :2], dim=1)", "`stack` does not take `v` (B, 8), (B, 2): their shapes must be equal"),
+        ("~v", "`~` does not take `v` (B, 8) float32"),
+        ("v & v", "`&` does not take `v` (B, 8) float32, `v` (B, 8) float32"),
+    ],
+)  # fmt: skip
+def test_what_torch_refuses_is_said_in_the_words_of_the_recipe(text: str, said: str) -> None:
+    error = probe(text, v=(3, 8), u=(3,), m=(3, 4, 5))
+    assert (error.message, error.help) == (said, None)
+
+
+def test_other_words_of_torch_are_kept_as_help() -> None:
+    error = probe("clamp(v)", v=(3, 8))
+    assert error.message == "`clamp` does not take `v` (B, 8)"
+    assert error.help is not None
+    assert error.help.startswith("torch says: ")
 
 
 def test_ranges_travel_through_what_keeps_values() -> None:

@@ -463,7 +463,6 @@ LOWER = {"mae", "mape", "mean", "mse", "perplexity", "rmse"}
 def test_every_metric_is_documented_and_named_by_the_rule(name: str) -> None:
     found = METRICS[name]
     assert found.model_fields["type"].default == name
-    assert found.__module__ == f"declarative_train.components.metrics.{name}"
     assert found.__name__ == "".join(word.capitalize() for word in name.split("_"))
     assert len(inspect.getdoc(found) or "") > 20
     undocumented = [key for key in found.model_fields if key != "type" and key not in field_docs(found)]

@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ from declarative_train.components.optimizers import OPTIMIZERS
 from declarative_train.components.registry import Registry
 
 FOLDER = Path(components.__file__).parent
-TABLES = {
+TABLES: dict[str, tuple[Registry[Any], type[Component]]] = {
     "inits": (INITS, Init),
     "layers": (LAYERS, Layer),
     "losses": (LOSSES, Loss),
@@ -31,7 +32,7 @@ TABLES = {
 
 
 @pytest.mark.parametrize(("table", "kind"), TABLES.values(), ids=TABLES)
-def test_entries_are_what_the_table_says(table: Registry, kind: type[Component]) -> None:
+def test_entries_are_what_the_table_says(table: Registry[Any], kind: type[Component]) -> None:
     for name, found in table.items():
         assert issubclass(found, kind)
         assert found.model_fields["type"].default == name
