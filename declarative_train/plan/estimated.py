@@ -18,22 +18,19 @@ from declarative_train.recipe.recipe import Recipe
 
 def estimated(plan: Plan, recipe: Recipe, choice: ChoicePlan | None) -> tuple[Plan, list[Diagnostic]]:
     """`choice`: of `auto`, which has looked at the memory already; the hardware that it found here counts, too."""
+    named = recipe.layout.hardware
+    if named is None and choice is None:
+        return plan, []
     model = facts_of(plan)
     placement = placement_of(plan.layout, plan.batch, tuple(model.nodes))
+    target, needed = target_of(recipe.layout), largest_bytes(model, placement)
     diagnostics = []
-    hardware = None if plan.layout.hardware is None else HARDWARE[plan.layout.hardware]
-    target = target_of(recipe.layout) if hardware is not None or choice is not None else None
-    if target is not None:
-        hardware = hardware or target.hardware
-        needed = largest_bytes(model, placement)
-        if choice is None and target.hardware is not None and not target.holds(needed):
-            assert target.memory_bytes is not None
-            span = recipe.span("layout.hardware")
-            diagnostics.append(
-                does_not_fit(span, plan.layout.mode, needed, target.memory_bytes, _ways(plan), is_certain=False)
-            )
     if choice is not None:
-        plan = replace(plan, choice=_with_exact_memory(choice, largest_bytes(model, placement)))
+        plan = replace(plan, choice=_with_exact_memory(choice, needed))
+    elif target.hardware is not None and target.memory_bytes is not None and not target.holds(needed):
+        span, mode = recipe.span("layout.hardware"), plan.layout.mode
+        diagnostics.append(does_not_fit(span, mode, needed, target.memory_bytes, _ways(plan), is_certain=False))
+    hardware = target.hardware if named is None else HARDWARE[named]
     if hardware is None:
         return plan, diagnostics
     found = estimate(model, placement, hardware, plan.flops, plan.batch.global_batch_size)

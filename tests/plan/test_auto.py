@@ -149,6 +149,16 @@ def test_a_way_out_that_costs_no_gpu_is_told_first_and_holds(compiled) -> None:
     assert compiled(deep, "data.source.rows=400000", change)[0] is not None
 
 
+def test_a_laptop_is_not_what_a_large_model_is_for(compiled, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(target, "memory_here", lambda: 10**9)
+    plan, diagnostics = compiled(HUGE.format(layers=8, batch=64) + AUTO + "layout: {gpus: 4}")
+    assert plan is not None
+    (found,) = diagnostics
+    assert (found.code, found.is_error) == ("P108", False)
+    assert "layout.hardware" in str(found.help)
+    assert choice_of(plan).reason.endswith("nothing fits here, and it needs the least")
+
+
 def test_nothing_is_left(compiled) -> None:
     plan, diagnostics = compiled(AUTO + "layout: {gpus: 2, device: cpu}", "training.microbatch_size=7")
     assert plan is None

@@ -35,12 +35,19 @@ def choose(
     most_stages = sum(bool(node.parameters) for node in judge.model.nodes.values())
     verdicts = [judge.verdict(candidate) for candidate in candidates(recipe, most_stages)]
     fitting = [each for each in verdicts if each.fits]
+    possible = [each for each in verdicts if each.refusal is None]
+    if not possible:
+        return None, None, [_nothing_left(recipe, verdicts)]
+    diagnostics = []
     if not fitting:
-        return None, None, [_nothing(judge, verdicts)]
-    best = fastest(fitting)
+        diagnostics.append(_too_large(judge, possible))
+        if target.hardware is not None:
+            return None, None, diagnostics
+    best = fastest(fitting) if fitting else _smallest(possible)
     chosen = replace(recipe, parallelism=best.candidate.parallelism)
     known = findings(recipe)
-    return chosen, _choice(best, verdicts, target), [each for each in findings(chosen) if each not in known]
+    diagnostics += [each for each in findings(chosen) if each not in known]
+    return chosen, _choice(best, verdicts, target), diagnostics
 
 
 def fastest(fitting: Sequence[Verdict]) -> Verdict:
@@ -51,17 +58,24 @@ def fastest(fitting: Sequence[Verdict]) -> Verdict:
     return next(each for each in fitting if each.step_s is not None and each.step_s <= least * EQUAL)
 
 
-def _nothing(judge: Judge, verdicts: Sequence[Verdict]) -> Diagnostic:
-    span = judge.recipe.span("parallelism.mode")
-    possible = [each for each in verdicts if each.refusal is None]
-    if not possible:
-        first = verdicts[0]
-        assert first.refusal is not None
-        return no_mode_left(span, first.candidate.words, first.refusal)
-    least = min(possible, key=lambda each: each.memory_bytes)
-    memory = judge.target.memory_bytes
+def _smallest(possible: Sequence[Verdict]) -> Verdict:
+    return min(possible, key=lambda each: each.memory_bytes)
+
+
+def _nothing_left(recipe: Recipe, verdicts: Sequence[Verdict]) -> Diagnostic:
+    first = verdicts[0]
+    assert first.refusal is not None
+    return no_mode_left(recipe.span("parallelism.mode"), first.candidate.words, first.refusal)
+
+
+def _too_large(judge: Judge, possible: Sequence[Verdict]) -> Diagnostic:
+    """A warning where no hardware is named: the run may be meant for another machine than this one."""
+    least, memory = _smallest(possible), judge.target.memory_bytes
     assert memory is not None, "all fit where the memory is unknown"
-    return does_not_fit(span, least.candidate.words, least.memory_bytes, memory, ways_out(judge), is_certain=True)
+    is_certain = judge.target.hardware is not None
+    ways = ways_out(judge) if is_certain else ["layout.hardware, where this machine is not the one that it is for"]
+    span = judge.recipe.span("parallelism.mode")
+    return does_not_fit(span, least.candidate.words, least.memory_bytes, memory, ways, is_certain=is_certain)
 
 
 def _choice(best: Verdict, verdicts: Sequence[Verdict], target: Target) -> ChoicePlan:
@@ -82,17 +96,17 @@ def _representative(members: Sequence[Verdict]) -> Verdict:
     if fitting:
         return fastest(fitting)
     possible = [each for each in members if each.refusal is None]
-    return min(possible, key=lambda each: each.memory_bytes) if possible else members[0]
+    return _smallest(possible) if possible else members[0]
 
 
 def _row(each: Verdict, best: Verdict, target: Target) -> CandidatePlan:
     if each.refusal is not None:
         return CandidatePlan(each.candidate.words, None, None, f"{each.refusal.code}: {each.refusal.message}")
-    if not each.fits:
+    if each is best:
+        verdict = TAKEN
+    elif not each.fits:
         assert target.memory_bytes is not None
         verdict = f"does not fit into {amount(target.memory_bytes, 'B')}"
-    elif each is best:
-        verdict = TAKEN
     elif each.step_s is None or best.step_s is None:
         verdict = "fits"
     else:
@@ -105,6 +119,8 @@ def _reason(best: Verdict, verdicts: Sequence[Verdict]) -> str:
     name, fitting = best.candidate.words, [each for each in verdicts if each.fits]
     if len(verdicts) == 1:
         return f"{name}: there is one device"
+    if not fitting:
+        return f"{name}: nothing fits here, and it needs the least"
     said = _against_others(best, [each for each in fitting if each.candidate.family != best.candidate.family])
     return f"{name}: {'; '.join([*said, *_passed_over(verdicts[: verdicts.index(best)])])}"
 
