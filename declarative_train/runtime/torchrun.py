@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NoReturn
 from declarative_train.runtime.devices import choose_device, num_gpus, threads_per_rank
 from declarative_train.runtime.failures import (
     VICTIM_WAIT_S,
+    NonFiniteLoss,
     RunFailure,
     describe_failure,
     explain,
@@ -76,7 +77,7 @@ def run_as_rank(
             write_failure(job.failures_dir, failure)
         if failure.is_peer_loss:
             time.sleep(VICTIM_WAIT_S)
-        else:
+        elif rank == 0 or not isinstance(error, NonFiniteLoss):  # which all ranks raise alike
             world = int(os.environ["WORLD_SIZE"])
             print(f"dtrain: the run failed: {headline(failure, world)}", file=sys.stderr)
             if failure.is_ours:
