@@ -341,15 +341,19 @@ class Dataset(Component, ABC):
 class BadValueError(Exception):
     """A value that a field cannot take.
 
-    `problem`: missing, outside, fraction; `column` is its name, `row` counts within what was given.
+    `problem`: missing, outside, fraction; `column` is its name, `row` counts within what was given; `key` is the one of
+    the field that says what the value should be.
     """
 
-    def __init__(self, problem: str, column: str, message: str, *, row: int, help: str | None = None) -> None:
+    def __init__(
+        self, problem: str, column: str, message: str, *, row: int, help: str | None = None, key: str | None = None
+    ) -> None:
         super().__init__(message)
         self.problem = problem
         self.column = column
         self.row = row
         self.help = help
+        self.key = key
 
 
 class Tally(ABC):

@@ -35,7 +35,7 @@ from declarative_train.data.rows import RowRange, Rows
 from declarative_train.data.spec import DataSpec, FieldSpec, FileRecord, SetSpec, WindowSpec
 from declarative_train.data.statistics import measure
 from declarative_train.data.windows import RowOrder, Windows, row_order
-from declarative_train.diagnostics.diagnostic import Diagnostic
+from declarative_train.diagnostics.diagnostic import Diagnostic, Related
 from declarative_train.terms.span import Span
 
 Place = Callable[[str | tuple[str | int, ...]], Span]
@@ -165,7 +165,7 @@ class _Description:
                     self.say(self._missed(source, table, name, field, missing))
                 if missed:
                     continue
-                misfit = field.check(columns)
+                misfit = field.check(columns) if table.num_rows else None  # types are those of the values
                 if misfit is None and source is not None and (None, name) in found:
                     misfit = _other_shape(field, found[None, name], columns)
                 if misfit is not None:
@@ -226,12 +226,15 @@ class _Description:
             return None
         ordered = {name: found[name] for name in (TRAINING, *self.section.split) if name in found}
         for name, each in ordered.items():
-            self._check_size(name, each.rows, each.windows)
+            self._check_size(name, each.table, each.rows, each.windows)
         return None if any(item.code == "D010" for item in self.diagnostics) else ordered
 
-    def _check_size(self, name: str, rows: Rows, windows: Windows | None) -> None:
+    def _check_size(self, name: str, table: Table, rows: Rows, windows: Windows | None) -> None:
         place = self.span("data.split" if name == TRAINING else f"data.split.{name}")
-        if not len(rows):
+        if not len(rows) and not table.num_rows:
+            if name == TRAINING:
+                self.say(empty_set(self.span("data.source.path"), name, "the source has columns and no row", None))
+        elif not len(rows):
             message = "the sets take all rows" if name == TRAINING else "no row is left for it, or none is as it asks"
             self.say(empty_set(place, name, message, "give the other sets less" if name == TRAINING else None))
         elif windows is not None and not len(windows):
@@ -301,8 +304,14 @@ class _Description:
         )
 
     def _say_bad(self, table: Table, error: BadSampleError) -> None:
-        place = self._column_span(error.part.name, error.part.field, error.cause.column)
-        self.say(bad_sample(place, error, table.place(error.row)))
+        """At the key that says what the value should be where the recipe has it, else at the column."""
+        name, field, key = error.part.name, error.part.field, error.cause.key
+        column = self._column_span(name, field, error.cause.column)
+        if key is None or key not in field.model_fields_set:
+            self.say(bad_sample(column, error, table.place(error.row)))
+            return
+        made = (Related(column, "the column stands here"),)
+        self.say(bad_sample(self.span(f"data.fields.{name}.{key}"), error, table.place(error.row), made))
 
     def _spec(
         self, tables: Mapping[str | None, Table], parts: Mapping[str, Part], prepared: Mapping[str, Prepared]

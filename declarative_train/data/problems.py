@@ -14,7 +14,7 @@ from declarative_train.data.checks.source_without_file_system import source_with
 from declarative_train.data.checks.unreadable_source import unreadable_source
 from declarative_train.data.checks.value_out_of_range import value_out_of_range
 from declarative_train.data.prepare import BadSampleError
-from declarative_train.diagnostics.diagnostic import Diagnostic
+from declarative_train.diagnostics.diagnostic import Diagnostic, Related
 from declarative_train.terms.span import Span
 
 _OF_SOURCES: dict[str, Callable[[Span, SourceError], Diagnostic]] = {
@@ -30,11 +30,11 @@ def source_problem(span: Span, error: SourceError) -> Diagnostic:
     return _OF_SOURCES[error.problem](span, error)
 
 
-def bad_sample(span: Span, error: BadSampleError, place: str) -> Diagnostic:
-    """`place`: where the row stands."""
+def bad_sample(span: Span, error: BadSampleError, place: str, made: tuple[Related, ...] = ()) -> Diagnostic:
+    """`place`: where the row stands; `made`: the column, where `span` is another key."""
     name, message, way_out = error.part.name, str(error.cause), error.cause.help
     if error.cause.problem == "missing":
         return missing_value(span, name, message, place, way_out)
     if error.cause.problem == "outside":
-        return value_out_of_range(span, name, message, place, way_out)
-    return not_a_whole_number(span, name, message, place)
+        return value_out_of_range(span, name, message, place, way_out, made)
+    return not_a_whole_number(span, name, message, place, made)

@@ -18,6 +18,7 @@ from declarative_train.graph.checks.batch_moved import batch_moved
 from declarative_train.graph.checks.double_precision import double_precision
 from declarative_train.graph.checks.expression_does_not_fit import expression_does_not_fit
 from declarative_train.graph.checks.inputs_do_not_fit import inputs_do_not_fit
+from declarative_train.graph.checks.layer_refused import CODE as LAYER_REFUSED
 from declarative_train.graph.checks.layer_refused import layer_refused
 from declarative_train.graph.checks.name_of_torch import is_name_of_torch, name_of_torch
 from declarative_train.graph.checks.reuse_does_not_fit import reuse_before_target, reuse_does_not_fit
@@ -161,7 +162,7 @@ class Inference:
         try:
             probed = self._probe(layer, specs, built_for or specs)
         except RefusedError as problem:
-            self._say(layer_refused(node.span, layer.type, str(problem), _made(specs, made_by)))
+            self._say(layer_refused(node.span, layer.type, specs, str(problem), _made(specs, made_by)))
             return None
         except BatchMovedError as problem:
             self._say(batch_moved(node.span, node.name, str(problem)))
@@ -237,7 +238,8 @@ class Inference:
         certain = {name: spec for name, spec in outputs.items() if spec is not None}
         if certain and len(certain) == len(outputs):
             return Node(node.name, "reuse", inputs, certain, target=node.target)
-        problem = next((item.message for item in again.diagnostics), None)
+        own = (item.message for item in again.diagnostics if item.code != LAYER_REFUSED)  # which has the shapes alone
+        problem = next(own, None)
         self._say(reuse_does_not_fit(node.span, node.target, origin.key_span, specs, built_for, problem))
         return None
 

@@ -57,9 +57,9 @@ def lower(recipe: Recipe, fields: Mapping[str, TensorSpec]) -> tuple[Lowered | N
     origins |= {name: _origin(scope, wire) for name, wire in wires.items() if ":" in wire}
     check = ObjectiveCheck(recipe, known, origins)
     fitting = [term for term in terms if check.fits(term)]
-    fit = {term.name for term in fitting}
+    refused = {term.edges for term in terms if term not in fitting}
     for measure in measures:
-        if measure.loss is None or measure.loss in fit:  # else its mistake is that of the loss, which was said
+        if measure.edges not in refused:  # else its mistake is that of the loss, which was said
             check.fits(measure)
     diagnostics = inference.diagnostics + check.diagnostics
     if graph is None:

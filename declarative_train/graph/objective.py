@@ -100,7 +100,9 @@ class ObjectiveCheck:
             misfit = item.component.check(judged, target, mask, item.class_dim, item.ignore_index)
         if misfit is None:
             return True
-        self.diagnostics.append(objective_does_not_fit(self._place(item, misfit), misfit, self._made(item)))
+        said = objective_does_not_fit(self._place(item, misfit), misfit, self._made(item))
+        if not any((each.message, each.related) == (said.message, said.related) for each in self.diagnostics):
+            self.diagnostics.append(said)  # of several metrics with one cause, the first says it
         return misfit.is_warning
 
     def sources(self, term: Term, from_fields: Collection[str], learned: Collection[str]) -> None:

@@ -84,3 +84,8 @@ class BlockRules(NamedTuple):
     entries: MappingNode
     names: Mapping[str, object]
     may_miss: bool = False
+
+
+def num_nodes(scope: Scope) -> int:
+    """The nodes that are no block, with those inside the blocks."""
+    return sum(num_nodes(node.scope) if isinstance(node, BlockNode) else 1 for node in scope.nodes)

@@ -12,6 +12,7 @@ from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.recipe.check import check
 from declarative_train.recipe.checks.newer_dtrain import newer_dtrain
 from declarative_train.recipe.checks.wrong_value import wrong_value
+from declarative_train.recipe.meant import with_meant_sections
 from declarative_train.recipe.moved_wires import moved_wires
 from declarative_train.recipe.recipe import Recipe
 from declarative_train.recipe.requires import is_met
@@ -30,7 +31,7 @@ def parse(document: Document, *, plugins: bool = False) -> tuple[Recipe | None, 
     variables, diagnostics = render_vars(document.root, os.environ)
     names: dict[str, object] = {"vars": variables, "env": os.environ}
     templates = Templates()
-    tree, found = _rendered(document.root, templates, names)
+    tree, found = _rendered(with_meant_sections(document.root), templates, names)
     diagnostics = diagnostics + found
     failed = [diagnostic.span for diagnostic in diagnostics]  # a template that failed has no value to judge
 

@@ -22,6 +22,7 @@ from declarative_train.recipe.draft import Draft
 from declarative_train.recipe.expand import Expanded, expand
 from declarative_train.recipe.fragments import check_nodes
 from declarative_train.recipe.homes import home_in_mode, home_of
+from declarative_train.recipe.meant import is_misspelt
 from declarative_train.recipe.model_tree import BlockNode, Scope
 from declarative_train.recipe.paths import Paths
 from declarative_train.recipe.reading import read
@@ -89,9 +90,10 @@ class Sectioning:
 
     def _head(self) -> None:
         """The keys that are no section."""
+        unknown = (entry for entry in self.document.root if entry.name not in Top.model_fields)
         head, found = validate(
             Head,
-            self.tree,
+            Mapping((*(entry for entry in self.tree if entry.name in Top.model_fields), *unknown), self.tree.span),
             where="the recipe",
             at=self._start(),
             leave=SECTIONS,
@@ -104,10 +106,10 @@ class Sectioning:
     def _absent(self, name: str) -> None:
         if self.is_part:
             return
-        if name in REQUIRED:
+        if name in REQUIRED and not is_misspelt(name, self.document.root):
             removed = next((gone.by for gone in self.document.dropped if gone.path == (name,)), None)
             self.diagnostics.append(missing_key(removed or self._start(), name, "the recipe"))
-        else:
+        elif name not in REQUIRED:
             self.sections[name] = Top.model_fields[name].get_default(call_default_factory=True)
 
     def _start(self) -> Span:

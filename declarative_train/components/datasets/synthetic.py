@@ -50,7 +50,7 @@ class SyntheticDataset(Dataset):
     """Channels of an image."""
     size: Count = 32
     """Height and width of an image."""
-    noise: Annotated[float, Field(ge=0)] = 0.2
+    noise: Annotated[float, Field(ge=0, le=1e6)] = 0.2
     """How hard it is. classification and binary: the spread of a class around its centre, in distances between two
     centres. The best possible accuracy with 10 classes and 20 or more features is about 1.00 at 0.1, 0.94 at 0.2,
     0.86 at 0.25, 0.76 at 0.3, 0.59 at 0.4; binary: 0.99 at 0.2, 0.98 at 0.25, 0.95 at 0.3, 0.89 at 0.4. regression:

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import importlib
-import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from declarative_train.components.expressions.error import ExpressionError
 from declarative_train.components.expressions.functions import FUNCTIONS, INDEX, OPERATORS, Function
 from declarative_train.components.expressions.grammar import Expression
+from declarative_train.components.expressions.misfit import ADDS_A_DIMENSION, misfit
 from declarative_train.components.expressions.tree import Constant, Operation, Reference, Term
 
 if TYPE_CHECKING:
     import torch
     from torch import fx
-
-_ADDS_A_DIMENSION = frozenset({"unsqueeze", "stack"})
 
 
 def emit(expression: Expression, graph: fx.Graph, names: Mapping[str, fx.Node]) -> fx.Node:
@@ -40,9 +38,9 @@ def infer(expression: Expression, tensors: Mapping[str, torch.Tensor]) -> torch.
 
     def call(operation: Operation, target: Callable[..., Any], operands: list[Any]) -> Any:
         if operation.name == INDEX:
-            return _attempt(operation, lambda: target(operands[0], operation.options["index"]))
+            return _attempt(operation, operands[:1], lambda: target(operands[0], operation.options["index"]))
         _keep_the_batch(operation, operands)
-        return _attempt(operation, lambda: target(*operands, **operation.options))
+        return _attempt(operation, operands, lambda: target(*operands, **operation.options))
 
     found: torch.Tensor = _visit(expression.root, tensors, call)
     return found
@@ -75,7 +73,7 @@ def _function(name: str) -> Function:
 
 def _keep_the_batch(operation: Operation, operands: list[Any]) -> None:
     rank = max((operand.ndim for operand in operands if hasattr(operand, "ndim")), default=0)
-    rank += operation.name in _ADDS_A_DIMENSION
+    rank += operation.name in ADDS_A_DIMENSION
     for parameter in _function(operation.name).parameters:
         if parameter.kind not in ("dim", "dims") or parameter.name not in operation.options:
             continue
@@ -92,14 +90,8 @@ def _keep_the_batch(operation: Operation, operands: list[Any]) -> None:
                 )
 
 
-_SIZES = re.compile(r"size of tensor a \((\d+)\) must match the size of tensor b \((\d+)\) .* dimension (\d+)")
-
-
-def _attempt(operation: Operation, run: Callable[[], Any]) -> Any:
+def _attempt(operation: Operation, operands: list[Any], run: Callable[[], Any]) -> Any:
     try:
         return run()
-    except (RuntimeError, IndexError, TypeError, ValueError, NotImplementedError) as found:
-        said = str(found).strip().splitlines()[0] if str(found).strip() else type(found).__name__
-        if sizes := _SIZES.search(said):
-            said = f"sizes {sizes[1]} and {sizes[2]} of dimension {sizes[3]} do not go together"
-        raise ExpressionError(said[:1].lower() + said[1:], operation.offset, operation.length, rule="shapes") from None
+    except (RuntimeError, IndexError, TypeError, ValueError, NotImplementedError, ZeroDivisionError) as found:
+        raise misfit(operation, operands, found) from None

@@ -158,9 +158,8 @@ class CategoryField(Field):
     ) -> BadValueError:
         if vocabulary is None:
             text = f"`{column.name}` is {value}, and {size} classes go from 0 to {size - 1}"
-            return BadValueError(
-                "outside", column.name, text, row=row, help="set num_classes, or give strangers a class: `unknown: 0`"
-            )
+            way_out = "set num_classes, or give strangers a class: `unknown: 0`"
+            return BadValueError("outside", column.name, text, row=row, help=way_out, key="num_classes")
         text = f"`{column.name}` is `{value}`, which is in none of the training rows"
         return BadValueError("outside", column.name, text, row=row, help="give strangers a class: `unknown: 0`")
 

@@ -101,17 +101,20 @@ def first_of(values: np.ndarray, bad: np.ndarray) -> tuple[int, Any]:
     return place // (bad.size // len(bad)), values.ravel()[place]
 
 
-def integers(column: Column, values: np.ndarray) -> np.ndarray:
-    """int64 of a column of whole numbers without missing ones. Raises BadValueError."""
+def integers(column: Column, values: np.ndarray, key: str | None = None) -> np.ndarray:
+    """int64 of a column of whole numbers without missing ones. Raises BadValueError, with the field's `key` that asks
+    for them."""
     import numpy as np
 
     if values.dtype.kind in "iub":
         if values.dtype == np.uint64 and (bad := values > np.uint64(np.iinfo(np.int64).max)).any():
             row, found = first_of(values, bad)
-            raise BadValueError("outside", column.name, f"`{column.name}` is {found}, beyond int64", row=row)
+            message = f"`{column.name}` is {found}, beyond int64"
+            raise BadValueError("outside", column.name, message, row=row, key=key)
         return values.astype(np.int64, copy=False)
     bad = ~(np.floor(values) == values) | (np.abs(values) > _EXACT)
     if bad.any():
         row, found = first_of(values, bad)
-        raise BadValueError("fraction", column.name, f"`{column.name}` is {found:g}, which is no whole number", row=row)
+        message = f"`{column.name}` is {found:g}, which is no whole number"
+        raise BadValueError("fraction", column.name, message, row=row, key=key)
     return values.astype(np.int64)

@@ -175,7 +175,7 @@ def _count(lacks: np.ndarray) -> str:
 def _fitting(column: Column, values: np.ndarray, dtype: str) -> np.ndarray:
     import numpy as np
 
-    whole = integers(column, values)
+    whole = integers(column, values, key="dtype")
     info = np.iinfo(dtype)
     bad = (whole < info.min) | (whole > info.max)
     if bad.any():
@@ -185,6 +185,7 @@ def _fitting(column: Column, values: np.ndarray, dtype: str) -> np.ndarray:
             column.name,
             f"`{column.name}` is {found}, and {dtype} goes from {info.min} to {info.max}",
             row=row,
+            key="dtype",
         )
     return whole.astype(dtype, copy=False)
 

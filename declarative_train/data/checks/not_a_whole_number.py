@@ -16,11 +16,10 @@ Good:
 
 from __future__ import annotations
 
-from declarative_train.diagnostics.diagnostic import Diagnostic, error
+from declarative_train.diagnostics.diagnostic import Diagnostic, Related, error
 from declarative_train.terms.span import Span
 
 
-def not_a_whole_number(span: Span, field: str, message: str, place: str) -> Diagnostic:
-    return error(
-        "D009", span, f"field `{field}`: {message}, in {place}", "use `dtype: float32`, or round it in the file"
-    )
+def not_a_whole_number(span: Span, field: str, message: str, place: str, made: tuple[Related, ...] = ()) -> Diagnostic:
+    way_out = "use `dtype: float32`, or round it in the file"
+    return error("D009", span, f"field `{field}`: {message}, in {place}", way_out, made)

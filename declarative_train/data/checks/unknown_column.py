@@ -30,5 +30,8 @@ def unknown_column(
         return error("D005", span, f"`{name}` cannot be read: {left_out[name]}", did_you_mean("", names))
     if any(sign in name for sign in "*?["):
         return error("D005", span, f"no column of {source} matches `{name}`", did_you_mean(name.strip("*?"), names))
+    if len(names) == 1 and (other := next((sign for sign in ";\t|," if sign in names[0]), None)) is not None:
+        way_out = f"its only column is `{names[0]}`: set `delimiter: {other!r}` in the source"
+        return error("D005", span, f"{source} has no column `{name}`", way_out)
     message, fixes = f"{source} has no column `{name}`", respelt(span, name, names)
     return error("D005", span, message, did_you_mean(name, names), fixes=fixes)

@@ -14,9 +14,11 @@ Good:
 
 from __future__ import annotations
 
-from declarative_train.diagnostics.diagnostic import Diagnostic, error
+from declarative_train.diagnostics.diagnostic import Diagnostic, Related, error
 from declarative_train.terms.span import Span
 
 
-def value_out_of_range(span: Span, field: str, message: str, place: str, help: str | None) -> Diagnostic:
-    return error("D008", span, f"field `{field}`: {message}, in {place}", help)
+def value_out_of_range(
+    span: Span, field: str, message: str, place: str, help: str | None, made: tuple[Related, ...] = ()
+) -> Diagnostic:
+    return error("D008", span, f"field `{field}`: {message}, in {place}", help, made)

@@ -1,7 +1,6 @@
 """layer-refused (G002)
 
-Finds: a layer (mostly a plugin's) that torch cannot build or run for what arrives at its inputs; the message is
-       torch's own.
+Finds: a layer (mostly a plugin's) that torch cannot build or run for what arrives at its inputs.
 Why:   it would fail in the first step, on every rank.
 Bad:
     model:
@@ -15,9 +14,25 @@ Good:
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+
 from declarative_train.diagnostics.diagnostic import Diagnostic, Related, error
 from declarative_train.terms.span import Span
+from declarative_train.terms.tensor_spec import TensorSpec
+
+CODE = "G002"
+_MATRICES = re.compile(r"mat1 and mat2 shapes cannot be multiplied \(\d+x(\d+) and (\d+)x(\d+)\)")
 
 
-def layer_refused(span: Span, type: str, said: str, made: tuple[Related, ...] = ()) -> Diagnostic:
-    return error("G002", span, f"`{type}` does not take these inputs: {said}", related=made)
+def layer_refused(
+    span: Span, type: str, specs: Mapping[str, TensorSpec], said: str, made: tuple[Related, ...] = ()
+) -> Diagnostic:
+    """`said` by torch, or by the plugin; what we know of it is said in words that hold for every batch."""
+    inputs = ", ".join(f"{port} {spec} {spec.dtype}" for port, spec in specs.items())
+    message = f"`{type}` cannot work on {inputs or 'nothing'}"
+    if found := _MATRICES.search(said):
+        return error(CODE, span, f"{message}: it multiplies by a matrix of {found[2]} rows", related=made)
+    if "Overflow when unpacking long" in said or "too large" in said.lower():
+        return error(CODE, span, f"{message}: one of its sizes is larger than torch can count", related=made)
+    return error(CODE, span, f"{message}; it says: {said}", related=made)

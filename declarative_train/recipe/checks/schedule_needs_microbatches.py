@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from declarative_train.diagnostics.diagnostic import Diagnostic, error
 from declarative_train.recipe.batch import accumulation, num_pipeline_ranks
 from declarative_train.recipe.draft import Draft
+from declarative_train.recipe.model_tree import num_nodes
 from declarative_train.recipe.sections.parallelism import Pipeline
 
 FILLED_FIRST = frozenset({"1f1b", "dualpipev"})
@@ -32,6 +33,8 @@ def check(draft: Draft) -> Iterator[Diagnostic]:
     steps = accumulation(training, parallelism, layout)
     if ranks is None or steps is None or parallelism.stages % ranks:
         return
+    if draft.scope is not None and num_nodes(draft.scope) < parallelism.stages:
+        return  # told by P104: with fewer stages, fewer microbatches do
     number = steps * parallelism.microbatches
     fits = [each for each in range(1, 2 * number + parallelism.stages + 1) if takes(parallelism, ranks, each)]
     if number in fits:

@@ -1,0 +1,125 @@
+"""Why an operation does not take its tensors, in the recipe's words: shapes with B for the batch, names as typed.
+
+torch's words name the sizes of a probe's batch, and functions that the recipe does not call; they are kept as help
+where we have no better ones.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING, Any
+
+from declarative_train.components.expressions.error import ExpressionError
+from declarative_train.components.expressions.functions import FUNCTIONS, INDEX, OPERATORS
+from declarative_train.components.expressions.tree import Operation, Reference
+
+if TYPE_CHECKING:
+    import torch
+
+ADDS_A_DIMENSION = frozenset({"unsqueeze", "stack"})
+
+_OF_DTYPES = re.compile(
+    r"not implemented for|only implemented|boolean tensor|dtype|scalar type|integral|floating point"
+)
+_OUT_OF_BOUNDS = re.compile(r"index (-?\d+) is out of bounds for dimension (\d+) with size (\d+)")
+
+
+def misfit(operation: Operation, operands: list[Any], problem: Exception) -> ExpressionError:
+    """`operands`: the tensors (B, ...) and numbers that torch was given."""
+    said = str(problem).strip().splitlines()[0] if str(problem).strip() else type(problem).__name__
+    tensors = [operand for operand in operands if hasattr(operand, "ndim")]
+    reason = _reason(operation, tensors, said) if tensors else None
+    dtypes = reason is None and _OF_DTYPES.search(said) is not None
+    shown = [_shown(term, operand, dtypes) for term, operand in zip(operation.operands, operands, strict=True)]
+    what = "this slice does not fit" if operation.name == INDEX else f"`{operation.name}` does not take"
+    message = f"{what} {', '.join(shown)}" + (f": {reason}" if reason else "")
+    if "ZeroDivisionError" in said:
+        message, dtypes = f"`{operation.name}` divides by zero", True
+    way_out = None if reason or dtypes else f"torch says: {said[:1].lower()}{said[1:]}"
+    return ExpressionError(message, operation.offset, operation.length, way_out, rule="shapes")
+
+
+def _shown(term: Any, operand: Any, dtypes: bool) -> str:
+    if not hasattr(operand, "ndim"):
+        return str(operand)
+    name = f"`{term.text}` " if isinstance(term, Reference) else ""
+    return f"{name}{shape_of(operand)}" + (f" {str(operand.dtype).removeprefix('torch.')}" if dtypes else "")
+
+
+def shape_of(tensor: torch.Tensor) -> str:
+    return f"({', '.join(['B', *map(str, tensor.shape[1:])])})" if tensor.ndim else "()"
+
+
+def _reason(operation: Operation, tensors: list[torch.Tensor], said: str) -> str | None:
+    if operation.name == INDEX:
+        return _of_index(operation.options["index"], tensors[0], said)
+    rank = max(tensor.ndim for tensor in tensors)
+    return (
+        _of_dims(operation, rank)
+        or _of_sizes(operation, tensors[0])
+        or (_of_product(tensors) if operation.name in ("@", "matmul") else None)
+        or (_of_list(tensors, operation) if operation.name in ("concat", "stack") else _of_pair(tensors, rank))
+    )
+
+
+def _of_index(index: Any, tensor: torch.Tensor, said: str) -> str | None:
+    if isinstance(index, tuple) and sum(part is not None and part is not Ellipsis for part in index) > tensor.ndim:
+        return f"besides the batch it has {tensor.ndim - 1} dimension{'s' * (tensor.ndim != 2)}"
+    if found := _OUT_OF_BOUNDS.search(said):
+        return f"there is no {found[1]} in dimension {found[2]}, whose size is {found[3]}"
+    return None
+
+
+def _of_dims(operation: Operation, rank: int) -> str | None:
+    """A dimension that is not there, or an order that names not all of them."""
+    ranks = rank + (operation.name in ADDS_A_DIMENSION)
+    function = FUNCTIONS.get(operation.name) or OPERATORS[operation.name]
+    for parameter in function.parameters:
+        value = operation.options.get(parameter.name)
+        if parameter.kind not in ("dim", "dims", "order") or value is None:
+            continue
+        dims = value if isinstance(value, tuple) else (value,)
+        wrong = next((dim for dim in dims if isinstance(dim, int) and not -ranks <= dim < ranks), None)
+        if wrong is not None:
+            last = ranks - 1
+            there = f"they are 1 to {last}" if last > 1 else "the only one is 1" if last else "there is the batch only"
+            return f"it has no dimension {wrong}, {there}"
+        if parameter.kind == "order" and len(dims) != rank:
+            return f"all {rank - 1} dimensions besides the batch are to be named"
+    return None
+
+
+def _of_sizes(operation: Operation, tensor: torch.Tensor) -> str | None:
+    sizes = operation.options.get("sizes")
+    if operation.name != "reshape" or not isinstance(sizes, tuple):
+        return None
+    held = math.prod(tensor.shape[1:])
+    return f"its {held:,} numbers per sample cannot be arranged as ({', '.join(str(s) for s in sizes if s != 'B')})"
+
+
+def _of_product(tensors: list[torch.Tensor]) -> str | None:
+    first, second = tensors[0], tensors[-1]
+    if second.ndim == 2:
+        return "the second is no matrix of each sample; `sum(x * y, dim=-1)` multiplies vectors"
+    if first.shape[-1] != second.shape[-2]:
+        return f"the last size of the first, {first.shape[-1]}, is not the last but one of the second"
+    return None
+
+
+def _of_list(tensors: list[torch.Tensor], operation: Operation) -> str | None:
+    if operation.name == "stack":
+        return "their shapes must be equal" if len({tensor.shape for tensor in tensors}) > 1 else None
+    if len({tensor.ndim for tensor in tensors}) > 1:
+        return "they have not the same number of dimensions"
+    return f"they may differ in dimension {operation.options.get('dim', 1)} only"
+
+
+def _of_pair(tensors: list[torch.Tensor], rank: int) -> str | None:
+    """The last dimension in which two sizes, aligned at the right as torch does, are neither equal nor 1."""
+    for dim in range(1, rank + 1):
+        sizes = dict.fromkeys("B" if dim == t.ndim else str(t.shape[-dim]) for t in tensors if dim <= t.ndim)
+        several = [size for size in sizes if size != "1"]
+        if len(several) > 1:
+            return f"sizes {' and '.join(several)} of dimension {rank - dim} do not go together"
+    return None
