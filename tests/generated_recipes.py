@@ -100,5 +100,7 @@ def _parallelism(rng: random.Random) -> list[str]:
             ["parallelism: dp", "layout: {gpus: 2}"],
             ["parallelism: {mode: pipeline, stages: 2, microbatches: 2, cut_before: [logits]}", "layout: {gpus: 2}"],
             ["parallelism: ddp", "layout: {nodes: 2, gpus_per_node: 2}"],
+            ["parallelism: auto", "layout: {gpus: 4}"],
+            ["parallelism: auto", "layout: {nodes: 2, gpus_per_node: 2, hardware: a100-sxm-80gb}"],
         )
     )
