@@ -76,6 +76,7 @@ def _train(job: Job, where: Where, asked: Callable[[], bool], device: torch.devi
     sets = open_sets(plan.data)
     checkpoints = Checkpoints(plan, engine, CheckpointStore(str(job.run_dir / CHECKPOINTS)))
     state = checkpoints.load(job.entry) if job.entry is not None else RunState()
+    aims = state.aim(plan)
     last_step = plan.training.num_steps
     if job.max_steps is not None:
         last_step = min(last_step, state.step + job.max_steps)
@@ -85,7 +86,7 @@ def _train(job: Job, where: Where, asked: Callable[[], bool], device: torch.devi
     if where.rank == 0:
         expected, notice = predicted(plan, device)
         tell(sinks, replace(started(job, engine, state.step), predicted=expected))
-        for message in (*job.notices, *filter(None, [notice])):
+        for message in (*job.notices, *aims, *filter(None, [notice])):
             tell(sinks, Notice(message, time.time()))
     if plan.checkpoint is not None:
         import_in_background()

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from declarative_train.plan.plan import Plan
 
 
 @dataclass(slots=True)
 class RunState:
     """`step`: optimizer steps done. Epoch and position in the data follow from it.
 
-    `best_*`: of checkpoint.best; `stop_*`: of training.early_stop, the step of the last improvement.
+    `best_*`: of checkpoint.best; `stop_*`: of training.early_stop, the step of the last improvement; `*_of`: the aim
+    that they are of, `max validation/accuracy`.
     """
 
     step: int = 0
+    best_of: str | None = None
     best_value: float | None = None
     best_step: int | None = None
+    stop_of: str | None = None
     stop_value: float | None = None
     stop_step: int = 0
     seconds: float = 0.0
@@ -23,6 +29,20 @@ class RunState:
     value_steps: dict[str, int] = field(default_factory=dict)  # and the step whose weights it is of
     loss_scale: dict[str, float] | None = None
     epoch: dict[str, Any] = field(default_factory=dict)  # the means of an epoch that is not over (window.Means)
+
+    def aim(self, plan: Plan) -> list[str]:
+        """The aims of the plan from here on. What was best under another one is forgotten, and said."""
+        checkpoint, early = plan.checkpoint, plan.training.early_stop
+        best_of = f"{checkpoint.best_mode} {checkpoint.best_metric}" if checkpoint and checkpoint.best_metric else None
+        stop_of = f"{early.mode} {early.metric}" if early else None
+        said = []
+        if best_of != self.best_of:
+            if self.best_step is not None:
+                said.append(f"checkpoint.best was {self.best_of} and is {best_of}: the best starts anew")
+            self.best_of, self.best_value, self.best_step = best_of, None, None
+        if stop_of != self.stop_of:
+            self.stop_of, self.stop_value, self.stop_step = stop_of, None, self.step
+        return said
 
     def as_json(self) -> dict[str, Any]:
         """nan and inf as strings: JSON has none."""

@@ -192,6 +192,21 @@ def test_best_and_early_stop_are_remembered(directory: Path) -> None:
     ]
 
 
+def test_another_aim_forgets_the_best(directory: Path) -> None:
+    """A loss of 0.9 says nothing about an accuracy."""
+    by_loss = {"checkpoint": {"best": {"metric": "validation/loss", "mode": "min"}}}
+    first = go(directory, by_loss, max_steps=9)
+    assert first.of(CheckpointSaved)[0].is_best
+    second = go(directory, resume="auto")
+    said = "checkpoint.best was min validation/loss and is max validation/accuracy: the best starts anew"
+    assert [event.message for event in second.of(Notice)].count(said) == 1
+    ended = second.of(RunEnded)[-1]
+    assert ended.values["best/validation/accuracy"] == ended.values["validation/accuracy"]
+    assert [event.step for event in second.of(CheckpointSaved) if event.is_best] == [7, 14]
+    again = go(directory, resume="auto")
+    assert [event.message for event in again.of(Notice)].count(said) == 1
+
+
 def test_weights_are_not_read_again(directory: Path) -> None:
     torch.save({"weight": torch.zeros(10, 32), "bias": torch.zeros(10)}, directory / "head.pt")
     changes = {"model": {"weights": {"logits": {"path": str(directory / "head.pt")}}}}
