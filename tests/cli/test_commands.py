@@ -63,6 +63,15 @@ def test_list_of_one_type_is_its_manual_page(capsys: Captured) -> None:
     assert "parameters" in told(capsys, "list", "gpt")
 
 
+def test_list_of_hardware_has_figures_and_their_source(capsys: Captured) -> None:
+    assert "h100-sxm" in told(capsys, "list")
+    assert re.search(r"h100-sxm +80 +989\.4 +989\.4 +67 +67 +3,350 +450 +50", told(capsys, "list", "hardware"))
+    page = told(capsys, "list", "a100-sxm-80gb")
+    assert "which torch calls NVIDIA A100-SXM4-80GB or A100-SXM4-80GB" in page
+    assert "source: NVIDIA A100 Tensor Core GPU data sheet, 2021" in page
+    assert "did you mean `h100-sxm`?" in told(capsys, "list", "h100-smx", code=2)
+
+
 def test_list_of_an_unknown_name_offers_the_nearest(capsys: Captured) -> None:
     assert "did you mean `linear`?" in told(capsys, "list", "linaer", code=2)
 
@@ -133,6 +142,32 @@ def test_plan_is_saved_compared_and_refused_when_stale(tmp_path: Path, capsys: C
     text = told(capsys, "run", str(saved), code=3)
     assert "this plan is stale" in text
     assert "a.yaml" in text
+
+
+def test_plan_for_other_devices(tmp_path: Path, capsys: Captured) -> None:
+    text = told(capsys, "plan", PIPELINE, "--for", "h100-sxm")
+    assert "pipeline on 4 GPUs" in text
+    assert "step on h100-sxm, estimated" in text
+    text = told(capsys, "plan", DDP, "--for", "5xl4")
+    assert "100 = 5 ranks x 1 accumulation x 20" in text
+    assert "step on l4, estimated" in text
+    text = told(capsys, "plan", DDP, "--set", "parallelism=auto", "--for", "2x10xa100-sxm-80gb")
+    assert "ddp on 2 nodes x 10 GPUs" in text
+    assert "parallelism: auto\n  ddp: " in text
+    saved = tmp_path / "plan.json"
+    told(capsys, "plan", DDP, "-o", str(saved))
+    assert "+step on l4, estimated" in told(capsys, "plan", DDP, "--for", "2xl4", "--diff", str(saved))
+    assert "--for takes a recipe" in told(capsys, "plan", str(saved), "--for", "l4", code=2)
+    assert "did you mean `h100-sxm`?" in told(capsys, "plan", DDP, "--for", "h100-smx", code=1)
+    assert "is not like h100-sxm, 4xh100-sxm" in told(capsys, "plan", DDP, "--for", "0xl4", code=2)
+
+
+def test_show_and_trace_of_a_recipe_that_leaves_the_mode_open(capsys: Captured) -> None:
+    words = (DDP, "--set", "parallelism=auto", "--set", "layout.hardware=l4")
+    shown = told(capsys, "show", *words)
+    assert re.search(r'parallelism\.mode +"auto"', shown)
+    assert re.search(r'layout\.hardware +"l4"', shown)
+    assert "2 ranks" in told(capsys, "trace", *words)
 
 
 def test_plan_of_garbage_is_one_message(tmp_path: Path, capsys: Captured) -> None:

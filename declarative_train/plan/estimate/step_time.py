@@ -18,8 +18,8 @@ from declarative_train.plan.estimate.placement import Part, Placement
 from declarative_train.plan.estimate.traffic import Transfer, gathers, messages, reductions, scattered
 from declarative_train.plan.pipeline_schedules.estimate import ramp_s
 
-# of the peak, in large products. All told, PaLM 540B computed at 0.58 of it on TPUs (Chowdhery et al., 2022, recomputation
-# counted), Llama 3 405B at 0.38 to 0.43 on H100 (Llama team, 2024, table 4)
+# Of the peak, in large products. All told, PaLM 540B computed at 0.58 of it on TPUs, recomputation counted (Chowdhery
+# et al., 2022), Llama 3 405B at 0.38 to 0.43 on H100 (Llama team, 2024, table 4).
 COMPUTE_EFFICIENCY = 0.5
 MEMORY_EFFICIENCY = 0.8
 LAUNCH_S = 10e-6  # to start one layer: Python and a few kernels
