@@ -774,8 +774,6 @@ def test_q40_a_fragment_is_not_asked_for_what_is_not_its_own(ask: Ask) -> None:
         ("data.fields.x={type: tokens, column: x}", "S005", "there is no type of field `tokens`"),
         ("data.source={type: image_folder, path: x}", "S005", "there is no type of source `image_folder`"),
         ("sweep={type: grid}", "S001", "has no key `sweep`"),
-        ("parallelism=auto", "S005", "there is no mode of parallelism `auto`"),
-        ("layout.hardware=h100-sxm", "S001", "`layout` has no key `hardware`"),
         ("layout.max_restarts=3", "S001", "`layout` has no key `max_restarts`"),
         ("training.precision={compute: bf16}", "S004", "`precision` is a mapping"),
         ("training.non_finite=roll_back", "S004", "`non_finite` is `roll_back`"),
