@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import declarative_train
 from declarative_train.__main__ import main
 from declarative_train.components.component import Component
 from declarative_train.components.field_docs import field_docs
@@ -29,11 +30,14 @@ objective:
 training: {epochs: 5, global_batch_size: 20, optimizer: {type: adam, lr: 1e-3}}
 """
 NOT_NEEDED = (
+    "declarative_train.components.hardware",
     "declarative_train.diagnostics.fixes",
     "declarative_train.diagnostics.machine",
     "declarative_train.diagnostics.sarif",
     "declarative_train.plan.plan",
+    "difflib",
     "fsspec",
+    "importlib.metadata",
     "jinja2",
     "numpy",
     "pyarrow",
@@ -46,6 +50,17 @@ from declarative_train.__main__ import main
 main(sys.argv[1:])
 print([name for name in {NOT_NEEDED!r} if name in sys.modules])
 """
+NAMED = {  # by the recipe, or defaults of what it leaves out
+    *("datasets.synthetic", "fields.category", "fields.tensor", "layers.linear", "losses.cross_entropy"),
+    *("lr_schedules.constant", "optimizers.adam", "splits.random"),
+}
+SHOW_MODULES = """
+import sys
+from declarative_train.__main__ import main
+main(sys.argv[1:])
+print(*sys.modules)
+"""
+PACKAGE = Path(declarative_train.__file__).parent
 
 
 @pytest.fixture
@@ -58,6 +73,30 @@ def test_lint_static_imports_what_it_needs(recipe: str) -> None:
     command = [sys.executable, "-c", SHOW, "lint", "--static", recipe]
     result = subprocess.run(command, capture_output=True, text=True, check=True)
     assert result.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_component_is_imported_when_a_recipe_names_it(recipe: str) -> None:
+    command = [sys.executable, "-c", SHOW_MODULES, "lint", "--static", recipe]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    imported = set(result.stdout.splitlines()[-1].split())
+    leaves = {
+        f"{path.parent.name}.{path.stem}"
+        for path in (PACKAGE / "components").glob("*/*.py")
+        if '    type: Literal["' in path.read_text()
+    }
+    assert leaves > NAMED
+    assert {name for name in leaves if f"declarative_train.components.{name}" in imported} == NAMED
+
+
+def test_pydantic_asks_nobody_for_plugins() -> None:
+    code = (
+        "import sys\nfrom declarative_train.cli.pydantic_plugins import without_plugins\nwithout_plugins()\n"
+        "from pydantic import BaseModel\nclass Made(BaseModel):\n    size: int\n"
+        "assert Made(size=3).size == 3\nassert 'importlib.metadata' not in sys.modules\n"
+        "from pydantic.plugin import _loader\nassert _loader.PYDANTIC_ENTRY_POINT_GROUP == 'pydantic'\n"
+        "from pydantic.plugin._loader import get_plugins\nassert not get_plugins()\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
 @pytest.mark.parametrize(("words", "code"), [(["--static"], 0), (["--static", "--set", "training.epochs=ten"], 1)])

@@ -12,6 +12,8 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
+from declarative_train.cli.pydantic_plugins import without_plugins
+
 COMMANDS = {
     "doctor": "what this machine can run: torch, GPUs, backends",
     "explain": "what a diagnostic means, with a bad and a good example",
@@ -59,12 +61,13 @@ def _main(argv: Sequence[str] | None) -> int:
         prog="dtrain", description="Declarative training: a YAML recipe, checked, planned and run."
     )
     parser.add_argument("--version", action=Version, nargs=0, help="show the version and leave")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    # Pydantic would look for plugins of its own in the metadata of everything that is installed: 15 ms.
-    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
-    # Only the command that was asked for is imported: the others' arguments are not needed to run it.
+    commands = parser.add_subparsers(prog=parser.prog, dest="command", metavar="COMMAND", required=True)
+    without_plugins()
+    # Only the command that was asked for is imported: the others' arguments are not needed to run it. Where it is the
+    # first word, nobody will ask for a list of the others, either.
     asked = next((word for word in words if word in COMMANDS), None)
-    for name, summary in COMMANDS.items():
+    for name in [asked] if asked in words[:1] else COMMANDS:
+        summary = COMMANDS[name]
         command = commands.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
         if name == asked:
             module = import_module(f"declarative_train.cli.commands.{name}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from difflib import SequenceMatcher
 from typing import Any
 
 from declarative_train.recipe.other_words import KEYS as OTHER_WORDS
@@ -18,6 +17,8 @@ SLIP = 0.7  # how much alike a name and the key that was meant are: `mode` for `
 def home_of(name: str, near: str | None = None) -> str | None:
     """A help line, or None when no section has such a key, or when it is only a slip of `near`, a key of its section.
     Slow (it reads every optimizer): for mistakes only."""
+    from difflib import SequenceMatcher  # which only mistakes need
+
     if near is not None and name not in OTHER_WORDS and SequenceMatcher(None, name, near).ratio() > SLIP:
         return None
     word = OTHER_WORDS.get(name, name)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 
 from declarative_train.components.expressions.error import ExpressionError, ExpressionRule
 from declarative_train.components.expressions.functions import FUNCTIONS, Function, Parameter
@@ -21,6 +20,8 @@ def bind(
     """The operation, or ExpressionError with what the function takes."""
     function = FUNCTIONS.get(name)
     if function is None:
+        from difflib import get_close_matches  # which only mistakes need
+
         close = get_close_matches(name, FUNCTIONS, n=1, cutoff=0.6)
         owner, _, last = name.rpartition(".")
         if last in FUNCTIONS:

@@ -12,16 +12,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from declarative_train.components.hardware import HARDWARE
 from declarative_train.diagnostics.diagnostic import Diagnostic, Related, warning
 from declarative_train.recipe.draft import Draft
 
 
 def check(draft: Draft) -> Iterator[Diagnostic]:
     layout = draft.layout
-    if layout is None or layout.hardware not in HARDWARE or layout.device == "auto":
+    if layout is None or layout.hardware is None or layout.device == "auto":
         return
-    if (layout.hardware == "cpu") != (layout.device == "cpu"):
+    from declarative_train.components.hardware import HARDWARE  # which few recipes name
+
+    if layout.hardware in HARDWARE and (layout.hardware == "cpu") != (layout.device == "cpu"):
         yield warning(
             "P016",
             draft.span("layout.hardware"),

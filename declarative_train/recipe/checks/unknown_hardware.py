@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from declarative_train.components.hardware import HARDWARE
 from declarative_train.diagnostics.diagnostic import Diagnostic, error
 from declarative_train.diagnostics.suggest import did_you_mean, respelt
 from declarative_train.recipe.draft import Draft
@@ -20,7 +19,11 @@ from declarative_train.recipe.draft import Draft
 
 def check(draft: Draft) -> Iterator[Diagnostic]:
     layout = draft.layout
-    if layout is None or layout.hardware is None or layout.hardware in HARDWARE:
+    if layout is None or layout.hardware is None:
+        return
+    from declarative_train.components.hardware import HARDWARE  # which few recipes name
+
+    if layout.hardware in HARDWARE:
         return
     name = layout.hardware
     like = [known for known in HARDWARE if known.startswith(name.lower().replace("_", "-"))]

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, WithJsonSchema
+from pydantic import Field
 
-from declarative_train.components.hardware import HARDWARE
 from declarative_train.recipe.sections.section import Section
 from declarative_train.recipe.sections.training import Count
+
+
+def _known_hardware(schema: dict[str, Any]) -> None:
+    from declarative_train.components.hardware import HARDWARE  # which few recipes name
+
+    schema["enum"] = list(HARDWARE)
+
 
 DeviceIndex = Annotated[int, Field(ge=0)]
 
@@ -25,7 +31,7 @@ class Layout(Section):
     device: Literal["auto", "cuda", "cpu"] = "auto"
     """auto: CUDA if the GPUs are there, else the same ranks on the CPU."""
 
-    hardware: Annotated[str, WithJsonSchema({"type": "string", "enum": list(HARDWARE)})] | None = None
+    hardware: Annotated[str, Field(json_schema_extra=_known_hardware)] | None = None
     """What `plan` and `auto` estimate for, such as h100-sxm; it need not be there. All: `dtrain list hardware`."""
 
     @property
