@@ -15,7 +15,8 @@ Laid = Callable[..., Loaded]
 One = Callable[..., Diagnostic]
 Wrong = Callable[..., list[Diagnostic]]
 
-PIPE = "parallelism: {{mode: pipeline, {}}}\nlayout: {{gpus: {}}}\n"
+DEEP = "model: {{graph: {{hidden: {{type: mlp, hidden: [8, 8, 8, 8, 8, 8, 8, 8], input: x}}}}}}\n"
+PIPE = DEEP + "parallelism: {{mode: pipeline, {}}}\nlayout: {{gpus: {}}}\n"
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,9 @@
 Finds: more pipeline stages than nodes with parameters to share out.
 Why:   a stage needs at least one node that learns; a node is never split.
 Bad:
-    parallelism: {mode: pipeline, stages: 64, microbatches: 64}
-    layout: {gpus: 64}
-    training: {global_batch_size: 64}
+    parallelism: {mode: pipeline, stages: 3, microbatches: 3}
+    layout: {gpus: 3}
+    training: {global_batch_size: 12}
 Good:
     parallelism: {mode: pipeline, stages: 2, microbatches: 2}
     layout: {gpus: 2}
@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from declarative_train.diagnostics.diagnostic import Diagnostic, error
+from declarative_train.terms.amounts import counted
 from declarative_train.terms.span import Span
 
 
@@ -25,6 +26,6 @@ def too_few_nodes(span: Span, stages: int, nodes: Sequence[str]) -> Diagnostic:
     return error(
         "P104",
         span,
-        f"{stages} stages, and {len(nodes)} nodes with parameters to share out",
+        f"{counted(stages, 'stage')}, and {counted(len(nodes), 'node')} with parameters to share out",
         f"at most {len(nodes)}: {listed}" if nodes else None,
     )

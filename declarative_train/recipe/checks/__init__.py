@@ -44,6 +44,7 @@ RULES: dict[str, str] = {
     "P014": "too_many_workers",
     "P015": "unknown_hardware",
     "P016": "hardware_elsewhere",
+    "P017": "more_stages_than_nodes",
     "R001": "bare_duration",
     "R002": "bad_duration",
     "R003": "uneven_batch",

@@ -20,6 +20,7 @@ from declarative_train.recipe.batch import accumulation, num_pipeline_ranks
 from declarative_train.recipe.draft import Draft
 from declarative_train.recipe.model_tree import num_nodes
 from declarative_train.recipe.sections.parallelism import Pipeline
+from declarative_train.terms.amounts import counted
 
 FILLED_FIRST = frozenset({"1f1b", "dualpipev"})
 IN_ROUNDS = frozenset({"interleaved_1f1b", "interleaved_zero_bubble"})
@@ -34,23 +35,23 @@ def check(draft: Draft) -> Iterator[Diagnostic]:
     if ranks is None or steps is None or parallelism.stages % ranks:
         return
     if draft.scope is not None and num_nodes(draft.scope) < parallelism.stages:
-        return  # told by P104: with fewer stages, fewer microbatches do
+        return  # P017 is told: with fewer stages, fewer microbatches do
     number = steps * parallelism.microbatches
     fits = [each for each in range(1, 2 * number + parallelism.stages + 1) if takes(parallelism, ranks, each)]
     if number in fits:
         return
-    counted = f" ({steps} accumulation steps x {parallelism.microbatches})" if steps > 1 else ""
+    made = f" ({steps} accumulation steps x {parallelism.microbatches})" if steps > 1 else ""
     rule = (
         f"at least {parallelism.stages}, one for each stage"
         if parallelism.schedule in FILLED_FIRST
-        else f"a multiple of its {number // ranks} rounds over {ranks} ranks"
+        else f"a multiple of its {counted(number // ranks, 'round')} over {ranks} ranks"
     )
     near = [max((each for each in fits if each < number), default=0), min(each for each in fits if each > number)]
     values = " or ".join(str(each) for each in near if each and each % steps == 0) or str(near[1])
     yield error(
         "P007",
         draft.span("parallelism.microbatches"),
-        f"{parallelism.schedule} needs {rule}; there are {number} microbatches{counted}",
+        f"{parallelism.schedule} needs {rule}; here: {counted(number, 'microbatch')}{made}",
         f"make it {values} in all" if steps > 1 else f"set parallelism.microbatches to {values}",
     )
 
