@@ -17,6 +17,7 @@ import pytest
 from declarative_train.cli.catalogue import catalogue
 from declarative_train.diagnostics.rules import Rule
 from declarative_train.recipe import load
+from declarative_train.recipe.deprecated import DEPRECATED, Renamed
 from tests.linted import CASES, Found, codes, found_in, write
 
 RULES = catalogue()
@@ -70,6 +71,7 @@ def write_example(example: str, folder: Path, base: str) -> tuple[str, list[str]
 def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
     def run(rule: Rule, example: str, bases: dict[str, str]) -> tuple[list[Found], Path]:
         write_surroundings(tmp_path)
+        monkeypatch.setitem(DEPRECATED, ("training", "passes"), Renamed("epochs", "0.2"))  # the one of its page
         monkeypatch.chdir(tmp_path)
         path, options = write_example(example, tmp_path, bases.get(rule.code, "base.yaml"))
         if not Path(path).is_file():  # the command says it as wrong use; a plan, a run or an editor as a diagnostic

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.recipe.checks import (
     cut_count,
+    deprecated_key,
     dp_across_nodes,
     exclusive_keys,
     gpu_numbers_on_cpu,
@@ -94,6 +95,7 @@ NAMED = {  # what has a name besides nodes and blocks
 def check(draft: Draft, written: Mapping) -> list[Diagnostic]:
     """`written` is the merged tree before its templates are rendered."""
     found = [*exclusive_keys.check(draft.tree), *_bad_names(draft.tree), *secret_in_recipe.check(written)]
+    found += deprecated_key.check(written)
     for rule in CHECKS:
         found += rule(draft)
     return found

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from declarative_train.recipe.deprecated import renamed
 from declarative_train.source.merge import ANY, MergeRules
 from declarative_train.source.node import Entry, Mapping, Node, Path, Scalar, Sequence
 from declarative_train.terms.span import Span
 
 
 def normalise(path: Path, node: Node) -> Node:
-    """The long form of what stands at `path`; what is not a short form stays as it is, right or wrong."""
+    """The long form of what stands at `path`, under today's keys; what is no short form stays as it is, right or
+    wrong."""
+    if isinstance(node, Mapping):
+        node = renamed(path, node)
     if path == ("parallelism",) and _is_value(node):
         return _mapping(node.span, mode=node)
     if path == ("objective",) and isinstance(node, Mapping):

@@ -58,6 +58,7 @@ RULES: dict[str, str] = {
     "S005": "unknown_type",
     "S006": "exclusive_keys",
     "S007": "newer_dtrain",
+    "S008": "deprecated_key",
     "U001": "bad_selector",
     "U002": "selector_matches_nothing",
     "U003": "newest_run",
