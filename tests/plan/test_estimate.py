@@ -83,6 +83,15 @@ def test_ddp_averages_gradients_in_fp32_on_the_link_of_the_node(planned) -> None
     assert transfer.seconds == pytest.approx(link)
 
 
+def test_dp_sends_the_model_out_and_the_gradients_back_in_every_step(planned) -> None:
+    plan = planned(WIDE + "parallelism: dp\nlayout: {gpus: 4, hardware: h100-sxm}")
+    found = estimate_of(plan)
+    assert sent(plan) == {"parameters and gradients, by the first device": ("node", 3 * 2 * 4 * sizes(plan))}
+    assert found.exposed_s == pytest.approx(found.transfers[0].seconds)  # nothing hides it
+    assert found.mfu is not None
+    assert found.mfu < estimate_of(planned(WIDE + "parallelism: ddp\nlayout: {gpus: 4, hardware: h100-sxm}")).mfu
+
+
 def test_between_nodes_it_goes_over_all_adapters_of_a_node(planned) -> None:
     plan = planned(
         WIDE + "parallelism: ddp\nlayout: {nodes: 2, gpus_per_node: 4, hardware: a100-pcie-80gb}",
