@@ -29,14 +29,30 @@ def normalise(path: Path, node: Node) -> Node:
 
 
 def _with_losses(node: Mapping) -> Mapping:
-    """`loss: {...}` is `losses: {loss: {...}}`; beside `losses` only a null is, which removes the base's."""
-    short, long = node.entry("loss"), node.get("losses")
-    if short is None or (long is not None and (_says(short.value) or not isinstance(long, Mapping))):
+    """`loss: {...}` is `losses: {loss: ...}`, alone. Beside it, `losses` may only hold nulls, which remove the base's
+    first; and beside `losses` a `loss: null` does that."""
+    short, long = node.entry("loss"), node.entry("losses")
+    if short is None or (long is not None and not _go_together(short.value, long.value)):
         return node
-    named = (short, *(long.entries if isinstance(long, Mapping) else ()))
-    losses = _entry("losses", Mapping(named, short.value.span), short.key.span)
-    kept = (losses if entry is short else entry for entry in node.entries if entry.name != "losses")
-    return Mapping(tuple(kept), node.span)
+    terms: tuple[Entry, ...] = (short,)
+    if long is not None and isinstance(long.value, Mapping) and not _says(short.value):
+        terms, long = (short, *long.value.entries), None
+    span = short.value.span
+    losses = _entry("losses", Mapping(terms, span, alone=_says(short.value)), short.key.span)
+    entries: list[Entry] = []
+    for entry in node.entries:
+        if entry is short:
+            entries += (losses,) if long is None else (long, losses)
+        elif entry.name != "losses":
+            entries.append(entry)
+    return Mapping(tuple(entries), node.span)
+
+
+def _go_together(short: Node, long: Node) -> bool:
+    """Only one of `loss` and `losses` gives something; the other removes."""
+    if not isinstance(long, Mapping):
+        return _says(short) and _is_null(long)
+    return not _says(short) or (bool(long.entries) and all(_is_null(entry.value) for entry in long.entries))
 
 
 def _with_own_source(node: Mapping) -> Mapping:
@@ -61,6 +77,10 @@ def _named(node: Sequence) -> Node:
 def _says(node: Node) -> bool:
     """Anything but null, which removes."""
     return not isinstance(node, Scalar) or node.value is not None
+
+
+def _is_null(node: Node) -> bool:
+    return isinstance(node, Scalar) and node.value is None and not node.is_empty
 
 
 def _is_value(node: Node) -> bool:

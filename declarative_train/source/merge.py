@@ -1,8 +1,9 @@
 """Trees of several files, first to last -> one tree, by the rules of `extends` (LANGUAGE idea 6).
 
 Mappings merge; lists and scalars replace; a mapping of another `type` replaces the base's whole; `null` removes, and
-must find something to remove; of exclusive alternatives (`epochs`, `steps`) the later displaces the earlier; new keys
-go to the end. Every value keeps its span, and what is dropped is recorded.
+must find something to remove; of exclusive alternatives (`epochs`, `steps`) the later displaces the earlier, and so
+does of a short form of one entry (`loss`) and the long one (`losses`) that does not name that entry; new keys go to the
+end. Every value keeps its span, and what is dropped is recorded.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class MergeRules(NamedTuple):
         entries = tuple(Entry(e.key, self.expand(e.value, (*path, e.name))) for e in node.entries)
         if all(new.value is old.value for new, old in zip(entries, node.entries, strict=True)):
             return node
-        return Mapping(entries, node.span)
+        return Mapping(entries, node.span, node.alone)
 
     def alternatives(self, path: Path, name: str) -> set[str]:
         """The siblings that `name` in the mapping at `path` displaces."""
@@ -105,14 +106,17 @@ class Merger:
                 merged[entry.name] = Entry(entry.key, self._fresh(here, entry.value))
             elif not (isinstance(entry.value, Scalar) and entry.value.is_empty):  # an empty value was diagnosed before
                 merged[entry.name] = Entry(entry.key, self._value(here, there.value, entry.value))
-        return Mapping(tuple(merged.values()), over.span)
+        return Mapping(tuple(merged.values()), over.span, len(merged) == 1 and (base.alone or over.alone))
 
     def _value(self, path: Path, base: Node, over: Node) -> Node:
         if isinstance(base, Mapping) and isinstance(over, Mapping):
-            if not self._another_type(path, base, over):
+            if self._another_type(path, base, over):
+                kind = over.get(self.rules.discriminator(path))
+                self.dropped.append(Dropped(path, base.span, over.span if kind is None else kind.span, "another type"))
+            elif _another_form(base, over):
+                self.dropped.append(Dropped(path, base.span, over.span, "alternative"))
+            else:
                 return self._mapping(path, base, over)
-            kind = over.get(self.rules.discriminator(path))
-            self.dropped.append(Dropped(path, base.span, over.span if kind is None else kind.span, "another type"))
         else:
             if isinstance(base, Sequence) and isinstance(over, Mapping) and _only_positions(over):
                 name = ".".join(str(part) for part in path)
@@ -170,7 +174,14 @@ class Merger:
             a.value is b.value for a, b in zip(entries, node.entries, strict=True)
         ):
             return node
-        return Mapping(tuple(entries), node.span)
+        return Mapping(tuple(entries), node.span, node.alone)
+
+
+def _another_form(base: Mapping, over: Mapping) -> bool:
+    """One is the short form of an entry, the other the long form of several; nulls alone only remove."""
+    if not (base.alone or over.alone) or all(_is_null(entry.value) for entry in over.entries):
+        return False
+    return not {entry.name for entry in base.entries} <= {entry.name for entry in over.entries}
 
 
 def _is_null(node: Node) -> bool:

@@ -69,8 +69,12 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Mapping:
+    """`alone`: written as the short form of a single entry (`loss:` for `losses: {loss: ...}`), which stands for all
+    that is there: it and the long form displace each other (`source/merge.py`)."""
+
     entries: tuple[Entry, ...]
     span: Span
+    alone: bool = False
 
     def entry(self, name: str) -> Entry | None:
         for entry in self.entries:

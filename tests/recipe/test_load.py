@@ -221,11 +221,66 @@ def test_input_and_inputs_displace_each_other(laid: Laid) -> None:
     assert loaded.diagnostics == []
 
 
+SIZE = 'model: {graph: {size: "mean(act ** 2, dim=-1)", logits: {input: act}}}\n'
+TWO = "{a: {type: cross_entropy, input: logits, target: y}, b: {type: mean, input: logits}}"
+
+
 def test_a_loss_has_a_name_by_which_a_derived_recipe_adds_another(laid: Laid) -> None:
-    more = "objective: {losses: {small: {type: mean, input: size}}, metrics: {accuracy: {of: loss}}}\n"
-    loaded = laid(more + 'model: {graph: {size: "mean(act ** 2, dim=-1)", logits: {input: act}}}\n')
+    more = "objective: {losses: {loss: {}, small: {type: mean, input: size}}, metrics: {accuracy: {of: loss}}}\n"
+    loaded = laid(more + SIZE)
     assert loaded.diagnostics == []
     assert list(recipe_of(loaded).objective.losses) == ["loss", "small"]
+
+
+def dropped_of(loaded: Loaded) -> list[tuple[str, str]]:
+    assert loaded.document is not None
+    return [(".".join(map(str, each.path)), each.reason) for each in loaded.document.dropped]
+
+
+def test_losses_displace_the_loss_of_a_base(laid: Laid) -> None:
+    """Both were minimised, and nobody was told."""
+    loaded = laid("objective: {losses: {small: {type: nll, input: logits, target: y}}, metrics: null}\n")
+    assert list(recipe_of(loaded).objective.losses) == ["small"]
+    assert ("objective.losses", "alternative") in dropped_of(loaded)
+
+
+@pytest.mark.parametrize(
+    "over",
+    [
+        "loss: {type: nll, input: logits, target: y}",
+        "losses: null, loss: {type: nll, input: logits, target: y}",
+        "loss: {type: nll, input: logits, target: y}, losses: null",
+        "losses: {a: null, b: null}, loss: {type: nll, input: logits, target: y}",
+    ],
+)
+def test_a_loss_displaces_the_losses_of_a_base(laid: Laid, over: str) -> None:
+    loaded = laid(
+        f"objective: {{losses: {TWO}, metrics: null}}\n",
+        set_=(f"objective={{{over}}}",),
+    )
+    assert list(recipe_of(loaded).objective.losses) == ["loss"]
+    assert any(path.startswith("objective.losses") for path, _ in dropped_of(loaded)[2:])
+
+
+def test_losses_set_to_null_leave_nothing_of_the_one_loss_before_them(laid: Laid) -> None:
+    loaded = laid("objective: {losses: null, loss: {type: nll, input: logits, target: y}, metrics: null}\n")
+    assert recipe_of(loaded).objective.losses["loss"].component.type == "nll"
+
+
+def test_a_term_called_loss_among_others_is_set_by_its_path(laid: Laid) -> None:
+    both = "objective: {losses: {loss: {}, b: {type: mean, input: logits}}, metrics: null}\n"
+    recipe = recipe_of(laid(both, set_=("objective.losses.loss.weight=2", "objective.losses.b.weight=3")))
+    assert [term.weight for term in recipe.objective.losses.values()] == [2, 3]
+
+
+def test_the_one_loss_is_set_by_its_short_and_its_long_path(laid: Laid) -> None:
+    recipe = recipe_of(laid("", set_=("objective.losses.loss.weight=2", "objective.loss.label_smoothing=0.1")))
+    assert recipe.objective.losses["loss"].weight == 2
+    assert list(recipe.objective.losses) == ["loss"]
+
+
+def test_a_null_in_losses_finds_nothing_in_a_base_with_one_loss(laid: Laid) -> None:
+    assert [d.code for d in laid("objective: {losses: {a: null}}\n").diagnostics] == ["M005"]
 
 
 def test_a_reference_of_the_objective_that_leads_nowhere(wrong: Wrong) -> None:
