@@ -17,6 +17,7 @@ from declarative_train.recipe.sections.parallelism import (
     Schedule,
     Single,
 )
+from declarative_train.terms.amounts import counted
 
 FILLINGS = (
     1,
@@ -46,8 +47,8 @@ class Candidate:
     def words(self) -> str:
         if not isinstance(self.parallelism, Pipeline):
             return self.family
-        number = self.parallelism.microbatches
-        return f"{self.family}, {self.parallelism.schedule}, {number} microbatch{'es' * (number != 1)}"
+        number = counted(self.parallelism.microbatches, "microbatch")
+        return f"{self.family}, {self.parallelism.schedule}, {number}"
 
 
 def candidates(recipe: Recipe, most_stages: int) -> Iterator[Candidate]:
