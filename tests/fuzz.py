@@ -76,7 +76,7 @@ def fuzz(first: int, count: int) -> Tally:
             if plan is None:
                 tally.counts["refused by data, graph or plan"] += 1
                 continue
-            tally.counts[_train(path, content, plan, tally)] += 1
+            tally.counts[_trained(path, content, plan, tally)] += 1
         except Exception:
             tally.failures.append(f"{label}\n{traceback.format_exc()}")
     return tally
@@ -118,7 +118,16 @@ def _measure(begin: float, label: str, tally: Tally) -> None:
     assert took < SLOWEST_S, f"lint took {took:.1f} s"
 
 
-def _train(path: Path, content: str, plan: Plan, tally: Tally) -> str:
+def train(path: Path, content: str, tally: Tally) -> None:
+    """A step of a recipe that is sound."""
+    loaded = recipe_room.load(str(path), text=content)
+    assert loaded.recipe is not None
+    plan = plan_room.compile(loaded.recipe)[0]
+    assert plan is not None
+    tally.counts[_trained(path, content, plan, tally)] += 1
+
+
+def _trained(path: Path, content: str, plan: Plan, tally: Tally) -> str:
     """One step of the plan; what became of it. Raises AssertionError with what the run said."""
     if _is_large(plan):
         return "compiled: too large to train here"

@@ -1,13 +1,10 @@
-"""A seed -> a valid recipe of random but sensible parts, over the data of `tests/cases`."""
+"""A seed -> a valid recipe of random but sensible parts: sources, fields, blocks, losses, schedules and every mode."""
 
 from __future__ import annotations
 
 import random
+from dataclasses import dataclass
 
-SOURCES = {
-    "digits": "source: {type: csv, path: data/digits.csv}",
-    "made": "source: {type: synthetic, kind: classification, rows: 240, features: 64, classes: 10}",
-}
 OPTIMIZERS = (
     "{type: adam, lr: 1e-3}",
     "{type: adamw, lr: 3e-4, weight_decay: 0.1, betas: [0.9, 0.95]}",
@@ -17,67 +14,208 @@ OPTIMIZERS = (
     "{type: adagrad, lr: 0.01}",
 )
 SCHEDULES = (
-    "constant", "cosine", "linear", "inverse_sqrt", "wsd",
-)  # fmt: skip
+    *(f"{{type: {name}, warmup: 5%}}" for name in ("constant", "cosine", "linear", "wsd", "polynomial")),
+    *(f"{{type: {name}, warmup: 3 steps}}" for name in ("cosine", "inverse_sqrt")),
+    "{type: step, every: 10 steps, gamma: 0.5}",
+    "{type: exponential}",
+    "{type: one_cycle}",
+)
 ACTIVATIONS = ("relu", "gelu", "silu", "tanh", "elu", "leaky_relu", "mish", "softplus")
-BODIES = ("layers", "expression", "block", "repeat", "shipped", "residual")
+BODIES = ("layers", "expression", "block", "repeat", "shipped", "residual", "gated", "parted")
+CLASSES = ("[accuracy]", "{best_three: {type: accuracy, top_k: 3}}", "[accuracy, f1]", "{sure: {type: precision}}")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What is learned: `x` and `y` are the names of the fields, `label` the column that a stratified split looks at."""
+
+    source: str
+    fields: tuple[str, ...]
+    x: str
+    outputs: int
+    losses: tuple[str, ...]
+    metrics: tuple[str, ...]
+    label: str | None = None
+    squeezed: bool = False  # the loss compares numbers, (B), not (B, 1)
+    shape: str = "vector"
+    more: tuple[str, ...] = ()
+
+
+def _made(kind: str, more: str = "") -> str:
+    return f"{{type: synthetic, kind: {kind}, rows: 240{more}}}"
+
+
+DIGIT = "digit: {type: category, column: label, num_classes: 10}"
+OF_CLASSES = tuple(
+    f"{{type: cross_entropy, input: logits, target: digit{more}}}"
+    for more in ("", ", label_smoothing: 0.1", ", class_weights: balanced")
+)
+NUMBER = tuple(f"{{type: {name}, input: logits, target: y}}" for name in ("mse", "l1", "huber", "smooth_l1"))
+KINDS = (
+    Kind(
+        "{type: csv, path: data/digits.csv}",
+        ('pixels: {columns: "p*", dtype: float32, scale: 0.0625}', DIGIT),
+        *("pixels", 10, OF_CLASSES, CLASSES, "label"),
+    ),
+    Kind(
+        _made("classification", ", features: 64, classes: 10"),
+        ("pixels: {column: x}", "digit: {type: category, column: y, num_classes: 10}"),
+        *("pixels", 10, OF_CLASSES, CLASSES, "y"),
+    ),
+    Kind(
+        _made("binary", ", features: 16"),
+        ("x: {column: x, normalize: standard}", "y: {column: y, dtype: float32}"),
+        *("x", 1, ("{type: bce_with_logits, input: logits, target: y}",), ("[auroc]", "[average_precision]")),
+        label="y",
+        squeezed=True,
+    ),
+    Kind(
+        _made("regression", ", features: 16"),
+        ("x: {column: x}", "y: {column: y}"),
+        *("x", 1, (*NUMBER, "{type: mean, input: error}"), ("[mae]", "[rmse, r2]")),
+        squeezed=True,
+    ),
+    Kind(
+        _made("images", ", channels: 1, size: 8, classes: 10"),
+        ("pixels: {column: image}", DIGIT),
+        *("pixels", 10, OF_CLASSES, CLASSES, "label"),
+        shape="image",
+    ),
+    Kind(
+        "{type: synthetic, kind: tokens, rows: 4096, vocabulary: 64}",
+        ('tokens: {column: tokens, rows: ":-1"}', 'next: {column: tokens, rows: "1:"}'),
+        *("tokens", 64, ("{type: cross_entropy, input: logits, target: next}",), ("[accuracy]", "[perplexity]")),
+        shape="text",
+        more=("  window: {length: 17, stride: 16}",),
+    ),
+)
+MODES = (
+    ("parallelism: single", "layout: {gpus: 1}"),
+    ("parallelism: ddp", "layout: {gpus: 2}"),
+    ("parallelism: fsdp", "layout: {gpus: 4}"),
+    ("parallelism: {mode: fsdp, replicate: 2}", "layout: {gpus: 4}"),
+    ("parallelism: dp", "layout: {gpus: 2}"),
+    *(
+        (f"parallelism: {{mode: pipeline, stages: 2, microbatches: 2, {more}}}", "layout: {gpus: 2}")
+        for more in ("cut_before: [LAST]", "schedule: gpipe", "schedule: 1f1b")
+    ),
+    (
+        "parallelism: {mode: pipeline, stages: 2, microbatches: 2, data_parallel: {mode: ddp, size: 2}}",
+        "layout: {gpus: 4}",
+    ),
+    ("parallelism: ddp", "layout: {nodes: 2, gpus_per_node: 2}"),
+    ("parallelism: auto", "layout: {gpus: 4}"),
+    ("parallelism: auto", "layout: {nodes: 2, gpus_per_node: 2, hardware: a100-sxm-80gb}"),
+)
 
 
 def generated(seed: int) -> str:
     rng = random.Random(seed)
-    sections = [f"name: generated_{seed}", f"seed: {rng.randrange(1000)}", *_data(rng), *_model(rng)]
-    sections += ["objective:", *_objective(rng), "training:", *_training(rng), *_around(rng), *_parallelism(rng)]
-    return "\n".join(sections) + "\n"
+    kind = rng.choice(KINDS)
+    sections = [f"name: generated_{seed}", f"seed: {rng.randrange(1000)}", *_data(kind, rng), *_model(kind, rng)]
+    loss = rng.choice(kind.losses)
+    if "input: error" in loss:
+        sections = _with_error(sections)
+    metrics = [] if "input: error" in loss else [f"  metrics: {rng.choice(kind.metrics)}"]
+    sections += ["objective:", f"  loss: {loss}", *metrics, "training:", *_training(rng), *_around(rng)]
+    last = "score" if kind.squeezed else "logits"
+    return "\n".join([*sections, *rng.choice(MODES)]).replace("LAST", last) + "\n"
 
 
-def _data(rng: random.Random) -> list[str]:
-    source = rng.choice(list(SOURCES))
-    names = {"digits": ('columns: "p*", scale: 0.0625', "column: label"), "made": ("column: x", "column: y")}[source]
-    split = rng.choice(("0.2", "{type: last, fraction: 0.1}", f"{{type: stratified, fraction: 0.2, {names[1]}}}"))
-    lines = ["data:", f"  {SOURCES[source]}", "  fields:", f"    pixels: {{{names[0]}, dtype: float32}}"]
-    lines += [f"    digit: {{type: category, {names[1]}, num_classes: 10}}", f"  split: {{validation: {split}}}"]
+def _data(kind: Kind, rng: random.Random) -> list[str]:
+    splits = ["0.2", "{type: last, fraction: 0.1}"] if kind.shape != "text" else ["{type: last, fraction: 0.1}"]
+    if kind.label is not None:
+        splits.append(f"{{type: stratified, fraction: 0.2, column: {kind.label}}}")
+    lines = ["data:", f"  source: {kind.source}", "  fields:", *(f"    {field}" for field in kind.fields), *kind.more]
+    lines.append(f"  split: {{validation: {rng.choice(splits)}}}")
     return lines + rng.choice(([], ["  shuffle: false"], ["  last_batch: drop"]))
 
 
-def _model(rng: random.Random) -> list[str]:
-    width = rng.choice((16, 32, 64))
-    activation = rng.choice(ACTIVATIONS)
-    body = rng.choice(BODIES)
-    first = f"    first: {{type: linear, out_features: {width}, input: pixels}}"
-    last = "    logits: {type: linear, out_features: 10}"
+def _model(kind: Kind, rng: random.Random) -> list[str]:
+    blocks, nodes = _BODIES[kind.shape](kind, rng)
+    last = "score" if kind.squeezed else "logits"
+    nodes.append(f"    {last}: {{type: linear, out_features: {kind.outputs}}}")
+    if kind.squeezed:
+        nodes.append("    logits: score[:, 0]")
+    rules = rng.choice(
+        ([], ["  parameters:", "    bias: {weight_decay: 0}"], ["  parameters:", f"    {last}: {{lr_scale: 0.5}}"])
+    )
+    return ["model:", *blocks, "  graph:", *nodes, *rules]
+
+
+def _with_error(sections: list[str]) -> list[str]:
+    """A node that is a loss by itself."""
+    at = next(place for place, line in enumerate(sections) if line.startswith("    logits:"))
+    return [*sections[: at + 1], "    error: (logits - y) ** 2", *sections[at + 1 :]]
+
+
+def _vector(kind: Kind, rng: random.Random) -> tuple[list[str], list[str]]:
+    width, activation = rng.choice((16, 32, 64)), rng.choice(ACTIVATIONS)
+    first = f"    first: {{type: linear, out_features: {width}, input: {kind.x}}}"
+    second = f"    second: {{type: linear, out_features: {width}}}"
     inner = ["        norm: {type: layer_norm}", f"        inner: {{type: linear, out_features: {width}}}"]
     inner += [f"        act: {{type: {activation}}}", "        sum: x + act"]
     block = ["  blocks:", "    unit:", "      inputs: [x]", "      graph:", *inner, "      output: sum"]
-    middle = {
+    bodies: dict[str, tuple[list[str], list[str]]] = {
         "layers": ([], [first, f"    act: {{type: {activation}}}", "    drop: {type: dropout, p: 0.1}"]),
         "expression": ([], [first, "    act: relu(first) * sigmoid(first) + first / 2"]),
         "block": (block, [first, "    body: {type: unit}"]),
         "repeat": (block, [first, f"    body: {{type: unit, repeat: {rng.randint(1, 4)}}}"]),
         "shipped": (
             [],
-            [f"    body: {{type: mlp, hidden: [{width}, {width}], activation: {activation}, input: pixels}}"],
+            [f"    body: {{type: mlp, hidden: [{width}, {width}], activation: {activation}, input: {kind.x}}}"],
         ),
-        "residual": ([], [first, f"    second: {{type: linear, out_features: {width}}}", "    both: first + second"]),
+        "residual": ([], [first, second, "    both: first + second"]),
+        "gated": (
+            [],
+            [first, second, "    gate: sigmoid(second)", "    both: {type: multiply, inputs: [first, gate]}"],
+        ),
+        "parted": ([], [first, second, "    both: {type: concat, inputs: [first, second]}"]),
     }
-    blocks, nodes = middle[body]
-    rules = rng.choice(
-        ([], ["  parameters:", "    bias: {weight_decay: 0}"], ["  parameters:", "    logits: {lr_scale: 0.5}"])
+    return bodies[rng.choice(BODIES)]
+
+
+def _image(kind: Kind, rng: random.Random) -> tuple[list[str], list[str]]:
+    channels, activation = rng.choice((4, 8)), rng.choice(ACTIVATIONS)
+    conv = f"    conv: {{type: conv2d, out_channels: {channels}, kernel_size: 3, padding: 1, input: {kind.x}}}"
+    pooled = rng.choice((["    pooled: mean(act, dim=[2, 3])"], ["    pool: {type: max_pool2d, kernel_size: 2}",
+                                                               "    flat: {type: flatten}"]))  # fmt: skip
+    norm = rng.choice(([], [f"    norm: {{type: group_norm, num_groups: {channels // 2}}}"]))
+    vit = "{type: vit, patch_size: 4, layers: 1, width: 16, heads: 2, hidden: 32, pool: mean"
+    return rng.choice(
+        (
+            ([], [conv, *norm, f"    act: {{type: {activation}}}", *pooled]),
+            ([], [f"    body: {vit}, input: {kind.x}}}"]),
+        )
     )
-    return ["model:", *blocks, "  graph:", *nodes, last, *rules]
 
 
-def _objective(rng: random.Random) -> list[str]:
-    smoothing = rng.choice(("", ", label_smoothing: 0.1", ", class_weights: balanced"))
-    metrics = rng.choice(("[accuracy]", "{best_three: {type: accuracy, top_k: 3}}", "[accuracy, f1]"))
-    return [f"  loss: {{type: cross_entropy, input: logits, target: digit{smoothing}}}", f"  metrics: {metrics}"]
+def _text(kind: Kind, rng: random.Random) -> tuple[list[str], list[str]]:
+    embed = f"    embed: {{type: embedding, embedding_dim: 16, input: {kind.x}}}"
+    inner = ["        norm: {type: rms_norm}", "        attn: {type: self_attention, heads: 2, causal: true}"]
+    inner += [
+        "        mid: x + attn",
+        "        ffn: {type: mlp, hidden: [32], out_features: 16}",
+        "        sum: mid + ffn",
+    ]
+    block = ["  blocks:", "    decoder:", "      inputs: [x]", "      graph:", *inner, "      output: sum"]
+    recurrent = f"    body: {{type: {rng.choice(('lstm', 'gru'))}, hidden_size: 16}}"
+    return rng.choice(
+        (
+            (block, [embed, f"    body: {{type: decoder, repeat: {rng.randint(1, 3)}}}"]),
+            ([], [embed, "    place: {type: learned_positions}", recurrent]),
+            ([], [embed, "    norm: {type: layer_norm}"]),
+        )
+    )
+
+
+_BODIES = {"vector": _vector, "image": _image, "text": _text}
 
 
 def _training(rng: random.Random) -> list[str]:
     length = rng.choice(("epochs: 5", "steps: 60"))
     lines = [f"  {length}", "  global_batch_size: 24", f"  optimizer: {rng.choice(OPTIMIZERS)}"]
-    lines += rng.choice(
-        ([], [f"  lr_schedule: {{type: {rng.choice(SCHEDULES)}, warmup: {rng.choice(('5%', '3 steps'))}}}"])
-    )
+    lines += rng.choice(([], [f"  lr_schedule: {rng.choice(SCHEDULES)}"]))
     lines += rng.choice(([], ["  clip_grad_norm: 1.0"], ["  gradient_accumulation_steps: 2"], ["  precision: bf16"]))
     return lines
 
@@ -88,19 +226,3 @@ def _around(rng: random.Random) -> list[str]:
         ([], ["checkpoint: {every: 20 steps, keep: 2}"], ["checkpoint: {best: {metric: validation/loss, mode: min}}"])
     )
     return lines + rng.choice(([], ["logging: {every: 10 steps}"], ["meta: {owner: me, tags: [a, b]}"]))
-
-
-def _parallelism(rng: random.Random) -> list[str]:
-    return rng.choice(
-        (
-            ["parallelism: single", "layout: {gpus: 1}"],
-            ["parallelism: ddp", "layout: {gpus: 2}"],
-            ["parallelism: fsdp", "layout: {gpus: 4}"],
-            ["parallelism: {mode: fsdp, replicate: 2}", "layout: {gpus: 4}"],
-            ["parallelism: dp", "layout: {gpus: 2}"],
-            ["parallelism: {mode: pipeline, stages: 2, microbatches: 2, cut_before: [logits]}", "layout: {gpus: 2}"],
-            ["parallelism: ddp", "layout: {nodes: 2, gpus_per_node: 2}"],
-            ["parallelism: auto", "layout: {gpus: 4}"],
-            ["parallelism: auto", "layout: {nodes: 2, gpus_per_node: 2, hardware: a100-sxm-80gb}"],
-        )
-    )

@@ -631,6 +631,10 @@ def test_q31_random_nodes_are_named(ask: Ask) -> None:
     ).clean
     assert set(plan.draws) == {"act", "noisy"}
     assert "equal bits on this layout only" in describe(plan)
+    shared = ask("model: {graph: {act: {type: dropout, p: 0.1}}}\nparallelism: ddp\nlayout: {gpus: 2}")
+    assert (shared.only.code, shared.only.severity) == ("R108", Severity.UNVERIFIED)
+    assert "`act` draws random numbers" in shared.only.message
+    assert (shared.only.span.path[-9:], shared.only.span.line, shared.only.span.column) == ("over.yaml", 2, 22)
 
 
 def test_q32_bf16_keeps_parameters_in_fp32(several: tuple[Path, list[dict[str, Any]]]) -> None:

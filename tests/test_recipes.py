@@ -32,6 +32,7 @@ CASES = {path.stem: (path, ()) for path in RECIPES} | {
     f"compare_modes_{switch.stem}": (ROOT / "recipes" / "compare_modes.yaml", (switch,)) for switch in SWITCHES
 }
 FEW_CORES = "P014"  # about this machine, not about the recipe: 2 ranks with 2 loaders each, on 2 cores
+DRAWS = "R108"  # ignored by a comment of the recipe
 LINT = ("--format", "concise", "--ignore", FEW_CORES)
 BF16_TOLERANCE = 2e-2  # a bf16 number has 8 bits: one rounding is 4e-3; over 57 steps 6e-3 was seen
 
@@ -77,7 +78,7 @@ def compiled(path: Path, switches: tuple[Path, ...] = ()) -> Plan:
     loaded = recipe_room.load(str(path.relative_to(ROOT)), with_=[str(switch.relative_to(ROOT)) for switch in switches])
     assert loaded.recipe is not None, loaded.diagnostics
     plan, diagnostics = plan_room.compile(loaded.recipe)
-    assert not [each for each in diagnostics if each.code != FEW_CORES]
+    assert not [each for each in diagnostics if each.code not in (FEW_CORES, DRAWS)]
     assert plan is not None
     return plan
 

@@ -15,6 +15,7 @@ from declarative_train.plan.balanced import balance
 from declarative_train.plan.batching import batch_of, num_steps_of
 from declarative_train.plan.checks.weights_not_found import weights_not_found
 from declarative_train.plan.codec import from_json, to_json
+from declarative_train.plan.draws import check_draws
 from declarative_train.plan.estimated import estimated
 from declarative_train.plan.fingerprint import signed
 from declarative_train.plan.flops import plan_flops
@@ -80,7 +81,7 @@ def _assembled(
     choice: ChoicePlan | None,
 ) -> tuple[Plan | None, list[Diagnostic]]:
     """What hangs on shapes, sizes and the batch."""
-    diagnostics = check_mixing(recipe, lowered, batch, data)
+    diagnostics = [*check_mixing(recipe, lowered, batch, data), *check_draws(lowered, batch)]
     terms, found = balance(recipe, lowered, data)
     diagnostics += found
     timing = Timing(recipe, batch, num_steps_of(recipe, batch), _tokens_per_sample(lowered))

@@ -22,6 +22,7 @@ from tests.language.made import make
 HERE = Path(__file__).parent
 NAMES = sorted(path.stem for path in HERE.glob("*.yaml"))
 FEW_CORES = "P014"  # a warning of this machine, not of the recipe: 8 ranks with 8 loaders
+DRAWS = "R108"  # what lint says of a recipe that draws random numbers over ranks
 UNTIED = ('model.parameters."logits.weight"=null',)  # a tie across stages is refused: question 34
 SMALL_GPT = ("model.graph.gpt.layers=2", "model.graph.gpt.width=32", "model.graph.gpt.heads=2")
 SMALL_GPT += ("data.window={length: 65, stride: 64}", "training.steps=30", "training.lr_schedule.warmup=3 steps")
@@ -90,7 +91,7 @@ def last(events: list[dict[str, Any]]) -> dict[str, float]:
 @pytest.mark.parametrize("name", NAMES)
 def test_lints_and_plans(name: str, folder: Path) -> None:
     plan, diagnostics = compiled(folder / f"{name}.yaml", UNTIED if name == "03_llama" else ())
-    assert [each for each in diagnostics if each.code != FEW_CORES] == []
+    assert [each for each in diagnostics if each.code not in (FEW_CORES, DRAWS)] == []
     assert plan is not None
 
 

@@ -18,6 +18,7 @@ RULES: dict[str, str] = {
     "R105": "group_of_microbatch",
     "R106": "padded_group",
     "R107": "group_across_replicas",
+    "R108": "draws_of_layout",
     "U101": "init_does_not_fit",
     "U102": "tie_does_not_fit",
     "U103": "optimizer_does_not_fit",
