@@ -36,6 +36,7 @@ from declarative_train.data.spec import DataSpec, FieldSpec, FileRecord, SetSpec
 from declarative_train.data.statistics import measure
 from declarative_train.data.windows import RowOrder, Windows, row_order
 from declarative_train.diagnostics.diagnostic import Diagnostic, Related
+from declarative_train.terms.amounts import counted
 from declarative_train.terms.span import Span
 
 Place = Callable[[str | tuple[str | int, ...]], Span]
@@ -239,7 +240,7 @@ class _Description:
             self.say(empty_set(place, name, message, "give the other sets less" if name == TRAINING else None))
         elif windows is not None and not len(windows):
             of_one = "" if self.window is None or self.window.by is None else f" of one `{self.window.by}`"
-            message = f"nowhere among its {len(rows):,} rows do {windows.length}{of_one} follow each other"
+            message = f"nowhere among its {counted(len(rows), 'row')} do {windows.length}{of_one} follow each other"
             self.say(empty_set(self.span("data.window.length"), name, message, "make the window shorter"))
 
     def _parts(

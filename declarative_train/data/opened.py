@@ -20,6 +20,7 @@ from declarative_train.data.revive import revive
 from declarative_train.data.rows import RowRange, Rows
 from declarative_train.data.spec import DataSpec, FieldSpec, SetSpec, WindowSpec
 from declarative_train.data.windows import RowOrder, Windows, row_order, windowed
+from declarative_train.terms.amounts import counted
 
 _COUNTED = 1 << 14  # samples per chunk of `training_values`
 _latest: dict[str, dict[str, Prepared]] = {}  # of one spec: forked ranks inherit it
@@ -109,6 +110,7 @@ def _prepare_one(
     found = prepare(wanted.name, table, *rows, tuple(parts))
     if found.num_samples != wanted.num_samples:
         raise DataError(
-            f"`{wanted.name}` has {found.num_samples:,} samples, and the plan was made for {wanted.num_samples:,}"
+            f"`{wanted.name}` has {counted(found.num_samples, 'sample')}, and the plan was made for "
+            f"{wanted.num_samples:,}"
         )
     return found

@@ -12,6 +12,7 @@ from declarative_train.data.files import record
 from declarative_train.data.spec import FileRecord
 from declarative_train.plan.plan import Plan
 from declarative_train.recipe.recipe import Recipe
+from declarative_train.terms.amounts import counted
 
 _STANDARD_INPUT = "<stdin>"
 
@@ -53,7 +54,7 @@ def _changed_data(records: tuple[FileRecord, ...]) -> Iterator[str]:
             yield f"{path} cannot be read any more: {problem}"
             continue
         if found.size_bytes != known.size_bytes:
-            yield f"{path} has {found.size_bytes:,} bytes now, and had {known.size_bytes:,}"
+            yield f"{path} has {counted(found.size_bytes, 'byte')} now, and had {known.size_bytes:,}"
         elif found.sha256 != known.sha256:
             yield f"{path} has the same size, and another content"
 

@@ -16,7 +16,8 @@ from declarative_train.plan.text_estimate import describe_choice, describe_estim
 from declarative_train.plan.text_layout import describe_layout
 from declarative_train.plan.text_memory import describe_memory, largest
 from declarative_train.plan.text_model import describe_model
-from declarative_train.plan.text_tables import amount, columns, counted, section
+from declarative_train.plan.text_tables import amount, columns, section
+from declarative_train.terms.amounts import counted
 
 
 def describe(plan: Plan, *, hashes: bool = True) -> str:
@@ -94,7 +95,11 @@ def _made_up(source: dict[str, object]) -> str:
 
 
 def _set(each: SetSpec) -> list[str]:
-    return [each.name, f"{each.num_samples:,} samples", "" if each.source is None else f"from {each.source['type']}"]
+    return [
+        each.name,
+        counted(each.num_samples, "sample"),
+        "" if each.source is None else f"from {each.source['type']}",
+    ]
 
 
 def _field(field: FieldSpec) -> list[str]:
@@ -106,8 +111,9 @@ def _field(field: FieldSpec) -> list[str]:
 def _batch(plan: Plan) -> list[str]:
     batch, training = plan.batch, plan.training
     lines = [batch_in_words(batch, plan.layout)]
-    epochs = f"{training.num_steps / batch.steps_per_epoch:,.2f}".removesuffix(".00")
-    lines.append(f"{counted(training.num_steps, 'step')} = {epochs} epochs x {counted(batch.steps_per_epoch, 'step')}")
+    whole, rest = divmod(training.num_steps, batch.steps_per_epoch)
+    epochs = f"{training.num_steps / batch.steps_per_epoch:,.2f} epochs" if rest else counted(whole, "epoch")
+    lines.append(f"{counted(training.num_steps, 'step')} = {epochs} x {counted(batch.steps_per_epoch, 'step')}")
     rest = plan.data.set("training").num_samples % batch.global_batch_size
     if rest and plan.data.last_batch == "keep":
         padded = ", padded with rows that do not count" if batch.pad_to_full else ""
@@ -119,10 +125,10 @@ def _batch(plan: Plan) -> list[str]:
 
 def batch_in_words(batch: BatchSpec, layout: LayoutPlan) -> str:
     """`100 = 2 ranks x 1 accumulation x 50`."""
-    words = {"single": "process", "dp": "devices", "pipeline": "pipelines"}
-    factors = [f"{batch.data_parallel_size} {words.get(layout.mode, 'ranks')}", f"{batch.accumulation} accumulation"]
+    word = {"single": "process", "dp": "device", "pipeline": "pipeline"}.get(layout.mode, "rank")
+    factors = [counted(batch.data_parallel_size, word), f"{batch.accumulation} accumulation"]
     if layout.mode == "pipeline":
-        factors.append(f"{batch.num_microbatches} microbatches")
+        factors.append(counted(batch.num_microbatches, "microbatch"))
     return f"{batch.global_batch_size:,} = {' x '.join(factors)} x {batch.microbatch_size}"
 
 
@@ -178,7 +184,11 @@ def _intervals(plan: Plan) -> list[list[str]]:
     evaluation, checkpoint = plan.evaluation, plan.checkpoint
     if evaluation is not None:
         sets = ", ".join(evaluation.sets)
-        most = f", at most {evaluation.max_samples:,} samples of each" if evaluation.max_samples is not None else ""
+        most = (
+            f", at most {counted(evaluation.max_samples, 'sample')} of each"
+            if evaluation.max_samples is not None
+            else ""
+        )
         last = f"; {', '.join(evaluation.final_sets)} once, at the end" if evaluation.final_sets else ""
         rows.append(["evaluation", (f"{sets} {_every(evaluation.every_steps)}{most}{last}" if sets else last[2:])])
     if checkpoint is not None:
@@ -209,7 +219,7 @@ def _files(plan: Plan) -> list[str]:
         [shown_path(record.path), amount(record.size_bytes, "B"), record.sha256[:12]] for record in plan.data.files
     ]
     shown = [*rows, *data[:8]]
-    more = [f"and {len(data) - 8} more data files"] if len(data) > 8 else []
+    more = [f"and {counted(len(data) - 8, 'more data file')}"] if len(data) > 8 else []
     return columns(shown) + more
 
 

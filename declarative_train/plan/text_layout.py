@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from declarative_train.plan.pipeline_schedules.grid import bubble
 from declarative_train.plan.plan import LayoutPlan, PipelinePlan, Plan, RankPlan
 from declarative_train.plan.text_tables import amount, columns, ranges
+from declarative_train.terms.amounts import counted
 
 _MOST_RANKS = 16  # listed one by one
 _MOST_STAGES = 16
@@ -50,7 +51,7 @@ def _collapsed(layout: LayoutPlan) -> list[str]:
         numbers, nodes = [rank.rank for rank in ranks], sorted({rank.node for rank in ranks})
         rows.append([_short(numbers), _short(nodes), ", ".join(map(str, stages))])
     if len(rows) > _MOST_RANKS + 1:
-        rows = [*rows[: _MOST_RANKS + 1], ["...", "", f"and {len(rows) - 1 - _MOST_RANKS} rows alike"]]
+        rows = [*rows[: _MOST_RANKS + 1], ["...", "", f"and {counted(len(rows) - 1 - _MOST_RANKS, 'more row')} alike"]]
     return columns(rows)
 
 
@@ -68,11 +69,15 @@ def _pipeline(pipeline: PipelinePlan) -> list[str]:
         rows.append([str(stage), names[0], names[-1], f"{pipeline.num_parameters[stage]:,}", shown])
     if len(rows) > _MOST_STAGES + 1:
         half = _MOST_STAGES // 2
-        rows = [*rows[: half + 1], ["...", "", "", "", f"{len(rows) - 1 - 2 * half} stages between"], *rows[-half:]]
+        rows = [
+            *rows[: half + 1],
+            ["...", "", "", "", f"{counted(len(rows) - 1 - 2 * half, 'stage')} between"],
+            *rows[-half:],
+        ]
     idle = bubble(pipeline.grid)
     lines = [
         *columns(rows),
-        f"schedule {pipeline.schedule}, {pipeline.num_microbatches} microbatches per step: "
+        f"schedule {pipeline.schedule}, {counted(pipeline.num_microbatches, 'microbatch')} per step: "
         f"{idle:.0%} of the places in the grid are idle; the loss is on pipeline rank {pipeline.last_stage_rank}",
     ]
     return lines + _grid(pipeline)
@@ -86,7 +91,7 @@ def _grid(pipeline: PipelinePlan) -> list[str]:
     length = len(pipeline.grid[0])
     rest = []
     if len(shown) < len(ranks):
-        rest.append(f"{len(ranks) - len(shown)} ranks between them not shown")
+        rest.append(f"{counted(len(ranks) - len(shown), 'rank')} between them not shown")
     if length > _MOST_COLUMNS:
-        rest.append(f"{length - _MOST_COLUMNS} more times follow")
+        rest.append(f"and {counted(length - _MOST_COLUMNS, 'more time')}")
     return columns(rows) + (["; ".join(rest)] if rest else [])

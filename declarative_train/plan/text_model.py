@@ -8,7 +8,8 @@ from declarative_train.graph.cost import num_parameters
 from declarative_train.graph.cut import open_blocks
 from declarative_train.graph.graph import Node
 from declarative_train.plan.plan import Plan
-from declarative_train.plan.text_tables import amount, columns, counted
+from declarative_train.plan.text_tables import amount, columns
+from declarative_train.terms.amounts import counted
 
 
 def describe_model(plan: Plan) -> list[str]:

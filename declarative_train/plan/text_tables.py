@@ -51,11 +51,6 @@ def time_in_words(seconds: float) -> str:
     return f"{hours // 24} d {hours % 24} h" if hours >= 48 else f"{minutes // 60} h {minutes % 60} min"
 
 
-def counted(number: int, noun: str) -> str:
-    """`1 step`, `2,000 steps`."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
-
-
 def ranges(numbers: Sequence[int]) -> str:
     """`0-3, 8, 12-15` for ascending numbers."""
     parts: list[list[int]] = []

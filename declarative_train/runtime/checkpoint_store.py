@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from declarative_train.runtime.failures import CheckpointFailure
+from declarative_train.terms.amounts import counted
 
 MANIFEST = "manifest.json"
 FORMAT = 1
@@ -127,7 +128,8 @@ def read_entry(path: str) -> Entry:
             size = fs.size(f"{inner}/{name}")
             if size != record["size_bytes"]:
                 raise CheckpointFailure(
-                    f"the checkpoint {path} is torn: {name} has {size} bytes, {record['size_bytes']} were written"
+                    f"the checkpoint {path} is torn: {name} has {counted(size, 'byte')}, "
+                    f"{record['size_bytes']} were written"
                 )
         return Entry(int(manifest["step"]), path, manifest)
     except FileNotFoundError as error:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from declarative_train.runtime.failures import RunFailure
+from declarative_train.terms.amounts import counted
 
 if TYPE_CHECKING:
     from declarative_train.plan.plan import LayoutPlan, RankPlan
@@ -34,7 +35,7 @@ def choose_device(layout: LayoutPlan, num_available: int) -> DeviceChoice:
             f"layout.device is cuda, and this machine has {there}; help: `layout.device: auto` runs them on CPU then"
         )
     ranks = max(len(layout.ranks), layout.num_replicas)
-    what = {"single": "one process"}.get(layout.mode, f"{ranks} {'replicas' if layout.mode == 'dp' else 'ranks'}")
+    what = {"single": "one process"}.get(layout.mode, counted(ranks, "replica" if layout.mode == "dp" else "rank"))
     return DeviceChoice("cpu", f"{there} here: {what} on CPU")
 
 

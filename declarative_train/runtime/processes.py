@@ -25,6 +25,7 @@ from declarative_train.runtime.failures import (
 )
 from declarative_train.runtime.job import Job
 from declarative_train.runtime.signals import EXIT_FAILED, StopRequest, flush, grace_s, leave
+from declarative_train.terms.amounts import counted
 
 OUTCOME = "outcome.json"
 FORKS_TIMEOUT_S = 60.0
@@ -162,7 +163,7 @@ def wait_for_forks(scratch: Path, num_ranks: int) -> None:
     deadline = time.monotonic() + FORKS_TIMEOUT_S
     while not all((scratch / f"pid_{rank}").exists() for rank in range(num_ranks)):
         if time.monotonic() > deadline:
-            raise RunFailure(f"not all of the {num_ranks} ranks could be started within {FORKS_TIMEOUT_S:.0f} s")
+            raise RunFailure(f"not all of {counted(num_ranks, 'rank')} could be started within {FORKS_TIMEOUT_S:.0f} s")
         time.sleep(0.001)
 
 

@@ -28,6 +28,7 @@ from declarative_train.runtime.job import Job, SinkFactory, default_sinks
 from declarative_train.runtime.processes import join_process_group
 from declarative_train.runtime.run_dir import Place, find_place, make_run_dir
 from declarative_train.runtime.signals import EXIT_FAILED, StopRequest, leave
+from declarative_train.terms.amounts import counted
 
 if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan
@@ -121,7 +122,7 @@ def check_world(plan: Plan, num_started: int) -> None:
     wanted = len(plan.layout.ranks)
     if wanted != num_started:
         raise RunFailure(
-            f"the plan is for {wanted} {'rank' if wanted == 1 else 'ranks'} ({plan.layout.mode}), torchrun started "
+            f"the plan is for {counted(wanted, 'rank')} ({plan.layout.mode}), torchrun started "
             f"{num_started}; help: --nnodes {plan.layout.num_nodes} --nproc-per-node "
             f"{wanted // plan.layout.num_nodes}, or another layout.gpus"
         )

@@ -11,6 +11,7 @@ import torch
 
 from declarative_train.runtime.engines.engine import Engine, StepResult
 from declarative_train.runtime.failures import NonFiniteLoss
+from declarative_train.terms.amounts import counted
 
 
 @dataclass(slots=True)
@@ -132,7 +133,7 @@ class Window:
                 "training.non_finite: skip",
                 step,
             )
-        return f"{what} was {value} at step {step}: {finite.count(False)} of {len(finite)} updates were left out"
+        return f"{what} was {value} at step {step}: {finite.count(False)} of {counted(len(finite), 'update')} left out"
 
     def _skipped(self, finite: list[bool]) -> list[str]:
         """Steps with a finite loss whose gradients were not; fp16 finds its scale in this way, and says nothing."""
@@ -143,7 +144,9 @@ class Window:
         if all(good):
             return []
         step = self._steps[good.index(False)]
-        return [f"a gradient was not finite at step {step}: {good.count(False)} of {len(good)} updates were left out"]
+        return [
+            f"a gradient was not finite at step {step}: {good.count(False)} of {counted(len(good), 'update')} left out"
+        ]
 
 
 def divided(total: float, count: float) -> float:

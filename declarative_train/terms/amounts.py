@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import floor, isfinite, log10
 
-_SIBILANTS = ("s", "x", "z", "ch", "sh")
+_SIBILANTS = ("s", "x", "z", "tch", "sh")  # batch, but epoch
 _VOWELS = "aeiou"
 
 

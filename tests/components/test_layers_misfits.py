@@ -185,7 +185,7 @@ MISFITS: list[tuple[str, dict[str, Any], dict[str, T], str, str, str | None]] = 
     ("conv1d", {"out_channels": 2, "kernel_size": 3}, {"x": VECTOR}, "port x", "takes (B, C, T), `x` is (B, 12)", None),
     ("conv2d", {"out_channels": 2, "kernel_size": 3}, {"x": SIGNAL}, "port x", "takes (B, C, H, W)", None),
     ("conv3d", {"out_channels": 2, "kernel_size": 3}, {"x": IMAGE}, "port x", "takes (B, C, D, H, W)", None),
-    ("conv2d", {"out_channels": 2, "kernel_size": (3,)}, {"x": IMAGE}, "field kernel_size", "has 1 entries", "or 2"),
+    ("conv2d", {"out_channels": 2, "kernel_size": (3,)}, {"x": IMAGE}, "field kernel_size", "has 1 entry", "or 2"),
     (
         "conv1d",
         {"out_channels": 2, "kernel_size": (3, 3)},
@@ -307,11 +307,11 @@ MISFITS: list[tuple[str, dict[str, Any], dict[str, T], str, str, str | None]] = 
     ("upsample", {"size": 3, "mode": "linear"}, {"x": IMAGE}, "field mode", "is for 1 spatial", "bilinear or bicubic"),
     ("upsample", {"size": 3, "align_corners": True}, {"x": IMAGE}, "field align_corners", "means nothing", None),
     ("upsample", {"size": (3, 0)}, {"x": IMAGE}, "field size", "holds 0", None),
-    ("upsample", {"scale_factor": (2.0,)}, {"x": IMAGE}, "field scale_factor", "has 1 entries for 2", None),
+    ("upsample", {"scale_factor": (2.0,)}, {"x": IMAGE}, "field scale_factor", "has 1 entry for 2", None),
     ("upsample", {"scale_factor": -1}, {"x": IMAGE}, "field scale_factor", "must be above 0", None),
     ("upsample", {"scale_factor": 0.1}, {"x": IMAGE}, "field scale_factor", "leaves nothing of a size of 8", None),
     ("upsample", {"scale_factor": 2}, {"x": VECTOR}, "port x", "one to three spatial dimensions", None),
-    ("pixel_shuffle", {"factor": 3}, {"x": IMAGE}, "field factor", "4 channels are no multiple of 3 x 3", None),
+    ("pixel_shuffle", {"factor": 3}, {"x": IMAGE}, "field factor", "4 channels: no multiple of 3 x 3", None),
     ("pixel_unshuffle", {"factor": 3}, {"x": IMAGE}, "field factor", "no multiples of 3", None),
     ("patch_embedding", {"patch_size": 4, "embedding_dim": 2}, {"x": IMAGE}, "field patch_size", "the width 6", None),
     (

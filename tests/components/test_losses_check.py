@@ -142,7 +142,7 @@ class TestClasses:
         assert loss(name, class_weights=(1.0, 2.0, 0.0)).check(*given) is None
         said = misfit(loss(name, class_weights=(1.0, 2.0)), *given)
         assert said.field == "class_weights"
-        assert said.message == "`class_weights` has 2 numbers, but there are 3 classes"
+        assert said.message == "`class_weights` has 2 numbers for 3 classes"
 
     def test_balanced(self, name: str) -> None:
         found, scores = loss(name, class_weights="balanced", ignore_index=9), TensorSpec((4,))

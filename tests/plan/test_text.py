@@ -11,7 +11,7 @@ import torch
 from declarative_train.components.optimizers import OPTIMIZERS
 from declarative_train.plan import describe, summary
 from declarative_train.plan.optimizer_state import num_state_elements
-from declarative_train.plan.text_tables import amount, columns, counted, ranges
+from declarative_train.plan.text_tables import amount, columns, ranges
 
 
 def parts(text: str) -> dict[str, list[str]]:
@@ -173,6 +173,5 @@ def test_the_state_of_every_optimizer_is_counted_right(name: str, shape: tuple[i
 
 def test_how_numbers_are_written() -> None:
     assert [amount(0, "B"), amount(999, "B"), amount(123456, "B"), amount(25e6)] == ["0 B", "999 B", "123 kB", "25 M"]
-    assert [counted(1, "step"), counted(2000, "step")] == ["1 step", "2,000 steps"]
     assert ranges([0, 1, 2, 3, 8, 12, 13]) == "0-3, 8, 12-13"
     assert columns([["a", "1"], ["bbb", "1,000"]]) == ["a        1", "bbb  1,000"]

@@ -57,17 +57,22 @@ PIPE = DEEP + "parallelism: {{mode: pipeline, {}}}\nlayout: {{gpus: {}}}\n"
         ("evaluation: {every: 6 epochs}", "R006", "6 epochs is longer than the run", None),
         ("checkpoint: {every: 200%}", "R006", "200% is longer than the run", None),
         ("training: {steps: 5}\nlogging: {every: 10 steps}", "R006", "10 steps is longer", None),
-        ("parallelism: {mode: fsdp, replicate: 3}\nlayout: {gpus: 4}", "P001", "4 GPUs do not divide", "1, 2, 4"),
+        (
+            "parallelism: {mode: fsdp, replicate: 3}\nlayout: {gpus: 4}",
+            "P001",
+            "4 GPUs cannot be shared out evenly",
+            "1, 2, 4",
+        ),
         (
             PIPE.format("stages: 3, microbatches: 6, schedule: gpipe", 2),
             "P001",
-            "3 stages do not divide over the 2 ranks",
+            "3 stages cannot be shared out evenly over the 2 ranks",
             "set parallelism.stages to 2 or 4",
         ),
         (
             PIPE.format("stages: 2, microbatches: 4, data_parallel: {size: 2}", 3),
             "P001",
-            "3 GPUs do not divide over 2 pipelines",
+            "3 GPUs cannot be shared out evenly over 2 pipelines",
             "set parallelism.data_parallel.size to one of 1, 3",
         ),
         ("parallelism: dp\nlayout: {nodes: 2, gpus_per_node: 2}", "P002", "cannot run on 2 nodes", "ddp"),
@@ -90,20 +95,20 @@ PIPE = DEEP + "parallelism: {{mode: pipeline, {}}}\nlayout: {{gpus: {}}}\n"
         (
             PIPE.format("stages: 4, microbatches: 2, schedule: 1f1b", 4),
             "P007",
-            "1f1b needs at least 4, one for each stage; there are 2 microbatches",
+            "1f1b needs at least 4, one for each stage; here: 2 microbatches",
             "set parallelism.microbatches to 4",
         ),
         (
             PIPE.format("stages: 8, microbatches: 9, schedule: interleaved_1f1b", 4)
             + "training: {global_batch_size: 9}",
             "P007",
-            "a multiple of its 2 rounds over 4 ranks; there are 9 microbatches",
+            "a multiple of its 2 rounds over 4 ranks; here: 9 microbatches",
             "set parallelism.microbatches to 8 or 10",
         ),
         (
             PIPE.format("stages: 3, microbatches: 3, cut_before: [logits]", 3),
             "P008",
-            "1 cuts make 2 stages, not 3",
+            "1 cut for 2 stages, not 3",
             "name 2 nodes",
         ),
         (
@@ -124,7 +129,7 @@ PIPE = DEEP + "parallelism: {{mode: pipeline, {}}}\nlayout: {{gpus: {}}}\n"
             "GPU numbers do nothing on the CPU",
             "write `gpus: 2`",
         ),
-        ("parallelism: {mode: fsdp, replicate: 2}\nlayout: {gpus: 2}", "P012", "nothing to shard over", "ddp"),
+        ("parallelism: {mode: fsdp, replicate: 2}\nlayout: {gpus: 2}", "P012", "nothing is left to shard over", "ddp"),
         (
             "checkpoint: {best: {metric: validation/acuracy, mode: max}}",
             "K001",
@@ -341,12 +346,12 @@ def test_an_optimizer_that_needs_whole_parameters(laid: Laid, one: One) -> None:
 @pytest.mark.parametrize(
     ("over", "cores", "words", "way_out"),
     [
-        ("data: {workers: 3}", 2, "3 loader workers are 3 processes, and this machine has 2 cores", "to 2"),
-        ("data: {workers: 2}", 1, "2 loader workers are 2 processes, and this machine has 1 core", "to 1"),
+        ("data: {workers: 3}", 2, "3 loader workers: 3 processes, and this machine has 2 cores", "to 2"),
+        ("data: {workers: 2}", 1, "2 loader workers: 2 processes, and this machine has 1 core", "to 1"),
         (
             "data: {workers: 4}\nparallelism: ddp\nlayout: {gpus: 2}",
             6,
-            "2 ranks with 4 loader workers each are 8 processes, and this machine has 6 cores",
+            "2 ranks with 4 loader workers each: 8 processes, and this machine has 6 cores",
             "set data.workers to 3",
         ),
         ("data: {workers: 1}\nparallelism: fsdp\nlayout: {gpus: 4}", 2, "4 ranks with 1 loader worker each", "to 0"),

@@ -17,6 +17,7 @@ from declarative_train.terms.amounts import clock, counted, number
         (2000, "step", "2,000 steps"),
         (1, "batch", "1 batch"),
         (2, "batch", "2 batches"),
+        (2, "epoch", "2 epochs"),
         (3, "copy", "3 copies"),
         (2, "process", "2 processes"),
         (2, "GPU", "2 GPUs"),

@@ -10,6 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
 from declarative_train.components.hardware import hardware_of_device
+from declarative_train.terms.amounts import counted
 
 PACKAGES = ("torch", "pydantic", "pyarrow", "fsspec", "tensorboard", "torchmetrics", "rich")
 EXTRAS = {"safetensors": "safetensors", "s3fs": "s3", "gcsfs": "gcs"}
@@ -35,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
             module,
             installed(module) if find_spec(module) else f"not installed (pip install 'declarative_train[{extra}]')",
         )
-    row("cpu", f"{len(os.sched_getaffinity(0))} cores usable, {os.cpu_count()} present")
+    row("cpu", f"{counted(len(os.sched_getaffinity(0)), 'core')} usable, {os.cpu_count()} present")
     row("memory", f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GiB")
     row("disk here", f"{shutil.disk_usage('.').free / 2**30:.0f} GiB free")
     num_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0

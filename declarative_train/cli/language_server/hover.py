@@ -17,6 +17,7 @@ from declarative_train.recipe.recipe import Leaf, Recipe
 from declarative_train.source.node import Mapping, Path, Scalar, Sequence, find
 from declarative_train.source.node import Node as YamlNode
 from declarative_train.source.template import is_template
+from declarative_train.terms.amounts import counted
 from declarative_train.terms.span import Span
 
 MOST_LINES = 24
@@ -128,7 +129,7 @@ def _data_facts(plan: Plan | None, path: Path) -> list[str]:
     if path[1] == "fields" and len(path) > 2:
         return [f"`{each.name}` {described(each.tensor)}" for each in plan.data.fields if each.name == path[2]]
     wanted = {"split": path[2:3], "source": ("training",)}.get(str(path[1]), ())
-    return [f"`{each.name}`: {each.num_samples:,} samples" for each in plan.data.sets if each.name in wanted]
+    return [f"`{each.name}`: {counted(each.num_samples, 'sample')}" for each in plan.data.sets if each.name in wanted]
 
 
 # nodes

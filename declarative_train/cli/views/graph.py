@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from declarative_train.cli.views.table import table
 from declarative_train.graph.graph import Graph, Node
 from declarative_train.plan.plan import Plan
+from declarative_train.terms.amounts import counted
 from declarative_train.terms.tensor_spec import TensorSpec
 
 Row = tuple[str, str, str, str, str]
@@ -19,7 +20,7 @@ def graph_table(plan: Plan) -> str:
     rows += node_rows(plan.batch_graph, "", counts, 0)
     rows += node_rows(plan.graph, "", counts, 0)
     total = sum(counts.values())
-    return f"{table(('node', 'type', 'in', 'out', 'parameters'), rows, right=(4,))}\n\n{total:,} parameters"
+    return f"{table(('node', 'type', 'in', 'out', 'parameters'), rows, right=(4,))}\n\n{counted(total, 'parameter')}"
 
 
 def node_rows(graph: Graph, prefix: str, counts: dict[str, int], depth: int) -> Iterator[Row]:

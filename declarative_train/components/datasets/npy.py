@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from declarative_train.components.component import Column, Dataset, SourceError, Table
 from declarative_train.components.datasets.files import Paths, as_tuple, expand, local_path, open_file, shown
+from declarative_train.terms.amounts import counted
 
 if TYPE_CHECKING:
     import numpy as np
@@ -127,7 +128,7 @@ def _no_column(array: np.ndarray, num_rows: int) -> str | None:
     if array.dtype.kind not in "biufUSM":
         return f"it holds {array.dtype}, which is no number, text or date"
     if len(array) != num_rows:
-        return f"it has {len(array):,} rows where most have {num_rows:,}"
+        return f"it has {counted(len(array), 'row')} where most have {num_rows:,}"
     return None
 
 

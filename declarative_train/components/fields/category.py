@@ -21,6 +21,7 @@ from declarative_train.components.fields.columns import (
     stacked,
     wanted,
 )
+from declarative_train.terms.amounts import counted
 from declarative_train.terms.tensor_spec import TensorSpec
 
 if TYPE_CHECKING:
@@ -81,7 +82,8 @@ class CategoryField(Field):
             return Misfit(f"`{dates.name}` holds dates, and a category is a word or a whole number", field=self._key)
         if isinstance(self.num_classes, tuple) and len(self.num_classes) != len(columns):
             return Misfit(
-                f"`num_classes` has {len(self.num_classes)} entries for {len(columns)} columns", field="num_classes"
+                f"`num_classes` has {counted(len(self.num_classes), 'entry')} for {counted(len(columns), 'column')}",
+                field="num_classes",
             )
         return same_shape(columns, self._key)
 
@@ -234,7 +236,7 @@ class _Vocabularies(Tally):
         if room is None or len(counts) <= room:
             if asked is None and unknown is not None and unknown > len(counts):
                 raise ValueError(
-                    f"`unknown` is class {unknown}, and `{column.name}` makes only {len(counts) + 1} classes"
+                    f"`unknown` is class {unknown}, and `{column.name}` makes only {counted(len(counts) + 1, 'class')}"
                 )
             return sorted(counts)
         if unknown is None:

@@ -21,6 +21,7 @@ from declarative_train.components.fields.columns import (
     stacked,
     wanted,
 )
+from declarative_train.terms.amounts import counted
 from declarative_train.terms.tensor_spec import FLOATING, DType, TensorSpec
 
 if TYPE_CHECKING:
@@ -88,7 +89,9 @@ class TensorField(Field):
         found = TensorSpec(self._stacked_shape(columns))
         if self.shape is not None and TensorSpec(self.shape).num_elements != found.num_elements:
             size = TensorSpec(self.shape).num_elements
-            return Misfit(f"a row has {found.num_elements} values and shape {sized(self.shape)} {size}", field="shape")
+            return Misfit(
+                f"a row has {counted(found.num_elements, 'value')} and shape {sized(self.shape)} {size}", field="shape"
+            )
         return None
 
     def _stacked_shape(self, columns: Sequence[Column]) -> tuple[int, ...]:

@@ -12,6 +12,7 @@ from declarative_train.components.component import Init, Layer, Misfit
 from declarative_train.components.layers.fit import Inputs, dtype_of, needs_parameter_dtype, needs_shape
 from declarative_train.components.layers.sizes import SHAPES, Sizes, kernel_misfit, per_dim, sizes_misfit
 from declarative_train.components.layers.starts import linear_bias, linear_weight
+from declarative_train.terms.amounts import counted
 
 if TYPE_CHECKING:
     from torch import nn
@@ -69,8 +70,8 @@ class Convolution(Layer, ABC):
             most = {"reflect": size - 1, "circular": size}.get(self.padding_mode, side)
             if side > most:
                 return Misfit(
-                    f"`padding_mode: {self.padding_mode}` finds at most {most} values to pad a size of {size} with, "
-                    f"not {side}: `x` is {x}",
+                    f"`padding_mode: {self.padding_mode}` finds at most {counted(most, 'value')} to pad a size of "
+                    f"{size} with, not {side}: `x` is {x}",
                     field="padding_mode",
                 )
         return None
@@ -128,5 +129,7 @@ def groups_misfit(groups: int, in_channels: int, out_channels: int) -> Misfit | 
     """Both numbers of channels must divide into the groups."""
     for channels, which in ((in_channels, "input"), (out_channels, "output")):
         if channels % groups:
-            return Misfit(f"{channels} {which} channels do not divide into {groups} groups", field="groups")
+            return Misfit(
+                f"{counted(channels, f'{which} channel')} cannot be divided into {groups} groups", field="groups"
+            )
     return None

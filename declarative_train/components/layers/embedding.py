@@ -9,6 +9,7 @@ from pydantic import Field
 from declarative_train.components.component import Init, Layer, Misfit
 from declarative_train.components.layers.fit import Inputs, needs_dimensions, needs_integer, needs_shape
 from declarative_train.components.layers.starts import start
+from declarative_train.terms.amounts import counted
 from declarative_train.terms.tensor_spec import TensorSpec
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ class Embeddings(Layer):
             sizes = value if isinstance(value, tuple) else () if value is None else (value,)
             if isinstance(value, tuple) and len(value) != x.shape[-1]:
                 return Misfit(
-                    f"`{field}` has {len(value)} entries, `x` {x} has {x.shape[-1]} columns",
+                    f"`{field}` has {counted(len(value), 'entry')}, `x` {x} has {counted(x.shape[-1], 'column')}",
                     field=field,
                     help="write one number per column",
                 )
@@ -165,7 +166,7 @@ def _padding_misfit(layer: Layer, padding_idx: int | None, rows: int | None) -> 
     if padding_idx is None or rows is None or padding_idx < rows:
         return None
     return Misfit(
-        f"`padding_idx: {padding_idx}` is outside the {rows} rows of the table",
+        f"`padding_idx: {padding_idx}` is outside the {counted(rows, 'row')} of the table",
         field="padding_idx",
         help=f"it must lie in 0..{rows - 1}",
     )

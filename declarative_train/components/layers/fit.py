@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from declarative_train.components.component import Layer, Misfit
+from declarative_train.terms.amounts import counted
 from declarative_train.terms.tensor_spec import TensorSpec
 
 if TYPE_CHECKING:
@@ -133,7 +134,7 @@ def resolve_dim(layer: Layer, field: str, dim: int, rank: int) -> int | Misfit:
         )
     if not 0 < found < rank:
         return Misfit(
-            f"there is no dimension {dim} in an input of {rank} dimensions, the batch included",
+            f"there is no dimension {dim} in an input of {counted(rank, 'dimension')}, the batch included",
             field=field,
             help=f"dimensions here: {known}",
         )

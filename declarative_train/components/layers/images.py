@@ -11,6 +11,7 @@ from declarative_train.components.component import Init, Layer, Misfit
 from declarative_train.components.layers.fit import Inputs, dtype_of, needs_float, needs_parameter_dtype, needs_shape
 from declarative_train.components.layers.sizes import Sizes, per_dim, sizes_misfit
 from declarative_train.components.layers.starts import linear_bias, linear_weight
+from declarative_train.terms.amounts import counted
 
 if TYPE_CHECKING:
     from torch import nn
@@ -46,7 +47,7 @@ class Upsample(Layer):
         if self.mode in _DIMS and _DIMS[self.mode] != n:
             fitting = [mode for mode, dims in _DIMS.items() if dims == n]
             return Misfit(
-                f"`mode: {self.mode}` is for {_DIMS[self.mode]} spatial dimensions, `x` {x} has {n}",
+                f"`mode: {self.mode}` is for {counted(_DIMS[self.mode], 'spatial dimension')}, `x` {x} has {n}",
                 field="mode",
                 help=f"use {' or '.join(fitting)}",
             )
@@ -59,7 +60,10 @@ class Upsample(Layer):
             return None
         factors = self._factors(n)
         if len(factors) != n:
-            return Misfit(f"`scale_factor` has {len(factors)} entries for {n} spatial dimensions", field="scale_factor")
+            return Misfit(
+                f"`scale_factor` has {counted(len(factors), 'entry')} for {counted(n, 'spatial dimension')}",
+                field="scale_factor",
+            )
         for size, factor in zip(inputs["x"].shape[1:], factors, strict=True):
             if not 0 < factor < float("inf"):
                 return Misfit(f"`scale_factor` holds {factor:g}, it must be above 0", field="scale_factor")
@@ -98,7 +102,8 @@ class PixelShuffle(Layer):
             return misfit
         if inputs["x"].shape[0] % self.factor**2:
             return Misfit(
-                f"{inputs['x'].shape[0]} channels are no multiple of {self.factor} x {self.factor}", field="factor"
+                f"{counted(inputs['x'].shape[0], 'channel')}: no multiple of {self.factor} x {self.factor}",
+                field="factor",
             )
         return None
 

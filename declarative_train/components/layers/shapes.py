@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from declarative_train.components.component import Layer, Misfit
 from declarative_train.components.layers.fit import Inputs, resolve_dim
+from declarative_train.terms.amounts import counted
 from declarative_train.terms.tensor_spec import TensorSpec
 
 if TYPE_CHECKING:
@@ -194,8 +195,8 @@ def _sizes_misfit(field: str, sizes: tuple[int, ...], elements: int, what: str) 
     if -1 in sizes:
         if elements and elements % known == 0:
             return None
-        return Misfit(f"{what} has {elements} elements, which {known} does not divide", field=field)
+        return Misfit(f"{what} has {counted(elements, 'element')}, which {known} does not divide", field=field)
     if known == elements:
         return None
     written = " x ".join(map(str, sizes)) or "1"
-    return Misfit(f"{what} has {elements} elements, `{field}` {written} = {known}", field=field)
+    return Misfit(f"{what} has {counted(elements, 'element')}, `{field}` {written} = {known}", field=field)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from declarative_train.components.component import Layer, Misfit
+from declarative_train.terms.amounts import counted
 from declarative_train.terms.tensor_spec import TensorSpec
 
 Sizes = int | tuple[int, ...]
@@ -25,8 +26,8 @@ def sizes_misfit(layer: Layer, num_dims: int, least: Mapping[str, int]) -> Misfi
             continue
         if isinstance(value, tuple) and len(value) != num_dims:
             return Misfit(
-                f"`{field}` has {len(value)} entries, `{layer.type}` has {num_dims} spatial "
-                f"dimension{'s' if num_dims > 1 else ''}",
+                f"`{field}` has {counted(len(value), 'entry')}, `{layer.type}` has "
+                f"{counted(num_dims, 'spatial dimension')}",
                 field=field,
                 help=f"write one number for all, or {num_dims}",
             )

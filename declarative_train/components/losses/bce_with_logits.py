@@ -8,6 +8,7 @@ from pydantic import Field
 
 from declarative_train.components.component import Loss, LossModule, Misfit
 from declarative_train.components.losses.fit import elementwise
+from declarative_train.terms.amounts import counted
 from declarative_train.terms.tensor_spec import TensorSpec
 
 if TYPE_CHECKING:
@@ -61,7 +62,8 @@ class BceWithLogits(Loss):
         last = input.shape[-1] if input.shape else 1
         if isinstance(self.pos_weight, tuple) and len(self.pos_weight) != last:
             return Misfit(
-                f"`pos_weight` has {len(self.pos_weight)} numbers, but an input of shape {input} takes {last}",
+                f"`pos_weight` has {counted(len(self.pos_weight), 'number')}, but an input of shape {input} takes "
+                f"{last}",
                 field="pos_weight",
                 help="give one for each, or one number for all",
             )

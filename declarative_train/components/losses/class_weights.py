@@ -8,6 +8,7 @@ from pydantic import AfterValidator, Field
 
 from declarative_train.components.component import Misfit
 from declarative_train.components.losses.fit import class_axis
+from declarative_train.terms.amounts import counted
 from declarative_train.terms.tensor_spec import TensorSpec
 
 if TYPE_CHECKING:
@@ -42,7 +43,8 @@ def needs_class_weights(
     if len(class_weights) == num_classes:
         return None
     return Misfit(
-        f"`class_weights` has {len(class_weights)} numbers, but there are {num_classes} classes", field="class_weights"
+        f"`class_weights` has {counted(len(class_weights), 'number')} for {counted(num_classes, 'class')}",
+        field="class_weights",
     )
 
 

@@ -6,6 +6,7 @@ Nothing broadcasts: torch would make (B, B) of (B,) against (B, 1), and train on
 from __future__ import annotations
 
 from declarative_train.components.component import Misfit
+from declarative_train.terms.amounts import counted
 from declarative_train.terms.tensor_spec import TensorSpec
 
 
@@ -138,13 +139,14 @@ def _class_numbers(
         if ignore_index == found - 1 == num_classes:  # the value past the last class is the one to ignore
             return None
         return Misfit(
-            f"the target's classes go from 0 to {found - 1}, but the input has {num_classes} scores in dimension "
-            f"{class_dim}",
+            f"the target's classes go from 0 to {found - 1}, but the input has {counted(num_classes, 'score')} in "
+            f"dimension {class_dim}",
             port="input",
             help=f"let the node that makes the scores give {found} of them",
         )
     return Misfit(
-        f"the input has {num_classes} scores in dimension {class_dim}, but the target only {found} classes",
+        f"the input has {counted(num_classes, 'score')} in dimension {class_dim}, but the target only "
+        f"{counted(found, 'class')}",
         port="input",
         help=f"let the node that makes the scores give {found} of them, unless the others are there on purpose",
         is_warning=True,

@@ -9,6 +9,7 @@ from pydantic import Field
 from declarative_train.components.component import Metric, MetricModule, Misfit
 from declarative_train.components.losses.fit import class_axis
 from declarative_train.components.metrics.task import Task, fits_task, task_of
+from declarative_train.terms.amounts import counted
 from declarative_train.terms.tensor_spec import TensorSpec
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class Accuracy(Metric):
         assert axis is not None
         if self.top_k >= input.shape[axis]:
             return Misfit(
-                f"`top_k: {self.top_k}` of {input.shape[axis]} classes is always right",
+                f"`top_k: {self.top_k}` of {counted(input.shape[axis], 'class')} is always right",
                 field="top_k",
                 help=f"use less than {input.shape[axis]}",
             )

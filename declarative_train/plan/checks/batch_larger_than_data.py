@@ -13,11 +13,12 @@ Good:
 from __future__ import annotations
 
 from declarative_train.diagnostics.diagnostic import Diagnostic, error, warning
+from declarative_train.terms.amounts import counted
 from declarative_train.terms.span import Span
 
 
 def batch_larger_than_data(span: Span, size: int, num_samples: int, *, drops: bool) -> Diagnostic:
-    message = f"a batch of {size:,}, and the training set has {num_samples:,} samples"
+    message = f"a batch of {size:,}, and the training set has {counted(num_samples, 'sample')}"
     at_most = f"set training.global_batch_size to at most {num_samples}"
     if drops:
         return error("R101", span, f"{message}: with `last_batch: drop` no step is left", at_most)

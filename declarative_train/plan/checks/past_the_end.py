@@ -13,14 +13,15 @@ Good:
 from __future__ import annotations
 
 from declarative_train.diagnostics.diagnostic import Diagnostic, error, warning
+from declarative_train.terms.amounts import counted
 from declarative_train.terms.duration import Duration
 from declarative_train.terms.span import Span
 
 
 def past_the_end(span: Span, duration: Duration, steps: int, num_steps: int, *, is_warmup: bool = False) -> Diagnostic:
-    counted = f"{duration}" if duration.unit == "steps" else f"{duration}, which are {steps:,} steps,"
+    length = f"{duration}" if duration.unit == "steps" else f"{duration} ({counted(steps, 'step')})"
     if is_warmup:
-        message = f"a warm-up of {counted} leaves nothing of a run of {num_steps:,} steps"
+        message = f"a warm-up of {length} leaves nothing of a run of {counted(num_steps, 'step')}"
         return error("R103", span, message, "make it shorter, such as `5%`")
-    message = f"{counted} never comes in a run of {num_steps:,} steps"
+    message = f"{length} never comes in a run of {counted(num_steps, 'step')}"
     return warning("R103", span, message, "make it shorter, or leave it out")

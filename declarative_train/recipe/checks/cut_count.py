@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from declarative_train.diagnostics.diagnostic import Diagnostic, Related, error
 from declarative_train.recipe.draft import Draft
 from declarative_train.recipe.sections.parallelism import Pipeline
+from declarative_train.terms.amounts import counted
 
 
 def check(draft: Draft) -> Iterator[Diagnostic]:
@@ -32,8 +33,7 @@ def check(draft: Draft) -> Iterator[Diagnostic]:
         yield error(
             "P008",
             draft.span("parallelism.cut_before"),
-            f"{len(cuts)} cuts make {len(cuts) + 1} stages, not {parallelism.stages}",
-            f"name {wanted} node{'s' * (wanted != 1)}, set parallelism.stages to {len(cuts) + 1}, "
-            "or leave cut_before out",
-            (Related(draft.span("parallelism.stages"), f"{parallelism.stages} stages"),),
+            f"{counted(len(cuts), 'cut')} for {counted(len(cuts) + 1, 'stage')}, not {parallelism.stages}",
+            f"name {counted(wanted, 'node')}, set parallelism.stages to {len(cuts) + 1}, or leave cut_before out",
+            (Related(draft.span("parallelism.stages"), counted(parallelism.stages, "stage")),),
         )

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 
 from declarative_train.diagnostics.diagnostic import Diagnostic, error
 from declarative_train.recipe.draft import Draft
+from declarative_train.terms.amounts import counted
 
 
 def check(draft: Draft) -> Iterator[Diagnostic]:
@@ -22,6 +23,6 @@ def check(draft: Draft) -> Iterator[Diagnostic]:
         yield error(
             "P004",
             draft.span.key("layout.nodes"),
-            f"{layout.nodes} nodes, but not how many GPUs each has",
+            f"{counted(layout.nodes, 'node')}, but not how many GPUs each has",
             "add `gpus_per_node: 8`",
         )

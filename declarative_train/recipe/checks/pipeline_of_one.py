@@ -18,6 +18,7 @@ from declarative_train.diagnostics.diagnostic import Diagnostic, Related, error
 from declarative_train.recipe.batch import data_parallel_size, num_pipeline_ranks
 from declarative_train.recipe.draft import Draft
 from declarative_train.recipe.sections.parallelism import Pipeline
+from declarative_train.terms.amounts import counted
 
 
 def check(draft: Draft) -> Iterator[Diagnostic]:
@@ -25,12 +26,12 @@ def check(draft: Draft) -> Iterator[Diagnostic]:
     if not isinstance(parallelism, Pipeline) or layout is None or num_pipeline_ranks(parallelism, layout) != 1:
         return
     pipelines = data_parallel_size(parallelism, layout)
-    gpus = f"{layout.num_gpus} {'GPU is' if layout.num_gpus == 1 else 'GPUs are'}"
+    gpus = counted(layout.num_gpus, "GPU")
     yield error(
         "P009",
         draft.span("parallelism.stages"),
-        f"{gpus} {pipelines} {'pipeline' if pipelines == 1 else 'pipelines'} of one rank each",
+        f"{gpus} {'is' if layout.num_gpus == 1 else 'are'} {counted(pipelines, 'pipeline')} of one rank each",
         f"set layout.gpus to {pipelines * parallelism.stages}, or parallelism to "
         + ("single" if layout.num_gpus == 1 else "ddp"),
-        (Related(draft.span("layout"), f"{layout.num_gpus} GPUs"),),
+        (Related(draft.span("layout"), gpus),),
     )

@@ -19,6 +19,7 @@ from declarative_train.recipe.batch import data_parallel_size, num_pipeline_rank
 from declarative_train.recipe.draft import Draft
 from declarative_train.recipe.sections.layout import Layout
 from declarative_train.recipe.sections.parallelism import Fsdp, Pipeline
+from declarative_train.terms.amounts import counted
 from declarative_train.terms.span import Span
 
 
@@ -39,9 +40,10 @@ def check(draft: Draft) -> Iterator[Diagnostic]:
             yield error(
                 "P001",
                 draft.span("parallelism.stages"),
-                f"{parallelism.stages} stages do not divide over the {ranks} ranks of a pipeline",
+                f"{counted(parallelism.stages, 'stage')} cannot be shared out evenly over the {ranks} ranks of a "
+                "pipeline",
                 f"set parallelism.stages to {values}",
-                (Related(_gpus(draft), f"{layout.num_gpus} GPUs"),),
+                (Related(_gpus(draft), counted(layout.num_gpus, "GPU")),),
             )
 
 
@@ -50,9 +52,9 @@ def _uneven(draft: Draft, layout: Layout, path: str, number: int, what: str) -> 
     return error(
         "P001",
         draft.span(path),
-        f"{layout.num_gpus} GPUs do not divide over {number} {what}",
+        f"{counted(layout.num_gpus, 'GPU')} cannot be shared out evenly over {number} {what}",
         f"set {path} to one of {', '.join(fits)}",
-        (Related(_gpus(draft), f"{layout.num_gpus} GPUs"),),
+        (Related(_gpus(draft), counted(layout.num_gpus, "GPU")),),
     )
 
 

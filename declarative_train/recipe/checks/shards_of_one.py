@@ -18,15 +18,17 @@ from declarative_train.diagnostics.diagnostic import Diagnostic, Related, warnin
 from declarative_train.recipe.batch import shards
 from declarative_train.recipe.draft import Draft
 from declarative_train.recipe.sections.parallelism import Fsdp
+from declarative_train.terms.amounts import counted
 
 
 def check(draft: Draft) -> Iterator[Diagnostic]:
     parallelism, layout = draft.parallelism, draft.layout
     if isinstance(parallelism, Fsdp) and layout and parallelism.replicate > 1 and shards(parallelism, layout) == 1:
+        gpus = counted(layout.num_gpus, "GPU")
         yield warning(
             "P012",
             draft.span("parallelism.replicate"),
-            f"{parallelism.replicate} replicas on {layout.num_gpus} GPUs leave nothing to shard over",
+            f"with {counted(parallelism.replicate, 'replica')} on {gpus} nothing is left to shard over",
             "set parallelism to ddp, or replicate to a smaller number",
-            (Related(draft.span("layout"), f"{layout.num_gpus} GPUs"),),
+            (Related(draft.span("layout"), gpus),),
         )

@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from declarative_train.diagnostics.diagnostic import Diagnostic, Related, warning
 from declarative_train.recipe.draft import Draft
 from declarative_train.recipe.sections.parallelism import Dp, Single
+from declarative_train.terms.amounts import counted
 
 
 def check(draft: Draft) -> Iterator[Diagnostic]:
@@ -30,21 +31,17 @@ def check(draft: Draft) -> Iterator[Diagnostic]:
     ranks = 1 if isinstance(parallelism, Single | Dp) else layout.num_gpus
     cores = num_cores()
     if data.workers * ranks > cores:
-        each = f"{ranks} ranks with {data.workers} loader {_workers(data.workers)} each are {data.workers * ranks}"
-        count = each if ranks > 1 else f"{data.workers} loader {_workers(data.workers)} are {data.workers}"
+        workers, processes = counted(data.workers, "loader worker"), counted(data.workers * ranks, "process")
+        each = f"{counted(ranks, 'rank')} with {workers} each" if ranks > 1 else workers
         yield warning(
             "P014",
             draft.span("data.workers"),
-            f"{count} processes, and this machine has {cores} core{'s' * (cores != 1)}",
+            f"{each}: {processes}, and this machine has {counted(cores, 'core')}",
             f"set data.workers to {cores // ranks}",
-            (Related(draft.span("layout"), f"{ranks} ranks"),) if ranks > 1 else (),
+            (Related(draft.span("layout"), counted(ranks, "rank")),) if ranks > 1 else (),
         )
 
 
 def num_cores() -> int:
     """That this process may use: a container or a scheduler may give fewer than there are."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _workers(number: int) -> str:
-    return "worker" if number == 1 else "workers"

@@ -20,6 +20,7 @@ from math import prod
 from declarative_train.diagnostics.diagnostic import Diagnostic, error
 from declarative_train.recipe.batch import data_parallel_size, num_microbatches
 from declarative_train.recipe.draft import Draft
+from declarative_train.terms.amounts import counted
 
 
 def check(draft: Draft) -> Iterator[Diagnostic]:
@@ -28,17 +29,18 @@ def check(draft: Draft) -> Iterator[Diagnostic]:
         return
     size = training.global_batch_size
     ranks, chunks = data_parallel_size(parallelism, layout), num_microbatches(parallelism)
-    words = "devices" if parallelism.mode == "dp" else "data-parallel ranks"
+    word = "device" if parallelism.mode == "dp" else "data-parallel rank"
     if training.microbatch_size is not None:
         key, own = "microbatch_size", training.microbatch_size
-        parts = [(ranks, words), (own, "samples per microbatch"), (chunks, "pipeline microbatches")]
+        middle = f"{counted(own, 'sample')} per microbatch"
     else:
         key, own = "gradient_accumulation_steps", training.gradient_accumulation_steps or 1
-        parts = [(ranks, words), (own, "accumulation steps"), (chunks, "pipeline microbatches")]
+        middle = counted(own, "accumulation step")
+    parts = [(ranks, counted(ranks, word)), (own, middle), (chunks, counted(chunks, "pipeline microbatch"))]
     unit = prod(number for number, _ in parts)
     if size % unit == 0:
         return
-    over = " x ".join(f"{number} {word if number > 1 else word.rstrip('s')}" for number, word in parts if number > 1)
+    over = " x ".join(text for number, text in parts if number > 1)
     total = f" = {unit}" if sum(number > 1 for number, _ in parts) > 1 else ""
     way_out = f"set training.global_batch_size to {_either(_multiples(size, unit))}"
     share, rest = divmod(size, ranks * chunks)

@@ -17,10 +17,11 @@ Good:
 from __future__ import annotations
 
 from declarative_train.diagnostics.diagnostic import Diagnostic, error
+from declarative_train.terms.amounts import counted
 from declarative_train.terms.span import Span
 
 
 def unknown_copy(span: Span, name: str, num_copies: int | None) -> Diagnostic:
     if num_copies is None:
         return error("W013", span, f"`{name}` is not repeated and has no numbered copies", f"write `{name}`")
-    return error("W013", span, f"`{name}` has {num_copies} copies, `{name}.0` to `{name}.{num_copies - 1}`")
+    return error("W013", span, f"`{name}` has {counted(num_copies, 'copy')}, `{name}.0` to `{name}.{num_copies - 1}`")

@@ -15,11 +15,8 @@ Good:
 from __future__ import annotations
 
 from declarative_train.diagnostics.diagnostic import Diagnostic, Related, error
+from declarative_train.terms.amounts import counted
 from declarative_train.terms.span import Span
-
-
-def _spaces(count: int) -> str:
-    return f"{count} space" if count == 1 else f"{count} spaces"
 
 
 def below_a_value(span: Span, name: str, above: Span, text: str) -> Diagnostic:
@@ -27,7 +24,7 @@ def below_a_value(span: Span, name: str, above: Span, text: str) -> Diagnostic:
         "Y008",
         span,
         f"`{name}` is indented below `{text}`, which already has a value",
-        f"indent it like line {above.line}, by {_spaces(above.column - 1)}",
+        f"indent it like line {above.line}, by {counted(above.column - 1, 'space')}",
         (Related(above, "this one has its value"),),
     )
 
@@ -38,7 +35,7 @@ def fits_no_line(span: Span, found: int, wanted: tuple[tuple[int, str], ...]) ->
     return error(
         "Y008",
         span,
-        f"this line is indented by {_spaces(found)}, which fits no line above",
+        f"this line is indented by {counted(found, 'space')}, which fits no line above",
         f"indent it by {ways}" if ways else "indent it like the lines it belongs to",
     )
 
