@@ -220,6 +220,16 @@ def test_the_recipe_is_still_shown_as_it_was_written(tmp_path: Path) -> None:
     assert not loaded.diagnostics
 
 
-@pytest.mark.parametrize("number", [1, 7, 36, 4096])
-def test_divisors(number: int) -> None:
-    assert divisors(number) == [each for each in range(1, number + 1) if number % each == 0]
+def test_divisors_between_bounds_take_no_time_for_large_numbers() -> None:
+    assert divisors(36, 2, 12) == [2, 3, 4, 6, 9, 12]
+    assert divisors(7, 2, 6) == []
+    assert divisors(10**18, 3, 10) == [4, 5, 8, 10]
+
+
+@pytest.mark.parametrize("change", ["training.global_batch_size=1000000000000000", "layout.gpus=1000000000000000"])
+def test_absurd_sizes_are_judged_at_once(compiled, change: str) -> None:
+    begun = time.process_time()
+    plan, diagnostics = compiled(TWO, change, "data.last_batch=drop")
+    assert plan is None
+    assert diagnostics
+    assert time.process_time() - begun < 2

@@ -25,6 +25,7 @@ FILLINGS = (
     4,
     8,
 )  # microbatches for each rank of a pipeline: more make the bubble smaller, and smaller ones dearer
+MOST_REPLICAS = 4096
 SCHEDULES: tuple[Schedule, ...] = (
     "1f1b",
     "gpipe",
@@ -59,12 +60,10 @@ def candidates(recipe: Recipe, most_stages: int) -> Iterator[Candidate]:
         return
     yield Candidate(Ddp(), "ddp")
     yield Candidate(Fsdp(), "fsdp")
-    for groups in divisors(layout.num_nodes):
-        if 1 < groups < layout.num_gpus:
-            yield Candidate(Fsdp(replicate=groups), f"fsdp, {groups} replicas")
-    for num_ranks in divisors(layout.num_gpus):
-        if 1 < num_ranks <= most_stages:
-            yield from _pipelines(recipe, num_ranks, layout.num_gpus // num_ranks, most_stages)
+    for groups in divisors(layout.num_nodes, 2, min(layout.num_gpus - 1, MOST_REPLICAS)):
+        yield Candidate(Fsdp(replicate=groups), f"fsdp, {groups} replicas")
+    for num_ranks in divisors(layout.num_gpus, 2, most_stages):
+        yield from _pipelines(recipe, num_ranks, layout.num_gpus // num_ranks, most_stages)
 
 
 def _pipelines(recipe: Recipe, num_ranks: int, size: int, most_stages: int) -> Iterator[Candidate]:
@@ -95,11 +94,10 @@ def _microbatches(recipe: Recipe, num_ranks: int, size: int) -> list[int]:
         return [num_ranks]  # and lint says what does not divide
     if training.microbatch_size is not None:
         return [share]
-    fits = divisors(share)
-    wanted = [next((each for each in fits if each >= filling * num_ranks), None) for filling in FILLINGS]
-    return list(dict.fromkeys(each for each in wanted if each is not None)) or [fits[-1]]
+    wanted = [divisors(share, filling * num_ranks, 2 * filling * num_ranks - 1)[:1] for filling in FILLINGS]
+    return [each for found in wanted for each in found] or divisors(share, 1, num_ranks)[-1:]
 
 
-def divisors(number: int) -> list[int]:
-    small = [each for each in range(1, int(number**0.5) + 1) if number % each == 0]
-    return sorted({*small, *(number // each for each in small)})
+def divisors(number: int, least: int, most: int) -> list[int]:
+    """Between two bounds: a batch or a layout may be a very large number."""
+    return [each for each in range(least, min(number, most) + 1) if number % each == 0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from declarative_train.plan.auto.candidates import candidates, divisors
+from declarative_train.plan.auto.candidates import candidates
 from declarative_train.plan.auto.judge import Judge
 from declarative_train.plan.auto.target import target_of
 from declarative_train.plan.text_tables import amount
@@ -36,7 +36,8 @@ def _changed(recipe: Recipe) -> Iterator[tuple[str, Recipe]]:
     again = _with(training, activation_checkpointing="blocks")
     if training.activation_checkpointing == "none":
         yield "training.activation_checkpointing: blocks", replace(recipe, training=again)
-    for steps in _more_accumulation(recipe):
+    steps = _most_accumulation(recipe)
+    if steps is not None:
         less = {"gradient_accumulation_steps": steps, "microbatch_size": None}
         yield f"training.gradient_accumulation_steps: {steps}", replace(recipe, training=_with(training, **less))
         if training.activation_checkpointing == "none":
@@ -53,11 +54,10 @@ def _changed(recipe: Recipe) -> Iterator[tuple[str, Recipe]]:
         yield way, replace(recipe, layout=layout.model_copy(update=changed))
 
 
-def _more_accumulation(recipe: Recipe) -> list[int]:
-    """The largest that the batch takes: one sample at a time."""
+def _most_accumulation(recipe: Recipe) -> int | None:
+    """One sample at a time on each GPU; None where that is no more than there is."""
     share, rest = divmod(recipe.training.global_batch_size, recipe.layout.num_gpus)
-    known = recipe.training.gradient_accumulation_steps or 1
-    return [] if rest else [each for each in divisors(share)[-1:] if each > known]
+    return share if not rest and share > (recipe.training.gradient_accumulation_steps or 1) else None
 
 
 def _with(training: Training, **values: object) -> Training:
