@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
+import declarative_train
 from declarative_train.cli.catalogue import catalogue
-from declarative_train.diagnostics.rules import Rule
+from declarative_train.diagnostics.rules import Rule, find_tables
 from declarative_train.recipe import load
 from declarative_train.recipe.deprecated import DEPRECATED, Renamed
 from tests.linted import CASES, Found, codes, found_in, write
@@ -79,6 +80,16 @@ def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-u
         return found_in(path, *options, *OPTIONS.get(rule.code, [])), tmp_path
 
     return run
+
+
+def test_every_file_is_in_the_table_of_its_room_and_named_as_its_page() -> None:
+    for folder, table in find_tables(Path(declarative_train.__file__).parent).items():
+        assert list(table) == sorted(table)
+        assert sorted(table.values()) == sorted(path.stem for path in folder.glob("[a-z]*.py"))
+    for code, rule in RULES.items():
+        path = Path(rule.path)
+        assert rule.name.replace("-", "_") == path.stem
+        assert f'"{code}"' in path.read_text("utf-8")
 
 
 @pytest.mark.parametrize("code", RULES)

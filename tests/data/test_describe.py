@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import importlib
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -12,9 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 
-from declarative_train.data.checks import RULES
 from declarative_train.data.spec import DataSpec
 from declarative_train.diagnostics.diagnostic import Diagnostic, Severity
 
@@ -192,52 +189,3 @@ def test_a_torn_row_is_named(look: Look, folder: Path) -> None:
     _, (found,) = look(**BASE)
     assert found.code == "D003"
     assert found.message == "line 101 of data/digits.csv has 64 values where the others have 65"
-
-
-def page(name: str) -> tuple[str, str]:
-    text = importlib.import_module(f"declarative_train.data.checks.{name}").__doc__ or ""
-    bad, _, good = text.partition("\nBad:\n")[2].partition("\nGood:\n")
-    return bad, good
-
-
-def overlaid(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    """As `extends` does: mappings merge, another type displaces, the rest replaces."""
-    merged = dict(base)
-    for key, value in over.items():
-        below = merged.get(key)
-        if (
-            isinstance(value, dict)
-            and isinstance(below, dict)
-            and value.get("type", below.get("type")) == below.get("type")
-        ):
-            merged[key] = overlaid(below, value)
-        else:
-            merged[key] = value
-    return merged
-
-
-RECIPE = {**BASE, "split": {"validation": {"type": "random", "fraction": 0.2}}}
-
-
-def as_section(fragment: str) -> dict[str, Any]:
-    over = yaml.safe_load(fragment)["data"]
-    if over.get("source", {}).get("path") not in (None, "data/digits.csv", "data/digits*.csv", ["data/digits.csv"]):
-        return {**overlaid({**RECIPE, "fields": {}, "split": {}}, over)}
-    return overlaid(RECIPE, over)
-
-
-@pytest.mark.parametrize(("code", "name"), RULES.items())
-def test_the_examples_of_the_manual_hold(look: Look, code: str, name: str) -> None:
-    bad, good = page(name)
-    offline = code == "D015"
-    assert [item.code for item in look(**as_section(bad), offline=offline)[1]] == [code]
-    assert look(**as_section(good), offline=offline)[1] == []
-
-
-def test_the_table_of_rules_is_the_folder() -> None:
-    folder = Path(importlib.import_module("declarative_train.data.checks").__file__ or "").parent
-    assert sorted(RULES.values()) == sorted(path.stem for path in folder.glob("[a-z]*.py"))
-    assert list(RULES) == sorted(RULES)
-    for code, name in RULES.items():
-        first = (importlib.import_module(f"declarative_train.data.checks.{name}").__doc__ or "").splitlines()[0]
-        assert first == f"{name.replace('_', '-')} ({code})"

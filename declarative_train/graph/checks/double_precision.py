@@ -1,4 +1,4 @@
-"""double-precision-input (G008)
+"""double-precision (G008)
 
 Finds: a layer with parameters behind a float64 field, in a run that does not compute in float64.
 Why:   parameters follow the dtype of their input; the layer would be held and computed in float64, at twice the memory
