@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from declarative_train.terms.amounts import clock
+
 _NUMBER = re.compile(r"[\d,]+(\.\d+)?")
 _PREFIXES = ("", "k", "M", "G", "T", "P", "E", "Z")
 
@@ -42,13 +44,7 @@ def time_in_words(seconds: float) -> str:
     for unit, scale in (("us", 1e-6), ("ms", 1e-3)):
         if seconds < 999.5 * scale:
             return f"{seconds / scale:.3g} {unit}"
-    if seconds < 120:
-        return f"{seconds:.3g} s"
-    minutes = round(seconds / 60)
-    if minutes < 120:
-        return f"{minutes} min"
-    hours = round(minutes / 60)
-    return f"{hours // 24} d {hours % 24} h" if hours >= 48 else f"{minutes // 60} h {minutes % 60} min"
+    return f"{seconds:.3g} s" if seconds < 60 else clock(seconds)
 
 
 def ranges(numbers: Sequence[int]) -> str:

@@ -275,6 +275,18 @@ def test_hover(client: LspClient, folder: Path, old: str, new: str, words: list[
     client.close(uri)
 
 
+def test_hover_over_auto_says_what_was_taken(client: LspClient, folder: Path) -> None:
+    (folder / "base.yaml").write_text(RECIPE)
+    text = "extends: base.yaml\nparallelism: au|to\nlayout: {gpus: 2, hardware: h100-sxm}\n"
+    uri = opened(client, folder, text.replace("|", ""), "child.yaml")
+    end = time.monotonic() + 20
+    while "a step" not in (shown := client.hover(uri, 1, 15)) and time.monotonic() < end:
+        time.sleep(0.1)
+    assert "`auto`: " in shown
+    assert "a step on h100-sxm, MFU" in client.hover(uri, 2, 30)
+    client.close(uri)
+
+
 def test_hover_says_where_a_value_came_from(client: LspClient, folder: Path) -> None:
     (folder / "base.yaml").write_text(RECIPE)
     text = "extends: base.yaml\ntrai|ning:\n  epochs: 7\n"

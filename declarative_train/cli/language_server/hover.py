@@ -12,6 +12,7 @@ from declarative_train.cli.language_server.places import holds
 from declarative_train.cli.views.graph import described
 from declarative_train.graph.graph import Graph, Node
 from declarative_train.plan.plan import Plan
+from declarative_train.plan.text_estimate import estimate_in_words
 from declarative_train.recipe.model_tree import BlockNode, ExpressionNode, LayerNode, ModelNode, ReuseNode, Scope
 from declarative_train.recipe.recipe import Leaf, Recipe
 from declarative_train.source.node import Mapping, Path, Scalar, Sequence, find
@@ -49,7 +50,8 @@ def hover(analysis: Analysis, line: int, column: int) -> Hover | None:
     if nodes:
         parts = [_field_of_node(nodes[0], path, recipe), _node_card(nodes, analysis.plan)]
     else:
-        parts = [*_data_facts(analysis.plan, path), _values(recipe, path, analysis.path)]
+        parts = [*_data_facts(analysis.plan, path), *_planned(analysis.plan, path)]
+        parts.append(_values(recipe, path, analysis.path))
     parts += [_displaced(analysis, path)]
     text = "\n\n".join(part for part in parts if part)
     return Hover(text, span) if text else None
@@ -130,6 +132,16 @@ def _data_facts(plan: Plan | None, path: Path) -> list[str]:
         return [f"`{each.name}` {described(each.tensor)}" for each in plan.data.fields if each.name == path[2]]
     wanted = {"split": path[2:3], "source": ("training",)}.get(str(path[1]), ())
     return [f"`{each.name}`: {counted(each.num_samples, 'sample')}" for each in plan.data.sets if each.name in wanted]
+
+
+def _planned(plan: Plan | None, path: Path) -> list[str]:
+    """What `parallelism: auto` became, and what is expected of the hardware."""
+    if plan is not None and path[0] == "parallelism" and plan.choice is not None:
+        return [f"`auto`: {plan.choice.reason}"]
+    estimate = None if plan is None else plan.estimate
+    if path[:2] == ("layout", "hardware") and estimate is not None and estimate.step_s is not None:
+        return [estimate_in_words(estimate)]
+    return []
 
 
 # nodes
