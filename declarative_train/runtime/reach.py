@@ -26,7 +26,10 @@ def without_gradient(plan: Plan) -> frozenset[str]:
     module = build(plan.graph, plan.plugins, ties={item.name: item.tie for item in plan.parameters if item.tie})
     freeze(module, plan.parameters)
     module.eval()
-    rows = [_zeros(spec.shape, spec.dtype) for spec in plan.graph.inputs.values()]
+    rows = [torch.zeros((1, *spec.shape), dtype=getattr(torch, spec.dtype)) for spec in plan.graph.inputs.values()]
+    if plan.training.precision == "fp64":
+        module.double()
+        rows = [row.double() if row.is_floating_point() else row for row in rows]
     outputs = dict(zip(plan.graph.outputs, module(*rows), strict=True))
     ends = [outputs[name] for name in read if name in outputs and outputs[name].requires_grad]
     reached = {id(leaf) for leaf in leaves(ends)}
@@ -66,7 +69,3 @@ def _has_loose_ends(graph: Graph) -> bool:
         if node.graph is not None and _has_loose_ends(node.graph):
             return True
     return False
-
-
-def _zeros(shape: tuple[int, ...], dtype: str) -> torch.Tensor:
-    return torch.zeros((1, *shape), dtype=getattr(torch, dtype))

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from declarative_train.components.component import Collective
-from declarative_train.components.layers.sample_groups import SampleGroups, attach, end_step
+from declarative_train.components.layers.sample_groups import SampleGroups, attach, end_step, rank_spans
 from declarative_train.data.batch import Batch
 from declarative_train.runtime.loss_scale import LossScale
 from declarative_train.runtime.metrics import Metrics
@@ -92,6 +92,12 @@ class Lane:
         self.dp_size = dp_size
         self.key = key
         self.process_groups = process_groups or {}
+
+
+def group_spans(plan: Plan, model: nn.Module, device: torch.device) -> tuple[int, ...]:
+    """The numbers of neighbouring ranks that hold one group of samples of some node or, as losses may mix samples too,
+    of some loss."""
+    return rank_spans(nn.ModuleList([model, Objective(plan, device).modules]), plan.batch.microbatch_size)
 
 
 def backward(sums: Sequence[torch.Tensor], factors: Sequence[torch.Tensor]) -> None:

@@ -9,17 +9,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import distributed, nn
 
-from declarative_train.components.layers.sample_groups import make_process_groups, rank_spans
+from declarative_train.components.layers.sample_groups import make_process_groups
 from declarative_train.data.batch import Batch
 from declarative_train.runtime.buffers import average_buffers
 from declarative_train.runtime.collectives import Ranks
 from declarative_train.runtime.engines.engine import Engine, StepResult
 from declarative_train.runtime.model import build_model, prepare_units, set_training
-from declarative_train.runtime.objective import Objective
 from declarative_train.runtime.optimizers import build_optimizers
 from declarative_train.runtime.reach import without_gradient
 from declarative_train.runtime.update import Update, local_norm
-from declarative_train.runtime.worker import Lane, Worker
+from declarative_train.runtime.worker import Lane, Worker, group_spans
 
 if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan
@@ -38,9 +37,7 @@ class DdpEngine(Engine):
         self.dp_rank = distributed.get_rank()
         dp_size = distributed.get_world_size()
         self.model = build_model(plan, device)
-        mixing = nn.ModuleList([self.model, Objective(plan, device).modules])  # losses may mix samples too
-        spans = rank_spans(mixing, plan.batch.microbatch_size)
-        process_groups = make_process_groups(spans, range(dp_size))
+        process_groups = make_process_groups(group_spans(plan, self.model, device), range(dp_size))
         lane = Lane(dp_size, (self.dp_rank, 0), process_groups)
         self._worker = Worker(plan, self.model, device, self.ranks, lane)
         self.objective = self._worker.objective

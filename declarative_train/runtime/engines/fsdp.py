@@ -12,7 +12,7 @@ import torch
 from torch import distributed
 from torch.distributed.device_mesh import init_device_mesh
 
-from declarative_train.components.layers.sample_groups import make_process_groups, rank_spans
+from declarative_train.components.layers.sample_groups import make_process_groups
 from declarative_train.data.batch import Batch
 from declarative_train.graph.build import build
 from declarative_train.graph.initialise import initialise
@@ -24,7 +24,7 @@ from declarative_train.runtime.optimizers import build_optimizers
 from declarative_train.runtime.sharding import shard, shard_root
 from declarative_train.runtime.update import Update, sharded_norm
 from declarative_train.runtime.weights import load_weights
-from declarative_train.runtime.worker import Lane, Worker
+from declarative_train.runtime.worker import Lane, Worker, group_spans
 
 if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan
@@ -42,7 +42,7 @@ class FsdpEngine(Engine):
         ties = {item.name: item.tie for item in plan.parameters if item.tie is not None}
         self.model = build(plan.graph, plan.plugins, device="meta", ties=ties)
         freeze(self.model, plan.parameters)
-        spans = rank_spans(self.model, plan.batch.microbatch_size)
+        spans = group_spans(plan, self.model, device)
         lane = Lane(self._ranks.size, (self.dp_rank, 0), make_process_groups(spans, range(self._ranks.size)))
         self._worker = Worker(plan, self.model, device, self.ranks, lane)
         self.objective = self._worker.objective

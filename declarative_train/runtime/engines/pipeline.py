@@ -18,7 +18,7 @@ from torch import distributed, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.pipelining import PipelineStage, schedules
 
-from declarative_train.components.layers.sample_groups import make_process_groups, rank_spans
+from declarative_train.components.layers.sample_groups import make_process_groups
 from declarative_train.data.batches import Batch
 from declarative_train.graph.build import build
 from declarative_train.graph.cut import Stage, cut, open_blocks
@@ -28,13 +28,12 @@ from declarative_train.runtime.buffers import average_buffers
 from declarative_train.runtime.collectives import Ranks
 from declarative_train.runtime.engines.engine import Engine, StepResult
 from declarative_train.runtime.model import freeze, prepare_units, set_training
-from declarative_train.runtime.objective import Objective
 from declarative_train.runtime.optimizers import build_optimizers
 from declarative_train.runtime.passage import Chunk
 from declarative_train.runtime.sharding import shard, shard_root
 from declarative_train.runtime.update import Update, local_norm, sharded_norm
 from declarative_train.runtime.weights import load_weights
-from declarative_train.runtime.worker import Lane, Worker
+from declarative_train.runtime.worker import Lane, Worker, group_spans
 
 if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan
@@ -148,8 +147,7 @@ class PipelineEngine(Engine):
     def _sample_groups(self, plan: Plan, mesh: DeviceMesh) -> dict[int, Any]:
         """Every rank makes the groups of every stage's nodes: making one is a matter of all ranks in it."""
         whole = build(plan.graph, plan.plugins, device="meta")
-        mixing = nn.ModuleList([whole, Objective(plan, self.device).modules])  # losses may mix samples too
-        spans = rank_spans(mixing, plan.batch.microbatch_size)
+        spans = group_spans(plan, whole, self.device)
         return dict(make_process_groups(spans, distributed.get_process_group_ranks(mesh.get_group("dp"))))
 
     def _shard(self, plan: Plan, mesh: DeviceMesh) -> None:
@@ -181,7 +179,14 @@ class PipelineEngine(Engine):
 
 
 class RunningStage(PipelineStage):
-    """torch's stage; in evaluation, two methods that assume a backward do nothing (V schedules would fail)."""
+    """torch's stage; in evaluation, two methods that assume a backward do nothing (V schedules would fail). What it
+    sends lies in memory in order, as gloo and NCCL ask: gradients of a `permute` or a mean do not by themselves."""
+
+    def get_bwd_send_ops(self, bwd_chunk_id: int) -> Any:
+        if bwd_chunk_id in self.bwd_cache:
+            gradients = self.bwd_cache[bwd_chunk_id]
+            self.bwd_cache[bwd_chunk_id] = tuple(None if item is None else item.contiguous() for item in gradients)
+        return super().get_bwd_send_ops(bwd_chunk_id)
 
     def get_local_bwd_output(self, mb_index: int) -> Any:
         return super().get_local_bwd_output(mb_index) if self.has_backward else ()  # type: ignore[no-untyped-call]
