@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import math
 import re
 from pathlib import Path
 
@@ -10,7 +10,9 @@ import pytest
 
 from declarative_train.__main__ import main
 from declarative_train.cli.views.story import chart, epochs_table, remark
-from tests.cli.test_commands import DDP, DP, PIPELINE, Captured, told
+from declarative_train.logs.event import EpochDone, StepDone
+from declarative_train.logs.sinks.jsonl import JsonlSink
+from tests.cli.test_commands import DDP, DP, PIPELINE, ROOT, Captured, told
 
 
 def row(text: str, name: str) -> str:
@@ -23,17 +25,23 @@ def test_ddp_slices_the_batch_and_averages_gradients(capsys: Captured) -> None:
     text = told(capsys, "trace", DDP)
     assert "x (100 x 20); y (100)" in row(text, "slices")
     assert "2 slices of 50 rows" in row(text, "slices")
-    assert "2 times x (50 x 20); y (50)" in row(text, "slices")
+    assert "2 x [x (50 x 20); y (50)]" in row(text, "slices")
     assert "logits (50 x 10)" in row(text, "model")
-    assert "all-reduce: averaged" in row(text, "gradients")
+    assert "a copy of 3,978 parameters on each" in row(text, "model")
+    assert "cross_entropy against y: this part of the mean over the batch of 100" in row(text, "loss")
+    assert "all-reduce: averaged among 2 ranks" in row(text, "averaging")
+    assert "sgd step 1 of 500 done rank 0, rank 1" in row(text, "update")
+    assert "layer by layer, 50 rows at a time" in text
     assert "50 x 20 50 x 128" in row(text, "hidden")
 
 
 def test_dp_copies_the_model_and_gathers_the_outputs(capsys: Captured) -> None:
     text = told(capsys, "trace", DP)
     assert "a copy of" in row(text, "model")
-    assert "2 times score (50 x 1)" in row(text, "gather")
+    assert "2 x [score (50 x 1)]" in row(text, "gather")
     assert "score (100 x 1)" in row(text, "gather")
+    assert "against y: the mean over the batch of 100 loss device 0" in row(text, "loss")
+    assert row(text, "update").endswith("device 0")
 
 
 def test_a_pipeline_shows_each_stage_with_what_it_holds(capsys: Captured) -> None:
@@ -43,14 +51,43 @@ def test_a_pipeline_shows_each_stage_with_what_it_holds(capsys: Captured) -> Non
     ]
     assert all(abs(count / 25e6 - 1) < 0.05 for count in held), held
     assert "rank 3" in row(text, "logits")
-    assert "16 x 3,520" in row(text, "stage 1")
+    assert "16 x 3,520, to stage 2 rank 1" in row(text, "stage 1")
+    assert "from the last to the first" in row(text, "gradients")
+    assert "adam, each rank what it holds" in row(text, "update")
+    assert "layer (linear, relu)" in row(text, "layers.0")
+
+
+def test_a_pipeline_takes_accumulation_as_more_microbatches(capsys: Captured) -> None:
+    """As its schedule does: there are no chunks one after the other."""
+    text = told(capsys, "trace", PIPELINE, "--set", "training.gradient_accumulation_steps=2")
+    assert "8 microbatches (2 accumulation x 4) through the stages" in row(text, "microbatches")
+    assert "8 x [x (8 x 100); y (8)] the pipeline" in row(text, "microbatches")
+    assert "accumulation  " not in text
 
 
 def test_fsdp_shards_and_accumulation_shows(capsys: Captured) -> None:
     more = ["--set", "parallelism=fsdp", "--set", "training.gradient_accumulation_steps=2"]
     text = told(capsys, "trace", DDP, *more)
-    assert "reduce-scatter" in row(text, "gradients")
-    assert "2 chunks" in row(text, "accumulation")
+    assert "3,978 parameters, 1/2 on each; a block is gathered while it is used" in row(text, "model")
+    assert "reduce-scatter among 2 ranks: each keeps its shard of the mean 1/2 on each" in row(text, "averaging")
+    assert "2 chunks one after the other" in row(text, "accumulation")
+
+
+def test_hybrid_sharding_shards_over_a_replica(capsys: Captured) -> None:
+    hybrid = ["--set", "parallelism={mode: fsdp, replicate: 2}", "--set", "layout.gpus=4"]
+    assert "1/2 on each" in row(told(capsys, "trace", DDP, *hybrid), "model")
+    assert "1/4 on each" in row(told(capsys, "trace", DDP, "--set", "parallelism=fsdp", hybrid[2], hybrid[3]), "model")
+
+
+def test_a_tied_parameter_is_counted_where_it_is_held(capsys: Captured) -> None:
+    assert "tied" in row(told(capsys, "trace", str(ROOT / "recipes" / "gpt_nano_fsdp2.yaml")), "gpt.logits")
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "recipes").glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_shipped_recipe_shows_its_way(path: Path, capsys: Captured) -> None:
+    text = told(capsys, "trace", str(path))
+    assert [line.split()[0] for line in text.splitlines() if line[:1].isdigit()][:2] == ["1", "2"]
+    assert "step 1 of" in row(text, "update")
 
 
 def test_a_wrong_recipe_is_told_and_not_traced(capsys: Captured) -> None:
@@ -66,34 +103,67 @@ def test_the_story_of_a_run(tmp_path: Path, capsys: Captured) -> None:
     first = next(index for index, line in enumerate(lines) if line.split()[:2] == ["epoch", "step"])
     assert [int(line.split()[0]) for line in lines[first + 2 : first + 7]] == [1, 2, 3, 4, 5]
     assert "loss down" in lines[first + 3]
-    assert "*" in text.partition("training loss")[2]
+    assert "*" in text.partition("training loss,")[2]
+    assert text.endswith("finished after 50 steps\n")
+
+
+@pytest.mark.timeout(120)
+def test_the_story_of_a_resumed_run_is_one_story(tmp_path: Path, capsys: Captured) -> None:
+    """What a first session did beyond the checkpoint that the second went on from is not told twice."""
+    every = ["--set", "checkpoint={every: 1 epoch, keep: 9}"]
+    run = ["run", DP, "--quiet", "--set", f"logging.dir={tmp_path}", *every]
+    assert main([*run, "--max-steps", "30"]) == 0
+    (last,) = tmp_path.rglob("step_00000030")
+    (last / "manifest.json").unlink()  # torn: the third epoch is trained again
+    assert main([*run, "--resume"]) == 0
+    lines = told(capsys, "trace", str(tmp_path)).splitlines()
+    first = next(index for index, line in enumerate(lines) if line.split()[:2] == ["epoch", "step"])
+    assert [line.split()[0] for line in lines[first + 2 : first + 7]] == ["1", "2", "3", "4", "5"]
+    assert not lines[first + 7]
+    assert lines[-1] == "finished after 50 steps"
 
 
 def test_a_folder_that_is_no_run_is_wrong_use(tmp_path: Path, capsys: Captured) -> None:
     assert "is not a run" in told(capsys, "trace", str(tmp_path), code=2)
 
 
+def epoch(number: int, **values: float) -> EpochDone:
+    return EpochDone(number, 10 * number, {f"{name}/loss": value for name, value in values.items()}, 1.0, 0.0)
+
+
 def test_half_a_line_of_a_killed_run_is_passed_over(tmp_path: Path, capsys: Captured) -> None:
-    step = {"event": "StepDone", "step": 10, "loss": 1.5}
-    (tmp_path / "events.jsonl").write_text(json.dumps(step) + '\n{"event": "StepD', "utf-8")
-    assert "1.5000" in told(capsys, "trace", str(tmp_path))
+    sink = JsonlSink(tmp_path / "events.jsonl")
+    sink.write(StepDone(10, 1, 1.5, {}, {}, {"lr": 0.1}, None, 1.0, None, 0.0, 0, None, 0.0))
+    sink.write(epoch(1, training=math.nan))
+    sink.close()
+    with (tmp_path / "events.jsonl").open("a") as stream:
+        stream.write('{"event": "StepD')
+    text = told(capsys, "trace", str(tmp_path))
+    assert "1.5000" in text
+    assert "nan" in text
 
 
 def test_remarks_are_computed_from_the_numbers() -> None:
     epochs = [
-        {"epoch": 1, "step": 10, "training/loss": 2.0, "validation/loss": 1.8},
-        {"epoch": 2, "step": 20, "training/loss": 1.0, "validation/loss": 0.9},
-        {"epoch": 3, "step": 30, "training/loss": 0.9, "validation/loss": 1.1},
-        {"epoch": 4, "step": 40, "training/loss": 0.899, "validation/loss": 1.2},
-        {"epoch": 5, "step": 50, "training/loss": 1.8, "validation/loss": 1.2},
+        epoch(1, training=2.0, validation=1.8),
+        epoch(2, training=1.0, validation=0.9),
+        epoch(3, training=0.9, validation=1.1),
+        epoch(4, training=0.899, validation=1.2),
+        epoch(5, training=1.8),
+        epoch(6, training=math.nan),
     ]
-    said = [remark(row, epochs[at - 1] if at else None, epochs[:at]) for at, row in enumerate(epochs)]
-    assert said[0] == "the first"
-    assert said[1] == "loss down 50%, best validation so far"
-    assert said[2] == "loss down 10%, validation is not better: over-fitting begins"
-    assert said[3].startswith("loss as before")
-    assert said[4] == "loss up 100%"
+    said = [remark(epochs[: at + 1]) for at in range(len(epochs))]
+    assert said == [
+        "the first",
+        "loss down 50%, best validation loss so far",
+        "loss down 10%, validation loss no better than in epoch 2",
+        "loss as before, validation loss no better than in epoch 2",
+        "loss up 100%",
+        "loss is nan",
+    ]
     assert all(words in epochs_table(epochs) for words in said)
+    assert "0.0000012" not in epochs_table([epoch(1, training=1.2e-6)])
+    assert "1.200e-06" in epochs_table([epoch(1, training=1.2e-6)])
 
 
 def test_the_chart_falls_with_the_loss() -> None:

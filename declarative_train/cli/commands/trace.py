@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
-from typing import Any
 
 from declarative_train.cli.compile import add_recipe_arguments, compile_recipe, report
 from declarative_train.cli.views.flow import flow
 from declarative_train.cli.views.story import chart, epochs_table
+from declarative_train.logs.event import EpochDone, RunEnded, StepDone
+from declarative_train.logs.sinks.jsonl import read_events
+from declarative_train.terms.amounts import counted
+
+EVENTS = "events.jsonl"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,34 +33,20 @@ def run(args: argparse.Namespace) -> int:
 
 
 def trace_run(folder: Path) -> int:
-    events = read_events(folder)
-    if events is None:
-        return 2
-    steps = [event for event in events if event["event"] == "StepDone"]
-    epochs = [
-        {"epoch": event["epoch"], "step": event["step"]} | event["values"]
-        for event in events
-        if event["event"] == "EpochDone"
-    ]
-    if epochs:
-        print(epochs_table(epochs), end="\n\n")
-    print("training loss\n")
-    print(chart([event["step"] for event in steps], [event["loss"] for event in steps]))
-    return 0
-
-
-def read_events(folder: Path) -> list[dict[str, Any]] | None:
-    """The events of a run, or of the newest run below a folder of runs."""
-    logs = sorted(folder.rglob("events.jsonl"), key=lambda path: path.stat().st_mtime)
+    logs = sorted(folder.rglob(EVENTS), key=lambda path: path.stat().st_mtime)
     if not logs:
-        print(f"dtrain: {folder} is not a run: there is no events.jsonl in it", file=sys.stderr)
-        return None
+        print(f"dtrain: {folder} is not a run: there is no {EVENTS} in it", file=sys.stderr)
+        return 2
     if logs[-1].parent != folder:
         print(f"the newest run: {logs[-1].parent}\n")
-    found = []
-    for line in logs[-1].read_text(encoding="utf-8").splitlines():
-        try:
-            found.append(json.loads(line))
-        except json.JSONDecodeError:  # a run that was killed may have left half a line
-            continue
-    return found
+    events = read_events(logs[-1])
+    steps = [event for event in events if isinstance(event, StepDone)]
+    epochs = [event for event in events if isinstance(event, EpochDone)]
+    if epochs:
+        print(epochs_table(epochs), end="\n\n")
+    print("training loss, the mean of each logging window\n")
+    print(chart([event.step for event in steps], [event.loss for event in steps]))
+    if ended := next((event for event in reversed(events) if isinstance(event, RunEnded)), None):
+        how = "stopped early" if ended.status == "early_stop" else ended.status
+        print(f"\n{how} after {counted(ended.step, 'step')}")
+    return 0

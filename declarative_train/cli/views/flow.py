@@ -9,15 +9,18 @@ from declarative_train.cli.views.graph import kind
 from declarative_train.cli.views.table import table
 from declarative_train.graph.cut import open_blocks
 from declarative_train.graph.graph import Graph, Node
-from declarative_train.plan.plan import Plan
+from declarative_train.plan.plan import PipelinePlan, Plan
+from declarative_train.terms.amounts import counted
 from declarative_train.terms.tensor_spec import TensorSpec
 
 MOST_DEVICES = 8  # listed one by one; more are said as a range
+MOST_PARTS = 5  # of a block
 
 
 def flow(plan: Plan) -> str:
     """The data flow as a table, then the layers."""
-    return f"data flow\n\n{stages_table(plan)}\n\nlayer by layer, one microbatch\n\n{layers_table(plan)}"
+    microbatch = f"layer by layer, {counted(plan.batch.microbatch_size, 'row')} at a time"
+    return f"data flow\n\n{stages_table(plan)}\n\n{microbatch}\n\n{layers_table(plan)}"
 
 
 def stages_table(plan: Plan) -> str:
@@ -49,84 +52,128 @@ def data_rows(plan: Plan) -> list[Row]:
 
 
 def slice_rows(plan: Plan) -> list[Row]:
-    batch = plan.batch
+    """A pipeline takes the chunks of gradient accumulation as more microbatches of one step."""
+    batch, pipeline = plan.batch, plan.layout.pipeline
     found: list[Row] = []
-    rows = batch.global_batch_size
-    slices = batch.data_parallel_size
-    chunks = batch.accumulation
+    rows, slices = batch.global_batch_size, batch.data_parallel_size
+    chunks = batch.accumulation if pipeline is None else 1
     if chunks > 1:
-        what = f"{chunks} chunks, gradients add up over them"
+        what = f"{counted(chunks, 'chunk')} one after the other, their gradients add up"
         found.append(("accumulation", shapes(plan, rows), what, shapes(plan, rows // chunks, chunks), "host"))
         rows //= chunks
     if slices > 1:
-        what = f"{slices} slices of {rows // slices:,} rows, each row in exactly one"
+        what = f"{counted(slices, 'slice')} of {counted(rows // slices, 'row')}, each row in exactly one"
         found.append(("slices", shapes(plan, rows), what, shapes(plan, rows // slices, slices), places(plan)))
         rows //= slices
-    if batch.num_microbatches > 1:
-        what = f"{batch.num_microbatches} microbatches through the stages"
-        found.append(
-            (
-                "microbatches",
-                shapes(plan, rows),
-                what,
-                shapes(plan, rows // batch.num_microbatches, batch.num_microbatches),
-                "each pipeline",
-            )
-        )
+    if pipeline is not None:
+        number = pipeline.num_microbatches
+        made = f" ({batch.accumulation} accumulation x {batch.num_microbatches})" if batch.accumulation > 1 else ""
+        what = f"{counted(number, 'microbatch')}{made} through the stages, one behind the other"
+        where = "the pipeline" if slices == 1 else "each pipeline"
+        found.append(("microbatches", shapes(plan, rows), what, shapes(plan, rows // number, number), where))
     return found
 
 
 def model_rows(plan: Plan) -> list[Row]:
     layout = plan.layout
     rows = plan.batch.microbatch_size
-    graph = opened(plan)
     if layout.pipeline is not None:
-        found = []
-        for index, names in enumerate(layout.pipeline.stages):
-            before = entry_shapes(graph, names, rows)
-            wires = layout.pipeline.wires[index] if index < len(layout.pipeline.wires) else ()
-            after = ", ".join(shape(spec_of(graph, wire), rows) for wire in wires) or outputs_text(plan, rows)
-            what = f"{names[0]} .. {names[-1]}" if len(names) > 1 else names[0]
-            what += f", {layout.pipeline.num_parameters[index]:,} parameters"
-            found.append((f"stage {index}", before, what, after, holders(plan, index)))
-        return found
+        return stage_rows(plan, layout.pipeline, rows)
     count = sum(parameter.num_elements for parameter in plan.parameters if parameter.tie is None)
+    held, out = counted(count, "parameter"), outputs_text(plan, rows)
     if layout.mode == "dp":
         copies = layout.num_replicas
-        out, gathered = outputs_text(plan, rows), outputs_text(plan, rows * copies)
         return [
-            ("model", inputs_text(plan, rows), f"a copy of {count:,} parameters on each", out, places(plan)),
-            ("gather", f"{copies} times {out}" if copies > 1 else out, "outputs gathered", gathered, "device 0"),
+            ("model", inputs_text(plan, rows), f"a copy of {held} on each", out, places(plan)),
+            (
+                "gather",
+                several(out, copies),
+                "outputs side by side again",
+                outputs_text(plan, rows * copies),
+                "device 0",
+            ),
         ]
-    shards = next((axis.size for axis in layout.mesh if axis.name == "shard"), 1)
-    what = f"{count:,} parameters, a {shards}th of each on each rank" if shards > 1 else f"{count:,} parameters"
-    return [("model", inputs_text(plan, rows), what, outputs_text(plan, rows), places(plan))]
+    what = held
+    if layout.mode == "fsdp":
+        shards = num_shards(plan)
+        what = f"{held}, 1/{shards} on each; a block is gathered while it is used" if shards > 1 else held
+    elif len(layout.ranks) > 1:
+        what = f"a copy of {held} on each"
+    return [("model", inputs_text(plan, rows), what, out, places(plan))]
+
+
+def stage_rows(plan: Plan, pipeline: PipelinePlan, rows: int) -> list[Row]:
+    graph = opened(plan)
+    found: list[Row] = []
+    for index, names in enumerate(pipeline.stages):
+        wires = pipeline.wires[index] if index < len(pipeline.wires) else ()
+        after = ", ".join(shape(spec_of(graph, wire), rows) for wire in wires)
+        after = f"{after}, to stage {index + 1}" if wires else outputs_text(plan, rows)
+        what = f"{names[0]} .. {names[-1]}" if len(names) > 1 else names[0]
+        what += f", {counted(pipeline.num_parameters[index], 'parameter')}"
+        found.append((f"stage {index}", entry_shapes(graph, names, rows), what, after, holders(plan, index)))
+    return found
 
 
 def gradient_rows(plan: Plan) -> list[Row]:
-    layout = plan.layout
+    layout, batch = plan.layout, plan.batch
+    rows = batch.microbatch_size * (layout.num_replicas if layout.mode == "dp" else 1)
     terms = ", ".join(term.name for term in plan.objective.terms)
-    rows = plan.batch.microbatch_size * (layout.num_replicas if layout.mode == "dp" else 1)
-    found: list[Row] = [("loss", outputs_text(plan, rows), "mean over the global batch", terms, loss_place(plan))]
+    found: list[Row] = [("loss", outputs_text(plan, rows), loss_text(plan), terms, loss_place(plan))]
     trained = sum(p.num_elements for p in plan.parameters if not p.frozen and p.tie is None)
-    size = plan.batch.data_parallel_size
-    inner = layout.data_parallel or layout.mode
+    numbers = counted(trained, "number")
+    size, inner = batch.data_parallel_size, layout.data_parallel or layout.mode
+    among = "the ranks of a stage" if layout.pipeline is not None else f"{size} ranks"
+    if layout.pipeline is not None:
+        what = "backward through the stages, from the last to the first"
+        found.append(("gradients", terms, what, f"{numbers}, each stage its own", "all ranks"))
     if layout.mode == "dp":
-        found.append(("gradients", f"{layout.num_replicas} copies", "added up", f"{trained:,} numbers", "device 0"))
+        found.append(("gradients", several(numbers, layout.num_replicas), "added up", numbers, "device 0"))
     elif size > 1 and inner == "fsdp":
-        what = "reduce-scatter: each rank keeps the mean of its shard"
-        found.append(
-            ("gradients", f"{trained:,} numbers on {size} ranks", what, f"{trained // size:,} each", "all ranks")
-        )
+        shards = num_shards(plan)
+        what = f"reduce-scatter among {among}: each keeps its shard of the mean"
+        found.append(("averaging", numbers, what, f"1/{shards} on each", "all ranks"))
     elif size > 1:
         found.append(
-            ("gradients", f"{trained:,} numbers on {size} ranks", "all-reduce: averaged", "equal on all", "all ranks")
+            ("averaging", numbers, f"all-reduce: averaged among {among}", f"{numbers}, equal on each", "all ranks")
         )
-    optimizer = str(plan.training.optimizer["type"])
     found.append(
-        ("update", f"{trained:,} gradients", optimizer, f"step 1 of {plan.training.num_steps:,}", places(plan))
+        ("update", numbers, updated_text(plan), f"step 1 of {plan.training.num_steps:,} done", update_place(plan))
     )
     return found
+
+
+def loss_text(plan: Plan) -> str:
+    """What the losses are of, and that a part of the batch has a part of the mean."""
+    batch, layout = plan.batch, plan.layout
+    parts = batch.accumulation * batch.num_microbatches * (1 if layout.mode == "dp" else batch.data_parallel_size)
+    whole = f"the mean over the batch of {batch.global_batch_size:,}"
+    kinds = dict.fromkeys(
+        f"{term.component['type']} against {term.target}" if term.target else str(term.component["type"])
+        for term in plan.objective.terms
+    )
+    return f"{', '.join(kinds)}: {f'this part of {whole}' if parts > 1 else whole}"
+
+
+def updated_text(plan: Plan) -> str:
+    optimizer = str(plan.training.optimizer["type"])
+    if plan.layout.pipeline is not None:
+        return f"{optimizer}, each rank what it holds"
+    return f"{optimizer}, each rank its shard" if plan.layout.mode == "fsdp" else optimizer
+
+
+def update_place(plan: Plan) -> str:
+    return "device 0" if plan.layout.mode == "dp" else places(plan)
+
+
+def num_shards(plan: Plan) -> int:
+    """Over how many ranks fsdp shares out a model: all of them, or those of a replica."""
+    sharded = (axis.size for axis in plan.layout.mesh if axis.name == "shard")
+    return next(sharded, plan.batch.data_parallel_size)
+
+
+def several(text: str, times: int) -> str:
+    return f"{times} x [{text}]" if times > 1 else text
 
 
 def layers_table(plan: Plan) -> str:
@@ -136,9 +183,7 @@ def layers_table(plan: Plan) -> str:
     for node in graph.nodes:
         before = ", ".join(shape(graph.spec(edge), rows) for edge in node.inputs.values())
         after = ", ".join(shape(spec, rows) for spec in node.outputs.values())
-        found.append(
-            (node.name, kind(node), before, after, f"{parameters_below(plan, node.name):,}", holder(plan, node))
-        )
+        found.append((node.name, inside(node), before, after, parameters_below(plan, node.name), holder(plan, node)))
     return table(("node", "type", "in", "out", "parameters", "where"), found, right=(4,))
 
 
@@ -146,8 +191,22 @@ def opened(plan: Plan) -> Graph:
     return open_blocks(plan.graph, plan.layout.units)
 
 
-def parameters_below(plan: Plan, name: str) -> int:
-    return sum(p.num_elements for p in plan.parameters if p.tie is None and p.name.startswith(f"{name}."))
+def inside(node: Node) -> str:
+    """What a node does; of a block, what it is made of."""
+    if node.graph is None:
+        return kind(node)
+    parts = [kind(part) for part in node.graph.nodes if part.kind != "expression"]
+    if not parts:
+        return kind(node)
+    more = ", ..." if len(parts) > MOST_PARTS else ""
+    return f"{kind(node)} ({', '.join(parts[:MOST_PARTS])}{more})"
+
+
+def parameters_below(plan: Plan, name: str) -> str:
+    """How many; `tied` for those that another node holds."""
+    below = [item for item in plan.parameters if item.name.startswith(f"{name}.")]
+    own = sum(item.num_elements for item in below if item.tie is None)
+    return "tied" if not own and below else f"{own:,}"
 
 
 def shape(spec: TensorSpec, rows: int) -> str:
@@ -157,7 +216,7 @@ def shape(spec: TensorSpec, rows: int) -> str:
 def shapes(plan: Plan, rows: int, times: int = 1) -> str:
     """Every field of so many rows; `times`: so many such slices."""
     found = "; ".join(f"{field.name} ({shape(field.tensor, rows)})" for field in plan.data.fields)
-    return f"{times} times {found}" if times > 1 else found
+    return several(found, times)
 
 
 def inputs_text(plan: Plan, rows: int) -> str:

@@ -2,56 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Sequence
 
 from declarative_train.cli.views.table import table
+from declarative_train.logs.event import EpochDone
+from declarative_train.terms.amounts import number
+
+LOSS, VALIDATION = "training/loss", "validation/loss"
 
 CHART_HEIGHT = 10
 CHART_WIDTH = 64
 FLAT = 0.005  # a relative change below this is called none
 
 
-def epochs_table(epochs: Sequence[Mapping[str, float]]) -> str:
-    """One row per epoch; each mapping has `epoch`, `step` and the values by tag."""
-    columns = list(dict.fromkeys(name for row in epochs for name in row if name not in ("epoch", "step")))
+def epochs_table(epochs: Sequence[EpochDone]) -> str:
+    """One row per epoch, with what its numbers say beside those before it."""
+    columns = list(dict.fromkeys(name for epoch in epochs for name in epoch.values))
     rows = []
-    for index, row in enumerate(epochs):
-        cells = [f"{row[name]:.4f}" if name in row else "-" for name in columns]
-        previous = epochs[index - 1] if index else None
-        rows.append((f"{row['epoch']:.0f}", f"{row['step']:.0f}", *cells, remark(row, previous, epochs[:index])))
+    for index, epoch in enumerate(epochs):
+        cells = [number(epoch.values.get(name)) for name in columns]
+        rows.append((str(epoch.epoch), f"{epoch.step:,}", *cells, remark(epochs[: index + 1])))
     return table(("epoch", "step", *columns, "remark"), rows, right=tuple(range(len(columns) + 2)))
 
 
-def remark(
-    row: Mapping[str, float], previous: Mapping[str, float] | None, before: Sequence[Mapping[str, float]]
-) -> str:
-    """What the numbers of this epoch say beside those before it."""
-    if previous is None:
+def remark(epochs: Sequence[EpochDone]) -> str:
+    """On the last of them."""
+    *before, epoch = epochs
+    if not before:
         return "the first"
-    words = [change("loss", row, previous, "training/loss")]
-    validation = "validation/loss"
-    if validation in row and validation in previous:
-        best = min(item[validation] for item in before if validation in item)
-        if row[validation] < best:
-            words.append("best validation so far")
-        elif row.get("training/loss", 0) < previous.get("training/loss", 0):
-            words.append("validation is not better: over-fitting begins")
+    words = [change(epoch.values.get(LOSS), before[-1].values.get(LOSS))]
+    value = epoch.values.get(VALIDATION)
+    earlier = [
+        (other.values[VALIDATION], other.epoch)
+        for other in before
+        if math.isfinite(other.values.get(VALIDATION, math.nan))
+    ]
+    if value is not None and earlier:
+        best, best_epoch = min(earlier)
+        words.append(
+            "best validation loss so far" if value < best else f"validation loss no better than in epoch {best_epoch}"
+        )
     return ", ".join(word for word in words if word)
 
 
-def change(name: str, row: Mapping[str, float], previous: Mapping[str, float], tag: str) -> str:
-    if tag not in row or tag not in previous or previous[tag] == 0:
+def change(loss: float | None, before: float | None) -> str:
+    if loss is None or before is None or not before or not math.isfinite(before):
         return ""
-    relative = row[tag] / previous[tag] - 1
+    if not math.isfinite(loss):
+        return f"loss is {loss}"
+    relative = loss / before - 1
     if abs(relative) < FLAT:
-        return f"{name} as before"
-    return f"{name} {'down' if relative < 0 else 'up'} {abs(relative):.0%}"
+        return "loss as before"
+    return f"loss {'down' if relative < 0 else 'up'} {abs(relative):.0%}"
 
 
 def chart(steps: Sequence[int], losses: Sequence[float]) -> str:
     """The loss over steps; each column is the mean of its share of the points."""
-    if not losses:
+    finite = [(step, loss) for step, loss in zip(steps, losses, strict=True) if math.isfinite(loss)]
+    if not finite:
         return "no loss was logged"
+    steps, losses = zip(*finite, strict=True)
     width = min(CHART_WIDTH, len(losses))
     columns = [
         sum(part) / len(part)
@@ -63,7 +74,7 @@ def chart(steps: Sequence[int], losses: Sequence[float]) -> str:
     levels = [round((value - low) / span * (CHART_HEIGHT - 1)) for value in columns]
     lines = []
     for level in reversed(range(CHART_HEIGHT)):
-        label = f"{low + span * level / (CHART_HEIGHT - 1):10.4f}" if level in (0, CHART_HEIGHT - 1) else " " * 10
+        label = f"{number(low + span * level / (CHART_HEIGHT - 1)):>10}" if level in (0, CHART_HEIGHT - 1) else " " * 10
         lines.append(f"{label} |{''.join('*' if found == level else ' ' for found in levels)}".rstrip())
     lines.append(f"{' ' * 10} +{'-' * len(columns)}")
     first, last = f"step {steps[0]}", f"{steps[-1]}"
