@@ -21,12 +21,12 @@ NVIDIA: tuple[Hardware, ...] = (
     gpu(
         "b200-sxm",
         gib=180,
-        tflops={"fp64": 37, "fp32": 75, "bf16": 2250, "fp16": 2250},
+        tflops={"fp64": 40, "fp32": 80, "bf16": 2250, "fp16": 2250},
         memory_gb_s=8000,
         link_gb_s=900,
         network_gb_s=_DGX_400,
         device_names=("NVIDIA B200",),
-        source="NVIDIA DGX B200 data sheet and HGX B200 specifications, 2024, divided by 8 GPUs",
+        source="NVIDIA Blackwell architecture technical brief, 2024, HGX B200; memory: NVIDIA DGX B200 data sheet, 2024",
     ),
     gpu(
         "h200-sxm",
