@@ -115,6 +115,9 @@ def test_comments_that_accept_a_warning(folder: Path) -> None:
     assert found_in("a.yaml") == []
     write(folder, {"a.yaml": "extends: base.yaml\nseed: 7  # dtrain: ignore[Y021]\n"})
     assert codes(found_in("a.yaml")) == {"I001"}
+    write(folder, {"a.yaml": "extends: base.yaml\nseed: 7  # dtrain: ignore[R105]\n"})
+    assert codes(found_in("a.yaml")) == {"I001"}
+    assert codes(found_in("a.yaml", "--static")) == set()  # which does not look for it
     write(folder, {"a.yaml": "extends: base.yaml\nsead: 7  # dtrain: ignore[S001]\n"})
     assert codes(found_in("a.yaml")) == {"S001", "I002"}
 
@@ -199,6 +202,26 @@ def test_words_of_other_frameworks_that_mean_the_same(folder: Path, wrong: str, 
     write(folder, {"a.yaml": text})
     dtrain("lint", "a.yaml", "--fix")
     assert (folder / "a.yaml").read_text() == (text if right is None else text.replace(wrong, right))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [
+        ("training: {compile: off}", "training: {compile: false}"),
+        ("data: {shuffle: 'Yes'}", "data: {shuffle: true}"),
+        ('training: {epochs: "2"}', "training: {epochs: 2}"),
+        ("training: {optimizer: {lr: '1e-3'}}", "training: {optimizer: {lr: 1e-3}}"),
+        ("name: 12", 'name: "12"'),
+        ("training: {epochs: no}", None),
+        ('training: {epochs: "two"}', None),
+    ],
+)
+def test_words_of_yaml_1_1_and_quotes(folder: Path, wrong: str, right: str | None) -> None:
+    text = f"extends: base.yaml\n{wrong}  # as ever\n"
+    write(folder, {"a.yaml": text})
+    output = dtrain("lint", "a.yaml", "--static", "--fix")
+    assert (folder / "a.yaml").read_text() == (text if right is None else text.replace(wrong, right))
+    assert (output.code == 0) == (right is not None)
 
 
 def test_an_edit_that_does_not_help_is_taken_back(folder: Path) -> None:

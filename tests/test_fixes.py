@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from declarative_train import recipe
+from declarative_train.cli.commands.lint import STATIC
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.diagnostics.fixes import apply_fixes, mend, placed
 from declarative_train.diagnostics.lines import Lines
@@ -30,7 +31,7 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz_"
 
 def found_in(path: Path, text: str) -> list[Diagnostic]:
     loaded = recipe.load(str(path), text=text)
-    return suppress(placed(loaded.diagnostics, {str(path): text}), {str(path): text})
+    return suppress(placed(loaded.diagnostics, {str(path): text}), {str(path): text}, checked=STATIC)
 
 
 def mended(path: Path, text: str, *, unsafe: bool = False) -> str:

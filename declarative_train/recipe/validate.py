@@ -23,6 +23,7 @@ from declarative_train.recipe.checks.unknown_type import unknown_type
 from declarative_train.recipe.checks.wrong_type import wrong_type
 from declarative_train.recipe.checks.wrong_value import wrong_value
 from declarative_train.recipe.other_words import FROM_THE_INPUT, KEYS, renamed, value_here
+from declarative_train.recipe.way_out import WayOut, way_out
 from declarative_train.source.node import Mapping, Node, Scalar, Sequence, find, to_value
 from declarative_train.terms.span import Span
 
@@ -56,7 +57,6 @@ _BOUNDS = {
     "finite_number": "a finite number",
     "string_pattern_mismatch": "text like `{pattern}`",
 }
-_WORDS_OF_1_1 = {"yes": "true", "on": "true", "y": "true", "no": "false", "off": "false", "n": "false"}
 
 
 class _Problem(NamedTuple):
@@ -209,8 +209,9 @@ def _diagnostic(problem: _Problem | list[_Problem], reading: _Reading) -> Diagno
     if kind == "bad_duration":
         return bad_duration(problem.span, name, error["ctx"]["problem"])
     if kind in _KINDS:
-        way_out = _way_out(problem.node, kind)
-        return wrong_type(problem.span, name or where, found_words(problem.node), _KINDS[kind], way_out)
+        return wrong_type(
+            problem.span, name or where, found_words(problem.node), _KINDS[kind], *way_out(problem.node, kind)
+        )
     return _value(problem, name or where)
 
 
@@ -238,13 +239,14 @@ def _value(problem: _Problem, name: str) -> Diagnostic:
         allowed = _allowed(context["expected"])
         typed = f"`{problem.node.text}`" if isinstance(problem.node, Scalar) else found
         message = f"`{name}` is {typed}; it is one of {', '.join(allowed)}"
-        way_out = _way_out(problem.node, "bool_type") if "true" in allowed else None
+        said = way_out(problem.node, "bool_type") if "true" in allowed else WayOut()
         if (word := value_here(typed.strip("`"), allowed)) is not None:
             fixes = renamed(problem.span, typed.strip("`"), word)
             return wrong_value(problem.span, message, f"here it is called `{word}`", fixes)
         text = str(to_value(problem.node))
-        fixes = () if way_out else respelt(problem.span, text, allowed, closed=True)
-        return wrong_value(problem.span, message, way_out or did_you_mean(text, allowed), fixes)
+        if said.help is None:
+            said = WayOut(did_you_mean(text, allowed), respelt(problem.span, text, allowed, closed=True))
+        return wrong_value(problem.span, message, *said)
     if kind in _BOUNDS:
         return wrong_value(problem.span, f"`{name}` is {found}; it must be {_bound(kind, context)}")
     if kind in ("too_short", "too_long", "string_too_short", "string_too_long"):
@@ -275,7 +277,7 @@ def _no_branch(problems: SequenceABC[_Problem], where: str) -> Diagnostic:
             wanted.append(str(problem.error["ctx"]["error"]))
     words = list(dict.fromkeys(wanted)) or [first.error["msg"].lower()]
     name = _dotted(first.path) or where
-    return wrong_type(first.span, name, found_words(first.node), " or ".join(words), _way_out(first.node, "int_type"))
+    return wrong_type(first.span, name, found_words(first.node), " or ".join(words), *way_out(first.node, "int_type"))
 
 
 def _bound(kind: str, context: dict[str, Any]) -> str:
@@ -336,27 +338,6 @@ def found_words(node: Node) -> str:
     if isinstance(node.value, str):
         return f"the text `{node.value}`" if len(node.value) <= 60 else "a text"
     return f"`{node.text}`" if isinstance(node.value, bool) else f"{node.text or node.value}"
-
-
-def _way_out(node: Node, kind: str) -> str | None:
-    if isinstance(node, Scalar) and node.template is not None and kind in ("int_type", "int_from_float", "float_type"):
-        if isinstance(node.value, float):
-            return "`//` divides without a rest, `| int` cuts one off"
-        return "a template keeps the type of its value only when nothing stands around it, not even a space"
-    if kind == "string_type" and isinstance(node, Scalar) and node.value is not None and node.template is None:
-        return f'write `"{node.text}"`'
-    if not isinstance(node, Scalar) or not isinstance(node.value, str):
-        return None
-    word = _WORDS_OF_1_1.get(node.value.lower())
-    if kind == "bool_type" and word is not None:
-        return f"write `{word}`"
-    if kind in ("int_type", "float_type") and node.quoted:
-        try:
-            float(node.value)
-        except ValueError:
-            return None
-        return "write it without quotes"
-    return None
 
 
 def _last_name(path: tuple[str | int, ...]) -> str:

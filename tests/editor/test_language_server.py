@@ -229,6 +229,22 @@ def test_fixes_are_code_actions(client: LspClient, folder: Path) -> None:
     client.close(uri)
 
 
+def test_misspelt_words_are_put_right_by_code_actions(client: LspClient, folder: Path) -> None:
+    """One of the language is preferred, a name of the user's is a guess."""
+    uri = opened(client, folder, RECIPE.replace("epochs: 2", "epoch: 2"))
+    [wrong] = client.wait_for_diagnostics(uri, bool)
+    [action] = client.code_actions(uri, wrong)
+    assert (action["title"], action["isPreferred"]) == ("replace `epoch` by `epochs`", True)
+    assert action["edit"]["changes"] == {uri: [{"range": wrong["range"], "newText": "epochs"}]}
+    client.close(uri)
+    uri = opened(client, folder, RECIPE.replace("input: logits", "input: logitz"))
+    [wrong] = client.wait_for_diagnostics(uri, bool)
+    [action] = client.code_actions(uri, wrong)
+    assert action["title"].startswith("replace `logitz` by `logits`")
+    assert not action["isPreferred"]
+    client.close(uri)
+
+
 def test_a_fix_that_may_change_the_plan_says_so(client: LspClient, folder: Path) -> None:
     uri = opened(client, folder, RECIPE.replace("lr: 1e-3", "lr:1e-3"))
     actions = [each for one in client.wait_for_diagnostics(uri, bool) for each in client.code_actions(uri, one)]

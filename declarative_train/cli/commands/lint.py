@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_override_arguments(parser)
 
 
-STATIC = ("B", "E", "H", "K", "M", "O", "P", "R", "S", "T", "U", "W", "X", "Y")  # prefixes of what --static looks for
+STATIC = ("B", "E", "H", "K", "M", "O0", "P0", "R0", "S", "T", "U0", "W", "X", "Y")  # codes that --static looks for
 
 
 class Linted(NamedTuple):

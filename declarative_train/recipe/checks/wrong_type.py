@@ -12,9 +12,11 @@ Good:
 
 from __future__ import annotations
 
-from declarative_train.diagnostics.diagnostic import Diagnostic, error
+from declarative_train.diagnostics.diagnostic import Diagnostic, Fix, error
 from declarative_train.terms.span import Span
 
 
-def wrong_type(span: Span, name: str, found: str, wanted: str, help: str | None = None) -> Diagnostic:
-    return error("S003", span, f"`{name}` is {found}; it takes {wanted}", help)
+def wrong_type(
+    span: Span, name: str, found: str, wanted: str, help: str | None = None, fixes: tuple[Fix, ...] = ()
+) -> Diagnostic:
+    return error("S003", span, f"`{name}` is {found}; it takes {wanted}", help, fixes=fixes)
