@@ -26,7 +26,7 @@ NVIDIA: tuple[Hardware, ...] = (
         link_gb_s=900,
         network_gb_s=_DGX_400,
         device_names=("NVIDIA B200",),
-        source="NVIDIA Blackwell architecture technical brief, 2024, HGX B200; memory: NVIDIA DGX B200 data sheet, 2024",
+        source="NVIDIA Blackwell architecture technical brief, 2024, HGX B200; memory: DGX B200 data sheet, 2024",
     ),
     gpu(
         "h200-sxm",
