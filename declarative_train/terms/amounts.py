@@ -23,7 +23,7 @@ def plural(noun: str) -> str:
 
 
 def number(value: float | None) -> str:
-    """Four significant digits at least; very small and very large values with an exponent, `-` for none."""
+    """Four decimals, as columns like them; below 0.01 four digits; `-` for none."""
     if value is None:
         return "-"
     if value == 0 or not isfinite(value):
@@ -31,7 +31,7 @@ def number(value: float | None) -> str:
     magnitude = floor(log10(abs(value)))
     if not -4 <= magnitude < 5:
         return f"{value:.3e}"
-    return f"{value:.{max(4, 3 - magnitude)}f}"
+    return f"{value:.{4 if magnitude >= -2 else 3 - magnitude}f}"
 
 
 def clock(seconds: float) -> str:

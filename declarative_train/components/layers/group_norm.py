@@ -9,6 +9,7 @@ from pydantic import Field
 from declarative_train.components.component import Init, Layer, Misfit
 from declarative_train.components.layers.fit import Inputs, divisors, dtype_of, needs_dimensions, needs_parameter_dtype
 from declarative_train.components.layers.starts import scale_and_shift
+from declarative_train.terms.amounts import counted
 
 if TYPE_CHECKING:
     from torch import nn
@@ -34,7 +35,7 @@ class GroupNorm(Layer):
             return misfit
         if x.shape[0] % self.num_groups:
             return Misfit(
-                f"{x.shape[0]} channels of `x` {x} do not divide into {self.num_groups} groups",
+                f"{counted(x.shape[0], 'channel')} of `x` {x} cannot be divided into {self.num_groups} groups",
                 field="num_groups",
                 help=f"set `num_groups` to one of {divisors(x.shape[0])}",
             )
