@@ -28,6 +28,13 @@ def did_you_mean(name: str, known: Iterable[str], *, most: int = 12) -> str:
     return f"known: {listed}" if names else "there is none to choose from"
 
 
+def paths_start(span: Span) -> str:
+    """A help line for a path that leads nowhere: what it is relative to, by where it was written."""
+    if span.in_option:
+        return "a path given by --set is relative to the working directory"
+    return "paths are relative to the file that writes them"
+
+
 def respelt(
     span: Span, name: str, known: Iterable[str], *, closed: bool = False, taken: Collection[str] = ()
 ) -> tuple[Fix, ...]:

@@ -18,12 +18,13 @@ class Paths(NamedTuple):
         return cls(frozenset(file.path for file in document.files))
 
     def resolve(self, path: str, span: Span) -> str:
-        """Absolute; a URL stays as it is. Globs and chained URLs (`zip://*.csv::data.zip`) pass through."""
-        if "::" in path or "://" in path:
-            return path
+        """Absolute; a URL stays as it is. Of a chained one (`zip://*.csv::data.zip`) the last link may be a path."""
+        links, chain, path = path.rpartition("::")
+        if "://" in path:
+            return links + chain + path
         path = os.path.expanduser(path)
         folder = os.path.dirname(span.path) if span.path in self.files else ""
-        return os.path.abspath(os.path.join(folder, path))
+        return links + chain + os.path.abspath(os.path.join(folder, path))
 
     def in_sources(self, node: Node) -> Node:
         """The data section with the `path` of each source made absolute."""

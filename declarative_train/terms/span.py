@@ -21,6 +21,11 @@ class Span(NamedTuple):
     def __str__(self) -> str:
         return f"{self.path}:{self.line}:{self.column}"
 
+    @property
+    def in_option(self) -> bool:
+        """Given on the command line, where paths are relative to the working directory."""
+        return self.path.startswith("--")
+
     def within(self, offset: int, length: int = 1) -> Span:
         """The part of a one-line span that begins `offset` characters after its start."""
         column = self.column + offset

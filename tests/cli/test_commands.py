@@ -190,3 +190,12 @@ def test_run_of_a_wrong_recipe_is_code_1(capsys: Captured) -> None:
 
 def test_tensorboard_without_runs_says_how_to_make_one(tmp_path: Path, capsys: Captured) -> None:
     assert "dtrain run" in told(capsys, "tensorboard", str(tmp_path / "none"), code=2)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    ["data.source={type: csv, path: none.csv}", "data.source={type: csv, path: '*.none'}", "model.weights=none.pt"],
+)
+def test_a_path_given_by_set_is_not_said_to_be_relative_to_the_recipe(setting: str, capsys: Captured) -> None:
+    text = told(capsys, "plan", DIGITS, "--set", setting, code=1)
+    assert "a path given by --set is relative to the working directory" in text

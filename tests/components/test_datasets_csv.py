@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 from declarative_train.components.component import SourceError
 from declarative_train.components.datasets.csv import CsvDataset
+from declarative_train.components.datasets.files import expand, is_remote, open_file, read_bytes, size_bytes
 from declarative_train.components.datasets.jsonl import JsonlDataset
 
 
@@ -195,3 +197,66 @@ def test_lists_of_different_lengths_are_refused(tmp_path: Path) -> None:
     table = JsonlDataset(path=write(tmp_path / "a.jsonl", '{"v": [1, 2]}\n{"v": [3]}\n')).open()
     with pytest.raises(SourceError, match="lists of different lengths: 2 at first, then 1"):
         table.read(["v"], slice(0, 2))
+
+
+def test_a_glob_in_an_archive_and_a_file_of_it(tmp_path: Path) -> None:
+    """The files that the glob found were looked for outside of the archive."""
+    archive = tmp_path / "d.zip"
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as packed:
+        packed.writestr("a/one.csv", "a\n1\n")
+        packed.writestr("a/two.csv", "a\n2\n")
+        packed.writestr("note.txt", "none")
+    for url in (f"zip://a/*.csv::{archive}", f"simplecache::zip://a/*.csv::{archive}"):
+        assert CsvDataset(path=url).open().read(["a"], slice(0, 2))["a"].tolist() == [1, 2]
+    one = f"zip://a/one.csv::{archive}"
+    assert expand([one]) == [one]
+    assert (read_bytes(one), size_bytes(one)) == (b"a\n1\n", 4)
+    assert not is_remote(one)
+    with pytest.raises(SourceError) as found:
+        expand([f"zip://a/on.csv::{archive}"])
+    assert (found.value.problem, found.value.known) == ("not_found", ("one.csv", "two.csv"))
+    with pytest.raises(SourceError, match="no file matches zip://"):
+        expand([f"zip://b/*.csv::{archive}"])
+
+
+@pytest.mark.parametrize(
+    ("url", "problem", "words"),
+    [
+        ("zip://x.csv::{0}/nope.zip", "not_found", "there is no file"),
+        ("zip://x.csv::{0}/plain.csv", "unreadable", "not a zip file"),
+        ("tar://x.csv::{0}/plain.csv", "unreadable", "cannot open tar://"),
+        ("zip://x.csv::{0}", "unreadable", "is a folder"),
+        ("ftp://127.0.0.1:9/x.csv", "unreadable", "cannot open ftp://127.0.0.1:9/x.csv: "),
+        ("reference://x", "unreadable", "cannot open reference://x: "),
+        ("data://x", "not_found", "there is no file data://x"),
+        ("nowhere://x", "no_file_system", "cannot open nowhere://x: "),
+    ],
+)
+def test_whatever_a_file_system_raises_is_told_with_its_url(tmp_path: Path, url: str, problem: str, words: str) -> None:
+    write(tmp_path / "plain.csv", "a\n1\n")
+    with pytest.raises(SourceError) as found:
+        expand([url.format(tmp_path)])
+    assert found.value.problem == problem
+    assert words in str(found.value)
+
+
+def test_what_the_client_of_a_cloud_raises_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such clients have exceptions of their own, which are no OSError."""
+    import fsspec
+    from fsspec.implementations.memory import MemoryFileSystem
+
+    class NoCredentials(Exception):
+        pass
+
+    def refuse(*_: object, **__: object) -> None:
+        raise NoCredentials("unable to locate credentials")
+
+    with fsspec.open("memory://cloud/a.csv", "wb") as file:
+        file.write(b"a\n1\n")
+    for method in ("isfile", "glob", "_open", "size", "cat_file"):
+        monkeypatch.setattr(MemoryFileSystem, method, refuse)
+    url = "memory://cloud/a.csv"
+    for call in (lambda: expand([url]), lambda: expand(["memory://cloud/*"]), lambda: open_file(url),
+                 lambda: size_bytes(url), lambda: read_bytes(url)):  # fmt: skip
+        with pytest.raises(SourceError, match=r"memory://cloud/\S+: unable to locate credentials"):
+            call()

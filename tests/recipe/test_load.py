@@ -76,6 +76,8 @@ def test_paths_are_relative_to_the_file_that_wrote_them(tmp_path: Path, monkeypa
     assert recipe.model.weights[0].path == str(tmp_path / "w.safetensors")
     recipe = recipe_of(load("over.yaml", set_=("data.source.path=c.csv",)))
     assert recipe.data.source.paths == (str(tmp_path / "c.csv"),)
+    recipe = recipe_of(load("over.yaml", set_=("data.source.path=[zip://*.csv::c.zip, zip://a::s3://b/c.zip]",)))
+    assert recipe.data.source.paths == (f"zip://*.csv::{tmp_path}/c.zip", "zip://a::s3://b/c.zip")
 
 
 def test_provenance_of_every_value(laid: Laid) -> None:

@@ -6,8 +6,10 @@ Local files do not go through fsspec, whose import costs as much as reading a sm
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from glob import glob, has_magic
+from io import BytesIO
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -21,6 +23,8 @@ Paths = (
 
 _HERE = ("file://", "local://")
 _IN_PROCESS = ("memory://",)
+_LISTED = 8  # files of a folder that a message names
+_CHAIN = "::"  # between the links of a chained URL: zip://*.csv::data.zip is the files in an archive
 
 
 def as_tuple(path: str | tuple[str, ...]) -> tuple[str, ...]:
@@ -29,14 +33,15 @@ def as_tuple(path: str | tuple[str, ...]) -> tuple[str, ...]:
 
 def is_remote(path: str) -> bool:
     """Reading it needs a network."""
-    return "://" in path and not path.startswith((*_HERE, *_IN_PROCESS))
+    last = path.rpartition(_CHAIN)[2]
+    return "://" in last and not last.startswith((*_HERE, *_IN_PROCESS))
 
 
 def is_known(url: str) -> bool:
     """fsspec has a file system for the scheme, whether or not its package is installed here."""
     from fsspec.registry import available_protocols
 
-    return set(url.partition("://")[0].split("::")) <= set(available_protocols())
+    return set(url.partition("://")[0].split(_CHAIN)) <= set(available_protocols())
 
 
 def local_path(path: str) -> str | None:
@@ -51,11 +56,31 @@ def file_system(url: str) -> tuple[Any, str]:
     """fsspec's file system of a URL, and the path within it. Raises SourceError."""
     import fsspec
 
+    archive = local_path(url.rpartition(_CHAIN)[2])
+    if _CHAIN in url and archive is not None and not os.path.isfile(archive):
+        _expand_local(archive, archive)  # says that it is missing, and what is there
     try:
         found: tuple[Any, str] = fsspec.core.url_to_fs(url)
     except (ImportError, ValueError) as error:
-        raise SourceError("no_file_system", f"cannot open {url}: {_reason(error)}") from error
+        raise SourceError("no_file_system", f"cannot open {shown(url)}: {_reason(error)}") from error
+    except Exception as error:
+        raise _unreadable("open", url, error) from error
     return found
+
+
+@contextmanager
+def _told(what: str, path: str) -> Iterator[None]:
+    """Whatever a file system raises is a SourceError: each client of a cloud has exceptions of its own."""
+    try:
+        yield
+    except SourceError:
+        raise
+    except Exception as error:
+        raise _unreadable(what, path, error) from error
+
+
+def _unreadable(what: str, path: str, error: Exception) -> SourceError:
+    return SourceError("unreadable", f"cannot {what} {shown(path)}: {_reason(error)}")
 
 
 def expand(paths: Sequence[str]) -> list[str]:
@@ -68,16 +93,20 @@ def _expand_one(path: str) -> list[str]:
     if local is not None:
         return _expand_local(path, local)
     system, inner = file_system(path)
-    try:
+    with _told("look at", path):
         if has_magic(inner):
-            found = [system.unstrip_protocol(file) for file in sorted(system.glob(inner)) if not system.isdir(file)]
-        elif system.isfile(inner):
+            return _some(path, [_same_place(path, file) for file in sorted(system.glob(inner)) if system.isfile(file)])
+        if system.isfile(inner):
             return [path]
-        else:
-            raise _not_found(path, inner, [os.path.basename(file) for file in _siblings(system, inner)])
-    except OSError as error:
-        raise SourceError("unreadable", f"cannot look at {path}: {_reason(error)}") from error
-    return _some(path, found)
+        raise _not_found(path, inner, [os.path.basename(file) for file in _siblings(system, inner)])
+
+
+def _same_place(url: str, file: str) -> str:
+    """The URL of a file that the file system of `url` names: the other links of a chain stay."""
+    links = url.split(_CHAIN)
+    own = next(index for index, link in enumerate(links) if "://" in link)
+    links[own] = file if "://" in file else f"{links[own].partition('://')[0]}://{file}"
+    return _CHAIN.join(links)
 
 
 def _expand_local(path: str, local: str) -> list[str]:
@@ -96,70 +125,82 @@ def _expand_local(path: str, local: str) -> list[str]:
 def _siblings(system: Any, path: str) -> list[str]:
     try:
         return [str(file) for file in system.ls(path.rpartition("/")[0], detail=False)]
-    except (OSError, ValueError):
+    except Exception:  # only to name the nearest: what is wrong with the file system is said elsewhere
         return []
 
 
 def _some(path: str, found: list[str]) -> list[str]:
     if not found:
-        raise SourceError("no_match", f"no file matches {shown(path)}")
+        help = None if local_path(path) is not None else "`*` stays in one folder, `**` goes through folders"
+        raise SourceError("no_match", f"no file matches {shown(path)}", help=help)
     return found
 
 
 def _not_found(path: str, inner: str, siblings: list[str]) -> SourceError:
-    return SourceError(
-        "not_found", f"there is no file {shown(path)}", name=os.path.basename(inner), known=tuple(siblings)
-    )
+    help = None if local_path(path) is not None else _listed(siblings)
+    name = os.path.basename(inner)
+    return SourceError("not_found", f"there is no file {shown(path)}", help=help, name=name, known=tuple(siblings))
+
+
+def _listed(names: list[str]) -> str:
+    if not names:
+        return "there are no files beside it"
+    more = f", and {len(names) - _LISTED:,} more" if len(names) > _LISTED else ""
+    return f"beside it: {', '.join(names[:_LISTED])}{more}"
 
 
 def shown(path: str) -> str:
     """The path as a message names it: from the working directory where it lies below it."""
-    local = local_path(path)
+    links, _, last = path.rpartition(_CHAIN)
+    local = local_path(last)
     if local is None or not os.path.isabs(local):
         return path
     near = os.path.relpath(local)
-    return path if near.startswith("..") else near
+    return path if near.startswith("..") else f"{links}{_CHAIN if links else ''}{near}"
 
 
 def open_file(path: str) -> Any:
-    """A readable, seekable binary file. Raises SourceError."""
+    """A readable, seekable binary file; one in an archive is unpacked into memory: as a stream it would end with its
+    file system, and processes would share its position. Raises SourceError."""
     local = local_path(path)
-    try:
+    with _told("open", path):
         if local is not None:
             return open(local, "rb")
         system, inner = file_system(path)
+        if _is_archive(system):
+            return BytesIO(system.cat_file(inner))
         return system.open(inner, "rb")
-    except OSError as error:
-        raise SourceError("unreadable", f"cannot open {shown(path)}: {_reason(error)}") from error
+
+
+def _is_archive(system: Any) -> bool:
+    from fsspec.archive import AbstractArchiveFileSystem
+
+    return isinstance(system, AbstractArchiveFileSystem)
 
 
 def read_bytes(path: str, start: int = 0, end: int | None = None) -> bytes:
     """The bytes from `start` up to `end`. Raises SourceError."""
     local = local_path(path)
-    try:
+    with _told("read", path):
         if local is not None:
             with open(local, "rb") as file:
                 file.seek(start)
                 return file.read(-1 if end is None else end - start)
         system, inner = file_system(path)
         found: bytes = system.cat_file(inner, start=start, end=end)
-    except OSError as error:
-        raise SourceError("unreadable", f"cannot read {shown(path)}: {_reason(error)}") from error
-    return found
+        return found
 
 
 def size_bytes(path: str) -> int:
     """Raises SourceError."""
     local = local_path(path)
-    try:
+    with _told("look at", path):
         if local is not None:
             return os.path.getsize(local)
         system, inner = file_system(path)
         return int(system.size(inner))
-    except OSError as error:
-        raise SourceError("unreadable", f"cannot look at {shown(path)}: {_reason(error)}") from error
 
 
 def _reason(error: BaseException) -> str:
-    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    text = getattr(error, "strerror", None) or str(error).strip() or type(error).__name__
     return str(text).splitlines()[0]

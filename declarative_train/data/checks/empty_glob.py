@@ -14,8 +14,9 @@ from __future__ import annotations
 
 from declarative_train.components.component import SourceError
 from declarative_train.diagnostics.diagnostic import Diagnostic, error
+from declarative_train.diagnostics.suggest import paths_start
 from declarative_train.terms.span import Span
 
 
 def empty_glob(span: Span, problem: SourceError) -> Diagnostic:
-    return error("D002", span, str(problem), "paths are relative to the recipe's file; `**` goes through folders")
+    return error("D002", span, str(problem), problem.help or f"{paths_start(span)}; `**` goes through folders")

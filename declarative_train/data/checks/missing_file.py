@@ -14,11 +14,11 @@ from __future__ import annotations
 
 from declarative_train.components.component import SourceError
 from declarative_train.diagnostics.diagnostic import Diagnostic, error
-from declarative_train.diagnostics.suggest import nearest
+from declarative_train.diagnostics.suggest import nearest, paths_start
 from declarative_train.terms.span import Span
 
 
 def missing_file(span: Span, problem: SourceError) -> Diagnostic:
     close = nearest(problem.name, problem.known)
-    way_out = f"did you mean `{close}`?" if close is not None else "paths are relative to the recipe's file"
+    way_out = f"did you mean `{close}`?" if close is not None else problem.help or paths_start(span)
     return error("D001", span, str(problem), way_out)

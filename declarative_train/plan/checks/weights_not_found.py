@@ -16,9 +16,9 @@ from __future__ import annotations
 
 from declarative_train.components.datasets.files import shown
 from declarative_train.diagnostics.diagnostic import Diagnostic, error
+from declarative_train.diagnostics.suggest import paths_start
 from declarative_train.terms.span import Span
 
 
 def weights_not_found(span: Span, path: str) -> Diagnostic:
-    way_out = "paths are relative to the file that names them"
-    return error("U105", span, f"there is no file or run at `{shown(path)}`", way_out)
+    return error("U105", span, f"there is no file or run at `{shown(path)}`", paths_start(span))

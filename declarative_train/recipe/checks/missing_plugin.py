@@ -14,12 +14,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from declarative_train.diagnostics.diagnostic import Diagnostic, error
-from declarative_train.diagnostics.suggest import nearest
+from declarative_train.diagnostics.suggest import nearest, paths_start
 from declarative_train.terms.span import Span
 
 
 def missing_plugin(span: Span, path: str, reason: str, beside: Iterable[str]) -> Diagnostic:
     """`beside`: the Python files in its folder."""
     close = nearest(path.replace("\\", "/").rpartition("/")[2], beside)
-    way_out = f"did you mean `{close}`?" if close else "a plugin's path is relative to the recipe that names it"
+    way_out = f"did you mean `{close}`?" if close else paths_start(span)
     return error("X001", span, f"cannot read the plugin {path}: {reason}", way_out)
