@@ -134,6 +134,17 @@ def test_takes_a_few_real_steps(name: str, tmp_path: Path) -> None:
     assert of(events, "RunEnded")[-1]["step"] == 3
 
 
+def test_gpt_7b_is_fsdp_over_all_gpus_and_takes_real_steps_when_narrow(tmp_path: Path) -> None:
+    plan = compiled(ROOT / "recipes" / "gpt_7b_auto_32xh100.yaml")
+    assert (plan.layout.mode, len(plan.layout.ranks)) == ("fsdp", 32)
+    narrow = ["vars.width=32", "vars.layers=2", "vars.heads=2", "training.global_batch_size=16"]
+    narrow += ["layout={gpus: 2, hardware: h100-sxm}"]
+    words = [word for value in narrow for word in ("--set", value)]
+    events = dtrain_run(tmp_path, "gpt_7b_auto_32xh100", "--max-steps", "2", *words)
+    assert [event["step"] for event in of(events, "StepDone")] == [1, 2]
+    assert of(events, "RunStarted")[0]["num_ranks"] == 2
+
+
 def test_multi_gpu_ddp_reaches_its_last_row(tmp_path: Path) -> None:
     rows = epochs(dtrain_run(tmp_path, "multi_gpu_ddp"))
     assert len(rows) == 5
