@@ -17,7 +17,7 @@ from declarative_train.plan.text_layout import describe_layout
 from declarative_train.plan.text_memory import describe_memory, largest
 from declarative_train.plan.text_model import describe_model
 from declarative_train.plan.text_tables import amount, columns, section
-from declarative_train.terms.amounts import counted
+from declarative_train.terms.amounts import clock, counted, plural
 
 
 def describe(plan: Plan, *, hashes: bool = True) -> str:
@@ -68,10 +68,12 @@ def mode_in_words(layout: LayoutPlan) -> str:
         return "single, on one device"
     product = f" x {layout.data_parallel}" if layout.data_parallel is not None else ""
     nodes = f"{layout.num_nodes} nodes x " if layout.num_nodes > 1 else ""
-    place = {"cpu": "CPU ranks", "cuda": "GPUs", "auto": "GPUs (or as many CPU ranks)"}[layout.device]
-    if layout.mode == "dp":
-        return f"dp, one process on {layout.num_replicas} {place.replace('ranks', 'replicas')}"
-    return f"{layout.mode}{product} on {nodes}{layout.gpus_per_node} {place}"
+    who = "replica" if layout.mode == "dp" else "rank"
+    number = layout.num_replicas if layout.mode == "dp" else layout.gpus_per_node
+    places = counted(number, f"CPU {who}" if layout.device == "cpu" else "GPU")
+    if layout.device == "auto":
+        places += f" (or as many CPU {plural(who)})"
+    return f"dp, one process on {places}" if layout.mode == "dp" else f"{layout.mode}{product} on {nodes}{places}"
 
 
 def _data(plan: Plan) -> list[str]:
@@ -167,7 +169,7 @@ def _training(plan: Plan) -> list[str]:
             ["early stop", f"after {counted(stop.patience_steps, 'step')} without a {stop.mode} of {stop.metric}"]
         )
     if training.max_time_s is not None:
-        rows.append(["at most", f"{training.max_time_s / 60:g} minutes"])
+        rows.append(["at most", clock(training.max_time_s)])
     rows += _intervals(plan)
     if plan.draws:
         rows.append(["draws", f"{shortened(plan.draws)}: equal bits on this layout only"])

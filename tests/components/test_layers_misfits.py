@@ -360,7 +360,7 @@ MISFITS: list[tuple[str, dict[str, Any], dict[str, T], str, str, str | None]] = 
         "a width of 8 does not divide into 3 heads",
         "one of 1, 2, 4, 8",
     ),
-    ("self_attention", {"heads": 4, "kv_heads": 3}, X, "field kv_heads", "4 heads do not share 3", "one of 1, 2, 4"),
+    ("self_attention", {"heads": 4, "kv_heads": 3}, X, "field kv_heads", "4 heads cannot share 3", "one of 1, 2, 4"),
     ("self_attention", {"heads": 8, "rotary": {}}, X, "field heads", "a head width of 1 is odd", "even `head_width`"),
     ("self_attention", {"heads": 2, "head_width": 3, "rotary": {}}, X, "field head_width", "of 3 is odd", None),
     ("self_attention", {"heads": 2}, {"x": VECTOR}, "port x", "takes (B, T, D)", None),

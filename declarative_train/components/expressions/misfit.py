@@ -86,7 +86,7 @@ def _of_dims(operation: Operation, rank: int) -> str | None:
             there = f"they are 1 to {last}" if last > 1 else "the only one is 1" if last else "there is the batch only"
             return f"it has no dimension {wrong}, {there}"
         if parameter.kind == "order" and len(dims) != rank:
-            return f"all {rank - 1} dimensions besides the batch are to be named"
+            return "every dimension besides the batch is to be named"
     return None
 
 

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from declarative_train.components.component import Init, Layer, Misfit, Port
 from declarative_train.components.layers.fit import Inputs, divisors, dtype_of, needs_parameter_dtype, needs_shape
 from declarative_train.components.layers.starts import linear_weight, start
+from declarative_train.terms.amounts import counted
 
 if TYPE_CHECKING:
     from torch import nn
@@ -158,7 +159,7 @@ def _heads_misfit(layer: SelfAttention | CrossAttention, width: int) -> Misfit |
         )
     if layer.kv_heads is not None and layer.heads % layer.kv_heads:
         return Misfit(
-            f"{layer.heads} heads do not share {layer.kv_heads} key and value heads evenly",
+            f"{counted(layer.heads, 'head')} cannot share {layer.kv_heads} key and value heads evenly",
             field="kv_heads",
             help=f"set `kv_heads` to one of {divisors(layer.heads)}",
         )

@@ -18,6 +18,7 @@ import re
 from collections.abc import Mapping
 
 from declarative_train.diagnostics.diagnostic import Diagnostic, Related, error
+from declarative_train.terms.amounts import counted
 from declarative_train.terms.span import Span
 from declarative_train.terms.tensor_spec import TensorSpec
 
@@ -26,13 +27,15 @@ _MATRICES = re.compile(r"mat1 and mat2 shapes cannot be multiplied \(\d+x(\d+) a
 
 
 def layer_refused(
-    span: Span, type: str, specs: Mapping[str, TensorSpec], said: str, made: tuple[Related, ...] = ()
+    span: Span, type: str, specs: Mapping[str, TensorSpec], said: str, made: tuple[Related, ...], precision: str
 ) -> Diagnostic:
     """`said` by torch, or by the plugin; what we know of it is said in words that hold for every batch."""
-    inputs = ", ".join(f"{port} {spec} {spec.dtype}" for port, spec in specs.items())
+    inputs = ", ".join(f"{port} {spec.said(precision)}" for port, spec in specs.items())
     message = f"`{type}` cannot work on {inputs or 'nothing'}"
     if found := _MATRICES.search(said):
-        return error(CODE, span, f"{message}: it multiplies by a matrix of {found[2]} rows", related=made)
+        return error(
+            CODE, span, f"{message}: it multiplies by a matrix of {counted(int(found[2]), 'row')}", related=made
+        )
     if "Overflow when unpacking long" in said or "too large" in said.lower():
         return error(CODE, span, f"{message}: one of its sizes is larger than torch can count", related=made)
     return error(CODE, span, f"{message}; it says: {said}", related=made)

@@ -27,6 +27,7 @@ from collections.abc import Sequence
 
 from declarative_train.data.spec import BatchSpec
 from declarative_train.diagnostics.diagnostic import Diagnostic, warning
+from declarative_train.terms.amounts import counted
 from declarative_train.terms.span import Span
 
 
@@ -36,7 +37,7 @@ def group_of_microbatch(span: Span, names: Sequence[str], batch: BatchSpec) -> D
     return warning(
         "R105",
         span,
-        f"`{names[0]}`{others} looks at the {batch.microbatch_size} samples that one rank has at a time: on another "
-        "layout the gradients differ",
+        f"`{names[0]}`{others} looks at what one rank has at a time, {counted(batch.microbatch_size, 'sample')}: on "
+        "another layout the gradients differ",
         f"`over: {batch.microbatch_size} samples` gives the same here, and on every layout",
     )
