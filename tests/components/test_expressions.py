@@ -242,7 +242,7 @@ def test_what_torch_refuses_is_said_at_the_operation() -> None:
         ("sum(v, dim=2)", "`sum` does not take `v` (B, 8): it has no dimension 2, the only one is 1"),
         ("unsqueeze(v, 3)", "`unsqueeze` does not take `v` (B, 8): it has no dimension 3, they are 1 to 2"),
         ("sum(u, dim=1)", "`sum` does not take `u` (B): it has no dimension 1, there is the batch only"),
-        ("permute(m, [1])", "`permute` does not take `m` (B, 4, 5): all 2 dimensions besides the batch are to be "
+        ("permute(m, [1])", "`permute` does not take `m` (B, 4, 5): every dimension besides the batch is to be "
          "named"),
         ("reshape(v, [3, 3])", "`reshape` does not take `v` (B, 8): its 8 numbers per sample cannot be arranged "
          "as (3, 3)"),
