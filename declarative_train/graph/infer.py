@@ -122,6 +122,14 @@ class Inference:
         if not any((item.code, item.span) == (diagnostic.code, diagnostic.span) for item in self.diagnostics):
             self.diagnostics.append(diagnostic)
 
+    def _made(self, specs: Specs, made_by: Mapping[str, Origin]) -> tuple[Related, ...]:
+        """What arrives, and from where: the other places involved in a mistake."""
+        return tuple(
+            Related(made_by[port].span, f"`{made_by[port].name}` gives {spec.said(self._precision)}")
+            for port, spec in specs.items()
+            if port in made_by
+        )
+
     def _node(self, node: ModelNode, state: _Scope) -> Node | None:
         if state.like is None and is_name_of_torch(node.name):
             self._say(name_of_torch(node.key_span, node.name))
@@ -156,13 +164,14 @@ class Inference:
             return None
         misfit = layer.check(specs)
         if misfit is not None:
-            self._say(inputs_do_not_fit(_place(node, misfit), misfit, _made(specs, made_by)))
+            self._say(inputs_do_not_fit(_place(node, misfit), misfit, self._made(specs, made_by)))
             if not misfit.is_warning:
                 return None
         try:
             probed = self._probe(layer, specs, built_for or specs)
         except RefusedError as problem:
-            self._say(layer_refused(node.span, layer.type, specs, str(problem), _made(specs, made_by)))
+            made = self._made(specs, made_by)
+            self._say(layer_refused(node.span, layer.type, specs, str(problem), made, self._precision))
             return None
         except BatchMovedError as problem:
             self._say(batch_moved(node.span, node.name, str(problem)))
@@ -170,7 +179,7 @@ class Inference:
         double = next((port for port, spec in specs.items() if spec.dtype == "float64"), None)
         if double is not None and probed.parameters:
             span = node.input_spans.get(double, node.span)
-            made = _made({double: specs[double]}, made_by)
+            made = self._made({double: specs[double]}, made_by)
             self._say(double_precision(span, layer.type, double, self._precision, made))
             return None
         if built_for is None:
@@ -198,7 +207,7 @@ class Inference:
             found = probe_expression(node.expression, specs)
         except ExpressionError as problem:
             span = node.place(problem.offset, problem.length)
-            made = _made(specs, made_by)
+            made = self._made(specs, made_by)
             self._say(expression_does_not_fit(span, problem.message, problem.help, made))
             return None
         except BatchMovedError as problem:
@@ -263,12 +272,3 @@ def _place(node: LayerNode, misfit: Misfit) -> Span:
         ways = (".".join(parts[:end]) for end in range(len(parts), 0, -1))
         return next((node.field_spans[way] for way in ways if way in node.field_spans), node.span)
     return node.input_spans.get(misfit.port, node.span) if misfit.port is not None else node.span
-
-
-def _made(specs: Specs, made_by: Mapping[str, Origin]) -> tuple[Related, ...]:
-    """What arrives, and from where: the other places involved in a mistake."""
-    return tuple(
-        Related(made_by[port].span, f"`{made_by[port].name}` gives {spec} {spec.dtype}")
-        for port, spec in specs.items()
-        if port in made_by
-    )

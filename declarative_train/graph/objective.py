@@ -135,10 +135,10 @@ class ObjectiveCheck:
         return self._span(item, misfit.field or misfit.port or "type")
 
     def _made(self, item: Term | Measure) -> tuple[Related, ...]:
-        edges = item.edges
+        edges, precision = item.edges, self._recipe.training.precision
         names = dict.fromkeys(name for name in (edges.input, edges.target, edges.mask) if name is not None)
         return tuple(
-            Related(origin.span, f"`{name}` is {spec} {spec.dtype}")
+            Related(origin.span, f"`{name}` is {spec.said(precision)}")
             for name in names
             if (origin := self._origins.get(name)) is not None and (spec := self._specs[name]) is not None
         )

@@ -37,5 +37,9 @@ class TensorSpec:
             count *= size
         return count
 
+    def said(self, precision: str) -> str:
+        """With its dtype, for people. In a graph float32 stands for what the run computes in (`graph/lower.py`)."""
+        return f"{self} {'float64' if self.dtype == 'float32' and precision == 'fp64' else self.dtype}"
+
     def __str__(self) -> str:
         return f"({', '.join(['B', *map(str, self.shape)])})"

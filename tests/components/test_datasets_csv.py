@@ -245,11 +245,11 @@ def test_what_the_client_of_a_cloud_raises_is_told(monkeypatch: pytest.MonkeyPat
     import fsspec
     from fsspec.implementations.memory import MemoryFileSystem
 
-    class NoCredentials(Exception):
+    class NoCredentialsError(Exception):
         pass
 
     def refuse(*_: object, **__: object) -> None:
-        raise NoCredentials("unable to locate credentials")
+        raise NoCredentialsError("unable to locate credentials")
 
     with fsspec.open("memory://cloud/a.csv", "wb") as file:
         file.write(b"a\n1\n")

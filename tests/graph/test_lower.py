@@ -444,6 +444,25 @@ def test_a_float64_field_needs_fp64() -> None:
     assert found.graph.inputs["pixels"].dtype == "float32", "float32 stands for what the run computes in"
 
 
+@pytest.mark.parametrize(("precision", "dtype"), [("fp32", "float32"), ("fp64", "float64")])
+def test_a_note_has_the_dtype_that_the_run_computes_in(precision: str, dtype: str) -> None:
+    """A field of float64 was said to be float32."""
+    fields = FIELDS | {"pixels": TensorSpec((64,), "float64" if precision == "fp64" else "float32")}
+    training = REST.replace("epochs", f"precision: {precision}, epochs")
+    graph = "left: pixels[:, :32]\nboth: {type: linear, out_features: 10, input: pixels}\nlogits: left + both"
+    _, (in_graph,), _ = lowered(graph, fields=fields, training=training)
+    assert [item.message for item in in_graph.related] == [
+        f"`left` gives (B, 32) {dtype}",
+        f"`both` gives (B, 10) {dtype}",
+    ]
+    loss = "loss: {type: mse, input: logits, target: pixels}"
+    _, (in_objective,), _ = lowered(MLP, loss, fields=fields, training=training)
+    assert [item.message for item in in_objective.related] == [
+        f"`logits` is (B, 10) {dtype}",
+        f"`pixels` is (B, 64) {dtype}",
+    ]
+
+
 def test_a_loss_that_does_not_take_its_target() -> None:
     found, under_it = one(MLP, "loss: {type: mse, input: logits, target: pixels}")
     assert found.code == "O101"

@@ -131,15 +131,15 @@ def _siblings(system: Any, path: str) -> list[str]:
 
 def _some(path: str, found: list[str]) -> list[str]:
     if not found:
-        help = None if local_path(path) is not None else "`*` stays in one folder, `**` goes through folders"
-        raise SourceError("no_match", f"no file matches {shown(path)}", help=help)
+        way_out = None if local_path(path) is not None else "`*` stays in one folder, `**` goes through folders"
+        raise SourceError("no_match", f"no file matches {shown(path)}", help=way_out)
     return found
 
 
 def _not_found(path: str, inner: str, siblings: list[str]) -> SourceError:
-    help = None if local_path(path) is not None else _listed(siblings)
+    way_out = None if local_path(path) is not None else _listed(siblings)
     name = os.path.basename(inner)
-    return SourceError("not_found", f"there is no file {shown(path)}", help=help, name=name, known=tuple(siblings))
+    return SourceError("not_found", f"there is no file {shown(path)}", help=way_out, name=name, known=tuple(siblings))
 
 
 def _listed(names: list[str]) -> str:
