@@ -195,6 +195,9 @@ def test_misspelt_words_of_the_language_are_mended_and_names_guessed(folder: Pat
         ("training: {batch_size: 20}", None),  # there, it is that of one device
         ("training: {precision: bfloat16}", "training: {precision: bf16}"),
         ("training: {precision: 16}", None),
+        ("model: {graph: {act: torch.relu(hidden)}}", "model: {graph: {act: relu(hidden)}}"),
+        ("model: {graph: {act: sigmiod(hidden)}}", "model: {graph: {act: sigmoid(hidden)}}"),
+        ("model: {graph: {act: hidden.relu()}}", None),
     ],
 )
 def test_words_of_other_frameworks_that_mean_the_same(folder: Path, wrong: str, right: str | None) -> None:

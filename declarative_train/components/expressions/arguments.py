@@ -20,18 +20,7 @@ def bind(
     """The operation, or ExpressionError with what the function takes."""
     function = FUNCTIONS.get(name)
     if function is None:
-        from difflib import get_close_matches  # which only mistakes need
-
-        close = get_close_matches(name, FUNCTIONS, n=1, cutoff=0.6)
-        owner, _, last = name.rpartition(".")
-        if last in FUNCTIONS:
-            module = owner in ("torch", "F", "np", "numpy", "math", "torch.nn.functional", "nn.functional")
-            offered = (
-                f"write `{last}(...)`" if module else f"write `{last}({owner}, ...)`: tensors have no methods here"
-            )
-        else:
-            offered = f"did you mean `{close[0]}`?" if close else f"known: {', '.join(FUNCTIONS)}"
-        raise ExpressionError(f"there is no function `{name}` in expressions", *name_at, offered, "function")
+        raise _unknown(name, name_at)
     call = _Call(name, function, at)
     bound = call.match(arguments, keywords)
     operands: list[Term] = []
@@ -163,3 +152,19 @@ class _Call:
 
 def _place(item: Argument) -> Place:
     return item.offset, item.length
+
+
+def _unknown(name: str, at: Place) -> ExpressionError:
+    from difflib import get_close_matches  # which only mistakes need
+
+    close = get_close_matches(name, FUNCTIONS, n=1, cutoff=0.6)
+    owner, _, last = name.rpartition(".")
+    instead = close[0] if close else None
+    if last in FUNCTIONS and owner in ("torch", "F", "np", "numpy", "math", "torch.nn.functional", "nn.functional"):
+        offered, instead = f"write `{last}(...)`", last
+    elif last in FUNCTIONS:
+        offered, instead = f"write `{last}({owner}, ...)`: tensors have no methods here", None
+    else:
+        offered = f"did you mean `{instead}`?" if instead else f"known: {', '.join(FUNCTIONS)}"
+    message = f"there is no function `{name}` in expressions"
+    return ExpressionError(message, *at, offered, "function", None if instead is None else (name, instead))

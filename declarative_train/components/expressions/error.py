@@ -10,10 +10,17 @@ the function takes. batch: dimension 0 indexed, reduced or moved. shapes: torch 
 
 
 class ExpressionError(Exception):
-    """`offset` and `length` in characters of the expression's text; `help` is one way out."""
+    """`offset` and `length` in characters of the expression's text; `help` is one way out; `instead`: a word of it,
+    and the one to write in its place."""
 
     def __init__(
-        self, message: str, offset: int, length: int = 1, help: str | None = None, rule: ExpressionRule = "syntax"
+        self,
+        message: str,
+        offset: int,
+        length: int = 1,
+        help: str | None = None,
+        rule: ExpressionRule = "syntax",
+        instead: tuple[str, str] | None = None,
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -21,3 +28,4 @@ class ExpressionError(Exception):
         self.length = max(1, length)
         self.help = help
         self.rule: ExpressionRule = rule
+        self.instead = instead

@@ -19,9 +19,15 @@ Good:
 from __future__ import annotations
 
 from declarative_train.components.expressions.error import ExpressionError
-from declarative_train.diagnostics.diagnostic import Diagnostic, error
+from declarative_train.components.expressions.functions import FUNCTIONS
+from declarative_train.diagnostics.diagnostic import Diagnostic, Fix, error
+from declarative_train.diagnostics.suggest import is_slip
 from declarative_train.terms.span import Span
 
 
 def unknown_function(span: Span, problem: ExpressionError) -> Diagnostic:
-    return error("E003", span, problem.message, problem.help)
+    if problem.instead is None:
+        return error("E003", span, problem.message, problem.help)
+    typed, new = problem.instead
+    safe = typed.endswith(f".{new}") or is_slip(typed, new, FUNCTIONS)
+    return error("E003", span, problem.message, problem.help, fixes=(Fix(span, new, safe, typed),))
