@@ -151,7 +151,10 @@ class Loss(Component, ABC):
 
 
 class Collective(ABC):
-    """What a metric needs of the other ranks; one process is the trivial case."""
+    """What a metric needs of the other ranks; one process is the trivial case. `rank` of `size` is this one."""
+
+    rank: int
+    size: int
 
     @abstractmethod
     def sum(self, tensor: torch.Tensor) -> torch.Tensor:

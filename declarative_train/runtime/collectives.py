@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 class Alone(Collective):
     """One process."""
 
+    rank, size = 0, 1
+
     def sum(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor
 
@@ -28,6 +30,7 @@ class Ranks(Collective):
 
     def __init__(self, group: ProcessGroup | None = None) -> None:
         self._group = group
+        self.rank = distributed.get_rank(group)
         self.size = distributed.get_world_size(group)
 
     def sum(self, tensor: torch.Tensor) -> torch.Tensor:

@@ -42,6 +42,8 @@ class Evaluator:
             for position, batch in enumerate(self._batches(name)):
                 self._randomness.begin(0, position)
                 self._add(batch, totals)
+            for term, value in engine.objective.rests():
+                totals[term] += value.double()
         engine.set_training(True)
         sums, counts, rows = torch.split(engine.ranks.sum(totals), [size, size, 1])
         values = engine.objective.as_values(sums, counts) | self._metrics.take(engine.ranks)

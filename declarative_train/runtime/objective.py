@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from declarative_train.components.component import LossModule
+from declarative_train.components.layers.sample_groups import HoldsSamples
 from declarative_train.components.losses import LOSSES
 from declarative_train.runtime.read_component import read_component
 
@@ -46,6 +47,12 @@ class Objective:
             )
             for module, source, target, mask in self._calls
         )
+
+    def rests(self) -> list[tuple[int, torch.Tensor]]:
+        """(term, this rank's sum) of what still waited for more rows after the last batch of an evaluation."""
+        return [
+            (index, module.take_rest()) for index, module in enumerate(self.modules) if isinstance(module, HoldsSamples)
+        ]
 
     def counts(self, values: Values, row_weight: torch.Tensor | None, num_rows: int) -> torch.Tensor:
         """(L,) float64: this chunk's part of what the terms are divided by. Needs the batch alone, no outputs."""

@@ -39,7 +39,7 @@ class Worker:
         self.scale = Scale(self.objective, lane.dp_size, ranks, device, dtype)
         self.loss_scale = LossScale(device) if precision == "fp16" else None
         self.randomness = Randomness(plan.seed, lane.key, device, needed=draws(plan.graph, plan.plugins))
-        self.groups = SampleGroups(plan.batch.microbatch_size, lane.process_groups)
+        self.groups = SampleGroups(plan.batch.microbatch_size, lane.process_groups, ranks)
         self._model = model
         self._ranks = ranks
         for module in (model, self.objective.modules):

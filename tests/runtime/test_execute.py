@@ -27,12 +27,13 @@ from declarative_train.logs.event import (
     StepDone,
 )
 from declarative_train.logs.sink import Sink
+from declarative_train.logs.sinks.jsonl import read_events
 from declarative_train.plan.plan import Plan
 from declarative_train.runtime.checkpoint_store import CheckpointStore
 from declarative_train.runtime.launch import run
 from declarative_train.runtime.weights import read_weights
 from declarative_train.runtime.worker import Worker
-from tests.runtime.made_recipes import DIGITS, compiled, merged, write_data
+from tests.runtime.made_recipes import DIGITS, compiled, merged, on_pipeline, write_data
 
 
 @dataclass
@@ -105,19 +106,58 @@ def test_evaluation_is_exact_over_an_uneven_set(directory: Path) -> None:
 
 @pytest.mark.parametrize("mode", ["dp", "ddp", "fsdp"])
 def test_evaluation_is_the_same_in_every_mode(directory: Path, mode: str) -> None:
-    from declarative_train.logs.sinks.jsonl import read_events
-    from declarative_train.runtime.job import default_sinks
-
     metrics = {"accuracy": {}, "auroc": {}, "f1": {}}  # means, rows of all ranks, counts of all ranks
     exact = {"training": {"precision": "fp64"}, "evaluation": {"batch_size": 7}, "objective": {"metrics": metrics}}
     sink, _ = go(directory, exact)
     wanted = sink.of(EvaluationDone)
     recipe = merged(merged(DIGITS, exact), {"parallelism": mode, "layout": {"gpus": 2}})
-    assert run(compiled(directory, recipe), sinks=default_sinks(quiet=True)) == 0
+    assert run(compiled(directory, recipe), quiet=True) == 0
     found = [e for e in read_events(newest(directory) / "events.jsonl") if isinstance(e, EvaluationDone)]
     assert [event.num_samples for event in found] == [event.num_samples for event in wanted]
     for one, other in zip(wanted, found, strict=True):
         assert one.values == pytest.approx(other.values, rel=1e-12)
+
+
+CONTRAST: dict[str, Any] = {
+    "data": {"last_batch": "drop"},
+    "model": {
+        "graph": {
+            "act": None,
+            "logits": None,
+            "hidden": {"type": "linear", "out_features": 6, "input": "x"},
+            "other": {"type": "linear", "out_features": 6, "input": "x"},
+        }
+    },
+    "objective": {
+        "loss": {"type": "info_nce", "input": "hidden", "target": "other", "over": "6 samples", "symmetric": False},
+        "metrics": None,
+    },
+    "checkpoint": {"best": None},
+    "training": {"precision": "fp64"},
+}
+
+
+def test_groups_of_an_evaluation_are_those_of_the_set(directory: Path) -> None:
+    """40 samples: six groups of 6 and one of 4, whatever the layout and the batches."""
+    sink, plan = go(directory, CONTRAST)
+    x = open_sets(plan.data)["validation"].gather(np.arange(40))["x"].double()
+    saved, _ = CheckpointStore(str(newest(directory) / "checkpoints")).entries()
+    module = build(plan.graph).double()
+    module.load_state_dict(read_weights(saved[0].path))
+    a, b = (F.normalize(view, dim=1) for view in module(x))
+    groups = [slice(first, first + 6) for first in range(0, 40, 6)]
+    each = [F.cross_entropy(a[g] @ b[g].T / 0.1, torch.arange(len(a[g])), reduction="sum") for g in groups]
+    wanted = sum(each).item() / 40
+    assert sink.of(EvaluationDone)[-1].values["validation/loss"] == pytest.approx(wanted, rel=1e-12)
+    for way in (
+        {"evaluation": {"batch_size": 5}},
+        {"evaluation": {"batch_size": 7}, "parallelism": "ddp", "layout": {"gpus": 2}},
+        {"parallelism": "fsdp", "layout": {"gpus": 2}},
+        on_pipeline(2, "1f1b", 2),
+    ):
+        assert run(compiled(directory, merged(merged(DIGITS, CONTRAST), way)), quiet=True) == 0
+        found = [e for e in read_events(newest(directory) / "events.jsonl") if isinstance(e, EvaluationDone)][-1]
+        assert found.values["validation/loss"] == pytest.approx(wanted, rel=1e-9), way
 
 
 def newest(directory: Path) -> Path:

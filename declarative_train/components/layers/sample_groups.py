@@ -12,7 +12,9 @@ What an engine does, once and then in every step:
         groups.begin(batch.num_rows)        # then forward and backward
     end_step(model, ranks)                  # running statistics: the mean over the groups of the step
 
-A forward that is not announced (evaluation, shape inference) has all its rows in groups of N, and leaves no trace.
+A forward that is not announced (evaluation, shape inference) leaves no trace. Nodes then use running statistics; a
+loss looks at N consecutive samples of the set, whatever the ranks and their batches: what a batch begins, a later one
+ends, so the evaluation calls `take_rest` after the last.
 Running statistics are equal on all ranks after `end_step`: nobody has to broadcast or average them.
 """
 
@@ -68,14 +70,19 @@ class SampleGroups:
     writes it, the modules read it.
 
     `microbatch_size` is the number of rows that a full microbatch has on one rank, None where there is one process
-    and no plan; `process_groups` maps a number of neighbouring ranks to the group of those that this rank is in.
+    and no plan; `process_groups` maps a number of neighbouring ranks to the group of those that this rank is in;
+    `ranks` are those whose rows follow each other in a batch of an evaluation, None where there is no plan.
     """
 
     def __init__(
-        self, microbatch_size: int | None = None, process_groups: Mapping[int, ProcessGroup] | None = None
+        self,
+        microbatch_size: int | None = None,
+        process_groups: Mapping[int, ProcessGroup] | None = None,
+        ranks: Collective | None = None,
     ) -> None:
         self.microbatch_size = microbatch_size
         self.process_groups = dict(process_groups or {})
+        self.ranks = ranks
         self.num_rows: int | None = None
         self.recording = False  # the forward is one of a step
         self.recomputing = False  # it ran before, and was counted then
@@ -97,7 +104,7 @@ class SampleGroups:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> SampleGroups:
         """A copy of a model is another replica: its own rows, the same ranks."""
-        return SampleGroups(self.microbatch_size, self.process_groups)
+        return SampleGroups(self.microbatch_size, self.process_groups, self.ranks)
 
     def __reduce__(self) -> tuple[type[SampleGroups], tuple[int | None]]:
         """A process group is of this run only."""
@@ -132,6 +139,14 @@ class MixesSamples(Protocol):
 
     over: int | None
     groups: SampleGroups
+
+
+@runtime_checkable
+class HoldsSamples(Protocol):
+    """A loss over groups of samples that may end in a later batch of an evaluation. `sum` gives what has become whole;
+    `take_rest()`, after the last batch, what the last and perhaps smaller group gives."""
+
+    def take_rest(self) -> torch.Tensor: ...
 
 
 def attach(model: nn.Module, groups: SampleGroups) -> None:

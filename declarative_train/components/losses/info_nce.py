@@ -31,8 +31,9 @@ class InfoNce(Loss):
     normalize: bool = True
     """Bring every view to length 1, so that similarities are cosines."""
     over: Over = "microbatch"
-    """`N samples`: the negatives are among N consecutive samples of the global batch, gathered from other GPUs where
-    needed. `microbatch`: whatever one GPU has at a time, so that the loss depends on the layout."""
+    """`N samples`: the negatives are among N consecutive samples of the global batch (in evaluation: of the set),
+    gathered from other GPUs where needed. `microbatch`: whatever one GPU has at a time, so that the loss depends on the
+    layout."""
 
     def check(self, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> Misfit | None:
         if (misfit := needs_target(self.type, target)) is not None or target is None:

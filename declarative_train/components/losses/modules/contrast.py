@@ -12,7 +12,7 @@ from torch import Tensor, distributed, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from declarative_train.components.component import LossModule
+from declarative_train.components.component import Collective, LossModule
 from declarative_train.components.layers.sample_groups import SampleGroups
 from declarative_train.components.losses.modules.weights import count_items, in_full
 
@@ -20,8 +20,9 @@ from declarative_train.components.losses.modules.weights import count_items, in_
 class Contrast(nn.Module, LossModule):
     """input, target: (R, D). The count is that of the rows. Padding rows are nobody's negatives.
 
-    `groups` is written by the engine (`components/layers/sample_groups.py`). A group wider than a rank's microbatch is
-    gathered, with gradients, in announced forwards only: in evaluation a group ends where the batch does.
+    `groups` is written by the engine (`components/layers/sample_groups.py`). In training, a group wider than a rank's
+    microbatch is gathered with gradients. In evaluation all ranks' rows are gathered, and wait until their group is
+    whole; each rank then looks at a part of it.
     """
 
     def __init__(self, temperature: float, symmetric: bool, normalize: bool, over: int | None) -> None:
@@ -30,6 +31,7 @@ class Contrast(nn.Module, LossModule):
         self.over = over
         self.groups = SampleGroups()
         self.items_per_row = 1.0
+        self._waiting: Tensor | None = None  # (rows, 2, D) of all ranks: the begin of a group
 
     def sum(self, input: Tensor, target: Tensor | None, mask: Tensor | None, row_weight: Tensor | None) -> Tensor:
         assert target is not None
@@ -40,12 +42,37 @@ class Contrast(nn.Module, LossModule):
         slot = self.groups.microbatch_size
         if self.over is not None and slot is not None and self.over > slot and self.groups.recording:
             return self._across_ranks(_pad(a, slot), _pad(b, slot), _pad(weight, slot), self.over // slot)
+        if self.over is not None and self.groups.ranks is not None and not self.groups.recording:
+            return self._whole_groups(torch.stack([a, b], 1)[weight > 0], self.over, self.groups.ranks)
         size = self.over or a.shape[0]
         padded = -(-a.shape[0] // size) * size
         a, b, weight = (_pad(x, padded).reshape(-1, size, *x.shape[1:]) for x in (a, b, weight))
         own = torch.arange(size, device=a.device).expand(weight.shape)
         value = self._find(a, b, weight, weight, own)
         return (value + self._find(b, a, weight, weight, own)) / 2 if self.symmetric else value
+
+    def take_rest(self) -> Tensor:
+        """This rank's part of the last, smaller group of an evaluation."""
+        waiting, self._waiting = self._waiting, None
+        if waiting is None or self.groups.ranks is None:
+            return torch.zeros(())
+        return self._share(waiting, self.groups.ranks)
+
+    def _whole_groups(self, views: Tensor, over: int, ranks: Collective) -> Tensor:
+        """This rank's part of the groups that these rows (R, 2, D) and those of the other ranks make whole."""
+        found = ranks.concatenate(views.detach())
+        waiting = found if self._waiting is None else torch.cat([self._waiting, found])
+        *whole, rest = waiting.tensor_split(list(range(over, len(waiting) + 1, over)))
+        self._waiting = rest
+        return sum((self._share(group, ranks) for group in whole), waiting.new_zeros(()))
+
+    def _share(self, group: Tensor, ranks: Collective) -> Tensor:
+        """Every `size`-th row of a group (n, 2, D), found among all of it."""
+        a, b = group.unbind(1)
+        own = torch.arange(len(group), device=group.device)[ranks.rank :: ranks.size]
+        weight = group.new_ones(len(group))
+        value = self._find(a[own], b, weight[own], weight, own)
+        return (value + self._find(b[own], a, weight[own], weight, own)) / 2 if self.symmetric else value
 
     def _across_ranks(self, a: Tensor, b: Tensor, weight: Tensor, span: int) -> Tensor:
         """This rank's rows (slot, D) among those of `span` neighbouring ranks; the other ranks add theirs."""
