@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -18,11 +19,14 @@ if TYPE_CHECKING:
     from declarative_train.plan.plan import ParameterPlan
 
 
+Setting = tuple[float, float | None]  # lr_scale, weight_decay
+Rules = Mapping[str, tuple[Optimizer, Mapping[Setting, Sequence[str]]]]  # by name: what updates which parameters
+
+
 @dataclass(slots=True)
 class Group:
-    """One param group: its name in the logs, its lr before the schedule, torch's own dict."""
+    """One param group: its lr before the schedule, torch's own dict."""
 
-    name: str
     base_lr: float
     live: dict[str, Any]
 
@@ -30,14 +34,19 @@ class Group:
 class Optimizers:
     """What the loop and the checkpoint need of `torch.optim.Optimizer`, over several of them.
 
-    `parameters` are those that are updated, by name; a frozen one is not among them.
+    `parameters` are those that are updated, by name; a frozen one is not among them. `base_lrs`: see `base_lrs`.
     """
 
     def __init__(
-        self, parameters: dict[str, nn.Parameter], parts: Sequence[torch.optim.Optimizer], groups: Sequence[Group]
+        self,
+        parameters: dict[str, nn.Parameter],
+        parts: Sequence[torch.optim.Optimizer],
+        groups: Sequence[Group],
+        base_lrs: Mapping[str, float],
     ) -> None:
         self.parameters = parameters
         self.groups = tuple(groups)
+        self._base_lrs = base_lrs
         self._parts = tuple(parts)
         self._tensors = tuple(parameters.values())
         self._factor = 1.0
@@ -56,9 +65,8 @@ class Optimizers:
                 group.live["lr"] = group.base_lr * factor
 
     def lr(self) -> dict[str, float]:
-        """By group for the logs; groups with the same lr are one, and one alone is called `lr`."""
-        named = {group.name: float(group.live["lr"]) for group in self.groups}
-        return named if len(set(named.values())) > 1 else {"lr": next(iter(named.values()))}
+        """For the logs, of the whole model: other stages' groups too."""
+        return {tag: base * self._factor for tag, base in self._base_lrs.items()}
 
     def step(self) -> None:
         for part in self._parts:
@@ -123,47 +131,81 @@ def build_optimizers(
     whole tensors on CPU."""
     if functional is None:
         functional = all(type(item) is nn.Parameter and item.device.type == "cpu" for item in named.values())
-    keyed: dict[str, tuple[Optimizer, dict[tuple[float, float | None], list[str]]]] = {}
-    for parameter in plans:
-        if parameter.frozen or parameter.tie is not None or parameter.name not in named:
-            continue
-        fields = parameter.optimizer or optimizer
-        key = json.dumps(fields, sort_keys=True)
-        if key not in keyed:
-            keyed[key] = read_component(OPTIMIZERS, fields), {}
-        keyed[key][1].setdefault((parameter.lr_scale, parameter.weight_decay), []).append(parameter.name)
+    rules = rules_of(plans, optimizer)
     parts: list[torch.optim.Optimizer] = []
     groups: list[Group] = []
-    for component, by_setting in keyed.values():
-        part = _build(component, by_setting, named, functional)
+    updated: set[str] = set()
+    for component, by_setting in rules.values():
+        held = {
+            setting: names
+            for setting, whole in by_setting.items()
+            if (names := [name for name in whole if name in named])
+        }
+        if not held:
+            continue
+        part = _build(component, held, named, functional)
         parts.append(part)
-        for (lr_scale, weight_decay), live in zip(by_setting, part.param_groups, strict=True):
-            groups.append(Group(_group_name(component, lr_scale, weight_decay, keyed), float(live["lr"]), live))
-    updated = {name: named[name] for _, sets in keyed.values() for names in sets.values() for name in names}
-    ordered = {name: updated[name] for name in named if name in updated}
-    return Optimizers(ordered, parts, groups)
+        groups += [Group(float(live["lr"]), live) for live in part.param_groups]
+        updated.update(name for names in held.values() for name in names)
+    ordered = {name: item for name, item in named.items() if name in updated}
+    return Optimizers(ordered, parts, groups, base_lrs(rules))
+
+
+def rules_of(plans: Sequence[ParameterPlan], optimizer: Mapping[str, object]) -> Rules:
+    """The recipe's optimizer first, then those of parameters of their own in the order of the model. The names are the
+    same on every rank and in every mode: the type, with a number from the second of a type on."""
+    found: dict[str, tuple[Mapping[str, object], dict[Setting, list[str]]]] = {}
+    found[_key(optimizer)] = optimizer, {}
+    for parameter in plans:
+        if not parameter.frozen and parameter.tie is None:
+            fields = parameter.optimizer or optimizer
+            _, by_setting = found.setdefault(_key(fields), (fields, {}))
+            by_setting.setdefault((parameter.lr_scale, parameter.weight_decay), []).append(parameter.name)
+    rules: dict[str, tuple[Optimizer, Mapping[Setting, Sequence[str]]]] = {}
+    seen: Counter[str] = Counter()
+    for fields, by_setting in found.values():
+        if by_setting:
+            component = read_component(OPTIMIZERS, fields)
+            seen[component.type] += 1
+            number = seen[component.type]
+            rules[component.type if number == 1 else f"{component.type}_{number}"] = component, by_setting
+    return rules
+
+
+def _key(fields: Mapping[str, object]) -> str:
+    return json.dumps(fields, sort_keys=True)
+
+
+def base_lrs(rules: Rules) -> dict[str, float]:
+    """The lr of every group before the schedule, by its tag in the logs; one for all is called `lr`."""
+    found: dict[str, float] = {}
+    for name, (component, by_setting) in rules.items():
+        for lr_scale, weight_decay in by_setting:
+            words = [name] if len(rules) > 1 else []
+            words += [f"scale_{lr_scale:.12g}"] if lr_scale != 1 else []
+            words += [f"decay_{weight_decay:.12g}"] if weight_decay is not None else []
+            found["_".join(words) or "base"] = _lr(component) * lr_scale
+    first, *others = found.values()
+    return found if any(other != first for other in others) else {"lr": first}
+
+
+def _lr(component: Optimizer) -> float:
+    lr: float = component.lr  # type: ignore[attr-defined]
+    return float(lr)
 
 
 def _build(
     component: Optimizer,
-    by_setting: Mapping[tuple[float, float | None], Sequence[str]],
+    by_setting: Mapping[Setting, Sequence[str]],
     named: Mapping[str, nn.Parameter],
     functional: bool,
 ) -> torch.optim.Optimizer:
-    lr = float(component.lr)  # type: ignore[attr-defined]
     settings: list[dict[str, object]] = []
     for (lr_scale, weight_decay), names in by_setting.items():
-        group: dict[str, object] = {"params": [named[name] for name in names], "lr": lr * lr_scale}
+        group: dict[str, object] = {"params": [named[name] for name in names], "lr": _lr(component) * lr_scale}
         if weight_decay is not None:
             group["weight_decay"] = weight_decay
         settings.append(group)
     if functional and (part := component.build_functional([dict(group) for group in settings])) is not None:
         return part
     return component.build(settings)
-
-
-def _group_name(component: Optimizer, lr_scale: float, weight_decay: float | None, keyed: Mapping[str, Any]) -> str:
-    words = [component.type] if len(keyed) > 1 else []
-    words += [f"scale_{lr_scale:g}"] if lr_scale != 1 else []
-    words += [f"decay_{weight_decay:g}"] if weight_decay is not None else []
-    return "_".join(words) or "base"

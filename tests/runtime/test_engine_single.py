@@ -17,6 +17,7 @@ from declarative_train.graph.initialise import initialise
 from declarative_train.plan.plan import ObjectivePlan, Plan, TermPlan
 from declarative_train.runtime.engines.engine import StepResult
 from declarative_train.runtime.engines.single import SingleEngine
+from declarative_train.runtime.optimizers import build_optimizers
 from declarative_train.terms.tensor_spec import TensorSpec
 from tests.runtime.plans import CLASSES, FEATURES, layer, made_batch, made_data, make_plan, mlp, parameters_of
 
@@ -266,9 +267,9 @@ def test_groups_and_several_optimizers() -> None:
         plan, parameters=tuple(replace(item, **settings.get(item.name, {})) for item in parameters_of(graph))
     )
     engine = SingleEngine(plan, CPU)
-    assert sorted(engine.optimizer.lr().values()) == pytest.approx([1e-3, 0.05, 0.1])
+    assert engine.optimizer.lr() == pytest.approx({"sgd": 0.1, "sgd_scale_0.5_decay_0.01": 0.05, "adamw": 1e-3})
     engine.step(1, [made_batch(made_data(100), slice(0, 100))], num_rows=100, lr_factor=0.5, measure=False)
-    assert sorted(engine.optimizer.lr().values()) == pytest.approx([5e-4, 0.025, 0.05])
+    assert engine.optimizer.lr() == pytest.approx({"sgd": 0.05, "sgd_scale_0.5_decay_0.01": 0.025, "adamw": 5e-4})
 
     module = build(graph)
     initialise(module, graph, plan.parameters, plan.seed)
@@ -296,3 +297,31 @@ def test_one_process_never_imports_dynamo() -> None:
         "assert 'torch._dynamo' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_every_group_has_its_lr_in_the_logs_from_the_first_step_to_the_last() -> None:
+    """Two optimizers of one type, and a factor of 0, in which all are equal."""
+    graph = mlp()
+    settings: dict[str, dict[str, Any]] = {
+        "logits.weight": {"optimizer": {"type": "sgd", "lr": 0.02}},
+        "logits.bias": {"optimizer": {"type": "sgd", "lr": 0.03}},
+    }
+    parameters = tuple(replace(item, **settings.get(item.name, {})) for item in parameters_of(graph))
+    engine = SingleEngine(replace(make_plan(graph=graph), parameters=parameters), CPU)
+    assert engine.optimizer.lr() == pytest.approx({"sgd": 0.1, "sgd_2": 0.02, "sgd_3": 0.03})
+    engine.step(1, [made_batch(made_data(100), slice(0, 100))], num_rows=100, lr_factor=0.0, measure=False)
+    assert engine.optimizer.lr() == {"sgd": 0, "sgd_2": 0, "sgd_3": 0}
+    assert SingleEngine(make_plan(graph=graph), CPU).optimizer.lr() == {"lr": 0.1}
+
+
+def test_a_stage_logs_the_lr_of_the_other_stages_too() -> None:
+    plan = make_plan()
+    own = {"type": "adamw", "lr": 1e-3}
+    parameters = tuple(
+        replace(item, optimizer=own) if item.name.startswith("logits") else item for item in plan.parameters
+    )
+    named = {name: item for name, item in build(plan.graph).named_parameters() if name.startswith("hidden")}
+    optimizer = build_optimizers(parameters, plan.training.optimizer, named)
+    assert set(optimizer.parameters) == set(named)
+    optimizer.set_lr_factor(0.5)
+    assert optimizer.lr() == pytest.approx({"sgd": 0.05, "adamw": 5e-4})
