@@ -765,6 +765,19 @@ def test_q40_a_fragment_is_not_asked_for_what_is_not_its_own(ask: Ask) -> None:
     assert main(["run", str(ask.folder / "part.yaml")]) == 1
 
 
+@pytest.mark.parametrize("command", ["run", "plan", "trace", "show"])
+def test_q40_a_fragment_that_is_run_says_that_it_is_one(
+    ask: Ask, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing was said, and the command ended with 1."""
+    path = ask.folder / "part.yaml"
+    path.write_text("fragment: true\nlayout: {nodes: 4, gpus_per_node: 8}\n")
+    assert main([command, str(path)]) == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err == f"dtrain: {path} is a fragment, a part of a recipe: name a recipe and add `--with {path}`\n"
+
+
 # What the language names and is not built is not in the schema: it is refused by its own name
 
 

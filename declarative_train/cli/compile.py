@@ -60,8 +60,21 @@ def texts_of(loaded: Loaded) -> dict[str, str]:
     return {} if loaded.document is None else dict(loaded.document.texts())
 
 
+def is_fragment(loaded: Loaded) -> bool:
+    """Nothing is wrong, and still it is no recipe."""
+    return (
+        loaded.recipe is None and loaded.document is not None and not any(item.is_error for item in loaded.diagnostics)
+    )
+
+
 def report(compiled: Compiled) -> None:
-    """The diagnostics on standard error, in full."""
+    """The diagnostics on standard error, in full; a fragment is said to be one."""
+    if is_fragment(compiled.loaded):
+        assert compiled.loaded.document is not None
+        path = compiled.loaded.document.path
+        print(
+            f"dtrain: {path} is a fragment, a part of a recipe: name a recipe and add `--with {path}`", file=sys.stderr
+        )
     if compiled.diagnostics:
         color = sys.stderr.isatty()
         sys.stderr.write(render(compiled.diagnostics, compiled.texts, format="full", color=color))

@@ -1,6 +1,7 @@
 """The command line: words to a command, a command to an exit code.
 
-0 fine; 1 the recipe has errors; 2 wrong use of the command; 3 the run failed; 75 stopped early, to be resumed.
+0 fine; 1 the recipe has errors; 2 wrong use of the command; 3 the run failed; 75 stopped early, to be resumed; 130 and
+143 interrupted or terminated while no run was going on (a run hears both signals itself, see runtime/signals.py).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from declarative_train.cli.pydantic_plugins import without_plugins
+from declarative_train.cli.termination import TerminatedError, told_to_leave
 
 COMMANDS = {
     "doctor": "what this machine can run: torch, GPUs, backends",
@@ -78,7 +80,8 @@ def _main(argv: Sequence[str] | None) -> int:
     except SystemExit as stop:
         return int(stop.code or 0)
     try:
-        code: int = args.run(args)
+        with told_to_leave():
+            code: int = args.run(args)
         sys.stdout.flush()
     except BrokenPipeError:
         # the reader of our output went away (`dtrain list | head`): not a failure, and not worth a traceback
@@ -87,4 +90,7 @@ def _main(argv: Sequence[str] | None) -> int:
     except KeyboardInterrupt:
         print("dtrain: interrupted", file=sys.stderr)
         return 130
+    except TerminatedError:
+        print("dtrain: terminated", file=sys.stderr)
+        return 143
     return code

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from itertools import groupby
 
 from declarative_train.cli.compile import Compiled, add_recipe_arguments, compile_recipe, load_recipe, report, texts_of
@@ -30,9 +29,6 @@ def run(args: argparse.Namespace) -> int:
     loaded = load_recipe(args, plugins=args.plugins)
     report(Compiled(loaded, None, tuple(loaded.diagnostics), texts_of(loaded)))
     if loaded.recipe is None:
-        if loaded.document is not None and not any(item.is_error for item in loaded.diagnostics):
-            print(f"dtrain: {args.recipe} is a fragment: show a recipe `--with` it", file=sys.stderr)
-            return 2
         return 1
     print(resolved(loaded.recipe))
     print(balanced(loaded.recipe), end="")

@@ -1,0 +1,40 @@
+"""SIGTERM while a command works -> an exception, so that it can be told; Python does the same for SIGINT by itself."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+class TerminatedError(BaseException):
+    """As KeyboardInterrupt: nobody who catches mistakes should catch it."""
+
+
+@contextmanager
+def told_to_leave() -> Iterator[None]:
+    """SIGTERM raises TerminatedError in this process; a forked child it ends at once, as any other."""
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        yield
+        return
+    own = os.getpid()
+
+    def tell(number: int, frame: FrameType | None) -> None:
+        if os.getpid() == own:
+            raise TerminatedError
+        forget()  # heard by a child that is just being forked
+        os.kill(os.getpid(), number)
+
+    def forget() -> None:
+        if signal.getsignal(signal.SIGTERM) is tell:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    signal.signal(signal.SIGTERM, tell)
+    os.register_at_fork(after_in_child=forget)
+    try:
+        yield
+    finally:
+        forget()
