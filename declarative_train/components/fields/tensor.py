@@ -126,7 +126,12 @@ class TensorField(Field):
         fill: Any = statistics.get("fill", [None] * len(columns))
         present = [self._filled(column, array, each) for column, array, each in zip(columns, values, fill, strict=True)]
         if spec.dtype in FLOATING:
-            made = self._floating(stacked(present, self.column is not None), spec, statistics)
+            raw = stacked(present, self.column is not None)
+            try:
+                with np.errstate(over="raise"):
+                    made = self._floating(raw, spec, statistics)
+            except FloatingPointError:
+                raise self._beyond(raw, columns, spec.dtype) from None
         elif spec.dtype == "bool":
             made = stacked(present, self.column is not None) != 0
         else:
@@ -168,6 +173,18 @@ class TensorField(Field):
             work -= np.reshape(np.asarray(statistics["subtract"], np.float64), shape)
             work /= np.reshape(np.asarray(statistics["divide"], np.float64), shape)
         return work.astype(target)
+
+    def _beyond(self, values: np.ndarray, columns: Sequence[Column], dtype: str) -> BadValueError:
+        """For the largest of values that the dtype cannot hold."""
+        import numpy as np
+
+        size = np.abs(values.astype(np.float64)).reshape(len(values), -1)
+        row, place = np.unravel_index(int(np.nanargmax(size)), size.shape)
+        column = columns[0] if self.column is not None else columns[int(place) * len(columns) // size.shape[1]]
+        scaled = "" if self.scale is None else f", times {self.scale:g}"
+        message = f"`{column.name}` is {values.reshape(size.shape)[row, place]:g}{scaled}: more than {dtype} can hold"
+        key = "dtype" if self.scale is None else "scale"
+        return BadValueError("outside", column.name, message, row=int(row), key=key)
 
 
 def _count(lacks: np.ndarray) -> str:

@@ -8,15 +8,16 @@ from pydantic import Field as Bounds
 
 from declarative_train.components.component import Dataset, Field, Split
 from declarative_train.recipe.sections.section import Section
-from declarative_train.recipe.sections.training import Count
+
+Rows = Annotated[int, Bounds(ge=1, le=10**15)]
 
 
 class Window(Section):
     """A sample is a slice of consecutive rows."""
 
-    length: Count
+    length: Rows
     """Rows of one sample."""
-    stride: Count | None = None
+    stride: Rows | None = None
     """Rows from the start of one window to the start of the next; left out: `length`, so that none overlap."""
     by: str | None = None
     """A column whose values no window crosses: a meter, a document."""
