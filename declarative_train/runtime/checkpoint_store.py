@@ -19,7 +19,7 @@ from declarative_train.runtime.failures import CheckpointFailure
 from declarative_train.terms.amounts import counted
 
 MANIFEST = "manifest.json"
-FORMAT = 1
+FORMAT = 2
 CHUNK_BYTES = 1 << 20
 
 

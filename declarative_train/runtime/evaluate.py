@@ -13,6 +13,7 @@ from declarative_train.logs.event import EvaluationDone
 from declarative_train.runtime.engines.engine import Engine
 from declarative_train.runtime.metrics import Metrics
 from declarative_train.runtime.randomness import Randomness, draws
+from declarative_train.runtime.window import no_valid_item
 
 if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan
@@ -29,10 +30,11 @@ class Evaluator:
         self._batches = batches
         self._metrics = Metrics(plan, engine.device, training=False)
         needed = draws(plan.graph, plan.plugins)
+        self._told_empty: set[tuple[str, int]] = set()
         self._randomness = Randomness(plan.seed, (engine.dp_rank, _EVALUATION), engine.device, needed=needed)
 
-    def __call__(self, name: str, step: int) -> EvaluationDone:
-        """All ranks together, between two steps. The engine is left ready to train."""
+    def __call__(self, name: str, step: int) -> tuple[EvaluationDone, list[str]]:
+        """All ranks together, between two steps; what was found, and notices. The engine is left ready to train."""
         begun_s = time.monotonic()
         engine = self._engine
         size = len(engine.objective.terms)
@@ -47,7 +49,7 @@ class Evaluator:
         engine.set_training(True)
         sums, counts, rows = torch.split(engine.ranks.sum(totals), [size, size, 1])
         values = engine.objective.as_values(sums, counts) | self._metrics.take(engine.ranks)
-        return EvaluationDone(
+        done = EvaluationDone(
             step=step,
             epoch=-(-step // self._plan.batch.steps_per_epoch),
             set=name,
@@ -56,6 +58,13 @@ class Evaluator:
             seconds=time.monotonic() - begun_s,
             time_unix_s=time.time(),
         )
+        return done, self._empty(name, counts)
+
+    def _empty(self, name: str, counts: torch.Tensor) -> list[str]:
+        """Each term once for each set, at the first evaluation."""
+        found = {(name, term) for term, count in enumerate(counts.tolist()) if not count} - self._told_empty
+        self._told_empty |= found
+        return [f"{name}: {no_valid_item(self._engine.objective, term)}" for _, term in sorted(found)]
 
     def _add(self, batch: Batch, totals: torch.Tensor) -> None:
         """Sums and counts of one batch, on the device."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from declarative_train.components.lr_schedules import LR_SCHEDULES
 from declarative_train.data.batch import Batch
-from declarative_train.logs.event import CheckpointSaved, EvaluationDone, Event, Notice, Progress, RunEnded
+from declarative_train.logs.event import CheckpointSaved, Event, Notice, Progress, RunEnded
 from declarative_train.runtime.checkpoint import epoch_rows
 from declarative_train.runtime.engines.engine import Engine
 from declarative_train.runtime.meter import Meter
@@ -41,15 +41,20 @@ def execute(
     due, batch = Due(plan, last_step), plan.batch
     schedule = read_component(LR_SCHEDULES, plan.training.lr_schedule)
     num_steps, num_warmup_steps = plan.training.num_steps, plan.training.num_warmup_steps
-    window = Window(engine, skips=plan.training.non_finite == "skip", epoch=Means.from_json(state.epoch))
+    window = Window(
+        engine,
+        skips=plan.training.non_finite == "skip",
+        logging=Means.from_json(state.logging),
+        epoch=Means.from_json(state.epoch),
+    )
     meter = Meter(plan, engine)
     tail = Tail(plan, engine, state, evaluator, checkpoints)
     status: str | None = None
     meter.start()
     for batches in steps:
         step = state.step + 1
-        meter.data_is_there()
         num_rows = due.num_rows(step)
+        meter.data_is_there(num_rows)
         log = due.log(step)
         lr_factor = schedule.factor(step - 1, num_steps, num_warmup_steps)
         result = engine.step(step, batches, num_rows=num_rows, lr_factor=lr_factor, measure=log)
@@ -61,14 +66,18 @@ def execute(
         if log or reason or due.anything(step):
             for message in window.flush():
                 yield Notice(message, time.time())
+        if due.epoch_end(step):
+            window.require_items()
         if log:
-            yield meter.step_done(step, epoch, window.take_logging(), window.grad_norm)
+            means = window.take_logging() if due.window_end(step) else window.logging
+            yield meter.step_done(step, epoch, means, window.grad_norm)
         if due.evaluation(step):
             with meter.pause():
                 for name in plan.evaluation.sets if plan.evaluation else ():
-                    yield tail.evaluated(name)
+                    yield from tail.evaluated(name)
         improved, ends_early = tail.judge() if due.evaluation(step) else (False, False)
         if improved or due.checkpoint(step) or ends_early or reason:
+            state.logging = window.logging.as_json()
             state.epoch = {} if step % batch.steps_per_epoch == 0 else window.epoch.as_json()
             with meter.pause():
                 yield from tail.save(improved, wanted=reason is not None)
@@ -103,7 +112,15 @@ class Due:
         self._epoch_rows = epoch_rows(plan)
 
     def log(self, step: int) -> bool:
-        return step % self._log_every == 0 or step == self._last_step
+        return self.window_end(step) or step == self._last_step
+
+    def window_end(self, step: int) -> bool:
+        """Not where a run breaks off (--max-steps): who goes on from there goes on with the window."""
+        return step % self._log_every == 0
+
+    def epoch_end(self, step: int) -> bool:
+        """Or the end of a run that is shorter than one."""
+        return step % self._steps_per_epoch == 0 or step == self._num_steps < self._steps_per_epoch
 
     def evaluation(self, step: int) -> bool:
         if not self._evaluates:
@@ -117,7 +134,7 @@ class Due:
 
     def anything(self, step: int) -> bool:
         """Something for which the host waits anyway."""
-        return self.evaluation(step) or self.checkpoint(step) or step % self._steps_per_epoch == 0
+        return self.evaluation(step) or self.checkpoint(step) or self.epoch_end(step)
 
     def num_rows(self, step: int) -> int:
         """Real rows of the global batch: the last of an epoch may be smaller."""
@@ -139,13 +156,14 @@ class Tail:
         self._saved_step: int | None = None
         self._recent: dict[str, float] = {}
 
-    def evaluated(self, name: str, *, weights_step: int | None = None) -> EvaluationDone:
+    def evaluated(self, name: str, *, weights_step: int | None = None) -> Iterator[Event]:
         """`weights_step`: when the weights are not the last ones."""
-        event = self._evaluator(name, self._state.step)
+        event, notices = self._evaluator(name, self._state.step)
         self._state.values |= event.values
         self._state.value_steps |= dict.fromkeys(event.values, weights_step or self._state.step)
         self._recent |= event.values
-        return event
+        yield event
+        yield from (Notice(message, time.time()) for message in notices)
 
     def take_evaluations(self) -> dict[str, float]:
         taken, self._recent = self._recent, {}
@@ -191,7 +209,7 @@ class Tail:
             self._checkpoints.load_model(self._checkpoints.at(best))
             yield Notice(f"{', '.join(sets)}: on the best weights, those of step {best}", time.time())
         for name in sets:
-            yield self.evaluated(name, weights_step=best)
+            yield from self.evaluated(name, weights_step=best)
 
     def summary(self) -> tuple[dict[str, float], dict[str, int]]:
         """The latest of every value, and the step of each."""

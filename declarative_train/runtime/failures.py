@@ -2,6 +2,7 @@
 
     RunFailure                 the world does not fit the plan, or the machine failed: one message, exit 3
     ├── NonFiniteLoss          the loss became nan or infinite and the plan says stop
+    ├── NoValidItem            an epoch in which every target was masked or ignored
     └── CheckpointFailure      a checkpoint that cannot be used
     DataError                  of the data room: the data are not those of the plan
     anything else              a mistake of ours or of a plugin: the traceback goes to a file, its last line is shown
@@ -52,6 +53,10 @@ class NonFiniteLoss(RunFailure):
     def __init__(self, message: str, step: int) -> None:
         super().__init__(message)
         self.step = step
+
+
+class NoValidItem(RunFailure):
+    """A whole epoch whose masks and ignored targets left nothing to learn from."""
 
 
 class CheckpointFailure(RunFailure):
@@ -160,10 +165,13 @@ def _place(error: OSError) -> str:
     return f" ({error.filename})" if error.filename else ""
 
 
+_OF_ALL_RANKS = (NonFiniteLoss.__name__, NoValidItem.__name__)  # the loss is that of all: no rank is to blame
+
+
 def headline(failure: Failure, num_ranks: int) -> str:
     """`rank 1 (stage 2), step 37: ...`; one process has no rank worth naming."""
     where = []
-    if num_ranks > 1 and failure.kind != NonFiniteLoss.__name__:  # the loss is that of all
+    if num_ranks > 1 and failure.kind not in _OF_ALL_RANKS:
         where.append(f"rank {failure.rank}" + (f" (stage {failure.stage})" if failure.stage is not None else ""))
     if failure.step is not None:
         where.append(f"step {failure.step}" if failure.step else "before the first step")

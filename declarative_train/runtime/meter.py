@@ -32,6 +32,7 @@ class Meter:
         self._peak_per_s = samples_per_s_at_peak(plan, engine.device)
         self._paused_s = 0.0
         self._wait_s = 0.0
+        self._num_steps = self._num_rows = 0  # of the window: a resumed run's own, whatever was logged with it
         self._started_s = self._logged_s = self._epoch_s = self._wanted_s = 0.0
         self._logged_paused_s = 0.0
         self._memory_bytes, self._memory_s = 0, -MEMORY_EVERY_S
@@ -46,8 +47,11 @@ class Meter:
     def data_is_wanted(self) -> None:
         self._wanted_s = time.monotonic()
 
-    def data_is_there(self) -> None:
+    def data_is_there(self, num_rows: int) -> None:
+        """Of a step."""
         self._wait_s += time.monotonic() - self._wanted_s
+        self._num_steps += 1
+        self._num_rows += num_rows
 
     @contextmanager
     def pause(self) -> Iterator[None]:
@@ -61,11 +65,10 @@ class Meter:
         """Closes the window: speed and waiting are since the last one."""
         engine, now = self._engine, time.monotonic()
         seconds = max(now - self._logged_s - (self._paused_s - self._logged_paused_s), 1e-9)
-        num_steps = max(means.num_steps, 1)
-        per_s = means.num_rows / seconds
-        wait_s = self._wait_s / num_steps
+        step_s, wait_s, per_s = seconds / self._num_steps, self._wait_s / self._num_steps, self._num_rows / seconds
         self._logged_s, self._logged_paused_s, self._wait_s = now, self._paused_s, 0.0
-        values = engine.objective.named(means.term_means())
+        self._num_steps = self._num_rows = 0
+        values = engine.objective.named(means.term_means(len(engine.objective.terms)))
         return StepDone(
             step=step,
             epoch=epoch,
@@ -80,7 +83,7 @@ class Meter:
             memory_bytes=self._peak_memory(now),
             mfu=None if self._peak_per_s is None else per_s / self._peak_per_s,
             time_unix_s=time.time(),
-            step_s=seconds / num_steps,
+            step_s=step_s,
         )
 
     def _peak_memory(self, now_s: float) -> int:
@@ -92,7 +95,8 @@ class Meter:
     def epoch_done(self, step: int, epoch: int, means: Means, evaluations: dict[str, float]) -> EpochDone:
         now = time.monotonic()
         seconds, self._epoch_s = now - self._epoch_s, now
-        values = self._engine.objective.named(means.term_means()) | means.metric_means()
+        objective = self._engine.objective
+        values = objective.named(means.term_means(len(objective.terms))) | means.metric_means()
         named = {f"training/{name}": value for name, value in values.items()}
         return EpochDone(epoch, step, named | evaluations, seconds, time.time())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
@@ -70,16 +71,22 @@ class Objective:
 
     def as_values(self, sums: torch.Tensor, counts: torch.Tensor) -> dict[str, float]:
         """`loss`, and `loss/<term>` when there are several, from (L,) sums and counts over everything."""
-        per_term = (sums / counts).tolist()
-        return self.named(per_term)
+        return self.named([mean(*pair) for pair in zip(sums.tolist(), counts.tolist(), strict=True)])
 
-    def named(self, per_term: Sequence[float]) -> dict[str, float]:
-        """The same from each term's value."""
-        total = sum(weight * value for weight, value in zip(self.weights, per_term, strict=True))
-        values = {"loss": total}
+    def named(self, per_term: Sequence[float | None]) -> dict[str, float]:
+        """The same from each term's value. None: without a valid item a term adds nothing to the loss, and is nan
+        itself; so is the loss when no term has any."""
+        parts = [weight * value for weight, value in zip(self.weights, per_term, strict=True) if value is not None]
+        values = {"loss": sum(parts) if parts else math.nan}
         if len(self.terms) > 1:
-            values |= {f"loss/{term.name}": value for term, value in zip(self.terms, per_term, strict=True)}
+            for term, value in zip(self.terms, per_term, strict=True):
+                values[f"loss/{term.name}"] = math.nan if value is None else value
         return values
+
+
+def mean(total: float, count: float) -> float | None:
+    """None where there was no valid item."""
+    return total / count if count else None
 
 
 def build_term(term: TermPlan, specs: Mapping[str, TensorSpec]) -> LossModule:

@@ -28,7 +28,8 @@ class RunState:
     values: dict[str, float] = field(default_factory=dict)  # the latest of every evaluation
     value_steps: dict[str, int] = field(default_factory=dict)  # and the step whose weights it is of
     loss_scale: dict[str, float] | None = None
-    epoch: dict[str, Any] = field(default_factory=dict)  # the means of an epoch that is not over (window.Means)
+    logging: dict[str, Any] = field(default_factory=dict)  # the means since the last log (window.Means)
+    epoch: dict[str, Any] = field(default_factory=dict)  # and those of an epoch that is not over
 
     def aim(self, plan: Plan) -> list[str]:
         """The aims of the plan from here on. What was best under another one is forgotten, and said."""

@@ -4,47 +4,63 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from declarative_train.runtime.engines.engine import Engine, StepResult
-from declarative_train.runtime.failures import NonFiniteLoss
+from declarative_train.runtime.failures import NonFiniteLoss, NoValidItem
+from declarative_train.runtime.objective import Objective, mean
 from declarative_train.terms.amounts import counted
+
+Terms = list[float | None]  # the value of each over a global batch; None: there was no valid item
 
 
 @dataclass(slots=True)
 class Means:
-    """Sums that become means. The loss is a mean over steps, each the mean of its global batch; a metric is a mean over
-    rows, from parts that are exact over theirs."""
+    """Sums that become means. A term's is over the steps that had an item of it, each the mean of its global batch; a
+    metric is a mean over rows, from parts that are exact over theirs."""
 
     num_steps: int = 0
-    num_rows: int = 0
-    terms: list[float] = field(default_factory=list)
+    terms: list[tuple[float, int]] = field(default_factory=list)  # sum over steps, steps that had an item
     metrics: dict[str, tuple[float, int]] = field(default_factory=dict)  # sum over rows, rows
 
-    def add(self, terms: list[float], num_steps: int, metrics: dict[str, float], num_rows: int) -> None:
-        old = self.terms or [0.0] * len(terms)
-        self.terms = [total + value for total, value in zip(old, terms, strict=True)]
-        self.num_steps += num_steps
-        self.num_rows += num_rows
+    def add(self, steps: list[Terms], metrics: dict[str, float], num_rows: int) -> None:
+        """Step by step, so that it does not matter to the last bit how many come at once."""
+        for values in steps:
+            self.num_steps += 1
+            old = self.terms or [(0.0, 0)] * len(values)
+            self.terms = [
+                (total, steps) if value is None else (total + value, steps + 1)
+                for (total, steps), value in zip(old, values, strict=True)
+            ]
         for name, value in metrics.items():
             if not math.isnan(value):  # nan: there was no item
                 total, rows = self.metrics.get(name, (0.0, 0))
                 self.metrics[name] = total + value * num_rows, rows + num_rows
 
+    @property
+    def is_empty(self) -> bool:
+        """There were steps, and none of them had a valid item."""
+        return self.num_steps > 0 and not any(steps for _, steps in self.terms)
+
     def as_json(self) -> dict[str, Any]:
-        return {**asdict(self), "metrics": {name: list(pair) for name, pair in self.metrics.items()}}
+        metrics = {name: list(pair) for name, pair in self.metrics.items()}
+        return {"num_steps": self.num_steps, "terms": [list(pair) for pair in self.terms], "metrics": metrics}
 
     @classmethod
     def from_json(cls, entries: Mapping[str, Any]) -> Means:
         """Of nothing: no step yet."""
+        terms = [(float(total), int(steps)) for total, steps in entries.get("terms", ())]
         metrics = {name: (float(total), int(rows)) for name, (total, rows) in entries.get("metrics", {}).items()}
-        return cls(**{**entries, "metrics": metrics})
+        return cls(entries.get("num_steps", 0), terms, metrics)
 
-    def term_means(self) -> list[float]:
-        return [total / self.num_steps if self.num_steps else math.nan for total in self.terms]
+    def term_means(self, num_terms: int) -> Terms:
+        """None for a term without an item; nan for all of them when no step was kept."""
+        if not self.terms:
+            return [math.nan] * num_terms
+        return [total / steps if steps else None for total, steps in self.terms]
 
     def metric_means(self) -> dict[str, float]:
         return {name: total / rows for name, (total, rows) in self.metrics.items()}
@@ -53,15 +69,18 @@ class Means:
 class Window:
     """`add` after every step, without the host waiting; `flush` where it waits anyway."""
 
-    def __init__(self, engine: Engine, *, skips: bool, epoch: Means | None = None) -> None:
+    def __init__(
+        self, engine: Engine, *, skips: bool, logging: Means | None = None, epoch: Means | None = None
+    ) -> None:
         self._engine = engine
         self._skips = skips
         self._num_terms = len(engine.objective.terms)
         self._steps: list[int] = []
         self._results: list[StepResult] = []
         self._num_rows = 0
-        self.logging = Means()
-        self.epoch = epoch or Means()  # that of a resumed run has begun
+        self._told_empty: set[int] = set()
+        self.logging = logging or Means()  # those of a resumed run have begun
+        self.epoch = epoch or Means()
         self.grad_norm: torch.Tensor | None = None
 
     def add(self, step: int, result: StepResult, num_rows: int) -> None:
@@ -80,16 +99,16 @@ class Window:
             return []
         engine = self._engine
         per_step = self._per_step()
-        finite = [all(math.isfinite(value) for value in values) for values in per_step]
+        finite = [all(value is None or math.isfinite(value) for value in values) for values in per_step]
         notices = []
         if not all(finite):
             notices = [self._not_finite(per_step, finite)]
         kept = [values for values, good in zip(per_step, finite, strict=True) if good]
-        sums = [sum(column) for column in zip(*kept, strict=True)] or [0.0] * self._num_terms
         metrics = engine.metrics.take(engine.ranks)
         for means in (self.logging, self.epoch):
-            means.add(sums, len(kept), metrics, self._num_rows)
+            means.add(kept, metrics, self._num_rows)
         notices += self._skipped(finite)
+        notices += self._empty(per_step)
         self._steps, self._results, self._num_rows = [], [], 0
         return notices
 
@@ -101,7 +120,16 @@ class Window:
         taken, self.epoch = self.epoch, Means()
         return taken
 
-    def _per_step(self) -> list[list[float]]:
+    def require_items(self) -> None:
+        """At the end of an epoch. Raises NoValidItem when there was none in all of it: nothing was learned."""
+        if self.epoch.is_empty:
+            raise NoValidItem(
+                f"no item was valid in {counted(self.epoch.num_steps, 'step')}: the mask or ignore_index leaves every "
+                "target out, and nothing was learned; help: look at the mask, the ignore_index and the targets of the "
+                "objective"
+            )
+
+    def _per_step(self) -> list[Terms]:
         """(steps, L): every term's value over its global batch. The host waits for the device once."""
         results = self._results
         shares = self._engine.ranks.sum(self._shares())
@@ -110,7 +138,7 @@ class Window:
             sums, counts = both.tolist()
         else:
             sums, counts = shares.tolist(), [result.counts for result in results]
-        return [[divided(*pair) for pair in zip(*step, strict=True)] for step in zip(sums, counts, strict=True)]
+        return [[mean(*pair) for pair in zip(*step, strict=True)] for step in zip(sums, counts, strict=True)]
 
     def _shares(self) -> torch.Tensor:
         """(steps, L) float64 on the device: the sums of this rank's chunks, equally many in every step."""
@@ -121,9 +149,22 @@ class Window:
         chunks = torch.stack(flat).double().view(num_steps, -1, size)
         return chunks[:, 0] if chunks.shape[1] == 1 else chunks.sum(1)
 
-    def _not_finite(self, per_step: list[list[float]], finite: list[bool]) -> str:
+    def _empty(self, per_step: list[Terms]) -> list[str]:
+        """Each term once, at its first step without a valid item."""
+        notices = []
+        for step, values in zip(self._steps, per_step, strict=True):
+            for index, value in enumerate(values):
+                if value is None and index not in self._told_empty:
+                    self._told_empty.add(index)
+                    items = no_valid_item(self._engine.objective, index)
+                    notices.append(f"{items} at step {step}: such steps do not count in its means")
+        return notices
+
+    def _not_finite(self, per_step: list[Terms], finite: list[bool]) -> str:
         first = finite.index(False)
-        term = next(index for index, value in enumerate(per_step[first]) if not math.isfinite(value))
+        term = next(
+            index for index, value in enumerate(per_step[first]) if value is not None and not math.isfinite(value)
+        )
         name = self._engine.objective.terms[term].name
         what = "the loss" if self._num_terms == 1 else f"loss term `{name}`"
         step, value = self._steps[first], per_step[first][term]
@@ -149,6 +190,7 @@ class Window:
         ]
 
 
-def divided(total: float, count: float) -> float:
-    """The mean; 0 where a whole global batch held no valid item."""
-    return total / count if count else 0.0
+def no_valid_item(objective: Objective, term: int) -> str:
+    """The begin of a sentence."""
+    name = f" of loss term `{objective.terms[term].name}`" if len(objective.terms) > 1 else ""
+    return f"no item{name} was valid (its mask or ignore_index leaves every target out)"

@@ -161,7 +161,8 @@ def _record_here(plan: Plan, num_steps: int, first_step: int) -> RankRecording:
             result = engine.step(step, mine, num_rows=due.num_rows(step), lr_factor=1.0, measure=False)
             window.add(step, result, due.num_rows(step))
             window.flush()
-            found.losses.append(engine.objective.named(window.take_logging().term_means())["loss"])
+            means = window.take_logging().term_means(len(engine.objective.terms))
+            found.losses.append(engine.objective.named(means)["loss"])
             ids = {(chunk, engine.dp_rank): tuple(batch.sample_ids.tolist()) for chunk, batch in enumerate(mine)}
             found.chunks.append(ids)
         found.parameters = {name: whole(item) for name, item in engine.model.named_parameters()}

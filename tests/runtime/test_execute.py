@@ -263,6 +263,82 @@ def test_the_closing_values_know_their_step(directory: Path) -> None:
     assert sink.of(RunEnded)[0].value_steps["validation/loss"] == 7
 
 
+def test_the_window_of_a_log_goes_on_where_a_run_broke_off(directory: Path) -> None:
+    """Broken off after 9 steps of a window that ends with the tenth."""
+    straight, _ = go(directory)
+    broken, _ = go(directory, max_steps=9)
+    assert [event.step for event in broken.of(StepDone)] == [5, 9]
+    resumed, _ = go(directory, resume="auto")
+    assert [event.step for event in resumed.of(StepDone)] == [10, 14]
+    for one, other in zip(straight.of(StepDone)[-2:], resumed.of(StepDone), strict=True):
+        assert (one.step, one.loss, one.terms) == (other.step, other.loss, other.terms)
+        assert one.metrics == pytest.approx(other.metrics, rel=1e-12)
+
+
+# class 3 is not counted, and the rows stand in the order of the file: 160 of training, 40 of validation
+IGNORES: dict[str, Any] = {
+    "data": {"shuffle": False, "split": {"validation": {"type": "last", "fraction": 0.2}}},
+    "objective": {"loss": {"type": "cross_entropy", "input": "logits", "target": "y", "ignore_index": 3}},
+    "logging": {"every": "1 step"},
+    "checkpoint": {"best": None},
+}
+
+
+def without_items(directory: Path, *rows: slice) -> None:
+    data = dict(np.load(directory / "data.npz"))
+    data["y"][data["y"] == 3] = 4
+    for each in rows:
+        data["y"][each] = 3
+    np.savez(directory / "data.npz", **data)
+
+
+def test_a_step_without_a_valid_item_is_told_and_does_not_count(directory: Path) -> None:
+    without_items(directory, slice(24, 48), slice(72, 96))  # all of the second and the fourth of 7 batches
+    sink, _ = go(directory, IGNORES)
+    told = [event.message for event in sink.of(Notice) if "no item was valid" in event.message]
+    assert len(told) == 1
+    assert "at step 2" in told[0]
+    losses = [event.loss for event in sink.of(StepDone)]
+    assert [step for step, loss in enumerate(losses, 1) if math.isnan(loss)] == [2, 4, 9, 11]
+    counted = [loss for loss in losses[:7] if not math.isnan(loss)]
+    assert sink.of(EpochDone)[0].values["training/loss"] == pytest.approx(np.mean(counted), rel=1e-12)
+
+
+def test_a_run_without_a_valid_item_fails_at_the_end_of_its_first_epoch(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    without_items(directory, slice(0, 160))
+    sink, _ = go(directory, IGNORES, wanted=3)
+    assert capsys.readouterr().err.startswith("dtrain: the run failed: step 7: no item was valid in 7 steps")
+    assert not sink.of(CheckpointSaved)
+    assert len([event for event in sink.of(Notice) if "no item was valid" in event.message]) == 1
+
+
+def test_an_evaluation_without_a_valid_item_is_told_once(directory: Path) -> None:
+    without_items(directory, slice(160, 200))
+    sink, _ = go(directory, IGNORES)
+    assert [math.isnan(event.values["validation/loss"]) for event in sink.of(EvaluationDone)] == [True, True]
+    told = [event.message for event in sink.of(Notice) if "no item was valid" in event.message]
+    assert len(told) == 1
+    assert told[0].startswith("validation: ")
+
+
+def test_a_term_without_a_valid_item_adds_nothing_to_the_loss(directory: Path) -> None:
+    without_items(directory, slice(24, 48))
+    kind = IGNORES["objective"]["loss"]
+    losses = {"kind": kind, "size": {"type": "mean", "input": "size", "weight": 0.5}}
+    more = {
+        "objective": {"loss": None, "losses": losses, "metrics": None},
+        "model": {"graph": {"size": "mean(logits ** 2, dim=-1)"}},
+    }
+    sink, _ = go(directory, IGNORES, more)
+    told = [event.message for event in sink.of(Notice) if "no item of loss term `kind`" in event.message]
+    assert len(told) == 1
+    second = sink.of(StepDone)[1]
+    assert math.isnan(second.terms["kind"])
+    assert second.loss == pytest.approx(0.5 * second.terms["size"])
+
+
 @pytest.fixture
 def nan_at_7(monkeypatch: pytest.MonkeyPatch) -> None:
     right = Worker.run
