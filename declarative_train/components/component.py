@@ -255,6 +255,11 @@ class LrSchedule(Component, ABC):
         Raises ValueError, as `to_steps` does, when a duration cannot become steps."""
         return self
 
+    def misfits(self, exact_steps: Callable[[Duration], float], num_steps: int, warmup: float) -> Sequence[Misfit]:
+        """The durations among its fields that do not fit in a run of `num_steps` after `warmup` steps; raises as
+        `resolved`, and is asked of the schedule as it was written."""
+        return ()
+
 
 class Init(Component, ABC):
     """How a parameter starts."""

@@ -70,7 +70,7 @@ def plan_training(recipe: Recipe, timing: Timing) -> TrainingPlan:
         num_steps=timing.num_steps,
         num_epochs=training.epochs,
         optimizer=component_data(training.optimizer),
-        lr_schedule=component_data(timing.resolved(schedule.component)),
+        lr_schedule=component_data(timing.resolved(schedule.component, schedule.warmup)),
         num_warmup_steps=timing.warmup("training.lr_schedule.warmup", schedule.warmup),
         clip_grad_norm=training.clip_grad_norm,
         precision=training.precision,

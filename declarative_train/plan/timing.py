@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from declarative_train.components.component import LrSchedule
 from declarative_train.data.spec import BatchSpec
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.plan.checks.no_tokens import no_tokens
-from declarative_train.plan.checks.past_the_end import past_the_end
+from declarative_train.plan.checks.past_the_end import past_the_end, schedule_past_the_end
 from declarative_train.recipe.recipe import Recipe
 from declarative_train.terms.duration import Duration
 
@@ -25,12 +26,20 @@ class Timing:
 
     def steps(self, duration: Duration) -> int:
         """Raises ValueError for what cannot become steps."""
-        return duration.steps(
-            steps_per_epoch=self.batch.steps_per_epoch,
-            global_batch_size=self.batch.global_batch_size,
-            num_steps=self.num_steps,
-            tokens_per_sample=self.tokens_per_sample,
-        )
+        return duration.steps(**self._lengths)
+
+    def exact_steps(self, duration: Duration) -> float:
+        """Before rounding up to a whole step."""
+        return duration.exact_steps(**self._lengths)
+
+    @property
+    def _lengths(self) -> dict[str, Any]:
+        return {
+            "steps_per_epoch": self.batch.steps_per_epoch,
+            "global_batch_size": self.batch.global_batch_size,
+            "num_steps": self.num_steps,
+            "tokens_per_sample": self.tokens_per_sample,
+        }
 
     def interval(self, path: str, duration: Duration | None) -> int | None:
         """Steps between two times that something is done; longer than the run, it is never done on the way."""
@@ -50,14 +59,21 @@ class Timing:
             self.diagnostics.append(past_the_end(at, duration, steps, self.num_steps, is_warmup=True))
         return steps
 
-    def resolved(self, schedule: LrSchedule) -> LrSchedule:
-        """The lr schedule with the durations among its fields in steps."""
+    def resolved(self, schedule: LrSchedule, warmup: Duration | None) -> LrSchedule:
+        """The lr schedule with the durations among its fields in steps, which must fit in the run."""
         try:
-            return schedule.resolved(self.steps)
+            found = schedule.resolved(self.steps)
+            rising = 0.0 if warmup is None else self.exact_steps(warmup)
+            misfits = () if rising >= self.num_steps else schedule.misfits(self.exact_steps, self.num_steps, rising)
         except ValueError as problem:
             span = self.recipe.key_span("training.lr_schedule")
             self.diagnostics.append(no_tokens(span, str(problem)))
             return schedule
+        for misfit in misfits:
+            parts = [int(part) if part.isdigit() else part for part in str(misfit.field).split(".")]
+            span = self.recipe.span(("training", "lr_schedule", *parts))
+            self.diagnostics.append(schedule_past_the_end(span, misfit))
+        return found
 
     def _steps_at(self, path: str, duration: Duration) -> int:
         try:

@@ -40,6 +40,18 @@ class Duration:
         `num_steps` is the length of the run (for `%`). Raises ValueError when the unit cannot become steps: minutes
         and hours, `%` of a run of unknown length, tokens of samples that have none.
         """
+        exact = self.exact_steps(
+            steps_per_epoch=steps_per_epoch,
+            global_batch_size=global_batch_size,
+            num_steps=num_steps,
+            tokens_per_sample=tokens_per_sample,
+        )
+        return max(1, ceil(exact))
+
+    def exact_steps(
+        self, *, steps_per_epoch: int, global_batch_size: int, num_steps: int | None, tokens_per_sample: int | None
+    ) -> float:
+        """As `steps`, before rounding up."""
         if self.unit == "steps":
             exact = self.value
         elif self.unit == "epochs":
@@ -52,7 +64,7 @@ class Duration:
             exact = self.value / 100 * num_steps
         else:
             raise ValueError(f"`{self}` cannot be turned into steps here")
-        return max(1, ceil(round(exact, 9)))  # 0.1 * 30 is 3.0000000000000004: rounding first keeps it 3
+        return round(exact, 9)  # 0.1 * 30 is 3.0000000000000004: rounding first keeps it 3
 
 
 def parse_duration(text: str) -> Duration:
@@ -66,4 +78,6 @@ def parse_duration(text: str) -> Duration:
     unit = word if word in UNITS else f"{word}s"
     if unit not in UNITS:
         raise ValueError(f"`{word}` is not a unit of duration: use one of {', '.join(UNITS)}")
+    if unit == "%" and float(match["number"]) > 100:
+        raise ValueError(f"`{text}` is more than the run: the most is `100%`")
     return Duration(float(match["number"]), unit)  # type: ignore[arg-type]

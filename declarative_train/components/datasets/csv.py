@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from declarative_train.components.component import Dataset, SourceError, Table
 from declarative_train.components.datasets.files import Paths, as_tuple, expand, open_file, shown
+from declarative_train.terms.names import distinct
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,7 +30,7 @@ class CsvDataset(Dataset):
     """A file, a glob, or a list of them: any fsspec URL, relative to the recipe's file."""
     delimiter: Annotated[str, Field(min_length=1, max_length=1)] = ","
     """What stands between two values."""
-    columns: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
+    columns: Annotated[tuple[str, ...], Field(min_length=1), AfterValidator(distinct)] | None = None
     """Names of the columns of files that have no header line."""
 
     @property

@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from declarative_train.components.component import BadValueError, Column, Misfit
+from declarative_train.terms.names import distinct
 
 if TYPE_CHECKING:
     import numpy as np
@@ -44,6 +45,8 @@ def check_one_of(column: str | None, columns: Columns | None) -> None:
         raise ValueError(f'`column` names one column; write `columns: "{column}"` for all that match')
     if columns is not None and not columns:
         raise ValueError("`columns` names no column")
+    if isinstance(columns, tuple):
+        distinct(columns)
 
 
 def wanted(column: str | None, columns: Columns | None) -> tuple[str, ...]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from declarative_train.components.component import LrSchedule
+from declarative_train.components.component import LrSchedule, Misfit
 from declarative_train.components.lr_schedules.duration_field import DurationText, in_steps, num_steps_of
 from declarative_train.components.lr_schedules.warmup import warmup_factor
+from declarative_train.terms.amounts import counted
 from declarative_train.terms.duration import Duration, parse_duration
 
 
@@ -50,3 +51,13 @@ class Step(LrSchedule):
                 "milestones": self.milestones and tuple(steps(milestone) for milestone in self.milestones),
             }
         )
+
+    def misfits(self, exact_steps: Callable[[Duration], float], num_steps: int, warmup: float) -> Sequence[Misfit]:
+        places = {} if self.every is None else {"every": self.every}
+        places |= {f"milestones.{index}": text for index, text in enumerate(self.milestones or ())}
+        way_out = "make it shorter, or leave it out"
+        return [
+            Misfit(f"a drop at {text} never comes in a run of {counted(num_steps, 'step')}", None, field, way_out, True)
+            for field, text in places.items()
+            if exact_steps(parse_duration(text)) > num_steps
+        ]

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from math import cos, pi, sqrt
+from collections.abc import Callable, Sequence
+from math import ceil, cos, pi, sqrt
 from typing import Literal
 
 from pydantic import Field
 
-from declarative_train.components.component import LrSchedule
+from declarative_train.components.component import LrSchedule, Misfit
 from declarative_train.components.lr_schedules.duration_field import DurationText, in_steps, num_steps_of
 from declarative_train.components.lr_schedules.warmup import warmup_factor
+from declarative_train.terms.amounts import counted
 from declarative_train.terms.duration import Duration, parse_duration
 
 
@@ -37,3 +38,14 @@ class Wsd(LrSchedule):
 
     def resolved(self, to_steps: Callable[[Duration], int]) -> Wsd:
         return self.model_copy(update={"decay": in_steps(to_steps(parse_duration(self.decay)))})
+
+    def misfits(self, exact_steps: Callable[[Duration], float], num_steps: int, warmup: float) -> Sequence[Misfit]:
+        decay = exact_steps(parse_duration(self.decay))
+        if warmup + decay <= num_steps:
+            return ()
+        left = num_steps - warmup
+        run = f"a run of {counted(num_steps, 'step')}"
+        room = f"what the warm-up leaves of {run}" if warmup else run
+        message = f"a decay of {counted(ceil(decay), 'step')} is longer than {room}"
+        way_out = f"the longest is `{in_steps(int(left))}`, or `{int(100 * left / num_steps)}%`"
+        return (Misfit(message, field="decay", help=way_out),)

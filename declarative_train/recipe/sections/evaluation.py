@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from pydantic import AfterValidator
+
 from declarative_train.recipe.sections.durations import Progress, Samples
 from declarative_train.recipe.sections.section import Section
 from declarative_train.recipe.sections.training import Count
+from declarative_train.terms.names import distinct
 
 
 class Evaluation(Section):
@@ -12,7 +17,7 @@ class Evaluation(Section):
 
     every: Progress | None = None
     """How often, such as `1 epoch`; left out: at the end of the run."""
-    sets: tuple[str, ...] | None = None
+    sets: Annotated[tuple[str, ...], AfterValidator(distinct)] | None = None
     """Names from data.split; left out: all but `test`, which is evaluated once at the end, on the best weights."""
     max: Samples | None = None
     """At most this much of each set, such as `10000 samples`; left out: all of it."""
