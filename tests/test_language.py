@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -24,12 +24,17 @@ import torch
 from declarative_train import plan as plan_room
 from declarative_train import recipe as recipe_room
 from declarative_train.cli.main import main
+from declarative_train.data.batches import EvaluationBatches, TrainingBatches
 from declarative_train.data.sets import open_sets
 from declarative_train.diagnostics.diagnostic import Diagnostic, Severity
 from declarative_train.graph.build import build
 from declarative_train.graph.initialise import initialise
 from declarative_train.plan.plan import Plan
 from declarative_train.plan.text import describe
+from declarative_train.runtime import rank
+from declarative_train.runtime.engines.engine import Engine
+from declarative_train.runtime.launch import run as run_plan
+from declarative_train.runtime.objective import Objective
 
 HEAD = """\
 name: asked
@@ -429,6 +434,24 @@ def test_q16_evaluation_is_exact_whatever_its_batches(
         assert found["values"][name] == pytest.approx(wanted["values"][name], rel=1e-5)
 
 
+def test_q16_evaluation_is_exact_for_losses_that_mix_samples(tmp_path: Path) -> None:
+    contrast = """
+    model: {graph: {act: null, other: {type: linear, out_features: 32, input: x}, logits: null}}
+    objective: {loss: {type: info_nce, input: hidden, target: other, over: 32 samples}, metrics: null}
+    training: {epochs: 1, global_batch_size: 64, precision: fp64}
+    data: {last_batch: drop}
+    evaluation: {every: 1 epoch}
+    """
+    ways = {
+        "alone": ("evaluation.batch_size=100",),
+        "small": ("evaluation.batch_size=7",),
+        "ranks": ("parallelism=ddp", "layout.gpus=2", "evaluation.batch_size=9"),
+    }
+    found = [of(run(tmp_path / name, contrast, *way), "EvaluationDone")[0]["values"] for name, way in ways.items()]
+    assert found[0]["validation/loss"] > 0.01
+    assert found[1:] == [pytest.approx(found[0], rel=1e-9)] * 2
+
+
 def test_q17_balanced_weights_come_from_the_training_rows(ask: Ask, capsys: pytest.CaptureFixture[str]) -> None:
     labels = [0] * 60 + [1] * 20 + [1] * 20  # the last 20 are the validation set
     (ask.folder / "t.csv").write_text("\n".join(["a,y", *(f"{i},{label}" for i, label in enumerate(labels))]))
@@ -578,11 +601,31 @@ def test_q27_an_lr_schedule_is_a_factor_on_every_group(several: tuple[Path, list
 
 
 def test_q28_shuffle_is_of_training_only(ask: Ask) -> None:
-    plan = ask("data: {shuffle: true}").clean
-    found = open_sets(plan.data)
-    validation = found["validation"].gather(np.arange(100))["y"]
-    everything = open_sets(ask("data: {split: null}").clean.data)["training"].gather(np.arange(1000))["y"]
-    assert validation.tolist() == everything[900:].tolist()
+    (ask.folder / "t.csv").write_text("\n".join(["place,y", *(f"{i},{i % 10}" for i in range(1000))]))
+    source = "data: {source: {type: csv, path: t.csv}, fields: {x: {columns: [place]}, y: {dtype: int64}},"
+    source += " split: {validation: {type: random, fraction: 0.1}}"
+    plan = ask(source + ", shuffle: true}", "training.global_batch_size=100").clean
+    sets = open_sets(plan.data)
+    looked_at = EvaluationBatches(plan.data, "validation", sets, batch_size=7).iterate()
+    places = torch.cat([batch.tensors["x"][:, 0] for batch in looked_at]).int().tolist()
+    assert len(places) == 100
+    assert (
+        places == sorted(places) != list(range(places[0], places[0] + 100))
+    )  # rows from all over, in the file's order
+    training = TrainingBatches(plan.data, plan.batch, 0, sets)
+    first, second = (epoch_of(training, first_step) for first_step in (1, 10))
+    assert sorted(first) == sorted(second) == list(range(900))
+    assert first != sorted(first)
+    assert first != second
+    plain = ask(source + ", shuffle: false}", "training.global_batch_size=100").clean
+    in_order = TrainingBatches(plain.data, plain.batch, 0, open_sets(plain.data))
+    assert epoch_of(in_order, 1) == epoch_of(in_order, 10) == list(range(900))
+
+
+def epoch_of(batches: TrainingBatches, first_step: int) -> list[int]:
+    """The samples of 9 steps."""
+    steps = batches.iterate(first_step, 9)
+    return [int(sample) for step in steps for batch in step for sample in batch.sample_ids]
 
 
 def test_q29_statistics_see_the_training_rows_only(ask: Ask) -> None:
@@ -637,31 +680,95 @@ def test_q31_random_nodes_are_named(ask: Ask) -> None:
     assert (shared.only.span.path[-9:], shared.only.span.line, shared.only.span.column) == ("over.yaml", 2, 22)
 
 
-def test_q32_bf16_keeps_parameters_in_fp32(several: tuple[Path, list[dict[str, Any]]]) -> None:
-    (metadata,) = (several[0] / "runs").glob("asked/*/checkpoints/*/.metadata")
-    from torch.distributed.checkpoint import FileSystemReader
+WAYS = {
+    "single": "",
+    "dp": "parallelism: dp\nlayout: {gpus: 2}\n",
+    "ddp": "parallelism: ddp\nlayout: {gpus: 2}\n",
+    "fsdp": "parallelism: fsdp\nlayout: {gpus: 2}\n",
+    "pipeline": PIPELINE,
+}
+SHORT = ("training.epochs=1", "training.global_batch_size=300", "data.last_batch=drop")
 
-    found = FileSystemReader(metadata.parent).read_metadata().state_dict_metadata
-    dtypes = {name: each.properties.dtype for name, each in found.items() if "hidden.weight" in name}
-    assert dtypes
-    assert set(dtypes.values()) == {torch.float32}
 
+def watched(
+    ask: Ask, monkeypatch: pytest.MonkeyPatch, over: str, look: Callable[[Engine], dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """What `look` sees on each rank after each step of a real run."""
+    seen = ask.folder / "seen"
+    seen.mkdir()
+    right = rank.build_engine
 
-def test_q33_frozen_is_no_gradient_and_evaluation_behaviour(ask: Ask) -> None:
-    from declarative_train.runtime.engines.single import SingleEngine
+    def build_engine(plan: Plan, device: torch.device) -> Engine:
+        engine = right(plan, device)
+        step = engine.step
 
-    plan = ask("""
-    model:
-      graph: {norm: {type: batch_norm, input: hidden}, act: {input: norm}}
-      parameters: {norm: {frozen: true}}
-    """).plan
+        def watched_step(number: int, *rest: Any, **more: Any) -> Any:
+            result = step(number, *rest, **more)
+            (seen / f"{os.getpid()}_{number}.json").write_text(json.dumps(look(engine)))
+            return result
+
+        engine.step = watched_step  # type: ignore[method-assign]
+        return engine
+
+    monkeypatch.setattr(rank, "build_engine", build_engine)  # forked ranks have it too
+    plan = ask(over, *SHORT, f"logging.dir={ask.folder / 'runs'}").plan
     assert plan is not None
-    engine = SingleEngine(plan, torch.device("cpu"))
-    engine.set_training(True)
-    modules = dict(engine.model.named_modules())
-    assert not any(parameter.requires_grad for parameter in modules["norm"].parameters())
-    assert not modules["norm"].training
-    assert modules["logits"].training
+    assert run_plan(plan, quiet=True) == 0
+    found = [json.loads(path.read_text()) for path in seen.iterdir()]
+    assert len(found) == 3 * len(plan.layout.ranks)
+    return found
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_q32_bf16_computes_in_half_and_keeps_everything_in_fp32(
+    way: str, ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    computed: set[str] = set()
+    right = Objective.sums
+
+    def sums(self: Objective, values: Mapping[str, torch.Tensor], *rest: Any) -> Any:
+        computed.add(str(values["logits"].dtype))
+        return right(self, values, *rest)
+
+    def look(engine: Engine) -> dict[str, Any]:
+        optimizer = engine.optimizer
+        kept = {
+            "parameters": [*engine.model.parameters()],
+            "gradients": optimizer.gradients(),
+            "state": [value for _, _, value in optimizer.state() if isinstance(value, torch.Tensor)],
+        }
+        found = {name: sorted({str(tensor.dtype) for tensor in tensors}) for name, tensors in kept.items()}
+        return {"kept": found, "computed": sorted(computed)}
+
+    monkeypatch.setattr(Objective, "sums", sums)
+    found = watched(ask, monkeypatch, "training: {precision: bf16}\n" + WAYS[way], look)
+    assert all(each["kept"] == {name: ["torch.float32"] for name in each["kept"]} for each in found)
+    assert {dtype for each in found for dtype in each["computed"]} == {"torch.bfloat16"}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_q33_frozen_is_no_gradient_and_evaluation_behaviour(
+    way: str, ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def look(engine: Engine) -> dict[str, Any]:
+        modules = dict(engine.model.named_modules())
+        norm = modules.get("norm")
+        return {
+            "updated": sorted(engine.optimizer.parameters),
+            "with gradient": [name for name, item in engine.model.named_parameters() if item.grad is not None],
+            "frozen": None if norm is None else (norm.training, norm.running_mean.abs().sum().item()),  # type: ignore[operator, union-attr]
+            "training": [modules[name].training for name in ("hidden", "logits") if name in modules],
+        }
+
+    norm = "{type: batch_norm, over: 75 samples, input: hidden}"
+    model = f"model: {{graph: {{norm: {norm}, act: {{input: norm}}}}, parameters: {{norm: {{frozen: true}}}}}}\n"
+    found = watched(ask, monkeypatch, model + WAYS[way], look)
+    updated = {name for each in found for name in each["updated"]}
+    assert updated == {"hidden.weight", "hidden.bias", "logits.weight", "logits.bias"}
+    assert {name for each in found for name in each["with gradient"]} == updated
+    assert [False, 0.0] in [each["frozen"] for each in found]  # in evaluation, and its running mean never moved
+    assert all(each["frozen"] in (None, [False, 0.0]) for each in found)
+    assert all(all(each["training"]) for each in found)
 
 
 def test_q34_a_tie_across_stages_is_refused_at_the_cut(ask: Ask) -> None:
