@@ -2,7 +2,8 @@
 
 Each step frees its activations, and the C library gives large pieces back to the system, which has to clear every page
 anew in the next step: 3,000 page faults and a twentieth of the time of a small GPT's step, a tenth of a small CNN's
-(measured). `mallopt(3)` of glibc tells it not to. What a rank holds stays that of its largest moment, which is what the plan and the logs show anyway.
+(measured). `mallopt(3)` of glibc tells it not to. What a rank holds stays that of its largest moment, which is what the
+plan and the logs show anyway.
 """
 
 from __future__ import annotations
