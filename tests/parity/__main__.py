@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from tests.parity.cells import Cell, cells
+from tests.parity.cells import MIXING, Cell, cells
 from tests.parity.measure import BOUND, Result, measure
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "parity.md"
@@ -33,7 +33,9 @@ process; the samples of each step are the same, in the same order. Made by `make
 - even: every batch full; uneven: a last batch of 13 rows in 32, which divides by nothing; masked: uneven, with 0 to all
   of a row's targets ignored.
 - plain: embedding, 8 residual blocks, head. skip: connections over several stages, attention with a mask. terms: three
-  losses with three denominators. mixes: batch norm over groups of N samples of the global batch.
+  losses with three denominators. mixes: batch norm over groups of N samples of the global batch. contrast: InfoNCE over
+  such groups. recurrent: LSTM and GRU, and pipeline stages that begin with a transpose or a mean. optimizers: three of
+  them, with lr scales and weight decay by parameter.
 """
 
 
@@ -84,7 +86,7 @@ def page(results: Iterable[Result]) -> str:
 
 
 def graph_of(cell: Cell) -> str:
-    words = f"{cell.model} over {cell.over}" if cell.model == "mixes" else cell.model
+    words = f"{cell.model} over {cell.over}" if cell.model in MIXING else cell.model
     return f"{words}, {cell.options}" if cell.options else words
 
 

@@ -107,6 +107,48 @@ objective:
     flat: {{type: mean, input: flat, weight: 0.1}}
 """
 
+# recurrent layers, and stages that begin with a transpose (turned) or a mean (pooled): the gradients that leave these
+# do not lie in memory in order
+RECURRENT = (
+    """
+model:
+  graph:
+    embed: {{type: embedding, num_embeddings: 11, embedding_dim: 8, input: tokens}}
+    a: {{type: lstm, hidden_size: 8}}
+    b: {{type: gru, hidden_size: 8}}
+    turned: transpose(b, 1, 2)
+    c: {{type: linear, out_features: 5}}
+    pooled: mean(c, dim=2)
+    d: {{type: linear, out_features: 44}}
+    logits: reshape(d, 4, 11)
+"""
+    + LOSS
+)
+
+# two views, found again among the groups of the global batch
+CONTRAST = """
+model:
+  graph:
+    embed: {{type: embedding, num_embeddings: 11, embedding_dim: 8, input: tokens}}
+    both: mean(embed, dim=1)
+    a: {{type: linear, out_features: 6, input: both}}
+    other: {{type: embedding, num_embeddings: 11, embedding_dim: 8, input: next}}
+    wide: mean(other, dim=1)
+    b: {{type: linear, out_features: 6, input: wide}}
+objective: {{loss: {{type: info_nce, input: a, target: b, temperature: 0.5, over: {over} samples}}}}
+"""
+
+# several optimizers and settings of them side by side; plain SGD all, so that the reference needs no other rule
+OPTIMIZERS = PLAIN.replace(
+    "objective:",
+    """  parameters:
+    layers.2: {{optimizer: {{type: sgd, lr: 0.03}}}}
+    layers.5: {{lr_scale: 0.5}}
+    logits: {{optimizer: {{type: sgd, lr: 0.02}}, lr_scale: 3}}
+    bias: {{weight_decay: 0.01}}
+objective:""",
+)
+
 # reads across the batch, over groups of 4 (within a rank) and of 16 or 32 (over several)
 MIXES = (
     """
@@ -123,7 +165,16 @@ model:
     + LOSS
 )
 
-MODELS = {"plain": PLAIN, "skip": SKIP, "terms": TERMS, "mixes": MIXES}
+MODELS = {
+    "plain": PLAIN,
+    "skip": SKIP,
+    "terms": TERMS,
+    "mixes": MIXES,
+    "recurrent": RECURRENT,
+    "contrast": CONTRAST,
+    "optimizers": OPTIMIZERS,
+}
+MIXING = ("mixes", "contrast")
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +194,7 @@ class Cell:
     @property
     def name(self) -> str:
         words = [self.way, f"accumulation {self.accumulation}", self.rows, self.model]
-        words += [f"over {self.over}"] if self.model == "mixes" else []
+        words += [f"over {self.over}"] if self.model in MIXING else []
         return ", ".join([*words, *([self.options] if self.options else [])])
 
     def recipe(self, data: str, runs: str) -> str:
@@ -223,6 +274,27 @@ def cells() -> tuple[Cell, ...]:
         ("dp, 2 devices", "dp", 2, (4,)),
     ):
         found += [Cell(way, parallelism, gpus, 1, "uneven", "mixes", over) for over in overs]
+    # losses that mix samples, within a rank and over several
+    for way, parallelism, gpus, overs in (
+        ("single", "single", 1, (8,)),
+        ("dp, 2 devices", "dp", 2, (32,)),
+        ("ddp, 4 ranks", "ddp", 4, (4, 16)),
+        ("fsdp, 2 ranks", "fsdp", 2, (32,)),
+    ):
+        found += [Cell(way, parallelism, gpus, 1, "uneven", "contrast", over) for over in overs]
+    way, parallelism, gpus = pipeline("1f1b", 2, "ddp")
+    found.append(Cell(way, parallelism, gpus, 1, "even", "contrast", 8))
+    # recurrent layers, and stages that begin with a transpose or a mean; several optimizers
+    for (way, parallelism, gpus), cuts in (
+        (("ddp, 2 ranks", "ddp", 2), ""),
+        (("fsdp, 2 ranks", "fsdp", 2), ""),
+        (pipeline("1f1b", 2), "turned"),
+        (pipeline("interleaved_zero_bubble", 2), "b, turned, pooled"),
+        (pipeline("zbv", 2, "fsdp"), "b, turned, pooled"),
+    ):
+        placed = f"{parallelism.removesuffix('}')}, cut_before: [{cuts}]}}" if cuts else parallelism
+        found.append(Cell(way, placed, gpus, 2, "masked", "recurrent"))
+        found.append(Cell(way, parallelism, gpus, 2, "masked", "optimizers"))
     # what the other settings of training must not change
     for way, parallelism, gpus in (
         ("single", "single", 1),
@@ -246,5 +318,5 @@ def cells() -> tuple[Cell, ...]:
 def short_cells() -> tuple[Cell, ...]:
     """A part of the table for every test run: each way on 2 ranks at its hardest, and what mixes samples."""
     hardest = [cell for cell in cells() if cell.rows == "masked" and cell.accumulation == 2 and cell.model == "plain"]
-    mixing = [cell for cell in cells() if cell.model == "mixes" and cell.gpus == 4]
+    mixing = [cell for cell in cells() if cell.model in MIXING and cell.gpus == 4]
     return tuple(cell for cell in hardest if cell.gpus <= 2 and not cell.options) + tuple(mixing)

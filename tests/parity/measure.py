@@ -9,6 +9,7 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -86,7 +87,7 @@ def reference_gradients(plan: Plan, cell: Cell) -> tuple[Gradients, list[tuple[i
         groups = SampleGroups(None)
         attach(model, groups)
         batch_model = build(plan.batch_graph) if plan.batch_graph.nodes else None
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizer = torch.optim.SGD([group_of(name, item, cell) for name, item in model.named_parameters()], lr=0.1)
         sets = open_sets(plan.data)
         batches = TrainingBatches(plan.data, slots_of(plan), 0, sets)
         gradients, samples = [], []
@@ -110,6 +111,16 @@ def reference_gradients(plan: Plan, cell: Cell) -> tuple[Gradients, list[tuple[i
         return gradients, samples
 
 
+def group_of(name: str, parameter: torch.nn.Parameter, cell: Cell) -> dict[str, Any]:
+    """What the selectors of the model with several optimizers say, in torch's words."""
+    group: dict[str, Any] = {"params": [parameter]}
+    if cell.model == "optimizers":
+        lrs = {"layers.2.": 0.03, "layers.5.": 0.1 * 0.5, "logits.": 0.02 * 3}
+        group["lr"] = next((lr for start, lr in lrs.items() if name.startswith(start)), 0.1)
+        group["weight_decay"] = 0.01 if name.endswith("bias") else 0.0
+    return group
+
+
 def step_samples(plan: Plan, batches: TrainingBatches, step: int) -> np.ndarray:
     """The samples of a global batch in their order, from the order alone."""
     size = plan.batch.global_batch_size
@@ -120,6 +131,8 @@ def step_samples(plan: Plan, batches: TrainingBatches, step: int) -> np.ndarray:
 
 def reference_loss(cell: Cell, values: dict[str, torch.Tensor]) -> torch.Tensor:
     """The objective of the cell in torch's own words."""
+    if cell.model == "contrast":
+        return contrast(values["a"], values["b"], cell.over)
     target = values["next"].flatten()
     smoothing = 0.1 if cell.model == "terms" else 0.0
     logits = values["logits"].flatten(0, 1)
@@ -127,6 +140,17 @@ def reference_loss(cell: Cell, values: dict[str, torch.Tensor]) -> torch.Tensor:
     if cell.model == "terms":
         loss = loss + 0.3 * values["size"][values["next"] != 0].mean() + 0.1 * values["flat"].mean()
     return loss
+
+
+def contrast(a: torch.Tensor, b: torch.Tensor, over: int) -> torch.Tensor:
+    """Both ways, over consecutive groups, the last perhaps smaller."""
+    a, b = F.normalize(a, dim=1), F.normalize(b, dim=1)
+    total = a.new_zeros(())
+    for first in range(0, len(a), over):
+        scores = a[first : first + over] @ b[first : first + over].T / 0.5
+        own = torch.arange(len(scores))
+        total = total + F.cross_entropy(scores, own, reduction="sum") + F.cross_entropy(scores.T, own, reduction="sum")
+    return total / 2 / len(a)
 
 
 def largest(reference: Gradients, found: Gradients) -> tuple[float, str, int]:
