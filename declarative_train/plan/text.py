@@ -10,13 +10,18 @@ import os
 from collections.abc import Iterable, Sequence
 
 from declarative_train.components.datasets import DATASETS
+from declarative_train.components.losses import LOSSES
+from declarative_train.components.metrics import METRICS
+from declarative_train.components.registry import C, Registry
+from declarative_train.data.revive import revive
 from declarative_train.data.spec import BatchSpec, FieldSpec, SetSpec
-from declarative_train.plan.plan import LayoutPlan, Plan
+from declarative_train.plan.plan import LayoutPlan, MetricPlan, Plan, TermPlan
 from declarative_train.plan.text_estimate import describe_choice, describe_estimate, estimate_in_words
 from declarative_train.plan.text_layout import describe_layout
 from declarative_train.plan.text_memory import describe_memory, largest
 from declarative_train.plan.text_model import describe_model
-from declarative_train.plan.text_tables import amount, columns, section
+from declarative_train.plan.text_parameters import describe_parameters
+from declarative_train.plan.text_tables import amount, columns, component_in_words, section
 from declarative_train.terms.amounts import clock, counted, plural
 
 
@@ -28,6 +33,7 @@ def describe(plan: Plan, *, hashes: bool = True) -> str:
         section("data", _data(plan)),
         section("batch", _batch(plan)),
         section("model", describe_model(plan)),
+        section("settings of parameters", describe_parameters(plan)),
         section("objective", _objective(plan)),
         section("training", _training(plan)),
         section("layout", describe_layout(plan)),
@@ -138,16 +144,25 @@ def _objective(plan: Plan) -> list[str]:
     rows = []
     for term in plan.objective.terms:
         weight = f"weight {term.weight:g}" if term.weight != 1 or len(plan.objective.terms) > 1 else ""
-        rows.append(["loss", term.name, _call(term.component, term.input, term.target, term.mask), weight])
+        rows.append(["loss", term.name, _call(LOSSES, term), weight])
     for metric in plan.objective.metrics:
-        rows.append(["metric", metric.name, _call(metric.component, metric.input, metric.target, metric.mask), ""])
+        rows.append(["metric", metric.name, _call(METRICS, metric), ""])
     return columns(rows)
 
 
-def _call(component: dict[str, object], *edges: str | None) -> str:
-    input, target, mask = edges  # noqa: A001 (the recipe's word)
-    against = "" if target is None else f" against {target}"
-    return f"{component['type']} of {input}{against}{'' if mask is None else f', where {mask}'}"
+def _call(table: Registry[C], term: TermPlan | MetricPlan) -> str:
+    """The type, its edges, and the fields that are not their defaults."""
+    component = revive(table, term.component)
+    fields = component.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    words = [f"{key} {_short(value)}" for key, value in fields.items() if key != "type"]
+    against = "" if term.target is None else f" against {term.target}"
+    where = "" if term.mask is None else f" where {term.mask}"
+    return ", ".join([f"{term.component['type']} of {term.input}{against}{where}", *words])
+
+
+def _short(value: object, most: int = 40) -> str:
+    text = str(value)
+    return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def _training(plan: Plan) -> list[str]:
@@ -202,12 +217,6 @@ def _intervals(plan: Plan) -> list[list[str]]:
 
 def _every(steps: int | None) -> str:
     return "at the end" if steps is None else f"every {counted(steps, 'step')}"
-
-
-def component_in_words(component: dict[str, object]) -> str:
-    """The type, and the fields that are set: `adam lr 0.003 betas [0.9, 0.999]`."""
-    fields = (f"{key} {value}" for key, value in component.items() if key != "type" and value not in (None, False))
-    return " ".join([str(component["type"]), *fields])
 
 
 def shortened(names: Iterable[str], most: int = 4) -> str:

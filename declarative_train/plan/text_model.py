@@ -64,11 +64,4 @@ def _totals(plan: Plan) -> list[str]:
     if frozen:
         lines[0] += f", {frozen:,} of them frozen"
     lines += [f"{item.name} is tied to {item.tie}" for item in plan.parameters if item.tie is not None]
-    scaled = sorted({item.lr_scale for item in own if item.lr_scale != 1 and not item.frozen})
-    lines += [f"lr x {scale:g}: {_such(plan, scale)}" for scale in scaled[:8]]
     return lines + [f"start values of {weights.node or 'the model'} from {weights.path}" for weights in plan.weights]
-
-
-def _such(plan: Plan, scale: float) -> str:
-    names = [item.name for item in plan.parameters if item.lr_scale == scale and item.tie is None]
-    return counted(len(names), "tensor") + f", such as {names[0]}"

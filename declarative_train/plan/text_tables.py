@@ -30,6 +30,12 @@ def _cell(cell: str, width: int, numbers: bool) -> str:
     return cell.rjust(width) if numbers and _NUMBER.fullmatch(cell) else cell.ljust(width)
 
 
+def component_in_words(component: dict[str, object]) -> str:
+    """The type, and the fields that are set: `adam lr 0.003 betas [0.9, 0.999]`."""
+    fields = (f"{key} {value}" for key, value in component.items() if key != "type" and value not in (None, False))
+    return " ".join([str(component["type"]), *fields])
+
+
 def amount(number: float, unit: str = "") -> str:
     """`1.2 GB`, `25 M`: three digits and a prefix."""
     step = 0

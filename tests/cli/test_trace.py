@@ -30,7 +30,7 @@ def test_ddp_slices_the_batch_and_averages_gradients(capsys: Captured) -> None:
     assert "a copy of 3,978 parameters on each" in row(text, "model")
     assert "cross_entropy against y: this part of the mean over the batch of 100" in row(text, "loss")
     assert "all-reduce: averaged among 2 ranks" in row(text, "averaging")
-    assert "sgd step 1 of 500 done rank 0, rank 1" in row(text, "update")
+    assert "sgd, lr 0.04 step 1 of 500 done rank 0, rank 1" in row(text, "update")
     assert "layer by layer, 50 rows at a time" in text
     assert "50 x 20 50 x 128" in row(text, "hidden")
 
@@ -53,8 +53,26 @@ def test_a_pipeline_shows_each_stage_with_what_it_holds(capsys: Captured) -> Non
     assert "rank 3" in row(text, "logits")
     assert "16 x 3,520, to stage 2 rank 1" in row(text, "stage 1")
     assert "from the last to the first" in row(text, "gradients")
-    assert "adam, each rank what it holds" in row(text, "update")
+    assert "; each rank what it holds" in row(text, "update")
     assert "layer (linear, relu)" in row(text, "layers.0")
+
+
+def test_a_pipeline_of_shards_tells_the_numbers_of_each_stage(capsys: Captured) -> None:
+    """The numbers of the whole model stood for all ranks."""
+    mode = "parallelism={mode: pipeline, stages: 2, microbatches: 2, data_parallel: {mode: fsdp, size: 2}}"
+    text = told(capsys, "trace", DDP, "--set", mode, "--set", "layout.gpus=4")
+    held = [row(text, f"stage {stage}").partition(" parameters")[0].split()[-1] for stage in range(2)]
+    for name in ("gradients", "averaging", "update"):
+        assert f"{held[0]} / {held[1]} numbers in the stages" in row(text, name)
+
+
+def test_each_group_of_parameters_has_its_update(capsys: Captured) -> None:
+    """The one optimizer of `training` stood for all."""
+    set_ = "model.parameters={hidden: {optimizer: {type: adagrad, lr: 3}}, bias: {lr_scale: 2, weight_decay: 0.3}}"
+    updates = [line for line in told(capsys, "trace", DDP, "--set", set_).splitlines() if " update " in line]
+    assert any("hidden.weight" in line and "adagrad eps 1e-10, lr 3 " in line for line in updates)
+    assert any("hidden.bias" in line and "adagrad eps 1e-10, lr 6, weight decay 0.3" in line for line in updates)
+    assert any("logits.weight" in line and "adagrad" not in line for line in updates)
 
 
 def test_a_pipeline_takes_accumulation_as_more_microbatches(capsys: Captured) -> None:

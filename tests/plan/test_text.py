@@ -117,9 +117,32 @@ def test_copies_ties_draws_and_the_batch_graph_are_shown(planned) -> None:
     assert any(line.startswith("target") and "(batch)" in line for line in model)
     assert any(line.startswith("layers.0..4  linear") for line in model)
     assert "layers.4.weight is tied to layers.0.weight" in model
-    assert "lr x 0.5: 2 tensors, such as logits.weight" in model
+    settings = parts(text)["settings of parameters"]
+    (slow,) = (" ".join(line.split()) for line in settings if "logits.weight" in line)
+    assert slow == "330 2 adam betas [0.9, 0.999] eps 1e-08 0.005 0 the layer's logits.weight and 1 more"
+    (frozen,) = (" ".join(line.split()) for line in settings if "hidden.weight" in line)
+    assert frozen == "672 2 nothing: frozen - - the layer's hidden.weight and 1 more"
     assert any("672 of them frozen" in line for line in model)
     assert "draws        drop: equal bits on this layout only" in parts(text)["training"]
+
+
+def test_settings_of_parameters_and_fields_of_metrics_are_shown(planned) -> None:
+    """A recipe with another optimizer for all of its parameters looked as if it had none."""
+    text = describe(
+        planned(
+            """
+            model: {parameters: {"*": {weight_decay: 0.3, init: {type: zeros}, optimizer: {type: adagrad, lr: 3}}}}
+            objective: {metrics: {top: {type: accuracy, top_k: 2}}}
+            """
+        )
+    )
+    (row,) = parts(text)["settings of parameters"][1:]
+    assert " ".join(row.split()) == "1,002 4 adagrad eps 1e-10 3 0.3 zeros hidden.weight and 3 more"
+    assert any(line.endswith("accuracy of logits against y, top_k 2") for line in parts(text)["objective"])
+
+
+def test_parameters_without_settings_take_no_lines(planned) -> None:
+    assert "settings of parameters" not in parts(describe(planned()))
 
 
 def test_the_grid_of_a_pipeline_is_shown(planned) -> None:

@@ -10,6 +10,7 @@ from declarative_train.cli.views.table import table
 from declarative_train.graph.cut import open_blocks
 from declarative_train.graph.graph import Graph, Node
 from declarative_train.plan.plan import PipelinePlan, Plan
+from declarative_train.plan.text_parameters import groups_of, update_in_words
 from declarative_train.terms.amounts import counted
 from declarative_train.terms.tensor_spec import TensorSpec
 
@@ -120,13 +121,12 @@ def gradient_rows(plan: Plan) -> list[Row]:
     rows = batch.microbatch_size * (layout.num_replicas if layout.mode == "dp" else 1)
     terms = ", ".join(term.name for term in plan.objective.terms)
     found: list[Row] = [("loss", outputs_text(plan, rows), loss_text(plan), terms, loss_place(plan))]
-    trained = sum(p.num_elements for p in plan.parameters if not p.frozen and p.tie is None)
-    numbers = counted(trained, "number")
+    numbers = trained_text(plan)
     size, inner = batch.data_parallel_size, layout.data_parallel or layout.mode
     among = "the ranks of a stage" if layout.pipeline is not None else f"{size} ranks"
     if layout.pipeline is not None:
         what = "backward through the stages, from the last to the first"
-        found.append(("gradients", terms, what, f"{numbers}, each stage its own", "all ranks"))
+        found.append(("gradients", terms, what, numbers, "all ranks"))
     if layout.mode == "dp":
         found.append(("gradients", several(numbers, layout.num_replicas), "added up", numbers, "device 0"))
     elif size > 1 and inner == "fsdp":
@@ -137,10 +137,38 @@ def gradient_rows(plan: Plan) -> list[Row]:
         found.append(
             ("averaging", numbers, f"all-reduce: averaged among {among}", f"{numbers}, equal on each", "all ranks")
         )
-    found.append(
-        ("update", numbers, updated_text(plan), f"step 1 of {plan.training.num_steps:,} done", update_place(plan))
-    )
-    return found
+    return found + update_rows(plan)
+
+
+def trained_text(plan: Plan) -> str:
+    """How many numbers are learned, in a pipeline by each stage."""
+    learned = [parameter for parameter in plan.parameters if not parameter.frozen and parameter.tie is None]
+    pipeline = plan.layout.pipeline
+    if pipeline is None:
+        return counted(sum(parameter.num_elements for parameter in learned), "number")
+    stages = [
+        sum(p.num_elements for p in learned if any(p.name.startswith(f"{name}.") for name in names))
+        for names in pipeline.stages
+    ]
+    return f"{' / '.join(f'{count:,}' for count in stages)} numbers in the stages"
+
+
+def update_rows(plan: Plan) -> list[Row]:
+    """One for each group of parameters that are updated alike."""
+    groups = groups_of(plan)
+    how, done = updated_text(plan), f"step 1 of {plan.training.num_steps:,} done"
+    if len(groups) == 1:
+        return [("update", trained_text(plan), f"{update_in_words(groups[0])}{how}", done, update_place(plan))]
+    return [
+        (
+            "update",
+            f"{counted(group.num_elements, 'number')} of {group.names}",
+            f"{update_in_words(group)}{how}",
+            done,
+            update_place(plan),
+        )
+        for group in groups
+    ]
 
 
 def loss_text(plan: Plan) -> str:
@@ -156,10 +184,9 @@ def loss_text(plan: Plan) -> str:
 
 
 def updated_text(plan: Plan) -> str:
-    optimizer = str(plan.training.optimizer["type"])
     if plan.layout.pipeline is not None:
-        return f"{optimizer}, each rank what it holds"
-    return f"{optimizer}, each rank its shard" if plan.layout.mode == "fsdp" else optimizer
+        return "; each rank what it holds"
+    return "; each rank its shard" if plan.layout.mode == "fsdp" else ""
 
 
 def update_place(plan: Plan) -> str:
