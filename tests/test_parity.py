@@ -31,7 +31,7 @@ def test_every_cell_of_the_table(cell: Cell) -> None:
 
 def test_every_mode_and_schedule_that_a_recipe_can_name_has_its_cells() -> None:
     named = {way.split(",")[0].split(" ")[0] for way, _, _ in ways()}
-    assert named == set(MODES) == set(ENGINES)
+    assert named == set(MODES) - {"auto"} == set(ENGINES)  # auto is one of the others
     assert set(SCHEDULES) == set(PIPELINE_SCHEDULES)
     for schedule in SCHEDULES:
         rows = {way for way, _, _ in ways() if f"pipeline {schedule}" in way}
