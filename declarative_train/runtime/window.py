@@ -157,7 +157,7 @@ class Window:
                 if value is None and index not in self._told_empty:
                     self._told_empty.add(index)
                     items = no_valid_item(self._engine.objective, index)
-                    notices.append(f"{items} at step {step}: such steps do not count in its means")
+                    notices.append(f"{items} at step {step}: such steps do not count in the means")
         return notices
 
     def _not_finite(self, per_step: list[Terms], finite: list[bool]) -> str:
