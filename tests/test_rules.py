@@ -38,13 +38,17 @@ BASES = {  # where the base of digits does not fit
 }
 BASES_OF_BAD = {"D017": "people.yaml"}
 IN_THE_BASE = {"G008", "W009"}  # told at the node of the base that no longer fits; what made it so is related
-EMPTY_WEIGHTS = b"\x08\0\0\0\0\0\0\0{}      "  # a safetensors file with an empty table
+_HEADER = (
+    b'{"weight":{"dtype":"F32","shape":[64,64],"data_offsets":[0,16384]},'
+    b'"bias":{"dtype":"F32","shape":[64],"data_offsets":[16384,16640]}}'
+)
+WEIGHTS = len(_HEADER).to_bytes(8, "little") + _HEADER + bytes(16640)  # of `hidden` in the base
 
 
 def write_surroundings(folder: Path) -> None:
     shutil.copytree(CASES / "data", folder / "data")
     bases = {path.name: path.read_bytes() for path in CASES.glob("*.yaml")}
-    write(folder, {**bases, **PLUGINS, "hidden.safetensors": EMPTY_WEIGHTS})
+    write(folder, {**bases, **PLUGINS, "hidden.safetensors": WEIGHTS})
 
 
 def write_example(example: str, folder: Path, base: str) -> tuple[str, list[str]]:

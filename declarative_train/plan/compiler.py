@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 
@@ -13,7 +12,6 @@ from declarative_train.graph.lower import Lowered, lower
 from declarative_train.plan.auto.choose import choose
 from declarative_train.plan.balanced import balance
 from declarative_train.plan.batching import batch_of, num_steps_of
-from declarative_train.plan.checks.weights_not_found import weights_not_found
 from declarative_train.plan.codec import from_json, to_json
 from declarative_train.plan.draws import check_draws
 from declarative_train.plan.estimated import estimated
@@ -32,6 +30,7 @@ from declarative_train.plan.sections import (
 )
 from declarative_train.plan.stale import recipe_files
 from declarative_train.plan.timing import Timing
+from declarative_train.plan.weights import plan_weights
 from declarative_train.recipe.recipe import Recipe
 from declarative_train.recipe.sections.parallelism import Auto
 
@@ -48,12 +47,12 @@ def compile(  # noqa: A001 (plan.compile reads as what it does)
         return None, diagnostics
     lowered, found = lower(recipe, {field.name: field.tensor for field in data.fields})
     diagnostics = [*diagnostics, *found]
-    weights, found = _weights(recipe)
-    diagnostics += found
     parameters, choice = None, None
     if lowered is not None:
         parameters, found = plan_parameters(recipe, lowered.graph, lowered.parameters)
         diagnostics += found
+    weights, found = plan_weights(recipe, lowered, parameters)
+    diagnostics += found
     if isinstance(recipe.parallelism, Auto):
         if lowered is None or parameters is None:
             return None, diagnostics
@@ -122,15 +121,6 @@ def _assembled(
     plan, found = estimated(plan, recipe, choice)
     diagnostics += found
     return signed(from_json(to_json(plan))), diagnostics  # through JSON once: what is run is what can be saved
-
-
-def _weights(recipe: Recipe) -> tuple[tuple[WeightsPlan, ...], list[Diagnostic]]:
-    found, diagnostics = [], []
-    for weights in recipe.model.weights:
-        if "://" not in weights.path and not os.path.exists(weights.path):
-            diagnostics.append(weights_not_found(weights.span, weights.path))
-        found.append(WeightsPlan(weights.node, weights.path, dict(weights.rename)))
-    return tuple(found), diagnostics
 
 
 def _tokens_per_sample(lowered: Lowered) -> int | None:

@@ -42,7 +42,7 @@ class WeightsPlan:
 
     node: str
     path: str
-    rename: dict[str, str]
+    rename: dict[str, str | None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ class Weights(NamedTuple):
 
     node: str
     path: str
-    rename: MappingABC[str, str]
+    rename: MappingABC[str, str | None]
     span: Span
 
 

@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from declarative_train.diagnostics.suggest import nearest
+from declarative_train.plan.weights import misfit, renamed
 from declarative_train.runtime.checkpoint_store import MANIFEST, CheckpointStore, Entry, read_entry
 from declarative_train.runtime.failures import RunFailure
 from declarative_train.runtime.run_dir import CHECKPOINTS
 
 if TYPE_CHECKING:
     from declarative_train.plan.plan import WeightsPlan
-
-SHOWN = 3
 
 
 def load_weights(model: nn.Module, plans: Iterable[WeightsPlan], *, whole: bool = True) -> None:
@@ -35,21 +33,15 @@ def load_weights(model: nn.Module, plans: Iterable[WeightsPlan], *, whole: bool 
 
 def apply_weights(model: nn.Module, plan: WeightsPlan, found: Mapping[str, torch.Tensor]) -> None:
     prefix = f"{plan.node}." if plan.node else ""
-    persistent = model.state_dict(keep_vars=True)
-    below = {name.removeprefix(prefix): item for name, item in persistent.items() if name.startswith(prefix)}
-    first_of = {id(item): name for name, item in reversed(below.items())}
-    # a tied parameter may stand in the file under either name, or under both
-    present = {first_of[id(below[name])] for name in found if name in below}
-    parameters = {name for name, item in below.items() if isinstance(item, nn.Parameter)}
-    missing = [name for name in below if name in parameters and first_of[id(below[name])] not in present]
-    unexpected = [name for name in found if name not in below]
-    wrong = [
-        f"{name} is {tuple(found[name].shape)} in the file, {tuple(below[name].shape)} in the model"
-        for name in found
-        if name in below and found[name].shape != below[name].shape
-    ]
-    if missing or unexpected or wrong:
-        raise RunFailure(_misfit(plan, missing, unexpected, wrong, below))
+    below = {
+        name.removeprefix(prefix): item
+        for name, item in model.state_dict(keep_vars=True).items()
+        if name.startswith(prefix)
+    }
+    problem = misfit(model, plan, {name: tuple(tensor.shape) for name, tensor in found.items()})
+    if problem is not None:
+        message, way_out = problem
+        raise RunFailure(f"model.weights: {plan.path} {message}" + (f"; help: {way_out}" if way_out else ""))
     with torch.no_grad():
         for name, tensor in found.items():
             put(below[name], tensor)
@@ -67,17 +59,6 @@ def put(parameter: torch.Tensor, tensor: torch.Tensor) -> None:
     moved = tensor.to(parameter.device, parameter.dtype)
     part = distribute_tensor(moved, parameter.device_mesh, placements, src_data_rank=None)
     parameter.to_local().copy_(part.to_local())
-
-
-def renamed(found: Mapping[str, torch.Tensor], rename: Mapping[str, str]) -> dict[str, torch.Tensor]:
-    """The longest prefix that fits is replaced."""
-    prefixes = sorted(rename, key=len, reverse=True)
-
-    def new(name: str) -> str:
-        prefix = next((item for item in prefixes if name.startswith(item)), None)
-        return name if prefix is None else rename[prefix] + name.removeprefix(prefix)
-
-    return {new(name): tensor for name, tensor in found.items()}
 
 
 def read_weights(path: str) -> dict[str, torch.Tensor]:
@@ -158,33 +139,3 @@ def _bytes(path: str) -> bytes:
     except FileNotFoundError:
         raise RunFailure(f"model.weights: there is no file {path}") from None
     return content
-
-
-def _misfit(
-    plan: WeightsPlan, missing: list[str], unexpected: list[str], wrong: list[str], below: Mapping[str, Any]
-) -> str:
-    where = f" below `{plan.node}`" if plan.node else ""
-    parts = []
-    if missing:
-        parts.append(f"{_several(missing)} of the model{where} not in the file")
-    if unexpected:
-        parts.append(f"{_several(unexpected)} of the file not in the model{where}")
-    if wrong:
-        parts.append(_several(wrong))
-    message = f"model.weights: {plan.path} does not fit: {'; '.join(parts)}"
-    close = nearest(unexpected[0], below) if unexpected else None
-    if unexpected and missing:
-        message += f"; help: `rename` maps the file's names to the model's, as in {{{_prefix(unexpected[0])!r}: ...}}"
-    elif close:
-        message += f"; help: did you mean {close}?"
-    return message
-
-
-def _prefix(name: str) -> str:
-    head, dot, _ = name.rpartition(".")
-    return f"{head}{dot}"
-
-
-def _several(names: list[str]) -> str:
-    shown = ", ".join(names[:SHOWN])
-    return shown if len(names) <= SHOWN else f"{shown} and {len(names) - SHOWN} more"

@@ -21,7 +21,8 @@ from declarative_train.terms.span import Span
 
 ANY = "*"  # a part of a path in MergeRules.exclusive that stands for every name
 
-_FREE = "meta"  # the section that nobody checks: a null there is a value when there is nothing to remove
+_FREE: tuple[Path, ...] = (("meta",), ("model", "weights", ANY, "rename"))
+"""Where a null is a value if there is nothing to remove: the section that nobody checks, and names left out."""
 
 
 def _as_it_is(path: Path, node: Node) -> Node:
@@ -140,7 +141,7 @@ class Merger:
         gone = merged.pop(entry.name, None)
         if gone is not None:
             self.dropped.append(Dropped((*path, entry.name), gone.value.span, entry.value.span, "removed"))
-        elif path[:1] == (_FREE,):
+        elif _is_free(path):
             merged[entry.name] = entry
         else:
             self._say_nothing(path, entry, [each.name for each in base.entries], beside)
@@ -159,7 +160,7 @@ class Merger:
 
     def _fresh(self, path: Path, node: Node) -> Node:
         """A value that meets nothing of a base: a null inside it has nothing to remove."""
-        if isinstance(node, Scalar) or path[:1] == (_FREE,):
+        if isinstance(node, Scalar) or _is_free(path):
             return node
         if isinstance(node, Sequence):
             items = tuple(self._fresh((*path, i), item) for i, item in enumerate(node.items))
@@ -182,6 +183,10 @@ def _another_form(base: Mapping, over: Mapping) -> bool:
     if not (base.alone or over.alone) or all(_is_null(entry.value) for entry in over.entries):
         return False
     return not {entry.name for entry in base.entries} <= {entry.name for entry in over.entries}
+
+
+def _is_free(path: Path) -> bool:
+    return any(_matches(free, path[: len(free)]) for free in _FREE)
 
 
 def _is_null(node: Node) -> bool:

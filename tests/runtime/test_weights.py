@@ -50,6 +50,14 @@ def test_a_file_below_a_node_with_renames(tmp_path: Path, kind: str) -> None:
     assert torch.equal(found["head"].weight, head)  # type: ignore[index]
 
 
+def test_names_that_become_nothing_are_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "vit.safetensors"
+    save_file({**below_vit(), "head.weight": torch.zeros(5), "head.bias": torch.zeros(5)}, path)
+    found = model()
+    load_weights(found, [WeightsPlan("vit", str(path), {"head.": None})])
+    assert torch.equal(found["vit"]["norm"].weight, below_vit()["norm.weight"])  # type: ignore[index]
+
+
 def test_one_message_says_all_that_does_not_fit(tmp_path: Path) -> None:
     stored = below_vit()
     stored["encoder.0.weight"] = stored.pop("layers.0.weight")

@@ -24,4 +24,5 @@ RULES: dict[str, str] = {
     "U103": "optimizer_does_not_fit",
     "U104": "nothing_trains",
     "U105": "weights_not_found",
+    "U106": "weights_do_not_fit",
 }

@@ -1,7 +1,7 @@
 """newest-run (U003)
 
-Finds: start values taken from a run directory.
-Why:   which checkpoint of which run that is depends on the day: it is looked up when the recipe is compiled.
+Finds: start values taken from the folder of a run or a checkpoint.
+Why:   which checkpoint of which run that is depends on the day: it is looked up when the run starts.
 Bad:
     model:
       weights: runs/digits
@@ -17,5 +17,5 @@ from declarative_train.terms.span import Span
 
 
 def newest_run(span: Span, path: str) -> Diagnostic:
-    message = f"`{path}` is a run: its best checkpoint, else its last, is taken when the recipe is compiled"
+    message = f"`{path}` is no file: of a run its best checkpoint, else its last, is looked up when the run starts"
     return unverified("U003", span, message)

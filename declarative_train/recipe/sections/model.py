@@ -13,8 +13,9 @@ class WeightsSection(Section):
 
     path: str
     """A safetensors or torch file, or a run directory: its best checkpoint, else its last."""
-    rename: dict[str, str] = {}
-    """Beginnings of names in the file, and what they become here: {"encoder.blocks.": "layers."}."""
+    rename: dict[str, str | None] = {}
+    """Beginnings of names in the file, and what they become here, or null to leave them out:
+    {"encoder.blocks.": "layers.", "head.": null}."""
 
 
 class ModelSection(Section):

@@ -1,0 +1,170 @@
+"""Start values from files: what is here is held against the parameters that it fills, by names and shapes alone.
+
+A run's folder and a file elsewhere are read when the run starts, and held against the model in the same words.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from declarative_train.components.datasets.files import local_path
+from declarative_train.diagnostics.diagnostic import Diagnostic
+from declarative_train.diagnostics.suggest import nearest
+from declarative_train.graph.build import build
+from declarative_train.graph.lower import Lowered
+from declarative_train.plan.checks.weights_do_not_fit import weights_do_not_fit
+from declarative_train.plan.checks.weights_not_found import weights_not_found
+from declarative_train.plan.plan import ParameterPlan, WeightsPlan
+from declarative_train.recipe.recipe import Recipe
+
+if TYPE_CHECKING:
+    from torch import nn
+
+T = TypeVar("T")
+Shapes = Mapping[str, tuple[int, ...]]
+
+_SHOWN = 3
+_MOST_HEADER_BYTES = 100 << 20  # as safetensors itself
+
+
+def plan_weights(
+    recipe: Recipe, lowered: Lowered | None, parameters: Sequence[ParameterPlan] | None
+) -> tuple[tuple[WeightsPlan, ...], list[Diagnostic]]:
+    plans, diagnostics = [], []
+    module = None
+    for weights in recipe.model.weights:
+        plan = WeightsPlan(weights.node, weights.path, dict(weights.rename))
+        plans.append(plan)
+        local = local_path(weights.path)
+        if local is None:
+            continue
+        if not os.path.exists(local):
+            diagnostics.append(weights_not_found(weights.span, weights.path))
+        elif lowered is not None and parameters is not None and os.path.isfile(local):
+            ties = {each.name: each.tie for each in parameters if each.tie is not None}
+            module = module or build(lowered.graph, recipe.plugins, device="meta", ties=ties)
+            try:
+                found = _shapes_in(local)
+            except (OSError, ValueError) as problem:
+                diagnostics.append(weights_do_not_fit(weights.span, weights.path, f"cannot be read: {problem}", None))
+                continue
+            problem_and_way_out = None if found is None else misfit(module, plan, renamed(found, plan.rename))
+            if problem_and_way_out is not None:
+                diagnostics.append(weights_do_not_fit(weights.span, weights.path, *problem_and_way_out))
+    return tuple(plans), diagnostics
+
+
+def _shapes_in(path: str) -> Shapes | None:
+    """The names and shapes in a file, without its numbers; None for a kind that only the run reads. Raises ValueError
+    and OSError."""
+    if path.endswith(".safetensors"):
+        return _shapes_in_safetensors(path)
+    return _shapes_in_torch(path) if path.endswith((".pt", ".pth", ".bin")) else None
+
+
+def _shapes_in_safetensors(path: str) -> Shapes:
+    """The header alone: https://huggingface.co/docs/safetensors, "Format"."""
+    with open(path, "rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        if not 2 <= size <= min(_MOST_HEADER_BYTES, os.path.getsize(path)):
+            raise ValueError("it is no safetensors file")
+        try:
+            header = json.loads(file.read(size))
+            return {name: tuple(map(int, item["shape"])) for name, item in header.items() if name != "__metadata__"}
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise ValueError("its header is not that of a safetensors file") from None
+
+
+def _shapes_in_torch(path: str) -> Shapes | None:
+    """None for what cannot be looked at without reading all of it."""
+    import torch
+
+    try:
+        found = torch.load(path, map_location="meta", weights_only=True, mmap=True)
+    except Exception:  # an older format, or no weights at all: the run says it
+        return None
+    for key in ("state_dict", "model"):
+        if isinstance(found, Mapping) and isinstance(found.get(key), Mapping):
+            found = found[key]
+    if not isinstance(found, Mapping) or not all(isinstance(item, torch.Tensor) for item in found.values()):
+        raise ValueError("it does not hold a mapping of names to tensors")
+    return {str(name): tuple(tensor.shape) for name, tensor in found.items()}
+
+
+def renamed(found: Mapping[str, T], rename: Mapping[str, str | None]) -> dict[str, T]:
+    """The longest prefix that fits is replaced; what is renamed to null is left out."""
+    prefixes = sorted(rename, key=len, reverse=True)
+    kept: dict[str, T] = {}
+    for name, item in found.items():
+        prefix = next((each for each in prefixes if name.startswith(each)), "")
+        into = rename.get(prefix, prefix)
+        if into is not None:
+            kept[into + name.removeprefix(prefix)] = item
+    return kept
+
+
+def misfit(module: nn.Module, plan: WeightsPlan, found: Shapes) -> tuple[str, str | None] | None:
+    """All names that do not fit, and one way out; None when every parameter below the node gets its value."""
+    from torch import nn
+
+    prefix = f"{plan.node}." if plan.node else ""
+    persistent = module.state_dict(keep_vars=True)
+    below = {name.removeprefix(prefix): item for name, item in persistent.items() if name.startswith(prefix)}
+    first_of = {id(item): name for name, item in reversed(below.items())}
+    # a tied parameter may stand in the file under either name, or under both
+    present = {first_of[id(below[name])] for name in found if name in below}
+    parameters = {name for name, item in below.items() if isinstance(item, nn.Parameter)}
+    missing = [name for name in below if name in parameters and first_of[id(below[name])] not in present]
+    unexpected = [name for name in found if name not in below]
+    wrong = [
+        f"{name} is {found[name]} in the file, {tuple(below[name].shape)} in the model"
+        for name in found
+        if name in below and found[name] != tuple(below[name].shape)
+    ]
+    if not (missing or unexpected or wrong):
+        return None
+    where = f" below `{plan.node}`" if plan.node else ""
+    parts = []
+    if missing:
+        parts.append(f"{_several(missing)} of the model{where} not in the file")
+    if unexpected:
+        parts.append(f"{_several(unexpected)} of the file not in the model{where}")
+    if wrong:
+        parts.append(_several(wrong))
+    return f"does not fit: {'; '.join(parts)}", _way_out(missing, unexpected, list(below))
+
+
+def _way_out(missing: list[str], unexpected: list[str], known: list[str]) -> str | None:
+    if not unexpected:
+        return None
+    if missing:
+        return f"`rename` maps the file's names to the model's, as in {_likely_rename(missing, unexpected)}"
+    close = nearest(unexpected[0], known)
+    also = f"did you mean {close}? " if close else ""
+    head, dot, _ = unexpected[0].rpartition(".")
+    return f"{also}to leave them out: rename: {{{json.dumps(head + dot or unexpected[0])}: null}}"
+
+
+def _likely_rename(missing: list[str], unexpected: list[str]) -> str:
+    """By the two names that have most of their last parts in common: `{"encoder.": "vit."}`."""
+    shared, name, other = max(
+        ((_shared_parts(name, other), name, other) for name in unexpected for other in missing),
+        key=lambda found: found[0],
+    )
+    if not shared:
+        return f"{{{json.dumps(unexpected[0])}: {json.dumps(missing[0])}}}"
+    begins = ["".join(f"{part}." for part in each.split(".")[:-shared]) for each in (name, other)]
+    return f"{{{json.dumps(begins[0])}: {json.dumps(begins[1])}}}"
+
+
+def _shared_parts(name: str, other: str) -> int:
+    pairs = zip(reversed(name.split(".")), reversed(other.split(".")), strict=False)
+    return next((count for count, (a, b) in enumerate(pairs) if a != b), min(name.count("."), other.count(".")) + 1)
+
+
+def _several(names: list[str]) -> str:
+    shown = ", ".join(names[:_SHOWN])
+    return shown if len(names) <= _SHOWN else f"{shown} and {len(names) - _SHOWN} more"
