@@ -217,7 +217,7 @@ def test_max_time_saves_and_exits_75(directory: Path) -> None:
     sink, _ = go(directory, changes, wanted=75)
     ended = sink.of(RunEnded)[0]
     assert ended.status == "stopped"
-    assert 0.6 <= ended.seconds < 10
+    assert 0.3 <= ended.seconds < 10  # max_time counts from a little before the first step
     assert sink.of(CheckpointSaved)[-1].step == ended.step
 
 
