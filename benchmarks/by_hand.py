@@ -1,6 +1,6 @@
 """The loop that people write: DataLoader, model, optimizer, SummaryWriter, torch.save. One job, then one line of JSON.
 
-    python -m benchmarks.by_hand CASE MODE DATA OUT            MODE: single
+    python -m benchmarks.by_hand CASE MODE EPOCHS DATA OUT     MODE: single
     torchrun --nproc-per-node 2 -m benchmarks.by_hand ...      MODE: ddp | fsdp | pipeline
 
 It does what `dtrain run` does on the same case: the same batches per step, the loss on TensorBoard every 10 steps with
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-def main(name: str, mode: str, data: str, out: str) -> None:
+def main(name: str, mode: str, epochs: str, data: str, out: str) -> None:
     import torch
     from torch import distributed
     from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
     from torch.utils.tensorboard import SummaryWriter
 
-    case = CASES[name]
+    case, num_epochs = CASES[name], int(epochs)
     torch.manual_seed(0)
     torch.set_num_threads(1)
     rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
@@ -39,15 +39,15 @@ def main(name: str, mode: str, data: str, out: str) -> None:
     loaded = np.load(data)
     dataset = TensorDataset(torch.from_numpy(loaded["x"]), torch.from_numpy(loaded["y"]))
     if mode == "pipeline":
-        return pipeline(case, dataset, out)
+        return pipeline(case, num_epochs, dataset, out)
     sampler = DistributedSampler(dataset, world, rank) if world > 1 else None
     loader = DataLoader(dataset, case.batch_size // world, shuffle=sampler is None, sampler=sampler)
     model = wrapped(case.make_model(), mode)
     loss_of = case.make_loss()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     writer = SummaryWriter(out) if rank == 0 else None
-    step, first_s, num_steps = 0, 0.0, case.num_epochs * len(loader)
-    for epoch in range(case.num_epochs):
+    step, first_s, num_steps = 0, 0.0, num_epochs * len(loader)
+    for epoch in range(num_epochs):
         if sampler is not None:
             sampler.set_epoch(epoch)
         for x, y in loader:
@@ -79,7 +79,7 @@ def wrapped(model: nn.Module, mode: str) -> nn.Module:
     return model
 
 
-def pipeline(case: Case, dataset: Any, out: str) -> None:
+def pipeline(case: Case, num_epochs: int, dataset: Any, out: str) -> None:
     """GPipe over two ranks: the first half of the decoder layers on rank 0, the rest on rank 1; 4 microbatches."""
     import torch
     from torch import distributed, nn
@@ -125,8 +125,8 @@ def pipeline(case: Case, dataset: Any, out: str) -> None:
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     writer = SummaryWriter(out) if rank == world - 1 else None
     loader = DataLoader(dataset, case.batch_size, shuffle=True)
-    step, first_s, num_steps = 0, 0.0, case.num_epochs * len(loader)
-    for _ in range(case.num_epochs):
+    step, first_s, num_steps = 0, 0.0, num_epochs * len(loader)
+    for _ in range(num_epochs):
         for x, y in loader:
             optimizer.zero_grad()
             losses: list[torch.Tensor] = []

@@ -25,7 +25,6 @@ class Case:
 
     name: str
     batch_size: int
-    num_epochs: int
     save_every: int
     recipe: str
     make_data: Callable[[Path], None]
@@ -221,7 +220,6 @@ CASES = {
         Case(
             "mlp_10000x20",
             100,
-            80,
             2_000,
             MLP.replace("{classes}", "10") + TRAINING,
             rows(10_000, (20,), 10),
@@ -231,7 +229,6 @@ CASES = {
         Case(
             "mlp_1000x10",
             100,
-            800,
             2_000,
             MLP.replace("{classes}", "2") + TRAINING,
             rows(1_000, (10,), 2),
@@ -241,13 +238,12 @@ CASES = {
         Case(
             "cnn_3x32x32",
             32,
-            16,
             125,
             CNN.replace("{classes}", "10") + TRAINING,
             rows(2_000, (3, 32, 32), 10),
             cnn,
             class_loss,
         ),
-        Case("gpt_4x128", 16, 2, 40, GPT + TRAINING, token_rows(640), gpt, token_loss),
+        Case("gpt_4x128", 16, 40, GPT + TRAINING, token_rows(640), gpt, token_loss),
     )
 }

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import add
 from typing import Any
 
 import torch
@@ -28,13 +30,10 @@ class Means:
 
     def add(self, steps: list[Terms], metrics: dict[str, float], num_rows: int) -> None:
         """Step by step, so that it does not matter to the last bit how many come at once."""
-        for values in steps:
-            self.num_steps += 1
-            old = self.terms or [(0.0, 0)] * len(values)
-            self.terms = [
-                (total, steps) if value is None else (total + value, steps + 1)
-                for (total, steps), value in zip(old, values, strict=True)
-            ]
+        self.num_steps += len(steps)
+        if steps:
+            old = self.terms or [(0.0, 0)] * len(steps[0])
+            self.terms = [_added(*sums, column) for sums, column in zip(old, zip(*steps, strict=True), strict=True)]
         for name, value in metrics.items():
             if not math.isnan(value):  # nan: there was no item
                 total, rows = self.metrics.get(name, (0.0, 0))
@@ -151,6 +150,8 @@ class Window:
 
     def _empty(self, per_step: list[Terms]) -> list[str]:
         """Each term once, at its first step without a valid item."""
+        if not any(None in values for values in per_step):
+            return []
         notices = []
         for step, values in zip(self._steps, per_step, strict=True):
             for index, value in enumerate(values):
@@ -188,6 +189,11 @@ class Window:
         return [
             f"a gradient was not finite at step {step}: {good.count(False)} of {counted(len(good), 'update')} left out"
         ]
+
+
+def _added(total: float, num_steps: int, values: Sequence[float | None]) -> tuple[float, int]:
+    found = [value for value in values if value is not None]
+    return reduce(add, found, total), num_steps + len(found)  # not `sum`, which rounds otherwise from Python 3.12 on
 
 
 def no_valid_item(objective: Objective, term: int) -> str:

@@ -41,7 +41,8 @@ class SingleEngine(Engine):
         chunks = worker.chunks(batches)
         factors, counts = worker.factors(chunks, num_rows)
         self.optimizer.zero_grad()
-        sums = [worker.run(step, position, chunk, factors, self.model) for position, chunk in enumerate(chunks)]
+        call = self.model.forward  # nothing hooks into the root: torch's wrappers around a call are 4 us for nothing
+        sums = [worker.run(step, position, chunk, factors, call) for position, chunk in enumerate(chunks)]
         norm, finite = self._update(lr_factor, measure)
         worker.finish(finite)
         return StepResult(sums, counts, norm, finite)
