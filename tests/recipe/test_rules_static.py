@@ -55,7 +55,7 @@ PIPE = DEEP + "parallelism: {{mode: pipeline, {}}}\nlayout: {{gpus: {}}}\n"
         ),
         ("training: {steps: 10, lr_schedule: {type: cosine, warmup: 480 samples}}", "R005", "480 samples", None),
         ("evaluation: {every: 6 epochs}", "R006", "6 epochs is longer than the run", None),
-        ("checkpoint: {every: 200%}", "R006", "200% is longer than the run", None),
+        ("checkpoint: {every: 200%}", "R002", "`200%` is more than the run", None),
         ("training: {steps: 5}\nlogging: {every: 10 steps}", "R006", "10 steps is longer", None),
         (
             "parallelism: {mode: fsdp, replicate: 3}\nlayout: {gpus: 4}",

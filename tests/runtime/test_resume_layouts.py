@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import cycle, permutations
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -109,9 +110,21 @@ def assert_goes_on(straight: Part, found: Part, after_step: int) -> None:
     assert_same_tensors(same.tensors, last.tensors, rtol=1e-9, atol=1e-11)
     assert last.numbers == same.numbers
     assert last.is_best == same.is_best
-    for name, value in same.state.items():
-        exact = not value or isinstance(value, str)
-        assert last.state[name] == (value if exact else pytest.approx(value, rel=CLOSE)), name
+    assert_close(last.state, same.state, "state")
+
+
+def assert_close(found: Any, wanted: Any, where: str) -> None:
+    """Numbers inside of dicts and lists within CLOSE, everything else equal."""
+    if isinstance(wanted, dict):
+        assert list(found) == list(wanted), where
+        for name, value in wanted.items():
+            assert_close(found[name], value, f"{where}.{name}")
+    elif isinstance(wanted, list):
+        assert len(found) == len(wanted), where
+        for number, (one, other) in enumerate(zip(found, wanted, strict=True)):
+            assert_close(one, other, f"{where}.{number}")
+    else:
+        assert found == (pytest.approx(wanted, rel=CLOSE) if isinstance(wanted, float) else wanted), where
 
 
 def test_the_samples_of_every_way_are_those_of_one_process(parts: Parts) -> None:
