@@ -141,7 +141,7 @@ def test_a_misspelt_word_is_put_right_or_left_alone(first: int) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(1200)
 def test_many_misspelt_words() -> None:
-    check_slips(600, 10_000)
+    check_slips(600, 1_500)
 
 
 def check_mutations(first: int, count: int) -> None:
@@ -167,7 +167,7 @@ def test_fixes_end_and_break_nothing(first: int) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(1200)
 def test_many_fixes_end_and_break_nothing() -> None:
-    check_mutations(400, 8000)
+    check_mutations(400, 1500)
 
 
 if __name__ == "__main__":

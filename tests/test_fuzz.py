@@ -29,9 +29,9 @@ def test_mutated_recipes(first: int) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("first", range(2000, 20000, 3000))
+@pytest.mark.parametrize("first", [2000, 3500])
 def test_many_mutated_recipes(first: int) -> None:
-    assert fuzz(first, 3000).failures == []
+    assert fuzz(first, 1500).failures == []
 
 
 @pytest.mark.parametrize("seed", range(40))
