@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -202,26 +199,3 @@ def test_tensorboard_without_runs_says_how_to_make_one(tmp_path: Path, capsys: C
 def test_a_path_given_by_set_is_not_said_to_be_relative_to_the_recipe(setting: str, capsys: Captured) -> None:
     text = told(capsys, "plan", DIGITS, "--set", setting, code=1)
     assert "a path given by --set is relative to the working directory" in text
-
-
-def test_sigterm_before_a_run_is_told(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
-    """It ended with 143 and no word; a forked child is still ended by it at once."""
-    seen: list[int] = []
-
-    def compile_for_long(*_: object) -> None:
-        ready, tell_ready = os.pipe()
-        child = os.fork()
-        if child == 0:
-            os.write(tell_ready, b"!")
-            time.sleep(60)
-            os._exit(0)
-        os.read(ready, 1)
-        os.kill(child, signal.SIGTERM)
-        seen.append(os.waitpid(child, 0)[1])
-        os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(60)
-
-    monkeypatch.setattr("declarative_train.cli.commands.run.compile_or_report", compile_for_long)
-    assert told(capsys, "run", DIGITS, code=143) == "dtrain: terminated\n"
-    assert seen == [signal.SIGTERM]
-    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
