@@ -9,8 +9,10 @@ from declarative_train.components.component import Collective
 from declarative_train.plan.pipeline_schedules import PIPELINE_SCHEDULES
 from declarative_train.recipe.sections.parallelism import MODES
 from declarative_train.runtime import scale
-from declarative_train.runtime.engines import ENGINES, pipeline
-from tests.parity.cells import SCHEDULES, Cell, cells, short_cells, ways
+from declarative_train.runtime.collectives import Ranks
+from declarative_train.runtime.engines import ENGINES, ddp, pipeline
+from declarative_train.runtime.gradients import Sums
+from tests.parity.cells import SCHEDULES, SMALL_DDP, Cell, cells, short_cells, ways
 from tests.parity.measure import BOUND, measure
 
 LONG = [cell for cell in cells() if cell not in short_cells()]
@@ -46,6 +48,20 @@ def test_a_rank_whose_gradients_are_left_out_is_found(monkeypatch: pytest.Monkey
     cell = next(cell for cell in cells() if "1f1b x ddp" in cell.way and cell.rows == "masked")
     with pytest.raises(Exception, match="ranks hold other values"):
         measure(cell)
+
+
+def test_a_rank_that_is_left_out_of_the_one_message_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = ddp.average_with_sums
+
+    def forgetful(gradients: list[torch.Tensor], sums: Sums, ranks: Ranks) -> Sums:
+        """Rank 1 has nothing to say."""
+        if ranks.rank == 1:
+            torch._foreach_zero_(gradients)
+        return honest(gradients, sums, ranks)
+
+    monkeypatch.setattr(ddp, "average_with_sums", forgetful)
+    cell = next(cell for cell in short_cells() if cell.way == f"{SMALL_DDP}, 2 ranks")
+    assert measure(cell).difference > 0.1
 
 
 def test_a_microbatch_that_is_scaled_twice_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan
 
 
+# what every rank holds whole, one of them writes sooner than all of them agree on who writes what
+BY_ONE_RANK_BYTES = 64 << 20
+
+
 def import_in_background() -> threading.Thread:
     """DCP takes 0.6 s to import: beside the first steps, before it is needed."""
     thread = threading.Thread(
@@ -52,13 +56,16 @@ class Checkpoints:
         self._engine.synchronize_buffers()
         if self._engine.loss_scale is not None:
             state.loss_scale = self._engine.loss_scale.state()
-        tensors = model_tensors(self._engine.model)
         remembered, numbers = optimizer_entries(self._engine)
-        path = self.store.partial_path(state.step)
+        tensors = model_tensors(self._engine.model) | remembered
+        alone = self._alone or (self._engine.is_replicated and _num_bytes(tensors) <= BY_ONE_RANK_BYTES)
+        if alone and self._rank != 0:
+            return self.store.path(state.step)
         if self._rank == 0:
             self.store.prepare(state.step)
-        files = self._gather(save_tensors(path, tensors | remembered, alone=self._alone))
-        numbers = self._gather(numbers)
+        files = save_tensors(self.store.partial_path(state.step), tensors, alone=alone)
+        if not alone:
+            files, numbers = self._gather(files, numbers)
         if self._rank == 0:
             self.store.publish(state.step, self._manifest(state, files, numbers, is_best))
             self.store.retain(keep, state.best_step)
@@ -130,13 +137,11 @@ class Checkpoints:
             "files": dict(sorted(files.items())),
         }
 
-    def _gather(self, mine: dict[str, Any]) -> dict[str, Any]:
-        """All ranks' entries on rank 0."""
-        if self._alone:
-            return mine
+    def _gather(self, *mine: dict[str, Any]) -> list[dict[str, Any]]:
+        """All ranks' entries of each, on rank 0."""
         found: list[Any] | None = [None] * self._num_ranks if self._rank == 0 else None
         distributed.gather_object(mine, found)
-        return {name: entry for part in found or [] for name, entry in part.items()}
+        return [{name: entry for part in found or () for name, entry in part[at].items()} for at in range(len(mine))]
 
 
 def model_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
@@ -147,13 +152,19 @@ def model_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
     return {f"model/{name}": tensor for name, tensor in found.items()}
 
 
+def _num_bytes(tensors: Mapping[str, torch.Tensor]) -> int:
+    return sum(tensor.nbytes for tensor in tensors.values())
+
+
 def optimizer_entries(engine: Engine) -> tuple[dict[str, torch.Tensor], dict[str, float]]:
     """(`optimizer/<parameter>/<entry>`: tensor, `<parameter>/<entry>`: number)."""
     tensors: dict[str, torch.Tensor] = {}
     numbers: dict[str, float] = {}
     for name, word, value in engine.optimizer.state():
-        if isinstance(value, torch.Tensor):
+        if isinstance(value, torch.Tensor) and not (word == "step" and value.device.type == "cpu"):
             tensors[f"optimizer/{name}/{word}"] = value
+        elif isinstance(value, torch.Tensor):
+            numbers[f"{name}/{word}"] = value.item()  # a file of its own would be 500 bytes and half a millisecond
         elif isinstance(value, int | float):
             numbers[f"{name}/{word}"] = value
     return tensors, numbers

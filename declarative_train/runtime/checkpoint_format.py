@@ -29,6 +29,8 @@ from torch.distributed.checkpoint.state_dict_saver import save
 
 from declarative_train.runtime.failures import CheckpointFailure
 
+WRITE_BYTES = 1 << 20
+
 # everything that a `.metadata` of tensors needs
 _ALLOWED: dict[str, frozenset[str]] = {
     "torch.distributed.checkpoint.metadata": frozenset(
@@ -65,36 +67,48 @@ class AllowList(pickle.Unpickler):
 
 
 class HashingStream(io.RawIOBase):
-    """Passes writes on, and hashes them. Write-only, front to back."""
+    """Passes writes on, and hashes them. Write-only, front to back. DCP writes a tensor in some forty pieces, most of
+    them of a few bytes, and flushes after each: they are passed on together, at the latest by `finish`."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
+        self._waiting = bytearray()
         self.size_bytes = 0
         self._hash = hashlib.sha256()
 
     def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")
-        self._stream.write(view)
-        self._hash.update(view)
         self.size_bytes += len(view)
+        if len(self._waiting) + len(view) > WRITE_BYTES:
+            self.finish()
+        if len(view) > WRITE_BYTES:
+            self._pass_on(view)
+        else:
+            self._waiting += view
         return len(view)
 
     def tell(self) -> int:
         return self.size_bytes
 
     def fileno(self) -> int:
+        """DCP asks for it to force what was written to the disk."""
+        self.finish()
         self._stream.flush()
         return int(self._stream.fileno())
 
     def writable(self) -> bool:
         return True
 
-    def flush(self) -> None:
-        if not self.closed:
-            self._stream.flush()
+    def finish(self) -> None:
+        self._pass_on(self._waiting)
+        self._waiting = bytearray()
 
     def sha256(self) -> str:
         return self._hash.hexdigest()
+
+    def _pass_on(self, data: memoryview | bytearray) -> None:
+        self._stream.write(data)
+        self._hash.update(data)
 
 
 class HashingFileSystem(FileSystem):
@@ -112,6 +126,7 @@ class HashingFileSystem(FileSystem):
                 return
             hashing = HashingStream(stream)
             yield hashing
+            hashing.finish()
             name = os.path.basename(os.fspath(path))
             self.files[name] = {"size_bytes": hashing.size_bytes, "sha256": hashing.sha256()}
 

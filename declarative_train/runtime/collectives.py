@@ -35,8 +35,28 @@ class Ranks(Collective):
 
     def sum(self, tensor: torch.Tensor) -> torch.Tensor:
         total = tensor.clone()
-        distributed.all_reduce(total, group=self._group)
+        self.sum_(total)
         return total
+
+    def sum_(self, tensor: torch.Tensor) -> None:
+        """In place."""
+        if self.size == 2 and tensor.device.type == "cpu":
+            self._exchange(tensor)
+        else:
+            distributed.all_reduce(tensor, group=self._group)
+
+    def _exchange(self, tensor: torch.Tensor) -> None:
+        """Two ranks hand each other what they have: gloo's ring sends four times as many messages, through one more
+        thread. Both add the same two numbers, so both get the same sum."""
+        other = torch.empty_like(tensor)
+        peer = 1 - self.rank if self._group is None else distributed.get_global_rank(self._group, 1 - self.rank)
+        receiving = distributed.irecv(other, peer, group=self._group)
+        sending = distributed.isend(tensor, peer, group=self._group)
+        assert receiving is not None
+        assert sending is not None
+        receiving.wait()
+        sending.wait()
+        tensor += other
 
     def concatenate(self, tensor: torch.Tensor) -> torch.Tensor:
         sizes = self._sizes(tensor)

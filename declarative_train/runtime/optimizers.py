@@ -58,6 +58,13 @@ class Optimizers:
     def gradients(self) -> list[torch.Tensor]:
         return [parameter.grad for parameter in self._tensors if parameter.grad is not None]
 
+    def whole_gradients(self) -> list[torch.Tensor]:
+        """One of every parameter, of zeros where backward did not come by: all ranks have equally many."""
+        for parameter in self._tensors:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        return self.gradients()
+
     def set_lr_factor(self, factor: float) -> None:
         if factor != self._factor:
             self._factor = factor
@@ -111,12 +118,13 @@ class Optimizers:
 
 
 def _placed(entry: str, value: Any, parameter: nn.Parameter, group: Mapping[str, Any]) -> Any:
-    """A step counter lives where torch's own `load_state_dict` would put it: with the parameter when the kernel reads
-    it there, else on the CPU."""
-    if entry != "step" or not isinstance(value, torch.Tensor):
+    """A step counter is a tensor of torch's kind, and lives where its own `load_state_dict` would put it: with the
+    parameter when the kernel reads it there, else on the CPU."""
+    if entry != "step":
         return value
+    dtype = torch.float64 if torch.get_default_dtype() == torch.float64 else torch.float32
     on_device = group.get("fused") or group.get("capturable")
-    return value.to(parameter.device if on_device else "cpu")
+    return torch.as_tensor(value, dtype=dtype, device=parameter.device if on_device else "cpu")
 
 
 def build_optimizers(

@@ -131,7 +131,9 @@ class Window:
     def _per_step(self) -> list[Terms]:
         """(steps, L): every term's value over its global batch. The host waits for the device once."""
         results = self._results
-        shares = self._engine.ranks.sum(self._shares())
+        shares = self._shares()
+        if not results[0].is_added:
+            shares = self._engine.ranks.sum(shares)
         if isinstance(results[0].counts, torch.Tensor):
             both = torch.stack([shares, torch.stack([result.counts for result in results])])  # type: ignore[misc]
             sums, counts = both.tolist()
@@ -140,7 +142,7 @@ class Window:
         return [[mean(*pair) for pair in zip(*step, strict=True)] for step in zip(sums, counts, strict=True)]
 
     def _shares(self) -> torch.Tensor:
-        """(steps, L) float64 on the device: the sums of this rank's chunks, equally many in every step."""
+        """(steps, L) float64 on the device: the sums of the chunks, equally many in every step."""
         flat = [value for result in self._results for sums in result.sums for value in sums]
         num_steps, size = len(self._results), self._num_terms
         if not flat:  # a stage that has no loss

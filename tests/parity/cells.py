@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 Rows = Literal["even", "uneven", "masked"]
+SMALL_DDP = "ddp of a small model"
 
 GLOBAL_BATCH_SIZE = 32
 NUM_STEPS = 3
@@ -192,6 +193,11 @@ class Cell:
     options: str = field(default="")
 
     @property
+    def is_small(self) -> bool:
+        """ddp takes it for a model of one bucket; any other cell of ddp is run by torch's wrapper."""
+        return self.way.startswith(SMALL_DDP)
+
+    @property
     def name(self) -> str:
         words = [self.way, f"accumulation {self.accumulation}", self.rows, self.model]
         words += [f"over {self.over}"] if self.model in MIXING else []
@@ -240,6 +246,8 @@ def ways() -> Iterator[tuple[str, str, int]]:
     for mode in ("dp", "ddp", "fsdp"):
         for gpus in (2, 4):
             yield f"{mode}, {gpus} {'devices' if mode == 'dp' else 'ranks'}", mode, gpus
+            if mode == "ddp":
+                yield f"{SMALL_DDP}, {gpus} ranks", mode, gpus
     yield "fsdp, hybrid 2 x 2 ranks", "{mode: fsdp, replicate: 2}", 4
     for schedule in SCHEDULES:
         for num_ranks in (2, 4):
@@ -270,6 +278,7 @@ def cells() -> tuple[Cell, ...]:
         ("single", "single", 1, (4, 16, 32)),
         ("ddp, 2 ranks", "ddp", 2, (4, 16, 32)),
         ("ddp, 4 ranks", "ddp", 4, (4, 16, 32)),
+        (f"{SMALL_DDP}, 4 ranks", "ddp", 4, (16,)),
         ("fsdp, 2 ranks", "fsdp", 2, (4, 32)),
         ("dp, 2 devices", "dp", 2, (4,)),
     ):
@@ -287,6 +296,7 @@ def cells() -> tuple[Cell, ...]:
     # recurrent layers, and stages that begin with a transpose or a mean; several optimizers
     for (way, parallelism, gpus), cuts in (
         (("ddp, 2 ranks", "ddp", 2), ""),
+        ((f"{SMALL_DDP}, 2 ranks", "ddp", 2), ""),
         (("fsdp, 2 ranks", "fsdp", 2), ""),
         (pipeline("1f1b", 2), "turned"),
         (pipeline("interleaved_zero_bubble", 2), "b, turned, pooled"),
@@ -300,6 +310,7 @@ def cells() -> tuple[Cell, ...]:
         ("single", "single", 1),
         ("dp, 2 devices", "dp", 2),
         ("ddp, 2 ranks", "ddp", 2),
+        (f"{SMALL_DDP}, 2 ranks", "ddp", 2),
         ("fsdp, 2 ranks", "fsdp", 2),
         pipeline("1f1b", 2),
         pipeline("zbv", 2),

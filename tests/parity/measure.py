@@ -25,7 +25,7 @@ from declarative_train.plan import compile as compile_plan
 from declarative_train.plan.plan import Plan
 from declarative_train.runtime.rank import default_dtype, slots_of
 from tests.parity.cells import NUM_SAMPLES, NUM_STEPS, NUM_TOKENS, VOCABULARY, Cell
-from tests.runtime.parity import FLOOR, record_plan
+from tests.runtime.parity import FLOOR, ddp_buckets, record_plan
 
 BOUND = 1e-10
 
@@ -53,7 +53,8 @@ def measure(cell: Cell) -> Result:
     with tempfile.TemporaryDirectory() as folder:
         plan = plan_of(cell, Path(folder))
         reference, samples = reference_gradients(plan, cell)
-        found = record_plan(plan, num_steps=NUM_STEPS)
+        with ddp_buckets(small=cell.is_small):
+            found = record_plan(plan, num_steps=NUM_STEPS)
     if found.sample_ids != samples:
         raise RuntimeError(f"{cell.name}: other samples than in one process: {found.sample_ids} instead of {samples}")
     difference, parameter, step = largest(reference, found.gradients)

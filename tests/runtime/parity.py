@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -21,12 +22,14 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import nn
 
 from declarative_train.data.batches import TrainingBatches
 from declarative_train.data.sets import open_sets
 from declarative_train.plan.plan import Plan
+from declarative_train.runtime import gradients
 from declarative_train.runtime.engines import build_engine
 from declarative_train.runtime.engines.engine import Engine
 from declarative_train.runtime.execute import Due
@@ -111,6 +114,14 @@ def _agreed(parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
                 assert np.array_equal(found[name], item, equal_nan=True), f"ranks hold other values of {name}"
             found[name] = item
     return dict(sorted(found.items()))
+
+
+@contextmanager
+def ddp_buckets(*, small: bool) -> Iterator[None]:
+    """While it lasts: models of a few numbers are one bucket to ddp (which they are) or not, for the ranks as well."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gradients, "ONE_BUCKET_BYTES", gradients.ONE_BUCKET_BYTES if small else -1)
+        yield
 
 
 def _on_ranks(plan: Plan, num_steps: int, first_step: int) -> list[RankRecording]:

@@ -11,7 +11,7 @@ import torch
 from declarative_train.runtime import scale
 from declarative_train.runtime.engines import ddp
 from tests.runtime.made_recipes import DIGITS, merged, write_data
-from tests.runtime.parity import Recording, largest_difference, record
+from tests.runtime.parity import Recording, ddp_buckets, largest_difference, record
 
 LIMIT = 1e-10
 SMALL: dict[str, Any] = merged(
@@ -64,10 +64,14 @@ def reference(directory: Path) -> dict[str, Recording]:
 
 
 @pytest.mark.parametrize("num_ranks", [1, 2, 4])
+@pytest.mark.parametrize("averaged", ["at once", "by torch's wrapper"])
 @pytest.mark.parametrize("case", CASES)
-def test_ddp_equals_one_process(case: str, num_ranks: int, directory: Path, reference: dict[str, Recording]) -> None:
+def test_ddp_equals_one_process(
+    case: str, averaged: str, num_ranks: int, directory: Path, reference: dict[str, Recording]
+) -> None:
     changes = {"parallelism": "ddp", "layout": {"gpus": num_ranks}}
-    found = record(directory, merged(merged(SMALL, CASES[case]), changes))
+    with ddp_buckets(small=averaged == "at once"):
+        found = record(directory, merged(merged(SMALL, CASES[case]), changes))
     wanted = reference[case]
     assert found.sample_ids == wanted.sample_ids
     assert [len(ids) for ids in found.sample_ids] == [16, 16, 5]

@@ -15,6 +15,7 @@ from declarative_train.runtime.launch import run
 from tests.runtime import runs
 from tests.runtime.launched import finish, saved, start, wait_for_steps
 from tests.runtime.made_recipes import DEEP, DIGITS, WAYS, compiled, merged, write_data
+from tests.runtime.parity import ddp_buckets
 from tests.runtime.runs import Done, assert_same_tensors, checkpoints, last_tensors
 
 
@@ -71,6 +72,13 @@ def test_to_the_bit_on_the_same_layout(directory: Path, way: str) -> None:
         assert_same_tensors(found[step].tensors, whole.tensors)
         assert found[step].numbers == whole.numbers, step
         assert (found[step].state, found[step].is_best) == (whole.state, whole.is_best), step
+
+
+@pytest.mark.long
+def test_to_the_bit_by_torchs_wrapper(directory: Path) -> None:
+    """The model is so small that ddp does without it, otherwise."""
+    with ddp_buckets(small=False):
+        test_to_the_bit_on_the_same_layout(directory, "ddp 3")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,8 @@
-"""One copy of the model per rank, gradients averaged by torch's DistributedDataParallel."""
+"""One copy of the model per rank, gradients averaged by torch's DistributedDataParallel while backward goes on.
+
+Of a model that would be one bucket to it, there is nothing to send meanwhile: these gradients are averaged afterwards,
+in one message that takes the losses along.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,7 @@ from declarative_train.data.batch import Batch
 from declarative_train.runtime.buffers import average_buffers
 from declarative_train.runtime.collectives import Ranks
 from declarative_train.runtime.engines.engine import Engine, StepResult
+from declarative_train.runtime.gradients import Sums, are_one_bucket, average_with_sums
 from declarative_train.runtime.model import build_model, prepare_units, set_training
 from declarative_train.runtime.optimizers import build_optimizers
 from declarative_train.runtime.reach import without_gradient
@@ -31,6 +36,8 @@ NO_BUFFERS: dict[str, Any] = {
 
 
 class DdpEngine(Engine):
+    is_replicated = True
+
     def __init__(self, plan: Plan, device: torch.device) -> None:
         self.device = device
         self.ranks = self._ranks = Ranks()
@@ -48,14 +55,8 @@ class DdpEngine(Engine):
             if name in idle:
                 parameter.requires_grad_(False)  # the reducer would wait for its gradient for ever
         prepare_units(self.model, plan.layout, plan.training, self._worker.groups)
-        self._wrapped = nn.parallel.DistributedDataParallel(
-            self.model,
-            device_ids=[device.index] if device.type == "cuda" else None,
-            gradient_as_bucket_view=True,
-            **NO_BUFFERS,
-        )
-        settle_buckets(self._wrapped)
         named = {name: item for name, item in self.model.named_parameters() if item.requires_grad}
+        self._wrapped = None if are_one_bucket(named.values()) else wrapped(self.model, device)
         self.optimizer = build_optimizers(plan.parameters, plan.training.optimizer, named)
         self._update = Update(self.optimizer, plan.training, self.loss_scale, local_norm)
         set_training(self.model, True)
@@ -64,16 +65,21 @@ class DdpEngine(Engine):
         self, step: int, batches: Sequence[Batch], *, num_rows: int, lr_factor: float, measure: bool
     ) -> StepResult:
         worker, wrapped = self._worker, self._wrapped
+        call = self.model.forward if wrapped is None else wrapped
         chunks = worker.chunks(batches)
         factors, counts = worker.factors(chunks, num_rows)
         self.optimizer.zero_grad()
-        sums, last = [], len(chunks) - 1
+        sums: Sums = []
+        last = len(chunks) - 1
         for position, chunk in enumerate(chunks):
-            wrapped.require_backward_grad_sync = position == last
-            sums.append(worker.run(step, position, chunk, factors, wrapped))
+            if wrapped is not None:
+                wrapped.require_backward_grad_sync = position == last
+            sums = [*sums, worker.run(step, position, chunk, factors, call)]
+        if wrapped is None:
+            sums = average_with_sums(self.optimizer.whole_gradients(), sums, self._ranks)
         norm, finite = self._update(lr_factor, measure)
         worker.finish(finite)
-        return StepResult(sums, counts, norm, finite)
+        return StepResult(sums, counts, norm, finite, is_added=wrapped is None)
 
     def set_training(self, training: bool) -> None:
         if not training:
@@ -85,6 +91,14 @@ class DdpEngine(Engine):
 
     def synchronize_buffers(self) -> None:
         average_buffers(self.model, self._ranks)
+
+
+def wrapped(model: nn.Module, device: torch.device) -> nn.parallel.DistributedDataParallel:
+    made = nn.parallel.DistributedDataParallel(
+        model, device_ids=[device.index] if device.type == "cuda" else None, gradient_as_bucket_view=True, **NO_BUFFERS
+    )
+    settle_buckets(made)
+    return made
 
 
 def settle_buckets(wrapped: nn.parallel.DistributedDataParallel) -> None:

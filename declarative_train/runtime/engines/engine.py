@@ -28,12 +28,14 @@ class StepResult:
     counts     what each term is divided by, over the global batch: L numbers, or a float64 tensor (L,)
     grad_norm  of the whole model, before clipping; None when nothing asked for it
     finite     a bool tensor, agreed by all ranks; None when nothing guards the step
+    is_added   the sums are those of all ranks already
     """
 
-    sums: list[tuple[torch.Tensor, ...]]
+    sums: Sequence[tuple[torch.Tensor, ...]]
     counts: Sequence[float] | torch.Tensor
     grad_norm: torch.Tensor | None = None
     finite: torch.Tensor | None = None
+    is_added: bool = False
 
 
 class Engine(ABC):
@@ -47,6 +49,7 @@ class Engine(ABC):
     dp_rank: int  # which slots of a global batch are this rank's
     metrics: Metrics  # those of training, over the rows of the steps since they were last reset
     loss_scale: LossScale | None  # fp16 only
+    is_replicated = False  # every rank holds the whole model and all that its optimizer remembers
 
     @abstractmethod
     def step(

@@ -27,6 +27,7 @@ from declarative_train.plan.pipeline_schedules import PIPELINE_SCHEDULES
 from declarative_train.runtime.buffers import average_buffers
 from declarative_train.runtime.collectives import Ranks
 from declarative_train.runtime.engines.engine import Engine, StepResult
+from declarative_train.runtime.gradients import average_gradients
 from declarative_train.runtime.model import freeze, prepare_units, set_training
 from declarative_train.runtime.optimizers import build_optimizers
 from declarative_train.runtime.passage import Chunk
@@ -38,8 +39,6 @@ from declarative_train.runtime.worker import Lane, Worker, group_spans
 if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan
     from declarative_train.terms.tensor_spec import TensorSpec
-
-BUCKET_ELEMENTS = 8 * 2**20  # as large as DDP's buckets of 25 MiB in float32, about
 
 
 class PipelineEngine(Engine):
@@ -330,22 +329,3 @@ def filled(rows: torch.Tensor, size: int) -> torch.Tensor:
     """The rows, with the last one repeated up to `size`."""
     missing = size - len(rows)
     return rows if missing == 0 else torch.cat([rows, rows[-1:].expand(missing, *rows.shape[1:])])
-
-
-def average_gradients(gradients: Sequence[torch.Tensor], ranks: Ranks) -> None:
-    """In place, in buckets of one dtype, so that a few large messages travel instead of many small ones."""
-    bucket: list[torch.Tensor] = []
-    size = 0
-    for position, gradient in enumerate(gradients):
-        bucket.append(gradient)
-        size += gradient.numel()
-        following = gradients[position + 1] if position + 1 < len(gradients) else None
-        if following is None or following.dtype != gradient.dtype or size >= BUCKET_ELEMENTS:
-            average_bucket(bucket, ranks)
-            bucket, size = [], 0
-
-
-def average_bucket(bucket: Sequence[torch.Tensor], ranks: Ranks) -> None:
-    total = ranks.sum(torch.cat([gradient.reshape(-1) for gradient in bucket])) / ranks.size
-    parts = torch.split(total, [gradient.numel() for gradient in bucket])
-    torch._foreach_copy_(list(bucket), [part.view_as(old) for part, old in zip(parts, bucket, strict=True)])
