@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import fx, nn
 
 from declarative_train.components.layers.sample_groups import SampleGroups
 from declarative_train.graph.build import build
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from declarative_train.plan.plan import LayoutPlan, ParameterPlan, Plan, TrainingPlan
 
 
-def build_model(plan: Plan, device: torch.device) -> nn.Module:
+def build_model(plan: Plan, device: torch.device) -> fx.GraphModule:
     """On its device, with start values by (seed, parameter name), then those of `model.weights`. Raises RunFailure."""
     ties = {item.name: item.tie for item in plan.parameters if item.tie is not None}
     module = build(plan.graph, plan.plugins, ties=ties)

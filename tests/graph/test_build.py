@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
-from torch import nn
+from torch import fx, nn
 
 from declarative_train.graph.build import build, materialise
 from declarative_train.graph.cut import cut, open_blocks
@@ -77,7 +77,7 @@ def starts(module: nn.Module) -> list[Start]:
     return [Start(name) for name, _ in module.named_parameters()]
 
 
-def started(graph: Graph, seed: int = 1) -> nn.Module:
+def started(graph: Graph, seed: int = 1) -> fx.GraphModule:
     module = build(graph)
     initialise(module, graph, starts(module), seed)
     return module

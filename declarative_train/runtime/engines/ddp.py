@@ -15,6 +15,7 @@ from torch import distributed, nn
 
 from declarative_train.components.layers.sample_groups import make_process_groups
 from declarative_train.data.batch import Batch
+from declarative_train.graph.direct import direct
 from declarative_train.runtime.buffers import average_buffers
 from declarative_train.runtime.collectives import Ranks
 from declarative_train.runtime.engines.engine import Engine, StepResult
@@ -56,6 +57,7 @@ class DdpEngine(Engine):
                 parameter.requires_grad_(False)  # the reducer would wait for its gradient for ever
         prepare_units(self.model, plan.layout, plan.training, self._worker.groups)
         named = {name: item for name, item in self.model.named_parameters() if item.requires_grad}
+        self._call = direct(self.model)
         self._wrapped = None if are_one_bucket(named.values()) else wrapped(self.model, device)
         self.optimizer = build_optimizers(plan.parameters, plan.training.optimizer, named)
         self._update = Update(self.optimizer, plan.training, self.loss_scale, local_norm)
@@ -65,7 +67,7 @@ class DdpEngine(Engine):
         self, step: int, batches: Sequence[Batch], *, num_rows: int, lr_factor: float, measure: bool
     ) -> StepResult:
         worker, wrapped = self._worker, self._wrapped
-        call = self.model.forward if wrapped is None else wrapped
+        call = self._call if wrapped is None else wrapped
         chunks = worker.chunks(batches)
         factors, counts = worker.factors(chunks, num_rows)
         self.optimizer.zero_grad()
