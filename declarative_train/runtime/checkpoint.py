@@ -7,6 +7,7 @@ the manifest.
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -27,15 +28,7 @@ if TYPE_CHECKING:
 
 # what every rank holds whole, one of them writes sooner than all of them agree on who writes what
 BY_ONE_RANK_BYTES = 64 << 20
-
-
-def import_in_background() -> threading.Thread:
-    """DCP takes 0.6 s to import: beside the first steps, before it is needed."""
-    thread = threading.Thread(
-        target=import_module, args=("declarative_train.runtime.checkpoint_format",), name="import", daemon=True
-    )
-    thread.start()
-    return thread
+SWITCH_S = 2e-4  # from one thread of the interpreter to another, while DCP is imported
 
 
 class Checkpoints:
@@ -49,18 +42,24 @@ class Checkpoints:
         self._rank = 0 if self._alone else distributed.get_rank()
         self._num_ranks = 1 if self._alone else distributed.get_world_size()
 
+    def import_ahead(self) -> None:
+        """Import DCP beside the first steps, before it is needed. Not on a rank for which another one writes."""
+        expected_bytes = 3 * _num_bytes(model_tensors(self._engine.model))  # with what Adam remembers
+        if self._rank == 0 or not self._by_one_rank(expected_bytes):
+            threading.Thread(target=_import, name="import", daemon=True).start()
+
     def save(self, state: RunState, *, is_best: bool, keep: int) -> str:
         """The path of the new checkpoint. Raises OSError when the place cannot be written."""
-        from declarative_train.runtime.checkpoint_format import save_tensors
-
         self._engine.synchronize_buffers()
         if self._engine.loss_scale is not None:
             state.loss_scale = self._engine.loss_scale.state()
         remembered, numbers = optimizer_entries(self._engine)
         tensors = model_tensors(self._engine.model) | remembered
-        alone = self._alone or (self._engine.is_replicated and _num_bytes(tensors) <= BY_ONE_RANK_BYTES)
+        alone = self._alone or self._by_one_rank(_num_bytes(tensors))
         if alone and self._rank != 0:
             return self.store.path(state.step)
+        from declarative_train.runtime.checkpoint_format import save_tensors
+
         if self._rank == 0:
             self.store.prepare(state.step)
         files = save_tensors(self.store.partial_path(state.step), tensors, alone=alone)
@@ -70,6 +69,9 @@ class Checkpoints:
             self.store.publish(state.step, self._manifest(state, files, numbers, is_best))
             self.store.retain(keep, state.best_step)
         return self.store.path(state.step)
+
+    def _by_one_rank(self, num_bytes: int) -> bool:
+        return self._engine.is_replicated and num_bytes <= BY_ONE_RANK_BYTES
 
     def at(self, step: int) -> Entry:
         """The checkpoint of a step. Raises CheckpointFailure."""
@@ -142,6 +144,17 @@ class Checkpoints:
         found: list[Any] | None = [None] * self._num_ranks if self._rank == 0 else None
         distributed.gather_object(mine, found)
         return [{name: entry for part in found or () for name, entry in part[at].items()} for at in range(len(mine))]
+
+
+def _import() -> None:
+    """It takes 0.6 s. A step waits for the interpreter after each of its operations, while this thread has it: up to
+    5 ms unless told otherwise, which would stop the first step until all is imported."""
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_S)
+    try:
+        import_module("declarative_train.runtime.checkpoint_format")
+    finally:
+        sys.setswitchinterval(interval_s)
 
 
 def model_tensors(model: nn.Module) -> dict[str, torch.Tensor]:

@@ -18,7 +18,7 @@ from declarative_train.data.spec import BatchSpec
 from declarative_train.logs.event import Event, Notice, RunStarted
 from declarative_train.logs.sink import Sink
 from declarative_train.plan.text import describe, summary
-from declarative_train.runtime.checkpoint import Checkpoints, import_in_background
+from declarative_train.runtime.checkpoint import Checkpoints
 from declarative_train.runtime.checkpoint_store import CheckpointStore
 from declarative_train.runtime.devices import device_of
 from declarative_train.runtime.engines import build_engine
@@ -89,7 +89,7 @@ def _train(job: Job, where: Where, asked: Callable[[], bool], device: torch.devi
         for message in (*job.notices, *aims, *filter(None, [notice])):
             tell(sinks, Notice(message, time.time()))
     if plan.checkpoint is not None:
-        import_in_background()
+        checkpoints.import_ahead()
     collect_garbage()
     steps = followed(training.iterate(state.step + 1, last_step - state.step), where, state.step + 1)
     for event in execute(
