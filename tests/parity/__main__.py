@@ -36,6 +36,8 @@ process; the samples of each step are the same, in the same order. Made by `make
   losses with three denominators. mixes: batch norm over groups of N samples of the global batch. contrast: InfoNCE over
   such groups. recurrent: LSTM and GRU, and pipeline stages that begin with a transpose or a mean. optimizers: three of
   them, with lr scales and weight decay by parameter.
+- ddp: by torch's DistributedDataParallel, as models of more than 1 MiB are. ddp of a small model: in one message after
+  the last backward, as smaller ones are.
 """
 
 
