@@ -30,6 +30,9 @@ SMALL_PARAMETERS = 1 << 20
 """Elements of parameters and buffers of one layer that may be allocated to find its shapes."""
 SMALL_ACTIVATIONS = 1 << 20
 """Elements of all inputs together, for the larger batch, that may be computed with to find shapes."""
+SMALL_RESULTS = 1 << 25
+"""And elements of what may come of them, if each becomes as many as the largest number among the layer's fields: a
+long row of ids that are looked up in a wide table is small only before."""
 
 _FACTORIES = frozenset({torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn})
 
@@ -55,7 +58,8 @@ def probe_layer(layer: Layer, inputs: Mapping[str, TensorSpec], built_for: Mappi
     """`built_for` differs from `inputs` where a layer is called again (`reuse`).
 
     Raises RefusedError and BatchMovedError."""
-    is_small = sum(spec.num_elements for spec in inputs.values()) * max(BATCH_SIZES) <= SMALL_ACTIVATIONS
+    num_elements = sum(spec.num_elements for spec in inputs.values()) * max(BATCH_SIZES)
+    is_small = num_elements <= SMALL_ACTIVATIONS and num_elements * _growth(layer) <= SMALL_RESULTS
     try:
         module = _built_small(layer, built_for) if is_small else _built_on_meta(layer, built_for)
     except _TooLargeError:
@@ -95,6 +99,10 @@ def probe_expression(expression: Expression, inputs: Mapping[str, TensorSpec]) -
     (found,) = _specs(run, ("output",))
     dtype, num_values = result_dtype(expression, inputs)
     return TensorSpec(found.shape, dtype, num_values)
+
+
+def _growth(layer: Layer) -> int:
+    return max((value for value in dict(layer).values() if isinstance(value, int)), default=1)
 
 
 class _TooLargeError(Exception):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from declarative_train.components.datasets.files import local_path
@@ -51,7 +51,9 @@ def plan_weights(
             except (OSError, ValueError) as problem:
                 diagnostics.append(weights_do_not_fit(weights.span, weights.path, f"cannot be read: {problem}", None))
                 continue
-            problem_and_way_out = None if found is None else misfit(module, plan, renamed(found, plan.rename))
+            problem_and_way_out = None
+            if found is not None:
+                problem_and_way_out = same_name(found, plan.rename) or misfit(module, plan, renamed(found, plan.rename))
             if problem_and_way_out is not None:
                 diagnostics.append(weights_do_not_fit(weights.span, weights.path, *problem_and_way_out))
     return tuple(plans), diagnostics
@@ -104,6 +106,20 @@ def renamed(found: Mapping[str, T], rename: Mapping[str, str | None]) -> dict[st
         if into is not None:
             kept[into + name.removeprefix(prefix)] = item
     return kept
+
+
+def same_name(found: Iterable[str], rename: Mapping[str, str | None]) -> tuple[str, str | None] | None:
+    """Two tensors of a file that `rename` gives one name, of which one would be lost, and one way out."""
+    before: dict[str, str] = {}
+    for name in found:
+        for new in renamed({name: name}, rename):
+            if new in before:
+                head, dot, _ = name.rpartition(".")
+                left_out = json.dumps(head + dot or name)
+                problem = f"has two tensors that would both be called {new}: {before[new]} and {name}"
+                return problem, f"rename one of them to another name, or leave it out: rename: {{{left_out}: null}}"
+            before[new] = name
+    return None
 
 
 def misfit(module: nn.Module, plan: WeightsPlan, found: Shapes) -> tuple[str, str | None] | None:

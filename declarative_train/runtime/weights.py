@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from declarative_train.plan.weights import misfit, renamed
+from declarative_train.plan.weights import misfit, renamed, same_name
 from declarative_train.runtime.checkpoint_store import MANIFEST, CheckpointStore, Entry, read_entry
 from declarative_train.runtime.failures import RunFailure
 from declarative_train.runtime.run_dir import CHECKPOINTS
@@ -24,7 +24,9 @@ def load_weights(model: nn.Module, plans: Iterable[WeightsPlan], *, whole: bool 
     `whole` is False for a pipeline stage: names of the file that it does not hold are another stage's.
     """
     for plan in plans:
-        found = renamed(read_weights(plan.path), plan.rename)
+        read = read_weights(plan.path)
+        _require_none(plan, same_name(read, plan.rename))
+        found = renamed(read, plan.rename)
         if not whole:
             held, prefix = model.state_dict(), f"{plan.node}." if plan.node else ""
             found = {name: tensor for name, tensor in found.items() if f"{prefix}{name}" in held}
@@ -38,13 +40,16 @@ def apply_weights(model: nn.Module, plan: WeightsPlan, found: Mapping[str, torch
         for name, item in model.state_dict(keep_vars=True).items()
         if name.startswith(prefix)
     }
-    problem = misfit(model, plan, {name: tuple(tensor.shape) for name, tensor in found.items()})
-    if problem is not None:
-        message, way_out = problem
-        raise RunFailure(f"model.weights: {plan.path} {message}" + (f"; help: {way_out}" if way_out else ""))
+    _require_none(plan, misfit(model, plan, {name: tuple(tensor.shape) for name, tensor in found.items()}))
     with torch.no_grad():
         for name, tensor in found.items():
             put(below[name], tensor)
+
+
+def _require_none(plan: WeightsPlan, problem: tuple[str, str | None] | None) -> None:
+    if problem is not None:
+        message, way_out = problem
+        raise RunFailure(f"model.weights: {plan.path} {message}" + (f"; help: {way_out}" if way_out else ""))
 
 
 def put(parameter: torch.Tensor, tensor: torch.Tensor) -> None:

@@ -1,0 +1,30 @@
+"""Shapes are found by running layers, and what is large is run where it costs nothing."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional
+
+from declarative_train.components.layers import LAYERS
+from declarative_train.graph.probe import probe_layer
+from declarative_train.terms.tensor_spec import TensorSpec
+
+
+@pytest.mark.parametrize(("length", "device"), [(100, "cpu"), (200_000, "meta")])
+def test_a_long_row_of_ids_in_a_wide_table_is_not_computed(
+    length: int, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ids are few enough, what is looked up for them is 16 GB: lint took 11 s and all of the memory."""
+    devices = []
+    honest = functional.embedding
+
+    def noted(x: torch.Tensor, *more: object) -> torch.Tensor:
+        devices.append(x.device.type)
+        return honest(x, *more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(functional, "embedding", noted)
+    ids = {"x": TensorSpec((length,), "int64", 256)}
+    layer = LAYERS["embedding"](num_embeddings=256, embedding_dim=4096)
+    assert probe_layer(layer, ids, ids).outputs == (TensorSpec((length, 4096)),)
+    assert devices == [device, device]
