@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -55,6 +56,8 @@ class TensorField(Field):
     def _agrees(self) -> TensorField:
         check_one_of(self.column, self.columns)
         parse_cut(self.rows)
+        if isinstance(self.missing, float) and not math.isfinite(self.missing):
+            raise ValueError(f"`missing: {self.missing}` is missing itself; `mean`, `zero` or a number is wanted")
         if self.dtype is not None and self.dtype not in FLOATING:
             for key, value in (("scale", self.scale), ("normalize", self.normalize)):
                 if value is not None:
