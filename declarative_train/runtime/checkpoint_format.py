@@ -19,15 +19,16 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import distributed
 from torch.distributed.checkpoint._fsspec_filesystem import FileSystem, FsspecReader, FsspecWriter
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
 from torch.distributed.checkpoint.metadata import BytesStorageMetadata, Metadata, StorageMeta, TensorStorageMetadata
-from torch.distributed.checkpoint.planner import LoadPlan, ReadItem
+from torch.distributed.checkpoint.planner import LoadPlan, ReadItem, SavePlan
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from declarative_train.runtime.failures import CheckpointFailure
+from declarative_train.runtime.failures import CheckpointFailure, PeerFailure, explain
 
 WRITE_BYTES = 1 << 20
 
@@ -143,6 +144,11 @@ class Writer(FsspecWriter):
         self.path = hashing.init_path(path)
         self.files = hashing.files  # what this rank wrote
 
+    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
+        """DCP's own makes the folder on every rank, while rank 0 may be emptying it (`CheckpointStore.prepare`): each
+        could take it away under the other's feet. It is there when the ranks write, since rank 0 plans only then."""
+        return plan
+
 
 class Reader(FsspecReader):
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
@@ -175,24 +181,41 @@ class TensorsOnly(DefaultLoadPlanner):
 
 
 def save_tensors(path: str, tensors: Mapping[str, torch.Tensor], *, alone: bool) -> dict[str, dict[str, Any]]:
-    """Write them below `path` (all ranks together, unless `alone`); sizes and checksums of the files of this rank."""
+    """Write them below `path`, which is an empty folder (all ranks together, unless `alone`).
+
+    Returns sizes and checksums of the files of this rank. Raises what the writing raised (OSError), and PeerFailure
+    when that was on another rank.
+    """
     writer = Writer(path)
     planner = DefaultSavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
-    with quiet():
-        save(dict(tensors), storage_writer=writer, planner=planner, no_dist=alone)
+    try:
+        with quiet():
+            save(dict(tensors), storage_writer=writer, planner=planner, no_dist=alone)
+    except CheckpointException as error:  # a BaseException
+        raise cause_of(error) from error
     return writer.files
 
 
 def load_tensors(path: str, into: Mapping[str, torch.Tensor], *, alone: bool) -> None:
-    """Fill `into` in place, whatever the layout that wrote them. Raises CheckpointFailure."""
+    """Fill `into` in place, whatever the layout that wrote them. Raises CheckpointFailure, and PeerFailure when
+    another rank could not."""
     try:
         with quiet():
             load(dict(into), storage_reader=Reader(path), planner=TensorsOnly(), no_dist=alone)
     except CheckpointException as error:  # a BaseException
-        cause = next(iter(error.failures.values()))[0]
-        if isinstance(cause, CheckpointFailure):
+        cause = cause_of(error)
+        if isinstance(cause, CheckpointFailure | PeerFailure):
             raise cause from None
         raise CheckpointFailure(f"cannot read the checkpoint {path}: {type(cause).__name__}: {cause}") from error
+
+
+def cause_of(error: CheckpointException) -> BaseException:
+    """DCP tells every rank of what went wrong on some: a rank's own failure, or the echo of another's."""
+    rank = distributed.get_rank() if distributed.is_initialized() else 0
+    if rank in error.failures:
+        return error.failures[rank][0]
+    number, (cause, _) = next(iter(error.failures.items()))
+    return PeerFailure(f"rank {number} failed: {explain(cause)}")
 
 
 def entries(path: str) -> dict[str, tuple[torch.Size, torch.dtype]]:

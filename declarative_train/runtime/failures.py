@@ -4,6 +4,7 @@
     ├── NonFiniteLoss          the loss became nan or infinite and the plan says stop
     ├── NoValidItem            an epoch in which every target was masked or ignored
     └── CheckpointFailure      a checkpoint that cannot be used
+    PeerFailure                another rank failed, and tells it itself
     DataError                  of the data room: the data are not those of the plan
     anything else              a mistake of ours or of a plugin: the traceback goes to a file, its last line is shown
 
@@ -63,6 +64,10 @@ class CheckpointFailure(RunFailure):
     """A checkpoint that is torn, of another model, or not there."""
 
 
+class PeerFailure(Exception):  # noqa: N818 (as RunFailure)
+    """The echo of what another rank failed with."""
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """One rank's last words."""
@@ -78,6 +83,9 @@ class Failure:
     trace: str
 
 
+_NOT_OURS = (RunFailure, PeerFailure, DataError, OSError, MemoryError)
+
+
 def describe_failure(
     error: BaseException, rank: int, stage: int | None, step: int | None, run_dir: Path | None = None
 ) -> Failure:
@@ -89,7 +97,7 @@ def describe_failure(
         kind=type(error).__name__,
         message=explain(error, run_dir),
         is_peer_loss=is_peer_loss(error),
-        is_ours=not isinstance(error, RunFailure | DataError | OSError | MemoryError) and not _is_out_of_memory(error),
+        is_ours=not (isinstance(error, _NOT_OURS) or _is_out_of_memory(error)),
         trace="".join(traceback.format_exception(error)),
     )
 
@@ -119,6 +127,8 @@ def is_peer_loss(error: BaseException) -> bool:
     """Whether this is the echo of another rank's end. Our own failures never are, whatever they quote."""
     if isinstance(error, RunFailure | DataError):
         return False
+    if isinstance(error, PeerFailure):
+        return True
     kind = type(error).__name__
     if kind in ("DistNetworkError", "DistStoreError", "DistBackendError"):
         return True
@@ -130,7 +140,7 @@ def is_peer_loss(error: BaseException) -> bool:
 
 def explain(error: BaseException, run_dir: Path | None = None) -> str:
     """One line for the user. `run_dir`: so that a file in it is known as the run's own."""
-    if isinstance(error, RunFailure | DataError):
+    if isinstance(error, RunFailure | PeerFailure | DataError):
         return str(error)
     if _is_out_of_memory(error):
         return f"out of memory: {first_line(error)}; {_MEMORY_HELP}"

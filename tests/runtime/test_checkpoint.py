@@ -209,6 +209,7 @@ def test_a_planted_object_in_the_metadata_is_not_run(tmp_path: Path) -> None:
 
 def test_an_entry_of_bytes_is_refused(tmp_path: Path) -> None:
     sign = tmp_path / "ran"
+    (tmp_path / "c").mkdir()
     save_tensors(str(tmp_path / "c"), {"model/a": Planted(sign), "model/b": torch.zeros(2)}, alone=True)  # type: ignore[dict-item]
     with pytest.raises(CheckpointFailure, match="not a tensor"):
         load_tensors(str(tmp_path / "c"), {"model/a": torch.zeros(2)}, alone=True)

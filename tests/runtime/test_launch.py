@@ -19,6 +19,7 @@ from declarative_train.logs.event import CheckpointSaved, EpochDone, Event, RunE
 from declarative_train.logs.sinks.jsonl import read_events
 from declarative_train.plan.codec import to_json
 from declarative_train.plan.plan import Plan
+from declarative_train.runtime.checkpoint_format import HashingFileSystem
 from declarative_train.runtime.checkpoint_store import CheckpointStore
 from declarative_train.runtime.launch import run
 from tests.runtime.launched import finish, saved, start, wait_for_steps
@@ -295,6 +296,43 @@ def test_a_run_folder_that_cannot_be_written_any_more(
     error = capfd.readouterr().err
     assert "step 7: cannot write to the run's folder, which `logging.dir` names: read-only file system (" in error
     assert "Traceback" not in error
+
+
+@pytest.mark.parametrize(("mode", "rank"), [("fsdp", 0), ("fsdp", 1), ("pipeline", 1)])
+def test_a_rank_that_cannot_write_its_part_of_a_checkpoint(
+    directory: Path, mode: str, rank: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    right = HashingFileSystem.create_stream
+
+    def refuse(self: HashingFileSystem, path: str, how: str) -> Any:
+        if os.environ.get("RANK") == str(rank) and path.endswith(".distcp"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+        return right(self, path, how)
+
+    monkeypatch.setattr(HashingFileSystem, "create_stream", refuse)
+    assert run(compiled(directory, on(mode, 2))) == 3
+    error = capfd.readouterr().err
+    where = f"rank {rank}, step 7" if mode == "fsdp" else f"rank {rank} (stage {rank}), step 7"
+    assert f"{where}: no space left on the device (" in error
+    assert f"__{rank}_0.distcp); help: free some" in error
+    assert error.count("the run failed") == 1
+    assert "Checkpoint" not in error
+    assert "Traceback" not in error
+
+
+def test_the_ranks_leave_the_folder_of_a_checkpoint_to_rank_0(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A rank that makes it while rank 0 takes away what an earlier try left fails now and then, or takes it away."""
+    right = CheckpointStore.prepare
+
+    def late(self: CheckpointStore, step: int) -> str:
+        time.sleep(0.3)
+        assert not self.has(self.partial_path(step))
+        return right(self, step)
+
+    monkeypatch.setattr(CheckpointStore, "prepare", late)
+    assert run(compiled(directory, on("fsdp", 2))) == 0, capfd.readouterr().err
 
 
 def test_many_machines_need_torchrun(directory: Path) -> None:
