@@ -10,7 +10,7 @@ is larger than the limits below runs on meta, where it costs nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,8 +31,8 @@ SMALL_PARAMETERS = 1 << 20
 SMALL_ACTIVATIONS = 1 << 20
 """Elements of all inputs together, for the larger batch, that may be computed with to find shapes."""
 SMALL_RESULTS = 1 << 25
-"""And elements of what may come of them, if each becomes as many as the largest number among the layer's fields: a
-long row of ids that are looked up in a wide table is small only before."""
+"""And elements of what may come of ids, if each becomes as many as the largest number among the layer's fields: a long
+row of them, looked up in a wide table, is small only before."""
 
 _FACTORIES = frozenset({torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn})
 
@@ -58,8 +58,7 @@ def probe_layer(layer: Layer, inputs: Mapping[str, TensorSpec], built_for: Mappi
     """`built_for` differs from `inputs` where a layer is called again (`reuse`).
 
     Raises RefusedError and BatchMovedError."""
-    num_elements = sum(spec.num_elements for spec in inputs.values()) * max(BATCH_SIZES)
-    is_small = num_elements <= SMALL_ACTIVATIONS and num_elements * _growth(layer) <= SMALL_RESULTS
+    is_small = _num_activations(inputs.values()) <= SMALL_ACTIVATIONS and _num_results(layer, inputs) <= SMALL_RESULTS
     try:
         module = _built_small(layer, built_for) if is_small else _built_on_meta(layer, built_for)
     except _TooLargeError:
@@ -88,7 +87,7 @@ def probe_layer(layer: Layer, inputs: Mapping[str, TensorSpec], built_for: Mappi
 
 def probe_expression(expression: Expression, inputs: Mapping[str, TensorSpec]) -> TensorSpec:
     """Raises ExpressionError (with the place in the text) and BatchMovedError."""
-    is_small = sum(spec.num_elements for spec in inputs.values()) * max(BATCH_SIZES) <= SMALL_ACTIVATIONS
+    is_small = _num_activations(inputs.values()) <= SMALL_ACTIVATIONS
     device = torch.device("cpu" if is_small else "meta")
 
     def run(batch_size: int) -> tuple[torch.Tensor, ...]:
@@ -101,8 +100,13 @@ def probe_expression(expression: Expression, inputs: Mapping[str, TensorSpec]) -
     return TensorSpec(found.shape, dtype, num_values)
 
 
-def _growth(layer: Layer) -> int:
-    return max((value for value in dict(layer).values() if isinstance(value, int)), default=1)
+def _num_activations(specs: Iterable[TensorSpec]) -> int:
+    return sum(spec.num_elements for spec in specs) * max(BATCH_SIZES)
+
+
+def _num_results(layer: Layer, inputs: Mapping[str, TensorSpec]) -> int:
+    num_ids = _num_activations(spec for spec in inputs.values() if not spec.is_floating)
+    return num_ids * max((value for value in dict(layer).values() if isinstance(value, int)), default=1)
 
 
 class _TooLargeError(Exception):

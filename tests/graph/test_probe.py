@@ -28,3 +28,18 @@ def test_a_long_row_of_ids_in_a_wide_table_is_not_computed(
     layer = LAYERS["embedding"](num_embeddings=256, embedding_dim=4096)
     assert probe_layer(layer, ids, ids).outputs == (TensorSpec((length, 4096)),)
     assert devices == [device, device]
+
+
+def test_a_layer_of_a_small_transformer_runs_on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On meta it would import `torch._dynamo`, which a run of one process never needs."""
+    devices = []
+    honest = functional.linear
+
+    def noted(x: torch.Tensor, *more: torch.Tensor) -> torch.Tensor:
+        devices.append(x.device.type)
+        return honest(x, *more)
+
+    monkeypatch.setattr(functional, "linear", noted)
+    rows = {"x": TensorSpec((512, 256), "float32")}
+    assert probe_layer(LAYERS["linear"](out_features=1024), rows, rows).outputs == (TensorSpec((512, 1024)),)
+    assert devices == ["cpu", "cpu"]
