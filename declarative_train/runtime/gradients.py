@@ -1,7 +1,8 @@
 """Gradients averaged over the data-parallel ranks in flat buckets, once per step, after the last backward.
 
-For pipelines, whose schedules torch's DistributedDataParallel does not follow, and for models that would be one bucket
-of it: there its reducer has nothing to send before backward has ended, and costs a small step a tenth of its time.
+For pipelines, whose schedules torch's DistributedDataParallel does not follow, and for models that fit in one bucket of
+it: but for a first MiB its reducer has nothing to send before backward has ended, and costs a small step a tenth of its
+time.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ import torch
 
 from declarative_train.runtime.collectives import Ranks
 
-BUCKET_BYTES = 25 << 20  # as DistributedDataParallel's, whose first one is smaller so that it leaves early
-ONE_BUCKET_BYTES = 1 << 20
+BUCKET_BYTES = 25 << 20  # as DistributedDataParallel's, which has a first one of 1 MiB that leaves early
+ONE_BUCKET_BYTES = BUCKET_BYTES
 
 Sums = Sequence[tuple[torch.Tensor, ...]]
 
 
 def are_one_bucket(parameters: Iterable[torch.Tensor]) -> bool:
-    """The gradients of these would travel in one message of DistributedDataParallel, too."""
+    """The gradients of these go in one message."""
     found = list(parameters)
     return sum(item.nbytes for item in found) <= ONE_BUCKET_BYTES and len({item.dtype for item in found}) == 1
 

@@ -34,9 +34,10 @@ process; the samples of each step are the same, in the same order. Made by `make
   of a row's targets ignored.
 - plain: embedding, 8 residual blocks, head. skip: connections over several stages, attention with a mask. terms: three
   losses with three denominators. mixes: batch norm over groups of N samples of the global batch. contrast: InfoNCE over
-  such groups. recurrent: LSTM and GRU, and pipeline stages that begin with a transpose or a mean. optimizers: three of
-  them, with lr scales and weight decay by parameter.
-- ddp: by torch's DistributedDataParallel, as models of more than 1 MiB are. ddp of a small model: in one message after
+  such groups. recurrent: LSTM and GRU, and pipeline stages that begin with a transpose or a mean. convolutions: over
+  images, their weights channels-last where the mode lays them out so. optimizers: three of them, with lr scales and
+  weight decay by parameter.
+- ddp: by torch's DistributedDataParallel, as models of more than 25 MiB are. ddp of a small model: in one message after
   the last backward, as smaller ones are.
 """
 

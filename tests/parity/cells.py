@@ -126,6 +126,28 @@ model:
     + LOSS
 )
 
+# convolutions, whose weights and results lie in memory with the channels last, and stages that begin with such
+CONVOLUTIONS = (
+    """
+model:
+  graph:
+    embed: {{type: embedding, num_embeddings: 11, embedding_dim: 16, input: tokens}}
+    image: reshape(embed, 4, 4, 4)
+    a: {{type: conv2d, out_channels: 6, kernel_size: 3, padding: 1}}
+    norm: {{type: group_norm, num_groups: 2}}
+    act: {{type: gelu}}
+    pool: {{type: max_pool2d, kernel_size: 2}}
+    b: {{type: conv_transpose2d, out_channels: 6, kernel_size: 2, stride: 2}}
+    each: {{type: conv2d, out_channels: 6, kernel_size: 3, padding: 1, groups: 6}}
+    one: {{type: conv2d, out_channels: 4, kernel_size: 1}}
+    far: one * image
+    flat: {{type: flatten}}
+    d: {{type: linear, out_features: 44}}
+    logits: reshape(d, 4, 11)
+"""
+    + LOSS
+)
+
 # two views, found again among the groups of the global batch
 CONTRAST = """
 model:
@@ -172,6 +194,7 @@ MODELS = {
     "terms": TERMS,
     "mixes": MIXES,
     "recurrent": RECURRENT,
+    "convolutions": CONVOLUTIONS,
     "contrast": CONTRAST,
     "optimizers": OPTIMIZERS,
 }
@@ -194,7 +217,7 @@ class Cell:
 
     @property
     def is_small(self) -> bool:
-        """ddp takes it for a model of one bucket; any other cell of ddp is run by torch's wrapper."""
+        """ddp sends it in one message; any other cell of ddp is run by torch's wrapper."""
         return self.way.startswith(SMALL_DDP)
 
     @property
@@ -293,6 +316,19 @@ def cells() -> tuple[Cell, ...]:
         found += [Cell(way, parallelism, gpus, 1, "uneven", "contrast", over) for over in overs]
     way, parallelism, gpus = pipeline("1f1b", 2, "ddp")
     found.append(Cell(way, parallelism, gpus, 1, "even", "contrast", 8))
+    # convolutions, and stages that begin after one or after a pool
+    for (way, parallelism, gpus), cuts in (
+        (("single", "single", 1), ""),
+        (("dp, 2 devices", "dp", 2), ""),
+        (("ddp, 2 ranks", "ddp", 2), ""),
+        ((f"{SMALL_DDP}, 2 ranks", "ddp", 2), ""),
+        (("fsdp, 2 ranks", "fsdp", 2), ""),
+        (pipeline("1f1b", 2), "b"),
+        (pipeline("interleaved_zero_bubble", 2), "norm, b, d"),
+        (pipeline("zbv", 2, "fsdp"), "norm, b, d"),
+    ):
+        placed = f"{parallelism.removesuffix('}')}, cut_before: [{cuts}]}}" if cuts else parallelism
+        found.append(Cell(way, placed, gpus, 2, "masked", "convolutions"))
     # recurrent layers, and stages that begin with a transpose or a mean; several optimizers
     for (way, parallelism, gpus), cuts in (
         (("ddp, 2 ranks", "ddp", 2), ""),

@@ -118,7 +118,7 @@ def _agreed(parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
 
 @contextmanager
 def ddp_buckets(*, small: bool) -> Iterator[None]:
-    """While it lasts: models of a few numbers are one bucket to ddp (which they are) or not, for the ranks as well."""
+    """While it lasts: models of a few numbers fit in a bucket of ddp (which they do) or not, for the ranks too."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gradients, "ONE_BUCKET_BYTES", gradients.ONE_BUCKET_BYTES if small else -1)
         yield

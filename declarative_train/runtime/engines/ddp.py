@@ -1,7 +1,7 @@
 """One copy of the model per rank, gradients averaged by torch's DistributedDataParallel while backward goes on.
 
-Of a model that would be one bucket to it, there is nothing to send meanwhile: these gradients are averaged afterwards,
-in one message that takes the losses along.
+Of a model that fits in one of its buckets there is next to nothing to send meanwhile: these gradients are averaged
+afterwards, in one message that takes the losses along.
 """
 
 from __future__ import annotations

@@ -1,0 +1,81 @@
+"""Convolution weights lie in memory with the channels last: nothing but the time of a step may depend on it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from declarative_train.components.optimizers import OPTIMIZERS
+from declarative_train.runtime import model
+from declarative_train.runtime.engines.single import SingleEngine
+from tests.runtime.made_recipes import DIGITS, WAYS, compiled, write_data
+from tests.runtime.runs import assert_same_tensors, go, last_tensors
+
+IMAGES: dict[str, Any] = {name: section for name, section in DIGITS.items() if name != "evaluation"} | {
+    "model": {
+        "graph": {
+            "grown": {"type": "linear", "out_features": 48, "input": "x"},
+            "image": "reshape(grown, 3, 4, 4)",
+            # a bias would have the gradient 0, and rounding noise for its difference
+            "first": {"type": "conv2d", "out_channels": 6, "kernel_size": 3, "padding": 1, "bias": False},
+            "norm": {"type": "batch_norm", "over": "4 samples"},
+            "act": {"type": "relu"},
+            "pool": {"type": "max_pool2d", "kernel_size": 2},
+            "wider": {"type": "conv_transpose2d", "out_channels": 4, "kernel_size": 2, "stride": 2},
+            "each": {"type": "conv2d", "out_channels": 4, "kernel_size": 3, "groups": 4},
+            "flat": {"type": "flatten"},
+            "logits": {"type": "linear", "out_features": 10},
+        }
+    },
+    "training": {
+        "epochs": 1,
+        "global_batch_size": 24,
+        "precision": "fp64",
+        "clip_grad_norm": 1.0,
+        "optimizer": {"type": "adam", "lr": 0.01},
+    },
+    "checkpoint": {"every": "3 steps"},
+}
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    write_data(tmp_path)
+    return tmp_path
+
+
+def test_the_channels_of_weights_and_results_are_last(directory: Path) -> None:
+    engine = SingleEngine(compiled(directory, IMAGES), torch.device("cpu"))
+    seen = {}
+    for name, part in engine.model.named_modules():
+        if name in ("first", "pool", "wider", "each"):
+            part.register_forward_hook(lambda _, __, y, name=name: seen.update({name: y}))
+    engine.model(torch.zeros(4, 20, dtype=torch.float64))
+    for name in ("first", "wider", "each"):
+        weight = engine.model.get_parameter(f"{name}.weight")
+        assert weight.is_contiguous(memory_format=torch.channels_last), name
+    assert [name for name, y in seen.items() if y.is_contiguous(memory_format=torch.channels_last)] == list(seen)
+
+
+@pytest.mark.parametrize("optimizer", [name for name in OPTIMIZERS if name != "muon"])
+def test_every_optimizer_does_the_same_in_either_layout(
+    directory: Path, optimizer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    momentum = {"momentum": 0.9} if optimizer == "sgd" else {}
+    changes = {"training": {"optimizer": {"type": optimizer, "lr": 0.01, **momentum}}}
+    last = last_tensors(go(directory, IMAGES, changes).run_dir)
+    monkeypatch.setattr(model, "lay_out_convolutions", lambda *_: None)
+    assert_same_tensors(last, last_tensors(go(directory, IMAGES, changes).run_dir), rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize(("before", "after"), [("single", "fsdp 2"), ("fsdp 2", "ddp 3"), ("ddp 3", "dp 2")])
+def test_a_run_goes_on_in_the_other_layout(directory: Path, before: str, after: str) -> None:
+    straight = last_tensors(go(directory, IMAGES).run_dir)
+    first = go(directory, IMAGES, WAYS[before], max_steps=3)
+    assert first.code == 0
+    second = go(directory, IMAGES, WAYS[after], resume=str(first.run_dir))
+    assert second.code == 0
+    assert_same_tensors(straight, last_tensors(second.run_dir), rtol=1e-8, atol=1e-10)
