@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from declarative_train.cli.catalogue import catalogue
+from declarative_train.diagnostics.fixes import unified_diff
 from tests.linted import CASES, codes, dtrain, found_in, write
 
 WRONG = """\
@@ -258,6 +259,24 @@ def test_diff_changes_nothing(folder: Path) -> None:
         "+  epochs: 4",
     ]
     assert output.code == 1
+
+
+def test_diff_shows_what_fix_would_make_of_the_files(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also what only shows once something else is mended, in a base as in the recipe."""
+    texts = {
+        "a.yaml": "extends: base2.yaml\ntrainig:\n  epoch: 4\n",
+        "base2.yaml": "extends: base.yaml\nfragment: true\nmeta: {a: 1 b: 2 c: 3}\n",  # a comma in every pass
+    }
+    write(folder, texts)
+    output = dtrain("lint", "a.yaml", "--diff", "--unsafe-fixes")
+    assert {name: (folder / name).read_text() for name in texts} == texts
+    monkeypatch.setattr(sys, "stdin", io.StringIO(texts["a.yaml"]))
+    assert "+++ b/<stdin>\n" in dtrain("lint", "-", "--diff").out
+    dtrain("lint", "a.yaml", "--fix", "--unsafe-fixes")
+    after = {name: (folder / name).read_text() for name in texts}
+    assert after["a.yaml"] == "extends: base2.yaml\ntraining:\n  epochs: 4\n"
+    assert "meta: {a: 1, b: 2, c: 3}\n" in after["base2.yaml"]
+    assert output.out == "".join(unified_diff(name, text, after[name]) for name, text in texts.items())
 
 
 def test_statistics_count_by_code() -> None:

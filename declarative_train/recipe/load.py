@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from declarative_train.diagnostics.diagnostic import Diagnostic
@@ -26,13 +26,14 @@ def load(
     path: str,
     *,
     text: str | None = None,
+    texts: Mapping[str, str] | None = None,
     with_: Sequence[str] = (),
     set_: Sequence[str] = (),
     plugins: bool = False,
 ) -> Loaded:
-    """Read, merge, render, check. `text`: the content instead of the file's (standard input, an editor's buffer).
-    `plugins`: import the recipe's plugins, which executes them."""
-    document, diagnostics = read_document(path, text=text, with_=with_, set_=set_, rules=MERGE_RULES)
+    """Read, merge, render, check. `text`: the content instead of the file's (standard input, an editor's buffer);
+    `texts`: instead of that of any file, by its path. `plugins`: import the recipe's plugins, which executes them."""
+    document, diagnostics = read_document(path, text=text, texts=texts, with_=with_, set_=set_, rules=MERGE_RULES)
     if document is None:
         return Loaded(None, None, diagnostics)
     recipe, document, found = parse(document, plugins=plugins)

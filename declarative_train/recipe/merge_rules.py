@@ -65,12 +65,15 @@ def _with_own_source(node: Mapping) -> Mapping:
 
 
 def _named(node: Sequence) -> Node:
-    """`[accuracy]` is `{accuracy: {}}`: the name is the type where none is given."""
+    """`[accuracy]` is `{accuracy: {}}`: the name is the type where none is given. A list that names one twice stays as
+    it is, for who reads it to refuse."""
     entries = []
     for item in node.items:
         if not isinstance(item, Scalar) or not isinstance(item.value, str):
             return node
         entries.append(Entry(item, Mapping((), item.span)))
+    if len({entry.name for entry in entries}) < len(entries):
+        return node
     return Mapping(tuple(entries), node.span)
 
 

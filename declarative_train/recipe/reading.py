@@ -33,6 +33,7 @@ from declarative_train.diagnostics.suggest import nearest
 from declarative_train.recipe.checks.missing_key import missing_key
 from declarative_train.recipe.checks.unknown_type import unknown_type
 from declarative_train.recipe.checks.wrong_type import wrong_type
+from declarative_train.recipe.checks.wrong_value import wrong_value
 from declarative_train.recipe.sections.section import Section
 from declarative_train.recipe.validate import found_words, validate
 from declarative_train.source.node import Entry, Mapping, Node, Scalar, Sequence
@@ -193,9 +194,23 @@ def _child(annotation: Any) -> Child | None:
     return None
 
 
+def _repeated(names: Sequence) -> Scalar | None:
+    """The first of a list of names that stands there again."""
+    seen = set()
+    for item in names.items:
+        if not isinstance(item, Scalar) or not isinstance(item.value, str):
+            return None
+        if item.value in seen:
+            return item
+        seen.add(item.value)
+    return None
+
+
 def _read_child(child: Child, node: Node, where: str, at: Span) -> tuple[object, list[Diagnostic]]:
     if child.holder is None:
         return _read_one(child, node, where, at)
+    if isinstance(node, Sequence) and child.holder is dict and (again := _repeated(node)) is not None:
+        return None, [wrong_value(again.span, f"`{again.text}` is named twice", "name it once")]
     if child.holder is dict and not isinstance(node, Mapping):
         way_out = "give each a name: `{NAME: {...}}`" if isinstance(node, Sequence) else None
         return None, [wrong_type(node.span, where, found_words(node), "a mapping of names", way_out)]

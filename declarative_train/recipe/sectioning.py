@@ -89,11 +89,12 @@ class Sectioning:
             self.sections[name] = section
 
     def _head(self) -> None:
-        """The keys that are no section."""
-        unknown = (entry for entry in self.document.root if entry.name not in Top.model_fields)
+        """The keys that are no section. A section that was put in the place of a misspelt one does not stand there."""
+        known = {entry.name for entry in self.document.root} & set(Top.model_fields)
+        unknown = (entry for entry in self.document.root if entry.name not in known)
         head, found = validate(
             Head,
-            Mapping((*(entry for entry in self.tree if entry.name in Top.model_fields), *unknown), self.tree.span),
+            Mapping((*(entry for entry in self.tree if entry.name in known), *unknown), self.tree.span),
             where="the recipe",
             at=self._start(),
             leave=SECTIONS,

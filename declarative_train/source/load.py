@@ -7,6 +7,7 @@ the rest is still merged.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping as MappingABC
 from collections.abc import Sequence as SequenceABC
 from typing import NamedTuple
 
@@ -32,13 +33,16 @@ def load(
     path: str,
     *,
     text: str | None = None,
+    texts: MappingABC[str, str] | None = None,
     with_: SequenceABC[str] = (),
     set_: SequenceABC[str] = (),
     rules: MergeRules,
 ) -> tuple[Document | None, list[Diagnostic]]:
     """The document, or None when there is no text to read; of a text that is no YAML, a document that is empty and not
-    `complete`, so that its text can be quoted and mended. `text` stands for the file's content."""
-    return _Loading(path, rules).load(text, with_, set_)
+    `complete`, so that its text can be quoted and mended. `text` stands for the file's content, `texts` for that
+    of any file by its path."""
+    given = {} if text is None else {path: text}
+    return _Loading(path, {**(texts or {}), **given}, rules).load(with_, set_)
 
 
 class _Own(NamedTuple):
@@ -49,8 +53,8 @@ class _Own(NamedTuple):
 
 
 class _Loading:
-    def __init__(self, path: str, rules: MergeRules) -> None:
-        self.path, self.rules = path, rules
+    def __init__(self, path: str, texts: MappingABC[str, str], rules: MergeRules) -> None:
+        self.path, self.texts, self.rules = path, texts, rules
         self.files: dict[str, SourceFile] = {}
         self.diagnostics: list[Diagnostic] = []
         self.merger = Merger(rules)
@@ -58,10 +62,8 @@ class _Loading:
         self._num_read = 0
         self._outside: set[str] = set()
 
-    def load(
-        self, text: str | None, with_: SequenceABC[str], set_: SequenceABC[str]
-    ) -> tuple[Document | None, list[Diagnostic]]:
-        read = self._recipe(text)
+    def load(self, with_: SequenceABC[str], set_: SequenceABC[str]) -> tuple[Document | None, list[Diagnostic]]:
+        read = self._recipe()
         if read.own is None:
             files = tuple(self.files.values())
             empty = Document(self.path, Mapping((), whole(self.path)), files, complete=False)
@@ -99,11 +101,12 @@ class _Loading:
         assert isinstance(expanded, Mapping)
         return self.merger.merge(root, expanded)
 
-    def _recipe(self, text: str | None) -> _Own:
-        if text is not None:
-            return self._tree(SourceFile(self.path, text, "recipe"), ())
+    def _read(self, path: str, role: str) -> tuple[SourceFile | None, list[Diagnostic]]:
+        return (SourceFile(path, self.texts[path], role), []) if path in self.texts else read_file(path, role)
+
+    def _recipe(self) -> _Own:
         try:
-            file, found = read_file(self.path, "recipe")
+            file, found = self._read(self.path, "recipe")
         except (OSError, ValueError) as problem:
             reason = why(problem) if isinstance(problem, OSError) else "is no path"
             self.diagnostics.append(unreadable_file(whole(self.path), self.path, reason))
@@ -161,7 +164,7 @@ class _Loading:
             self.diagnostics.append(extends_too_long(span, MAX_FILES))
             return None
         try:
-            file, found = read_file(path, role)
+            file, found = self._read(path, role)
         except (OSError, ValueError) as problem:
             reason = why(problem) if isinstance(problem, OSError) else "is no path"
             self.diagnostics.append(missing_base(span, typed, path, reason, recipes_beside(path, typed)))

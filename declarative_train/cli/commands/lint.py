@@ -8,7 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from declarative_train.cli.compile import add_override_arguments, texts_of
 from declarative_train.diagnostics.diagnostic import Diagnostic
@@ -17,7 +17,10 @@ from declarative_train.diagnostics.select import Selection
 from declarative_train.diagnostics.suggest import did_you_mean
 from declarative_train.diagnostics.suppress import suppress
 
-STDIN = "-"
+if TYPE_CHECKING:
+    from declarative_train.diagnostics.fixes import Fixed
+
+STDIN, STDIN_NAME = "-", "<stdin>"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -64,10 +67,11 @@ def run(args: argparse.Namespace) -> int:
     stdin = sys.stdin.read() if STDIN in files else None
     linted = lint_all(files, stdin, selection, args)
     if args.diff:
-        show_diff(linted, args)
+        show_diff(linted, mend(linted, files, stdin, selection, args)[0])
         return exit_code(linted)
     if args.fix or args.unsafe_fixes:
-        linted = mend(linted, files, stdin, selection, args)
+        mended, linted = mend(linted, files, stdin, selection, args)
+        write(mended)
     color = args.format == "full" and sys.stdout.isatty()
     sys.stdout.write(render(linted.diagnostics, linted.texts, format=args.format, color=color, rules=rules))
     if args.statistics:
@@ -93,25 +97,33 @@ def recipe_files(paths: list[str]) -> Iterator[str]:
             yield path
 
 
-def lint_all(files: list[str], stdin: str | None, selection: Selection, args: argparse.Namespace) -> Linted:
-    """Every file; a base that several recipes share is reported once."""
+def lint_all(
+    files: list[str],
+    stdin: str | None,
+    selection: Selection,
+    args: argparse.Namespace,
+    edited: Mapping[str, str] | None = None,
+) -> Linted:
+    """Every file; a base that several recipes share is reported once. `edited`: texts instead of those of files."""
     diagnostics: dict[Diagnostic, None] = {}
     texts: dict[str, str] = {}
     for number, path in enumerate(files):
         if number:
             gc.enable()  # which one file does not need, see cli/main.py
-        linted = lint(path, stdin, args)
+        linted = lint(path, stdin, args, edited)
         diagnostics |= dict.fromkeys(item for item in linted.diagnostics if selection.takes(item.code))
         texts |= linted.texts
     return Linted(list(diagnostics), texts)
 
 
-def lint(path: str, stdin: str | None, args: argparse.Namespace) -> Linted:
+def lint(path: str, stdin: str | None, args: argparse.Namespace, edited: Mapping[str, str] | None = None) -> Linted:
     """One recipe. With `--static` nothing of torch or of the data is looked at."""
     from declarative_train import recipe as recipe_room
 
-    name, text = ("<stdin>", stdin) if path == STDIN else (path, None)
-    loaded = recipe_room.load(name, text=text, with_=args.with_, set_=args.set_, plugins=args.plugins)
+    name, texts = path, edited
+    if path == STDIN and stdin is not None:
+        name, texts = STDIN_NAME, {STDIN_NAME: stdin, **(edited or {})}
+    loaded = recipe_room.load(name, texts=texts, with_=args.with_, set_=args.set_, plugins=args.plugins)
     diagnostics = list(loaded.diagnostics)
     if loaded.recipe is not None and not args.static:
         from declarative_train import plan as plan_room
@@ -125,31 +137,34 @@ def lint(path: str, stdin: str | None, args: argparse.Namespace) -> Linted:
     return Linted(suppress(diagnostics, texts, checked=STATIC if args.static else None), texts)
 
 
-def mend(linted: Linted, files: list[str], stdin: str | None, selection: Selection, args: argparse.Namespace) -> Linted:
-    """Edit the files until nothing is left to mend; returns what is still wrong."""
+def mend(
+    linted: Linted, files: list[str], stdin: str | None, selection: Selection, args: argparse.Namespace
+) -> tuple[Fixed, Linted]:
+    """(the files edited until nothing is left to mend, what is still wrong with them); nothing is written."""
     from declarative_train.diagnostics import fixes
 
-    written = {path: text for path, text in linted.texts.items() if Path(path).is_file()}
     last = linted
 
     def lint_again(texts: Mapping[str, str]) -> list[Diagnostic]:
         nonlocal last
-        for path, text in texts.items():
-            if text != written[path]:
-                Path(path).write_bytes(text.encode("utf-8"))
-                written[path] = text
-        last = lint_all(files, stdin, selection, args)
+        last = lint_all(files, stdin, selection, args, texts)
         return last.diagnostics
 
-    mended = fixes.mend(linted.diagnostics, dict(written), lint_again, unsafe=args.unsafe_fixes)
+    texts = {
+        path: text for path, text in linted.texts.items() if Path(path).is_file() or (args.diff and path == STDIN_NAME)
+    }
+    return fixes.mend(linted.diagnostics, texts, lint_again, unsafe=args.unsafe_fixes), last
+
+
+def write(mended: Fixed) -> None:
+    for path, text in mended.texts.items():
+        Path(path).write_bytes(text.encode("utf-8"))
     print(f"mended {mended.count}", file=sys.stderr)
-    return last
 
 
-def show_diff(linted: Linted, args: argparse.Namespace) -> None:
-    from declarative_train.diagnostics.fixes import apply_fixes, unified_diff
+def show_diff(linted: Linted, mended: Fixed) -> None:
+    from declarative_train.diagnostics.fixes import unified_diff
 
-    mended = apply_fixes(linted.diagnostics, linted.texts, unsafe=args.unsafe_fixes)
     for path, text in mended.texts.items():
         sys.stdout.write(unified_diff(path, linted.texts[path], text))
 
