@@ -1,6 +1,6 @@
 """Start values from files: what is here is held against the parameters that it fills, by names and shapes alone.
 
-A run's folder and a file elsewhere are read when the run starts, and held against the model in the same words.
+What is elsewhere is read when the run starts, and held against the model in the same words.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from declarative_train.graph.lower import Lowered
 from declarative_train.plan.checks.weights_do_not_fit import weights_do_not_fit
 from declarative_train.plan.checks.weights_not_found import weights_not_found
 from declarative_train.plan.plan import ParameterPlan, WeightsPlan
+from declarative_train.plan.run_folder import Shapes, shapes_in_folder
 from declarative_train.recipe.recipe import Recipe
 
 if TYPE_CHECKING:
     from torch import nn
 
 T = TypeVar("T")
-Shapes = Mapping[str, tuple[int, ...]]
 
 _SHOWN = 3
 _MOST_HEADER_BYTES = 100 << 20  # as safetensors itself
@@ -43,7 +43,7 @@ def plan_weights(
             continue
         if not os.path.exists(local):
             diagnostics.append(weights_not_found(weights.span, weights.path))
-        elif lowered is not None and parameters is not None and os.path.isfile(local):
+        elif lowered is not None and parameters is not None:
             ties = {each.name: each.tie for each in parameters if each.tie is not None}
             module = module or build(lowered.graph, recipe.plugins, device="meta", ties=ties)
             try:
@@ -60,8 +60,10 @@ def plan_weights(
 
 
 def _shapes_in(path: str) -> Shapes | None:
-    """The names and shapes in a file, without its numbers; None for a kind that only the run reads. Raises ValueError
-    and OSError."""
+    """The names and shapes in a file or a run's folder, without the numbers; None for a kind that only the run reads.
+    Raises ValueError and OSError."""
+    if os.path.isdir(path):
+        return shapes_in_folder(path)
     if path.endswith(".safetensors"):
         return _shapes_in_safetensors(path)
     return _shapes_in_torch(path) if path.endswith((".pt", ".pth", ".bin")) else None

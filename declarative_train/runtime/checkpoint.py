@@ -63,10 +63,11 @@ class Checkpoints:
         if self._rank == 0:
             self.store.prepare(state.step)
         files = save_tensors(self.store.partial_path(state.step), tensors, alone=alone)
+        shapes = {name: list(tensor.shape) for name, tensor in model_tensors(self._engine.model).items()}
         if not alone:
-            files, numbers = self._gather(files, numbers)
+            files, numbers, shapes = self._gather(files, numbers, shapes)
         if self._rank == 0:
-            self.store.publish(state.step, self._manifest(state, files, numbers, is_best))
+            self.store.publish(state.step, self._manifest(state, is_best) | manifest_of(files, numbers, shapes))
             self.store.retain(keep, state.best_step)
         return self.store.path(state.step)
 
@@ -118,9 +119,7 @@ class Checkpoints:
                 state.setdefault(name, {})[word] = value
         self._engine.optimizer.load(state)
 
-    def _manifest(
-        self, state: RunState, files: Mapping[str, Any], numbers: Mapping[str, float], is_best: bool
-    ) -> dict[str, Any]:
+    def _manifest(self, state: RunState, is_best: bool) -> dict[str, Any]:
         plan = self._plan
         return {
             "format": FORMAT,
@@ -135,8 +134,6 @@ class Checkpoints:
             "num_ranks": self._num_ranks,
             "time_unix_s": time.time(),
             "state": state.as_json(),
-            "optimizer_numbers": dict(numbers),
-            "files": dict(sorted(files.items())),
         }
 
     def _gather(self, *mine: dict[str, Any]) -> list[dict[str, Any]]:
@@ -144,6 +141,17 @@ class Checkpoints:
         found: list[Any] | None = [None] * self._num_ranks if self._rank == 0 else None
         distributed.gather_object(mine, found)
         return [{name: entry for part in found or () for name, entry in part[at].items()} for at in range(len(mine))]
+
+
+def manifest_of(
+    files: Mapping[str, Any], numbers: Mapping[str, float], shapes: Mapping[str, list[int]]
+) -> dict[str, Any]:
+    """What was saved: `shapes` of the model's tensors, so that a plan can look at them without torch."""
+    return {
+        "optimizer_numbers": dict(numbers),
+        "shapes": {name.removeprefix("model/"): shape for name, shape in shapes.items()},
+        "files": dict(sorted(files.items())),
+    }
 
 
 def _import() -> None:

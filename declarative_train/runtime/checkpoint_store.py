@@ -15,10 +15,10 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
+from declarative_train.plan.run_folder import MANIFEST
 from declarative_train.runtime.failures import CheckpointFailure
 from declarative_train.terms.amounts import counted
 
-MANIFEST = "manifest.json"
 FORMAT = 2
 CHUNK_BYTES = 1 << 20
 

@@ -276,8 +276,8 @@ def report(job: Job, failure: Failure, num_ranks: int) -> None:
 
 def tell_way_on(job: Job) -> None:
     """Where the last whole checkpoint is, and how to go on from it."""
+    from declarative_train.plan.run_folder import CHECKPOINTS
     from declarative_train.runtime.checkpoint_store import CheckpointStore
-    from declarative_train.runtime.run_dir import CHECKPOINTS
 
     whole, _ = CheckpointStore(str(job.run_dir / CHECKPOINTS)).entries()
     if whole:

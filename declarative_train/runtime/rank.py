@@ -17,6 +17,7 @@ from declarative_train.data.sets import SampleSet, open_sets
 from declarative_train.data.spec import BatchSpec
 from declarative_train.logs.event import Event, Notice, RunStarted
 from declarative_train.logs.sink import Sink
+from declarative_train.plan.run_folder import CHECKPOINTS
 from declarative_train.plan.text import describe, summary
 from declarative_train.runtime.checkpoint import Checkpoints
 from declarative_train.runtime.checkpoint_store import CheckpointStore
@@ -27,7 +28,6 @@ from declarative_train.runtime.execute import execute
 from declarative_train.runtime.host_memory import keep_freed_memory
 from declarative_train.runtime.hyperparameters import hyperparameters
 from declarative_train.runtime.job import Job
-from declarative_train.runtime.run_dir import CHECKPOINTS
 from declarative_train.runtime.run_state import RunState
 from declarative_train.runtime.signals import EXIT_STOPPED
 from declarative_train.runtime.stop import StopAgreement

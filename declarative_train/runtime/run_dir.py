@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 
 from declarative_train.plan.codec import PlanError, from_json, to_json
 from declarative_train.plan.difference import differences
-from declarative_train.runtime.checkpoint_store import MANIFEST, CheckpointStore, Entry, read_entry
+from declarative_train.plan.run_folder import CHECKPOINTS, MANIFEST
+from declarative_train.runtime.checkpoint_store import CheckpointStore, Entry, read_entry
 from declarative_train.runtime.failures import CheckpointFailure, RunFailure
 from declarative_train.terms.amounts import counted
 
 if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan
 
-CHECKPOINTS = "checkpoints"
 PLAN = "plan.json"
 MOST_CHANGES = 5  # that are told when a recipe is no longer that of a checkpoint
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from declarative_train.plan.run_folder import CHECKPOINTS, MANIFEST, position_of_best, run_folders
 from declarative_train.plan.weights import misfit, renamed, same_name
-from declarative_train.runtime.checkpoint_store import MANIFEST, CheckpointStore, Entry, read_entry
+from declarative_train.runtime.checkpoint_store import CheckpointStore, Entry, read_entry
 from declarative_train.runtime.failures import RunFailure
-from declarative_train.runtime.run_dir import CHECKPOINTS
 
 if TYPE_CHECKING:
     from declarative_train.plan.plan import WeightsPlan
@@ -80,14 +80,10 @@ def find_checkpoint(path: str) -> Entry:
     path = path.rstrip("/")
     if CheckpointStore(path).has(f"{path}/{MANIFEST}"):
         return read_entry(path)
-    runs = [path]
-    if Path(path).is_dir():
-        runs += sorted((str(run) for run in Path(path).iterdir() if run.is_dir()), reverse=True)
-    for run in runs:
+    for run in run_folders(path) if Path(path).is_dir() else [path]:
         whole, _ = CheckpointStore(f"{run}/{CHECKPOINTS}").entries()
         if whole:
-            best = whole[0].manifest["state"].get("best_step")
-            return next((entry for entry in whole if entry.step == best), whole[0])
+            return whole[position_of_best([entry.step for entry in whole], whole[0].manifest)]
     raise RunFailure(
         f"model.weights: {path} holds no weights; help: give a .safetensors or .pt file, or a run's folder"
     )

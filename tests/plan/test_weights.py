@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -66,3 +67,45 @@ def test_batch_norm_statistics_may_be_in_the_file_or_not(compiled, tmp_path: Pat
         save_file(tensors, tmp_path / "n.safetensors")
         plan, diagnostics = compiled(f"model: {{{graph}, weights: {{norm: {{path: {tmp_path}/n.safetensors}}}}}}")
         assert plan is not None, diagnostics
+
+
+def checkpoint(folder: Path, step: int, shapes: object, best_step: int | None = None) -> None:
+    """What a plan reads of one."""
+    folder.mkdir(parents=True)
+    manifest = {"step": step, "state": {"best_step": best_step}, "shapes": shapes}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+
+
+SHAPES = {name: list(tensor.shape) for name, tensor in HIDDEN.items()}
+OTHER = SHAPES | {"bias": [3]}
+
+
+@pytest.mark.parametrize("asked", ["runs", "runs/2", "runs/2/checkpoints/step_00000002"])
+@pytest.mark.parametrize("fits", [True, False])
+def test_a_runs_checkpoint_is_looked_at_without_torch(compiled, tmp_path: Path, asked: str, fits: bool) -> None:  # type: ignore[no-untyped-def]
+    """The best one of the newest run, as the run will take it."""
+    right, wrong = (SHAPES, OTHER) if fits else (OTHER, SHAPES)
+    checkpoint(tmp_path / "runs/1/checkpoints/step_00000009", 9, wrong)
+    checkpoint(tmp_path / "runs/2/checkpoints/step_00000002", 2, right)
+    checkpoint(tmp_path / "runs/2/checkpoints/step_00000004", 4, wrong, best_step=2)
+    (tmp_path / "runs/3/checkpoints").mkdir(parents=True)  # a run that has not saved yet
+    plan, diagnostics = compiled(below(tmp_path / asked))
+    if fits:
+        assert plan is not None, diagnostics
+    else:
+        (found,) = diagnostics
+        assert found.code == "U106"
+        assert "bias is (3,) in the file, (32,) in the model" in found.message
+
+
+def test_a_folder_without_a_checkpoint_is_told(compiled, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    _, (found,) = compiled(below(tmp_path))
+    assert (found.code, "cannot be read: no checkpoint of a run is in it" in found.message) == ("U106", True)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"shapes": 3, "state": 4}', '{"shapes": {"bias": 3}, "step": []}'])
+def test_a_strange_manifest_is_left_to_the_run(compiled, tmp_path: Path, text: str) -> None:  # type: ignore[no-untyped-def]
+    checkpoint(tmp_path / "checkpoints/step_00000001", 1, None)
+    (tmp_path / "checkpoints/step_00000001/manifest.json").write_text(text)
+    plan, diagnostics = compiled(below(tmp_path))
+    assert plan is not None or [found.code for found in diagnostics] == ["U106"]
