@@ -279,6 +279,17 @@ def test_diff_shows_what_fix_would_make_of_the_files(folder: Path, monkeypatch: 
     assert output.out == "".join(unified_diff(name, text, after[name]) for name, text in texts.items())
 
 
+def test_a_file_that_is_no_utf_8_is_not_mended(folder: Path) -> None:
+    """What could not be decoded would be lost."""
+    data = b"extends: base.yaml\n# caf\xe9\ntrainig: {epochs: 4}\n"
+    (folder / "latin.yaml").write_bytes(data)
+    for option in ("--fix", "--diff"):
+        output = dtrain("lint", "latin.yaml", option)
+        assert output.code == 1
+        assert "+training" not in output.out
+    assert (folder / "latin.yaml").read_bytes() == data
+
+
 def test_statistics_count_by_code() -> None:
     lines = dtrain("lint", "wrong.yaml", "--format", "concise", "--statistics").out.splitlines()
     assert [line.split() for line in lines[-2:]] == [["2", "Y021"], ["1", "S001"]]

@@ -225,8 +225,9 @@ class Optimizer(Component, ABC):
 
     takes_shards: ClassVar[bool] = True
 
-    def check(self, parameters: Mapping[str, tuple[int, ...]]) -> Misfit | None:
-        """Why it cannot update these parameters (name -> shape), such as a vector given to a rule for matrices."""
+    def check(self, parameters: Mapping[str, tuple[int, ...]], num_shards: int = 1) -> Misfit | None:
+        """Why it cannot update these parameters (name -> shape), such as a vector given to a rule for matrices.
+        `num_shards`: ranks that hold a part of each, cut along the first dimension."""
         return None
 
     @abstractmethod

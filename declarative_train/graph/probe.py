@@ -10,7 +10,7 @@ is larger than the limits below runs on meta, where it costs nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,9 +30,9 @@ SMALL_PARAMETERS = 1 << 20
 """Elements of parameters and buffers of one layer that may be allocated to find its shapes."""
 SMALL_ACTIVATIONS = 1 << 20
 """Elements of all inputs together, for the larger batch, that may be computed with to find shapes."""
-SMALL_RESULTS = 1 << 25
-"""And elements of what may come of ids, if each becomes as many as the largest number among the layer's fields: a long
-row of them, looked up in a wide table, is small only before."""
+SMALL_RESULTS, SMALL_LOOKUPS = 1 << 27, 1 << 25
+"""And elements of what may come of them, or of ids, if each becomes as many as the largest number among the layer's
+fields: an image that gets a thousand channels, or a long row of ids looked up in a wide table, is small only before."""
 
 _FACTORIES = frozenset({torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn})
 
@@ -58,7 +58,7 @@ def probe_layer(layer: Layer, inputs: Mapping[str, TensorSpec], built_for: Mappi
     """`built_for` differs from `inputs` where a layer is called again (`reuse`).
 
     Raises RefusedError and BatchMovedError."""
-    is_small = _num_activations(inputs.values()) <= SMALL_ACTIVATIONS and _num_results(layer, inputs) <= SMALL_RESULTS
+    is_small = _is_small(layer, inputs.values())
     try:
         module = _built_small(layer, built_for) if is_small else _built_on_meta(layer, built_for)
     except _TooLargeError:
@@ -104,9 +104,15 @@ def _num_activations(specs: Iterable[TensorSpec]) -> int:
     return sum(spec.num_elements for spec in specs) * max(BATCH_SIZES)
 
 
-def _num_results(layer: Layer, inputs: Mapping[str, TensorSpec]) -> int:
-    num_ids = _num_activations(spec for spec in inputs.values() if not spec.is_floating)
-    return num_ids * max((value for value in dict(layer).values() if isinstance(value, int)), default=1)
+def _is_small(layer: Layer, inputs: Collection[TensorSpec]) -> bool:
+    growth = max((value for value in dict(layer).values() if isinstance(value, int)), default=1)
+    num_elements = _num_activations(inputs)
+    num_ids = _num_activations(spec for spec in inputs if not spec.is_floating)
+    return (
+        num_elements <= SMALL_ACTIVATIONS
+        and num_elements * growth <= SMALL_RESULTS
+        and num_ids * growth <= SMALL_LOOKUPS
+    )
 
 
 class _TooLargeError(Exception):

@@ -15,7 +15,9 @@ from declarative_train.plan.checks.nothing_trains import nothing_trains
 from declarative_train.plan.checks.optimizer_does_not_fit import optimizer_does_not_fit
 from declarative_train.plan.checks.tie_does_not_fit import tie_does_not_fit
 from declarative_train.plan.plan import ParameterPlan
+from declarative_train.recipe.batch import shards
 from declarative_train.recipe.recipe import Recipe
+from declarative_train.recipe.sections.parallelism import Fsdp, Pipeline
 from declarative_train.recipe.sections.parameters import ParameterSettings
 from declarative_train.recipe.selectors import ParameterRule, check_rules, settings_of
 from declarative_train.terms.span import Span
@@ -113,6 +115,16 @@ def _tied(
     return list(order.values())
 
 
+def num_shards_of(recipe: Recipe) -> int:
+    """Ranks that hold a part of each parameter."""
+    parallelism = recipe.parallelism
+    if isinstance(parallelism, Fsdp):
+        return shards(parallelism, recipe.layout) or 1
+    if isinstance(parallelism, Pipeline) and parallelism.data_parallel and parallelism.data_parallel.mode == "fsdp":
+        return parallelism.data_parallel.size
+    return 1
+
+
 def _check_optimizers(
     recipe: Recipe, plans: Sequence[ParameterPlan], settings: Mapping[str, ParameterSettings]
 ) -> list[Diagnostic]:
@@ -134,7 +146,7 @@ def _check_optimizers(
             others.setdefault(span, (optimizer, {}))[1][name] = shape
     groups += [(optimizer, span, shapes) for span, (optimizer, shapes) in others.items()]
     for optimizer, span, shapes in groups:
-        misfit = optimizer.check(shapes)
+        misfit = optimizer.check(shapes, num_shards_of(recipe))
         if misfit is not None:
             diagnostics.append(optimizer_does_not_fit(span, misfit))
     return diagnostics

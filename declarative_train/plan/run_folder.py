@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 MANIFEST = "manifest.json"  # of a checkpoint
+FORMAT = 2
 CHECKPOINTS = "checkpoints"  # of a run
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -15,14 +16,16 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 def shapes_in_folder(path: str) -> Shapes | None:
     """Those of the checkpoint that a run would take, as its manifest has them; None when it has not (an earlier dtrain
-    wrote it). Whether a checkpoint is whole, the run finds out. Raises ValueError when there is none."""
+    wrote it). Raises ValueError when there is no whole checkpoint."""
+    if os.path.lexists(os.path.join(path, MANIFEST)):
+        found = _manifest_in(path)
+        return None if found is None else _shapes_of(found.get("shapes"))
     for folder in run_folders(path):
-        at = [folder] if os.path.isfile(os.path.join(folder, MANIFEST)) else _checkpoints_in(folder)
-        manifests = [manifest for each in at if (manifest := _manifest_in(each)) is not None]
+        manifests = [manifest for each in _checkpoints_in(folder) if (manifest := _manifest_in(each)) is not None]
         if manifests:
             taken = manifests[position_of_best([each.get("step") for each in manifests], manifests[0])]
             return _shapes_of(taken.get("shapes"))
-    raise ValueError("no checkpoint of a run is in it")
+    raise ValueError("no whole checkpoint of a run is in it")
 
 
 def run_folders(path: str) -> list[str]:
@@ -41,7 +44,9 @@ def position_of_best(steps: Sequence[int | None], newest: Mapping[str, Any]) -> 
 def _shapes_of(entry: object) -> Shapes | None:
     if not isinstance(entry, dict) or not all(isinstance(shape, list) for shape in entry.values()):
         return None
-    return {str(name): tuple(shape) for name, shape in entry.items()}
+    if any("\ud800" <= character <= "\udfff" for name in entry for character in name):
+        return None  # half a character, which could not be shown
+    return {name: tuple(shape) for name, shape in entry.items()}
 
 
 def _checkpoints_in(run: str) -> list[str]:
@@ -53,9 +58,18 @@ def _checkpoints_in(run: str) -> list[str]:
 
 
 def _manifest_in(path: str) -> dict[str, Any] | None:
-    try:
-        with open(os.path.join(path, MANIFEST), encoding="utf-8") as file:
-            found = json.load(file)
-    except (OSError, ValueError):
+    """None when it cannot be read, or when the checkpoint is torn: files are missing, or have other sizes."""
+    file = os.path.join(path, MANIFEST)
+    if not os.path.isfile(file):  # reading a pipe might never end
         return None
-    return found if isinstance(found, dict) else None
+    try:
+        with open(file, encoding="utf-8") as stream:
+            found = json.load(stream)
+        if found["format"] != FORMAT:
+            return None
+        for name, record in found["files"].items():
+            if os.stat(os.path.join(path, name)).st_size != record["size_bytes"]:
+                return None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+    return dict(found)

@@ -32,8 +32,8 @@ class Mixer:
 def check_mixing(recipe: Recipe, lowered: Lowered, batch: BatchSpec, data: DataSpec) -> list[Diagnostic]:
     mixers = list(_mixers(recipe, lowered))
     diagnostics = []
-    fixed = [mixer for mixer in mixers if group_size(mixer.over) is not None]
-    for mixer in fixed:
+    fixed = {mixer.span: mixer for mixer in reversed(mixers) if group_size(mixer.over) is not None}
+    for mixer in reversed(fixed.values()):  # the copies of a block have one place, and are told once
         size = group_size(mixer.over)
         assert size is not None
         if not fits(size, batch):

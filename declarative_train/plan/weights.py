@@ -62,11 +62,11 @@ def plan_weights(
 def _shapes_in(path: str) -> Shapes | None:
     """The names and shapes in a file or a run's folder, without the numbers; None for a kind that only the run reads.
     Raises ValueError and OSError."""
-    if os.path.isdir(path):
-        return shapes_in_folder(path)
     if path.endswith(".safetensors"):
         return _shapes_in_safetensors(path)
-    return _shapes_in_torch(path) if path.endswith((".pt", ".pth", ".bin")) else None
+    if path.endswith((".pt", ".pth", ".bin")):
+        return _shapes_in_torch(path)
+    return shapes_in_folder(path) if os.path.isdir(path) else None
 
 
 def _shapes_in_safetensors(path: str) -> Shapes:
@@ -78,7 +78,7 @@ def _shapes_in_safetensors(path: str) -> Shapes:
         try:
             header = json.loads(file.read(size))
             return {name: tuple(map(int, item["shape"])) for name, item in header.items() if name != "__metadata__"}
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise ValueError("its header is not that of a safetensors file") from None
 
 

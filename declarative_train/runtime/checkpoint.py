@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import distributed, nn
 
-from declarative_train.runtime.checkpoint_store import FORMAT, CheckpointStore, Entry, read_entry, verify
+from declarative_train.plan.run_folder import FORMAT
+from declarative_train.runtime.checkpoint_store import CheckpointStore, Entry, read_entry, verify
 from declarative_train.runtime.engines.engine import Engine
 from declarative_train.runtime.failures import CheckpointFailure
 from declarative_train.runtime.run_state import RunState

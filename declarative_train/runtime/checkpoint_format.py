@@ -192,7 +192,7 @@ def save_tensors(path: str, tensors: Mapping[str, torch.Tensor], *, alone: bool)
         with quiet():
             save(dict(tensors), storage_writer=writer, planner=planner, no_dist=alone)
     except CheckpointException as error:  # a BaseException
-        raise cause_of(error) from error
+        raise cause_of(error, alone) from error
     return writer.files
 
 
@@ -203,15 +203,15 @@ def load_tensors(path: str, into: Mapping[str, torch.Tensor], *, alone: bool) ->
         with quiet():
             load(dict(into), storage_reader=Reader(path), planner=TensorsOnly(), no_dist=alone)
     except CheckpointException as error:  # a BaseException
-        cause = cause_of(error)
+        cause = cause_of(error, alone)
         if isinstance(cause, CheckpointFailure | PeerFailure):
             raise cause from None
         raise CheckpointFailure(f"cannot read the checkpoint {path}: {type(cause).__name__}: {cause}") from error
 
 
-def cause_of(error: CheckpointException) -> BaseException:
+def cause_of(error: CheckpointException, alone: bool) -> BaseException:
     """DCP tells every rank of what went wrong on some: a rank's own failure, or the echo of another's."""
-    rank = distributed.get_rank() if distributed.is_initialized() else 0
+    rank = 0 if alone or not distributed.is_initialized() else distributed.get_rank()
     if rank in error.failures:
         return error.failures[rank][0]
     number, (cause, _) = next(iter(error.failures.items()))

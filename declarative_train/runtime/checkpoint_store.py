@@ -15,11 +15,10 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
-from declarative_train.plan.run_folder import MANIFEST
+from declarative_train.plan.run_folder import FORMAT, MANIFEST
 from declarative_train.runtime.failures import CheckpointFailure
 from declarative_train.terms.amounts import counted
 
-FORMAT = 2
 CHUNK_BYTES = 1 << 20
 
 
@@ -135,7 +134,7 @@ def read_entry(path: str) -> Entry:
     except FileNotFoundError as error:
         missing = str(error.filename or error).rsplit("/", 1)[-1]
         raise CheckpointFailure(f"the checkpoint {path} is torn: {missing} is missing") from None
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise CheckpointFailure(f"the checkpoint {path} is torn: its manifest cannot be read") from None
 
 

@@ -28,7 +28,8 @@ def build_model(plan: Plan, device: torch.device) -> fx.GraphModule:
     if plan.training.precision == "fp64":
         module.double()
     module.to(device)
-    lay_out_convolutions(module, device)
+    if not plan.plugins:  # whose `view` may count on the usual layout
+        lay_out_convolutions(module, device)
     freeze(module, plan.parameters)
     return module
 

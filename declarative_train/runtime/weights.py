@@ -80,10 +80,14 @@ def find_checkpoint(path: str) -> Entry:
     path = path.rstrip("/")
     if CheckpointStore(path).has(f"{path}/{MANIFEST}"):
         return read_entry(path)
+    torn: list[str] = []
     for run in run_folders(path) if Path(path).is_dir() else [path]:
-        whole, _ = CheckpointStore(f"{run}/{CHECKPOINTS}").entries()
+        whole, found = CheckpointStore(f"{run}/{CHECKPOINTS}").entries()
+        torn += found
         if whole:
             return whole[position_of_best([entry.step for entry in whole], whole[0].manifest)]
+    if torn:
+        raise RunFailure(f"model.weights: {torn[0]}; help: take another run, or another of its checkpoints")
     raise RunFailure(
         f"model.weights: {path} holds no weights; help: give a .safetensors or .pt file, or a run's folder"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 from typing import Literal, get_args
@@ -67,8 +68,9 @@ class Duration:
         return round(exact, 9)  # 0.1 * 30 is 3.0000000000000004: rounding first keeps it 3
 
 
-def parse_duration(text: str) -> Duration:
-    """Read `<number> <unit>`; the unit may be singular. Raises ValueError with what was wanted."""
+def parse_duration(text: str, wanted: Sequence[str] = UNITS) -> Duration:
+    """Read `<number> <unit>`; the unit may be singular. Raises ValueError with what was wanted: `wanted` are the units
+    that make sense there, of which the message tells."""
     match = _FORM.fullmatch(text.strip())
     if match is None:
         raise ValueError(
@@ -77,7 +79,7 @@ def parse_duration(text: str) -> Duration:
     word = match["unit"]
     unit = word if word in UNITS else f"{word}s"
     if unit not in UNITS:
-        raise ValueError(f"`{word}` is not a unit of duration: use one of {', '.join(UNITS)}")
+        raise ValueError(f"`{word}` is not a unit of duration: use one of {', '.join(wanted)}")
     if unit == "%" and float(match["number"]) > 100:
         raise ValueError(f"`{text}` is more than the run: the most is `100%`")
     return Duration(float(match["number"]), unit)  # type: ignore[arg-type]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import save_file
+
+from declarative_train.plan.run_folder import FORMAT
 
 HIDDEN = {"weight": torch.zeros(32, 20), "bias": torch.zeros(32)}
 
@@ -72,7 +75,14 @@ def test_batch_norm_statistics_may_be_in_the_file_or_not(compiled, tmp_path: Pat
 def checkpoint(folder: Path, step: int, shapes: object, best_step: int | None = None) -> None:
     """What a plan reads of one."""
     folder.mkdir(parents=True)
-    manifest = {"step": step, "state": {"best_step": best_step}, "shapes": shapes}
+    (folder / "data").write_text("12345")
+    manifest = {
+        "format": FORMAT,
+        "step": step,
+        "state": {"best_step": best_step},
+        "shapes": shapes,
+        "files": {"data": {"size_bytes": 5}},
+    }
     (folder / "manifest.json").write_text(json.dumps(manifest))
 
 
@@ -89,6 +99,9 @@ def test_a_runs_checkpoint_is_looked_at_without_torch(compiled, tmp_path: Path, 
     checkpoint(tmp_path / "runs/2/checkpoints/step_00000002", 2, right)
     checkpoint(tmp_path / "runs/2/checkpoints/step_00000004", 4, wrong, best_step=2)
     (tmp_path / "runs/3/checkpoints").mkdir(parents=True)  # a run that has not saved yet
+    checkpoint(tmp_path / "runs/4/checkpoints/step_00000004", 4, wrong)
+    (tmp_path / "runs/4/checkpoints/step_00000004/data").unlink()  # torn
+    checkpoint(tmp_path / "runs/other", 4, wrong)  # no run
     plan, diagnostics = compiled(below(tmp_path / asked))
     if fits:
         assert plan is not None, diagnostics
@@ -100,10 +113,36 @@ def test_a_runs_checkpoint_is_looked_at_without_torch(compiled, tmp_path: Path, 
 
 def test_a_folder_without_a_checkpoint_is_told(compiled, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     _, (found,) = compiled(below(tmp_path))
-    assert (found.code, "cannot be read: no checkpoint of a run is in it" in found.message) == ("U106", True)
+    assert (found.code, "cannot be read: no whole checkpoint of a run is in it" in found.message) == ("U106", True)
+    checkpoint(tmp_path / "step_00000001", 1, SHAPES)  # the folder of a run's checkpoints: the run takes none from it
+    _, (found,) = compiled(below(tmp_path))
+    assert found.code == "U106"
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"shapes": 3, "state": 4}', '{"shapes": {"bias": 3}, "step": []}'])
+@pytest.mark.timeout(60)
+def test_a_pipe_in_the_place_of_a_manifest_is_not_read(compiled, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    checkpoint(tmp_path / "checkpoints/step_00000001", 1, SHAPES)
+    manifest = tmp_path / "checkpoints/step_00000001/manifest.json"
+    manifest.unlink()
+    os.mkfifo(manifest)
+    _, (found,) = compiled(below(tmp_path))
+    assert found.code == "U106"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        "[" * 200_000,
+        '{"format": 2, "files": {}, "shapes": 3, "state": 4}',
+        '{"format": 2, "files": {}, "shapes": {"bias": 3}, "step": []}',
+        '{"format": 2, "files": {}, "shapes": {"\\ud800": [3]}, "step": 1}',
+        '{"format": 2, "files": 7}',
+        '{"format": 1, "files": {}}',
+    ],
+)
 def test_a_strange_manifest_is_left_to_the_run(compiled, tmp_path: Path, text: str) -> None:  # type: ignore[no-untyped-def]
     checkpoint(tmp_path / "checkpoints/step_00000001", 1, None)
     (tmp_path / "checkpoints/step_00000001/manifest.json").write_text(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,15 @@ def test_the_channels_of_weights_and_results_are_last(directory: Path) -> None:
         weight = engine.model.get_parameter(f"{name}.weight")
         assert weight.is_contiguous(memory_format=torch.channels_last), name
     assert [name for name, y in seen.items() if y.is_contiguous(memory_format=torch.channels_last)] == list(seen)
+
+
+def test_beside_a_plugin_weights_stay_as_usual(directory: Path) -> None:
+    """Its code may use `view`, which refuses a tensor whose channels are last."""
+    plugin = directory / "flat.py"
+    plugin.write_text("from torch import nn\n\n\nclass Flat(nn.Module):\n    pass\n")
+    engine = SingleEngine(replace(compiled(directory, IMAGES), plugins=(str(plugin),)), torch.device("cpu"))
+    for name in ("first", "wider", "each"):
+        assert engine.model.get_parameter(f"{name}.weight").is_contiguous(), name
 
 
 @pytest.mark.parametrize("optimizer", [name for name in OPTIMIZERS if name != "muon"])

@@ -151,9 +151,16 @@ def mend(
         return last.diagnostics
 
     texts = {
-        path: text for path, text in linted.texts.items() if Path(path).is_file() or (args.diff and path == STDIN_NAME)
+        path: text
+        for path, text in linted.texts.items()
+        if is_on_disk(path, text) or (args.diff and path == STDIN_NAME)
     }
     return fixes.mend(linted.diagnostics, texts, lint_again, unsafe=args.unsafe_fixes), last
+
+
+def is_on_disk(path: str, text: str) -> bool:
+    """Byte for byte: what is no UTF-8 was replaced to be shown, and would be lost."""
+    return Path(path).is_file() and Path(path).read_bytes() == text.encode("utf-8", "surrogatepass")
 
 
 def write(mended: Fixed) -> None:

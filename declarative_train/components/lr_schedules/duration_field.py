@@ -18,7 +18,7 @@ def _canonical(value: object) -> str:
     if isinstance(value, int | float) and not isinstance(value, bool):
         raise PydanticCustomError("bare_duration", "{value}", {"value": f"{value:g}", "units": UNITS})
     try:
-        duration = parse_duration(str(value))
+        duration = parse_duration(str(value), UNITS)
     except ValueError as problem:
         raise PydanticCustomError("bad_duration", "{problem}", {"problem": str(problem)}) from None
     if duration.value <= 0:

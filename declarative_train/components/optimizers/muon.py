@@ -40,10 +40,10 @@ class Muon(Optimizer):
     adjust_lr_fn: Literal["original", "match_rms_adamw"] | None = None
     """How the rate goes with a matrix's sides: `original`, or `match_rms_adamw`, which takes adamw's lr and decay."""
 
-    def check(self, parameters: Mapping[str, tuple[int, ...]]) -> Misfit | None:
+    def check(self, parameters: Mapping[str, tuple[int, ...]], num_shards: int = 1) -> Misfit | None:
         others = {name: shape for name, shape in parameters.items() if len(shape) != 2}
         if not others:
-            return None
+            return self._misfit_of_shards(parameters, num_shards)
         name, shape = next(iter(others.items()))
         more = f", as {'are' if len(others) > 2 else 'is'} {len(others) - 1} more" if len(others) > 1 else ""
         return Misfit(
@@ -51,6 +51,19 @@ class Muon(Optimizer):
             field="type",
             help="give them another optimizer: under `model.parameters`, "
             f"`{name.rpartition('.')[2]}: {{optimizer: {{type: adamw, lr: 3e-4}}}}`",
+        )
+
+    def _misfit_of_shards(self, parameters: Mapping[str, tuple[int, ...]], num_shards: int) -> Misfit | None:
+        """torch multiplies the shards of a matrix, and stops where a rank has none of its rows."""
+        name = next((name for name, shape in parameters.items() if shape[0] < num_shards), None)
+        if name is None:
+            return None
+        return Misfit(
+            f"`muon` needs a row of each matrix on every rank of fsdp, and `{name}` {parameters[name]} has fewer rows "
+            f"than the {num_shards} ranks",
+            field="type",
+            help="give it another optimizer: under `model.parameters`, "
+            f"`{name}: {{optimizer: {{type: adamw, lr: 3e-4}}}}`",
         )
 
     def build(self, groups: list[dict[str, object]]) -> torch.optim.Optimizer:

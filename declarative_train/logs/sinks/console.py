@@ -172,7 +172,7 @@ class ConsoleSink(Sink):
         self._print(f"{after}, {clock(event.seconds)}")
         for name, value in event.values.items():
             step = event.value_steps.get(name, event.step)
-            self._print(f"  {name:<28}{number(value):<12}{f'at step {step:,}' if step != event.step else ''}".rstrip())
+            self._print(f"  {name:<27} {number(value):<12}{f'at step {step:,}' if step != event.step else ''}".rstrip())
         if started is None:
             return
         self._print(f"run         {started.run_dir}")

@@ -22,7 +22,7 @@ def _reader(units: tuple[str, ...]) -> Callable[[object], Duration]:
         if isinstance(value, int | float) and not isinstance(value, bool):
             raise PydanticCustomError("bare_duration", "{value}", {"value": f"{value:g}", "units": units})
         try:
-            duration = parse_duration(str(value))
+            duration = parse_duration(str(value), units)
         except ValueError as problem:
             raise PydanticCustomError("bad_duration", "{problem}", {"problem": str(problem)}) from None
         if duration.value <= 0:
