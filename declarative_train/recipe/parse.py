@@ -18,7 +18,7 @@ from declarative_train.recipe.recipe import Recipe
 from declarative_train.recipe.requires import is_met
 from declarative_train.recipe.sectioning import Sectioning
 from declarative_train.source.document import Document
-from declarative_train.source.node import Entry, Mapping, Node, Scalar
+from declarative_train.source.node import Entry, Mapping, Node, Scalar, find
 from declarative_train.source.template import Templates, render_vars
 from declarative_train.terms.span import Span
 
@@ -40,6 +40,8 @@ def parse(document: Document, *, plugins: bool = False) -> tuple[Recipe | None, 
     found = sectioning.diagnostics + check(sectioning.draft(), document.root) + [*moved_wires(document)]
     if sectioning.is_part:
         found = [diagnostic for diagnostic in found if diagnostic.code not in NOT_OF_PARTS]
+    elif not isinstance(find(tree, ("data", "fields")), Mapping):  # which is told: names may be those of fields
+        found = [each for each in found if each.code != "W001" or (each.help or "").startswith("did you mean")]
     failed += templates.failed  # in the model too, and those that failed only because a var did
     diagnostics += [d for d in found if d.code.startswith("T") or not any(_holds(d.span, each) for each in failed)]
     diagnostics = list(dict.fromkeys(diagnostics))  # a block that stands in many places has its mistakes once
