@@ -14,7 +14,6 @@ import torch
 from declarative_train.runtime.collectives import Ranks
 
 BUCKET_BYTES = 25 << 20  # as DistributedDataParallel's, which has a first one of 1 MiB that leaves early
-ONE_BUCKET_BYTES = BUCKET_BYTES
 
 Sums = Sequence[tuple[torch.Tensor, ...]]
 
@@ -22,7 +21,7 @@ Sums = Sequence[tuple[torch.Tensor, ...]]
 def are_one_bucket(parameters: Iterable[torch.Tensor]) -> bool:
     """The gradients of these go in one message."""
     found = list(parameters)
-    return sum(item.nbytes for item in found) <= ONE_BUCKET_BYTES and len({item.dtype for item in found}) == 1
+    return sum(item.nbytes for item in found) <= BUCKET_BYTES and len({item.dtype for item in found}) == 1
 
 
 def average_gradients(gradients: Iterable[torch.Tensor], ranks: Ranks) -> None:

@@ -29,8 +29,7 @@ from torch import nn
 from declarative_train.data.batches import TrainingBatches
 from declarative_train.data.sets import open_sets
 from declarative_train.plan.plan import Plan
-from declarative_train.runtime import gradients
-from declarative_train.runtime.engines import build_engine
+from declarative_train.runtime.engines import build_engine, ddp
 from declarative_train.runtime.engines.engine import Engine
 from declarative_train.runtime.execute import Due
 from declarative_train.runtime.processes import announce, join_process_group, silence_loggers, wait_for_forks
@@ -120,7 +119,8 @@ def _agreed(parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
 def ddp_buckets(*, small: bool) -> Iterator[None]:
     """While it lasts: models of a few numbers fit in a bucket of ddp (which they do) or not, for the ranks too."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gradients, "ONE_BUCKET_BYTES", gradients.ONE_BUCKET_BYTES if small else -1)
+        if not small:
+            patch.setattr(ddp, "are_one_bucket", lambda parameters: False)
         yield
 
 
