@@ -42,6 +42,24 @@ class Version(argparse.Action):
         parser.exit()
 
 
+class Help(argparse.HelpFormatter):
+    """As argparse's own, which imports `shutil` and with it the compression libraries to learn the width, even where
+    no help is shown."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, width=max(_columns() - 2, 11))
+
+
+def _columns() -> int:
+    """Of the terminal, as `shutil.get_terminal_size` finds them."""
+    if (columns := os.environ.get("COLUMNS", "")).isdigit() and int(columns):
+        return int(columns)
+    try:
+        return os.get_terminal_size(sys.__stdout__.fileno()).columns or 80  # type: ignore[union-attr]
+    except (AttributeError, ValueError, OSError):  # no stream, a closed one, no terminal
+        return 80
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse the words and run the command.
 
@@ -60,7 +78,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _main(argv: Sequence[str] | None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     parser = argparse.ArgumentParser(
-        prog="dtrain", description="Declarative training: a YAML recipe, checked, planned and run."
+        prog="dtrain",
+        description="Declarative training: a YAML recipe, checked, planned and run.",
+        formatter_class=Help,
     )
     parser.add_argument("--version", action=Version, nargs=0, help="show the version and leave")
     commands = parser.add_subparsers(prog=parser.prog, dest="command", metavar="COMMAND", required=True)
@@ -70,7 +90,9 @@ def _main(argv: Sequence[str] | None) -> int:
     asked = next((word for word in words if word in COMMANDS), None)
     for name in [asked] if asked in words[:1] else COMMANDS:
         summary = COMMANDS[name]
-        command = commands.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
+        command = commands.add_parser(
+            name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.", formatter_class=Help
+        )
         if name == asked:
             module = import_module(f"declarative_train.cli.commands.{name}")
             module.add_arguments(command)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -17,7 +16,7 @@ class TerminatedError(BaseException):
 @contextmanager
 def told_to_leave() -> Iterator[None]:
     """SIGTERM raises TerminatedError in this process; a forked child it ends at once, as any other."""
-    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+    if signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
         yield
         return
     own = os.getpid()
@@ -32,7 +31,11 @@ def told_to_leave() -> Iterator[None]:
         if signal.getsignal(signal.SIGTERM) is tell:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
-    signal.signal(signal.SIGTERM, tell)
+    try:
+        signal.signal(signal.SIGTERM, tell)
+    except ValueError:  # only the main thread hears signals
+        yield
+        return
     os.register_at_fork(after_in_child=forget)
     try:
         yield

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from collections.abc import Mapping as MappingABC
-from dataclasses import replace
 from typing import NamedTuple
 
 from declarative_train.components.component import Layer
@@ -228,7 +227,7 @@ class _Expander:
                 }
                 spans.setdefault(first, draft.type_span or draft.entry.key.span)
             if made is not None and not varies and index > 1:
-                made = replace(made, name=name, path=name, inputs=inputs)
+                made = made._replace(name=name, path=name, inputs=inputs)
             else:
                 made = self._node(draft, name, inputs, spans, frame, index)
             yield made
@@ -350,6 +349,8 @@ def _listed(names: Iterable[str]) -> str:
 def _mentions_index(node: Node) -> bool:
     if isinstance(node, Scalar):
         return isinstance(node.value, str) and "index" in node.value
+    if node.is_plain:
+        return False
     if isinstance(node, Sequence):
         return any(_mentions_index(item) for item in node.items)
     return any(_mentions_index(entry.value) for entry in node)

@@ -151,7 +151,8 @@ def _component(
 
 
 def _fields(node: Mapping) -> Mapping:
-    return Mapping(tuple(entry for entry in node if entry.name not in RESERVED), node.span)
+    kept = tuple([entry for entry in node.entries if entry.key.text not in RESERVED])
+    return Mapping(kept, node.span, is_plain=node.is_plain)
 
 
 def _read_type(

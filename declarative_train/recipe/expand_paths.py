@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 
 from declarative_train.recipe.blocks import BlockDefinition
 from declarative_train.recipe.model_tree import BlockNode, BlockRules, LayerNode, ModelNode, Scope
@@ -23,9 +22,9 @@ def placed(scope: Scope, opened: Opened, prefix: str = "") -> tuple[Scope, tuple
             rules += found
             if block.parameters is not None:
                 rules.append(BlockRules(path, block.parameters, names, may_miss=block.file is not None))
-            nodes.append(replace(node, path=path, scope=inner))
+            nodes.append(node._replace(path=path, scope=inner))
         else:
-            nodes.append(replace(node, path=path))
+            nodes.append(node._replace(path=path))
     return scope._replace(nodes=tuple(nodes)), tuple(rules)
 
 

@@ -8,8 +8,7 @@ from declarative_train.components.component import Layer
 from declarative_train.components.layers import LAYERS
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.recipe.reading import read_component
-from declarative_train.source.node import Mapping, Node, Scalar, Sequence
-from declarative_train.source.template import is_template
+from declarative_train.source.node import Mapping, Node, Scalar, Sequence, is_template
 
 OF_EVERY_NODE = ("input", "inputs", "repeat", "when")
 

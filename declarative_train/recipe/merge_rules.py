@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from declarative_train.recipe.deprecated import renamed
+from declarative_train.recipe.deprecated import DEPRECATED, renamed
 from declarative_train.source.merge import ANY, MergeRules
 from declarative_train.source.node import Entry, Mapping, Node, Path, Scalar, Sequence
 from declarative_train.terms.span import Span
@@ -132,4 +132,5 @@ MERGE_RULES = MergeRules(
         _pair("training", "lr_schedule", either="every", other="milestones"),
     ),
     default_type=_default_type,
+    depth=max(3, *(len(path) - 1 for path in DEPRECATED)) if DEPRECATED else 3,  # of a set under `data.split`
 )

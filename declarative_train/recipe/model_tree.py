@@ -6,7 +6,6 @@ Wires are written as in `graph/graph.py`: `name` for an input of the scope, `nod
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from declarative_train.components.component import Layer
@@ -18,10 +17,10 @@ from declarative_train.terms.span import Span
 Wire = str
 
 
-@dataclass(frozen=True, slots=True)
-class NodeBase:
-    """`name` in its scope (`layers.0`), `path` from the root (`gpt.layers.0`), `span` of the whole entry's value,
-    `key_span` of its name, `input_spans` of each port's reference (the node's span for a default wire)."""
+class LayerNode(NamedTuple):
+    """Every kind of node has `name` in its scope (`layers.0`), `path` from the root (`gpt.layers.0`), `span` of the
+    whole entry's value, `key_span` of its name, `input_spans` of each port's reference (the node's span for a default
+    wire)."""
 
     name: str
     path: str
@@ -29,19 +28,20 @@ class NodeBase:
     span: Span
     key_span: Span
     input_spans: Mapping[str, Span]
-
-
-@dataclass(frozen=True, slots=True)
-class LayerNode(NodeBase):
     layer: Layer
     field_spans: Mapping[str, Span]
 
 
-@dataclass(frozen=True, slots=True)
-class ExpressionNode(NodeBase):
+class ExpressionNode(NamedTuple):
     """`inputs` maps each name of the expression as typed (`mu`, `lstm.hidden`) to a wire; a name's place in the text
     is in the expression. `scalar` is what was typed (or rendered)."""
 
+    name: str
+    path: str
+    inputs: Mapping[str, Wire]
+    span: Span
+    key_span: Span
+    input_spans: Mapping[str, Span]
     expression: Expression
     scalar: Scalar
 
@@ -50,15 +50,29 @@ class ExpressionNode(NodeBase):
         return self.scalar.place(offset, length)
 
 
-@dataclass(frozen=True, slots=True)
-class BlockNode(NodeBase):
+class BlockNode(NamedTuple):
+    """A block, opened where it stands: its own graph."""
+
+    name: str
+    path: str
+    inputs: Mapping[str, Wire]
+    span: Span
+    key_span: Span
+    input_spans: Mapping[str, Span]
     block: str
     scope: Scope
 
 
-@dataclass(frozen=True, slots=True)
-class ReuseNode(NodeBase):
-    target: str  # a node of the same scope
+class ReuseNode(NamedTuple):
+    """`target`: the node of the same scope that is called again."""
+
+    name: str
+    path: str
+    inputs: Mapping[str, Wire]
+    span: Span
+    key_span: Span
+    input_spans: Mapping[str, Span]
+    target: str
 
 
 ModelNode = LayerNode | ExpressionNode | BlockNode | ReuseNode

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from collections.abc import Mapping as MappingABC
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from pydantic import BaseModel
@@ -78,8 +77,7 @@ class Spans:
         return Span(root.path, root.line, root.column, root.line, root.column + 1)
 
 
-@dataclass(frozen=True, slots=True)
-class Recipe:
+class Recipe(NamedTuple):
     """A whole recipe that can be compiled. `tree` is the merged text with templates rendered, short forms written out
     (below model.blocks as written)."""
 
@@ -99,7 +97,7 @@ class Recipe:
     document: Document
     tree: Mapping
     requires: str | None = None
-    vars: MappingABC[str, object] = field(default_factory=dict)
+    vars: MappingABC[str, object] = {}
 
     @property
     def mode(self) -> Parallelism:

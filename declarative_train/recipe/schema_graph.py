@@ -8,8 +8,7 @@ from typing import Any
 
 from declarative_train.recipe.blocks import shipped_block, shipped_file
 from declarative_train.recipe.blocks_params import Param
-from declarative_train.source.node import to_value
-from declarative_train.source.template import is_template
+from declarative_train.source.node import is_template, to_value
 
 REFERENCE = {"type": "string", "description": "A node, node.output, node.3 (a copy of a repeat), or a field."}
 

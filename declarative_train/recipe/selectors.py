@@ -17,8 +17,8 @@ from declarative_train.recipe.checks.selector_matches_nothing import selector_ma
 from declarative_train.recipe.checks.wrong_type import wrong_type
 from declarative_train.recipe.reading import read
 from declarative_train.recipe.sections.parameters import ParameterSettings
-from declarative_train.source.node import Mapping, Node, Scalar, Sequence
-from declarative_train.source.template import Templates, is_template
+from declarative_train.source.node import Mapping, Node, Scalar, Sequence, is_template
+from declarative_train.source.template import Templates
 from declarative_train.terms.span import Span
 
 _MOST_NUMBERS = 10_000

@@ -135,5 +135,5 @@ def open_required(ports: SequenceABC[Port], bound: dict[str, Edge | None]) -> li
 
 def only_inputs(node: Mapping) -> Mapping:
     """The entries that hold edges."""
-    kept: tuple[Entry, ...] = tuple(entry for entry in node if entry.name in ("input", "inputs"))
-    return Mapping(kept, node.span)
+    kept: tuple[Entry, ...] = tuple([entry for entry in node.entries if entry.key.text in ("input", "inputs")])
+    return Mapping(kept, node.span, is_plain=node.is_plain)

@@ -7,8 +7,6 @@ aliases that blow up. Mappings that are really an unquoted `{{ }}` become the te
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
@@ -29,13 +27,14 @@ from declarative_train.source.checks.too_many_nodes import too_many_nodes
 from declarative_train.source.checks.unknown_anchor import anchor_in_itself, unknown_anchor
 from declarative_train.source.checks.unquoted_template import unquoted_template
 from declarative_train.source.checks.wrong_merge_key import wrong_merge_key
-from declarative_train.source.node import Entry, Mapping, Node, Scalar, Sequence
+from declarative_train.source.node import Entry, Mapping, Node, Scalar, Sequence, is_template
 from declarative_train.source.scalars import has_leading_zero, pieces, resolve
 from declarative_train.terms.span import Span
 
 MAX_DEPTH = 64
 MAX_NODES = 200_000
 
+_OTHER_BREAK = re.compile("[\x85\u2028\u2029]")
 _PROPERTIES = re.compile(r"(?:(?:!<[^>]*>|[&!][^\s,\[\]{}]*)[ \t\r\n]*)+")
 
 
@@ -43,29 +42,36 @@ class Stop(Exception):  # noqa: N818 (no error: the builder has said what is wro
     """Reading ends here; the diagnostics say why."""
 
 
-@dataclass(slots=True)
 class _Frame:
     """An open mapping or list. `start` is the offset of its first character, `mistakes` how many were known then."""
 
-    mapping: bool
-    flow: bool
-    start: int
-    anchor: str | None
-    mistakes: int
-    first_node: int
-    items: list[Node] = field(default_factory=list)
-    entries: list[Entry] = field(default_factory=list)
-    merges: list[tuple[int, Scalar, Node]] = field(default_factory=list)
-    names: dict[str, Scalar] = field(default_factory=dict)
-    key: Scalar | None = None
-    skip_value: bool = False
-    has_empty: bool = False
-    template: bool = False
-    height: int = 0
+    __slots__ = (
+        *("anchor", "column", "entries", "first_node", "flow", "has_empty", "height", "is_plain", "items", "key"),
+        *("line", "mapping", "merges", "mistakes", "names", "skip_value", "start", "template"),
+    )
+
+    def __init__(
+        self, mapping: bool, flow: bool, start: int, place: tuple[int, int], anchor: str | None, known: tuple[int, int]
+    ) -> None:
+        self.mapping, self.flow, self.start, self.anchor = mapping, flow, start, anchor
+        self.line, self.column = place
+        self.mistakes, self.first_node = known
+        self.items: list[Node] = []
+        self.entries: list[Entry] = []
+        self.merges: list[tuple[int, Scalar, Node]] = []
+        self.names: dict[str, Scalar] = {}
+        self.key: Scalar | None = None
+        self.skip_value = self.has_empty = self.template = False
+        self.is_plain = True
+        self.height = 0
 
 
 class Builder:
-    """Builds one tree. `repairs` are texts that stand in the parsed text as a run of `x`, by their offset."""
+    """Builds one tree. `repairs` are texts that stand in the parsed text as a run of `x`, by their offset.
+
+    The parser's marks count lines and columns as `lines` does where all of the text is parsed as it was typed, and has
+    none of the breaks that only YAML 1.1 knows.
+    """
 
     def __init__(self, lines: Lines, begin: int, repairs: dict[int, str]) -> None:
         self.lines, self.begin, self.repairs = lines, begin, repairs
@@ -77,9 +83,11 @@ class Builder:
         self._num_nodes = 0
         self._root: Node | None = None
         self._num_documents = 0
+        is_whole = begin == lines.starts[0] and not repairs
+        self._marks_count_alike = is_whole and not _OTHER_BREAK.search(lines.text)
 
-    def build(self, events: Iterator[Any]) -> Node | None:
-        for event in events:
+    def build(self, parser: Any) -> Node | None:
+        while (event := parser.get_event()) is not None:
             kind = type(event)
             if kind is yaml.ScalarEvent:
                 self._add(self._scalar(event), event.anchor)
@@ -103,10 +111,14 @@ class Builder:
     # --- leaves -------------------------------------------------------------------------------------------------
 
     def _scalar(self, event: Any) -> Scalar:
-        start, end = event.start_mark.index + self.begin, event.end_mark.index + self.begin
+        first, last = event.start_mark, event.end_mark
+        start, end = first.index + self.begin, last.index + self.begin
+        text, style = event.value, event.style
         if event.tag is not None or event.anchor is not None:
             start = self._skip_properties(event, start, end)
-        text, style = event.value, event.style
+        elif not style and self._marks_count_alike:  # most scalars
+            span = Span(self.lines.path, first.line + 1, first.column + 1, last.line + 1, last.column + 1)
+            return self._plain(text, start, end, span)
         if event.tag is not None and not text and not style:
             text = self.lines.text[event.start_mark.index + self.begin : end].strip()  # the tag was meant as text
             return Scalar(text, text, self.lines.span(event.start_mark.index + self.begin, end))
@@ -119,8 +131,10 @@ class Builder:
         if start in self.repairs:
             text = self.repairs[start]
             return Scalar(text, text, self.lines.span(start, end))
+        return self._plain(text, start, end, self.lines.span(start, end))
+
+    def _plain(self, text: str, start: int, end: int, span: Span) -> Scalar:
         places = () if end - start == len(text) else pieces(self.lines, start, end, text, escapes=False)
-        span = self.lines.span(start, end)
         value = resolve(text)
         if type(value) is int and has_leading_zero(text):
             self._say(leading_zero(span, text, value))
@@ -165,8 +179,9 @@ class Builder:
             raise Stop
         if event.anchor is not None:
             self._open_anchors.add(event.anchor)
-        flow = bool(event.flow_style)
-        self._stack.append(_Frame(mapping, flow, start, event.anchor, len(self.diagnostics), self._num_nodes))
+        known = (len(self.diagnostics), self._num_nodes)
+        place = self.lines.place(start)
+        self._stack.append(_Frame(mapping, bool(event.flow_style), start, place, event.anchor, known))
 
     def _close(self, event: Any) -> None:
         frame = self._stack.pop()
@@ -183,9 +198,10 @@ class Builder:
                 self._say_empty(frame)
             if frame.merges:
                 self._merge(frame)
-            node = Mapping(tuple(frame.entries), self._span(frame, end, [entry.value for entry in frame.entries]))
+            values = [entry.value for entry in frame.entries]
+            node = Mapping(tuple(frame.entries), self._span(frame, end, values), is_plain=frame.is_plain)
         else:
-            node = Sequence(tuple(frame.items), self._span(frame, end, frame.items))
+            node = Sequence(tuple(frame.items), self._span(frame, end, frame.items), frame.is_plain)
         if frame.anchor is not None:
             self._open_anchors.discard(frame.anchor)
         if self._stack:
@@ -196,11 +212,12 @@ class Builder:
         """Of brackets from one to the other; of a block from its first character to the end of its last value."""
         if frame.flow:
             return self.lines.span(frame.start, end)
-        line, column = self.lines.place(frame.start)
-        last = next((v.span for v in reversed(values) if (v.span.line, v.span.column) >= (line, column)), None)
-        if last is None:
-            return Span(self.lines.path, line, column, line, column)
-        return Span(self.lines.path, line, column, last.end_line, last.end_column)
+        line, column = frame.line, frame.column
+        for value in reversed(values):  # one that came through an alias or a merge key stands elsewhere
+            last = value.span
+            if last.line > line or (last.line == line and last.column >= column):
+                return Span(self.lines.path, line, column, last.end_line, last.end_column)
+        return Span(self.lines.path, line, column, line, column)
 
     def _merge(self, frame: _Frame) -> None:
         """Put the entries of `<<: *base` where it stands; keys written in the mapping win."""
@@ -255,6 +272,8 @@ class Builder:
             self._root = node
             return
         frame = self._stack[-1]
+        if frame.is_plain:
+            frame.is_plain = _is_plain(node)
         if not frame.mapping:
             if isinstance(node, Scalar) and node.is_empty:
                 node = self._empty_item(node)
@@ -273,7 +292,7 @@ class Builder:
                 self._say(key_not_scalar(node.span, "a list" if isinstance(node, Sequence) else "a mapping"))
             frame.skip_value = True
             return
-        if node.is_empty:
+        if node.value is None and node.is_empty:
             self._say(
                 empty_key(Span(node.span.path, node.span.line, node.span.column, node.span.line, node.span.column + 1))
             )
@@ -282,7 +301,7 @@ class Builder:
         if not node.quoted and not isinstance(node.value, str):
             kind = {bool: "a boolean", int: "a number", float: "a number"}.get(type(node.value), "null")
             self._say(key_not_text(node.span, node.text, kind))
-        elif "{{" in node.text or "{%" in node.text:
+        elif "{" in node.text and ("{{" in node.text or "{%" in node.text):
             self._say(template_in_key(node.span, node.text))
         frame.key = node
 
@@ -299,7 +318,7 @@ class Builder:
             self._say(duplicate_key(key.span, key.text, first.span))
             return
         if isinstance(node, Scalar):
-            if node.is_empty:
+            if node.value is None and node.is_empty:
                 node = Scalar(None, "", key.span)  # it stands nowhere: whatever is said of it points at its key
                 frame.has_empty = True
             elif node.span.line > key.span.line and not node.quoted and lexing.KEY_WITHOUT_SPACE.fullmatch(node.text):
@@ -343,6 +362,13 @@ class Builder:
         span = self.lines.span(at, at + 1) if at >= 0 else node.span
         self._say(empty_item(span))
         return Scalar(None, "", span)
+
+
+def _is_plain(node: Node) -> bool:
+    if not isinstance(node, Scalar):
+        return node.is_plain
+    value = node.value
+    return value is not None and not (isinstance(value, str) and is_template(value))
 
 
 def _kind_of(node: Node) -> str:

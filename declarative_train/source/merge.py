@@ -40,7 +40,8 @@ def _no_default(path: Path) -> str | None:
 class MergeRules(NamedTuple):
     """What merging must know of the language; the recipe room fills it in.
 
-    `normalise` expands the short form at a path, called from the root down for every value that is not inside a list.
+    `normalise` expands the short form at a path, called from the root down for every value that is not inside a list
+    and not deeper than `depth`.
     `exclusive` are sets of sibling keys that displace each other, as paths; `*` stands for any name.
     `discriminator` is the key whose value says what kind of thing a mapping is: another one replaces the mapping whole.
     `default_type` is its value where a mapping does not say it (a field without `type` is a `tensor`).
@@ -50,13 +51,14 @@ class MergeRules(NamedTuple):
     exclusive: tuple[frozenset[Path], ...] = ()
     discriminator: Callable[[Path], str] = _discriminator
     default_type: Callable[[Path], str | None] = _no_default
+    depth: int = 64
 
     def expand(self, node: Node, path: Path = ()) -> Node:
         """`node` with every short form in its long form, lists left as they are."""
         if isinstance(node, Scalar) and node.value is None:
             return node
         node = self.normalise(path, node)
-        if not isinstance(node, Mapping):
+        if not isinstance(node, Mapping) or len(path) == self.depth:
             return node
         entries = tuple(Entry(e.key, self.expand(e.value, (*path, e.name))) for e in node.entries)
         if all(new.value is old.value for new, old in zip(entries, node.entries, strict=True)):
@@ -160,21 +162,20 @@ class Merger:
 
     def _fresh(self, path: Path, node: Node) -> Node:
         """A value that meets nothing of a base: a null inside it has nothing to remove."""
+        return self._without_nulls(path, node) if _holds_null(node) else node
+
+    def _without_nulls(self, path: Path, node: Node) -> Node:
         if isinstance(node, Scalar) or _is_free(path):
             return node
         if isinstance(node, Sequence):
-            items = tuple(self._fresh((*path, i), item) for i, item in enumerate(node.items))
+            items = tuple(self._without_nulls((*path, i), item) for i, item in enumerate(node.items))
             return node if all(a is b for a, b in zip(items, node.items, strict=True)) else Sequence(items, node.span)
         entries: list[Entry] = []
         for entry in node.entries:
             if _is_null(entry.value):
                 self._say_nothing(path, entry)
             else:
-                entries.append(Entry(entry.key, self._fresh((*path, entry.name), entry.value)))
-        if len(entries) == len(node.entries) and all(
-            a.value is b.value for a, b in zip(entries, node.entries, strict=True)
-        ):
-            return node
+                entries.append(Entry(entry.key, self._without_nulls((*path, entry.name), entry.value)))
         return Mapping(tuple(entries), node.span, node.alone)
 
 
@@ -192,6 +193,15 @@ def _is_free(path: Path) -> bool:
 def _is_null(node: Node) -> bool:
     """An explicit `null` or `~`; an empty value is none (and was diagnosed when it was read)."""
     return isinstance(node, Scalar) and node.value is None and not node.is_empty
+
+
+def _holds_null(node: Node) -> bool:
+    if isinstance(node, Scalar):
+        return node.value is None and not node.is_empty
+    if node.is_plain:
+        return False
+    values = node.items if isinstance(node, Sequence) else [entry.value for entry in node.entries]
+    return any(map(_holds_null, values))
 
 
 def _only_positions(node: Mapping) -> bool:
@@ -217,7 +227,7 @@ def orders_that_changed(base: Mapping, final: Mapping) -> dict[Path, tuple[str, 
 
 def fragment_of(node: Mapping, *names: str) -> Mapping:
     """`node` without the entries called `names`."""
-    return Mapping(tuple(entry for entry in node.entries if entry.name not in names), node.span)
+    return Mapping(tuple(entry for entry in node.entries if entry.name not in names), node.span, is_plain=node.is_plain)
 
 
 def whole(path: str) -> Span:

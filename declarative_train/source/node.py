@@ -6,8 +6,7 @@ After `extends`, `--with` and `--set` are merged, one tree holds nodes of severa
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from declarative_train.terms.span import Span
 
@@ -54,8 +53,11 @@ class Scalar(NamedTuple):
 
 
 class Sequence(NamedTuple):
+    """`is_plain`: as in `Mapping`."""
+
     items: tuple[Node, ...]
     span: Span
+    is_plain: bool = False
 
 
 class Entry(NamedTuple):
@@ -67,14 +69,23 @@ class Entry(NamedTuple):
         return self.key.text
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Mapping:
     """`alone`: written as the short form of a single entry (`loss:` for `losses: {loss: ...}`), which stands for all
-    that is there: it and the long form displace each other (`source/merge.py`)."""
+    that is there: it and the long form displace each other (`source/merge.py`). `is_plain`: whoever read it saw neither
+    a template nor a null in it, at any depth, so nobody needs to look for one; False says nothing."""
 
-    entries: tuple[Entry, ...]
-    span: Span
-    alone: bool = False
+    __slots__ = ("alone", "entries", "is_plain", "span")
+
+    def __init__(
+        self, entries: tuple[Entry, ...], span: Span, alone: bool = False, is_plain: bool = False
+    ) -> None:  # no dataclass: a recipe makes thousands of them, and a frozen one takes three times as long
+        self.entries: Final = entries
+        self.span: Final = span
+        self.alone: Final = alone
+        self.is_plain: Final = is_plain
+
+    def __repr__(self) -> str:
+        return f"Mapping({self.entries!r}, {self.span!r})"
 
     def entry(self, name: str) -> Entry | None:
         for entry in self.entries:
@@ -93,6 +104,10 @@ class Mapping:
 Node = Scalar | Sequence | Mapping
 
 Path = tuple[str | int, ...]  # keys and list positions from the root: ("model", "graph", "hidden", "out_features")
+
+
+def is_template(text: str) -> bool:
+    return "{" in text and ("{{" in text or "{%" in text or "{#" in text)
 
 
 def find(root: Node, path: Path) -> Node | None:

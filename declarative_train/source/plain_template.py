@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 
 NOT_PLAIN = object()  # stands for a value that only Jinja can find
 
@@ -25,10 +26,9 @@ _LONGEST = 1000  # characters of a template or of its value; the sandbox weighs 
 
 def plain_value(text: str, names: Mapping[str, object]) -> object:
     """A number, text, boolean or None; or NOT_PLAIN. Raises what looking up a name raises."""
-    found = _PLAIN.fullmatch(text) if len(text) <= _LONGEST else None
-    if found is None:
+    tokens = _tokens(text)
+    if tokens is None:
         return NOT_PLAIN
-    tokens: list[str] = _TOKEN.findall(found[1])
     values = [_operand(token, names) for token in tokens[::2]]
     if len(values) == 1:
         return values[0] if _is_small(values[0]) else NOT_PLAIN
@@ -36,6 +36,13 @@ def plain_value(text: str, names: Mapping[str, object]) -> object:
         return _result([_number(value) for value in values], tokens[1::2])
     except (ArithmeticError, TypeError):
         return NOT_PLAIN
+
+
+@lru_cache(maxsize=1024)  # the copies of a block render the same text over and over
+def _tokens(text: str) -> tuple[str, ...] | None:
+    """Operands and operators by turns; None when there is more to the template."""
+    found = _PLAIN.fullmatch(text) if len(text) <= _LONGEST else None
+    return None if found is None else tuple(_TOKEN.findall(found[1]))
 
 
 def _operand(token: str, names: Mapping[str, object]) -> object:
@@ -62,10 +69,10 @@ def _number(value: object) -> float:
     return value
 
 
-def _result(values: list[float], operators: list[str]) -> float:
+def _result(values: list[float], operators: Sequence[str]) -> float:
     """Of a sum of products, from left to right. Raises TypeError for one that is too large on its way."""
     for level in _LEVELS:
-        results, waiting = values[:1], []
+        results, waiting = values[:1], list[str]()
         for symbol, value in zip(operators, values[1:], strict=True):
             if symbol in level:
                 results[-1] = _number(level[symbol](results[-1], value))

@@ -8,7 +8,6 @@ read as it was meant, so that one mistake does not hide the others.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 import yaml
 
@@ -58,8 +57,7 @@ def read_value(path: str, text: str, begin: int = 0) -> tuple[Node | None, list[
     while True:
         builder = Builder(lines, begin, repairs)
         try:
-            node = builder.build(_events(working[begin:]))
-            return node, _once(mistakes, builder.diagnostics)
+            return _built(builder, working[begin:]), _once(mistakes, builder.diagnostics)
         except Stop:
             return None, _once(mistakes, builder.diagnostics)
         except yaml.MarkedYAMLError as error:
@@ -75,11 +73,10 @@ def read_value(path: str, text: str, begin: int = 0) -> tuple[Node | None, list[
         working = f"{working[:start]}{'x' * (end - start)}{working[end:]}"
 
 
-def _events(text: str) -> Iterator[yaml.Event]:
+def _built(builder: Builder, text: str) -> Node | None:
     parser = PARSER(text)
     try:
-        while (event := parser.get_event()) is not None:
-            yield event
+        return builder.build(parser)
     finally:
         parser.dispose()
 

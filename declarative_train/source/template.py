@@ -13,16 +13,12 @@ from typing import TYPE_CHECKING
 
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.source.checks.circular_vars import circular_vars
-from declarative_train.source.node import Entry, Mapping, Node, Scalar, Sequence
+from declarative_train.source.node import Entry, Mapping, Node, Scalar, Sequence, is_template
 from declarative_train.source.plain_template import NOT_PLAIN, plain_value
 from declarative_train.terms.span import Span
 
 if TYPE_CHECKING:
     from declarative_train.source.sandbox import Compiled, Sandbox
-
-
-def is_template(text: str) -> bool:
-    return "{{" in text or "{%" in text or "{#" in text
 
 
 class Templates:
@@ -34,6 +30,7 @@ class Templates:
 
     def __init__(self) -> None:
         self.failed: set[Span] = set()
+        self._names: tuple[MappingABC[str, object], _Names] | None = None  # the last: as given, as seen
         self._sandbox: Sandbox | None = None
         self._compiled: dict[str, Compiled] = {}
 
@@ -51,6 +48,8 @@ class Templates:
             if isinstance(node.value, str) and node.template is None and is_template(node.value):
                 return self._scalar(node, names, diagnostics)
             return node
+        if node.is_plain:
+            return node
         if isinstance(node, Sequence):
             items = tuple(self._node(item, names, diagnostics) for item in node.items)
             same = all(new is old for new, old in zip(items, node.items, strict=True))
@@ -62,7 +61,9 @@ class Templates:
         return Mapping(tuple(entries), node.span)
 
     def _scalar(self, scalar: Scalar, names: MappingABC[str, object], diagnostics: list[Diagnostic]) -> Node:
-        listed = _Names(names)
+        if self._names is None or self._names[0] is not names:
+            self._names = (names, _Names(names))
+        listed = self._names[1]
         try:
             return from_value(self._value(scalar.text, listed), scalar.span, scalar)
         except MemoryError:

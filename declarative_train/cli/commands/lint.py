@@ -15,7 +15,6 @@ from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.diagnostics.render import FORMATS, render
 from declarative_train.diagnostics.select import Selection
 from declarative_train.diagnostics.suggest import did_you_mean
-from declarative_train.diagnostics.suppress import suppress
 
 if TYPE_CHECKING:
     from declarative_train.diagnostics.fixes import Fixed
@@ -134,7 +133,11 @@ def lint(path: str, stdin: str | None, args: argparse.Namespace, edited: Mapping
         from declarative_train.diagnostics.fixes import placed
 
         diagnostics = placed(diagnostics, texts)
-    return Linted(suppress(diagnostics, texts, checked=STATIC if args.static else None), texts)
+    if any("dtrain:" in text for text in texts.values()):
+        from declarative_train.diagnostics.suppress import suppress  # which few recipes need
+
+        diagnostics = suppress(diagnostics, texts, checked=STATIC if args.static else None)
+    return Linted(diagnostics, texts)
 
 
 def mend(

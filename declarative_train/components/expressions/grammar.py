@@ -10,7 +10,7 @@ import ast
 import math
 import operator
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from declarative_train.components.expressions.arguments import bind
@@ -131,7 +131,9 @@ class _Reader:
     def __init__(self, text: str, source: str) -> None:
         self._text = text
         encoded = f"({source})"
-        self._characters = [index - 1 for index, c in enumerate(encoded) for _ in range(len(c.encode()))] + [len(text)]
+        self._characters: Sequence[int] = range(-1, len(encoded))
+        if not source.isascii():
+            self._characters = [i - 1 for i, c in enumerate(encoded) for _ in range(len(c.encode()))] + [len(text)]
 
     def place(self, node: ast.expr | ast.keyword) -> tuple[int, int]:
         """Offset and length in the text."""

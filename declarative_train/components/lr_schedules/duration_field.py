@@ -14,7 +14,7 @@ UNITS = ("steps", "epochs", "samples", "tokens", "%")  # what a plan can turn in
 
 
 def _canonical(value: object) -> str:
-    """`bare_duration` and `bad_duration` are the error types that `recipe/validate.py` has diagnostics for."""
+    """`bare_duration` and `bad_duration` are the error types that `recipe/pydantic_errors.py` has diagnostics for."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         raise PydanticCustomError("bare_duration", "{value}", {"value": f"{value:g}", "units": UNITS})
     try:

@@ -8,7 +8,6 @@ estimates are not as exact as that.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 from declarative_train.data.spec import DataSpec
 from declarative_train.diagnostics.diagnostic import Diagnostic
@@ -44,7 +43,7 @@ def choose(
         if target.hardware is not None:
             return None, None, diagnostics
     best = fastest(fitting) if fitting else _smallest(possible)
-    chosen = replace(recipe, parallelism=best.candidate.parallelism)
+    chosen = recipe._replace(parallelism=best.candidate.parallelism)
     known = findings(recipe)
     diagnostics += [each for each in findings(chosen) if each not in known]
     return chosen, _choice(best, verdicts, target), diagnostics

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from declarative_train.data.spec import BatchSpec, DataSpec
 from declarative_train.diagnostics.diagnostic import Diagnostic
@@ -70,7 +70,7 @@ class Judge:
         return Judge(recipe, lowered, parameters, data, target, model)
 
     def verdict(self, candidate: Candidate) -> Verdict:
-        recipe = replace(self.recipe, parallelism=candidate.parallelism)
+        recipe = self.recipe._replace(parallelism=candidate.parallelism)
         refusal = _first_error(findings(recipe))
         if refusal is not None:
             return Verdict(candidate, refusal)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from declarative_train.plan.auto.candidates import candidates
 from declarative_train.plan.auto.judge import Judge
@@ -35,14 +34,14 @@ def _changed(recipe: Recipe) -> Iterator[tuple[str, Recipe]]:
     training, layout = recipe.training, recipe.layout
     again = _with(training, activation_checkpointing="blocks")
     if training.activation_checkpointing == "none":
-        yield "training.activation_checkpointing: blocks", replace(recipe, training=again)
+        yield "training.activation_checkpointing: blocks", recipe._replace(training=again)
     steps = _most_accumulation(recipe)
     if steps is not None:
         less = {"gradient_accumulation_steps": steps, "microbatch_size": None}
-        yield f"training.gradient_accumulation_steps: {steps}", replace(recipe, training=_with(training, **less))
+        yield f"training.gradient_accumulation_steps: {steps}", recipe._replace(training=_with(training, **less))
         if training.activation_checkpointing == "none":
             both = f"training.gradient_accumulation_steps: {steps} with activation_checkpointing: blocks"
-            yield both, replace(recipe, training=_with(again, **less))
+            yield both, recipe._replace(training=_with(again, **less))
     for factor in FACTORS:
         number = layout.num_gpus * factor
         if training.global_batch_size % number:
@@ -51,7 +50,7 @@ def _changed(recipe: Recipe) -> Iterator[tuple[str, Recipe]]:
             changed, way = {"nodes": layout.num_nodes * factor}, f"layout.nodes: {layout.num_nodes * factor}"
         else:
             changed, way = {"gpus": number}, f"layout.gpus: {number}"
-        yield way, replace(recipe, layout=layout.model_copy(update=changed))
+        yield way, recipe._replace(layout=layout.model_copy(update=changed))
 
 
 def _most_accumulation(recipe: Recipe) -> int | None:

@@ -14,8 +14,7 @@ import re
 from collections.abc import Iterator
 
 from declarative_train.diagnostics.diagnostic import Diagnostic, warning
-from declarative_train.source.node import Mapping, Node, Scalar, Sequence
-from declarative_train.source.template import is_template
+from declarative_train.source.node import Mapping, Node, Scalar, Sequence, is_template
 
 KEYS = re.compile(r"(^|_)(password|passwd|secret|api_?key|access_?key|auth_?token|private_?key)(_|$)", re.IGNORECASE)
 VALUES = re.compile(
