@@ -8,11 +8,8 @@ Sequences arrive as tuples (`source.node.to_value`), so models are strict: `"10"
 Over 400 lines because all families stand side by side: the one page to read before writing a component.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
@@ -74,7 +71,7 @@ class Layer(Component, ABC):
         return None
 
     @abstractmethod
-    def build(self, inputs: Mapping[str, TensorSpec]) -> nn.Module:
+    def build(self, inputs: Mapping[str, TensorSpec]) -> "nn.Module":
         """The module, with sizes taken from the edges (`in_features`), parameters not yet initialised by us.
 
         Its `forward` takes the ports in declared order, `None` for an open optional port, a variadic port spread out;
@@ -85,7 +82,7 @@ class Layer(Component, ABC):
         with a method `reset_buffers()` is asked to write its buffers anew. Call it only when `check` found nothing.
         """
 
-    def init_of(self, parameter: str, inputs: Mapping[str, TensorSpec]) -> Init:
+    def init_of(self, parameter: str, inputs: Mapping[str, TensorSpec]) -> "Init":
         """How a parameter of the built module (by its name in it) starts when the recipe says nothing: torch's own
         distribution, as a rule that can be drawn from any generator. Raises LookupError for a name it does not have."""
         raise LookupError(f"`{self.type}` has no parameter {parameter}")
@@ -105,16 +102,16 @@ class LossModule(ABC):
     @abstractmethod
     def sum(
         self,
-        input: torch.Tensor,
-        target: torch.Tensor | None,
-        mask: torch.Tensor | None,
-        row_weight: torch.Tensor | None,
-    ) -> torch.Tensor: ...
+        input: "torch.Tensor",
+        target: "torch.Tensor | None",
+        mask: "torch.Tensor | None",
+        row_weight: "torch.Tensor | None",
+    ) -> "torch.Tensor": ...
 
     @abstractmethod
     def count(
-        self, target: torch.Tensor | None, mask: torch.Tensor | None, row_weight: torch.Tensor | None, rows: int
-    ) -> torch.Tensor: ...
+        self, target: "torch.Tensor | None", mask: "torch.Tensor | None", row_weight: "torch.Tensor | None", rows: int
+    ) -> "torch.Tensor": ...
 
 
 class Loss(Component, ABC):
@@ -132,12 +129,12 @@ class Loss(Component, ABC):
         """A field says `balanced` and waits for the counts of the training rows."""
         return False
 
-    def tally(self, targets: np.ndarray, input: TensorSpec) -> np.ndarray:
+    def tally(self, targets: "np.ndarray", input: TensorSpec) -> "np.ndarray":
         """What `balanced` needs to know of these target rows (N, ...), as int64 counts that add up over chunks. Raises
         ValueError, in the recipe's words, for a target that the loss cannot take."""
         raise TypeError(f"`{self.type}` has nothing to balance")
 
-    def balanced(self, tally: np.ndarray) -> Loss:
+    def balanced(self, tally: "np.ndarray") -> "Loss":
         """The same term with numbers in the place of `balanced`. Raises ValueError with the reason, in the recipe's
         words, when these rows cannot be balanced."""
         raise TypeError(f"`{self.type}` has nothing to balance")
@@ -157,11 +154,11 @@ class Collective(ABC):
     size: int
 
     @abstractmethod
-    def sum(self, tensor: torch.Tensor) -> torch.Tensor:
+    def sum(self, tensor: "torch.Tensor") -> "torch.Tensor":
         """The element-wise sum over the data-parallel ranks."""
 
     @abstractmethod
-    def concatenate(self, tensor: torch.Tensor) -> torch.Tensor:
+    def concatenate(self, tensor: "torch.Tensor") -> "torch.Tensor":
         """All ranks' rows, in rank order; dimension 0 may differ between ranks, and may be 0."""
 
 
@@ -174,14 +171,14 @@ class MetricModule(ABC):
     @abstractmethod
     def update(
         self,
-        input: torch.Tensor,
-        target: torch.Tensor | None,
-        mask: torch.Tensor | None,
-        row_weight: torch.Tensor | None,
+        input: "torch.Tensor",
+        target: "torch.Tensor | None",
+        mask: "torch.Tensor | None",
+        row_weight: "torch.Tensor | None",
     ) -> None: ...
 
     @abstractmethod
-    def compute(self, ranks: Collective) -> torch.Tensor:
+    def compute(self, ranks: Collective) -> "torch.Tensor":
         """The exact value over all ranks, a scalar float64 tensor on the device; nan when there was no item."""
 
     @abstractmethod
@@ -211,7 +208,7 @@ class Metric(Component, ABC):
         self,
         input: TensorSpec,
         target: TensorSpec | None,
-        device: torch.device,
+        device: "torch.device",
         ignore_index: int | None,
         class_dim: int,
     ) -> MetricModule: ...
@@ -231,10 +228,10 @@ class Optimizer(Component, ABC):
         return None
 
     @abstractmethod
-    def build(self, groups: list[dict[str, object]]) -> torch.optim.Optimizer:
+    def build(self, groups: list[dict[str, object]]) -> "torch.optim.Optimizer":
         """torch's own object over param groups `{params, lr, weight_decay}`; fused where the device has it."""
 
-    def build_functional(self, groups: list[dict[str, object]]) -> torch.optim.Optimizer | None:
+    def build_functional(self, groups: list[dict[str, object]]) -> "torch.optim.Optimizer | None":
         """The same update through torch's functional form, without importing `torch._dynamo`; None: there is none.
 
         It has `param_groups`, `state`, `step()`, `zero_grad()`, `state_dict()` with the names and tensors of torch's,
@@ -251,7 +248,7 @@ class LrSchedule(Component, ABC):
         """The factor for optimizer step `step` (the first step is 0) of `num_steps`, of which the first
         `num_warmup_steps` are warm-up. Pure; no torch."""
 
-    def resolved(self, to_steps: Callable[[Duration], int]) -> LrSchedule:
+    def resolved(self, to_steps: Callable[[Duration], int]) -> "LrSchedule":
         """The same schedule with every duration among its fields in steps; `factor` may be asked only of that one.
         Raises ValueError, as `to_steps` does, when a duration cannot become steps."""
         return self
@@ -270,7 +267,7 @@ class Init(Component, ABC):
         return None
 
     @abstractmethod
-    def fill(self, tensor: torch.Tensor, generator: torch.Generator) -> None:
+    def fill(self, tensor: "torch.Tensor", generator: "torch.Generator") -> None:
         """Write the start values in place; `generator` lives on the CPU and alone decides them.
 
         `tensor` is always the whole parameter, on any device: who holds a shard fills the whole and keeps his part.
@@ -318,7 +315,7 @@ class Table(ABC):
     left_out: Mapping[str, str] = {}
 
     @abstractmethod
-    def read(self, columns: Sequence[str], rows: slice | np.ndarray) -> dict[str, np.ndarray]:
+    def read(self, columns: Sequence[str], rows: "slice | np.ndarray") -> "dict[str, np.ndarray]":
         """Values (N, ...) by column, for a slice (step 1) or an int64 array of row numbers, repeats allowed.
 
         Missing numbers are nan (an integer or bool column that misses some in what is read comes as float64), missing
@@ -369,7 +366,7 @@ class Tally(ABC):
     """Gathers a field's statistics over chunks of the training rows."""
 
     @abstractmethod
-    def add(self, values: Sequence[np.ndarray]) -> None:
+    def add(self, values: "Sequence[np.ndarray]") -> None:
         """One array (N, ...) per column of the field."""
 
     @abstractmethod
@@ -404,8 +401,8 @@ class Field(Component, ABC):
 
     @abstractmethod
     def convert(
-        self, values: Sequence[np.ndarray], columns: Sequence[Column], statistics: Mapping[str, object]
-    ) -> np.ndarray:
+        self, values: "Sequence[np.ndarray]", columns: Sequence[Column], statistics: Mapping[str, object]
+    ) -> "np.ndarray":
         """(N, *row shape) in the row spec's dtype (bfloat16: as float32), from one array per column. Raises
         BadValueError."""
 
@@ -422,18 +419,17 @@ class Candidates(NamedTuple):
 
     num_rows: int
     num_total: int
-    read: Callable[[str], np.ndarray]
-    shuffled: Callable[[int], np.ndarray]
+    read: "Callable[[str], np.ndarray]"
+    shuffled: "Callable[[int], np.ndarray]"
     by: str | None = None
     sort: str | None = None
     behind: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Draw:
-    """Any `count` of the candidates, by chance: the data room draws them without holding all their numbers."""
+class Draw(NamedTuple):
+    """Any `num_rows` of the candidates, by chance: the data room draws them without holding all their numbers."""
 
-    count: int
+    num_rows: int
 
 
 class Split(Component, ABC):
@@ -457,5 +453,5 @@ class Split(Component, ABC):
         return None
 
     @abstractmethod
-    def choose(self, rows: Candidates) -> np.ndarray | range | Draw:
+    def choose(self, rows: Candidates) -> "np.ndarray | range | Draw":
         """The chosen numbers, ascending. Raises ValueError with the reason in the recipe's words."""

@@ -59,11 +59,11 @@ def cut(
         if not isinstance(chosen, Draw):
             found[name], left = _parted(left, chosen)
         elif len(left) <= LISTED:
-            found[name], left = _parted(left, np.sort(_shuffled(name, seed, len(left))[: chosen.count]))
+            found[name], left = _parted(left, np.sort(_shuffled(name, seed, len(left))[: chosen.num_rows]))
         else:
             key = _key(name, seed)
-            found[name] = RowDraw(left, key, 0, chosen.count)
-            left = RowDraw(left, key, chosen.count, len(left))
+            found[name] = RowDraw(left, key, 0, chosen.num_rows)
+            left = RowDraw(left, key, chosen.num_rows, len(left))
     return {TRAINING: left} | {name: found[name] for name in own}
 
 

@@ -1,7 +1,5 @@
 """A diagnostic: one thing that is wrong with a recipe, where, and one way out."""
 
-from __future__ import annotations
-
 from enum import StrEnum
 from typing import NamedTuple
 

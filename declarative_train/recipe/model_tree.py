@@ -3,8 +3,6 @@
 Wires are written as in `graph/graph.py`: `name` for an input of the scope, `node:output` for a node's output.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -60,7 +58,7 @@ class BlockNode(NamedTuple):
     key_span: Span
     input_spans: Mapping[str, Span]
     block: str
-    scope: Scope
+    scope: "Scope"
 
 
 class ReuseNode(NamedTuple):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import types
 from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Mapping as MappingABC
-from dataclasses import dataclass, field
 from functools import cache, partial
 from importlib import import_module
 from typing import Annotated, Any, NamedTuple, TypeVar, Union, get_args, get_origin
@@ -69,7 +68,7 @@ def read(
     """The section, or None and all that is wrong. `where` is its dotted path, `at` the place for missing keys."""
     if not isinstance(node, Mapping):
         return None, [wrong_type(node.span, where, found_words(node), "a mapping", _as_mapping(model, node))]
-    own, children = node, _Children({}, [])
+    own, children = node, _Children()
     if model.inline is not None:
         own_keys = [name for name in model.model_fields if name != model.inline]
         own, rest = _picked(node, own_keys), _picked(node, own_keys, out=True)
@@ -114,7 +113,7 @@ def read_component(
         word = f"type of {word}" if word in ("field", "source", "split") else word  # fields have names of their own
         return None, [unknown_type(name.span, name.value, word, known)]
     model = known[name.value]
-    keys, children = tuple(others), _Children({}, [])
+    keys, children = tuple(others), _Children()
     children.read(model, _picked(node, keys, out=True), where)
     component, found = validate(
         model,
@@ -140,13 +139,13 @@ def _in_another_type(known: MappingABC[str, type[C]], model: type[C], name: str,
     return home_of(name, near)
 
 
-@dataclass(slots=True)
 class _Children:
     """What was read of a mapping before pydantic sees it; a name without a value in `given` is wrong."""
 
-    given: dict[str, object]
-    names: list[str]
-    diagnostics: list[Diagnostic] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.given: dict[str, object] = {}
+        self.names: list[str] = []
+        self.diagnostics: list[Diagnostic] = []
 
     def take(self, name: str, value: object, found: list[Diagnostic]) -> None:
         self.names.append(name)

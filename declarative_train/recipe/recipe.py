@@ -1,7 +1,5 @@
 """What the user asked for: every section read and checked, blocks opened, and where each value was typed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from collections.abc import Mapping as MappingABC
 from typing import NamedTuple

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from collections.abc import Mapping as MappingABC
+from operator import is_
 from typing import TYPE_CHECKING
 
 from declarative_train.diagnostics.diagnostic import Diagnostic
@@ -51,14 +52,14 @@ class Templates:
         if node.is_plain:
             return node
         if isinstance(node, Sequence):
-            items = tuple(self._node(item, names, diagnostics) for item in node.items)
-            same = all(new is old for new, old in zip(items, node.items, strict=True))
-            return node if same else Sequence(items, node.span)
-        values = [self._node(entry.value, names, diagnostics) for entry in node.entries]
-        if all(new is entry.value for new, entry in zip(values, node.entries, strict=True)):
-            return node
-        entries = (Entry(entry.key, value) for entry, value in zip(node.entries, values, strict=True))
-        return Mapping(tuple(entries), node.span)
+            items = [self._node(item, names, diagnostics) for item in node.items]
+            same = all(map(is_, items, node.items))
+            return node if same else Sequence(tuple(items), node.span)
+        entries = []
+        for entry in node.entries:
+            value = self._node(entry.value, names, diagnostics)
+            entries.append(entry if value is entry.value else Entry(entry.key, value))
+        return node if all(map(is_, entries, node.entries)) else Mapping(tuple(entries), node.span)
 
     def _scalar(self, scalar: Scalar, names: MappingABC[str, object], diagnostics: list[Diagnostic]) -> Node:
         if self._names is None or self._names[0] is not names:

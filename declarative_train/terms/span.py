@@ -1,7 +1,5 @@
 """Where something stands in a text: file, line and column, as an editor counts them."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 
@@ -26,7 +24,7 @@ class Span(NamedTuple):
         """Given on the command line, where paths are relative to the working directory."""
         return self.path.startswith("--")
 
-    def within(self, offset: int, length: int = 1) -> Span:
+    def within(self, offset: int, length: int = 1) -> "Span":
         """The part of a one-line span that begins `offset` characters after its start."""
         column = self.column + offset
         return Span(self.path, self.line, column, self.line, column + length)

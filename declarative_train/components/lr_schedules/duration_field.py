@@ -5,8 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Annotated
 
-from pydantic import PlainValidator, WithJsonSchema
-from pydantic_core import PydanticCustomError
+from pydantic_core import PydanticCustomError, core_schema
 
 from declarative_train.terms.duration import parse_duration
 
@@ -30,13 +29,22 @@ def _canonical(value: object) -> str:
 
 
 _WORDS = "|".join("%" if unit == "%" else f"{unit[:-1]}s?" for unit in UNITS)
-_SCHEMA: dict[str, object] = {
-    "type": "string",
-    "pattern": rf"^\s*[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?\s*({_WORDS})\s*$",
-    "examples": ["30 epochs", "1000 steps", "20%"],
-}
+_PATTERN = rf"^\s*[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?\s*({_WORDS})\s*$"
 
-DurationText = Annotated[str, PlainValidator(_canonical), WithJsonSchema(_SCHEMA)]
+
+class _Text:
+    @staticmethod
+    def __get_pydantic_core_schema__(source: object, handler: object) -> core_schema.CoreSchema:
+        return core_schema.no_info_plain_validator_function(
+            _canonical, serialization=core_schema.to_string_ser_schema()
+        )
+
+    @staticmethod
+    def __get_pydantic_json_schema__(schema: object, handler: object) -> dict[str, object]:
+        return {"type": "string", "pattern": _PATTERN, "examples": ["30 epochs", "1000 steps", "20%"]}
+
+
+DurationText = Annotated[str, _Text]
 """`30 epochs`, `1000 steps`, `20%`."""
 
 

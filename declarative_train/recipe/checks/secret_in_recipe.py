@@ -11,10 +11,9 @@ Good:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 from declarative_train.diagnostics.diagnostic import Diagnostic, warning
-from declarative_train.source.node import Mapping, Node, Scalar, Sequence, is_template
+from declarative_train.source.node import Mapping, Node, Sequence, is_template
 
 KEYS = re.compile(r"(^|_)(password|passwd|secret|api_?key|access_?key|auth_?token|private_?key)(_|$)", re.IGNORECASE)
 VALUES = re.compile(
@@ -27,25 +26,27 @@ VALUES = re.compile(
 )
 
 
-def check(tree: Mapping) -> Iterator[Diagnostic]:
+def check(tree: Mapping) -> list[Diagnostic]:
     """Over the tree as written, before templates are rendered: what comes from `env` is where it belongs."""
-    yield from _walk(tree, "")
+    found: list[Diagnostic] = []
+    _walk(tree, "", found)
+    return found
 
 
-def _walk(node: Node, key: str) -> Iterator[Diagnostic]:
+def _walk(node: Node, key: str, found: list[Diagnostic]) -> None:
     if isinstance(node, Mapping):
-        for entry in node:
-            yield from _walk(entry.value, entry.name)
+        for entry in node.entries:
+            _walk(entry.value, entry.key.text, found)
     elif isinstance(node, Sequence):
         for item in node.items:
-            yield from _walk(item, key)
-    elif _is_secret(node, key):
+            _walk(item, key, found)
+    elif isinstance(node.value, str) and _is_secret(node.value, key):
         what = f"`{key}`" if KEYS.search(key) else "this value"
         way_out = 'keep it in the environment: "{{ env.NAME }}"'
-        yield warning("H001", node.span, f"{what} looks like a secret", way_out)
+        found.append(warning("H001", node.span, f"{what} looks like a secret", way_out))
 
 
-def _is_secret(node: Scalar, key: str) -> bool:
-    if not isinstance(node.value, str) or not node.value or is_template(node.value):
+def _is_secret(text: str, key: str) -> bool:
+    if not text or is_template(text):
         return False
-    return KEYS.search(key) is not None or VALUES.search(node.value) is not None
+    return KEYS.search(key) is not None or VALUES.search(text) is not None

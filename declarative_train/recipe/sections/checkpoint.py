@@ -1,7 +1,5 @@
 """`checkpoint`: when the state of a run is kept, and how much of it."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from declarative_train.recipe.sections.durations import Progress

@@ -1,7 +1,5 @@
 """`data`: a source is a table; fields are the named tensors of a sample; sets are cut from its rows."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import Field as Bounds

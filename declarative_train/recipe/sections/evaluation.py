@@ -1,7 +1,5 @@
 """`evaluation`: when, and on which sets."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from pydantic import AfterValidator

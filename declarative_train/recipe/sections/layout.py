@@ -1,7 +1,5 @@
 """`layout`: on which devices."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal
 
 from pydantic import Field

@@ -1,7 +1,5 @@
 """`logging`: where the run directory goes, and how often numbers are written."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from pydantic import AfterValidator

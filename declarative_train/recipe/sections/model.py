@@ -1,7 +1,5 @@
 """`model`: the graph and what it is made of. Blocks and nodes are opened by `recipe/expand.py`."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from declarative_train.recipe.sections.parameters import ParameterSettings

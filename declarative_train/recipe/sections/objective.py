@@ -1,7 +1,5 @@
 """`objective`: what is minimised, and what is watched."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from declarative_train.components.component import Loss, Metric

@@ -3,8 +3,6 @@
 A `Parallelism` is a mode that can run; `Auto` becomes one of them when the recipe is compiled.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import Field

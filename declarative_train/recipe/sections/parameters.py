@@ -1,7 +1,5 @@
 """What `model.parameters` can set for the parameters that a selector finds."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from pydantic import Field
@@ -26,6 +24,6 @@ class ParameterSettings(Section):
     optimizer: Optimizer | None = None
     """Another optimizer than training.optimizer."""
 
-    def updated(self, later: ParameterSettings) -> ParameterSettings:
+    def updated(self, later: "ParameterSettings") -> "ParameterSettings":
         """Key by key: what `later` sets wins."""
         return self.model_copy(update={key: getattr(later, key) for key in later.model_fields_set})

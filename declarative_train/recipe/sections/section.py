@@ -1,7 +1,5 @@
 """What every section of a recipe shares: frozen, closed, strict; docs under the fields become the JSON schema."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict

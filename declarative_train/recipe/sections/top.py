@@ -1,7 +1,5 @@
 """The top level of a recipe: its own keys, and its sections by name."""
 
-from __future__ import annotations
-
 import re
 from typing import Annotated, Any
 

@@ -1,7 +1,5 @@
 """`training`: how long, in what batches, with which optimizer."""
 
-from __future__ import annotations
-
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
