@@ -11,10 +11,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from declarative_train import recipe as recipe_room
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.diagnostics.render import render
+from declarative_train.diagnostics.suggest import did_you_mean
 from declarative_train.recipe.load import Loaded
 
 if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan
+
+
+STDIN, STDIN_NAME = "-", "<stdin>"
 
 
 class Compiled(NamedTuple):
@@ -35,9 +39,29 @@ def add_override_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def load_recipe(args: argparse.Namespace, *, plugins: bool) -> Loaded:
-    text = sys.stdin.read() if args.recipe == "-" else None
-    path = "<stdin>" if args.recipe == "-" else args.recipe
-    return recipe_room.load(path, text=text, with_=args.with_, set_=args.set_, plugins=plugins)
+    path, texts = args.recipe, {}
+    if path == STDIN:
+        path, texts = STDIN_NAME, {STDIN_NAME: sys.stdin.read()}
+    return recipe_room.load(path, texts=texts, with_=args.with_, set_=args.set_, plugins=plugins)
+
+
+def is_missing(path: str) -> bool:
+    """Whether there is no file to read at `path`, which is then said: a wrong use of the command."""
+    if path == STDIN or Path(path).is_file():
+        return False
+    print(f"dtrain: {_no_file(Path(path))}", file=sys.stderr)
+    return True
+
+
+def _no_file(path: Path) -> str:
+    if path.is_dir():
+        return f"`{path}` is a folder: name a recipe in it"
+    if path.exists():
+        return f"`{path}` is no ordinary file; `-` is standard input"
+    if not path.parent.is_dir():
+        return f"there is no file or folder `{path}`; there is no folder {path.parent} either"
+    beside = [item.name for item in path.parent.iterdir() if item.is_dir() or item.suffix in (".yaml", ".yml", ".json")]
+    return f"there is no file or folder `{path}`; {did_you_mean(path.name, beside)}"
 
 
 def compile_recipe(args: argparse.Namespace, *, plugins: bool) -> Compiled:

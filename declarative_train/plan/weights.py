@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+KINDS = (".safetensors", ".pt", ".pth", ".bin")
 _SHOWN = 3
 _MOST_HEADER_BYTES = 100 << 20  # as safetensors itself
 
@@ -46,6 +47,11 @@ def plan_weights(
         elif lowered is not None and parameters is not None:
             ties = {each.name: each.tie for each in parameters if each.tie is not None}
             module = module or build(lowered.graph, recipe.plugins, device="meta", ties=ties)
+            if not os.path.isdir(local) and not local.endswith(KINDS):
+                problem = "is no kind of file that holds weights"
+                way_out = f"give one of {', '.join(KINDS)}, or a run's folder"
+                diagnostics.append(weights_do_not_fit(weights.span, weights.path, problem, way_out))
+                continue
             try:
                 found = _shapes_in(local)
             except (OSError, ValueError) as problem:
@@ -60,13 +66,11 @@ def plan_weights(
 
 
 def _shapes_in(path: str) -> Shapes | None:
-    """The names and shapes in a file or a run's folder, without the numbers; None for a kind that only the run reads.
-    Raises ValueError and OSError."""
-    if path.endswith(".safetensors"):
-        return _shapes_in_safetensors(path)
-    if path.endswith((".pt", ".pth", ".bin")):
-        return _shapes_in_torch(path)
-    return shapes_in_folder(path) if os.path.isdir(path) else None
+    """The names and shapes in a file of one of the `KINDS` or a run's folder, without the numbers; None where only the
+    run can tell. Raises ValueError and OSError."""
+    if os.path.isdir(path):
+        return shapes_in_folder(path)
+    return _shapes_in_safetensors(path) if path.endswith(".safetensors") else _shapes_in_torch(path)
 
 
 def _shapes_in_safetensors(path: str) -> Shapes:
@@ -152,18 +156,29 @@ def misfit(module: nn.Module, plan: WeightsPlan, found: Shapes) -> tuple[str, st
         parts.append(f"{_several(unexpected)} of the file not in the model{where}")
     if wrong:
         parts.append(_several(wrong))
-    return f"does not fit: {'; '.join(parts)}", _way_out(missing, unexpected, list(below))
+    kept = [name for name in found if name in below]
+    return f"does not fit: {'; '.join(parts)}", _way_out(missing, unexpected, kept, list(below))
 
 
-def _way_out(missing: list[str], unexpected: list[str], known: list[str]) -> str | None:
+def _way_out(missing: list[str], unexpected: list[str], kept: list[str], known: list[str]) -> str | None:
     if not unexpected:
         return None
     if missing:
         return f"`rename` maps the file's names to the model's, as in {_likely_rename(missing, unexpected)}"
     close = nearest(unexpected[0], known)
     also = f"did you mean {close}? " if close else ""
-    head, dot, _ = unexpected[0].rpartition(".")
-    return f"{also}to leave them out: rename: {{{json.dumps(head + dot or unexpected[0])}: null}}"
+    left_out = ", ".join(f"{json.dumps(each)}: null" for each in _prefixes(unexpected, kept))
+    return f"{also}to leave them out: rename: {{{left_out}}}"
+
+
+def _prefixes(names: list[str], others: list[str]) -> list[str]:
+    """The shortest prefixes, whole parts each, that all of `names` begin with and none of `others`."""
+    found: dict[str, None] = {}
+    for name in names:
+        parts = name.split(".")
+        heads = ["".join(f"{part}." for part in parts[:count]) for count in range(1, len(parts))]
+        found[next((head for head in heads if not any(other.startswith(head) for other in others)), name)] = None
+    return list(found)
 
 
 def _likely_rename(missing: list[str], unexpected: list[str]) -> str:

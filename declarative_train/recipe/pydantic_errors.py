@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as SequenceABC
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 from pydantic import BaseModel
 
@@ -161,7 +161,8 @@ def _diagnostic(problem: _Problem | list[_Problem], reading: Reading) -> Diagnos
     if kind == "missing" and isinstance(error["loc"][-1], int):
         return wrong_value(problem.span, f"`{name}` has too few entries", f"give {error['loc'][-1] + 1} or more")
     if kind == "missing":
-        return missing_key(problem.key_span, str(error["loc"][-1]), inside)
+        name = str(error["loc"][-1])
+        return missing_key(problem.key_span, name, inside, _words_of(reading.model, problem.path, name))
     if kind == "union_tag_not_found":
         return missing_key(problem.key_span, error["ctx"]["discriminator"].strip("'"), inside)
     if kind == "union_tag_invalid":
@@ -257,23 +258,32 @@ def _unknown_tag(problem: _Problem, name: str) -> Diagnostic:
     )
 
 
+def _words_of(model: type[BaseModel], path: tuple[str | int, ...], name: str) -> str:
+    """`min | max` for a key that takes one of a few words; else nothing."""
+    for holder in _models_at(model, path):
+        field = holder.model_fields.get(name)
+        if field is not None and get_origin(field.annotation) is Literal:
+            return " | ".join(map(str, get_args(field.annotation)))
+    return ""
+
+
 def _known(model: type[BaseModel], path: tuple[str | int, ...]) -> list[str]:
     """The keys of the model that stands at `path` below `model`, as far as its fields tell."""
-    current: Any = model
+    found = _models_at(model, path)
+    if len(found) != 1:
+        return sorted({name for each in found for name in each.model_fields})
+    names = (field.alias or name for name, field in found[0].model_fields.items())
+    return [*names, *getattr(found[0], "short_forms", ())]
+
+
+def _models_at(model: type[BaseModel], path: tuple[str | int, ...]) -> list[type[BaseModel]]:
+    """The models that may stand at `path` below `model`; where one of several may, its fields are not followed."""
+    found = [model]
     for part in path:
-        if isinstance(part, int):
-            continue
-        field = current.model_fields.get(part)
-        if field is None:
-            return []
-        found = list(models_in(field.annotation))
-        if len(found) != 1:
-            return sorted({name for each in found for name in each.model_fields})
-        current = found[0]
-    return [
-        *(field.alias or name for name, field in current.model_fields.items()),
-        *getattr(current, "short_forms", ()),
-    ]
+        if isinstance(part, str) and len(found) == 1:
+            field = found[0].model_fields.get(part)
+            found = [] if field is None else list(models_in(field.annotation))
+    return found
 
 
 def _allowed(expected: str) -> list[str]:

@@ -35,7 +35,7 @@ from declarative_train.recipe.checks.wrong_type import wrong_type
 from declarative_train.recipe.checks.wrong_value import wrong_value
 from declarative_train.recipe.sections.section import Section
 from declarative_train.recipe.validate import found_words, validate
-from declarative_train.source.node import Entry, Mapping, Node, Scalar, Sequence
+from declarative_train.source.node import Entry, Mapping, Node, Scalar, Sequence, to_value
 from declarative_train.terms.span import Span
 
 S = TypeVar("S", bound=Section)
@@ -211,7 +211,7 @@ def _read_child(child: Child, node: Node, where: str, at: Span) -> tuple[object,
     if isinstance(node, Sequence) and child.holder is dict and (again := _repeated(node)) is not None:
         return None, [wrong_value(again.span, f"`{again.text}` is named twice", "name it once")]
     if child.holder is dict and not isinstance(node, Mapping):
-        way_out = "give each a name: `{NAME: {...}}`" if isinstance(node, Sequence) else None
+        way_out = _named(child.model, node, where)
         return None, [wrong_type(node.span, where, found_words(node), "a mapping of names", way_out)]
     if child.holder is tuple and not isinstance(node, Sequence):
         return None, [wrong_type(node.span, where, found_words(node), "a list")]
@@ -239,6 +239,16 @@ def _read_one(child: Child, node: Node, where: str, at: Span) -> tuple[object, l
 def _as_mapping(model: type[BaseModel], node: Node) -> str | None:
     inline = model.inline if issubclass(model, Section) else None
     return None if inline is None else _typed(node, table(children_of(model)[inline].model))
+
+
+def _named(model: type[BaseModel], node: Node, where: str) -> str | None:
+    """The way out for a list, or the bare name of a component, where several are named."""
+    if isinstance(node, Sequence):
+        return "give each a name: `{NAME: {...}}`"
+    if _as_mapping(model, node) is None:
+        return None
+    text = str(to_value(node))
+    return f"write `[{text}]`" if where == "objective.metrics" else f"write `{{{text}: {{type: {text}}}}}`"
 
 
 def _typed(node: Node, known: MappingABC[str, object]) -> str | None:

@@ -84,7 +84,7 @@ def execute(
         if step % batch.steps_per_epoch == 0:
             yield meter.epoch_done(step, epoch, window.take_epoch(), tail.take_evaluations())
         if reason or ends_early:
-            status = "stopped" if reason else "early_stop"
+            status = "stopped" if reason else "early_stop" if step != num_steps else None
             break
         meter.data_is_wanted()
     state.seconds += meter.seconds()

@@ -15,6 +15,7 @@ import yaml
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.diagnostics.lines import Lines
 from declarative_train.source import lexing
+from declarative_train.source.checks.empty_value import empty_value
 from declarative_train.source.checks.key_not_text import empty_key
 from declarative_train.source.checks.missing_colon import missing_colon
 from declarative_train.source.checks.missing_comma import missing_comma
@@ -97,6 +98,13 @@ class _Explainer:
             return self._in_brackets()
         if "mapping values" in problem:
             return self._colon()
+        if (
+            "unexpected ':'" in problem
+            and self.opened is not None
+            and self.lines.text[self.at + 1 : self.at + 2] in {",", "]", "}"}
+        ):
+            key = self.lines.text[self.opened : self.at]  # `{when:, x: 1}`, which YAML 1.2 reads as nothing
+            return Explained(empty_value(self._span(self.opened, self.at), key, None, flow=True))
         if "expected ':'" in problem:
             return self._no_colon()
         if "expected key" in problem or "<block end>" in problem or "'-' indicator" in problem:

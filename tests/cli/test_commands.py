@@ -174,7 +174,23 @@ def test_plan_of_garbage_is_one_message(tmp_path: Path, capsys: Captured) -> Non
     path = tmp_path / "plan.json"
     path.write_text("{}", "utf-8")
     assert "is not a plan that can be run" in told(capsys, "plan", str(path), code=3)
-    assert "cannot read" in told(capsys, "run", str(tmp_path / "none.json"), code=3)
+
+
+@pytest.mark.parametrize("command", ["lint", "plan", "run", "show", "trace"])
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("nan.yaml", "did you mean `nano.yaml`?"), ("none.json", "there is no file"), ("away/a.yaml", "no folder")],
+)
+def test_a_file_that_is_not_there_is_a_wrong_use(  # as any word of the command line that leads nowhere
+    tmp_path: Path, capsys: Captured, command: str, name: str, words: str
+) -> None:
+    (tmp_path / "nano.yaml").write_text("", "utf-8")
+    assert words in told(capsys, command, str(tmp_path / name), code=2)
+
+
+@pytest.mark.parametrize("command", ["plan", "run", "show"])
+def test_a_folder_is_no_recipe(tmp_path: Path, capsys: Captured, command: str) -> None:
+    assert "is a folder: name a recipe in it" in told(capsys, command, str(tmp_path), code=2)
 
 
 def test_run_dry_prints_the_plan_and_starts_nothing(tmp_path: Path, capsys: Captured) -> None:

@@ -70,7 +70,7 @@ def test_parquet_over_a_url_and_a_file_that_is_none(tmp_path: Path) -> None:
         file.write((tmp_path / "a.parquet").read_bytes())
     assert ParquetDataset(path="memory://pq/a.parquet").open().read(["n"], slice(7, 9))["n"].tolist() == [7, 8]
     (tmp_path / "bad.parquet").write_bytes(b"a,b\n1,2\n")
-    with pytest.raises(SourceError, match="cannot read"):
+    with pytest.raises(SourceError, match="is not a Parquet file, it is text"):
         ParquetDataset(path=str(tmp_path / "bad.parquet")).open()
 
 

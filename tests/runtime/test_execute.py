@@ -212,6 +212,15 @@ def test_early_stop(directory: Path) -> None:
     assert sink.of(CheckpointSaved)[-1].step == ended.step
 
 
+def test_a_run_that_has_done_all_its_steps_is_finished_however_patient(directory: Path) -> None:
+    early_stop = {"metric": "validation/loss", "mode": "min", "patience": "1 epoch"}
+    sink, plan = go(
+        directory, {"training": {"epochs": 2, "optimizer": {"type": "sgd", "lr": 0.0}, "early_stop": early_stop}}
+    )
+    ended = sink.of(RunEnded)[0]
+    assert (ended.status, ended.step) == ("finished", 2 * plan.batch.steps_per_epoch)
+
+
 def test_max_time_saves_and_exits_75(directory: Path) -> None:
     changes = {"training": {"epochs": None, "steps": 10**6, "max_time": "0.01 minutes"}}
     sink, _ = go(directory, changes, wanted=75)

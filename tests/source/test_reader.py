@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import random
+import re
 import time
+from collections.abc import Iterator
 
 import pytest
 import yaml
 
 from declarative_train.diagnostics.diagnostic import Diagnostic, Severity
-from declarative_train.source import reader
-from declarative_train.source.node import Mapping, Scalar, to_value
+from declarative_train.source import building, reader
+from declarative_train.source.node import Mapping, Node, Scalar, Sequence, is_template, to_value
 from declarative_train.source.reader import read_text
 
 
@@ -226,3 +229,33 @@ def test_lines_are_counted_as_editors_do() -> None:
 def test_everything_is_said_at_once() -> None:
     text = "a: {{ x }}\nb: 010\nb: 1\nc:\nd: !t 1\ne: *nope\nf: - 1\n"
     assert sorted(code for code, _ in said(text)) == ["Y003", "Y006", "Y007", "Y009", "Y011", "Y014", "Y021"]
+
+
+def nodes(node: Node) -> Iterator[Node]:
+    yield node
+    for inner in () if isinstance(node, Scalar) else node.items if isinstance(node, Sequence) else ():
+        yield from nodes(inner)
+    for entry in node.entries if isinstance(node, Mapping) else ():
+        yield entry.key
+        yield from nodes(entry.value)
+
+
+WORDS = ("a: 1", "b: {c: [x, 2.5, {d: ~}], e: 'q r'}", "f: &g {h: '{{ vars.x }}'}", "i: *g", "j:", "k:\t|\n  x\n  y")
+OTHERS = ("l: [1,\n 2]", "m: \U0001f600 tail", '"n": null', "o: two\n  lines", "- p", "<<: *g", "r: {s: [{t: 1}]} # u")
+
+
+@pytest.mark.usefixtures("parser")
+@pytest.mark.parametrize("seed", range(60))
+def test_places_are_those_of_an_editor_however_they_are_found(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Taken from the parser's marks, or looked up by the offset; and who is called plain holds nothing to look for."""
+    chosen = random.Random(seed)
+    end = chosen.choice(("\n", "\r\n", "\r"))
+    text = chosen.choice(("", "\ufeff")) + end.join(chosen.choices(WORDS + OTHERS, k=5)).replace("\n", end)
+    text = chosen.choice((text, text.replace("x", "x\u2028"), text.replace("1", "1\x85")))
+    found = read_text("a.yaml", text)
+    monkeypatch.setattr(building, "_OTHER_BREAK", re.compile(""))
+    assert repr(read_text("a.yaml", text)) == repr(found)
+    for node in [] if found[0] is None else nodes(found[0]):
+        if not isinstance(node, Scalar) and node.is_plain:
+            scalars = [each for each in nodes(node) if isinstance(each, Scalar)]
+            assert not any(each.value is None or is_template(str(each.value)) for each in scalars)

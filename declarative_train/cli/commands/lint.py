@@ -10,16 +10,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from declarative_train.cli.compile import add_override_arguments, texts_of
+from declarative_train.cli.compile import STDIN, STDIN_NAME, add_override_arguments, is_missing, texts_of
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.diagnostics.render import FORMATS, render
 from declarative_train.diagnostics.select import Selection
-from declarative_train.diagnostics.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from declarative_train.diagnostics.fixes import Fixed
-
-STDIN, STDIN_NAME = "-", "<stdin>"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,9 +43,7 @@ class Linted(NamedTuple):
 
 def run(args: argparse.Namespace) -> int:
     files = list(recipe_files(args.paths))
-    missing = [path for path in files if path != STDIN and not Path(path).is_file()]
-    for path in missing:
-        print(f"dtrain: there is no file or folder `{path}`; {nearby(path)}", file=sys.stderr)
+    missing = [path for path in files if is_missing(path)]
     if missing:
         return 2
     if not files:
@@ -186,9 +181,3 @@ def summary(num_files: int, diagnostics: list[Diagnostic]) -> str:
         return f"{files}: nothing wrong"
     words = (f"{count} {word}{'s' * (count != 1 and word != 'needs verification')}" for word, count in counts.items())
     return f"{files}: {', '.join(words)}"
-
-
-def nearby(path: str) -> str:
-    folder = Path(path).parent
-    names = [item.name for item in folder.iterdir()] if folder.is_dir() else []
-    return did_you_mean(Path(path).name, names) if names else f"there is no folder {folder} either"

@@ -8,7 +8,7 @@ import re
 import sys
 from pathlib import Path
 
-from declarative_train.cli.compile import add_recipe_arguments, compile_recipe, read_saved_plan, report
+from declarative_train.cli.compile import add_recipe_arguments, compile_recipe, is_missing, read_saved_plan, report
 from declarative_train.plan.plan import Plan
 
 
@@ -68,6 +68,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def read(args: argparse.Namespace) -> tuple[Plan | None, int]:
+    if is_missing(args.recipe):
+        return None, 2
     if args.recipe.endswith(".json"):
         if args.for_ is not None:
             print("dtrain: a saved plan is for the devices that it was made for; --for takes a recipe", file=sys.stderr)

@@ -7,7 +7,7 @@ import os
 import sys
 from functools import partial
 
-from declarative_train.cli.compile import add_recipe_arguments, compile_recipe, read_saved_plan, report
+from declarative_train.cli.compile import add_recipe_arguments, compile_recipe, is_missing, read_saved_plan, report
 from declarative_train.plan.plan import Plan
 
 
@@ -53,6 +53,8 @@ def run(args: argparse.Namespace) -> int:
 
 def compile_or_report(args: argparse.Namespace) -> tuple[Plan | None, int]:
     """The plan, or None and the exit code after the reasons were printed."""
+    if is_missing(args.recipe):
+        return None, 2
     if args.recipe.endswith(".json"):
         if args.with_ or args.set_:
             print("dtrain: a saved plan is run as it is; --with and --set belong to `dtrain plan`", file=sys.stderr)

@@ -6,7 +6,15 @@ import argparse
 import json
 from itertools import groupby
 
-from declarative_train.cli.compile import Compiled, add_recipe_arguments, compile_recipe, load_recipe, report, texts_of
+from declarative_train.cli.compile import (
+    Compiled,
+    add_recipe_arguments,
+    compile_recipe,
+    is_missing,
+    load_recipe,
+    report,
+    texts_of,
+)
 from declarative_train.cli.views.graph import graph_table
 from declarative_train.recipe.recipe import Leaf, Recipe
 from declarative_train.source.document import Document
@@ -19,6 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    if is_missing(args.recipe):
+        return 2
     if args.graph:
         compiled = compile_recipe(args, plugins=args.plugins)
         report(compiled)

@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from declarative_train.cli.compile import add_recipe_arguments, compile_recipe, report
+from declarative_train.cli.compile import add_recipe_arguments, compile_recipe, is_missing, report
 from declarative_train.cli.views.flow import flow
 from declarative_train.cli.views.story import chart, epochs_table
 from declarative_train.logs.event import EpochDone, RunEnded, StepDone
@@ -24,6 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if Path(args.recipe).is_dir():
         return trace_run(Path(args.recipe))
+    if is_missing(args.recipe):
+        return 2
     compiled = compile_recipe(args, plugins=args.plugins)
     report(compiled)
     if compiled.plan is None:

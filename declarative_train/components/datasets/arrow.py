@@ -197,7 +197,8 @@ def describe_all(schema: Any, first: Any) -> tuple[dict[str, Column], dict[str, 
 def check_distinct(path: str, names: Sequence[str]) -> list[str]:
     twice = next((name for position, name in enumerate(names) if name in names[:position]), None)
     if twice is not None:
-        raise SourceError("different_columns", f"{shown(path)} has two columns called `{twice}`")
+        message = f"{shown(path)} has two columns called `{twice}`"
+        raise SourceError("different_columns", message, help="give one of them another name in the file")
     return list(names)
 
 

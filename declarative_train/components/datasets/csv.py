@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import AfterValidator, Field
 
 from declarative_train.components.component import Dataset, SourceError, Table
-from declarative_train.components.datasets.files import Paths, as_tuple, expand, open_file, shown
+from declarative_train.components.datasets.files import Paths, as_tuple, check_beginning, expand, open_file, shown
 from declarative_train.terms.names import distinct
 
 if TYPE_CHECKING:
@@ -46,6 +46,8 @@ class CsvDataset(Dataset):
         import pyarrow as pa
         from pyarrow import csv
 
+        if _packing(path) is None:
+            check_beginning(path, "a CSV file", None)
         try:
             with _unpacked(path) as file:
                 return csv.read_csv(
@@ -76,8 +78,11 @@ class CsvDataset(Dataset):
 def _unpacked(path: str) -> Any:
     import pyarrow as pa
 
-    kind = {"gz": "gzip", "bz2": "bz2", "zst": "zstd"}.get(path.rpartition(".")[2])
-    return pa.input_stream(open_file(path), compression=kind)
+    return pa.input_stream(open_file(path), compression=_packing(path))
+
+
+def _packing(path: str) -> str | None:
+    return {"gz": "gzip", "bz2": "bz2", "zst": "zstd"}.get(path.rpartition(".")[2])
 
 
 def _other_delimiter(path: str, delimiter: str) -> str | None:

@@ -24,6 +24,12 @@ Paths = (
 _HERE = ("file://", "local://")
 _IN_PROCESS = ("memory://",)
 _LISTED = 8  # files of a folder that a message names
+_BEGINNINGS = {
+    b"\x93NUMPY": ("a NumPy array", "the source `npy` reads arrays; let its name end in `.npy`"),
+    b"PK\x03\x04": ("a zip archive", "the source `npy` reads archives of arrays; let its name end in `.npz`"),
+    b"PAR1": ("a Parquet file", "the source `parquet` reads it"),
+    b"\x1f\x8b": ("packed by gzip", "let its name end in `.gz`, or unpack it"),
+}
 _CHAIN = "::"  # between the links of a chained URL: zip://*.csv::data.zip is the files in an archive
 
 
@@ -189,6 +195,19 @@ def read_bytes(path: str, start: int = 0, end: int | None = None) -> bytes:
         system, inner = file_system(path)
         found: bytes = system.cat_file(inner, start=start, end=end)
         return found
+
+
+def check_beginning(path: str, kind: str, wanted: bytes | None) -> None:
+    """That a file is of the `kind` ("a Parquet file") that its source reads: it begins with `wanted`; None: as a text
+    that nobody packed. Raises SourceError."""
+    begin = read_bytes(path, 0, 8)
+    found = next((magic for magic in _BEGINNINGS if begin.startswith(magic)), None)
+    if not begin or found == wanted:
+        return  # who reads an empty file says so
+    words, way_out = _BEGINNINGS[found] if found is not None else ("", None)
+    if found is None and begin.isascii() and b"\0" not in begin:
+        words, way_out = "text", "`csv`, `jsonl` and `text` are the sources that read text"
+    raise SourceError("unreadable", f"{shown(path)} is not {kind}{words and f', it is {words}'}", help=way_out)
 
 
 def size_bytes(path: str) -> int:

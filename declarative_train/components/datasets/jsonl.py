@@ -6,7 +6,15 @@ import re
 from typing import TYPE_CHECKING, Any, Literal
 
 from declarative_train.components.component import Dataset, SourceError, Table
-from declarative_train.components.datasets.files import Paths, as_tuple, expand, open_file, shown, size_bytes
+from declarative_train.components.datasets.files import (
+    Paths,
+    as_tuple,
+    check_beginning,
+    expand,
+    open_file,
+    shown,
+    size_bytes,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,6 +46,8 @@ def _read(path: str) -> pa.Table:
     from pyarrow import json
 
     kind = {"gz": "gzip", "bz2": "bz2", "zst": "zstd"}.get(path.rpartition(".")[2])
+    if kind is None:
+        check_beginning(path, "a file of JSON lines", None)
     block = max(1 << 20, min(size_bytes(path) + 1, 1 << 30))  # a line must fit into one block
     try:
         with pa.input_stream(open_file(path), compression=kind) as file:

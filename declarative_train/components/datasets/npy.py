@@ -10,7 +10,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from declarative_train.components.component import Column, Dataset, SourceError, Table
-from declarative_train.components.datasets.files import Paths, as_tuple, expand, local_path, open_file, shown
+from declarative_train.components.datasets.files import (
+    Paths,
+    as_tuple,
+    check_beginning,
+    expand,
+    local_path,
+    open_file,
+    shown,
+)
 from declarative_train.terms.amounts import counted
 
 if TYPE_CHECKING:
@@ -151,7 +159,9 @@ def _load(path: str) -> dict[str, np.ndarray]:
     local = local_path(path)
     try:
         if path.endswith(".npz"):
+            check_beginning(path, "an archive of NumPy arrays", b"PK\x03\x04")
             return _load_npz(path, local)
+        check_beginning(path, "a NumPy array", b"\x93NUMPY")
         array = np.load(local, mmap_mode="c") if local is not None else np.load(open_file(path))
     except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
         raise SourceError("unreadable", f"cannot read {shown(path)}: {_explained(error)}") from error

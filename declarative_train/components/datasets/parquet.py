@@ -9,7 +9,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from declarative_train.components.component import Dataset, SourceError, Table
-from declarative_train.components.datasets.files import Paths, as_tuple, expand, local_path, open_file, shown
+from declarative_train.components.datasets.files import (
+    Paths,
+    as_tuple,
+    check_beginning,
+    expand,
+    local_path,
+    open_file,
+    shown,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -65,6 +73,7 @@ class ParquetTable(Table):
 
         key = (os.getpid(), path)
         if key not in self._opened:
+            check_beginning(path, "a Parquet file", b"PAR1")
             local = local_path(path)
             try:
                 if local is not None:

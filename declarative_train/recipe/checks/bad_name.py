@@ -15,6 +15,8 @@ Good:
 
 from __future__ import annotations
 
+from keyword import iskeyword
+
 from declarative_train.diagnostics.diagnostic import Diagnostic, error
 from declarative_train.terms.span import Span
 
@@ -22,5 +24,6 @@ from declarative_train.terms.span import Span
 def bad_name(span: Span, name: str, what: str) -> Diagnostic:
     kept = (c if c.isascii() and c.isalnum() else "_" for c in name.lower())
     close = "".join(kept).lstrip("0123456789_")
+    close += "_node" * iskeyword(close)  # which G006 would refuse
     wanted = "names are lower-case letters, digits and `_`, a letter first" + (f": `{close}`" if close else "")
     return error("B003", span, f"{what} cannot be called `{name}`", wanted)
