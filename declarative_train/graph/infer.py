@@ -6,6 +6,7 @@ are run once, so that the copies of a `repeat` cost one.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -164,7 +165,8 @@ class Inference:
             return None
         misfit = layer.check(specs)
         if misfit is not None:
-            self._say(inputs_do_not_fit(_place(node, misfit), misfit, self._made(specs, made_by)))
+            said = _in_words_of_the_recipe(node, misfit)
+            self._say(inputs_do_not_fit(_place(node, misfit), said, self._made(specs, made_by)))
             if not misfit.is_warning:
                 return None
         try:
@@ -263,6 +265,19 @@ def _output_names(node: ModelNode, scope: Scope) -> Iterable[str]:
     if isinstance(node, BlockNode):
         return node.scope.outputs
     return ("output",) if isinstance(node, ExpressionNode) else _output_names(_named(scope, node.target), scope)
+
+
+def _in_words_of_the_recipe(node: LayerNode, misfit: Misfit) -> Misfit:
+    """Inside a shipped block a field goes by the name of the param that gives it."""
+    param = node.params.get(misfit.field or "")
+    if param is None:
+        return misfit
+
+    def renamed(text: str) -> str:
+        return re.sub(rf"`{misfit.field}(?=[`:])", f"`{param}", text)
+
+    way_out = misfit.help and renamed(misfit.help).partition(", or ")[0]  # a second way may not lead through the block
+    return misfit._replace(message=renamed(misfit.message), help=way_out)
 
 
 def _place(node: LayerNode, misfit: Misfit) -> Span:

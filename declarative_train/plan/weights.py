@@ -87,8 +87,12 @@ def _shapes_in_safetensors(path: str) -> Shapes:
 
 
 def _shapes_in_torch(path: str) -> Shapes | None:
-    """None for what cannot be looked at without reading all of it."""
+    """None for what cannot be looked at without reading all of it. An archive, or a pickle, as of old."""
     import torch
+
+    with open(path, "rb") as file:
+        if not file.read(4).startswith((b"PK\x03\x04", b"\x80")):
+            raise ValueError("it is no file of torch")
 
     try:
         found = torch.load(path, map_location="meta", weights_only=True, mmap=True)

@@ -137,6 +137,7 @@ class _Expander:
         self._memory: dict[tuple[object, ...], Scope | None] = {}
         self.opened: dict[int, tuple[BlockDefinition, MappingABC[str, object]]] = {}
         self._sizes: dict[int, int] = {}
+        self._given: dict[Span, str] = {}  # what the recipe gives to shipped blocks, and what it calls it
 
     @property
     def diagnostics(self) -> list[Diagnostic]:
@@ -270,7 +271,11 @@ class _Expander:
         others = RESERVED[1:]
         layer, found = validate(draft.layer, whole, at=draft.type_span, leave=others, extra_known=others)
         self._say(found)
-        return None if layer is None else LayerNode(*common, layer, dict(_field_spans(fields)))
+        if layer is None:
+            return None
+        spans = dict(_field_spans(fields))
+        params = {field: self._given[span] for field, span in spans.items() if span in self._given}
+        return LayerNode(*common, layer, spans, params if frame.param_spans else {})
 
     def _open(self, draft: Draft, fields: Mapping, bound: frozenset[str], frame: _Frame) -> Scope | None:
         """The body of a block where it stands."""
@@ -285,8 +290,11 @@ class _Expander:
         if any(port.name not in bound and not port.optional for port in block.ports):
             return None  # what feeds it is wrong, and told
         before = set(self._said)
+        is_outside = block.file is not None and (frame.inside is None or frame.inside.file is None)
+        if is_outside:
+            self._given |= {entry.value.span: entry.name for entry in fields}
         scope = self._opened(block, values, param_spans(block, fields), bound, at, frame)
-        if block.file is not None and (frame.inside is None or frame.inside.file is None):
+        if is_outside:
             for key in self._said.keys() - before:
                 self._said[key] = seen_from_outside(self._said[key], block, fields, at)
         return scope

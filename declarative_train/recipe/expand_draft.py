@@ -165,7 +165,8 @@ def _read_type(
 ) -> list[Diagnostic]:
     written = node.get("type")
     if written is None:
-        return [missing_key(draft.entry.key.span, "type", f"the node `{draft.name}`", "linear")]
+        like = draft.name if library.find(draft.name, inside) is not None else "linear"
+        return [missing_key(draft.entry.key.span, "type", f"the node `{draft.name}`", like)]
     kind, found = renderer.render(written, names)
     if found:
         return found

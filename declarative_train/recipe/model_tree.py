@@ -28,6 +28,7 @@ class LayerNode(NamedTuple):
     input_spans: Mapping[str, Span]
     layer: Layer
     field_spans: Mapping[str, Span]
+    params: Mapping[str, str] = {}  # in a shipped block: the fields that the recipe gives, under its name for each
 
 
 class ExpressionNode(NamedTuple):

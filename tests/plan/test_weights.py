@@ -67,6 +67,14 @@ def test_a_file_that_is_no_safetensors_is_told(compiled, tmp_path: Path, content
     assert "cannot be read" in found.message
 
 
+@pytest.mark.parametrize("content", [b"not torch at all", b""])
+def test_a_file_that_is_none_of_torch_is_told(compiled, tmp_path: Path, content: bytes) -> None:  # type: ignore[no-untyped-def]
+    path = tmp_path / "w.pt"
+    path.write_bytes(content)
+    _, (found,) = compiled(below(path))
+    assert (found.code, found.message.endswith("w.pt cannot be read: it is no file of torch")) == ("U106", True)
+
+
 def test_batch_norm_statistics_may_be_in_the_file_or_not(compiled, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     graph = "graph: {norm: {type: batch_norm, over: 24 samples, input: x}, hidden: {input: norm}}"
     own = {"weight": torch.ones(20), "bias": torch.zeros(20)}

@@ -98,3 +98,32 @@ def test_the_rules_of_a_users_block_must_meet_something_somewhere() -> None:
     assert lowered is not None
     (problem,) = check_rules(recipe.model.rules, lowered.parameters)
     assert (problem.code, problem.span.line) == ("U002", 13)
+
+
+@pytest.mark.parametrize(
+    ("block", "message", "way_out"),
+    [
+        ("type: gpt, vocabulary: 90, width: 32, heads: 4", "`vocabulary: 90` is too small", "set `vocabulary` to 100"),
+        (
+            "type: gpt, vocabulary: 100, width: 32, heads: 5",
+            "a width of 32",
+            "set `heads` to one of 1, 2, 4, 8, 16, 32",
+        ),
+        (
+            "type: gpt, vocabulary: 100, width: 32, heads: 4, max_length: 9",
+            "`max_length: 9` is shorter",
+            "leave it out",
+        ),
+    ],
+)
+def test_what_does_not_fit_inside_a_block_is_said_in_words_of_the_recipe(
+    block: str, message: str, way_out: str
+) -> None:
+    loaded = load("size.yaml", text=RECIPE.replace("BLOCK", block))
+    assert loaded.recipe is not None, loaded.diagnostics
+    _, (found,) = lower(loaded.recipe, tokens(12, 100))
+    assert (found.code, found.span.path, found.span.line) == ("G001", "size.yaml", 8)
+    assert found.message.startswith(message)
+    assert found.help is not None
+    assert found.help.startswith(way_out)
+    assert ", or " not in found.help
