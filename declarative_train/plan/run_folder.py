@@ -1,11 +1,13 @@
-"""Where runs keep their checkpoints, and what a plan may know of one: the shapes in its manifest."""
+"""Where runs keep their checkpoints, which are whole, and what a plan may know of one: the shapes in its manifest."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+from declarative_train.terms.amounts import counted
 
 MANIFEST = "manifest.json"  # of a checkpoint
 FORMAT = 2
@@ -58,18 +60,40 @@ def _checkpoints_in(run: str) -> list[str]:
 
 
 def _manifest_in(path: str) -> dict[str, Any] | None:
-    """None when it cannot be read, or when the checkpoint is torn: files are missing, or have other sizes."""
-    file = os.path.join(path, MANIFEST)
-    if not os.path.isfile(file):  # reading a pipe might never end
-        return None
+    """None when the checkpoint is torn, or cannot be read."""
     try:
-        with open(file, encoding="utf-8") as stream:
-            found = json.load(stream)
-        if found["format"] != FORMAT:
-            return None
-        for name, record in found["files"].items():
-            if os.stat(os.path.join(path, name)).st_size != record["size_bytes"]:
-                return None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return read_manifest(path, _content, os.path.getsize)
+    except (TornError, OSError):
         return None
-    return dict(found)
+
+
+def _content(path: str) -> bytes:
+    if not os.path.isfile(path):  # reading a pipe might never end
+        raise FileNotFoundError(path)
+    with open(path, "rb") as stream:
+        return stream.read()
+
+
+class TornError(Exception):
+    """A checkpoint that must not be used, and why."""
+
+
+def read_manifest(path: str, read: Callable[[str], bytes], size: Callable[[str], int]) -> dict[str, Any]:
+    """That of the checkpoint at `path`, its files there and of the right size. `read` gives the content of a file, and
+    `size` its bytes. Raises TornError, and what these two raise for another reason than that there is no such file."""
+    try:
+        manifest = json.loads(read(f"{path}/{MANIFEST}"))
+        if manifest["format"] != FORMAT:
+            raise TornError(f"the checkpoint {path} has format {manifest['format']}, this dtrain reads {FORMAT}")
+        int(manifest["step"])
+        for name, record in manifest["files"].items():
+            size_bytes = size(f"{path}/{name}")
+            if size_bytes != record["size_bytes"]:
+                found = f"{name} has {counted(size_bytes, 'byte')}, {record['size_bytes']} were written"
+                raise TornError(f"the checkpoint {path} is torn: {found}")
+    except FileNotFoundError as error:
+        missing = str(error.filename or error).rsplit("/", 1)[-1]
+        raise TornError(f"the checkpoint {path} is torn: {missing} is missing") from None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise TornError(f"the checkpoint {path} is torn: its manifest cannot be read") from None
+    return dict(manifest)

@@ -15,9 +15,8 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
-from declarative_train.plan.run_folder import FORMAT, MANIFEST
+from declarative_train.plan.run_folder import MANIFEST, TornError, read_manifest
 from declarative_train.runtime.failures import CheckpointFailure
-from declarative_train.terms.amounts import counted
 
 CHUNK_BYTES = 1 << 20
 
@@ -115,27 +114,12 @@ def read_entry(path: str) -> Entry:
     from fsspec.core import url_to_fs
 
     path = path.rstrip("/")
-    fs, inner = url_to_fs(path)
+    fs, _ = url_to_fs(path)
     try:
-        with fs.open(f"{inner}/{MANIFEST}", "rb") as stream:
-            manifest = json.loads(stream.read())
-        if manifest["format"] != FORMAT:
-            raise CheckpointFailure(
-                f"the checkpoint {path} has format {manifest['format']}, this dtrain reads {FORMAT}"
-            )
-        for name, record in manifest["files"].items():
-            size = fs.size(f"{inner}/{name}")
-            if size != record["size_bytes"]:
-                raise CheckpointFailure(
-                    f"the checkpoint {path} is torn: {name} has {counted(size, 'byte')}, "
-                    f"{record['size_bytes']} were written"
-                )
-        return Entry(int(manifest["step"]), path, manifest)
-    except FileNotFoundError as error:
-        missing = str(error.filename or error).rsplit("/", 1)[-1]
-        raise CheckpointFailure(f"the checkpoint {path} is torn: {missing} is missing") from None
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise CheckpointFailure(f"the checkpoint {path} is torn: its manifest cannot be read") from None
+        manifest = read_manifest(path, fs.cat_file, fs.size)
+    except TornError as torn:
+        raise CheckpointFailure(str(torn)) from None
+    return Entry(int(manifest["step"]), path, manifest)
 
 
 def verify(entry: Entry, *, part: int = 0, num_parts: int = 1) -> None:
