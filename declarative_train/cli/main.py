@@ -52,8 +52,12 @@ class Help(argparse.HelpFormatter):
 
 def _columns() -> int:
     """Of the terminal, as `shutil.get_terminal_size` finds them."""
-    if (columns := os.environ.get("COLUMNS", "")).isdigit() and int(columns):
-        return int(columns)
+    try:
+        wanted = int(os.environ.get("COLUMNS", 0))
+    except ValueError:
+        wanted = 0
+    if wanted > 0:
+        return wanted
     try:
         return os.get_terminal_size(sys.__stdout__.fileno()).columns or 80  # type: ignore[union-attr]
     except (AttributeError, ValueError, OSError):  # no stream, a closed one, no terminal

@@ -31,9 +31,12 @@ def told_to_leave() -> Iterator[None]:
         if signal.getsignal(signal.SIGTERM) is tell:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
+    hears = True
     try:
         signal.signal(signal.SIGTERM, tell)
-    except ValueError:  # only the main thread hears signals
+    except ValueError:  # only the main thread does
+        hears = False
+    if not hears:
         yield
         return
     os.register_at_fork(after_in_child=forget)

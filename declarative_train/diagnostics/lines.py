@@ -1,8 +1,8 @@
 """A text as an editor sees it: character offsets to lines and columns, and back.
 
 Lines end at `\\n`, `\\r\\n` or `\\r`, as editors count them; the other breaks that `str.splitlines` and YAML 1.1 know
-(form feed, NEL, line separator) do not end one. Lines and columns count from 1, in characters; a byte order mark at
-the start belongs to the text, so that it can be written back as it was, but stands in no column.
+(form feed, NEL, line separator) do not end one. Lines and columns count from 1, in characters; byte order marks at
+the start belong to the text, so that it can be written back as it was, but stand in no column.
 """
 
 from __future__ import annotations
@@ -17,13 +17,18 @@ BYTE_ORDER_MARK = "\ufeff"
 _BREAK = re.compile(r"\r\n|\n|\r")
 
 
+def num_marks(text: str) -> int:
+    """Byte order marks at the start: files that were joined, or saved twice, have several."""
+    return len(text) - len(text.lstrip(BYTE_ORDER_MARK))
+
+
 class Lines:
     """Where the lines of one text begin; `path` names it in spans."""
 
     def __init__(self, path: str, text: str) -> None:
         self.path = path
         self.text = text
-        self.starts = [int(text.startswith(BYTE_ORDER_MARK)), *(found.end() for found in _BREAK.finditer(text))]
+        self.starts = [num_marks(text), *(found.end() for found in _BREAK.finditer(text))]
 
     def __len__(self) -> int:
         return len(self.starts)

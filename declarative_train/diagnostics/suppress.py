@@ -77,7 +77,9 @@ def _comments(lines: Lines) -> tuple[list[_Comment], list[Diagnostic]]:
                 continue
             span = Span(lines.path, number, found.start() + 1, number, found.end() + 1)
             places = _CODE.finditer(line, found.start("codes") + 1, found.end("codes") - 1) if found["codes"] else ()
-            codes = {code[0]: Span(lines.path, number, code.start() + 1, number, code.end() + 1) for code in places}
+            codes = {
+                code[0].upper(): Span(lines.path, number, code.start() + 1, number, code.end() + 1) for code in places
+            }
             if not codes:
                 wrong.append(ignore_without_code(span, f"# dtrain: {found['word']}"))
                 continue

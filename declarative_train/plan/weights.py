@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 KINDS = (".safetensors", ".pt", ".pth", ".bin")
+TORCH_BEGINS = (b"PK\x03\x04", b"\x80")  # an archive, or a pickle, as of old
 _SHOWN = 3
 _MOST_HEADER_BYTES = 100 << 20  # as safetensors itself
 
@@ -87,11 +88,11 @@ def _shapes_in_safetensors(path: str) -> Shapes:
 
 
 def _shapes_in_torch(path: str) -> Shapes | None:
-    """None for what cannot be looked at without reading all of it. An archive, or a pickle, as of old."""
+    """None for what cannot be looked at without reading all of it."""
     import torch
 
     with open(path, "rb") as file:
-        if not file.read(4).startswith((b"PK\x03\x04", b"\x80")):
+        if not file.read(4).startswith(TORCH_BEGINS):
             raise ValueError("it is no file of torch")
 
     try:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.recipe.checks import (
+    activation_before_loss,
     cut_count,
     deprecated_key,
     dp_across_nodes,
@@ -48,6 +49,7 @@ from declarative_train.recipe.draft import Draft
 from declarative_train.source.node import Mapping, find
 
 CHECKS: tuple[Callable[[Draft], Iterator[Diagnostic]], ...] = (
+    activation_before_loss.check,
     cut_count.check,
     dp_across_nodes.check,
     gpu_numbers_on_cpu.check,

@@ -154,7 +154,7 @@ class _Expander:
     def wire_up(self, frame: _Frame) -> Wiring:
         drafts: list[Draft] = []
         for entry in frame.graph:
-            draft, found = read_entry(entry, self._library, self._renderer, frame.names, frame.inside)
+            draft, found = read_entry(entry, self._library, self._renderer, frame.names, frame.inside, frame.graph)
             self._say(found)
             drafts.append(draft)
         wiring = Wiring(drafts, frame.around, self._library)

@@ -96,14 +96,16 @@ def read_entry(
     renderer: Renderer,
     names: MappingABC[str, object],
     inside: BlockDefinition | None,
+    graph: Mapping,
 ) -> tuple[Draft, list[Diagnostic]]:
-    """The draft of a node. `names` are those that its templates see, `index` aside."""
+    """The draft of a node of `graph`. `names` are those that its templates see, `index` aside."""
     broken = Draft(entry.name, entry, "broken")
     problem = check_name(entry.key, "a node")
     if problem is not None:
         return broken, [problem]
     if isinstance(entry.value, Mapping):
-        return _component(entry, entry.value, library, renderer, names, inside)
+        draft, found = _component(entry, entry.value, library, renderer, names, inside)
+        return draft, [_no_type(entry, library, graph), *found] if entry.value.entry("type") is None else found
     if isinstance(entry.value, Scalar) and isinstance(entry.value.value, str):
         return _expression(entry, entry.value, renderer, names)
     way_out = None if isinstance(entry.value, Scalar) else "an expression that begins with `[` needs quotes"
@@ -155,6 +157,15 @@ def _fields(node: Mapping) -> Mapping:
     return Mapping(kept, node.span, is_plain=node.is_plain)
 
 
+def _no_type(entry: Entry, library: Library, graph: Mapping) -> Diagnostic:
+    span = entry.key.span
+    close = nearest(entry.name, [other.name for other in graph if other.key.span.path != span.path])
+    if close is not None:  # a node of the base, to be changed here
+        return missing_key(span, "type", f"the node `{entry.name}`", help=f"did you mean `{close}`?")
+    like = entry.name if entry.name in library.types() else "linear"
+    return missing_key(span, "type", f"the node `{entry.name}`", like)
+
+
 def _read_type(
     draft: Draft,
     node: Mapping,
@@ -165,8 +176,7 @@ def _read_type(
 ) -> list[Diagnostic]:
     written = node.get("type")
     if written is None:
-        like = draft.name if library.find(draft.name, inside) is not None else "linear"
-        return [missing_key(draft.entry.key.span, "type", f"the node `{draft.name}`", like)]
+        return []  # which is told
     kind, found = renderer.render(written, names)
     if found:
         return found

@@ -15,6 +15,7 @@ KEYS = {
     "filters": "out_channels",
     "gradient_checkpointing": "activation_checkpointing",
     "gradient_clip_val": "clip_grad_norm",
+    "keep_prob": "p",
     "learning_rate": "lr",
     "lr_scheduler": "lr_schedule",
     "max_epochs": "epochs",
@@ -28,7 +29,9 @@ KEYS = {
     "patience": "early_stop",
     "per_device_batch_size": "microbatch_size",
     "per_device_train_batch_size": "microbatch_size",
+    "prob": "p",
     "random_seed": "seed",
+    "rate": "p",
     "save_top_k": "keep",
     "scheduler": "lr_schedule",
     "strategy": "parallelism",
@@ -36,7 +39,14 @@ KEYS = {
     "units": "out_features",
     "val_split": "split",
     "variables": "vars",
+    "vocab_size": "vocabulary",
     "wd": "weight_decay",
+}
+OTHERWISE = {  # the word here, whose value is another
+    "min_lr": ("min_factor", "a part of the lr: `min_factor: 0.1`"),
+    "warmup_epochs": ("warmup", "with its unit: `warmup: 1 epoch`"),
+    "warmup_ratio": ("warmup", "with its unit: `warmup: 5%`"),
+    "warmup_steps": ("warmup", "with its unit: `warmup: 100 steps`"),
 }
 FROM_THE_INPUT = frozenset({"in_channels", "in_dim", "in_features", "input_dim", "input_size", "normalized_shape"})
 VALUES = {  # the first word that is allowed where the value stands

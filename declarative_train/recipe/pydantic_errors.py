@@ -17,7 +17,7 @@ from declarative_train.recipe.checks.unknown_key import unknown_key
 from declarative_train.recipe.checks.unknown_type import unknown_type
 from declarative_train.recipe.checks.wrong_type import wrong_type
 from declarative_train.recipe.checks.wrong_value import wrong_value
-from declarative_train.recipe.other_words import FROM_THE_INPUT, KEYS, renamed, value_here
+from declarative_train.recipe.other_words import FROM_THE_INPUT, KEYS, OTHERWISE, renamed, value_here
 from declarative_train.recipe.validate import found_words, models_in
 from declarative_train.recipe.way_out import WayOut, way_out
 from declarative_train.source.node import Mapping, Node, Scalar, Sequence, find, to_value
@@ -78,12 +78,13 @@ class Reading(NamedTuple):
 
 def explain(errors: Iterable[Any], kept: Mapping, place: Span, reading: Reading) -> list[Diagnostic]:
     """What pydantic says of the entries `kept` of a mapping; `place` is where it points for keys that are missing."""
-    problems = _without_mistyped([_place(error, kept, place) for error in errors])
+    problems = _without_echoes([_place(error, kept, place) for error in errors], reading)
     return [_diagnostic(problem, reading) for problem in _choose(problems)]
 
 
-def _without_mistyped(problems: list[_Problem]) -> list[_Problem]:
-    """Without the missing keys that stand there under a misspelt name: one mistake, not two."""
+def _without_echoes(problems: list[_Problem], reading: Reading) -> list[_Problem]:
+    """One mistake, not two: without the missing keys that stand there under a misspelt name, the lists that are too
+    short only because of an entry that is wrong, and a short form beside the long one, which has its own rule."""
     typed = [(p.path[:-1], str(p.error["loc"][-1])) for p in problems if p.error["type"] == "extra_forbidden"]
 
     def is_mistyped(problem: _Problem) -> bool:
@@ -92,7 +93,15 @@ def _without_mistyped(problems: list[_Problem]) -> list[_Problem]:
         name = str(problem.error["loc"][-1])
         return any(path == problem.path and (KEYS.get(key) == name or nearest(key, [name])) for path, key in typed)
 
-    return [problem for problem in problems if not is_mistyped(problem)]
+    def is_echo(problem: _Problem) -> bool:
+        kind, path = problem.error["type"], problem.path
+        if kind == "too_short":
+            return any(other.path[: len(path)] == path and other is not problem for other in problems)
+        if kind == "extra_forbidden" and len(path) == 1:
+            return path[0] in getattr(reading.model, "short_forms", ())
+        return is_mistyped(problem)
+
+    return [problem for problem in problems if not is_echo(problem)]
 
 
 def _place(error: Any, root: Mapping, place: Span) -> _Problem:
@@ -185,7 +194,10 @@ def _unknown_key(problem: _Problem, reading: Reading) -> Diagnostic:
     holder = find(reading.node, parent)
     entries = holder.entries if isinstance(holder, Mapping) else ()
     beside = {entry.name for entry in entries if entry.key.span.path == span.path}  # a base may have it
-    word = KEYS.get(key)
+    word, note = OTHERWISE.get(key, ("", ""))
+    if word in known:
+        return unknown_key(span, key, where, known, f"here it is called `{word}`, {note}")
+    word = KEYS.get(key, "")
     if word in known:
         fixes = () if word in beside else renamed(span, key, word)
         return unknown_key(span, key, where, known, f"here it is called `{word}`", fixes=fixes)

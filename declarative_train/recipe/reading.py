@@ -238,7 +238,10 @@ def _read_one(child: Child, node: Node, where: str, at: Span) -> tuple[object, l
 
 def _as_mapping(model: type[BaseModel], node: Node) -> str | None:
     inline = model.inline if issubclass(model, Section) else None
-    return None if inline is None else _typed(node, table(children_of(model)[inline].model))
+    if inline is None:
+        return None
+    own = [name for name, field in model.model_fields.items() if field.is_required() and name != inline]
+    return _typed(node, table(children_of(model)[inline].model), own)
 
 
 def _named(model: type[BaseModel], node: Node, where: str) -> str | None:
@@ -247,13 +250,17 @@ def _named(model: type[BaseModel], node: Node, where: str) -> str | None:
         return "give each a name: `{NAME: {...}}`"
     if _as_mapping(model, node) is None:
         return None
-    text = str(to_value(node))
-    return f"write `[{text}]`" if where == "objective.metrics" else f"write `{{{text}: {{type: {text}}}}}`"
+    if where == "objective.metrics":
+        return f"write `[{to_value(node)}]`"
+    return f"give it a name: `{{NAME: {{type: {to_value(node)}, ...}}}}`"
 
 
-def _typed(node: Node, known: MappingABC[str, object]) -> str | None:
-    """The way out for a bare name of a component."""
-    return f"write `{{type: {node.value}}}`" if isinstance(node, Scalar) and str(node.value) in known else None
+def _typed(node: Node, known: MappingABC[str, type[BaseModel]], others: Iterable[str] = ()) -> str | None:
+    """The way out for a bare name of a component, with the keys that it and who holds it cannot do without."""
+    if not isinstance(node, Scalar) or str(node.value) not in known:
+        return None
+    needed = [name for name, field in known[str(node.value)].model_fields.items() if field.is_required()]
+    return f"write `{{{', '.join([f'type: {node.value}', *(f'{name}: ...' for name in [*others, *needed])])}}}`"
 
 
 def _is_mistyped(name: str, rest: Mapping) -> bool:

@@ -62,9 +62,11 @@ class Sectioning:
 
     @property
     def is_part(self) -> bool:
-        """A fragment, or a recipe of which a file could not be read: what is missing may stand elsewhere."""
+        """A fragment, or a recipe of which a file was not read: what is missing may stand elsewhere."""
         said = self.tree.get("fragment")
-        return not self.document.complete or (isinstance(said, Scalar) and said.value is True)
+        if isinstance(said, Scalar) and said.value is True:
+            return True
+        return not self.document.complete or is_misspelt("extends", self.document.root)
 
     def read(self) -> None:
         self._head()

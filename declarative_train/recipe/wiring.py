@@ -331,7 +331,7 @@ class Wiring:
         said = [
             dead_node(self.drafts[name].entry.key.span, name, readers)
             for name in self.drafts
-            if name in unused - excused and not self._read_by[name]
+            if name in unused - excused and not self._read_by[name] and self.drafts[name].kind != "broken"
         ]
         return unused, said
 

@@ -42,7 +42,7 @@ def read_wanted(node: Mapping) -> tuple[Wanted, list[Diagnostic]]:
         return _named(many.value)
     if isinstance(many.value, Scalar) and isinstance(many.value.value, str):
         text = many.value.value
-        way_out = f"write `input: {text}` or `inputs: [{text}]`"
+        way_out = f"write `inputs: [{text}]`" if "," in text else f"write `input: {text}` or `inputs: [{text}]`"
         return Wanted((None,)), [wrong_type(many.value.span, "inputs", "one name", "a list or a mapping", way_out)]
     return Wanted((None,)), [wrong_type(many.value.span, "inputs", found_words(many.value), "a list or a mapping")]
 
@@ -75,6 +75,8 @@ def _edge(node: Node) -> tuple[Edge | None, list[Diagnostic]]:
         return edge, []
     looks_computed = any(sign in node.value for sign in "+-*/[(<>=&|~@ ")
     way_out = "give the expression a node of its own, and name that node" if looks_computed else None
+    if read_reference(node.value.lower(), node.span) is not None:
+        way_out = f"names are lower-case: `{node.value.lower()}`"
     return None, [bad_reference(node.span, f"`{node.value}`", way_out)]
 
 

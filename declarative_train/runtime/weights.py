@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from declarative_train.plan.run_folder import CHECKPOINTS, MANIFEST, position_of_best, run_folders
-from declarative_train.plan.weights import misfit, renamed, same_name
+from declarative_train.plan.weights import TORCH_BEGINS, misfit, renamed, same_name
 from declarative_train.runtime.checkpoint_store import CheckpointStore, Entry, read_entry
 from declarative_train.runtime.failures import RunFailure
 
@@ -113,11 +113,17 @@ def _read_torch(path: str) -> dict[str, torch.Tensor]:
     import io
     import pickle
 
+    content = _bytes(path)
+    if not content.startswith(TORCH_BEGINS):
+        raise RunFailure(f"model.weights: {path} cannot be read: it is no file of torch")
     try:
-        found: Any = torch.load(io.BytesIO(_bytes(path)), map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise RunFailure(f"model.weights: cannot read {path} without running code from it: {reason}") from None
+        found: Any = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError:  # whose words are about arguments of torch's own
+        message = f"model.weights: {path} holds more than tensors, and no code from it is run"
+        raise RunFailure(f"{message}; help: save a state_dict()") from None
+    except Exception as error:  # whatever torn bytes lead to
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise RunFailure(f"model.weights: {path} cannot be read: {reason[:200]}") from None
     for key in ("state_dict", "model"):
         if isinstance(found, Mapping) and isinstance(found.get(key), Mapping):
             found = found[key]

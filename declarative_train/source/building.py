@@ -34,7 +34,7 @@ from declarative_train.terms.span import Span
 MAX_DEPTH = 64
 MAX_NODES = 200_000
 
-_OTHER_BREAK = re.compile("[\x85\u2028\u2029]")
+_COUNTED_OTHERWISE = re.compile("[\x85\u2028\u2029\ufeff]")
 _PROPERTIES = re.compile(r"(?:(?:!<[^>]*>|[&!][^\s,\[\]{}]*)[ \t\r\n]*)+")
 
 
@@ -70,7 +70,7 @@ class Builder:
     """Builds one tree. `repairs` are texts that stand in the parsed text as a run of `x`, by their offset.
 
     The parser's marks count lines and columns as `lines` does where all of the text is parsed as it was typed, and has
-    none of the breaks that only YAML 1.1 knows.
+    none of the breaks that only YAML 1.1 knows, nor a byte order mark inside.
     """
 
     def __init__(self, lines: Lines, begin: int, repairs: dict[int, str]) -> None:
@@ -84,7 +84,7 @@ class Builder:
         self._root: Node | None = None
         self._num_documents = 0
         is_whole = begin == lines.starts[0] and not repairs
-        self._marks_count_alike = is_whole and not _OTHER_BREAK.search(lines.text)
+        self._marks_count_alike = is_whole and not _COUNTED_OTHERWISE.search(lines.text, begin)
 
     def build(self, parser: Any) -> Node | None:
         while (event := parser.get_event()) is not None:

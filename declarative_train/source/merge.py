@@ -155,7 +155,7 @@ class Merger:
         self.diagnostics.append(null_removes_nothing(entry, where, known, beside))
 
     def _displace(self, path: Path, merged: dict[str, Entry], entry: Entry, given: set[str]) -> None:
-        for name in self.rules.alternatives(path, entry.name) - given:
+        for name in sorted(self.rules.alternatives(path, entry.name) - given):
             gone = merged.pop(name, None)
             if gone is not None:
                 self.dropped.append(Dropped((*path, name), gone.value.span, entry.key.span, "alternative"))

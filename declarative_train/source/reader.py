@@ -12,7 +12,7 @@ import re
 import yaml
 
 from declarative_train.diagnostics.diagnostic import Diagnostic
-from declarative_train.diagnostics.lines import BYTE_ORDER_MARK, Lines
+from declarative_train.diagnostics.lines import Lines, num_marks
 from declarative_train.source import lexing
 from declarative_train.source.building import Builder, Stop
 from declarative_train.source.checks.control_character import control_character
@@ -32,7 +32,7 @@ PARSER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 def read_text(path: str, text: str) -> tuple[Mapping | None, list[Diagnostic]]:
     """The mapping of a file, or None when it cannot be read as one. `path` names the text in spans."""
-    node, diagnostics = read_value(path, text, int(text.startswith(BYTE_ORDER_MARK)))
+    node, diagnostics = read_value(path, text, num_marks(text))
     if isinstance(node, Mapping) or (diagnostics and node is None):
         return node, diagnostics
     lines = Lines(path, text)

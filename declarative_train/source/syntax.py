@@ -7,6 +7,7 @@ libyaml and PyYAML word their problems differently; both are known here.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -15,6 +16,7 @@ import yaml
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.diagnostics.lines import Lines
 from declarative_train.source import lexing
+from declarative_train.source.checks.control_character import no_space
 from declarative_train.source.checks.empty_value import empty_value
 from declarative_train.source.checks.key_not_text import empty_key
 from declarative_train.source.checks.missing_colon import missing_colon
@@ -31,6 +33,8 @@ from declarative_train.source.checks.wrong_escape import wrong_escape
 from declarative_train.source.checks.wrong_indentation import below_a_value, fits_no_line, item_among_keys
 from declarative_train.source.checks.yaml_syntax import yaml_syntax
 from declarative_train.terms.span import Span
+
+_FALSE_SPACE = re.compile("[\u00a0\u2000-\u200b\u202f\u3000\ufeff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +91,9 @@ class _Explainer:
             return self._tab()
         if self.character == ":" and not self.line[: self.column - 1].strip(" -"):
             return Explained(empty_key(self._span(self.at, self.at + 1)))
+        false_space = self._false_space()
+        if false_space is not None:
+            return false_space
         template = self._template()
         if template is not None:
             return template
@@ -116,6 +123,15 @@ class _Explainer:
             first = "a backtick" if self.value[0] == "`" else f"`{self.value[0]}`"
             return self._quote_value(f"begins with {first}")
         return self._plain()
+
+    def _false_space(self) -> Explained | None:
+        """In this line, or in the one above, which ends here."""
+        for number in (self.number, self.number - 1):
+            found = _FALSE_SPACE.search(lexing.without_comment(self.lines.line(number)))
+            if found is not None and '"' not in found.string and "'" not in found.string:
+                at = self.lines.starts[number - 1] + found.start()
+                return Explained(no_space(self._span(at, at + 1), found[0]))
+        return None
 
     # --- one kind of mistake each -------------------------------------------------------------------------------
 

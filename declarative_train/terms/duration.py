@@ -11,6 +11,13 @@ from typing import Literal, get_args
 Unit = Literal["steps", "epochs", "samples", "tokens", "minutes", "hours", "%"]
 UNITS: tuple[str, ...] = get_args(Unit)
 
+_EXAMPLES = {
+    "steps": "`100 steps`",
+    "epochs": "`2 epochs`",
+    "%": "`5%`",
+    "minutes": "`30 minutes`",
+    "hours": "`2 hours`",
+}
 _FORM = re.compile(r"(?P<number>\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*(?P<unit>%|[a-z]+)")
 
 
@@ -73,9 +80,8 @@ def parse_duration(text: str, wanted: Sequence[str] = UNITS) -> Duration:
     that make sense there, of which the message tells."""
     match = _FORM.fullmatch(text.strip())
     if match is None:
-        raise ValueError(
-            f"`{text}` is not a duration: write a number and a unit, such as `100 steps`, `2 epochs`, `5%`"
-        )
+        examples = [example for unit, example in _EXAMPLES.items() if unit in wanted]
+        raise ValueError(f"`{text}` is not a duration: write a number and a unit, such as {', '.join(examples)}")
     word = match["unit"]
     unit = word if word in UNITS else f"{word}s"
     if unit not in UNITS:

@@ -69,7 +69,7 @@ def test_describe_needs_no_torch(folder: Path) -> None:
     [
         ({"source": {"type": "csv", "path": "data/digit.csv"}}, "D001", "data.source.path", "no file data/digit.csv", "did you mean `digits.csv`?"),
         ({"source": {"type": "csv", "path": "data/*.tsv"}}, "D002", "data.source.path", "no file matches data/*.tsv", "relative"),
-        ({"source": {"type": "parquet", "path": "data/digits.csv"}}, "D003", "data.source.path", "cannot read data/digits.csv", None),
+        ({"source": {"type": "parquet", "path": "data/digits.csv"}}, "D003", "data.source.path", "data/digits.csv is not a Parquet file, it is text", "`csv`"),
         ({"source": {"type": "csv", "path": "data"}}, "D003", "data.source.path", "data is a folder", "data/*"),
         ({"source": {"type": "csv", "path": "data/*.csv"}}, "D004", "data.source.path", "data/people.csv lacks", "same columns"),
         ({"source": {"type": "csv", "path": "nowhere://a"}}, "D020", "data.source.path", "nowhere", None),

@@ -241,7 +241,7 @@ def dropped_of(loaded: Loaded) -> list[tuple[str, str]]:
 
 def test_losses_displace_the_loss_of_a_base(laid: Laid) -> None:
     """Both were minimised, and nobody was told."""
-    loaded = laid("objective: {losses: {small: {type: nll, input: logits, target: y}}, metrics: null}\n")
+    loaded = laid("objective: {losses: {small: {type: mse, input: logits, target: y}}, metrics: null}\n")
     assert list(recipe_of(loaded).objective.losses) == ["small"]
     assert ("objective.losses", "alternative") in dropped_of(loaded)
 
@@ -249,10 +249,10 @@ def test_losses_displace_the_loss_of_a_base(laid: Laid) -> None:
 @pytest.mark.parametrize(
     "over",
     [
-        "loss: {type: nll, input: logits, target: y}",
-        "losses: null, loss: {type: nll, input: logits, target: y}",
-        "loss: {type: nll, input: logits, target: y}, losses: null",
-        "losses: {a: null, b: null}, loss: {type: nll, input: logits, target: y}",
+        "loss: {type: mse, input: logits, target: y}",
+        "losses: null, loss: {type: mse, input: logits, target: y}",
+        "loss: {type: mse, input: logits, target: y}, losses: null",
+        "losses: {a: null, b: null}, loss: {type: mse, input: logits, target: y}",
     ],
 )
 def test_a_loss_displaces_the_losses_of_a_base(laid: Laid, over: str) -> None:
@@ -265,8 +265,8 @@ def test_a_loss_displaces_the_losses_of_a_base(laid: Laid, over: str) -> None:
 
 
 def test_losses_set_to_null_leave_nothing_of_the_one_loss_before_them(laid: Laid) -> None:
-    loaded = laid("objective: {losses: null, loss: {type: nll, input: logits, target: y}, metrics: null}\n")
-    assert recipe_of(loaded).objective.losses["loss"].component.type == "nll"
+    loaded = laid("objective: {losses: null, loss: {type: mse, input: logits, target: y}, metrics: null}\n")
+    assert recipe_of(loaded).objective.losses["loss"].component.type == "mse"
 
 
 def test_a_term_called_loss_among_others_is_set_by_its_path(laid: Laid) -> None:

@@ -69,7 +69,7 @@ def test_all_mistakes_at_once(wrong: Wrong) -> None:
         ("training: {global_batch_size: 0}", "S004", (2, 31), "it must be at least 1", None),
         ("training: {clip_grad_norm: .inf}", "S004", (2, 28), "a finite number", None),
         ("training: 5", "S003", (2, 11), "`training` is 5; it takes a mapping", None),
-        ("training: {optimizer: sgd}", "S003", (2, 23), "takes a mapping with a `type`", "write `{type: sgd}`"),
+        ("training: {optimizer: sgd}", "S003", (2, 23), "takes a mapping", "write `{type: sgd, lr: ...}`"),
         (
             "training: {optimizer: {type: adamx}}",
             "S005",

@@ -250,10 +250,12 @@ def test_places_are_those_of_an_editor_however_they_are_found(seed: int, monkeyp
     """Taken from the parser's marks, or looked up by the offset; and who is called plain holds nothing to look for."""
     chosen = random.Random(seed)
     end = chosen.choice(("\n", "\r\n", "\r"))
-    text = chosen.choice(("", "\ufeff")) + end.join(chosen.choices(WORDS + OTHERS, k=5)).replace("\n", end)
+    text = chosen.choice(("", "\ufeff", "\ufeff\ufeff")) + end.join(chosen.choices(WORDS + OTHERS, k=5)).replace(
+        "\n", end
+    )
     text = chosen.choice((text, text.replace("x", "x\u2028"), text.replace("1", "1\x85")))
     found = read_text("a.yaml", text)
-    monkeypatch.setattr(building, "_OTHER_BREAK", re.compile(""))
+    monkeypatch.setattr(building, "_COUNTED_OTHERWISE", re.compile(""))
     assert repr(read_text("a.yaml", text)) == repr(found)
     for node in [] if found[0] is None else nodes(found[0]):
         if not isinstance(node, Scalar) and node.is_plain:

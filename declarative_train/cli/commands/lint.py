@@ -170,6 +170,8 @@ def write(mended: Fixed) -> None:
 def show_diff(linted: Linted, mended: Fixed) -> None:
     from declarative_train.diagnostics.fixes import unified_diff
 
+    if not mended.texts and linted.diagnostics:
+        print("nothing that --fix would change; `dtrain lint` shows what is wrong", file=sys.stderr)
     for path, text in mended.texts.items():
         sys.stdout.write(unified_diff(path, linted.texts[path], text))
 

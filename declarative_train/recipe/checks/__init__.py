@@ -28,6 +28,7 @@ RULES: dict[str, str] = {
     "O005": "taken_name",
     "O006": "no_losses",
     "O007": "metric_target",
+    "O008": "activation_before_loss",
     "P001": "ranks_do_not_divide",
     "P002": "dp_across_nodes",
     "P003": "idle_gpus",

@@ -18,5 +18,7 @@ from declarative_train.terms.span import Span
 
 def bare_duration(span: Span, name: str, number: str, units: Sequence[str]) -> Diagnostic:
     ways = [f"`{number}%`" if unit == "%" else f"`{number} {unit}`" for unit in units]
+    if "%" in units and 0 < float(number) < 1:  # other frameworks write a share of the run
+        ways = [f"`{100 * float(number):g}%`", *(way for way in ways if not way.endswith("%`"))]
     either = f"{', '.join(ways[:-1])} or {ways[-1]}" if len(ways) > 1 else ways[0]
     return error("R001", span, f"`{name}` is {number} without a unit", f"write {either}")

@@ -16,5 +16,5 @@ from declarative_train.diagnostics.diagnostic import Diagnostic, error
 from declarative_train.terms.span import Span
 
 
-def missing_key(span: Span, name: str, where: str, wanted: str = "") -> Diagnostic:
-    return error("S002", span, f"{where} needs `{name}`", f"add `{name}: {wanted or '...'}`")
+def missing_key(span: Span, name: str, where: str, wanted: str = "", help: str | None = None) -> Diagnostic:
+    return error("S002", span, f"{where} needs `{name}`", help or f"add `{name}: {wanted or '...'}`")

@@ -16,9 +16,16 @@ Good:
 
 from __future__ import annotations
 
+import re
+
 from declarative_train.diagnostics.diagnostic import Diagnostic, error
 from declarative_train.terms.span import Span
 
+_PAIR = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?:\s*=\s*|\s+)([^\s:=].*)")  # `epochs = 2`, `epochs 2`
+
 
 def missing_colon(span: Span, text: str) -> Diagnostic:
-    return error("Y026", span, f"`{text}` is no key: a `:` and a value are missing", f"write `{text}: ...`")
+    pair = _PAIR.fullmatch(text)
+    way_out = f"write `{pair[1]}: {pair[2]}`" if pair is not None else f"write `{text}: ...`"
+    what = "a `:` is missing" if pair is not None else "a `:` and a value are missing"
+    return error("Y026", span, f"`{text}` is no key: {what}", way_out)
