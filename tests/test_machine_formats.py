@@ -16,7 +16,7 @@ from xml.etree import ElementTree
 import jsonschema
 import pytest
 
-from declarative_train.diagnostics.diagnostic import Diagnostic, Fix, Related, error
+from declarative_train.diagnostics.diagnostic import Diagnostic, Fix, Related, Severity, error
 from declarative_train.diagnostics.render import Format, render
 from declarative_train.terms.span import Span
 from tests.linted import CASES, dtrain
@@ -105,8 +105,9 @@ JUNIT: dict[str, tuple[set[str], set[str], list[str]]] = {
         {"failures", "errors", "time", "disabled", "skipped", "timestamp", "hostname", "id", "package"},
         ["testcase"],
     ),
-    "testcase": ({"name"}, {"assertions", "time", "classname", "status"}, ["failure"]),
+    "testcase": ({"name"}, {"assertions", "time", "classname", "status"}, ["failure", "skipped"]),
     "failure": (set(), {"type", "message"}, []),
+    "skipped": (set(), {"message"}, []),
 }
 
 
@@ -121,6 +122,14 @@ def test_junit_is_valid(text: Any) -> None:
     for counted in [root, *root.iter("testsuite")]:
         assert int(counted.attrib["tests"]) == len(list(counted.iter("testcase")))
         assert int(counted.attrib["failures"]) == len(list(counted.iter("failure")))
+        assert int(counted.attrib.get("skipped", "0")) in (0, len(list(counted.iter("skipped"))))
+
+
+def test_junit_fails_only_what_lint_does_not_let_pass() -> None:
+    (error,) = hard()
+    for severity, tag in ((Severity.ERROR, "failure"), (Severity.WARNING, "skipped"), (Severity.UNVERIFIED, "skipped")):
+        root = ElementTree.fromstring(render([error._replace(severity=severity)], {}, format="junit"))
+        assert [each.tag for case in root.iter("testcase") for each in case] == [tag]
 
 
 def test_junit_has_a_suite_for_each_file() -> None:

@@ -76,19 +76,21 @@ def _escaped(text: str, also: str = "") -> str:
 
 
 def junit(diagnostics: Sequence[Diagnostic], texts: Mapping[str, str]) -> str:
-    """A suite for each file; each of its diagnostics is a failed case, and a file without one a passed case."""
+    """A suite for each file; each of its errors is a failed case, what is no error a skipped one (a failure would stop
+    what lint lets pass), and a file without any a passed case."""
     by_path: dict[str, list[Diagnostic]] = {path: [] for path in texts if not path.startswith("--")}
     for diagnostic in diagnostics:
         by_path.setdefault(diagnostic.span.path, []).append(diagnostic)
-    failures = len(diagnostics)
-    passed = sum(not found for found in by_path.values())
+    tests = sum(max(len(found), 1) for found in by_path.values())
     lines = [
         '<?xml version="1.0" encoding="utf-8"?>',
-        f'<testsuites name="dtrain lint" tests="{failures + passed}" failures="{failures}" errors="0">',
+        f'<testsuites name="dtrain lint" tests="{tests}" failures="{_failures(diagnostics)}" errors="0">',
     ]
     for path, found in by_path.items():
         name = quoteattr(_xml(path))
-        lines.append(f'  <testsuite name={name} tests="{max(len(found), 1)}" failures="{len(found)}" errors="0">')
+        failures = _failures(found)
+        counts = f'tests="{max(len(found), 1)}" failures="{failures}" skipped="{len(found) - failures}" errors="0"'
+        lines.append(f"  <testsuite name={name} {counts}>")
         if not found:
             lines.append(f"    <testcase name={name} classname={name} />")
         lines += [_case(diagnostic, name) for diagnostic in found]
@@ -96,14 +98,20 @@ def junit(diagnostics: Sequence[Diagnostic], texts: Mapping[str, str]) -> str:
     return "\n".join([*lines, "</testsuites>"]) + "\n"
 
 
+def _failures(diagnostics: Sequence[Diagnostic]) -> int:
+    return sum(diagnostic.is_error for diagnostic in diagnostics)
+
+
 def _case(diagnostic: Diagnostic, name: str) -> str:
     span = diagnostic.span
     message = quoteattr(_xml(one_line(diagnostic.message)))
     body = f"{span}: {diagnostic.severity}[{diagnostic.code}] {diagnostic.message}"
     body = body if diagnostic.help is None else f"{body}\nhelp: {diagnostic.help}"
+    judged = f"failure message={message} type={quoteattr(str(diagnostic.severity))}"
+    tag, opened = ("failure", judged) if diagnostic.is_error else ("skipped", f"skipped message={message}")
     return (
         f"    <testcase name={quoteattr(f'{diagnostic.code}:{span.line}:{span.column}')} classname={name}>\n"
-        f"      <failure message={message} type={quoteattr(str(diagnostic.severity))}>{escape(_xml(body))}</failure>\n"
+        f"      <{opened}>{escape(_xml(body))}</{tag}>\n"
         "    </testcase>"
     )
 

@@ -227,7 +227,7 @@ class Sectioning:
             values = section.weights[entry.name]
             if entry.name and known is not None and entry.name not in known:
                 self.diagnostics.append(unknown_weights_node(entry.key.span, entry.name, known))
-            if not PurePath(values.path).suffix:
+            if not PurePath(values.path).suffix and not PurePath(values.path).name.startswith("step_"):  # a checkpoint
                 self.diagnostics.append(newest_run(span, values.path))
             given.append(Weights(entry.name, paths.resolve(values.path, span), values.rename, span))
         self.weights = tuple(given)

@@ -81,6 +81,11 @@ def test_explain_prints_the_page_by_code_or_name(capsys: Captured) -> None:
     assert page.startswith("duplicate-key (Y003)")
     assert told(capsys, "explain", "duplicate-key") == page
     assert "did you mean" in told(capsys, "explain", "duplicate-keys-x", code=2)
+    assert [line.split()[1] for line in told(capsys, "explain", "y00").splitlines()][:3:2] == [
+        "yaml-syntax",
+        "duplicate-key",
+    ]
+    assert "known: K001, K002" in told(capsys, "explain", "K999", code=2)
 
 
 def test_schema_is_the_kept_one(tmp_path: Path, capsys: Captured) -> None:

@@ -260,3 +260,9 @@ def test_what_the_client_of_a_cloud_raises_is_told(monkeypatch: pytest.MonkeyPat
                  lambda: size_bytes(url), lambda: read_bytes(url)):  # fmt: skip
         with pytest.raises(SourceError, match=r"memory://cloud/\S+: unable to locate credentials"):
             call()
+
+
+def test_blanks_around_names_are_no_part_of_them(tmp_path: Path) -> None:
+    """`"f*"` met the first column alone."""
+    (tmp_path / "a.csv").write_text("f0, f1 ,label\n1,2,3\n")
+    assert list(CsvDataset(path=str(tmp_path / "a.csv")).open().columns) == ["f0", "f1", "label"]

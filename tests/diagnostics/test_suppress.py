@@ -43,7 +43,7 @@ def test_a_file_comment_speaks_for_the_file() -> None:
 
 
 def test_several_codes_and_loose_writing() -> None:
-    assert left("a: 1 #dtrain:ignore[ H001,H003 ] because\n", H1, warning("H003", at(1), "m")) == []
+    assert left("a: 1 #dtrain:ignore[ H001,h003 ] because\n", H1, warning("H003", at(1), "m")) == []
 
 
 @pytest.mark.parametrize(

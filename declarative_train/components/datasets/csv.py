@@ -18,7 +18,7 @@ _WRONG_WIDTH = re.compile(r"(?:Row #(\d+): )?Expected (\d+) columns, got (\d+)")
 
 
 class CsvDataset(Dataset):
-    """Rows of CSV files, read whole into memory. The first line names the columns.
+    """Rows of CSV files, read whole into memory. The first line names the columns; blanks around a name are left out.
 
     Types are found by looking at all values: integers, numbers, `true`/`false`, dates, else text. Empty fields, `NA`,
     `null` and `nan` are missing values. Several files are one table, file after file. Files that end in `.gz`, `.bz2`
@@ -50,13 +50,14 @@ class CsvDataset(Dataset):
             check_beginning(path, "a CSV file", None)
         try:
             with _unpacked(path) as file:
-                return csv.read_csv(
+                table = csv.read_csv(
                     file,
                     # threads of a pool are not there after a fork, and without them errors name their row
                     read_options=csv.ReadOptions(use_threads=False, column_names=self.columns),
                     parse_options=csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=True),
                     convert_options=csv.ConvertOptions(strings_can_be_null=True),
                 )
+                return table.rename_columns([name.strip() for name in table.column_names])
         except pa.ArrowInvalid as error:
             raise self._explained(path, str(error)) from error
         except OSError as error:

@@ -26,7 +26,7 @@ class Rmsprop(Optimizer):
     """Added to the divisor."""
     weight_decay: Rate = 0.0
     """Times the weights, added to the gradient."""
-    momentum: Rate = 0.0
+    momentum: Part = 0.0
     """What is kept of the sum of past updates at each step."""
     centered: bool = False
     """Divide by an estimate of the standard deviation instead."""

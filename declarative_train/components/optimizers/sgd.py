@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal, Self
 from pydantic import model_validator
 
 from declarative_train.components.component import Optimizer
-from declarative_train.components.optimizers.numbers import Rate
+from declarative_train.components.optimizers.numbers import Part, Rate
 
 if TYPE_CHECKING:
     import torch
@@ -19,7 +19,7 @@ class Sgd(Optimizer):
     type: Literal["sgd"] = "sgd"
     lr: Rate
     """The learning rate, before the schedule."""
-    momentum: Rate = 0.0
+    momentum: Part = 0.0
     """What is kept of the sum of past gradients at each step."""
     dampening: Rate = 0.0
     """What is taken from the gradient as it is added to that sum."""
