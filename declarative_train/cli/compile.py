@@ -22,10 +22,13 @@ STDIN, STDIN_NAME = "-", "<stdin>"
 
 
 class Compiled(NamedTuple):
+    """`note`: why there is no plan, where nothing is wrong."""
+
     loaded: Loaded
     plan: Plan | None
     diagnostics: tuple[Diagnostic, ...]
     texts: Mapping[str, str] = {}
+    note: str = ""
 
 
 def add_recipe_arguments(parser: argparse.ArgumentParser, *, metavar: str = "RECIPE") -> None:
@@ -68,7 +71,7 @@ def compile_recipe(args: argparse.Namespace, *, plugins: bool) -> Compiled:
     """Everything that can be known before launch; `plan` is None when there is an error."""
     loaded = load_recipe(args, plugins=plugins)
     diagnostics = list(loaded.diagnostics)
-    plan = None
+    plan, note = None, ""
     if loaded.recipe is not None:
         from declarative_train import plan as plan_room
 
@@ -76,7 +79,9 @@ def compile_recipe(args: argparse.Namespace, *, plugins: bool) -> Compiled:
         diagnostics += more
     if any(item.is_error for item in diagnostics):
         plan = None
-    return Compiled(loaded, plan, tuple(diagnostics), texts_of(loaded))
+    elif plan is None and loaded.recipe is not None:
+        note = "no plan without the shapes that the plugins give: --plugins imports them, and so runs their code"
+    return Compiled(loaded, plan, tuple(diagnostics), texts_of(loaded), note)
 
 
 def texts_of(loaded: Loaded) -> dict[str, str]:
@@ -102,6 +107,8 @@ def report(compiled: Compiled) -> None:
     if compiled.diagnostics:
         color = sys.stderr.isatty()
         sys.stderr.write(render(compiled.diagnostics, compiled.texts, format="full", color=color))
+    if compiled.note:
+        print(f"dtrain: {compiled.note}", file=sys.stderr)
 
 
 def read_saved_plan(path: str) -> Plan | None:

@@ -43,6 +43,9 @@ Place = Callable[[str | tuple[str | int, ...]], Span]
 """Where the value at a dotted path (or a tuple of its parts) was typed, else its nearest ancestor."""
 
 
+_LOOKED_AT = 100_000  # rows of a column of text
+
+
 class WindowLike(Protocol):
     @property
     def length(self) -> int: ...
@@ -170,6 +173,7 @@ class _Description:
                 if misfit is None and source is not None and (None, name) in found:
                     misfit = _other_shape(field, found[None, name], columns)
                 if misfit is not None:
+                    misfit = _with_the_odd_value(misfit, table, columns)
                     place = f"data.fields.{name}.{misfit.field or 'column'}"
                     span = self.span(place if source is None else f"data.split.{source}.source")
                     self.say(column_does_not_fit(span, name, misfit.message, misfit.help))
@@ -375,3 +379,25 @@ def _taken(cut: slice | int, length: int) -> bool:
 
 def _records(tables: Mapping[str | None, Table]) -> list[FileRecord]:
     return [record(path) for path in dict.fromkeys(path for table in tables.values() for path in table.files)]
+
+
+def _with_the_odd_value(misfit: Misfit, table: Table, columns: Sequence[Column]) -> Misfit:
+    """Where a column is text only because of a few of its values, the first of those."""
+    for column in columns:
+        if column.dtype != "object" or column.shape:
+            continue
+        values = table.read([column.name], slice(0, _LOOKED_AT))[column.name]
+        odd = [row for row, value in enumerate(values) if value is not None and not _is_number(value)]
+        if odd and 5 * len(odd) < len(values):
+            where = f"`{values[odd[0]]:.40}` in {table.place(odd[0])}"
+            message = f"`{column.name}` holds numbers, and text beside them: {where}"
+            return misfit._replace(message=message, help="write a number there, or nothing and `missing: mean`")
+    return misfit
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -12,6 +12,7 @@ from declarative_train.__main__ import main
 from declarative_train.cli.main import COMMANDS
 
 ROOT = Path(__file__).parent.parent.parent
+CASES = ROOT / "tests" / "cases"
 DIGITS = str(ROOT / "recipes" / "digits_mlp_ddp2.yaml")
 DDP = str(ROOT / "recipes" / "multi_gpu_ddp.yaml")
 DP = str(ROOT / "recipes" / "data_parallel.yaml")
@@ -220,3 +221,10 @@ def test_tensorboard_without_runs_says_how_to_make_one(tmp_path: Path, capsys: C
 def test_a_path_given_by_set_is_not_said_to_be_relative_to_the_recipe(setting: str, capsys: Captured) -> None:
     text = told(capsys, "plan", DIGITS, "--set", setting, code=1)
     assert "a path given by --set is relative to the working directory" in text
+
+
+@pytest.mark.parametrize("words", [("plan",), ("show", "--graph"), ("trace",)])
+def test_what_needs_a_plugin_says_how_to_have_it(capsys: Captured, words: tuple[str, ...]) -> None:
+    recipe = str(CASES / "err" / "plugin_unverified.yaml")
+    assert "--plugins imports them" in told(capsys, *words, recipe, code=1)
+    assert "--plugins imports them" not in told(capsys, *words, recipe, "--plugins")

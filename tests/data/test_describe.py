@@ -84,7 +84,7 @@ def test_describe_needs_no_torch(folder: Path) -> None:
         ({"source": PEOPLE_SOURCE, "fields": {"x": {"column": "age"}}, "split": {}}, "D007", "data.fields.x.column", "`age` misses 2 values, first in row 2 of data/people.csv", "missing: mean"),
         ({"source": PEOPLE_SOURCE, "fields": {"x": {"columns": ["height", "age"]}}, "split": {}}, "D007", "data.fields.x.columns.1", "row 2", None),
         ({"source": PEOPLE_SOURCE, "fields": {"x": {"type": "category", "column": "age", "num_classes": 99}}, "split": {}}, "D007", "data.fields.x.column", "row 2", "unknown: 0"),
-        ({"fields": {"y": {**DIGIT, "num_classes": 9}}, "split": {}}, "D008", "data.fields.y.num_classes", "`label` is 9, and 9 classes go from 0 to 8, in row 10 of", "unknown"),
+        ({"fields": {"y": {**DIGIT, "num_classes": 9}}, "split": {}}, "D008", "data.fields.y.num_classes", "`label` is 9, and 9 classes go from 0 to 8, in row 10 of", "num_classes to 10"),
         ({"source": PEOPLE_SOURCE, "fields": {"x": {"type": "category", "column": "city"}}, "split": {"v": {"type": "last", "fraction": 0.2}}}, "D008", "data.fields.x.column", "`stanford`", "unknown"),
         ({"source": PEOPLE_SOURCE, "fields": {"x": {"column": "height", "dtype": "int64"}}, "split": {}}, "D009", "data.fields.x.dtype", "1.65", "float32"),
         ({"source": PEOPLE_SOURCE, "fields": {"x": {"type": "category", "column": "height"}}, "split": {}}, "D009", "data.fields.x.column", "1.65", None),

@@ -79,10 +79,4 @@ def read(args: argparse.Namespace) -> tuple[Plan | None, int]:
     args.set_ = [*args.set_, *(args.for_ or [])]
     compiled = compile_recipe(args, plugins=args.plugins)
     report(compiled)
-    if (
-        compiled.plan is None
-        and compiled.loaded.recipe is not None
-        and not any(d.is_error for d in compiled.diagnostics)
-    ):
-        print("dtrain: no plan without the shapes of the plugins: --plugins imports them, and runs their code")
     return compiled.plan, 0 if compiled.plan is not None else 1

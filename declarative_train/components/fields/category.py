@@ -161,6 +161,8 @@ class CategoryField(Field):
         if vocabulary is None:
             text = f"`{column.name}` is {value}, and {size} classes go from 0 to {size - 1}"
             way_out = "set num_classes, or give strangers a class: `unknown: 0`"
+            if value == size:  # most often labels that count from 1
+                way_out = f"set num_classes to {size + 1}; for labels from 1 on leave it out: they get numbers from 0"
             return BadValueError("outside", column.name, text, row=row, help=way_out, key="num_classes")
         text = f"`{column.name}` is `{value}`, which is in none of the training rows"
         return BadValueError("outside", column.name, text, row=row, help="give strangers a class: `unknown: 0`")
