@@ -20,6 +20,8 @@ from declarative_train.recipe.draft import Draft
 
 def check(draft: Draft) -> Iterator[Diagnostic]:
     training = draft.training
+    if draft.is_written("training.epochs") or draft.is_written("training.steps"):
+        return  # one that is left empty is told
     if training is not None and training.epochs is None and training.steps is None:
         yield error(
             "R004", draft.span.key("training"), "`training` does not say how long", "add `epochs: 10` or `steps: 1000`"
