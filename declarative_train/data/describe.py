@@ -26,6 +26,7 @@ from declarative_train.data.checks.unknown_column import unknown_column
 from declarative_train.data.checks.window_cut_to_pieces import window_cut_to_pieces
 from declarative_train.data.cuts import TRAINING, SplitError, cut
 from declarative_train.data.files import record
+from declarative_train.data.odd_value import with_the_odd_value
 from declarative_train.data.opened import arranged, remember
 from declarative_train.data.parts import Part, columns_of, make_part
 from declarative_train.data.prepare import BadSampleError, Prepared, prepare
@@ -41,9 +42,6 @@ from declarative_train.terms.span import Span
 
 Place = Callable[[str | tuple[str | int, ...]], Span]
 """Where the value at a dotted path (or a tuple of its parts) was typed, else its nearest ancestor."""
-
-
-_LOOKED_AT = 100_000  # rows of a column of text
 
 
 class WindowLike(Protocol):
@@ -173,7 +171,7 @@ class _Description:
                 if misfit is None and source is not None and (None, name) in found:
                     misfit = _other_shape(field, found[None, name], columns)
                 if misfit is not None:
-                    misfit = _with_the_odd_value(misfit, table, columns)
+                    misfit = with_the_odd_value(misfit, table, columns)
                     place = f"data.fields.{name}.{misfit.field or 'column'}"
                     span = self.span(place if source is None else f"data.split.{source}.source")
                     self.say(column_does_not_fit(span, name, misfit.message, misfit.help))
@@ -379,25 +377,3 @@ def _taken(cut: slice | int, length: int) -> bool:
 
 def _records(tables: Mapping[str | None, Table]) -> list[FileRecord]:
     return [record(path) for path in dict.fromkeys(path for table in tables.values() for path in table.files)]
-
-
-def _with_the_odd_value(misfit: Misfit, table: Table, columns: Sequence[Column]) -> Misfit:
-    """Where a column is text only because of a few of its values, the first of those."""
-    for column in columns:
-        if column.dtype != "object" or column.shape:
-            continue
-        values = table.read([column.name], slice(0, _LOOKED_AT))[column.name]
-        odd = [row for row, value in enumerate(values) if value is not None and not _is_number(value)]
-        if odd and 5 * len(odd) < len(values):
-            where = f"`{values[odd[0]]:.40}` in {table.place(odd[0])}"
-            message = f"`{column.name}` holds numbers, and text beside them: {where}"
-            return misfit._replace(message=message, help="write a number there, or nothing and `missing: mean`")
-    return misfit
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
