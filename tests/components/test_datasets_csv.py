@@ -262,6 +262,11 @@ def test_what_the_client_of_a_cloud_raises_is_told(monkeypatch: pytest.MonkeyPat
             call()
 
 
+def test_a_column_may_be_called_as_parquet_begins(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("PAR1,PAR2\n1,2\n")
+    assert list(CsvDataset(path=str(tmp_path / "a.csv")).open().columns) == ["PAR1", "PAR2"]
+
+
 def test_blanks_around_names_are_no_part_of_them(tmp_path: Path) -> None:
     """`"f*"` met the first column alone."""
     (tmp_path / "a.csv").write_text("f0, f1 ,label\n1,2,3\n")

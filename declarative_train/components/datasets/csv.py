@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import AfterValidator, Field
 
 from declarative_train.components.component import Dataset, SourceError, Table
-from declarative_train.components.datasets.files import Paths, as_tuple, check_beginning, expand, open_file, shown
+from declarative_train.components.datasets.files import (
+    Paths,
+    as_tuple,
+    check_beginning,
+    expand,
+    open_file,
+    packing,
+    shown,
+)
 from declarative_train.terms.names import distinct
 
 if TYPE_CHECKING:
@@ -46,7 +54,7 @@ class CsvDataset(Dataset):
         import pyarrow as pa
         from pyarrow import csv
 
-        if _packing(path) is None:
+        if packing(path) is None:
             check_beginning(path, "a CSV file", None)
         try:
             with _unpacked(path) as file:
@@ -79,11 +87,7 @@ class CsvDataset(Dataset):
 def _unpacked(path: str) -> Any:
     import pyarrow as pa
 
-    return pa.input_stream(open_file(path), compression=_packing(path))
-
-
-def _packing(path: str) -> str | None:
-    return {"gz": "gzip", "bz2": "bz2", "zst": "zstd"}.get(path.rpartition(".")[2])
+    return pa.input_stream(open_file(path), compression=packing(path))
 
 
 def _other_delimiter(path: str, delimiter: str) -> str | None:

@@ -197,15 +197,21 @@ def read_bytes(path: str, start: int = 0, end: int | None = None) -> bytes:
         return found
 
 
+def packing(path: str) -> str | None:
+    """pyarrow's word for how a file is packed, by the end of its name."""
+    return {"gz": "gzip", "bz2": "bz2", "zst": "zstd"}.get(path.rpartition(".")[2])
+
+
 def check_beginning(path: str, kind: str, wanted: bytes | None) -> None:
     """That a file is of the `kind` ("a Parquet file") that its source reads: it begins with `wanted`; None: as a text
     that nobody packed. Raises SourceError."""
     begin = read_bytes(path, 0, 8)
     found = next((magic for magic in _BEGINNINGS if begin.startswith(magic)), None)
-    if not begin or found == wanted:
+    is_text = begin.isascii() and all(byte >= 32 or byte in b"\t\r\n" for byte in begin)  # a column may be called PAR1
+    if not begin or found == wanted or (wanted is None and is_text):
         return  # who reads an empty file says so
     words, way_out = _BEGINNINGS[found] if found is not None else ("", None)
-    if found is None and begin.isascii() and b"\0" not in begin:
+    if is_text:
         words, way_out = "text", "`csv`, `jsonl` and `text` are the sources that read text"
     raise SourceError("unreadable", f"{shown(path)} is not {kind}{words and f', it is {words}'}", help=way_out)
 

@@ -12,6 +12,7 @@ from declarative_train.components.datasets.files import (
     check_beginning,
     expand,
     open_file,
+    packing,
     shown,
     size_bytes,
 )
@@ -45,7 +46,7 @@ def _read(path: str) -> pa.Table:
     import pyarrow as pa
     from pyarrow import json
 
-    kind = {"gz": "gzip", "bz2": "bz2", "zst": "zstd"}.get(path.rpartition(".")[2])
+    kind = packing(path)
     if kind is None:
         check_beginning(path, "a file of JSON lines", None)
     block = max(1 << 20, min(size_bytes(path) + 1, 1 << 30))  # a line must fit into one block
