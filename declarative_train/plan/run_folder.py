@@ -1,7 +1,12 @@
-"""Where runs keep their checkpoints, which are whole, and what a plan may know of one: the shapes in its manifest."""
+"""Where runs keep their checkpoints, which are whole, and what a plan may know of one: the shapes in its manifest.
+
+A manifest is JSON. Its first key is the checksum of its own text, so that no byte of it changes unnoticed; `files` has
+size and checksum of everything else in the folder.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -10,8 +15,11 @@ from typing import Any
 from declarative_train.terms.amounts import counted
 
 MANIFEST = "manifest.json"  # of a checkpoint
-FORMAT = 2
+FORMAT = 3
+UNSEALED = 2  # the format before manifests had a checksum of their own
 CHECKPOINTS = "checkpoints"  # of a run
+_SEAL = b'{\n "sha256": "'  # what a manifest begins with
+_BLANK = b"0" * 64  # stands in the place of the checksum while it is computed
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -78,22 +86,45 @@ class TornError(Exception):
     """A checkpoint that must not be used, and why."""
 
 
+def sealed(manifest: Mapping[str, Any]) -> bytes:
+    """The manifest as it is written: with the checksum of its own text in front."""
+    text = json.dumps({"sha256": _BLANK.decode(), **manifest}, indent=1, allow_nan=False).encode()
+    return _with_digest(text, hashlib.sha256(text).hexdigest().encode())
+
+
+def _with_digest(text: bytes, digest: bytes) -> bytes:
+    return text[: len(_SEAL)] + digest + text[len(_SEAL) + len(_BLANK) :]
+
+
+def is_as_written(content: bytes) -> bool:
+    """Whether a manifest's checksum is that of its text."""
+    digest = content[len(_SEAL) : len(_SEAL) + len(_BLANK)]
+    text = _with_digest(content, _BLANK)
+    return content.startswith(_SEAL) and hashlib.sha256(text).hexdigest().encode() == digest
+
+
 def read_manifest(path: str, read: Callable[[str], bytes], size: Callable[[str], int]) -> dict[str, Any]:
     """That of the checkpoint at `path`, its files there and of the right size. `read` gives the content of a file, and
     `size` its bytes. Raises TornError, and what these two raise for another reason than that there is no such file."""
     try:
-        manifest = json.loads(read(f"{path}/{MANIFEST}"))
-        if manifest["format"] != FORMAT:
+        content = read(f"{path}/{MANIFEST}")
+    except FileNotFoundError:
+        raise TornError(f"the checkpoint {path} is torn: {MANIFEST} is missing") from None
+    try:
+        manifest = json.loads(content)
+        if (manifest["format"] == FORMAT or "sha256" in manifest) and not is_as_written(content):
+            raise TornError(f"the checkpoint {path} is damaged: the checksum of {MANIFEST} does not match")
+        if manifest["format"] not in (FORMAT, UNSEALED):
             raise TornError(f"the checkpoint {path} has format {manifest['format']}, this dtrain reads {FORMAT}")
         int(manifest["step"])
         for name, record in manifest["files"].items():
             size_bytes = size(f"{path}/{name}")
             if size_bytes != record["size_bytes"]:
                 found = f"{name} has {counted(size_bytes, 'byte')}, {record['size_bytes']} were written"
-                raise TornError(f"the checkpoint {path} is torn: {found}")
+                raise TornError(f"the checkpoint {path} is damaged: {found}")
     except FileNotFoundError as error:
         missing = str(error.filename or error).rsplit("/", 1)[-1]
-        raise TornError(f"the checkpoint {path} is torn: {missing} is missing") from None
+        raise TornError(f"the checkpoint {path} is damaged: {missing} is missing") from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise TornError(f"the checkpoint {path} is torn: its manifest cannot be read") from None
+        raise TornError(f"the checkpoint {path} is damaged: {MANIFEST} cannot be read") from None
     return dict(manifest)

@@ -18,7 +18,7 @@ import torch
 from torch import distributed, nn
 
 from declarative_train.plan.run_folder import FORMAT
-from declarative_train.runtime.checkpoint_store import CheckpointStore, Entry, read_entry, verify
+from declarative_train.runtime.checkpoint_store import CheckpointStore, Entry, damage, read_entry
 from declarative_train.runtime.engines.engine import Engine
 from declarative_train.runtime.failures import CheckpointFailure
 from declarative_train.runtime.run_state import RunState
@@ -76,11 +76,27 @@ class Checkpoints:
         return self._engine.is_replicated and num_bytes <= BY_ONE_RANK_BYTES
 
     def at(self, step: int) -> Entry:
-        """The checkpoint of a step. Raises CheckpointFailure."""
-        return read_entry(self.store.path(step))
+        """The checkpoint of a step, every byte as it was written: each rank reads its share of the files. Raises
+        CheckpointFailure, on all ranks or on none."""
+        entry: Entry | None = None
+        try:
+            entry = read_entry(self.store.path(step))
+            mine = damage(entry, part=self._rank, num_parts=self._num_ranks)
+        except CheckpointFailure as failure:
+            mine = str(failure)
+        reasons: list[str | None] = [mine]
+        if not self._alone:
+            reasons = [None] * self._num_ranks
+            distributed.all_gather_object(reasons, mine)
+        for reason in reasons:
+            if reason is not None:
+                raise CheckpointFailure(reason)
+        assert entry is not None
+        return entry
 
     def load(self, entry: Entry) -> RunState:
-        """Everything: model, optimizer, small state. Raises CheckpointFailure."""
+        """Everything: model, optimizer, small state; of a checkpoint that was read already (`at`, or
+        `CheckpointStore.newest`), as its content is not looked at again. Raises CheckpointFailure."""
         self.load_model(entry)
         self._load_optimizer(entry)
         state = RunState.from_json(entry.manifest["state"])
@@ -92,7 +108,6 @@ class Checkpoints:
         """Parameters and buffers only."""
         from declarative_train.runtime.checkpoint_format import entries, load_tensors
 
-        verify(entry, part=self._rank, num_parts=self._num_ranks)
         wanted = model_tensors(self._engine.model)
         missing = sorted(set(wanted) - set(entries(entry.path)))
         if missing:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from declarative_train.plan.run_folder import FORMAT
+from declarative_train.plan.run_folder import FORMAT, sealed
 
 HIDDEN = {"weight": torch.zeros(32, 20), "bias": torch.zeros(32)}
 
@@ -95,7 +94,7 @@ def checkpoint(folder: Path, step: int, shapes: object, best_step: int | None = 
         "shapes": shapes,
         "files": {"data": {"size_bytes": 5}},
     }
-    (folder / "manifest.json").write_text(json.dumps(manifest))
+    (folder / "manifest.json").write_bytes(sealed(manifest))
 
 
 SHAPES = {name: list(tensor.shape) for name, tensor in HIDDEN.items()}

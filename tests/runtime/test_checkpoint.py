@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import shutil
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 import torch
 
 from declarative_train.plan.plan import Plan
+from declarative_train.plan.run_folder import UNSEALED, TornError, read_manifest
 from declarative_train.runtime.checkpoint import Checkpoints, samples_seen
 from declarative_train.runtime.checkpoint_format import AllowList, Reader, load_tensors, save_tensors
-from declarative_train.runtime.checkpoint_store import CheckpointStore, read_entry, verify
+from declarative_train.runtime.checkpoint_store import CheckpointStore, damage, read_entry
 from declarative_train.runtime.engines.single import SingleEngine
 from declarative_train.runtime.failures import CheckpointFailure
 from declarative_train.runtime.run_state import RunState
@@ -98,7 +101,7 @@ def test_the_manifest_says_what_it_is(tmp_path: Path) -> None:
     assert (manifest["step"], manifest["epoch"], manifest["samples"]) == (10, 1, 950)
     assert manifest["fingerprint"] == plan.fingerprint
     assert all(record["size_bytes"] and len(record["sha256"]) == 64 for record in manifest["files"].values())
-    verify(entry)
+    assert damage(entry) is None
 
 
 def test_samples_seen() -> None:
@@ -125,20 +128,130 @@ def test_a_torn_checkpoint_is_left_out_with_the_reason(tmp_path: Path, what: str
     whole, torn = store.entries()
     assert [entry.step for entry in whole] == [2]
     assert len(torn) == 1
-    assert "torn" in torn[0]
+    assert ("torn" if what == "no manifest" else "damaged") in torn[0]
     assert "step_00000004" in torn[0]
 
 
-def test_a_flipped_bit_is_found(tmp_path: Path) -> None:
-    plan = make_plan()
-    _, store = saved(plan, tmp_path, 2)
-    (entry,), _ = store.entries()
-    path = next(Path(entry.path).glob("*.distcp"))
+def spoil(path: Path, how: str, position: int = 0) -> None:
+    """`position`: the byte that is changed, or where the file is cut."""
     content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-    with pytest.raises(CheckpointFailure, match="checksum"):
-        Checkpoints(plan, SingleEngine(plan, CPU), store).load(entry)
+    match how:
+        case "a flipped bit":
+            content[position] ^= 1 << position % 8
+            path.write_bytes(content)
+        case "cut":
+            path.write_bytes(content[:position])
+        case "zeros":
+            path.write_bytes(bytes(len(content)))
+        case "longer":
+            path.write_bytes(content + b"0")
+        case "gone":
+            path.unlink()
+        case "a folder":
+            path.unlink()
+            path.mkdir()
+        case _:
+            raise AssertionError(how)
+
+
+def test_a_checkpoint_that_is_damaged_anywhere_is_passed_over(tmp_path: Path) -> None:
+    """Every way of damage to every file, and bits at sampled places: the one before is taken, and the file named."""
+    plan, random = make_plan(optimizer={"type": "adamw", "lr": 1e-2}), Random(5)
+    engine, store = saved(plan, tmp_path, 2)
+    Checkpoints(plan, engine, store).save(RunState(step=4), is_best=False, keep=3)
+    newest, copy = Path(store.path(4)), tmp_path / "copy"
+    newest.rename(copy)
+    names = sorted(path.name for path in copy.iterdir())
+    assert {".metadata", "manifest.json"} < set(names)
+    for name in names:
+        size = (copy / name).stat().st_size
+        cases = [(how, 0) for how in ("zeros", "longer", "gone", "a folder")]
+        cases += [("cut", at) for at in (0, size // 2, size - 1)]
+        cases += [("a flipped bit", at) for at in (0, size - 1, *(random.randrange(size) for _ in range(20)))]
+        for how, position in cases:
+            shutil.copytree(copy, newest)
+            spoil(newest / name, how, position)
+            found, reasons = store.newest()
+            assert found is not None
+            assert (found.step, len(reasons)) == (2, 1), (name, how, position)
+            assert "step_00000004 is " in reasons[0] or "step_00000004 cannot be read" in reasons[0]
+            assert name in reasons[0] or how == "a folder", reasons
+            shutil.rmtree(newest)
+    copy.rename(newest)
+    found, reasons = store.newest()
+    assert found is not None
+    assert (found.step, reasons) == (4, [])
+
+
+def test_every_byte_of_a_manifest_counts(tmp_path: Path) -> None:
+    _, store = saved(make_plan(), tmp_path, 2)
+    path = Path(store.path(2)) / "manifest.json"
+    content = path.read_bytes()
+    for position in range(len(content)):
+        for bit in range(0, 8, 3):
+            changed = bytearray(content)
+            changed[position] ^= 1 << bit
+            with pytest.raises(TornError):
+                read_manifest(store.path(2), lambda _, found=bytes(changed): found, os.path.getsize)
+    read_manifest(store.path(2), lambda _: content, os.path.getsize)
+
+
+def test_a_manifest_of_before_they_had_a_checksum_is_read(tmp_path: Path) -> None:
+    _, store = saved(make_plan(), tmp_path, 2)
+    path = Path(store.path(2)) / "manifest.json"
+    manifest = json.loads(path.read_bytes()) | {"format": UNSEALED}
+    del manifest["sha256"]
+    path.write_text(json.dumps(manifest))
+    assert read_entry(store.path(2)).step == 2
+
+
+def test_all_is_on_the_disk_before_a_checkpoint_exists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each file whole before the manifest is written, all names before the folder is renamed, and that at last."""
+    done: list[tuple[str, str, int]] = []
+    fsync, rename = os.fsync, os.rename
+
+    def noted_fsync(handle: int) -> None:
+        fsync(handle)
+        path = Path(os.readlink(f"/proc/self/fd/{handle}"))
+        done.append(("fsync", path.name, path.stat().st_size if path.is_file() else 0))
+
+    def noted_rename(old: str | os.PathLike[str], new: str | os.PathLike[str], **how: Any) -> None:
+        rename(old, new, **how)
+        done.append(("rename", Path(new).name, 0))
+
+    monkeypatch.setattr(os, "fsync", noted_fsync)
+    monkeypatch.setattr(os, "rename", noted_rename)
+    _, store = saved(make_plan(optimizer={"type": "adamw", "lr": 1e-2}), tmp_path / "checkpoints", 2)
+    folder = Path(store.path(2))
+    order = [(what, name.removesuffix(".tmp")) for what, name, _ in done]
+    synced = {name.removesuffix(".tmp"): size for what, name, size in done if what == "fsync"}
+    data = [path.name for path in folder.iterdir() if path.name != "manifest.json"]
+    assert len(data) > 1
+    for name in (*data, "manifest.json"):
+        assert synced[name] == (folder / name).stat().st_size, name
+    for name in data:
+        assert order.index(("fsync", name)) < order.index(("fsync", "manifest.json")), name
+    last = [("fsync", "manifest.json"), ("fsync", ".step_00000002.partial")]
+    assert order[-4:] == [*last, ("rename", "step_00000002"), ("fsync", "checkpoints")]
+
+
+def test_what_was_cut_short_is_removed_and_nothing_else(tmp_path: Path) -> None:
+    plan = make_plan()
+    engine, store = saved(plan, tmp_path, 2)
+    Checkpoints(plan, engine, store).save(RunState(step=4), is_best=False, keep=3)
+    store.prepare(6)
+    shutil.copytree(store.path(2), tmp_path / ".step_00000002.replaced")
+    shutil.copytree(store.path(2), tmp_path / "step_00000003")
+    (tmp_path / "step_00000003" / "manifest.json").unlink()
+    spoil(Path(store.path(4)) / "manifest.json", "a flipped bit", 99)
+    (tmp_path / "notes").mkdir()
+    left = store.clean()
+    assert {Path(path).name for path in left} == {
+        ".step_00000006.partial",
+        ".step_00000002.replaced",
+        "step_00000003",
+    }
+    assert {path.name for path in tmp_path.iterdir()} == {"step_00000002", "step_00000004", "notes"}
 
 
 def test_retention_keeps_the_newest_and_the_best(tmp_path: Path) -> None:
