@@ -1,13 +1,18 @@
-"""What every plugin's layer is: fields found in the file's text, a module from its code."""
+"""What every plugin's layer is: fields found in the file's text, a module from its code.
+
+A layer's code is constructed once for each node, under a seed of its own: what it draws, and how its tensors depend on
+each other (a teacher that starts as a copy of its student), is then the same in every mode, stage and shard.
+"""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
-from functools import lru_cache, partial
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from declarative_train.components.component import Init, Layer
 from declarative_train.terms.tensor_spec import TensorSpec
@@ -38,15 +43,25 @@ class PluginLayer(Layer):
         return True
 
     def build(self, inputs: Mapping[str, TensorSpec]) -> nn.Module:
-        """Imports the file. Raises whatever its code raises."""
+        """Imports the file. Raises whatever its code raises. Its batch normalisation is made ours: the running
+        statistics of torch's own would depend on the mode."""
+        from declarative_train.components.layers.modules.batch_norm import adopt_batch_norms
+
         made: nn.Module = getattr(import_plugin(self.plugin_path), self.plugin_class)(**self._arguments(inputs))
-        if any(True for _ in made.buffers()) and not hasattr(made, "reset_buffers"):
-            made.reset_buffers = partial(_reset_buffers, made, self, dict(inputs))  # type: ignore[assignment]
+        adopt_batch_norms(made)
         return made
+
+    def start(self, inputs: Mapping[str, TensorSpec], seed: int) -> nn.Module:
+        """`build` with the start values that count, on the CPU whatever the device around it: on meta the code of a
+        pretrained model could not read its weights. Raises whatever the plugin's code raises."""
+        import torch
+
+        with seeded(seed), torch.device("cpu"):
+            return self.build(inputs)
 
     def init_of(self, parameter: str, inputs: Mapping[str, TensorSpec]) -> Init:
         """As the code starts it."""
-        return _AsTheCodeDoes(layer=self, parameter=parameter, inputs=dict(inputs))
+        return AsTheCodeDoes(parameter=parameter)
 
     def _arguments(self, inputs: Mapping[str, TensorSpec]) -> dict[str, object]:
         first = next(iter(inputs.values()), None)
@@ -65,34 +80,35 @@ class PluginLayer(Layer):
         return arguments
 
 
-class _AsTheCodeDoes(Init):
-    """The start values that the plugin's constructor gives, drawn from the parameter's own seed."""
+class AsTheCodeDoes(Init):
+    """What the plugin's constructor gives: `graph/initialise.py` takes it from the constructed module."""
 
     type: Literal["as_the_code_does"] = "as_the_code_does"
-    layer: Any
     parameter: str
-    inputs: Any
+    """Its name in the layer, or, where it is tied to one that stands elsewhere in the model, in the model."""
 
     def fill(self, tensor: torch.Tensor, generator: torch.Generator) -> None:
-        import torch
-
-        with torch.random.fork_rng(devices=[]), torch.device("cpu"):
-            torch.default_generator.manual_seed(generator.initial_seed() & 0x7FFF_FFFF_FFFF_FFFF)
-            made = self.layer.build(self.inputs)
-        found = dict(made.named_parameters())
-        if self.parameter not in found:
-            raise LookupError(f"`{self.layer.type}` has no parameter {self.parameter}")
-        tensor.copy_(found[self.parameter].detach())
+        raise NotImplementedError("one parameter cannot be drawn without the others")
 
 
-def _reset_buffers(module: nn.Module, layer: PluginLayer, inputs: Mapping[str, TensorSpec]) -> None:
-    """Write the buffers anew, after the module was built on the meta device."""
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """The generators that a constructor may draw from (torch's, Python's, numpy's), each as it was afterwards."""
+    import random
+
+    import numpy as np
     import torch
 
-    with torch.random.fork_rng(devices=[]), torch.device("cpu"), torch.no_grad():
-        fresh = dict(layer.build(inputs).named_buffers())
-        for name, buffer in module.named_buffers():
-            buffer.copy_(fresh[name])
+    states = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed % (1 << 32))
+        try:
+            yield
+        finally:
+            random.setstate(states[0])
+            np.random.set_state(states[1])
 
 
 @lru_cache(maxsize=16)

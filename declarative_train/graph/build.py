@@ -20,7 +20,9 @@ from torch import fx, nn
 
 from declarative_train.components.expressions.grammar import parse
 from declarative_train.components.expressions.lower import emit
+from declarative_train.components.plugin_layer import PluginLayer
 from declarative_train.graph.graph import Edge, Graph, Node
+from declarative_train.graph.initialise import started
 from declarative_train.graph.read import ordered_ports, read_layer
 
 _Value = fx.Node
@@ -30,17 +32,21 @@ def build(
     graph: Graph,
     plugins: Sequence[str] = (),
     *,
+    seed: int = 0,
     device: torch.device | str | None = None,
     ties: Mapping[str, str] | None = None,
     own_outputs: bool = False,
 ) -> fx.GraphModule:
     """The module of a graph. `device` may be `meta`: nothing is allocated then, and `materialise` follows.
 
+    `seed` is the run's: the layers of plugins are constructed here, with their start values; where the module is built
+    on meta, `initialise` writes them later.
+
     `ties` maps a parameter's name to the one whose storage it shares. `own_outputs`: every output is contiguous and
     shares no memory with an input or another tensor, as pipeline stages need it (torch-facts, section 2, trap 4).
     """
     with torch.device(device) if device is not None else nullcontext():
-        module = _build(graph, plugins, outermost=True, own_outputs=own_outputs, class_name="Model")
+        module = _Builder(plugins, seed).build(graph, "", own_outputs=own_outputs, class_name="Model")
     if ties:
         tie(module, ties)
     return module
@@ -66,20 +72,61 @@ def own_storage(tensor: torch.Tensor, inputs: tuple[torch.Tensor, ...]) -> torch
     return tensor.contiguous()
 
 
-def _build(
-    graph: Graph, plugins: Sequence[str], *, outermost: bool, own_outputs: bool, class_name: str
-) -> fx.GraphModule:
-    lines = fx.Graph()
-    values: dict[Edge, _Value] = {name: lines.placeholder(_identifier(name)) for name in graph.inputs}
-    placeholders = tuple(values.values())
-    modules: dict[str, nn.Module] = {}
-    for node in graph.nodes:
-        values |= _call(node, graph, lines, values, modules, plugins)
-    results = [values[edge] for edge in graph.outputs.values()]
-    if own_outputs:
-        results = [lines.call_function(own_storage, (value, placeholders)) for value in results]
-    lines.output(tuple(results) if outermost or len(results) != 1 else results[0])
-    return fx.GraphModule(_root(modules), lines, class_name=class_name)
+class _Builder:
+    """`prefix`: the way to the graph from the outermost one, with a dot behind it."""
+
+    def __init__(self, plugins: Sequence[str], seed: int) -> None:
+        self._plugins, self._seed = plugins, seed
+
+    def build(self, graph: Graph, prefix: str, *, own_outputs: bool, class_name: str) -> fx.GraphModule:
+        lines = fx.Graph()
+        values: dict[Edge, _Value] = {name: lines.placeholder(_identifier(name)) for name in graph.inputs}
+        placeholders = tuple(values.values())
+        modules: dict[str, nn.Module] = {}
+        for node in graph.nodes:
+            values |= self._call(node, graph, prefix, lines, values, modules)
+        results = [values[edge] for edge in graph.outputs.values()]
+        if own_outputs:
+            results = [lines.call_function(own_storage, (value, placeholders)) for value in results]
+        lines.output(tuple(results) if not prefix or len(results) != 1 else results[0])
+        return fx.GraphModule(_root(modules), lines, class_name=class_name)
+
+    def _call(
+        self,
+        node: Node,
+        graph: Graph,
+        prefix: str,
+        lines: fx.Graph,
+        values: Mapping[Edge, _Value],
+        modules: dict[str, nn.Module],
+    ) -> dict[Edge, _Value]:
+        """Emit the lines of one node; the values of its outputs by edge."""
+        if node.kind == "expression":
+            assert node.expression is not None
+            names = {name: values[edge] for name, edge in node.inputs.items()}
+            (output,) = node.outputs
+            return {f"{node.name}:{output}": emit(parse(node.expression), lines, names)}
+        called = node if node.kind != "reuse" else graph.node(str(node.target))
+        path = f"{prefix}{node.name}"
+        if node.kind == "block":
+            assert node.graph is not None
+            name = "".join(word.capitalize() for word in (node.block or "block").split("_"))
+            modules[node.name] = self.build(node.graph, f"{path}.", own_outputs=False, class_name=name)
+        elif node.kind == "layer":
+            assert node.component is not None
+            specs = {port: graph.spec(edge) for port, edge in node.inputs.items()}
+            layer = read_layer(node.component, self._plugins)
+            if isinstance(layer, PluginLayer):
+                modules[node.name] = started(layer, specs, self._seed, path)
+            else:
+                modules[node.name] = layer.build(specs)
+        result = lines.call_module(called.name, tuple(_arguments(node, called, values, self._plugins)))
+        if len(called.outputs) == 1:
+            return {f"{node.name}:{output}": result for output in node.outputs}
+        return {
+            f"{node.name}:{output}": lines.call_function(operator.getitem, (result, position))
+            for position, output in enumerate(called.outputs)
+        }
 
 
 def _root(modules: Mapping[str, nn.Module]) -> nn.Module:
@@ -95,38 +142,6 @@ def _root(modules: Mapping[str, nn.Module]) -> nn.Module:
             holder = holder.get_submodule(container)
         holder.add_module(last, module)
     return root
-
-
-def _call(
-    node: Node,
-    graph: Graph,
-    lines: fx.Graph,
-    values: Mapping[Edge, _Value],
-    modules: dict[str, nn.Module],
-    plugins: Sequence[str],
-) -> dict[Edge, _Value]:
-    """Emit the lines of one node; the values of its outputs by edge."""
-    if node.kind == "expression":
-        assert node.expression is not None
-        names = {name: values[edge] for name, edge in node.inputs.items()}
-        (output,) = node.outputs
-        return {f"{node.name}:{output}": emit(parse(node.expression), lines, names)}
-    called = node if node.kind != "reuse" else graph.node(str(node.target))
-    if node.kind == "block":
-        assert node.graph is not None
-        name = "".join(word.capitalize() for word in (node.block or "block").split("_"))
-        modules[node.name] = _build(node.graph, plugins, outermost=False, own_outputs=False, class_name=name)
-    elif node.kind == "layer":
-        assert node.component is not None
-        specs = {port: graph.spec(edge) for port, edge in node.inputs.items()}
-        modules[node.name] = read_layer(node.component, plugins).build(specs)
-    result = lines.call_module(called.name, tuple(_arguments(node, called, values, plugins)))
-    if len(called.outputs) == 1:
-        return {f"{node.name}:{output}": result for output in node.outputs}
-    return {
-        f"{node.name}:{output}": lines.call_function(operator.getitem, (result, position))
-        for position, output in enumerate(called.outputs)
-    }
 
 
 def _arguments(node: Node, called: Node, values: Mapping[Edge, _Value], plugins: Sequence[str]) -> list[_Value | None]:

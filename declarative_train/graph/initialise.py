@@ -1,6 +1,8 @@
 """Write the start values of a built module: each parameter from its own generator, keyed by (seed, name).
 
-So a parameter starts the same in every mode, on any stage or shard, and whatever other nodes the graph has.
+So a parameter starts the same in every mode, on any stage or shard, and whatever other nodes the graph has. A plugin's
+layer is constructed whole, under a generator keyed by (seed, path): only its code knows how its tensors depend on each
+other.
 """
 
 from __future__ import annotations
@@ -15,9 +17,14 @@ from torch import nn
 
 from declarative_train.components.component import Init, Layer
 from declarative_train.components.inits import INITS
+from declarative_train.components.plugin_layer import AsTheCodeDoes, PluginLayer
 from declarative_train.graph.graph import Graph
 from declarative_train.graph.read import read_layer
 from declarative_train.terms.tensor_spec import TensorSpec
+
+Layers = Mapping[str, tuple[Layer, Mapping[str, TensorSpec]]]
+"""Every layer of a model by its path, with the specs that it is built for."""
+_KEPT = "_dtrain_start_values"
 
 
 class Start(Protocol):
@@ -33,6 +40,35 @@ class Start(Protocol):
     def tie(self) -> str | None: ...
 
 
+def started(layer: PluginLayer, inputs: Mapping[str, TensorSpec], seed: int, path: str) -> nn.Module:
+    """The module of a plugin's layer with its start values, on the device around the call. On meta they are kept beside
+    it until `initialise` writes them: constructing it twice may mean reading a pretrained model twice."""
+    made = layer.start(inputs, generator(seed, path).initial_seed())
+    device = torch.empty(0).device
+    if device.type != "meta":
+        return made.to(device)
+    setattr(made, _KEPT, _taken_off(made))
+    return made
+
+
+def _taken_off(module: nn.Module) -> dict[str, torch.Tensor]:
+    """Its parameters and buffers by all their names; in their place come others on meta, shared as they were."""
+    kept: dict[str, torch.Tensor] = {}
+    empty: dict[torch.Tensor, torch.Tensor] = {}
+    for path, part in module.named_modules():
+        for tensors in (part._parameters, part._buffers):
+            for name, tensor in tensors.items():
+                if tensor is None:
+                    continue
+                kept[f"{path}.{name}" if path else name] = tensor.detach()
+                if tensor not in empty:
+                    bare = torch.empty_like(tensor, device="meta")
+                    is_parameter = isinstance(tensor, nn.Parameter)
+                    empty[tensor] = nn.Parameter(bare, tensor.requires_grad) if is_parameter else bare
+                tensors[name] = empty[tensor]  # type: ignore[assignment]
+    return kept
+
+
 def initialise(
     module: nn.Module, graph: Graph, parameters: Iterable[Start], seed: int, plugins: Sequence[str] = ()
 ) -> None:
@@ -42,14 +78,61 @@ def initialise(
     """
     layers = {path: (layer, specs) for path, layer, specs in _layers(graph, "", plugins)}
     held = dict(module.named_parameters(remove_duplicate=False))
+    own_code = {id(part) for path in _plugin_paths(layers) if _has(module, path) for part in _parts(module, path)}
     with torch.no_grad():
+        for part in list(module.modules()):
+            _put_back(part)
         for start in parameters:
-            if start.tie is None and start.name in held:
-                rule = _read_init(start.init) if start.init is not None else _rule_of(start.name, layers)
-                _fill(held[start.name], rule, generator(seed, start.name))
+            if start.tie is not None or start.name not in held:
+                continue
+            rule = _read_init(start.init) if start.init is not None else _rule_of(start.name, layers)
+            if not isinstance(rule, AsTheCodeDoes):
+                whole = _empty(held[start.name])
+                rule.fill(whole, generator(seed, start.name))
+                _write(held[start.name], whole)
+            elif start.init is not None:  # tied to a parameter of a plugin
+                _write(held[start.name], _constructed(rule.parameter, layers, seed))
         for part in module.modules():
-            if callable(reset := getattr(part, "reset_buffers", None)):
+            if id(part) not in own_code and callable(reset := getattr(part, "reset_buffers", None)):
                 reset()
+
+
+def _put_back(part: nn.Module) -> None:
+    """What was kept when the module was built on meta."""
+    kept = part.__dict__.pop(_KEPT, {})
+    if kept:
+        places = {
+            **dict(part.named_parameters(remove_duplicate=False)),
+            **dict(part.named_buffers(remove_duplicate=False)),
+        }
+        for name, value in kept.items():
+            _write(places[name], value)
+
+
+def _plugin_paths(layers: Layers) -> list[str]:
+    return [path for path, (layer, _) in layers.items() if isinstance(layer, PluginLayer)]
+
+
+def _parts(module: nn.Module, path: str) -> Iterator[nn.Module]:
+    return module.get_submodule(path).modules()
+
+
+def _has(module: nn.Module, path: str) -> bool:
+    """Not in a stage that holds other nodes."""
+    try:
+        module.get_submodule(path)
+    except AttributeError:
+        return False
+    return True
+
+
+def _constructed(name: str, layers: Layers, seed: int) -> torch.Tensor:
+    """The start value of a plugin's parameter, by its name in the whole model."""
+    path = next(path for path in _ways(name) if path in layers)
+    layer, specs = layers[path]
+    assert isinstance(layer, PluginLayer)
+    with torch.device("cpu"):
+        return started(layer, specs, seed, path).get_parameter(name.removeprefix(f"{path}.")).detach()
 
 
 def generator(seed: int, name: str) -> torch.Generator:
@@ -69,34 +152,47 @@ def _layers(graph: Graph, prefix: str, plugins: Sequence[str]) -> Iterator[tuple
 
 
 def own_rule(graph: Graph, name: str, plugins: Sequence[str] = ()) -> Init:
-    """How a parameter starts when the recipe says nothing: the rule of its layer."""
-    return _rule_of(name, {path: (layer, specs) for path, layer, specs in _layers(graph, "", plugins)})
+    """How a parameter starts when the recipe says nothing: the rule of its layer, in words that hold anywhere in the
+    model."""
+    rule = _rule_of(name, {path: (layer, specs) for path, layer, specs in _layers(graph, "", plugins)})
+    return AsTheCodeDoes(parameter=name) if isinstance(rule, AsTheCodeDoes) else rule
 
 
-def _rule_of(name: str, layers: Mapping[str, tuple[Layer, Mapping[str, TensorSpec]]]) -> Init:
+def _rule_of(name: str, layers: Layers) -> Init:
     """The rule of the layer that the name leads into; what is left of the name is the parameter's name in it."""
-    parts = name.split(".")
-    for end in range(len(parts) - 1, 0, -1):
-        found = layers.get(".".join(parts[:end]))
-        if found is not None:
-            layer, specs = found
-            return layer.init_of(".".join(parts[end:]), specs)
+    for path in _ways(name):
+        if path in layers:
+            layer, specs = layers[path]
+            return layer.init_of(name.removeprefix(f"{path}."), specs)
     raise LookupError(f"no layer of the graph has the parameter {name}")
 
 
+def _ways(name: str) -> Iterator[str]:
+    """The paths that the name begins with, the longest first."""
+    parts = name.split(".")
+    return (".".join(parts[:end]) for end in range(len(parts) - 1, 0, -1))
+
+
 def _read_init(component: Mapping[str, object]) -> Init:
-    return INITS[str(component["type"])].model_validate_json(json.dumps(component))
+    known = {**INITS, "as_the_code_does": AsTheCodeDoes}
+    return known[str(component["type"])].model_validate_json(json.dumps(component))
 
 
-def _fill(parameter: nn.Parameter, rule: Init, generator: torch.Generator) -> None:
-    placements = getattr(parameter, "placements", None)
+def _empty(tensor: torch.Tensor) -> torch.Tensor:
+    """What a rule fills: the tensor itself, or where it is sharded a whole one."""
+    is_sharded = getattr(tensor, "placements", None) is not None
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu") if is_sharded else tensor
+
+
+def _write(tensor: torch.Tensor, whole: torch.Tensor) -> None:
+    """`whole` into a tensor, or its part of it into a shard."""
+    placements = getattr(tensor, "placements", None)
     if placements is None:
-        rule.fill(parameter, generator)
+        if tensor is not whole:
+            tensor.copy_(whole)
         return
     from torch.distributed.tensor import DTensor, distribute_tensor
 
-    assert isinstance(parameter, DTensor)
-    whole = torch.empty(parameter.shape, dtype=parameter.dtype)
-    rule.fill(whole, generator)
-    local = distribute_tensor(whole.to(parameter.device), parameter.device_mesh, placements, src_data_rank=None)
-    parameter.to_local().copy_(local.to_local())
+    assert isinstance(tensor, DTensor)
+    local = distribute_tensor(whole.to(tensor.device), tensor.device_mesh, placements, src_data_rank=None)
+    tensor.to_local().copy_(local.to_local())

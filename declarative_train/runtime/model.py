@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def build_model(plan: Plan, device: torch.device) -> fx.GraphModule:
     """On its device, with start values by (seed, parameter name), then those of `model.weights`. Raises RunFailure."""
     ties = {item.name: item.tie for item in plan.parameters if item.tie is not None}
-    module = build(plan.graph, plan.plugins, ties=ties)
+    module = build(plan.graph, plan.plugins, seed=plan.seed, ties=ties)
     initialise(module, plan.graph, plan.parameters, plan.seed, plan.plugins)
     load_weights(module, plan.weights)
     if plan.training.precision == "fp64":

@@ -40,7 +40,7 @@ class Passage:
         self._batch_outputs = tuple(plan.batch_graph.outputs)
         self._batch_module = None
         if plan.batch_graph.nodes:
-            self._batch_module = build(plan.batch_graph, plan.plugins).to(device).eval()
+            self._batch_module = build(plan.batch_graph, plan.plugins, seed=plan.seed).to(device).eval()
         self._compute_dtype = AUTOCAST.get(plan.training.precision)
 
     def chunk(self, batch: Batch) -> Chunk:

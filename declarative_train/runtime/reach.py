@@ -23,7 +23,9 @@ def without_gradient(plan: Plan) -> frozenset[str]:
     read = {name for term in plan.objective.terms for name in (term.input, term.target) if name is not None}
     if not _may_have_idle(plan.graph, read):
         return frozenset()
-    module = build(plan.graph, plan.plugins, ties={item.name: item.tie for item in plan.parameters if item.tie})
+    module = build(
+        plan.graph, plan.plugins, seed=plan.seed, ties={item.name: item.tie for item in plan.parameters if item.tie}
+    )
     freeze(module, plan.parameters)
     module.eval()
     rows = [torch.zeros((1, *spec.shape), dtype=getattr(torch, spec.dtype)) for spec in plan.graph.inputs.values()]

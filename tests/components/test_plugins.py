@@ -220,34 +220,36 @@ def test_build_runs_the_file_and_takes_sizes_from_the_edge(file: str) -> None:
     assert [name for name in sys.modules if name.startswith("dtrain_plugin_my_layers")]
 
 
-def test_parameters_start_as_the_code_starts_them_from_their_own_seed(file: str) -> None:
+def test_the_code_starts_what_it_makes_from_a_seed_of_its_own(file: str) -> None:
     import torch
 
     layer = plugin_layers(file)["gated_unit"](width=3)  # type: ignore[call-arg]
     inputs = {"x": TensorSpec((7,))}
     before = torch.get_rng_state()
-    first, second, other = (torch.zeros(3, 7) for _ in range(3))
-    rule = layer.init_of("linear.weight", inputs)
-    rule.fill(first, torch.Generator().manual_seed(1))
-    rule.fill(second, torch.Generator().manual_seed(1))
-    rule.fill(other, torch.Generator().manual_seed(2))
+    with torch.device("meta"):
+        first, second, other = (layer.start(inputs, seed).linear.weight for seed in (1, 1, 2))  # type: ignore[union-attr]
     assert torch.equal(first, second)
     assert not torch.equal(first, other)
     assert first.abs().max() <= 7**-0.5
     assert torch.equal(torch.get_rng_state(), before)
-    with pytest.raises(LookupError):
-        layer.init_of("nothing", inputs).fill(first, torch.Generator())
 
 
-def test_buffers_of_a_module_built_on_meta_are_written_anew(file: str) -> None:
+def test_what_was_started_on_meta_is_written_after_it_has_memory(file: str) -> None:
+    """Parameters, buffers and what shares memory, into a model that was never whole before."""
     import torch
+
+    from declarative_train.graph.graph import Graph
+    from declarative_train.graph.initialise import initialise, started
 
     layer = plugin_layers(file)["gated_unit"](width=3, rate=0.25)  # type: ignore[call-arg]
     with torch.device("meta"):
-        module = layer.build({"x": TensorSpec((7,))})
+        module = started(layer, {"x": TensorSpec((7,))}, 1, "gate")
+    assert {item.device.type for item in (*module.parameters(), *module.buffers())} == {"meta"}
     module.to_empty(device="cpu")
-    module.reset_buffers()  # type: ignore[operator]
-    assert torch.equal(module.scale, torch.full((3,), 0.25))  # type: ignore[arg-type]
+    initialise(module, Graph({}, (), {}), (), 1)
+    wanted = started(layer, {"x": TensorSpec((7,))}, 1, "gate").state_dict()
+    assert torch.equal(wanted["scale"], torch.full((3,), 0.25))
+    assert all(torch.equal(item, wanted[name]) for name, item in module.state_dict().items())
 
 
 def test_a_file_that_changed_since_is_refused(file: str) -> None:

@@ -128,7 +128,7 @@ def write_recipe(directory: Path, recipe: Mapping[str, Any], name: str = "made.y
 
 def compiled(directory: Path, recipe: Mapping[str, Any]) -> Plan:
     """The plan of a recipe that has no mistake."""
-    loaded = recipe_room.load(str(write_recipe(directory, recipe)))
+    loaded = recipe_room.load(str(write_recipe(directory, recipe)), plugins="plugins" in recipe)
     assert loaded.recipe is not None, [(item.code, item.message) for item in loaded.diagnostics]
     plan, diagnostics = compile_plan(loaded.recipe)
     assert plan is not None, [(item.code, item.message) for item in diagnostics]

@@ -40,7 +40,7 @@ class FsdpEngine(Engine):
         sizes, names = zip(*((axis.size, axis.name) for axis in plan.layout.mesh), strict=True)
         mesh = init_device_mesh(device.type, sizes, mesh_dim_names=names)
         ties = {item.name: item.tie for item in plan.parameters if item.tie is not None}
-        self.model = build(plan.graph, plan.plugins, device="meta", ties=ties)
+        self.model = build(plan.graph, plan.plugins, seed=plan.seed, device="meta", ties=ties)
         freeze(self.model, plan.parameters)
         spans = group_spans(plan, self.model, device)
         lane = Lane(self._ranks.size, (self.dp_rank, 0), make_process_groups(spans, range(self._ranks.size)))

@@ -282,7 +282,7 @@ def build_stage(plan: Plan, stage: Stage, device: torch.device) -> nn.Module:
         for item in plan.parameters
         if item.tie is not None and any(item.name.startswith(f"{name}.") for name in names)
     }
-    return build(stage.graph, plan.plugins, device=device, ties=ties, own_outputs=True)
+    return build(stage.graph, plan.plugins, seed=plan.seed, device=device, ties=ties, own_outputs=True)
 
 
 def joined(parts: dict[str, nn.Module]) -> nn.Module:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -182,6 +183,25 @@ class _NormaliseAcross(torch.autograd.Function):
             dx = (dy - of_shift - normal * of_scale) * _per_channel(invstd if weight is None else invstd * weight, x)
             dx = dx.to(x.dtype)
         return dx, dweight, dbias, None, None
+
+
+def adopt_batch_norms(module: nn.Module) -> None:
+    """torch's batch normalisations in `module` become ours (over whatever one rank has at a time), in place.
+
+    Only their class changes: names, tensors, hooks and who refers to them stay. Subclasses with a `forward` of their
+    own, and those that keep no running statistics or a plain mean of them, stay as they are."""
+    for part in module.modules():
+        if type(part) in _KINDS and part.momentum is not None and part.running_mean is not None:
+            part.__class__ = _adopted(type(part))
+            part.over, part.groups, part.pending = None, SampleGroups(), None  # type: ignore[assignment]
+
+
+_KINDS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+
+
+@cache
+def _adopted(kind: type[nn.Module]) -> type[nn.Module]:
+    return type(kind.__name__, (BatchNorm, kind), {"__doc__": BatchNorm.__doc__})
 
 
 def _per_channel(vector: Tensor, like: Tensor) -> Tensor:

@@ -1,0 +1,183 @@
+"""Layers of plugins on real ranks: the model that their code constructs is the same one in every mode."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from declarative_train.components.layers.modules.batch_norm import BatchNorm
+from declarative_train.components.layers.sample_groups import MixesSamples
+from declarative_train.graph.build import build
+from declarative_train.runtime.model import build_model
+from tests.runtime.made_recipes import compiled, merged, on_pipeline, write_data
+from tests.runtime.parity import Recording, largest_difference, record
+from tests.runtime.runs import go, last_tensors
+from tests.runtime.test_parity import LIMIT, SMALL
+
+LAYERS = '''
+import random
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+
+class Twin(nn.Module):
+    """A student, a teacher that starts as its copy, a tied pair, and what is drawn beside the parameters."""
+
+    def __init__(self, in_features: int):
+        super().__init__()
+        self.student = nn.Linear(in_features, 12)
+        self.teacher = nn.Linear(in_features, 12)
+        self.teacher.load_state_dict(self.student.state_dict())
+        self.down = nn.Linear(12, 20, bias=False)
+        self.up = nn.Linear(12, 20, bias=False)
+        self.up.weight = self.down.weight
+        self.register_buffer("features", torch.randn(20, 6))
+        self.register_buffer("picked", torch.randperm(6)[:4], persistent=False)
+        self.scale = 1 + random.random() + np.random.rand()
+
+    def forward(self, x):
+        h = torch.tanh(self.student(x)) - 0.5 * torch.tanh(self.teacher(x) * self.scale)
+        y = torch.tanh(self.down(h)) + self.up(h) ** 2
+        return (y @ self.features)[:, self.picked]
+
+
+class Pretrained(nn.Module):
+    """As `from_pretrained`: it reads numbers from a file while it is made, and will not be made on meta."""
+
+    def __init__(self, in_features: int, folder: str):
+        super().__init__()
+        if torch.empty(0).device.type == "meta":
+            raise RuntimeError("You are using from_pretrained with a meta device context manager")
+        self.inner = nn.Linear(in_features, 8)
+        self.rates = [rate.item() for rate in torch.linspace(0.5, 1.0, 3)]
+        self.inner.load_state_dict(torch.load(Path(folder) / "inner.pt", weights_only=True))
+        with open(Path(folder) / "made.txt", "a") as log:
+            log.write("made\\n")
+
+    def forward(self, x):
+        return self.inner(x) * self.rates[2]
+
+
+class Normed(nn.Module):
+    def __init__(self, in_features: int):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(in_features)
+
+    def forward(self, x):
+        return self.norm(x)
+'''
+WAYS: dict[str, dict[str, Any]] = {
+    "dp": {"parallelism": "dp", "layout": {"gpus": 2}},
+    "ddp": {"parallelism": "ddp", "layout": {"gpus": 2}},
+    "fsdp": {"parallelism": "fsdp", "layout": {"gpus": 2}},
+    "pipeline": on_pipeline(3, "1f1b", 3),
+    "pipeline x fsdp": on_pipeline(2, "1f1b", 4, data_parallel={"mode": "fsdp", "size": 2}),
+}
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("plugins")
+    write_data(path, 37)
+    (path / "layers.py").write_text(LAYERS)
+    generator = torch.Generator().manual_seed(5)
+    weights = {"weight": torch.randn(8, 4, generator=generator), "bias": torch.randn(8, generator=generator)}
+    torch.save(weights, path / "inner.pt")
+    return path
+
+
+def recipe(directory: Path, **more: Any) -> dict[str, Any]:
+    graph = {
+        "first": {"type": "twin", "input": "x"},
+        "inner": {"type": "pretrained", "folder": str(directory)},
+        "logits": {"type": "linear", "out_features": 10},
+    }
+    changes = {"plugins": ["layers.py"], "model": {"graph": graph}, **more}
+    return merged(merged(SMALL, {"model": None}), changes)
+
+
+@pytest.fixture(scope="module")
+def reference(directory: Path) -> Recording:
+    return record(directory, recipe(directory))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_every_mode_trains_the_same_model(way: str, directory: Path, reference: Recording) -> None:
+    found = record(directory, merged(recipe(directory), WAYS[way]))
+    assert largest_difference(reference, found) <= LIMIT
+    assert found.losses == pytest.approx(reference.losses, rel=1e-12)
+    for name, item in reference.parameters.items():
+        np.testing.assert_allclose(found.parameters[name], item, rtol=1e-9, atol=1e-12)
+
+
+def test_the_code_is_constructed_once_and_its_relations_hold(directory: Path) -> None:
+    plan = compiled(directory, recipe(directory, training={"precision": "fp32"}))
+    log = directory / "made.txt"
+    log.write_text("")
+    model = build_model(plan, torch.device("cpu"))
+    assert log.read_text().count("made") == 1
+    twin: Any = model.get_submodule("first")
+    assert torch.equal(twin.student.weight, twin.teacher.weight)
+    assert twin.up.weight is twin.down.weight
+    assert torch.equal(model.get_parameter("inner.inner.weight"), torch.load(directory / "inner.pt")["weight"])
+
+
+def test_what_is_drawn_depends_on_the_seed_and_the_path_alone(directory: Path) -> None:
+    def drawn(seed: int, path: str) -> dict[str, Any]:
+        whole = merged(merged(SMALL, {"model": None}), {"plugins": ["layers.py"], "seed": seed})
+        graph = {path: {"type": "twin", "input": "x"}, "logits": {"type": "linear", "out_features": 10}}
+        plan = compiled(directory, whole | {"model": {"graph": graph}})
+        torch.rand(3), np.random.rand(3), random.random()  # of what else the process draws it does not depend
+        states = np.random.get_state()[2], random.getstate()
+        twin: Any = build_model(plan, torch.device("cpu")).get_submodule(path)
+        assert (np.random.get_state()[2], random.getstate()) == states  # which goes on as if nothing had been drawn
+        return {**twin.state_dict(), "picked": twin.picked, "scale": torch.tensor(twin.scale)}
+
+    first, again = drawn(1, "a"), drawn(1, "a")
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    for other in (drawn(2, "a"), drawn(1, "b")):
+        assert not any(torch.equal(first[name], other[name]) for name in ("features", "student.weight", "scale"))
+
+
+def test_a_parameter_in_front_of_the_plugin_may_be_tied_to_one_of_its_own(directory: Path) -> None:
+    graph = {
+        "few": "x[:, :4]",
+        "before": {"type": "linear", "out_features": 8},
+        "mid": "few + before[:, :4]",
+        "first": {"type": "pretrained", "folder": str(directory)},
+        "logits": {"type": "linear", "out_features": 10},
+    }
+    model = {"graph": graph, "parameters": {"before.weight": {"tie": "first.inner.weight"}}}
+    plan = compiled(directory, recipe(directory, training={"precision": "fp32"}) | {"model": model})
+    assert {item.name: item.tie for item in plan.parameters if item.tie} == {"first.inner.weight": "before.weight"}
+    built: Any = build_model(plan, torch.device("cpu"))
+    assert built.before.weight is built.first.inner.weight
+    assert torch.equal(built.before.weight, torch.load(directory / "inner.pt")["weight"])
+
+
+def test_batch_normalisation_of_torch_becomes_ours(directory: Path) -> None:
+    """Gradients and running statistics as those of the node `batch_norm`, whatever the mode."""
+    node = {"hidden": {"type": "linear", "out_features": 12, "input": "x"}, "norm": {"type": "batch_norm"}}
+    rest = {"act": {"type": "relu"}, "logits": {"type": "linear", "out_features": 10}}
+    ours = merged(SMALL, {"model": None, "training": {"gradient_accumulation_steps": 2}, "checkpoint": {"keep": 1}})
+    ours["model"] = {"graph": {**node, **rest}}
+    theirs = merged(ours, {"plugins": ["layers.py"]})
+    theirs["model"] = {"graph": {**node, "norm": {"type": "normed"}, **rest}}
+    built: Any = build(compiled(directory, theirs).graph, (str(directory / "layers.py"),))
+    assert isinstance(built.norm.norm, BatchNorm)
+    assert isinstance(built.norm.norm, torch.nn.BatchNorm1d)
+    assert isinstance(built.norm.norm, MixesSamples)
+    for way in ({}, WAYS["dp"], WAYS["ddp"]):
+        done, wanted = go(directory, theirs, way), go(directory, ours, way)
+        assert (done.code, wanted.code) == (0, 0)
+        found = {name.replace("norm.norm.", "norm."): item for name, item in last_tensors(done.run_dir).items()}
+        for name, item in last_tensors(wanted.run_dir).items():
+            torch.testing.assert_close(found[name], item, rtol=1e-9, atol=1e-12, msg=name)
