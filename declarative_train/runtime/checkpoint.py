@@ -22,6 +22,7 @@ from declarative_train.runtime.checkpoint_store import CheckpointStore, Entry, d
 from declarative_train.runtime.engines.engine import Engine
 from declarative_train.runtime.failures import CheckpointFailure
 from declarative_train.runtime.run_state import RunState
+from declarative_train.runtime.signals import SAVING
 
 if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan
@@ -51,6 +52,10 @@ class Checkpoints:
 
     def save(self, state: RunState, *, is_best: bool, keep: int) -> str:
         """The path of the new checkpoint. Raises OSError when the place cannot be written."""
+        with SAVING.going_on():  # nobody who was asked to stop leaves meanwhile
+            return self._save(state, is_best=is_best, keep=keep)
+
+    def _save(self, state: RunState, *, is_best: bool, keep: int) -> str:
         self._engine.synchronize_buffers()
         if self._engine.loss_scale is not None:
             state.loss_scale = self._engine.loss_scale.state()

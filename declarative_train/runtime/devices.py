@@ -1,15 +1,20 @@
-"""Which device the ranks use: decided once, by the parent, and said when it is not what the layout names."""
+"""Which device the ranks use: decided once, for all of them, and said when it is not what the layout names."""
 
 from __future__ import annotations
 
 import os
+import socket
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from declarative_train.runtime.failures import RunFailure
 from declarative_train.terms.amounts import counted
+from declarative_train.terms.machine import num_cores
 
 if TYPE_CHECKING:
+    import torch
+
     from declarative_train.plan.plan import LayoutPlan, RankPlan
 
 # asks the driver's library, not CUDA itself: a parent that has initialised CUDA cannot fork ranks that use it
@@ -18,25 +23,82 @@ os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
 
 @dataclass(frozen=True, slots=True)
 class DeviceChoice:
+    """`indices`: the GPU of each rank as that rank counts them; empty: those of the plan."""
+
     kind: Literal["cuda", "cpu"]
     notice: str | None = None
+    indices: tuple[int, ...] = ()
 
 
-def choose_device(layout: LayoutPlan, num_available: int) -> DeviceChoice:
-    """`num_available`: GPUs of this machine. Raises RunFailure when the plan insists on GPUs that are not there."""
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """What a rank that somebody else started sees of its machine. `gpus` are names that no two GPUs share;
+    `local_rank` is None where the launcher does not give it."""
+
+    host: str
+    local_rank: int | None
+    gpus: tuple[str, ...]
+
+
+def choose_device(layout: LayoutPlan, num_visible: int) -> DeviceChoice:
+    """Of ranks on this machine, `num_visible` of whose GPUs this process may use. None at all: `auto` takes the CPU.
+    Some, but fewer than the layout wants: nobody wants a slow run on the CPU beside idle GPUs. Raises RunFailure."""
     if layout.device == "cpu":
         return DeviceChoice("cpu")
-    wanted = num_gpus_wanted(layout)
-    if num_available >= wanted:
+    if num_visible >= num_gpus_wanted(layout):
         return DeviceChoice("cuda")
-    there = "no GPU" if num_available == 0 else f"{num_available} of {wanted} GPUs"
-    if layout.device == "cuda":
-        raise RunFailure(
-            f"layout.device is cuda, and this machine has {there}; help: `layout.device: auto` runs them on CPU then"
-        )
-    ranks = max(len(layout.ranks), layout.num_replicas)
-    what = {"single": "one process"}.get(layout.mode, counted(ranks, "replica" if layout.mode == "dp" else "rank"))
-    return DeviceChoice("cpu", f"{there} here: {what} on CPU")
+    if num_visible == 0 and layout.device == "auto":
+        return DeviceChoice("cpu", f"no GPU here: {_processes(layout)} on CPU")
+    raise _too_few(layout, num_visible, "here")
+
+
+def seat_devices(layout: LayoutPlan, seats: Sequence[Seat]) -> DeviceChoice:
+    """Of ranks that somebody else started, in their order. A rank that sees one GPU alone, as Slurm gives them, has
+    it as number 0. Raises RunFailure, also where a rank stands elsewhere on its machine than in the plan."""
+    if layout.device == "cpu" or len(layout.ranks) < 2 or not any(seat.gpus for seat in seats):
+        return choose_device(layout, len(seats[0].gpus))
+    gpus: dict[str, set[str]] = {}
+    for seat in seats:
+        gpus.setdefault(seat.host, set()).update(seat.gpus)
+    indices, taken = [], set()
+    for rank, seat in zip(layout.ranks, seats, strict=True):
+        if seat.local_rank not in (None, rank.local_rank):
+            raise RunFailure(
+                f"rank {rank.rank} is number {seat.local_rank} of its machine ({seat.host}), and number "
+                f"{rank.local_rank} in the plan; help: start {counted(layout.gpus_per_node, 'rank')} on each machine, "
+                "one machine after the other (torchrun does; srun: --distribution=block)"
+            )
+        index = rank.device if len(seat.gpus) > 1 else 0
+        if index >= len(seat.gpus) or (seat.host, seat.gpus[index]) in taken:
+            poorest = min(gpus, key=lambda host: len(gpus[host]))
+            raise _too_few(layout, len(gpus[poorest]), f"on {poorest}")
+        taken.add((seat.host, seat.gpus[index]))
+        indices.append(index)
+    return DeviceChoice("cuda", indices=tuple(indices))
+
+
+def _processes(layout: LayoutPlan) -> str:
+    if layout.mode == "single":
+        return "one process"
+    return counted(max(len(layout.ranks), layout.num_replicas), "replica" if layout.mode == "dp" else "rank")
+
+
+def _too_few(layout: LayoutPlan, num_visible: int, where: str) -> RunFailure:
+    """What is visible, and what to write."""
+    named = {*layout.devices, *(rank.device for rank in layout.ranks)} or {0}
+    key = "gpus" if layout.num_nodes == 1 else "gpus_per_node"
+    if num_visible >= len(named):
+        wanted, fix = f"layout.gpus names GPU {max(named)}", f"number them from 0 to {num_visible - 1}"
+    else:
+        wanted = f"the layout is for {counted(len(named), 'GPU')}{' of each machine' if layout.num_nodes > 1 else ''}"
+        fix = f"--set layout.{key}={num_visible}" if num_visible else "`dtrain doctor` shows what CUDA sees"
+    visible = counted(num_visible, "GPU") if num_visible else "no GPU"
+    mask = os.environ.get("CUDA_VISIBLE_DEVICES")
+    seen = "" if mask is None else f" (CUDA_VISIBLE_DEVICES={mask})"
+    return RunFailure(
+        f"{wanted}, and {visible} {'are' if num_visible > 1 else 'is'} visible {where}{seen}; help: {fix}, or "
+        f"--set layout.device=cpu for {_processes(layout)} on CPU"
+    )
 
 
 def num_gpus_wanted(layout: LayoutPlan) -> int:
@@ -50,8 +112,30 @@ def num_gpus() -> int:
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
-def device_of(rank: RankPlan, kind: str) -> str:
-    return f"cuda:{rank.device}" if kind == "cuda" else "cpu"
+def own_seat() -> Seat:
+    """Of a process that forks no ranks: it may ask CUDA itself."""
+    local = next((os.environ[name] for name in _LOCAL_RANK if os.environ.get(name, "").isdigit()), None)
+    return Seat(
+        socket.gethostname(), None if local is None else int(local), tuple(map(_name_of_gpu, range(num_gpus())))
+    )
+
+
+# of torchrun, Slurm, Open MPI
+_LOCAL_RANK = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK")
+
+
+def _name_of_gpu(index: int) -> str:
+    import torch
+
+    uuid = getattr(torch.cuda.get_device_properties(index), "uuid", None)
+    return str(uuid or f"{os.environ.get('CUDA_VISIBLE_DEVICES', '')}:{index}")
+
+
+def device_of(rank: RankPlan, kind: str, index: int | None = None) -> torch.device:
+    """`index`: instead of the plan's, where a rank sees other GPUs than its siblings."""
+    import torch
+
+    return torch.device("cpu") if kind == "cpu" else torch.device("cuda", rank.device if index is None else index)
 
 
 def threads_per_rank(num_local_ranks: int) -> int:
@@ -59,4 +143,4 @@ def threads_per_rank(num_local_ranks: int) -> int:
     asked = os.environ.get("OMP_NUM_THREADS", "")
     if asked.isdigit() and int(asked) > 0:
         return int(asked)
-    return max(1, len(os.sched_getaffinity(0)) // num_local_ranks)
+    return max(1, num_cores() // num_local_ranks)

@@ -9,6 +9,7 @@ plan and the logs show anyway.
 from __future__ import annotations
 
 import ctypes
+import sys
 
 # <malloc.h>
 _M_TRIM_THRESHOLD = -1
@@ -19,7 +20,9 @@ _NEVER = -1
 
 def keep_freed_memory() -> None:
     """For this process, from now on; nothing where the C library has no such switch."""
+    if sys.platform != "linux":
+        return
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
+    if mallopt is not None:  # musl has none
         mallopt(_M_MMAP_THRESHOLD, _LARGEST_KEPT)
         mallopt(_M_TRIM_THRESHOLD, _NEVER)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,8 @@ SinkFactory = Callable[[Path], Sequence[Sink]]
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """`sinks` is called on the main rank with the run directory."""
+    """`sinks` is called on the main rank with the run directory; it and all else can be pickled, for ranks that are
+    spawned. `device_index`: this rank's GPU, where it is not the plan's."""
 
     plan: Plan
     device_kind: str
@@ -28,6 +30,7 @@ class Job:
     sinks: SinkFactory
     notices: tuple[str, ...] = ()
     is_quiet: bool = False
+    device_index: int | None = None
 
     @property
     def failures_dir(self) -> Path:
@@ -35,13 +38,13 @@ class Job:
 
 
 def default_sinks(quiet: bool) -> SinkFactory:
+    return partial(_default_sinks, quiet)
+
+
+def _default_sinks(quiet: bool, run_dir: Path) -> Sequence[Sink]:
     """Terminal, TensorBoard and JSON lines."""
+    from declarative_train.logs.sinks.console import ConsoleSink
+    from declarative_train.logs.sinks.jsonl import JsonlSink
+    from declarative_train.logs.sinks.tensorboard import TensorBoardSink
 
-    def make(run_dir: Path) -> Sequence[Sink]:
-        from declarative_train.logs.sinks.console import ConsoleSink
-        from declarative_train.logs.sinks.jsonl import JsonlSink
-        from declarative_train.logs.sinks.tensorboard import TensorBoardSink
-
-        return (ConsoleSink(quiet=quiet), TensorBoardSink(run_dir), JsonlSink(run_dir / "events.jsonl"))
-
-    return make
+    return (ConsoleSink(quiet=quiet), TensorBoardSink(run_dir), JsonlSink(run_dir / "events.jsonl"))

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from declarative_train.runtime.devices import choose_device, num_gpus
 from declarative_train.runtime.failures import RunFailure, describe_failure, explain, write_failure
 from declarative_train.runtime.job import Job, SinkFactory, default_sinks
-from declarative_train.runtime.processes import late, launch_ranks, leave_unsaved, report, tell_stopping
+from declarative_train.runtime.processes import launch_ranks, leave_unsaved, report, tell_stopping
 from declarative_train.runtime.run_dir import find_place, make_run_dir
-from declarative_train.runtime.signals import EXIT_FAILED, StopRequest
+from declarative_train.runtime.signals import EXIT_FAILED, StopRequest, late
 
 if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan

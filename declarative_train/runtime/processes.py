@@ -1,19 +1,28 @@
-"""Ranks on this machine: forked after the imports by torch's elastic launcher, watched, told apart when they fail."""
+"""Ranks on this machine: started after the imports by torch's elastic launcher, watched, told apart when they fail.
+
+They are forked, which costs next to nothing. Where a fork is not safe they are spawned, and import everything anew:
+on macOS, whose system libraries do not survive one, and where this process has used CUDA, which cannot be had a second
+time in a child.
+"""
 
 from __future__ import annotations
 
+import atexit
 import json
 import logging
 import os
 import shutil
 import signal
 import sys
+import threading
 import time
 import uuid
+from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, Literal, NoReturn
 
-from declarative_train.runtime.devices import threads_per_rank
+from declarative_train.runtime.devices import device_of, threads_per_rank
 from declarative_train.runtime.failures import (
     VICTIM_WAIT_S,
     Failure,
@@ -24,14 +33,29 @@ from declarative_train.runtime.failures import (
     write_failure,
 )
 from declarative_train.runtime.job import Job
-from declarative_train.runtime.signals import EXIT_FAILED, StopRequest, flush, grace_s, leave
+from declarative_train.runtime.signals import (
+    EXIT_FAILED,
+    STOP_SIGNALS,
+    StopRequest,
+    flush,
+    late,
+    leave,
+    leave_now,
+    limit_s,
+)
 from declarative_train.terms.amounts import counted
 
-OUTCOME = "outcome.json"
+if TYPE_CHECKING:
+    import torch
+    from torch.distributed import Store
+    from torch.distributed.launcher.api import LaunchConfig
+
+OUTCOME, LATE = "outcome.json", "late"
 FORKS_TIMEOUT_S = 60.0
 TRIAL_S = 2.0
-CLOSING_GRACE_S = 1.0  # when a sibling is gone there is no step whose end could be waited for
+DEAF_S = 5.0  # longer than the grace: a rank that has not even heard by then does not run Python any more
 LOCALHOST = "127.0.0.1"
+LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 
 
 def launch_ranks(job: Job) -> int:
@@ -40,39 +64,29 @@ def launch_ranks(job: Job) -> int:
 
     torch.set_num_threads(1)  # a parent with an OpenMP pool must not fork (torch-facts, section 4)
     import torch._dynamo  # DDP and fully_shard need it: once here, and not in every rank
-    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
+    from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+    from torch.distributed.launcher.api import elastic_launch
 
     silence_loggers()
     num_ranks = len(job.plan.layout.ranks)
+    method = start_method(job.device_kind)
     scratch = job.run_dir / "launch"
     shutil.rmtree(scratch, ignore_errors=True)
     shutil.rmtree(job.failures_dir, ignore_errors=True)
     scratch.mkdir(parents=True)
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # one machine: no look-up of its name
-    config = LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
-        nproc_per_node=num_ranks,
-        run_id=uuid.uuid4().hex,
-        rdzv_backend="c10d",
-        rdzv_endpoint=f"{LOCALHOST}:0",
-        local_addr=LOCALHOST,
-        max_restarts=0,
-        monitor_interval=0.02,
-        start_method="fork",
-        logs_specs=DefaultLogsSpecs(log_dir=str(scratch)),
-        signals_to_handle="SIGTERM,SIGINT",
-        shutdown_timeout=int(grace_s()) + 5,
+    threads = threads_per_rank(num_ranks)
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", LOOPBACK)  # one machine: no look-up of its name
+    watch = StopRequest(
+        leave=False, on_first=lambda: stop_ranks(job, scratch), on_second=lambda: kill_ranks(job, scratch)
     )
-    watch = StopRequest(leave=False, on_first=lambda: tell_stopping(job), on_second=lambda: kill_ranks(job, scratch))
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    handlers = {number: signal.getsignal(number) for number in (*STOP_SIGNALS, signal.SIGQUIT)}
     watch.install()
     code: int | None = None
     deaths: dict[int, int] = {}
     try:
-        codes = elastic_launch(config, rank_main)(job, safe_threads(threads_per_rank(num_ranks)))
+        launch = elastic_launch(launch_config(num_ranks, scratch, method), rank_main)
+        codes = launch(job, safe_threads(threads) if method == "fork" else threads, method)
         code = max(codes.values())
     except ChildFailedError as error:
         deaths = {rank: failure.exitcode for rank, failure in error.failures.items()}
@@ -86,27 +100,78 @@ def launch_ranks(job: Job) -> int:
         code = outcome(scratch)
     if code is None:
         code = EXIT_FAILED
-        tell_failure(job, deaths, was_asked=watch.is_asked)
+        tell_failure(job, scratch, deaths, was_asked=watch.is_asked)
     shutil.rmtree(scratch, ignore_errors=True)
     return code
 
 
-def rank_main(job: Job, num_threads: int) -> int:
-    """In the forked rank. It leaves by returning: the child then ends by `os._exit` (torch-facts, section 4)."""
+def start_method(device_kind: str) -> Literal["fork", "spawn"]:
+    if sys.platform == "darwin" or (device_kind == "cuda" and spoils_cuda()):
+        return "spawn"
+    return "fork"
+
+
+def spoils_cuda() -> bool:
+    """Whether a forked child of this process could not use CUDA: after a run in this process, and where the number of
+    GPUs is not known without CUDA (no NVML, MIG). A child is asked: what torch keeps on it in the parent has changed
+    from version to version."""
+    child = os.fork()
+    if child == 0:
+        answer = 1
+        try:
+            import torch
+
+            answer = int(torch.cuda._is_in_bad_fork())  # type: ignore[no-untyped-call]
+        finally:
+            os._exit(answer)
+    return os.waitpid(child, 0)[1] != 0
+
+
+def launch_config(num_ranks: int, scratch: Path, method: Literal["fork", "spawn"]) -> LaunchConfig:
+    """Of torch's launcher, on this machine. SIGTERM and its like it leaves alone: it would kill ranks that are still
+    saving."""
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
+    from torch.distributed.launcher.api import LaunchConfig
+
+    return LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=num_ranks,
+        run_id=uuid.uuid4().hex,
+        rdzv_backend="c10d",
+        rdzv_endpoint=f"{LOCALHOST}:0",
+        local_addr=LOCALHOST,
+        max_restarts=0,
+        monitor_interval=0.02,
+        start_method=method,
+        logs_specs=DefaultLogsSpecs(log_dir=str(scratch)),
+        signals_to_handle="SIGQUIT",
+    )
+
+
+def rank_main(job: Job, num_threads: int, method: str) -> int:
+    """In the rank. It leaves by returning: a forked child then ends by `os._exit` (torch-facts, section 4)."""
     import torch
 
     from declarative_train.runtime.rank import Where, run_rank
 
     rank = int(os.environ["RANK"])
     scratch = job.run_dir / "launch"
-    announce(scratch, rank)
-    watch = StopRequest(grace=lambda: rank_grace_s(scratch, job.failures_dir))
+    if method == "spawn":
+        atexit.register(os._exit, 0)  # before torch's own threads can abort the end of the interpreter
+        silence_loggers()
+    watch = StopRequest(
+        is_closing=lambda: is_sibling_gone(scratch, job.failures_dir),
+        on_first=lambda: (scratch / f"heard_{rank}").touch(),
+        on_late=lambda: leave_late(scratch),
+    )
     watch.install()
+    announce(scratch, rank)
     where = Where(rank)
     try:
         torch.set_num_threads(num_threads)
         wait_for_forks(scratch, len(job.plan.layout.ranks))
-        join_process_group(job.device_kind)
+        join_process_group(device_of(job.plan.layout.ranks[rank], job.device_kind))
         code = run_rank(job, where, lambda: watch.is_asked)
     except BaseException as error:
         failure = describe_failure(error, rank, where.stage, where.step, job.run_dir)
@@ -117,10 +182,8 @@ def rank_main(job: Job, num_threads: int) -> int:
         leave(EXIT_FAILED)
     if rank == 0:
         (scratch / OUTCOME).write_text(json.dumps({"code": code}))
-    watch.finished_code = code
+    watch.finish()
     flush()
-    if watch.is_asked:
-        leave(code)  # the parent was told too, and no longer waits for a return
     return code
 
 
@@ -167,22 +230,33 @@ def wait_for_forks(scratch: Path, num_ranks: int) -> None:
         time.sleep(0.001)
 
 
-def join_process_group(device_kind: str) -> None:
-    """From the environment that the launcher set. CPU tensors travel by gloo beside NCCL."""
+def join_process_group(device: torch.device, store: Store | None = None) -> None:
+    """From the environment that the launcher set, or over a store that is there already. CPU tensors travel by gloo
+    beside NCCL, which is told its GPU, so that it meets the others now and what is wrong with it shows here.
+
+    Without a timeout, a rank of another machine that was lost would be waited for half an hour.
+    """
+    import torch
     from torch import distributed
 
-    distributed.init_process_group("cpu:gloo,cuda:nccl" if device_kind == "cuda" else "gloo")
+    settings: dict[str, object] = {"timeout": timedelta(seconds=limit_s("DTRAIN_TIMEOUT_S"))}
+    if store is not None:
+        settings |= {"store": store, "rank": int(os.environ["RANK"]), "world_size": int(os.environ["WORLD_SIZE"])}
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+        distributed.init_process_group("cpu:gloo,cuda:nccl", device_id=device, **settings)
+    else:
+        distributed.init_process_group("gloo", **settings)
     logging.getLogger("torch.distributed.pipelining").setLevel(logging.CRITICAL)
 
 
-def rank_grace_s(scratch: Path, failures: Path) -> float:
-    """After SIGTERM: time to end the step and save, unless a sibling has gone (then it is the launcher cleaning up)."""
-    gone = any(failures.glob("rank_*.json")) or any(not is_alive(pid) for pid in rank_pids(scratch))
-    return CLOSING_GRACE_S if gone else grace_s()
+def is_sibling_gone(scratch: Path, failures: Path) -> bool:
+    """Then SIGTERM is the launcher's, which cleans up."""
+    return any(failures.glob("rank_*.json")) or not all(map(is_alive, rank_pids(scratch).values()))
 
 
-def rank_pids(scratch: Path) -> list[int]:
-    return [int(path.read_text() or 0) for path in scratch.glob("pid_*")]
+def rank_pids(scratch: Path) -> dict[Path, int]:
+    return {path: int(path.read_text()) for path in scratch.glob("pid_*[0-9]")}
 
 
 def is_alive(pid: int) -> bool:
@@ -211,13 +285,41 @@ def tell_stopping(job: Job) -> None:
         print(f"\n{text}" if sys.stderr.isatty() else text, file=sys.stderr)  # below the progress bar
 
 
+def stop_ranks(job: Job, scratch: Path) -> None:
+    """Somebody asked for the first time: the ranks hear of it."""
+    tell_stopping(job)
+    threading.Thread(target=ask_ranks, args=(scratch, len(job.plan.layout.ranks)), daemon=True).start()
+
+
+def ask_ranks(scratch: Path, num_ranks: int) -> None:
+    """All of them, those that are being started too. One that does not even hear is killed: its interpreter hangs."""
+    asked: dict[Path, int] = {}
+    deadline = time.monotonic() + FORKS_TIMEOUT_S
+    while len(asked) < num_ranks and time.monotonic() < deadline:
+        for path, pid in rank_pids(scratch).items():
+            if path not in asked:
+                asked[path] = pid
+                send(pid, signal.SIGTERM)
+        time.sleep(0.01)
+    deadline = time.monotonic() + limit_s("DTRAIN_GRACE_S") + DEAF_S
+    while time.monotonic() < deadline:
+        if len(list(scratch.glob("heard_*"))) == num_ranks:
+            return
+        time.sleep(0.1)
+    for path, pid in asked.items():
+        if not path.with_name(path.name.replace("pid", "heard")).exists():
+            send(pid, signal.SIGKILL)
+
+
+def send(pid: int, number: int) -> None:
+    with suppress(OSError):
+        os.kill(pid, number)
+
+
 def kill_ranks(job: Job, scratch: Path) -> None:
     """The second Ctrl-C: now."""
-    for pid in rank_pids(scratch):
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except OSError:
-            continue
+    for pid in rank_pids(scratch).values():
+        send(pid, signal.SIGKILL)
     leave_unsaved(job, "at once")
 
 
@@ -232,8 +334,10 @@ def tell_unsaved(job: Job, how: str) -> None:
     tell_way_on(job)
 
 
-def late() -> str:
-    return f"as no step ended within {grace_s():g} s"
+def leave_late(scratch: Path) -> None:
+    """Of a rank: the parent tells why."""
+    (scratch / LATE).write_text(late())
+    leave_now()
 
 
 def outcome(scratch: Path) -> int | None:
@@ -244,7 +348,7 @@ def outcome(scratch: Path) -> int | None:
         return None
 
 
-def tell_failure(job: Job, deaths: dict[int, int], *, was_asked: bool) -> None:
+def tell_failure(job: Job, scratch: Path, deaths: dict[int, int], *, was_asked: bool) -> None:
     """One message: the first culprit, where, and what to look at."""
     num_ranks = len(job.plan.layout.ranks)
     failures = read_failures(job.failures_dir)
@@ -260,7 +364,7 @@ def tell_failure(job: Job, deaths: dict[int, int], *, was_asked: bool) -> None:
         print(f"dtrain: the run failed: rank {rank}{at}: {_killed(number)}", file=sys.stderr)
         tell_way_on(job)
     elif was_asked:
-        tell_unsaved(job, late())
+        tell_unsaved(job, (scratch / LATE).read_text() if (scratch / LATE).exists() else late())
     elif failures:
         report(job, failures[0], num_ranks)
     else:

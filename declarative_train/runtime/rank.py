@@ -54,7 +54,7 @@ def run_rank(job: Job, where: Where, asked: Callable[[], bool]) -> int:
     plan = job.plan
     rank_plan = plan.layout.ranks[where.rank]
     where.stage = rank_plan.stages[0] if rank_plan.stages else None
-    device = torch.device(device_of(rank_plan, job.device_kind))
+    device = device_of(rank_plan, job.device_kind, job.device_index)
     if device.type == "cuda":
         torch.cuda.set_device(device)
     else:

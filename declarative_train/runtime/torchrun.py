@@ -1,20 +1,24 @@
-"""Ranks that somebody else started: `torchrun ... -m declarative_train run RECIPE`.
+"""Ranks that somebody else started: `torchrun ... -m declarative_train run RECIPE`, srun, mpirun.
 
 Rank 0 compiles and sends the plan to the others, so that a mistake is reported once; the world must be the plan's.
+They meet in the launcher's store: which device and which network a rank uses is only known with the plan.
 Every rank leaves by `os._exit`: torchrun's own code and report stand.
 """
 
 from __future__ import annotations
 
 import os
+import pickle
+import socket
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from declarative_train.runtime.devices import choose_device, num_gpus, threads_per_rank
+from declarative_train.runtime.devices import Seat, device_of, own_seat, seat_devices, threads_per_rank
 from declarative_train.runtime.failures import (
     VICTIM_WAIT_S,
     NonFiniteLoss,
@@ -25,15 +29,20 @@ from declarative_train.runtime.failures import (
     write_failure,
 )
 from declarative_train.runtime.job import Job, SinkFactory, default_sinks
-from declarative_train.runtime.processes import join_process_group
+from declarative_train.runtime.processes import LOOPBACK, join_process_group
 from declarative_train.runtime.run_dir import Place, find_place, make_run_dir
 from declarative_train.runtime.signals import EXIT_FAILED, StopRequest, leave
 from declarative_train.terms.amounts import counted
 
 if TYPE_CHECKING:
+    from torch.distributed import Store
+
     from declarative_train.plan.plan import Plan
 
 Compile = Callable[[], "tuple[Plan | None, int]"]
+
+COMPILE_TIMEOUT_S = 1800.0  # for rank 0 to read the data and compile; that it has gone shows sooner
+NEEDED = ("MASTER_ADDR", "MASTER_PORT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +53,8 @@ class Sent:
     code: int
     place: Place | None = None
     device_kind: str = "cpu"
+    indices: tuple[int, ...] = ()
+    hosts: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
 
 
@@ -56,21 +67,21 @@ def run_as_rank(
     sinks: SinkFactory | None = None,
 ) -> NoReturn:
     """This process is one rank; it does not return."""
-    import torch
-
     from declarative_train.runtime.rank import Where, run_rank
 
-    rank, local_ranks = int(os.environ["RANK"]), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     watch, where, job = StopRequest(), Where(rank), None
     watch.install()
     try:
-        torch.set_num_threads(threads_per_rank(local_ranks))
-        available = num_gpus()
-        join_process_group("cuda" if available >= local_ranks else "cpu")
-        sent = _received(rank, compile_plan, resume, available)
+        store, seat = meet(), own_seat()
+        store.set(f"seat/{rank}", pickle.dumps(astuple(seat)))
+        if rank == 0:
+            store.set("sent", pickle.dumps(_prepared(compile_plan, resume, store, world)))
+        sent: Sent = pickle.loads(store.get("sent"))
         if sent.plan_json is None:
             leave(sent.code)
-        job = _job(sent, max_steps, sinks or default_sinks(quiet))
+        job = _job(sent, rank, max_steps, sinks or default_sinks(quiet))
+        join(job, rank, seat.host, sent.hosts, store)
         code = run_rank(job, where, lambda: watch.is_asked)
     except BaseException as error:
         failure = describe_failure(error, rank, where.stage, where.step, None if job is None else job.run_dir)
@@ -79,7 +90,6 @@ def run_as_rank(
         if failure.is_peer_loss:
             time.sleep(VICTIM_WAIT_S)
         elif rank == 0 or not isinstance(error, NonFiniteLoss):  # which all ranks raise alike
-            world = int(os.environ["WORLD_SIZE"])
             print(f"dtrain: the run failed: {headline(failure, world)}", file=sys.stderr)
             if failure.is_ours:
                 print(failure.trace, file=sys.stderr)
@@ -87,18 +97,78 @@ def run_as_rank(
     leave(code)
 
 
-def _received(rank: int, compile_plan: Compile, resume: str | None, available: int) -> Sent:
-    """Rank 0's word, on every rank."""
-    from torch import distributed
+def meet() -> Store:
+    """The store that all ranks reach. Raises RunFailure where the launcher does not say where it is."""
+    from torch.distributed import PrefixStore, rendezvous
 
-    words: list[Sent | None] = [_prepared(compile_plan, resume, available) if rank == 0 else None]
-    distributed.broadcast_object_list(words, src=0)
-    (sent,) = words
-    assert sent is not None
-    return sent
+    missing = [name for name in NEEDED if not os.environ.get(name)]
+    if missing:
+        raise RunFailure(
+            f"RANK and WORLD_SIZE are set, so this is one rank of many, and {' and '.join(missing)} "
+            f"{'are' if len(missing) > 1 else 'is'} not; help: set the address and a free port of rank 0's machine, "
+            "or start with torchrun, or unset RANK and WORLD_SIZE"
+        )
+    store, _, _ = next(rendezvous("env://", timeout=timedelta(seconds=COMPILE_TIMEOUT_S)))
+    return PrefixStore("dtrain", store)
 
 
-def _prepared(compile_plan: Compile, resume: str | None, available: int) -> Sent:
+def join(job: Job, rank: int, host: str, hosts: tuple[str, ...], store: Store) -> None:
+    """Threads, network and process group of this rank."""
+    import torch
+
+    layout = job.plan.layout
+    torch.set_num_threads(threads_per_rank(hosts.count(host)))
+    if "GLOO_SOCKET_IFNAME" not in os.environ:
+        is_one_machine = layout.num_nodes == 1 and len(set(hosts)) == 1
+        name = LOOPBACK if is_one_machine else interface_to(os.environ["MASTER_ADDR"])
+        if name is not None:
+            os.environ["GLOO_SOCKET_IFNAME"] = name
+    join_process_group(device_of(layout.ranks[rank], job.device_kind, job.device_index), store)
+
+
+def interface_to(address: str) -> str | None:
+    """The network interface over which this machine reaches rank 0's, None where that is not known. gloo would take
+    the one that the name of this machine stands for, and that is 127.0.1.1 on Debian and its like, where nobody else
+    gets to.
+
+    Raises RunFailure on rank 0's own machine, where it stands for that as well and there are several to choose from.
+    """
+    wanted = os.environ.get("NCCL_SOCKET_IFNAME", "")
+    if wanted and wanted[0].isalnum() and "," not in wanted:
+        return wanted
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((address, 9))  # nothing is sent
+            own = probe.getsockname()[0]
+        found = {name: ip for _, name in socket.if_nameindex() if (ip := _ip_of(name)) is not None}
+    except OSError:
+        return None
+    if not own.startswith("127."):
+        return next((name for name, ip in found.items() if ip == own), None)
+    others = [name for name, ip in found.items() if not ip.startswith("127.")]
+    if len(others) > 1:
+        raise RunFailure(
+            f"{address} stands for {own} here, an address that no other machine reaches; help: give torchrun the "
+            f"address of a network, or set GLOO_SOCKET_IFNAME on each machine, here one of {', '.join(others)}"
+        )
+    return others[0] if others else LOOPBACK
+
+
+def _ip_of(interface: str) -> str | None:
+    """Its IPv4 address, where this system tells."""
+    if sys.platform != "linux":
+        return None
+    import fcntl
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            answer = fcntl.ioctl(probe.fileno(), 0x8915, interface.encode().ljust(40, b"\0"))  # SIOCGIFADDR
+        except OSError:
+            return None
+    return socket.inet_ntoa(answer[20:24])
+
+
+def _prepared(compile_plan: Compile, resume: str | None, store: Store, world: int) -> Sent:
     """On rank 0, where alone anything is printed or written."""
     from declarative_train.plan.codec import to_json
 
@@ -106,15 +176,17 @@ def _prepared(compile_plan: Compile, resume: str | None, available: int) -> Sent
     if plan is None:
         return Sent(None, code)
     try:
-        check_world(plan, int(os.environ["WORLD_SIZE"]))
-        choice = choose_device(plan.layout, available)
+        check_world(plan, world)
+        seats = [Seat(*pickle.loads(store.get(f"seat/{rank}"))) for rank in range(world)]
+        choice = seat_devices(plan.layout, seats)
         place = find_place(plan, resume)
         make_run_dir(place.run_dir, plan)
     except (RunFailure, OSError) as error:
         print(f"dtrain: {explain(error)}", file=sys.stderr)
         return Sent(None, EXIT_FAILED)
     notices = place.notices if choice.notice is None else (choice.notice, *place.notices)
-    return Sent(to_json(plan), 0, place, choice.kind, notices)
+    hosts = tuple(seat.host for seat in seats)
+    return Sent(to_json(plan), 0, place, choice.kind, choice.indices, hosts, notices)
 
 
 def check_world(plan: Plan, num_started: int) -> None:
@@ -128,12 +200,19 @@ def check_world(plan: Plan, num_started: int) -> None:
         )
 
 
-def _job(sent: Sent, max_steps: int | None, sinks: SinkFactory) -> Job:
+def _job(sent: Sent, rank: int, max_steps: int | None, sinks: SinkFactory) -> Job:
     from declarative_train.plan.codec import from_json
 
     assert sent.plan_json is not None
     assert sent.place is not None
     place = sent.place
     return Job(
-        from_json(sent.plan_json), sent.device_kind, Path(place.run_dir), place.entry, max_steps, sinks, sent.notices
+        from_json(sent.plan_json),
+        sent.device_kind,
+        Path(place.run_dir),
+        place.entry,
+        max_steps,
+        sinks,
+        sent.notices,
+        device_index=sent.indices[rank] if sent.indices else None,
     )

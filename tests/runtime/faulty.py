@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from declarative_train.plan.codec import from_json
+from declarative_train.runtime.checkpoint_store import CheckpointStore
 from declarative_train.runtime.launch import run
 from declarative_train.runtime.signals import leave
 from declarative_train.runtime.worker import Worker
@@ -29,7 +30,7 @@ def happen(fault: str) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         case "hang":
             time.sleep(3600)
-        case "nothing" | "slow":
+        case "nothing" | "slow" | "slow save":
             pass
         case _:
             raise AssertionError(fault)
@@ -53,6 +54,14 @@ def plant(mode: str, fault: str, rank: int, at_step: int) -> None:
         return right(self, step, *args)
 
     setattr(holder, method, faulty)
+    if fault == "slow save":
+        publish = CheckpointStore.publish
+
+        def slowly(self: CheckpointStore, *args: Any) -> None:
+            time.sleep(3)
+            publish(self, *args)
+
+        CheckpointStore.publish = slowly  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ batches, and takes the gradients away just before the optimizer's step.
 from __future__ import annotations
 
 import os
-import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -32,7 +31,13 @@ from declarative_train.plan.plan import Plan
 from declarative_train.runtime.engines import build_engine, ddp
 from declarative_train.runtime.engines.engine import Engine
 from declarative_train.runtime.execute import Due
-from declarative_train.runtime.processes import announce, join_process_group, silence_loggers, wait_for_forks
+from declarative_train.runtime.processes import (
+    announce,
+    join_process_group,
+    launch_config,
+    silence_loggers,
+    wait_for_forks,
+)
 from declarative_train.runtime.rank import default_dtype, slots_of
 from declarative_train.runtime.window import Window
 from tests.runtime.made_recipes import compiled
@@ -127,26 +132,12 @@ def ddp_buckets(*, small: bool) -> Iterator[None]:
 def _on_ranks(plan: Plan, num_steps: int, first_step: int) -> list[RankRecording]:
     torch.set_num_threads(1)
     import_module("torch._dynamo")  # before the fork, as the launcher does
-    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
-    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+    from torch.distributed.launcher.api import elastic_launch
 
     silence_loggers()
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    config = LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
-        nproc_per_node=len(plan.layout.ranks),
-        run_id=uuid.uuid4().hex,
-        rdzv_backend="c10d",
-        rdzv_endpoint="127.0.0.1:0",
-        local_addr="127.0.0.1",
-        max_restarts=0,
-        monitor_interval=0.02,
-        start_method="fork",
-        logs_specs=DefaultLogsSpecs(),
-        shutdown_timeout=5,
-    )
     with TemporaryDirectory() as scratch:
+        config = launch_config(len(plan.layout.ranks), Path(scratch), "fork")
         found = elastic_launch(config, _record_as_rank)(plan, num_steps, first_step, scratch)
     return [found[rank] for rank in sorted(found)]
 
@@ -155,7 +146,7 @@ def _record_as_rank(plan: Plan, num_steps: int, first_step: int, scratch: str) -
     torch.set_num_threads(1)
     announce(Path(scratch), int(os.environ["RANK"]))
     wait_for_forks(Path(scratch), int(os.environ["WORLD_SIZE"]))
-    join_process_group("cpu")
+    join_process_group(torch.device("cpu"))
     return _record_here(plan, num_steps, first_step)
 
 

@@ -21,7 +21,9 @@ from declarative_train.plan.codec import to_json
 from declarative_train.plan.plan import Plan
 from declarative_train.runtime.checkpoint_format import HashingFileSystem
 from declarative_train.runtime.checkpoint_store import CheckpointStore
+from declarative_train.runtime.failures import RunFailure
 from declarative_train.runtime.launch import run
+from declarative_train.runtime.signals import limit_s
 from tests.runtime.launched import finish, saved, start, wait_for_steps
 from tests.runtime.made_recipes import DIGITS, compiled, merged, write_data
 
@@ -224,8 +226,55 @@ def test_a_rank_that_hangs_leaves_when_its_grace_is_over(
     code, errors = finish(process)
     assert code == 3
     assert time.monotonic() - asked_s < GONE_S
-    assert errors.count("dtrain: stopped as no step ended within 2 s: there is no checkpoint of the last steps") == 1
+    words = "dtrain: stopped as no step ended within 2 s (DTRAIN_GRACE_S): there is no checkpoint of the last steps"
+    assert errors.count(words) == 1
     assert "go on from step 7" in errors
+
+
+@pytest.mark.parametrize(("mode", "gpus", "number"), [("single", 1, signal.SIGHUP), ("ddp", 2, signal.SIGTERM)])
+def test_nobody_leaves_while_a_checkpoint_is_being_written(
+    directory: Path, mode: str, gpus: int, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DTRAIN_GRACE_S", "1")
+    process = start(saved(directory, merged(on(mode, gpus, **LONG), {"checkpoint": None})), "slow save")
+    wait_for_steps(directory, 5)
+    process.send_signal(number)
+    code, errors = finish(process)
+    assert code == 75, errors
+    (whole,), torn = CheckpointStore(str(run_dir(directory) / "checkpoints")).entries()
+    assert whole.step == events(directory)[-1].step  # type: ignore[attr-defined]
+    assert not torn
+
+
+def test_a_checkpoint_that_takes_too_long_is_given_up(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DTRAIN_GRACE_S", "1")
+    monkeypatch.setenv("DTRAIN_SAVE_S", "1.5")
+    process = start(saved(directory, merged(on("ddp", 2, **LONG), {"checkpoint": None})), "slow save")
+    wait_for_steps(directory, 5)
+    process.send_signal(signal.SIGTERM)
+    code, errors = finish(process)
+    assert code == 3
+    assert errors.count("dtrain: stopped as the checkpoint was not written within 1.5 s (DTRAIN_SAVE_S): ") == 1
+
+
+def test_a_hangup_that_nohup_ignores_is_ignored(directory: Path) -> None:
+    plan = saved(directory, on("single", 1, **LONG))
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        process = start(plan, "slow")
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    wait_for_steps(directory, 5)
+    process.send_signal(signal.SIGHUP)
+    wait_for_steps(directory, 15)
+    process.send_signal(signal.SIGTERM)
+    assert finish(process)[0] == 75
+
+
+def test_a_limit_that_is_no_time_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DTRAIN_GRACE_S", "soon")
+    with pytest.raises(RunFailure, match="DTRAIN_GRACE_S is `soon`, not a number of seconds above 0"):
+        limit_s("DTRAIN_GRACE_S")
 
 
 def test_no_checkpoint_section_still_saves_when_asked_to_stop(directory: Path) -> None:

@@ -11,6 +11,7 @@ from importlib.util import find_spec
 
 from declarative_train.components.hardware import hardware_of_device
 from declarative_train.terms.amounts import counted
+from declarative_train.terms.machine import num_cores
 
 PACKAGES = ("torch", "pydantic", "pyarrow", "fsspec", "tensorboard", "torchmetrics", "rich")
 EXTRAS = {"safetensors": "safetensors", "s3fs": "s3", "gcsfs": "gcs"}
@@ -36,8 +37,8 @@ def run(args: argparse.Namespace) -> int:
             module,
             installed(module) if find_spec(module) else f"not installed (pip install 'declarative_train[{extra}]')",
         )
-    row("cpu", f"{counted(len(os.sched_getaffinity(0)), 'core')} usable, {os.cpu_count()} present")
-    row("memory", f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GiB")
+    row("cpu", f"{counted(num_cores(), 'core')} usable, {os.cpu_count()} present")
+    row("memory", memory())
     row("disk here", f"{shutil.disk_usage('.').free / 2**30:.0f} GiB free")
     num_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     row("gpus", str(num_gpus) if num_gpus else "none: recipes run with the same ranks on CPU")
@@ -50,6 +51,13 @@ def run(args: argparse.Namespace) -> int:
     row("backends", ", ".join(backends))
     row("modes", "single, dp, ddp, fsdp, pipeline" if "gloo" in backends else "single, dp")
     return 0
+
+
+def memory() -> str:
+    try:
+        return f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GiB"
+    except (ValueError, OSError):  # a name that this system does not have
+        return "unknown"
 
 
 def installed(package: str) -> str:

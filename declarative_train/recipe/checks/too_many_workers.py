@@ -14,13 +14,13 @@ Good:
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 from declarative_train.diagnostics.diagnostic import Diagnostic, Related, warning
 from declarative_train.recipe.draft import Draft
 from declarative_train.recipe.sections.parallelism import Dp, Single
 from declarative_train.terms.amounts import counted
+from declarative_train.terms.machine import num_cores
 
 
 def check(draft: Draft) -> Iterator[Diagnostic]:
@@ -40,8 +40,3 @@ def check(draft: Draft) -> Iterator[Diagnostic]:
             f"set data.workers to {cores // ranks}",
             (Related(draft.span("layout"), counted(ranks, "rank")),) if ranks > 1 else (),
         )
-
-
-def num_cores() -> int:
-    """That this process may use: a container or a scheduler may give fewer than there are."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,109 @@
+"""Which device each rank gets, for every number of GPUs that a machine may show; no GPU is needed to ask."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from declarative_train.plan.plan import LayoutPlan, RankPlan
+from declarative_train.runtime.devices import Seat, choose_device, num_gpus_wanted, seat_devices, threads_per_rank
+from declarative_train.runtime.failures import RunFailure
+from declarative_train.terms import machine
+from tests.runtime.plans import layout
+
+AUTO = {"device": "auto"}
+
+
+def made(mode: str = "ddp", num_ranks: int = 2, *, nodes: int = 1, device: str = "auto") -> LayoutPlan:
+    per_node = num_ranks // nodes
+    ranks = tuple(RankPlan(rank, rank // per_node, rank % per_node, rank % per_node, {}) for rank in range(num_ranks))
+    found = layout(mode, num_ranks)
+    return replace(found, device=device, num_nodes=nodes, gpus_per_node=per_node, ranks=ranks)  # type: ignore[arg-type]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_masked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
+@pytest.mark.parametrize("num_visible", [2, 8])
+@pytest.mark.parametrize("device", ["auto", "cuda"])
+def test_enough_gpus(num_visible: int, device: str) -> None:
+    assert choose_device(made(device=device), num_visible).kind == "cuda"
+
+
+def test_no_gpu_is_the_cpu_with_a_notice() -> None:
+    choice = choose_device(made(), 0)
+    assert (choice.kind, choice.notice) == ("cpu", "no GPU here: 2 ranks on CPU")
+    assert choose_device(made("single", 1), 0).notice == "no GPU here: one process on CPU"
+
+
+@pytest.mark.parametrize("device", ["auto", "cuda"])
+def test_some_gpus_but_too_few_fail_with_what_to_write(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = "the layout is for 2 GPUs, and 1 GPU is visible here; help: --set layout.gpus=1, or "
+    with pytest.raises(RunFailure) as found:
+        choose_device(made(device=device), 1)
+    assert str(found.value) == f"{words}--set layout.device=cpu for 2 ranks on CPU"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    with pytest.raises(RunFailure, match=r"visible here \(CUDA_VISIBLE_DEVICES=3\); help"):
+        choose_device(made(device=device), 1)
+
+
+def test_a_gpu_by_number_that_is_not_there() -> None:
+    far = replace(made("single", 1), devices=(5,))
+    assert num_gpus_wanted(far) == 6
+    with pytest.raises(RunFailure, match=r"names GPU 5, and 4 GPUs are visible here; help: number them from 0 to 3"):
+        choose_device(far, 4)
+
+
+def test_cpu_is_cpu_whatever_is_there() -> None:
+    assert choose_device(made(device="cpu"), 1).kind == "cpu"
+    assert seat_devices(made(device="cpu"), [Seat("a", 1, ("x",)), Seat("a", 0, ())]).kind == "cpu"
+
+
+def seats(*gpus: tuple[str, ...], hosts: str = "aaaa", local: tuple[int | None, ...] = (0, 1, 2, 3)) -> list[Seat]:
+    return [Seat(host, number, own) for host, number, own in zip(hosts, local, gpus, strict=False)]
+
+
+def test_ranks_that_see_all_gpus_take_those_of_the_plan() -> None:
+    assert seat_devices(made(), seats(("x", "y"), ("x", "y"))).indices == (0, 1)
+
+
+def test_ranks_that_see_one_gpu_each_have_it_as_number_0() -> None:
+    assert seat_devices(made(), seats(("x",), ("y",))).indices == (0, 0)
+    far = seats(("x",), ("y",), ("x",), ("y",), hosts="aabb", local=(0, 1, 0, 1))
+    assert seat_devices(made(num_ranks=4, nodes=2), far).indices == (0, 0, 0, 0)
+
+
+def test_one_gpu_for_two_ranks_is_too_few() -> None:
+    with pytest.raises(RunFailure, match=r"for 2 GPUs, and 1 GPU is visible on a; help: --set layout.gpus=1"):
+        seat_devices(made(), seats(("x",), ("x",)))
+
+
+def test_the_machine_with_the_fewest_is_named() -> None:
+    far = seats(("x", "y"), ("x", "y"), (), (), hosts="aabb", local=(0, 1, 0, 1))
+    with pytest.raises(RunFailure, match=r"for 2 GPUs of each machine, and no GPU is visible on b; help: .*doctor"):
+        seat_devices(made(num_ranks=4, nodes=2), far)
+
+
+def test_no_gpu_on_any_machine_is_the_cpu() -> None:
+    assert seat_devices(made(), seats((), ())).notice == "no GPU here: 2 ranks on CPU"
+
+
+def test_a_rank_that_stands_elsewhere_than_in_the_plan() -> None:
+    cyclic = seats(("x", "y"), ("x", "y"), ("x", "y"), ("x", "y"), hosts="abab", local=(0, 0, 1, 1))
+    with pytest.raises(RunFailure, match=r"rank 1 is number 0 of its machine \(b\), and number 1 in the plan; help: "):
+        seat_devices(made(num_ranks=4, nodes=2), cyclic)
+
+
+def test_a_launcher_that_gives_no_local_rank_is_believed() -> None:
+    assert seat_devices(made(), seats(("x", "y"), ("x", "y"), local=(None, None))).indices == (0, 1)
+
+
+def test_cores_where_the_system_does_not_tell_those_of_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(machine.os, "sched_getaffinity", raising=False)
+    monkeypatch.setattr(machine.os, "cpu_count", lambda: 6)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert machine.num_cores() == 6
+    assert threads_per_rank(2) == 3
