@@ -8,6 +8,7 @@ Sequences arrive as tuples (`source.node.to_value`), so models are strict: `"10"
 Over 400 lines because all families stand side by side: the one page to read before writing a component.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
@@ -218,9 +219,11 @@ class Optimizer(Component, ABC):
     """An update rule. `lr` and `weight_decay` are fields; groups override them (`lr_scale`, `weight_decay`).
 
     `takes_shards`: it updates parameters that `fully_shard` has split exactly as whole ones; False is refused in fsdp.
+    `usual_lr`: the smallest and the largest lr that people train with; one far outside is reported.
     """
 
     takes_shards: ClassVar[bool] = True
+    usual_lr: ClassVar[tuple[float, float]] = (0.0, math.inf)
 
     def check(self, parameters: Mapping[str, tuple[int, ...]], num_shards: int = 1) -> Misfit | None:
         """Why it cannot update these parameters (name -> shape), such as a vector given to a rule for matrices.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
@@ -11,9 +11,11 @@ from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.graph.graph import Graph
 from declarative_train.graph.initialise import own_rule
 from declarative_train.plan.checks.init_does_not_fit import init_does_not_fit
+from declarative_train.plan.checks.muon_on_embedding import muon_on_embedding
 from declarative_train.plan.checks.nothing_trains import nothing_trains
 from declarative_train.plan.checks.optimizer_does_not_fit import optimizer_does_not_fit
 from declarative_train.plan.checks.tie_does_not_fit import tie_does_not_fit
+from declarative_train.plan.checks.tied_embedding_start import tied_embedding_start
 from declarative_train.plan.plan import ParameterPlan
 from declarative_train.recipe.batch import shards
 from declarative_train.recipe.recipe import Recipe
@@ -23,6 +25,9 @@ from declarative_train.recipe.selectors import ParameterRule, check_rules, setti
 from declarative_train.terms.span import Span
 
 Shapes = Mapping[str, tuple[int, ...]]
+
+EMBEDDINGS = frozenset({"embedding", "embedding_bag", "embeddings"})
+LARGE_LOGITS = 2.0  # of a tied head, over the hidden width: guessing starts with 0 to 1
 
 
 def plan_parameters(
@@ -42,7 +47,9 @@ def plan_parameters(
         return None, diagnostics
     plans = [_plan(name, shape, settings[name]) for name, shape in shapes.items()]
     plans = _tied(plans, sources, graph, recipe.plugins)
-    diagnostics += _check_optimizers(recipe, plans, settings)
+    types = dict(_types(graph))
+    diagnostics += _check_tied_starts(recipe, sources, settings, shapes, graph, types)
+    diagnostics += _check_optimizers(recipe, plans, settings, types)
     return (None if any(item.is_error for item in diagnostics) else tuple(plans)), diagnostics
 
 
@@ -115,6 +122,42 @@ def _tied(
     return list(order.values())
 
 
+def _types(graph: Graph, prefix: str = "") -> Iterator[tuple[str, str]]:
+    """The path of every layer, and its type."""
+    for node in graph.nodes:
+        if node.graph is not None:
+            yield from _types(node.graph, f"{prefix}{node.name}.")
+        elif node.component is not None:
+            yield f"{prefix}{node.name}", str(node.component["type"])
+
+
+def _type_of(name: str, types: Mapping[str, str]) -> str:
+    """Of the layer that has the parameter."""
+    return types.get(name.rpartition(".")[0], "")
+
+
+def _check_tied_starts(
+    recipe: Recipe,
+    sources: Mapping[str, str],
+    settings: Mapping[str, ParameterSettings],
+    shapes: Shapes,
+    graph: Graph,
+    types: Mapping[str, str],
+) -> Iterator[Diagnostic]:
+    """An embedding that is a head too, and starts as if it were none. What a file fills starts as the file says."""
+    filled = [weights.node for weights in recipe.model.weights]
+    for name, source in sources.items():
+        table, head = (source, name) if _type_of(source, types) in EMBEDDINGS else (name, source)
+        if _type_of(table, types) not in EMBEDDINGS or _type_of(head, types) != "linear":
+            continue
+        rule = settings[source].init or own_rule(graph, source, recipe.plugins)
+        std, width = getattr(rule, "std", 0.0), shapes[table][-1]
+        if std * width**0.5 > LARGE_LOGITS and not any(
+            f"{source}.".startswith(f"{each}." * bool(each)) for each in filled
+        ):
+            yield tied_embedding_start(_span(recipe.model.rules, name, "tie"), table, head, std, width)
+
+
 def num_shards_of(recipe: Recipe) -> int:
     """Ranks that hold a part of each parameter."""
     parallelism = recipe.parallelism
@@ -126,7 +169,10 @@ def num_shards_of(recipe: Recipe) -> int:
 
 
 def _check_optimizers(
-    recipe: Recipe, plans: Sequence[ParameterPlan], settings: Mapping[str, ParameterSettings]
+    recipe: Recipe,
+    plans: Sequence[ParameterPlan],
+    settings: Mapping[str, ParameterSettings],
+    types: Mapping[str, str],
 ) -> list[Diagnostic]:
     """Each optimizer with the parameters that it updates; and that there is one to update at all."""
     updated = {plan.name: plan.shape for plan in plans if not plan.frozen and plan.tie is None}
@@ -149,4 +195,7 @@ def _check_optimizers(
         misfit = optimizer.check(shapes, num_shards_of(recipe))
         if misfit is not None:
             diagnostics.append(optimizer_does_not_fit(span, misfit))
+        tables = [name for name in shapes if _type_of(name, types) in EMBEDDINGS]
+        if optimizer.type == "muon" and tables:
+            diagnostics.append(muon_on_embedding(span, tables))
     return diagnostics

@@ -10,11 +10,12 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from declarative_train.components.datasets.files import local_path
+from declarative_train.components.datasets.files import local_path, shown
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.diagnostics.suggest import nearest
 from declarative_train.graph.build import build
 from declarative_train.graph.lower import Lowered
+from declarative_train.plan.checks.rename_matches_nothing import rename_matches_nothing
 from declarative_train.plan.checks.weights_do_not_fit import weights_do_not_fit
 from declarative_train.plan.checks.weights_not_found import weights_not_found
 from declarative_train.plan.plan import ParameterPlan, WeightsPlan
@@ -58,8 +59,12 @@ def plan_weights(
             except (OSError, ValueError) as problem:
                 diagnostics.append(weights_do_not_fit(weights.span, weights.path, f"cannot be read: {problem}", None))
                 continue
+            unmet = [] if found is None else unmatched(found, plan.rename)
+            for prefix in unmet:
+                at = recipe.key_span(("model", "weights", weights.node, "rename", prefix))
+                diagnostics.append(rename_matches_nothing(at, prefix, shown(weights.path), list(found or ())))
             problem_and_way_out = None
-            if found is not None:
+            if found is not None and not unmet:
                 problem_and_way_out = same_name(found, plan.rename) or misfit(module, plan, renamed(found, plan.rename))
             if problem_and_way_out is not None:
                 diagnostics.append(weights_do_not_fit(weights.span, weights.path, *problem_and_way_out))
@@ -117,6 +122,12 @@ def renamed(found: Mapping[str, T], rename: Mapping[str, str | None]) -> dict[st
         if into is not None:
             kept[into + name.removeprefix(prefix)] = item
     return kept
+
+
+def unmatched(found: Iterable[str], rename: Mapping[str, str | None]) -> list[str]:
+    """The entries of `rename` that rename nothing."""
+    names = list(found)
+    return [prefix for prefix in rename if not any(name.startswith(prefix) for name in names)]
 
 
 def same_name(found: Iterable[str], rename: Mapping[str, str | None]) -> tuple[str, str | None] | None:

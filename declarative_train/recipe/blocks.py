@@ -6,6 +6,8 @@ that only it sees. A user's block sees all blocks of its recipe and the shipped 
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from collections.abc import Mapping as MappingABC
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -18,16 +20,19 @@ from declarative_train.recipe.blocks_params import Param, read_params
 from declarative_train.recipe.checks.missing_key import missing_key
 from declarative_train.recipe.checks.shadowed_type import shadowed_type
 from declarative_train.recipe.checks.unknown_key import unknown_key
+from declarative_train.recipe.checks.unused_param import unused_param
 from declarative_train.recipe.checks.wrong_type import wrong_type
 from declarative_train.recipe.checks.wrong_value import wrong_value
 from declarative_train.recipe.validate import found_words
 from declarative_train.recipe.wiring_names import REUSE, Edge, check_name, read_reference
 from declarative_train.source.document import SourceFile
-from declarative_train.source.node import Mapping, Node, Scalar, Sequence
+from declarative_train.source.node import Mapping, Node, Scalar, Sequence, is_template
 from declarative_train.source.reader import read_text
 from declarative_train.terms.span import Span
 
 _FOLDER = Path(__file__).parent.parent / "blocks"
+_ONE_PARAM = re.compile(r"\bparams\s*\.\s*(\w+)")
+_ALL_PARAMS = re.compile(r"\bparams\b(?!\s*\.\s*\w)")  # handed on, or read by a name that is computed
 _KEYS = ("params", "inputs", "graph", "output", "outputs", "parameters")
 
 
@@ -102,7 +107,30 @@ def read_block(
     selectors = parameters if isinstance(parameters, Mapping) else None
     family: dict[str, BlockDefinition] = {}  # the blocks of one shipped file see each other
     family |= {name: replace(block, blocks=family, file=file) for name, block in blocks.items() if block is not None}
-    return BlockDefinition(key.text, key.span, params, ports, port_spans, graph, outputs, selectors, family, file), []
+    block = BlockDefinition(key.text, key.span, params, ports, port_spans, graph, outputs, selectors, family, file)
+    return block, list(_unused_params(key.text, node))
+
+
+def _unused_params(block: str, node: Mapping) -> Iterator[Diagnostic]:
+    """Of a block that has no mistake: the params that no template below it names."""
+    params = node.get("params")
+    texts = list(_templates(node))
+    if not isinstance(params, Mapping) or any(_ALL_PARAMS.search(text) for text in texts):
+        return
+    read = {name for text in texts for name in _ONE_PARAM.findall(text)}
+    yield from (unused_param(entry.key.span, entry.name, block) for entry in params if entry.name not in read)
+
+
+def _templates(node: Node) -> Iterator[str]:
+    if isinstance(node, Scalar):
+        if node.template is not None or (isinstance(node.value, str) and is_template(node.value)):
+            yield node.text
+    elif isinstance(node, Sequence):
+        for item in node.items:
+            yield from _templates(item)
+    else:
+        for entry in node:
+            yield from _templates(entry.value)
 
 
 def _read_ports(node: Node | None, where: str, at: Span) -> tuple[tuple[Port, ...], dict[str, Span], list[Diagnostic]]:

@@ -6,7 +6,7 @@ main graph see `vars` and `env`, those of a block its `params`, both `index` und
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from collections.abc import Mapping as MappingABC
 from typing import NamedTuple
 
@@ -19,6 +19,7 @@ from declarative_train.recipe.checks.bad_reuse import bad_reuse
 from declarative_train.recipe.checks.model_too_large import model_too_large
 from declarative_train.recipe.checks.recursive_block import recursive_block
 from declarative_train.recipe.checks.unused_field import unused_field
+from declarative_train.recipe.checks.unused_input import unused_input
 from declarative_train.recipe.expand_draft import MOST_NODES, Draft, Renderer, read_entry
 from declarative_train.recipe.expand_outside import param_spans, placed_outside, seen_from_outside
 from declarative_train.recipe.expand_paths import placed, units_of
@@ -332,6 +333,8 @@ class _Expander:
         wiring = self.wire_up(frame)
         problems = [problem for edge in block.outputs.values() if (problem := wiring.problem_of(edge)) is not None]
         is_wrong = self._say(problems)
+        if block.file is None:
+            self._say(self._unread_inputs(block, wiring))
         used = None if is_wrong else [edge.name for edge in block.outputs.values()]
         scope = self.build(frame, wiring, {} if is_wrong else block.outputs, used, "the block's outputs")
         if scope is not None and not is_wrong and len(scope.outputs) < len(block.outputs):
@@ -339,6 +342,15 @@ class _Expander:
             self._say([bad_reference(lost.span, f"`{lost.text}`, which is an input left open,")])
             return None
         return None if is_wrong else scope
+
+    def _unread_inputs(self, block: BlockDefinition, wiring: Wiring) -> Iterator[Diagnostic]:
+        """Inputs that no node reads, switched off or not, nor an output names. Nothing where a node is wrong."""
+        if wiring.diagnostics or not wiring.knows_all_readers:
+            return
+        read = {edge.name for edges in wiring.edges.values() for edge in edges.values() if edge is not None}
+        read |= {edge.name for edge in block.outputs.values()}
+        unread = (port.name for port in block.ports if port.name not in read)
+        yield from (unused_input(block.port_spans[name], name, block.name) for name in unread)
 
     def _check_reuses(self, nodes: Iterable[ModelNode]) -> None:
         """A block that is called again gets the same inputs as the first time; they decide what it is made of."""

@@ -10,6 +10,7 @@ from collections.abc import Mapping as MappingABC
 
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.recipe.check import check
+from declarative_train.recipe.checks import displaced_loss
 from declarative_train.recipe.checks.newer_dtrain import newer_dtrain
 from declarative_train.recipe.checks.wrong_value import wrong_value
 from declarative_train.recipe.meant import with_meant_sections
@@ -38,7 +39,8 @@ def parse(document: Document, *, plugins: bool = False) -> tuple[Recipe | None, 
 
     sectioning = Sectioning(document, tree, templates, names, plugins)
     sectioning.read()
-    found = sectioning.diagnostics + check(sectioning.draft(), document.root) + [*moved_wires(document)]
+    found = sectioning.diagnostics + check(sectioning.draft(), document.root)
+    found += [*moved_wires(document), *displaced_loss.check(document)]
     if sectioning.is_part:
         found = [diagnostic for diagnostic in found if diagnostic.code not in NOT_OF_PARTS]
     elif not isinstance(find(tree, ("data", "fields")), Mapping):  # which is told: names may be those of fields

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from declarative_train.plan.checks.rename_matches_nothing import words
 from declarative_train.plan.run_folder import CHECKPOINTS, MANIFEST, position_of_best, run_folders
-from declarative_train.plan.weights import TORCH_BEGINS, misfit, renamed, same_name
+from declarative_train.plan.weights import TORCH_BEGINS, misfit, renamed, same_name, unmatched
 from declarative_train.runtime.checkpoint_store import CheckpointStore, Entry, read_entry
 from declarative_train.runtime.failures import RunFailure
 
@@ -25,6 +26,9 @@ def load_weights(model: nn.Module, plans: Iterable[WeightsPlan], *, whole: bool 
     """
     for plan in plans:
         read = read_weights(plan.path)
+        for prefix in unmatched(read, plan.rename):
+            message, way_out = words(prefix, "it", list(read))
+            raise RunFailure(f"model.weights: {plan.path}: {message}; help: {way_out}")
         _require_none(plan, same_name(read, plan.rename))
         found = renamed(read, plan.rename)
         if not whole:

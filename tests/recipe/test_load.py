@@ -33,7 +33,7 @@ def test_short_forms(laid: Laid) -> None:
 
 def test_partial_changes_of_a_base_keep_its_types(laid: Laid) -> None:
     recipe = recipe_of(
-        laid("objective: {loss: {weight: 2}, metrics: {accuracy: {of: loss}}}\ntraining: {optimizer: {lr: 0.5}}\n")
+        laid("objective: {loss: {weight: 2}, metrics: {accuracy: {of: loss}}}\ntraining: {optimizer: {lr: 0.05}}\n")
     )
     assert recipe.objective.losses["loss"].weight == 2
     assert recipe.objective.losses["loss"].component.type == "cross_entropy"
@@ -240,9 +240,11 @@ def dropped_of(loaded: Loaded) -> list[tuple[str, str]]:
 
 
 def test_losses_displace_the_loss_of_a_base(laid: Laid) -> None:
-    """Both were minimised, and nobody was told."""
+    """Both were minimised, and nobody was told; now the change is."""
     loaded = laid("objective: {losses: {small: {type: mse, input: logits, target: y}}, metrics: null}\n")
-    assert list(recipe_of(loaded).objective.losses) == ["small"]
+    assert [each.code for each in loaded.diagnostics] == ["W017"]
+    assert loaded.recipe is not None
+    assert list(loaded.recipe.objective.losses) == ["small"]
     assert ("objective.losses", "alternative") in dropped_of(loaded)
 
 

@@ -24,6 +24,8 @@ class Adafactor(Optimizer):
     # taken for that of the parameter
     takes_shards: ClassVar[bool] = False
 
+    usual_lr: ClassVar[tuple[float, float]] = (1e-4, 0.1)
+
     type: Literal["adafactor"] = "adafactor"
     lr: Rate
     """The largest relative rate, before the schedule."""

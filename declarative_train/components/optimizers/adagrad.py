@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from declarative_train.components.component import Optimizer
 from declarative_train.components.optimizers.numbers import Rate, Tiny
@@ -18,6 +18,8 @@ class Adagrad(Optimizer):
 
     Duchi et al., http://jmlr.org/papers/v12/duchi11a.html.
     """
+
+    usual_lr: ClassVar[tuple[float, float]] = (1e-3, 0.1)
 
     type: Literal["adagrad"] = "adagrad"
     lr: Rate

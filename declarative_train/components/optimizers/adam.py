@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from declarative_train.components.component import Optimizer
 from declarative_train.components.optimizers.numbers import Part, Rate, Tiny
@@ -16,6 +16,8 @@ class Adam(Optimizer):
 
     Kingma and Ba, https://arxiv.org/abs/1412.6980.
     """
+
+    usual_lr: ClassVar[tuple[float, float]] = (1e-5, 1e-2)
 
     type: Literal["adam"] = "adam"
     lr: Rate

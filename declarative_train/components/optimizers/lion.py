@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from declarative_train.components.component import Optimizer
 from declarative_train.components.optimizers.numbers import Part, Rate
@@ -17,6 +17,8 @@ class Lion(Optimizer):
     Chen et al., https://arxiv.org/abs/2302.06675, who advise a 3 to 10 times smaller lr than adamw's, and as many times
     its weight decay. torch has none: this one is ours.
     """
+
+    usual_lr: ClassVar[tuple[float, float]] = (1e-6, 3e-3)
 
     type: Literal["lion"] = "lion"
     lr: Rate

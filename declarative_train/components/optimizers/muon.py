@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
@@ -21,6 +21,8 @@ class Muon(Optimizer):
     last layer, another optimizer by `model.parameters`. Computes in bfloat16, so that another layout gives numbers
     equal to about 1e-3 only.
     """
+
+    usual_lr: ClassVar[tuple[float, float]] = (1e-4, 0.1)
 
     type: Literal["muon"] = "muon"
     lr: Rate

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from pydantic import model_validator
 
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 class Sgd(Optimizer):
     """Stochastic gradient descent, with momentum or without."""
+
+    usual_lr: ClassVar[tuple[float, float]] = (1e-3, 1.0)
 
     type: Literal["sgd"] = "sgd"
     lr: Rate

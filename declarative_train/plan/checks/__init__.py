@@ -25,4 +25,7 @@ RULES: dict[str, str] = {
     "U104": "nothing_trains",
     "U105": "weights_not_found",
     "U106": "weights_do_not_fit",
+    "U107": "rename_matches_nothing",
+    "U108": "tied_embedding_start",
+    "U109": "muon_on_embedding",
 }

@@ -1,0 +1,150 @@
+"""key-without-effect (S009)
+
+Finds: a key that is written down and changes nothing, because of what another one says.
+Why:   somebody believes it to be on; most often the key beside it was forgotten.
+Bad:
+    checkpoint: {keep: 5}
+Good:
+    checkpoint: {keep: 5, every: 1 epoch}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from pydantic import BaseModel
+
+from declarative_train.diagnostics.diagnostic import Diagnostic, warning
+from declarative_train.recipe.checks.implausible_lr import optimizers_of
+from declarative_train.recipe.draft import Draft
+from declarative_train.recipe.model_tree import BlockNode, LayerNode, Scope
+from declarative_train.recipe.selectors import ParameterRule
+from declarative_train.terms.span import Span
+
+Idle = tuple[str, Callable[[Any], bool], str, str]  # the key, when it does nothing, why, and what would use it
+
+_UNPADDED = "there is no padding"
+IDLE_KEYS: dict[str, tuple[Idle, ...]] = {  # by `type`
+    **dict.fromkeys(
+        ("conv1d", "conv2d", "conv3d"),
+        (
+            (
+                "padding_mode",
+                lambda layer: layer.padding_mode != "zeros" and layer.padding in (0, "valid"),
+                _UNPADDED,
+                "`padding`",
+            ),
+        ),
+    ),
+    **dict.fromkeys(
+        ("avg_pool1d", "avg_pool2d", "avg_pool3d"),
+        (("count_include_pad", lambda layer: layer.padding == 0, _UNPADDED, "`padding`"),),
+    ),
+    **dict.fromkeys(
+        ("kaiming_normal", "kaiming_uniform"),
+        (
+            (
+                "a",
+                lambda init: init.nonlinearity != "leaky_relu",
+                "it is the slope of `leaky_relu`",
+                "`nonlinearity: leaky_relu`",
+            ),
+        ),
+    ),
+    "poisson_nll": (("eps", lambda loss: loss.log_input, "the input is a logarithm already", "`log_input: false`"),),
+    "sgd": (("dampening", lambda sgd: sgd.dampening and not sgd.momentum, "there is no momentum", "`momentum`"),),
+}
+_OF_CLASSES, _YES_OR_NO = ("cross_entropy", "nll"), ("bce_with_logits",)
+
+
+def check(draft: Draft) -> Iterator[Diagnostic]:
+    for optimizer, path, at in optimizers_of(draft):
+        yield from _of(optimizer, lambda key, path=path, at=at: at if path is None else draft.span((*path, key)))  # type: ignore[misc]
+    if draft.scope is not None:
+        yield from _of_layers(draft.scope)
+    yield from _of_objective(draft)
+    yield from _of_parameters(draft)
+    checkpoint = draft.checkpoint
+    if checkpoint is not None and checkpoint.every is None and checkpoint.keep > 1:
+        reason = "one checkpoint is written, at the end of the run"
+        yield _idle(draft.span("checkpoint.keep"), "keep", reason, "`every: 1 epoch`")
+
+
+def _idle(span: Span, key: str, reason: str, used_with: str = "") -> Diagnostic:
+    way_out = f"leave it out, or add {used_with}" if used_with else "leave it out"
+    return warning("S009", span, f"`{key}` changes nothing: {reason}", way_out)
+
+
+def _of(component: BaseModel, place: Callable[[str], Span]) -> Iterator[Diagnostic]:
+    for key, is_idle, reason, used_with in IDLE_KEYS.get(getattr(component, "type", ""), ()):
+        if key in component.model_fields_set and is_idle(component):
+            yield _idle(place(key), key, reason, used_with)
+
+
+def _of_layers(scope: Scope) -> Iterator[Diagnostic]:
+    """Each place once, however many copies it makes."""
+    said: set[Span] = set()
+    for node in _layers(scope):
+        if node.params:
+            continue  # of a shipped block, which writes all keys
+        for found in _of(node.layer, lambda key, node=node: node.field_spans.get(key, node.span)):  # type: ignore[misc]
+            if found.span not in said:
+                said.add(found.span)
+                yield found
+
+
+def _layers(scope: Scope) -> Iterator[LayerNode]:
+    for node in scope.nodes:
+        if isinstance(node, BlockNode):
+            yield from _layers(node.scope)
+        elif isinstance(node, LayerNode):
+            yield node
+
+
+def _of_objective(draft: Draft) -> Iterator[Diagnostic]:
+    if draft.objective is None:
+        return
+    losses = draft.objective.losses
+    for name, term in losses.items():
+        path = f"objective.losses.{name}"
+        yield from _of(term.component, lambda key, path=path: draft.span(f"{path}.{key}"))  # type: ignore[misc]
+        ignored = getattr(term.component, "ignore_index", None)
+        field = None if draft.data is None else draft.data.fields.get(term.target or "")
+        classes = getattr(field, "num_classes", None)
+        if ignored is not None and isinstance(classes, int) and not 0 <= ignored < classes:
+            reason = f"the classes of `{term.target}` are 0 to {classes - 1}, none is {ignored}"
+            yield _idle(draft.span(f"{path}.ignore_index"), "ignore_index", reason)
+    for name, metric in draft.objective.metrics.items():
+        of = losses.get(metric.of or (next(iter(losses)) if len(losses) == 1 and metric.input is None else ""))
+        task = getattr(metric.component, "task", None)
+        kind = None if of is None else of.component.type
+        key, reason = "threshold", "of several classes the one with the highest score counts"
+        if task == "binary" or (task is None and kind in _YES_OR_NO):
+            key, reason = "average", "it is about one class, yes"
+        elif task is None and kind not in _OF_CLASSES:
+            continue
+        if key in metric.component.model_fields_set:
+            yield _idle(draft.span(f"objective.metrics.{name}.{key}"), key, reason)
+
+
+def _of_parameters(draft: Draft) -> Iterator[Diagnostic]:
+    for rule in draft.rules:
+        settings = rule.settings
+        if settings.init is not None and not rule.prefix:
+            path = ("model", "parameters", rule.selector, "init")
+            yield from _of(settings.init, lambda key, path=path: draft.span((*path, key)))  # type: ignore[misc]
+        if rule.may_miss or rule.by_index is not None:
+            continue
+        if settings.frozen:
+            yield from _of_rule(draft, rule, ("lr_scale", "optimizer", "weight_decay"), "what is frozen is not updated")
+        if settings.tie is not None:
+            reason = f"the parameter is that of `{settings.tie}`, whose settings hold"
+            yield from _of_rule(draft, rule, ("init", "lr_scale", "optimizer", "weight_decay"), reason)
+
+
+def _of_rule(draft: Draft, rule: ParameterRule, keys: Iterable[str], reason: str) -> Iterator[Diagnostic]:
+    for key in keys:
+        if getattr(rule.settings, key) is not None:
+            path = ("model", "parameters", rule.selector, key)
+            yield _idle(rule.span if rule.prefix else draft.span(path), key, reason)

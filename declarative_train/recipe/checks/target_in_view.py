@@ -1,0 +1,153 @@
+"""target-in-view (O015)
+
+Finds: a target that is the model's input shifted by one, behind a layer that sees the whole sequence: `self_attention`
+       without `causal` or a mask, or a recurrent layer that is `bidirectional`.
+Why:   each position then sees the element that it is to predict and copies it: the loss falls to nearly 0, and the
+       model can predict nothing once the next element is not there.
+Bad:
+    model:
+      graph:
+        before: pixels[:, :-1]
+        after: pixels[:, 1:]
+        steps: unsqueeze(before, -1)
+        hidden: {type: linear, out_features: 8, input: steps}
+        act: {type: self_attention, heads: 2}
+        logits: {type: linear, out_features: 1}
+        guess: squeeze(logits, -1)
+    objective: {loss: {type: mse, input: guess, target: after}, metrics: null}
+Good:
+    model:
+      graph:
+        before: pixels[:, :-1]
+        after: pixels[:, 1:]
+        steps: unsqueeze(before, -1)
+        hidden: {type: linear, out_features: 8, input: steps}
+        act: {type: self_attention, heads: 2, causal: true}
+        logits: {type: linear, out_features: 1}
+        guess: squeeze(logits, -1)
+    objective: {loss: {type: mse, input: guess, target: after}, metrics: null}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from declarative_train.components.expressions.functions import INDEX
+from declarative_train.components.expressions.tree import Operation, Reference
+from declarative_train.components.fields.columns import parse_cut
+from declarative_train.diagnostics.diagnostic import Diagnostic, Related, warning
+from declarative_train.recipe.draft import Draft
+from declarative_train.recipe.model_tree import BlockNode, ExpressionNode, LayerNode, Scope, Wire
+
+_NOT_FOLLOWED = frozenset({"mask", "keep", "context"})  # what is seen of them is no matter of order
+
+
+class _Sequence(NamedTuple):
+    """Which elements of which columns a tensor is: from `start`, and how many are left out at the end."""
+
+    columns: tuple[str, ...]
+    start: int
+    stop: int | None
+
+
+class _Frame(NamedTuple):
+    """A scope, and the block around it."""
+
+    scope: Scope
+    node: BlockNode | None = None
+    outer: _Frame | None = None
+
+
+def check(draft: Draft) -> Iterator[Diagnostic]:
+    if draft.objective is None or draft.scope is None:
+        return
+    for name, term in draft.objective.losses.items():
+        target = _sequence(draft, draft.scope.outputs.get(term.target or "", term.target or ""))
+        wire = draft.scope.outputs.get(term.input)
+        if target is None or wire is None or target.start < 1:
+            continue
+        found = _seen_whole(draft, wire, target)
+        if found is not None:
+            layer, key = found, "causal" if found.layer.type == "self_attention" else "bidirectional"
+            yield warning(
+                "O015",
+                layer.span,
+                f"`{layer.name}` sees the whole sequence, and the target of `{name}` is its input shifted by one: each "
+                "position sees its answer",
+                "set `causal: true`" if key == "causal" else "leave `bidirectional` out",
+                (Related(draft.span(f"objective.losses.{name}.target"), "the target is named here"),),
+            )
+
+
+def _seen_whole(draft: Draft, wire: Wire, target: _Sequence) -> LayerNode | None:
+    """A layer on a way from `wire` back to what the target is shifted from, that sees all of it."""
+    assert draft.scope is not None
+    waiting: list[tuple[_Frame, Wire, LayerNode | None]] = [(_Frame(draft.scope), wire, None)]
+    seen: set[tuple[int, Wire, bool]] = set()
+    while waiting:
+        frame, wire, layer = waiting.pop()
+        if (id(frame.scope), wire, layer is not None) in seen:
+            continue
+        seen.add((id(frame.scope), wire, layer is not None))
+        if frame.outer is None and layer is not None and _is_before(_sequence(draft, wire), target):
+            return layer
+        name, _, output = wire.partition(":")
+        if not output:
+            if frame.outer is not None and frame.node is not None and name in frame.node.inputs:
+                waiting.append((frame.outer, frame.node.inputs[name], layer))
+            continue
+        node = next(each for each in frame.scope.nodes if each.name == name)
+        if isinstance(node, BlockNode):
+            waiting.append((_Frame(node.scope, node, frame), node.scope.outputs[output], layer))
+            continue
+        if isinstance(node, LayerNode) and _sees_all(node):
+            layer = node
+        waiting += [(frame, each, layer) for port, each in node.inputs.items() if port not in _NOT_FOLLOWED]
+    return None
+
+
+def _sees_all(node: LayerNode) -> bool:
+    if node.layer.type == "self_attention":
+        return not getattr(node.layer, "causal", True) and "mask" not in node.inputs
+    return node.layer.type in ("gru", "lstm", "rnn") and bool(getattr(node.layer, "bidirectional", False))
+
+
+def _is_before(given: _Sequence | None, target: _Sequence) -> bool:
+    """Whether the target is `given` shifted by one."""
+    if given is None or given.columns != target.columns or given.start + 1 != target.start:
+        return False
+    return given.stop is None or given.stop == -1 or (target.stop is not None and given.stop + 1 == target.stop)
+
+
+def _sequence(draft: Draft, wire: Wire) -> _Sequence | None:
+    """What a wire of the main scope holds, if it is a field or a slice of one along the first dimension of a sample."""
+    assert draft.scope is not None
+    name, _, output = wire.partition(":")
+    if not output:
+        return _of_field(draft, name)
+    node = next((each for each in draft.scope.nodes if each.name == name), None)
+    root = node.expression.root if isinstance(node, ExpressionNode) else None
+    if not isinstance(node, ExpressionNode) or not isinstance(root, Operation) or root.name != INDEX:
+        return None
+    operand, index = root.operands[0], root.options["index"]
+    whole = _of_field(draft, node.inputs.get(operand.text, "")) if isinstance(operand, Reference) else None
+    if whole is None or whole[1:] != (0, None) or not isinstance(index, tuple) or len(index) != 2:
+        return None
+    part = index[1]
+    if not isinstance(part, slice) or part.step not in (None, 1):
+        return None
+    return _Sequence(whole.columns, part.start or 0, part.stop)
+
+
+def _of_field(draft: Draft, name: str) -> _Sequence | None:
+    field = None if draft.data is None else draft.data.fields.get(name)
+    if field is None:
+        return None
+    column, columns = getattr(field, "column", None), getattr(field, "columns", None)
+    columns = (columns,) if isinstance(columns, str) else columns
+    cut = parse_cut(getattr(field, "rows", None))
+    if isinstance(cut, int):
+        return None
+    start, stop = (0, None) if cut is None else (cut.start or 0, cut.stop)
+    return _Sequence((column,) if column is not None else tuple(columns or ()), start, stop)
