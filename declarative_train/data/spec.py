@@ -13,11 +13,13 @@ from declarative_train.terms.tensor_spec import TensorSpec
 
 @dataclass(frozen=True, slots=True)
 class FileRecord:
-    """A file that the plan rests on. `sha256` covers the whole file up to 64 MiB, else the size and both ends."""
+    """A file that the plan rests on. `sha256` covers all of it, or, with `modified_ns`, its size and a sample; then the
+    date tells, on this machine, whether the rest may have changed (0: it has none that we know)."""
 
     path: str
     size_bytes: int
     sha256: str
+    modified_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,7 @@ def _changed_data(records: tuple[FileRecord, ...]) -> Iterator[str]:
     for known in records:
         path = _shown(known.path)
         try:
-            found = record(known.path)
+            found = record(known.path, whole=known.modified_ns is None)
         except (SourceError, OSError) as problem:
             yield f"{path} cannot be read any more: {problem}"
             continue
@@ -57,6 +57,8 @@ def _changed_data(records: tuple[FileRecord, ...]) -> Iterator[str]:
             yield f"{path} has {counted(found.size_bytes, 'byte')} now, and had {known.size_bytes:,}"
         elif found.sha256 != known.sha256:
             yield f"{path} has the same size, and another content"
+        elif found.modified_ns != known.modified_ns:
+            yield f"{path} has another date, and is too large to be compared whole"
 
 
 def _read(path: str) -> FileRecord:

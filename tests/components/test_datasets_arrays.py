@@ -142,6 +142,62 @@ def test_npy_refuses_objects_mixtures_and_torn_files(tmp_path: Path) -> None:
         NpyDataset(path=(str(tmp_path / "y.npz"), str(tmp_path / "z.npz"))).open()
 
 
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_a_damaged_array_is_refused_and_the_others_are_read(tmp_path: Path, save: object) -> None:
+    x, y = np.random.default_rng(0).normal(size=(64, 8)), np.arange(64)
+    save(tmp_path / "a.npz", x=x, y=y)  # type: ignore[operator]
+    content = bytearray((tmp_path / "a.npz").read_bytes())
+    content[1000] ^= 1  # among the values of x, which come first
+    (tmp_path / "a.npz").write_bytes(content)
+    table = NpyDataset(path=str(tmp_path / "a.npz")).open()
+    assert table.read(["y"], slice(0, 64))["y"].tolist() == y.tolist()
+    with pytest.raises(SourceError, match=r"cannot read .*a\.npz"):
+        table.read(["x"], slice(0, 3))
+
+
+def test_what_no_field_uses_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a file of a few kB that unpacks to very much, and holds things that are no arrays of numbers."""
+    import zipfile
+
+    arrays = {"large": np.zeros(1 << 20), "y": np.arange(3), "z": np.arange(3) * 2, "objects": np.asarray([{}] * 3)}
+    with zipfile.ZipFile(tmp_path / "bomb.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w") as member:
+                np.lib.format.write_array(member, array)
+        archive.writestr("readme.txt", "no array")
+    unpacked = []
+    read = zipfile.ZipExtFile.read
+
+    def counting(self: zipfile.ZipExtFile, n: int | None = -1) -> bytes:
+        found = read(self, n)
+        unpacked.append(len(found))
+        return found
+
+    monkeypatch.setattr(zipfile.ZipExtFile, "read", counting)
+    table = NpyDataset(path=str(tmp_path / "bomb.npz")).open()
+    assert table.read(["y"], slice(0, 3))["y"].tolist() == [0, 1, 2]
+    assert sum(unpacked) < 4_000
+    assert table.left_out == {
+        "large": "it has 1,048,576 rows where most have 3",
+        "objects": "it holds Python objects, which are never loaded",
+        "readme.txt": "it is no array",
+    }
+
+
+def test_arrays_in_the_order_of_fortran_and_with_parts(tmp_path: Path) -> None:
+    x = np.asfortranarray(np.arange(24.0).reshape(6, 4))
+    parts = np.asarray([(1, 2.0), (3, 4.0)], dtype=[("a", "i4"), ("b", "f8")])
+    np.savez(tmp_path / "a.npz", x=x, y=np.arange(6))
+    np.save(tmp_path / "parts.npy", parts)
+    np.save(tmp_path / "x.npy", x[:2])
+    table = NpyDataset(path=str(tmp_path / "a.npz")).open()
+    assert table.read(["x"], slice(1, 3))["x"].tolist() == x[1:3].tolist()
+    table = NpyDataset(path=(str(tmp_path / "parts.npy"), str(tmp_path / "x.npy"))).open()
+    read = table.read(["a", "b", "x"], np.asarray([1, 0]))
+    assert [read[name].tolist() for name in ("a", "b")] == [[3, 1], [4.0, 2.0]]
+    assert read["x"].tolist() == x[[1, 0]].tolist()
+
+
 @pytest.mark.parametrize("where", ["disk", "memory"])
 def test_text_is_the_bytes_of_all_files(tmp_path: Path, where: str) -> None:
     parts = [b"hello ", b"", bytes(range(200)), b"world"]

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from declarative_train.data.data_error import DataError
-from declarative_train.data.files import WHOLE_BYTES, record
+from declarative_train.data.files import SAMPLE_BYTES, WHOLE_BYTES, records
 from declarative_train.data.opened import forget, training_values
 from declarative_train.data.sets import HeldSet, open_sets
 from declarative_train.data.spec import DataSpec, FieldSpec, SetSpec
@@ -265,16 +265,51 @@ def test_a_held_set_owns_its_memory(spec: Spec, tmp_path: Path) -> None:
 
 
 def test_records_of_files(tmp_path: Path) -> None:
+    """A few small files are read whole; of a large one, or of many, a sample, and then its date counts too."""
     import hashlib
+    import os
 
     small, large = tmp_path / "small", tmp_path / "large"
     small.write_bytes(b"abc")
-    assert record(str(small)).sha256 == hashlib.sha256(b"abc").hexdigest()
+    assert [(each.sha256, each.modified_ns) for each in records([str(small)])] == [
+        (hashlib.sha256(b"abc").hexdigest(), None)
+    ]
     with large.open("wb") as file:
         file.truncate(WHOLE_BYTES + 3)
-    before = record(str(large))
-    assert before.size_bytes == WHOLE_BYTES + 3
+    os.utime(large, ns=(1, 1))
+    (before,) = records([str(large)])
+    assert (before.size_bytes, before.modified_ns) == (WHOLE_BYTES + 3, 1)
+    for place in (0, WHOLE_BYTES // 2, WHOLE_BYTES):
+        with large.open("r+b") as file:
+            file.seek(place)
+            file.write(b"x")
+        os.utime(large, ns=(1, 1))
+        (after,) = records([str(large)])
+        assert after.sha256 != before.sha256
+        before = after
     with large.open("r+b") as file:
-        file.seek(WHOLE_BYTES)
+        file.seek(1 << 20)
         file.write(b"x")
-    assert record(str(large)) != before
+    (after,) = records([str(large)])
+    assert after.sha256 == before.sha256
+    assert after.modified_ns != before.modified_ns
+
+
+def test_many_files_are_not_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from declarative_train.components.datasets import files
+
+    paths = [tmp_path / str(number) for number in range(5)]
+    for path in paths:
+        with path.open("wb") as file:
+            file.truncate(WHOLE_BYTES)
+    read = []
+
+    def counting(path: str, start: int = 0, end: int | None = None) -> bytes:
+        found = files.read_bytes(path, start, end)
+        read.append(len(found))
+        return found
+
+    monkeypatch.setattr("declarative_train.data.files.read_bytes", counting)
+    found = records(str(path) for path in paths)
+    assert sum(read) == 5 * 3 * SAMPLE_BYTES
+    assert len({each.sha256 for each in found}) == 1

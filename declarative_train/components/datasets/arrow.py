@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -139,7 +140,8 @@ class MemoryTable(Table):
         try:
             self._arrow = pa.concat_tables([piece.select(names) for _, piece in pieces], promote_options="permissive")
         except (pa.ArrowInvalid, pa.ArrowTypeError):
-            self._arrow = pa.concat_tables([_text_where_mixed(piece.select(names), pieces) for _, piece in pieces])
+            mixed = [name for name in names if len({str(piece.schema.field(name).type) for _, piece in pieces}) > 1]
+            self._arrow = pa.concat_tables([_as_text(piece.select(names), mixed) for _, piece in pieces])
         self.num_rows = self._arrow.num_rows
         self.columns, self.left_out = describe_all(self._arrow.schema, self._first)
         self._numpy: dict[str, np.ndarray] = {}
@@ -168,14 +170,12 @@ def place(files: Sequence[str], starts: Sequence[int], row: int) -> str:
     return f"row {row - starts[position] + 1} of {shown(files[position])}"
 
 
-def _text_where_mixed(piece: Any, pieces: Sequence[tuple[str, Any]]) -> Any:
+def _as_text(piece: Any, mixed: Sequence[str]) -> Any:
     """Columns that have no type in common become text: the field that uses one says so."""
     import pyarrow as pa
 
-    for name in piece.column_names:
-        if len({str(other.schema.field(name).type) for _, other in pieces}) > 1:
-            position = piece.column_names.index(name)
-            piece = piece.set_column(position, name, piece.column(name).cast(pa.string()))
+    for name in mixed:
+        piece = piece.set_column(piece.column_names.index(name), name, piece.column(name).cast(pa.string()))
     return piece
 
 
@@ -195,8 +195,8 @@ def describe_all(schema: Any, first: Any) -> tuple[dict[str, Column], dict[str, 
 
 
 def check_distinct(path: str, names: Sequence[str]) -> list[str]:
-    twice = next((name for position, name in enumerate(names) if name in names[:position]), None)
-    if twice is not None:
+    twice, count = Counter(names).most_common(1)[0] if names else ("", 0)
+    if count > 1:
         message = f"{shown(path)} has two columns called `{twice}`"
         raise SourceError("different_columns", message, help="give one of them another name in the file")
     return list(names)

@@ -6,15 +6,19 @@ Local files do not go through fsspec, whose import costs as much as reading a sm
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from glob import glob, has_magic
 from io import BytesIO
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
 
 from pydantic import Field
 
 from declarative_train.components.component import SourceError
+
+if TYPE_CHECKING:
+    import numpy as np
 
 Paths = (
     Annotated[str, Field(min_length=1)]
@@ -30,6 +34,7 @@ _BEGINNINGS = {
     b"PAR1": ("a Parquet file", "the source `parquet` reads it"),
     b"\x1f\x8b": ("packed by gzip", "let its name end in `.gz`, or unpack it"),
 }
+_MOST_OPEN = 64  # files of one table; processes may often have 1,024 open, on some systems 256
 _CHAIN = "::"  # between the links of a chained URL: zip://*.csv::data.zip is the files in an archive
 
 
@@ -182,6 +187,73 @@ def _is_archive(system: Any) -> bool:
     from fsspec.archive import AbstractArchiveFileSystem
 
     return isinstance(system, AbstractArchiveFileSystem)
+
+
+T = TypeVar("T")
+
+
+class OpenFiles(Generic[T]):
+    """What `open_one` makes of a file (a reader, a mapping), for any number of files: the last used ones stay open.
+
+    A file of this machine that is opened once more must still have the size and date that it had, else what was read
+    from it and what will be are not of one table. `own_after_fork`: a forked process opens its own, since what was open
+    before has a position that both would move; a mapping has none. Threads may come at once.
+    """
+
+    def __init__(self, open_one: Callable[[str], T], *, own_after_fork: bool = False, most: int = _MOST_OPEN) -> None:
+        self._open_one = open_one
+        self._own_after_fork = own_after_fork
+        self._most = most
+        self._process = os.getpid()
+        self._open: OrderedDict[str, T] = OrderedDict()
+        self._seen: dict[str, tuple[int, int]] = {}
+
+    def get(self, path: str) -> T:
+        """Raises SourceError, and what `open_one` raises."""
+        if self._own_after_fork and self._process != os.getpid():
+            self._process, self._open = os.getpid(), OrderedDict()
+        found = self._open.pop(path, None)
+        if found is None:
+            found = self._open_one(path)
+            self._check_same(path)
+        self._open[path] = found
+        while len(self._open) > self._most:
+            try:
+                self._open.popitem(last=False)  # who still reads from it keeps it
+            except KeyError:  # another thread was first
+                break
+        return found
+
+    def _check_same(self, path: str) -> None:
+        local = local_path(path)
+        if local is None:
+            return
+        with _told("look at", path):
+            now = os.stat(local)
+        if self._seen.setdefault(path, (now.st_size, now.st_mtime_ns)) != (now.st_size, now.st_mtime_ns):
+            raise SourceError("unreadable", f"{shown(path)} was changed while it was being read")
+
+
+def by_piece(starts: Sequence[int], rows: np.ndarray) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    """Row numbers -> each piece of the table that has some: its number, their places among `rows`, their numbers in it.
+    `starts`: the row that each piece begins with, and that after the last."""
+    import numpy as np
+
+    piece_of = np.searchsorted(np.asarray(starts, np.int64), rows, side="right") - 1
+    order = np.argsort(piece_of, kind="stable")
+    pieces, begins = np.unique(piece_of[order], return_index=True)
+    for piece, places in zip(pieces.tolist(), np.split(order, begins[1:]), strict=False):
+        yield piece, places, rows[places] - starts[piece]
+
+
+def mapped_bytes(path: str) -> np.memmap:
+    """All bytes of a file of this machine, in place. Each process writes to a copy of its own, if it writes at all."""
+    import numpy as np
+
+    local = local_path(path)
+    assert local is not None
+    with _told("read", path):
+        return np.memmap(local, np.uint8, "c")
 
 
 def read_bytes(path: str, start: int = 0, end: int | None = None) -> bytes:

@@ -1,28 +1,42 @@
-"""NumPy files -> a table of their arrays, memory-mapped where the file allows it."""
+"""NumPy files -> a table of their arrays, memory-mapped where the file allows it.
+
+Opening reads headers only; what no field uses is never read.
+"""
 
 from __future__ import annotations
 
 import os
 import re
 import zipfile
+import zlib
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from declarative_train.components.component import Column, Dataset, SourceError, Table
 from declarative_train.components.datasets.files import (
+    OpenFiles,
     Paths,
     as_tuple,
+    by_piece,
     check_beginning,
     expand,
     local_path,
+    mapped_bytes,
     open_file,
     shown,
 )
 from declarative_train.terms.amounts import counted
+from declarative_train.terms.tensor_spec import TensorSpec
 
 if TYPE_CHECKING:
     import numpy as np
+
+_CHECKED_BYTES = 2 << 30  # a mapped array of an archive up to here is compared with its checksum before it is used
+_OBJECTS = "it holds Python objects, which are never loaded"
 
 
 class NpyDataset(Dataset):
@@ -30,7 +44,9 @@ class NpyDataset(Dataset):
 
     `.npz`: the arrays of the file are the columns, under their names; several files are one table, file after file.
     `.npy`: each file is one column, called like the file (`x.npy` is `x`), beside the others; the parts of a
-    structured array are columns of their own. Files on this machine that are not compressed are mapped, not read.
+    structured array are columns of their own. Files on this machine that are not compressed are mapped, not read; what
+    is compressed is unpacked when a field uses it. An array of an archive that does not fit its checksum is refused
+    (mapped ones of more than 2 GiB are not compared).
     """
 
     type: Literal["npy"] = "npy"
@@ -50,7 +66,7 @@ class NpyDataset(Dataset):
             raise SourceError("different_columns", ".npz files are stacked and .npy files stand side by side: not both")
         pieces = [_load(path) for path in files]
         if kinds == {False}:
-            beside: dict[str, np.ndarray] = {}
+            beside: dict[str, Stored | str] = {}
             for path, arrays in zip(files, pieces, strict=True):
                 if twice := beside.keys() & arrays.keys():
                     raise SourceError("different_columns", f"{shown(path)}: there is a column `{min(twice)}` already")
@@ -61,33 +77,55 @@ class NpyDataset(Dataset):
         return ArrayTable(files, pieces)
 
 
+class Stored(NamedTuple):
+    """An array of a file, as its header describes it. Its values are `read` once and kept, or `mapped` among the bytes
+    of the file; `check` compares those bytes with their checksum. Both raise SourceError."""
+
+    path: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    read: Callable[[], np.ndarray] | None = None
+    mapped: Callable[[np.ndarray], np.ndarray] | None = None
+    check: Callable[[np.ndarray], None] | None = None
+
+    @property
+    def num_rows(self) -> int:
+        return self.shape[0]
+
+
 class ArrayTable(Table):
-    """Arrays side by side in each piece, pieces one below the other.
+    """Arrays side by side in each piece, pieces one below the other; a string in place of an array says why it is none.
 
     Arrays whose length is not that of most others (a mean, a list of names) are no columns.
     """
 
-    def __init__(self, files: Sequence[str], pieces: Sequence[dict[str, np.ndarray]]) -> None:
+    def __init__(self, files: Sequence[str], pieces: Sequence[Mapping[str, Stored | str]]) -> None:
         self.files = tuple(files)
-        self._pieces = list(pieces)
+        self._maps = OpenFiles(mapped_bytes)
+        self._kept: dict[tuple[int, str], np.ndarray] = {}
+        self._checked: set[tuple[int, str]] = set()
         self._starts = [0]
+        self._pieces: list[dict[str, Stored]] = []
         left_out: dict[str, str] = {}
         for piece in pieces:
-            lengths = Counter(len(array) for array in piece.values() if array.ndim)
+            arrays = {name: array for name, array in piece.items() if isinstance(array, Stored)}
+            lengths = Counter(array.num_rows for array in arrays.values() if array.shape)
             num_rows = max(lengths, key=lambda length: (lengths[length], length)) if lengths else 0
             left_out |= {name: reason for name, a in piece.items() if (reason := _no_column(a, num_rows)) is not None}
             self._starts.append(self._starts[-1] + num_rows)
-        for path, piece in zip(files, pieces, strict=False):
-            for name in piece.keys() - left_out.keys():
-                if piece[name].shape[1:] != pieces[0][name].shape[1:]:
+            self._pieces.append(arrays)
+        first = self._pieces[0]
+        for path, arrays in zip(files, self._pieces, strict=False):
+            for name in arrays.keys() - left_out.keys():
+                if arrays[name].shape[1:] != first[name].shape[1:]:
                     raise SourceError(
                         "different_columns",
-                        f"`{name}` holds {_shape(piece[name])} in {shown(path)} and {_shape(pieces[0][name])} in "
+                        f"`{name}` holds {_shape(arrays[name])} in {shown(path)} and {_shape(first[name])} in "
                         f"{shown(files[0])}",
                     )
         self.left_out = left_out
         self.columns = {
-            name: _column(name, [piece[name] for piece in pieces]) for name in pieces[0] if name not in left_out
+            name: _column(name, [piece[name] for piece in self._pieces]) for name in first if name not in left_out
         }
         self.num_rows = self._starts[-1]
 
@@ -99,19 +137,35 @@ class ArrayTable(Table):
 
         dtype = self.columns[name].dtype
         if len(self._pieces) == 1:
-            return _plain(self._pieces[0][name][rows], dtype)
+            return _plain(self._array(0, name)[rows], dtype)
         if isinstance(rows, slice):
             start, stop, _ = rows.indices(self.num_rows)
-            parts = [
-                piece[name][max(start - begin, 0) : max(stop - begin, 0)][: end - begin]
-                for piece, begin, end in zip(self._pieces, self._starts, self._starts[1:], strict=False)
-            ]
-            return np.concatenate([_plain(part, dtype) for part in parts])
+            found = np.empty((max(stop - start, 0), *self.columns[name].shape), dtype)
+            place, piece = 0, bisect_right(self._starts, start) - 1
+            while place < len(found):  # copied piece by piece: views would keep all files open
+                begin = start + place - self._starts[piece]
+                part = self._array(piece, name)[begin : begin + len(found) - place]
+                found[place : place + len(part)] = _plain(part, dtype)
+                place, piece = place + len(part), piece + 1
+            return found
         found = np.empty((len(rows), *self.columns[name].shape), dtype)
-        for piece, begin, end in zip(self._pieces, self._starts, self._starts[1:], strict=False):
-            inside = (rows >= begin) & (rows < end)
-            found[inside] = _plain(piece[name][rows[inside] - begin], dtype)
+        for piece, places, inside in by_piece(self._starts, rows):
+            found[places] = _plain(self._array(piece, name)[inside], dtype)
         return found
+
+    def _array(self, piece: int, name: str) -> np.ndarray:
+        """Its values, whole. Raises SourceError."""
+        stored, key = self._pieces[piece][name], (piece, name)
+        if stored.mapped is None:
+            if key not in self._kept:
+                assert stored.read is not None
+                self._kept[key] = stored.read()
+            return self._kept[key]
+        values = self._maps.get(stored.path)
+        if stored.check is not None and key not in self._checked:
+            stored.check(values)
+            self._checked.add(key)
+        return stored.mapped(values)
 
     def place(self, row: int) -> str:
         from declarative_train.components.datasets.arrow import place
@@ -119,7 +173,7 @@ class ArrayTable(Table):
         return place(self.files if len(self._pieces) > 1 else self.files[:1], self._starts, row)
 
 
-def _column(name: str, arrays: Sequence[np.ndarray]) -> Column:
+def _column(name: str, arrays: Sequence[Stored]) -> Column:
     import numpy as np
 
     kind = arrays[0].dtype
@@ -127,16 +181,19 @@ def _column(name: str, arrays: Sequence[np.ndarray]) -> Column:
         return Column(name, "object", arrays[0].shape[1:])
     if kind.kind == "M":
         return Column(name, "datetime64[ns]", arrays[0].shape[1:])
-    return Column(name, np.result_type(*arrays).newbyteorder("=").name, arrays[0].shape[1:])
+    dtype = np.result_type(*{array.dtype for array in arrays})
+    return Column(name, dtype.newbyteorder("=").name, arrays[0].shape[1:])
 
 
-def _no_column(array: np.ndarray, num_rows: int) -> str | None:
-    if not array.ndim:
+def _no_column(array: Stored | str, num_rows: int) -> str | None:
+    if isinstance(array, str):
+        return array
+    if not array.shape:
         return "it is a single value"
     if array.dtype.kind not in "biufUSM":
         return f"it holds {array.dtype}, which is no number, text or date"
-    if len(array) != num_rows:
-        return f"it has {counted(len(array), 'row')} where most have {num_rows:,}"
+    if array.num_rows != num_rows:
+        return f"it has {counted(array.num_rows, 'row')} where most have {num_rows:,}"
     return None
 
 
@@ -148,68 +205,119 @@ def _plain(array: np.ndarray, dtype: str) -> np.ndarray:
     return np.asarray(array, dtype)
 
 
-def _shape(array: np.ndarray) -> str:
+def _shape(array: Stored) -> str:
     return f"({', '.join(map(str, array.shape[1:]))})"
 
 
-def _load(path: str) -> dict[str, np.ndarray]:
+def _load(path: str) -> Mapping[str, Stored | str]:
     """The arrays of a file by name. Raises SourceError."""
+    with _told(path):
+        if path.endswith(".npz"):
+            check_beginning(path, "an archive of NumPy arrays", b"PK\x03\x04")
+            with open_file(path) as file, zipfile.ZipFile(file) as archive:
+                return {
+                    member.filename.removesuffix(".npy"): _member(path, file, archive, member)
+                    for member in archive.infolist()
+                }
+        check_beginning(path, "a NumPy array", b"\x93NUMPY")
+        return _load_npy(path)
+
+
+@contextmanager
+def _told(path: str) -> Iterator[None]:
+    """What numpy and zipfile raise, as a SourceError."""
+    try:
+        yield
+    except (ValueError, OSError, EOFError, RuntimeError, NotImplementedError, zlib.error, zipfile.BadZipFile) as error:
+        reason = (str(error) or type(error).__name__).splitlines()[0][:200]
+        if "allow_pickle" in reason or "Python objects" in reason:
+            reason = _OBJECTS
+        raise SourceError("unreadable", f"cannot read {shown(path)}: {reason}") from error
+
+
+def _load_npy(path: str) -> dict[str, Stored | str]:
     import numpy as np
 
     local = local_path(path)
-    try:
-        if path.endswith(".npz"):
-            check_beginning(path, "an archive of NumPy arrays", b"PK\x03\x04")
-            return _load_npz(path, local)
-        check_beginning(path, "a NumPy array", b"\x93NUMPY")
-        array = np.load(local, mmap_mode="c") if local is not None else np.load(open_file(path))
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-        raise SourceError("unreadable", f"cannot read {shown(path)}: {_explained(error)}") from error
-    if array.dtype.names is not None:
-        return {name: array[name] for name in array.dtype.names}
-    name = os.path.basename(path).removesuffix(".npy")
-    return {re.sub(r"\W", "_", name): array}
-
-
-def _load_npz(path: str, local: str | None) -> dict[str, np.ndarray]:
-    import numpy as np
-
-    if local is None:
-        with np.load(open_file(path), allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
-    found = {}
-    with zipfile.ZipFile(local) as archive, np.load(local, allow_pickle=False) as file:
-        for member in archive.infolist():
-            name = member.filename.removesuffix(".npy")
-            mapped = _mapped(local, member) if member.compress_type == zipfile.ZIP_STORED else None
-            found[name] = mapped if mapped is not None else file[name]
+    array = np.load(local, mmap_mode="c") if local is not None else np.load(open_file(path))
+    name = re.sub(r"\W", "_", os.path.basename(path).removesuffix(".npy"))
+    found: dict[str, Stored | str] = {}
+    for part in array.dtype.names or (None,):
+        values = array if part is None else array[part]
+        stored = Stored(path, values.shape, values.dtype)
+        if isinstance(array, np.memmap):
+            order: Any = "C" if array.flags.c_contiguous else "F"
+            place = partial(_in_place, array.offset, array.dtype, array.shape, order, part)
+            found[part or name] = stored._replace(mapped=place)
+        else:
+            found[part or name] = stored._replace(read=values.view)
     return found
 
 
-def _mapped(path: str, member: zipfile.ZipInfo) -> np.ndarray | None:
-    """A stored member of an .npz file, in place: it is an .npy file at some offset. None: it cannot be mapped.
+def _in_place(
+    begin: int,
+    dtype: np.dtype[Any],
+    shape: tuple[int, ...],
+    order: Literal["C", "F"],
+    part: str | None,
+    content: np.ndarray,
+) -> np.ndarray:
+    """The array that begins so many bytes into the content of a file, or one `part` of its structure."""
+    flat = content[begin : begin + dtype.itemsize * TensorSpec(shape).num_elements].view(dtype)
+    found = flat.reshape(shape, order=order)
+    return found if part is None else found[part]
+
+
+def _member(path: str, file: Any, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Stored | str:
+    """An array of an archive, known by its header; or why it is none."""
+    from numpy.lib import format as npy
+
+    headers: Any = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+    with archive.open(member) as stream:
+        if stream.read(len(npy.MAGIC_PREFIX)) != npy.MAGIC_PREFIX:
+            return "it is no array"
+        version = tuple(stream.read(2))
+        if version not in headers:  # names of parts that are not Latin-1
+            array = _unpacked(path, member.filename)
+            return Stored(path, array.shape, array.dtype, array.view)
+        shape, by_columns, dtype = headers[version](stream)
+        header_bytes = stream.tell()
+    if dtype.hasobject:
+        return _OBJECTS
+    stored = Stored(path, shape, dtype, partial(_unpacked, path, member.filename))
+    size = dtype.itemsize * TensorSpec(shape).num_elements
+    if header_bytes + size > member.file_size:
+        raise SourceError("unreadable", f"cannot read {shown(path)}: `{member.filename}` ends before its values do")
+    if member.compress_type != zipfile.ZIP_STORED or member.flag_bits & 1 or local_path(path) is None or not size:
+        return stored
+    begin = _begin(file, member)
+    place = partial(_in_place, begin + header_bytes, dtype, shape, "F" if by_columns else "C", None)
+    return stored._replace(mapped=place, check=partial(_check, path, member, begin))
+
+
+def _begin(file: Any, member: zipfile.ZipInfo) -> int:
+    """Where the content of a member that is not compressed begins.
 
     The local header before it (30 bytes, then name and extra field) may differ in length from the central one:
     https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT, 4.3.7.
     """
+    file.seek(member.header_offset + 26)
+    lengths = file.read(4)
+    return member.header_offset + 30 + int.from_bytes(lengths[:2], "little") + int.from_bytes(lengths[2:], "little")
+
+
+def _check(path: str, member: zipfile.ZipInfo, begin: int, content: np.ndarray) -> None:
+    """Raises SourceError when the bytes of a member are not those that were written."""
+    if member.file_size <= _CHECKED_BYTES and zlib.crc32(content[begin : begin + member.file_size].data) != member.CRC:
+        reason = f"`{member.filename}` does not fit its checksum"
+        raise SourceError(
+            "unreadable", f"cannot read {shown(path)}: {reason}", help="the file is damaged: make it anew"
+        )
+
+
+def _unpacked(path: str, member: str) -> np.ndarray:
+    """Raises SourceError; zipfile compares the checksum."""
     import numpy as np
-    from numpy.lib import format as npy
 
-    with open(path, "rb") as file:
-        file.seek(member.header_offset + 26)
-        lengths = file.read(4)
-        file.seek(int.from_bytes(lengths[:2], "little") + int.from_bytes(lengths[2:], "little"), os.SEEK_CUR)
-        version = npy.read_magic(file)
-        header: Any = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}.get(version)
-        if header is None:
-            return None
-        shape, fortran, dtype = header(file)
-        if dtype.hasobject or not all(shape):
-            return None
-        return np.memmap(path, dtype, "c", file.tell(), shape, "F" if fortran else "C")
-
-
-def _explained(error: BaseException) -> str:
-    if "allow_pickle" in str(error) or "Python objects" in str(error):
-        return "it holds Python objects, which are never loaded"
-    return (str(error) or type(error).__name__).splitlines()[0][:200]
+    with _told(path), open_file(path) as file, zipfile.ZipFile(file) as archive, archive.open(member) as stream:
+        return np.lib.format.read_array(stream, allow_pickle=False)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from declarative_train.components.component import Dataset, SourceError, Table
 from declarative_train.components.datasets.files import (
+    OpenFiles,
     Paths,
     as_tuple,
+    by_piece,
     check_beginning,
     expand,
     local_path,
@@ -48,15 +49,16 @@ class ParquetTable(Table):
         from declarative_train.components.datasets.arrow import check_distinct, check_same_columns, describe_all
 
         self.files = tuple(files)
-        self._opened: dict[tuple[int, str], Any] = {}  # by process: a forked one must not share file positions
+        self._opened = OpenFiles(_open, own_after_fork=True)
         self._cache: OrderedDict[tuple[int, str], np.ndarray] = OrderedDict()
+        self._added_bytes = 0  # since the cache was measured
         self._groups: list[tuple[str, int]] = []  # (file, number of the row group in it)
         self._starts = [0]
         self._file_starts: list[int] = []
-        first = self._open(files[0]).schema_arrow
+        first = self._opened.get(files[0]).schema_arrow
         check_distinct(files[0], first.names)
         for path in files:
-            opened = self._open(path)
+            opened = self._opened.get(path)
             check_same_columns(files[0], first.names, path, opened.schema_arrow.names)
             self._file_starts.append(self._starts[-1])
             for number in range(opened.metadata.num_row_groups):
@@ -67,26 +69,9 @@ class ParquetTable(Table):
         self.num_rows = self._starts[-1]
         self.columns, self.left_out = describe_all(first, self._first)
 
-    def _open(self, path: str) -> Any:
-        import pyarrow as pa
-        from pyarrow import parquet
-
-        key = (os.getpid(), path)
-        if key not in self._opened:
-            check_beginning(path, "a Parquet file", b"PAR1")
-            local = local_path(path)
-            try:
-                if local is not None:
-                    self._opened[key] = parquet.ParquetFile(local, memory_map=True)
-                else:
-                    self._opened[key] = parquet.ParquetFile(open_file(path))
-            except (pa.ArrowInvalid, OSError) as error:
-                raise SourceError("unreadable", f"cannot read {shown(path)}: {_reason(error)}") from error
-        return self._opened[key]
-
     def _first(self, name: str) -> Any:
         for path, number in self._groups:
-            present = self._read_group(path, number, name).drop_null()
+            present = self._read_group(path, number, [name]).column(name).drop_null()
             if len(present):
                 return present[0].as_py()
         return None
@@ -94,73 +79,94 @@ class ParquetTable(Table):
     def read(self, columns: Sequence[str], rows: slice | np.ndarray) -> dict[str, np.ndarray]:
         import numpy as np
 
-        if isinstance(rows, slice):
-            start, stop, _ = rows.indices(self.num_rows)
-            return {name: self._read_range(name, start, stop) for name in columns}
-        group_of = np.searchsorted(self._starts, rows, side="right") - 1
-        return {name: self._read_rows(name, rows, group_of) for name in columns}
+        parts: dict[str, list[np.ndarray]] = {name: [] for name in columns}
+        places: list[Any] = []
+        for group, place, inside in self._runs(rows) if isinstance(rows, slice) else by_piece(self._starts, rows):
+            places.append(place)
+            for name, values in self._group(group, list(parts)).items():
+                parts[name].append(values[inside])
+        if isinstance(rows, slice) or not places:
+            return {name: _joined(found) if found else self._none(name) for name, found in parts.items()}
+        return {name: _put(_joined(found), np.concatenate(places)) for name, found in parts.items()}
 
-    def _read_range(self, name: str, start: int, stop: int) -> np.ndarray:
-        import numpy as np
-
-        parts = []
+    def _runs(self, rows: slice) -> Iterator[tuple[int, None, slice]]:
+        start, stop, _ = rows.indices(self.num_rows)
         group = bisect_right(self._starts, start) - 1
         while start < stop:
             begin, end = self._starts[group], min(self._starts[group + 1], stop)
-            parts.append(self._group(group, name)[start - begin : end - begin])
+            yield group, None, slice(start - begin, end - begin)
             start, group = end, group + 1
-        return np.concatenate(parts) if len(parts) > 1 else parts[0] if parts else self._none(name)
 
     def _none(self, name: str) -> np.ndarray:
         import numpy as np
 
         return np.empty((0, *self.columns[name].shape), self.columns[name].dtype)
 
-    def _read_rows(self, name: str, rows: np.ndarray, group_of: np.ndarray) -> np.ndarray:
-        import numpy as np
-
-        if not len(rows):
-            return self._none(name)
-        parts, places = [], []
-        for group in np.unique(group_of):
-            where = np.flatnonzero(group_of == group)
-            parts.append(self._group(int(group), name)[rows[where] - self._starts[group]])
-            places.append(where)
-        gathered = np.concatenate(parts)
-        found = np.empty_like(gathered)
-        found[np.concatenate(places)] = gathered
-        return found
-
-    def _group(self, group: int, name: str) -> np.ndarray:
-        """One column of one row group; the last used ones stay decoded. Several threads may come at once."""
+    def _group(self, group: int, names: Sequence[str]) -> dict[str, np.ndarray]:
+        """Columns of one row group; the last used ones stay decoded. Several threads may come at once."""
         from declarative_train.components.datasets.arrow import to_numpy
 
-        key = (group, name)
-        kept = self._cache.pop(key, None)
-        if kept is not None:
-            self._cache[key] = kept
-            return kept
+        found: dict[str, np.ndarray] = {}
+        for name in names:
+            if (kept := self._cache.pop((group, name), None)) is not None:
+                found[name] = self._cache[group, name] = kept
+        missing = [name for name in names if name not in found]
+        if not missing:
+            return found
         path, number = self._groups[group]
-        values = to_numpy(self.columns[name], self._read_group(path, number, name), path)
-        self._cache[key] = values
-        while sum(array.nbytes for array in list(self._cache.values())) > _CACHE_BYTES and len(self._cache) > 1:
-            self._cache.popitem(last=False)
-        return values
+        read = self._read_group(path, number, missing)
+        for name in missing:
+            found[name] = self._cache[group, name] = to_numpy(self.columns[name], read.column(name), path)
+            self._added_bytes += found[name].nbytes
+        if self._added_bytes > _CACHE_BYTES // 16:  # now and then: of small groups there are very many
+            self._added_bytes, total = 0, sum(array.nbytes for array in list(self._cache.values()))
+            while total > _CACHE_BYTES and len(self._cache) > 1:
+                total -= self._cache.popitem(last=False)[1].nbytes
+        return found
 
-    def _read_group(self, path: str, number: int, name: str) -> Any:
+    def _read_group(self, path: str, number: int, names: list[str]) -> Any:
         import pyarrow as pa
 
         try:
-            opened = self._open(path)
-            return opened.read_row_group(number, columns=[name], use_threads=False).column(name)
+            return self._opened.get(path).read_row_group(number, columns=names, use_threads=False)
         except (pa.ArrowInvalid, OSError) as error:
+            what = ", ".join(f"`{name}`" for name in names[:3])
             raise SourceError(
-                "unreadable", f"cannot read `{name}` in row group {number} of {shown(path)}: {_reason(error)}"
+                "unreadable", f"cannot read {what} in row group {number} of {shown(path)}: {_reason(error)}"
             ) from error
 
     def place(self, row: int) -> str:
         position = bisect_right(self._file_starts, row) - 1
         return f"row {row - self._file_starts[position] + 1} of {shown(self.files[position])}"
+
+
+def _open(path: str) -> Any:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    local = local_path(path)
+    try:
+        if local is not None:
+            return parquet.ParquetFile(local, memory_map=True)
+        return parquet.ParquetFile(open_file(path))
+    except (pa.ArrowInvalid, OSError) as error:
+        check_beginning(path, "a Parquet file", b"PAR1")
+        raise SourceError("unreadable", f"cannot read {shown(path)}: {_reason(error)}") from error
+
+
+def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
+    import numpy as np
+
+    return np.concatenate(parts) if len(parts) > 1 else parts[0]
+
+
+def _put(gathered: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """Values in the order of the files, each to its place."""
+    import numpy as np
+
+    found = np.empty_like(gathered)
+    found[places] = gathered
+    return found
 
 
 def _reason(error: BaseException) -> str:

@@ -6,12 +6,15 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
-from declarative_train.components.component import Column, Dataset, SourceError, Table
+from declarative_train.components.component import Column, Dataset, Table
 from declarative_train.components.datasets.files import (
+    OpenFiles,
     Paths,
     as_tuple,
+    by_piece,
     expand,
     local_path,
+    mapped_bytes,
     read_bytes,
     shown,
     size_bytes,
@@ -47,22 +50,21 @@ class ByteTable(Table):
     """The bytes of files, mapped where they lie on this machine, else fetched by range."""
 
     def __init__(self, files: Sequence[str]) -> None:
-        import numpy as np
-
         sized = [(path, size) for path in files if (size := size_bytes(path))]  # an empty file cannot be mapped
         self.files = tuple(files)
         self.columns = {"tokens": Column("tokens", "uint8", (), 256)}
         self._paths = [path for path, _ in sized]
         self._starts = [0]
-        self._mapped: list[np.ndarray | None] = []
-        for path, size in sized:
+        for _, size in sized:
             self._starts.append(self._starts[-1] + size)
-            local = local_path(path)
-            try:
-                self._mapped.append(None if local is None else np.memmap(local, np.uint8, "c"))
-            except OSError as error:
-                raise SourceError("unreadable", f"cannot read {shown(path)}: {error.strerror}") from error
+        self._mapped = OpenFiles(mapped_bytes)
         self.num_rows = self._starts[-1]
+        for path in self._paths:
+            self._bytes(path)  # one that is closed to us is reported when the source is opened
+
+    def _bytes(self, path: str) -> np.ndarray | None:
+        """None: it is on another machine."""
+        return None if local_path(path) is None else self._mapped.get(path)
 
     def read(self, columns: Sequence[str], rows: slice | np.ndarray) -> dict[str, np.ndarray]:
         if isinstance(rows, slice):
@@ -73,28 +75,35 @@ class ByteTable(Table):
     def _range(self, start: int, stop: int) -> np.ndarray:
         import numpy as np
 
-        parts = []
         file = bisect_right(self._starts, start) - 1
+        if start < stop <= self._starts[file + 1]:
+            return np.asarray(self._slice(file, start, stop))
+        found = np.empty(max(stop - start, 0), np.uint8)  # filled file by file: a view would keep each of them open
+        place = 0
         while start < stop:
-            begin, end = self._starts[file], min(self._starts[file + 1], stop)
-            mapped = self._mapped[file]
-            if mapped is not None:
-                parts.append(mapped[start - begin : end - begin])
-            else:
-                parts.append(np.frombuffer(read_bytes(self._paths[file], start - begin, end - begin), np.uint8))
+            end = min(self._starts[file + 1], stop)
+            found[place : place + end - start] = self._slice(file, start, end)
+            place += end - start
             start, file = end, file + 1
-        return np.concatenate([np.empty(0, np.uint8), *parts]) if len(parts) != 1 else np.asarray(parts[0])
+        return found
+
+    def _slice(self, file: int, start: int, stop: int) -> np.ndarray:
+        """The rows from `start` up to `stop`, all of one file."""
+        import numpy as np
+
+        begin = self._starts[file]
+        mapped = self._bytes(self._paths[file])
+        if mapped is not None:
+            return mapped[start - begin : stop - begin]
+        return np.frombuffer(read_bytes(self._paths[file], start - begin, stop - begin), np.uint8)
 
     def _pick(self, rows: np.ndarray) -> np.ndarray:
         import numpy as np
 
         found = np.empty(len(rows), np.uint8)
-        file_of = np.searchsorted(self._starts, rows, side="right") - 1
-        for file in np.unique(file_of):
-            where = np.flatnonzero(file_of == file)
-            inside = rows[where] - self._starts[file]
-            mapped = self._mapped[file]
-            found[where] = mapped[inside] if mapped is not None else self._fetch(int(file), inside)
+        for file, places, inside in by_piece(self._starts, rows):
+            mapped = self._bytes(self._paths[file])
+            found[places] = mapped[inside] if mapped is not None else self._fetch(file, inside)
         return found
 
     def _fetch(self, file: int, rows: np.ndarray) -> np.ndarray:
