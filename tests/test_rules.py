@@ -23,14 +23,23 @@ from tests.linted import CASES, Found, codes, found_in, write
 
 RULES = catalogue()
 LAYER = "from torch import nn\nclass {name}(nn.Module):\n    def forward(self, x{more}): return x\n"
+START = "    def __init__(self):\n        super().__init__()\n        self.made = {}\n"
 PLUGINS = {
     "broken.py": "def broken(:\n",
     "empty.py": "x = 3\n",
     "my_layers.py": LAYER.format(name="MyLayer", more=""),
+    "in_place.py": LAYER.format(name="Doubled", more="").replace("x\n", "x.mul_(2)\n"),
+    "mixes.py": LAYER.format(name="CentredInBatch", more="").replace("x\n", "x - x.mean(0)\n"),
+    "plain_tensor.py": "import torch\n"
+    + LAYER.format(name="Centred", more="").replace("    def", START.format("torch.zeros(64)") + "    def"),
     "raises.py": LAYER.format(name="Raises", more="") + "raise OSError('no')\n",
+    "scalar.py": "import torch\n"
+    + LAYER.format(name="ScaledByOne", more="").replace(
+        "    def", START.format("nn.Parameter(torch.tensor(1.0))") + "    def"
+    ),
     "vague.py": LAYER.format(name="Vague", more=", scale=1.0"),
 }
-OPTIONS = {"X005": ["--plugins"]}  # what only a run, or `--plugins`, can see
+OPTIONS = {code: ["--plugins"] for code in ("R135", "R136", "R137", "R138", "X005")}  # as a run does
 BASES = {  # where the base of digits does not fit
     **dict.fromkeys(("D006", "D012", "D013"), "any_shape.yaml"),
     **dict.fromkeys(("D007", "D009", "D014", "D018"), "people.yaml"),

@@ -111,6 +111,17 @@ def seeded(seed: int) -> Iterator[None]:
             np.random.set_state(states[1])
 
 
+def random_states() -> tuple[object, ...]:
+    """Of the generators that `seeded` seeds, to be compared."""
+    import random
+
+    import numpy as np
+    import torch
+
+    _, keys, position, *rest = np.random.get_state()
+    return torch.get_rng_state().tolist(), random.getstate(), bytes(keys), position, *rest
+
+
 @lru_cache(maxsize=16)
 def import_plugin(path: str) -> ModuleType:
     """Run a plugin's file as a module of its own. Raises whatever its code raises."""

@@ -255,7 +255,7 @@ class _Class:
         for argument, default in _positional(function):
             name = argument.arg
             is_none = isinstance(default, ast.Constant) and default.value is None
-            if name in _RESERVED:
+            if name in _RESERVED and name != "input":  # torch's own word; a port is named below `inputs` alone
                 self._say("reserved", f"an argument of `{self._node.name}.forward`", argument, name)
             elif not _NAME.fullmatch(name):
                 self._say("name", f"the argument `{name}` cannot be a port", argument, name, "use lower case")

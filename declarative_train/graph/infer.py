@@ -24,6 +24,7 @@ from declarative_train.graph.checks.layer_refused import layer_refused
 from declarative_train.graph.checks.name_of_torch import is_name_of_torch, name_of_torch
 from declarative_train.graph.checks.reuse_does_not_fit import reuse_before_target, reuse_does_not_fit
 from declarative_train.graph.checks.shapes_unknown import shapes_unknown
+from declarative_train.graph.examine import Habits
 from declarative_train.graph.graph import Edge, Graph, Node
 from declarative_train.graph.probe import BatchMovedError, Probed, RefusedError, probe_expression, probe_layer
 from declarative_train.recipe.model_tree import BlockNode, ExpressionNode, LayerNode, ModelNode, ReuseNode, Scope
@@ -43,13 +44,15 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class NodeFact:
-    """A node by its path from the root, of which the plan must say something."""
+    """A node by its path from the root, of which the plan must say something. A plugin's layer is one whose `habits`
+    were found."""
 
     path: str
-    kind: Literal["random", "mixes_samples"]
+    kind: Literal["random", "mixes_samples", "plugin"]
     span: Span
     layer: Layer | None = None
     field_spans: Mapping[str, Span] = field(default_factory=dict)
+    habits: Habits | None = None
 
 
 @dataclass(slots=True)
@@ -186,7 +189,7 @@ class Inference:
             return None
         if built_for is None:
             self.parameters |= {f"{node.path}.{name}": shape for name, shape in probed.parameters.items()}
-            self._note(node)
+            self._note(node, probed.habits)
         outputs = dict(zip(layer.outputs, probed.outputs, strict=True))
         return Node(node.name, "layer", inputs, outputs, component=layer.model_dump(mode="json"))
 
@@ -196,11 +199,15 @@ class Inference:
             self._probes[key] = probe_layer(layer, inputs, built_for)
         return self._probes[key]
 
-    def _note(self, node: LayerNode) -> None:
-        if node.layer.is_random:
-            self.facts.append(NodeFact(node.path, "random", node.span, node.layer, node.field_spans))
-        if node.layer.mixes_samples:
-            self.facts.append(NodeFact(node.path, "mixes_samples", node.span, node.layer, node.field_spans))
+    def _note(self, node: LayerNode, habits: Habits | None) -> None:
+        kinds: dict[Literal["random", "mixes_samples", "plugin"], bool] = {
+            "plugin": habits is not None,
+            "random": node.layer.is_random if habits is None else habits.draws is not False,
+            "mixes_samples": node.layer.mixes_samples,
+        }
+        for kind, holds in kinds.items():
+            if holds:
+                self.facts.append(NodeFact(node.path, kind, node.span, node.layer, node.field_spans, habits))
 
     def _expression(
         self, node: ExpressionNode, inputs: dict[str, Edge], specs: Specs, made_by: Mapping[str, Origin]

@@ -22,6 +22,8 @@ from declarative_train.components.component import Layer
 from declarative_train.components.expressions.dtypes import result_dtype
 from declarative_train.components.expressions.grammar import Expression
 from declarative_train.components.expressions.lower import infer as evaluate
+from declarative_train.components.plugin_layer import PluginLayer, seeded
+from declarative_train.graph.examine import Habits, examine
 from declarative_train.graph.read import ordered_ports
 from declarative_train.terms.tensor_spec import DType, TensorSpec
 
@@ -34,6 +36,7 @@ SMALL_RESULTS, SMALL_LOOKUPS = 1 << 27, 1 << 25
 """And elements of what may come of them, or of ids, if each becomes as many as the largest number among the layer's
 fields: an image that gets a thousand channels, or a long row of ids looked up in a wide table, is small only before."""
 
+Specs = Mapping[str, TensorSpec]
 _FACTORIES = frozenset({torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn})
 
 
@@ -47,25 +50,39 @@ class BatchMovedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """`parameters` and `buffers` by torch's name within the layer."""
+    """`parameters` and `buffers` by torch's name within the layer; `habits` of a plugin's."""
 
     outputs: tuple[TensorSpec, ...]
     parameters: Mapping[str, tuple[int, ...]]
     has_buffers: bool = False
+    habits: Habits | None = None
 
 
 def probe_layer(layer: Layer, inputs: Mapping[str, TensorSpec], built_for: Mapping[str, TensorSpec]) -> Probed:
     """`built_for` differs from `inputs` where a layer is called again (`reuse`).
 
     Raises RefusedError and BatchMovedError."""
-    is_small = _is_small(layer, inputs.values())
-    try:
-        module = _built_small(layer, built_for) if is_small else _built_on_meta(layer, built_for)
-    except _TooLargeError:
-        module = _built_on_meta(layer, built_for)
+    if not isinstance(layer, PluginLayer):
+        return _probe(layer, inputs, built_for)
+    with seeded(0):
+        try:
+            return _probe(layer, inputs, built_for)
+        except RefusedError:  # on meta, code cannot read numbers while it is made (a pretrained model) or while it runs
+            module: nn.Module = _in_one_line(lambda: layer.build(built_for))
+            return _probed(layer, inputs, module, torch.device("cpu"))
+
+
+def _probe(layer: Layer, inputs: Specs, built_for: Specs) -> Probed:
+    if _is_small(layer, inputs.values()):
+        try:
+            return _probed(layer, inputs, _built_small(layer, built_for), torch.device("cpu"))
+        except _TooLargeError:
+            pass
+    return _probed(layer, inputs, _built_on_meta(layer, built_for), torch.device("meta"))
+
+
+def _probed(layer: Layer, inputs: Specs, module: nn.Module, device: torch.device) -> Probed:
     module.eval()
-    device = next((item.device for item in (*module.parameters(), *module.buffers())), None)
-    device = device or torch.device("cpu" if is_small else "meta")
     ports = ordered_ports(layer, inputs)
 
     def run(batch_size: int) -> tuple[torch.Tensor, ...]:
@@ -78,10 +95,12 @@ def probe_layer(layer: Layer, inputs: Mapping[str, TensorSpec], built_for: Mappi
     if layer.keeps_range and inputs:
         first = next(iter(inputs.values()))
         outputs = tuple(_with_range(spec, first.num_values) for spec in outputs)
+    specs = [None if port is None else inputs[port] for port in ports]
     return Probed(
         outputs,
         {name: tuple(parameter.shape) for name, parameter in module.named_parameters()},
         next(module.buffers(), None) is not None,
+        examine(module, specs, device) if isinstance(layer, PluginLayer) else None,
     )
 
 

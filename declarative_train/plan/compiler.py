@@ -20,6 +20,7 @@ from declarative_train.plan.flops import plan_flops
 from declarative_train.plan.parameters import plan_parameters
 from declarative_train.plan.place import place
 from declarative_train.plan.plan import PLAN_VERSION, ChoicePlan, ParameterPlan, Plan, WeightsPlan
+from declarative_train.plan.plugins import check_plugins
 from declarative_train.plan.sample_groups import check_mixing
 from declarative_train.plan.sections import (
     plan_checkpoint,
@@ -81,6 +82,7 @@ def _assembled(
 ) -> tuple[Plan | None, list[Diagnostic]]:
     """What hangs on shapes, sizes and the batch."""
     diagnostics = [*check_mixing(recipe, lowered, batch, data), *check_draws(lowered, batch)]
+    diagnostics += check_plugins(recipe, lowered, batch)
     terms, found = balance(recipe, lowered, data)
     diagnostics += found
     timing = Timing(recipe, batch, num_steps_of(recipe, batch), _tokens_per_sample(lowered))

@@ -13,4 +13,6 @@ def check_draws(lowered: Lowered, batch: BatchSpec) -> list[Diagnostic]:
     random = [fact for fact in lowered.facts if fact.kind == "random"]
     if not random or num_slices(batch) == 1:
         return []
-    return [draws_of_layout(random[0].span, [fact.path for fact in random])]
+    unknown = [fact for fact in random if fact.habits is not None and fact.habits.draws is None]
+    random = [fact for fact in random if fact not in unknown] + unknown  # what is certain is named first
+    return [draws_of_layout(random[0].span, [fact.path for fact in random], is_certain=random[0] not in unknown)]

@@ -11,9 +11,10 @@ from typing import Any
 
 from declarative_train.components.component import Layer
 from declarative_train.components.layers import LAYERS
-from declarative_train.diagnostics.diagnostic import Diagnostic
+from declarative_train.diagnostics.diagnostic import Diagnostic, Related
 from declarative_train.recipe.checks.missing_key import missing_key
 from declarative_train.recipe.checks.newest_run import newest_run
+from declarative_train.recipe.checks.unknown_type import CODE as UNKNOWN_TYPE
 from declarative_train.recipe.checks.unknown_type import unknown_type
 from declarative_train.recipe.checks.unknown_weights_node import unknown_weights_node
 from declarative_train.recipe.checks.wrong_type import wrong_type
@@ -150,6 +151,16 @@ class Sectioning:
             self.diagnostics += found
             self.rules = (*self.rules, *rules)
         self._weights(node.get("weights"))
+        self._name_displaced_plugins()
+
+    def _name_displaced_plugins(self) -> None:
+        """A type that nobody knows may be of a plugin that the base names, whose list the recipe's own replaces."""
+        gone = next((gone for gone in self.document.dropped if gone.path == ("plugins",)), None)
+        if gone is not None:
+            related = Related(gone.span, "these plugins are replaced by the list of this recipe, which must name all")
+            for at, each in enumerate(self.diagnostics):
+                if each.code == UNKNOWN_TYPE:
+                    self.diagnostics[at] = each._replace(related=(*each.related, related))
 
     def _expand(self, node: Mapping) -> None:
         """Open the model; the objective's references are its outputs, so they are followed here, too."""

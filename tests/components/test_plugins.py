@@ -176,7 +176,7 @@ def one(body: str) -> str:
         (one("    def __init__(self, when): ...\n" + FORWARD), "reserved", "when", "an argument"),
         (one("    def __init__(self, ports): ...\n" + FORWARD), "reserved", "ports", "an argument"),
         (one("    def __init__(self, N): ...\n" + FORWARD), "name", "N", "cannot be a field"),
-        (one("    def forward(self, input): ...\n"), "reserved", "input", "forward"),
+        (one("    def forward(self, inputs): ...\n"), "reserved", "inputs", "forward"),
         (one("    def forward(self, X): ...\n"), "name", "X", "cannot be a port"),
         (one("    def forward(self, x, scale=1.0): ...\n"), "signature", "scale", "has a default"),
         (one("    def forward(self, x, *, y): ...\n"), "signature", "y", "keyword-only"),

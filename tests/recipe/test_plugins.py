@@ -109,3 +109,19 @@ def test_code_runs_only_when_asked(file: Path, laid: Laid, tmp_path: Path) -> No
     assert "RuntimeError: it ran" in problem.message
     file.write_text(GATE.replace('raise RuntimeError("it ran")', ""))
     assert load(str(tmp_path / "over.yaml"), plugins=True).recipe is not None
+
+
+def test_a_type_of_a_plugin_that_was_replaced_names_the_list_that_is_gone(file: Path, tmp_path: Path) -> None:
+    (tmp_path / "other.py").write_text(GATE.replace("class Gate", "class Other"))
+    (tmp_path / "base.yaml").write_text("plugins: [gates.py]\nmodel: {graph: {a: {type: gate, width: 3, input: x}}}\n")
+    (tmp_path / "over.yaml").write_text("extends: base.yaml\nplugins: [other.py]\n")
+    problem = next(each for each in load(str(tmp_path / "over.yaml")).diagnostics if each.code == "S005")
+    (gone,) = problem.related
+    assert (Path(gone.span.path).name, gone.span.line) == ("base.yaml", 1)
+    assert gone.message == "these plugins are replaced by the list of this recipe, which must name all"
+
+
+def test_input_is_a_port_as_torch_calls_it(file: Path, laid: Laid) -> None:
+    file.write_text(GATE.replace("x: Tensor, mask: Tensor", "input: Tensor, target: Tensor"))
+    for written in ("input: x", "inputs: {input: x}", "inputs: [x, x]"):
+        assert laid(over("width: 4").replace("input: x", written)).diagnostics == []

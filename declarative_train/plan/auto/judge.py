@@ -20,6 +20,7 @@ from declarative_train.plan.layouts.pipeline import Stages, stages_of, wire_elem
 from declarative_train.plan.layouts.site import Site
 from declarative_train.plan.pipeline_schedules import PIPELINE_SCHEDULES
 from declarative_train.plan.plan import ParameterPlan
+from declarative_train.plan.plugins import check_shards
 from declarative_train.plan.sample_groups import check_mixing
 from declarative_train.plan.sections import component_data
 from declarative_train.recipe.check import CHECKS
@@ -77,7 +78,8 @@ class Judge:
         batch, found = batch_of(recipe, self.data)
         if batch is None:
             return Verdict(candidate, _first_error(found))
-        refusal = _first_error(check_mixing(recipe, self.lowered, batch, self.data))
+        mixing = check_mixing(recipe, self.lowered, batch, self.data)
+        refusal = _first_error([*mixing, *check_shards(recipe, self.lowered)])
         if refusal is not None:
             return Verdict(candidate, refusal)
         if isinstance(candidate.parallelism, Pipeline):

@@ -26,12 +26,13 @@ from declarative_train.diagnostics.diagnostic import Diagnostic, unverified
 from declarative_train.terms.span import Span
 
 
-def draws_of_layout(span: Span, names: Sequence[str]) -> Diagnostic:
-    """Said once, at the first of them."""
+def draws_of_layout(span: Span, names: Sequence[str], *, is_certain: bool = True) -> Diagnostic:
+    """Said once, at the first of them. Of a plugin too large to be tried nobody knows whether it draws."""
+    draws = "draws" if is_certain else "may draw"
     others = f" (and {len(names) - 1} more, such as `{names[1]}`)" if len(names) > 1 else ""
     return unverified(
         "R108",
         span,
-        f"`{names[0]}`{others} draws random numbers: on this layout always the same ones, on another layout others",
+        f"`{names[0]}`{others} {draws} random numbers: on this layout always the same ones, on another layout others",
         "compare runs of several layouts without it, or by their statistics",
     )

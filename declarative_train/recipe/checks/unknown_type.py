@@ -23,6 +23,8 @@ from declarative_train.diagnostics.suggest import did_you_mean, nearest, respelt
 from declarative_train.recipe.other_words import TYPES, renamed
 from declarative_train.terms.span import Span
 
+CODE = "S005"
+
 
 def unknown_type(
     span: Span, name: str, kind: str, known: Iterable[str], help: str | None = None, own: Collection[str] = ()
@@ -35,4 +37,4 @@ def unknown_type(
     else:
         way_out = help or did_you_mean(name, names)
         fixes = respelt(span, name, names, closed=nearest(name, names) not in own)
-    return error("S005", span, f"there is no {kind} `{name}`", way_out, fixes=fixes)
+    return error(CODE, span, f"there is no {kind} `{name}`", way_out, fixes=fixes)

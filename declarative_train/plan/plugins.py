@@ -1,0 +1,53 @@
+"""What the code of plugins does that would be found out late, or never: see `graph/examine.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from declarative_train.data.spec import BatchSpec
+from declarative_train.diagnostics.diagnostic import Diagnostic
+from declarative_train.graph.infer import NodeFact
+from declarative_train.graph.lower import Lowered
+from declarative_train.plan.checks.plugin_changes_input import plugin_changes_input
+from declarative_train.plan.checks.plugin_mixes_samples import plugin_mixes_samples
+from declarative_train.plan.checks.plugin_tensor_unregistered import plugin_tensor_unregistered
+from declarative_train.plan.checks.scalar_in_shards import scalar_in_shards
+from declarative_train.plan.sample_groups import num_slices
+from declarative_train.recipe.recipe import Recipe
+from declarative_train.recipe.sections.parallelism import Fsdp, Pipeline
+
+
+def check_plugins(recipe: Recipe, lowered: Lowered, batch: BatchSpec) -> list[Diagnostic]:
+    """The copies of a block have one place, and are told once."""
+    facts = {fact.span: fact for fact in reversed(lowered.facts) if fact.kind == "plugin"}
+    found = [diagnostic for fact in reversed(facts.values()) for diagnostic in _of(fact, batch)]
+    return found + check_shards(recipe, lowered)
+
+
+def _of(fact: NodeFact, batch: BatchSpec) -> Iterator[Diagnostic]:
+    habits, layer = fact.habits, fact.layer
+    assert habits is not None
+    assert layer is not None
+    if habits.changed:
+        ports = [port.name for port in layer.ports]
+        yield plugin_changes_input(fact.span, fact.path, ports[min(habits.changed[0], len(ports) - 1)])
+    if habits.unregistered:
+        yield plugin_tensor_unregistered(fact.span, fact.path, habits.unregistered)
+    if "evaluation" in habits.mixes or ((habits.mixes or habits.batch_norms) and num_slices(batch) > 1):
+        yield plugin_mixes_samples(fact.span, fact.path, habits, batch)
+
+
+def check_shards(recipe: Recipe, lowered: Lowered) -> list[Diagnostic]:
+    """Whether torch's `fully_shard` can cut every parameter, where the recipe asks for it."""
+    parallelism = recipe.parallelism
+    if isinstance(parallelism, Pipeline):
+        if parallelism.data_parallel is None or parallelism.data_parallel.mode != "fsdp":
+            return []
+    elif not isinstance(parallelism, Fsdp):
+        return []
+    scalars = [name for name, shape in lowered.parameters.items() if shape == ()]
+    if not scalars:
+        return []
+    facts = [fact for fact in lowered.facts if scalars[0].startswith(f"{fact.path}.")]
+    span = facts[0].span if facts else recipe.span("parallelism")
+    return [scalar_in_shards(span, scalars)]
