@@ -91,10 +91,12 @@ class CheckpointSaved:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Something the user should know that is not a mistake: the device chosen, a torn checkpoint that was skipped."""
+    """Something the user should know that is not a mistake: the device chosen. `is_warning`: also where little is to be
+    said (--quiet), as something is amiss: a damaged checkpoint that was passed over."""
 
     message: str
     time_unix_s: float
+    is_warning: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,8 +111,9 @@ def read_manifest(path: str, read: Callable[[str], bytes], size: Callable[[str],
     except FileNotFoundError:
         raise TornError(f"the checkpoint {path} is torn: {MANIFEST} is missing") from None
     try:
-        manifest = json.loads(content)
-        if (manifest["format"] == FORMAT or "sha256" in manifest) and not is_as_written(content):
+        is_whole = is_as_written(content)
+        manifest = json.loads(content) if is_whole or not content.startswith(_SEAL) else {"format": FORMAT}
+        if not is_whole and (manifest["format"] == FORMAT or "sha256" in manifest):
             raise TornError(f"the checkpoint {path} is damaged: the checksum of {MANIFEST} does not match")
         if manifest["format"] not in (FORMAT, UNSEALED):
             raise TornError(f"the checkpoint {path} has format {manifest['format']}, this dtrain reads {FORMAT}")

@@ -11,6 +11,7 @@ from declarative_train.data.batch import Batch
 from declarative_train.logs.event import CheckpointSaved, Event, Notice, Progress, RunEnded
 from declarative_train.runtime.checkpoint import epoch_rows
 from declarative_train.runtime.engines.engine import Engine
+from declarative_train.runtime.failures import CheckpointFailure
 from declarative_train.runtime.meter import Meter
 from declarative_train.runtime.read_component import read_component
 from declarative_train.runtime.run_state import RunState, is_better
@@ -206,8 +207,14 @@ class Tail:
             names = ", ".join(sets)
             yield Notice(f"{names}: on the last weights, as checkpoint.best is not set", time.time())
         elif best != self._state.step:
-            self._checkpoints.load_model(self._checkpoints.at(best))
-            yield Notice(f"{', '.join(sets)}: on the best weights, those of step {best}", time.time())
+            try:
+                self._checkpoints.load_model(self._checkpoints.at(best))
+            except CheckpointFailure as failure:
+                best = None
+                why = f"{', '.join(sets)}: on the last weights, as the best ones cannot be read: {failure}"
+                yield Notice(why, time.time(), is_warning=True)
+            else:
+                yield Notice(f"{', '.join(sets)}: on the best weights, those of step {best}", time.time())
         for name in sets:
             yield from self.evaluated(name, weights_step=best)
 

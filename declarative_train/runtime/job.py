@@ -12,7 +12,7 @@ from declarative_train.logs.sink import Sink
 
 if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan
-    from declarative_train.runtime.checkpoint_store import Entry
+    from declarative_train.runtime.run_dir import Place
 
 SinkFactory = Callable[[Path], Sequence[Sink]]
 
@@ -24,13 +24,16 @@ class Job:
 
     plan: Plan
     device_kind: str
-    run_dir: Path
-    entry: Entry | None
+    place: Place
     max_steps: int | None
     sinks: SinkFactory
-    notices: tuple[str, ...] = ()
+    notices: tuple[str, ...] = ()  # beside those of the place
     is_quiet: bool = False
     device_index: int | None = None
+
+    @property
+    def run_dir(self) -> Path:
+        return self.place.run_dir
 
     @property
     def failures_dir(self) -> Path:

@@ -13,7 +13,8 @@ from declarative_train.runtime.devices import choose_device, num_gpus
 from declarative_train.runtime.failures import RunFailure, describe_failure, explain, write_failure
 from declarative_train.runtime.job import Job, SinkFactory, default_sinks
 from declarative_train.runtime.processes import launch_ranks, leave_unsaved, report, tell_stopping
-from declarative_train.runtime.run_dir import find_place, make_run_dir
+from declarative_train.runtime.run_dir import open_place
+from declarative_train.runtime.run_lock import RunLock
 from declarative_train.runtime.signals import EXIT_FAILED, StopRequest, late
 
 if TYPE_CHECKING:
@@ -30,26 +31,28 @@ def run(
 ) -> int:
     """The exit code. `resume`: None, `auto`, or a path; `max_steps`: end this session after so many steps;
     `sinks`: instead of terminal, TensorBoard and JSON lines."""
+    lock = RunLock()
     try:
-        job = prepare(plan, resume=resume, max_steps=max_steps, quiet=quiet, sinks=sinks or default_sinks(quiet))
+        device_kind, notices = choose_here(plan)
+        place = open_place(plan, resume, lock)
+        job = Job(plan, device_kind, place, max_steps, sinks or default_sinks(quiet), notices, quiet)
         return run_here(job) if plan.layout.mode in ("single", "dp") else launch_ranks(job)
     except (RunFailure, OSError) as error:
         print(f"dtrain: {explain(error, Path(plan.logging.dir))}", file=sys.stderr)
         return EXIT_FAILED
+    finally:
+        lock.release()
 
 
-def prepare(plan: Plan, *, resume: str | None, max_steps: int | None, quiet: bool, sinks: SinkFactory) -> Job:
-    """Device and place are decided, the folder is there, with the plan in it. Raises RunFailure."""
+def choose_here(plan: Plan) -> tuple[str, tuple[str, ...]]:
+    """The kind of device, and notices about it. Raises RunFailure."""
     if plan.layout.num_nodes > 1:
         raise RunFailure(
             f"the plan is for {plan.layout.num_nodes} machines; help: start it on each with `torchrun --nnodes "
             f"{plan.layout.num_nodes} --nproc-per-node {plan.layout.gpus_per_node} -m declarative_train run ...`"
         )
     choice = choose_device(plan.layout, 0 if plan.layout.device == "cpu" else num_gpus())
-    place = find_place(plan, resume)
-    make_run_dir(place.run_dir, plan)
-    notices = place.notices if choice.notice is None else (choice.notice, *place.notices)
-    return Job(plan, choice.kind, place.run_dir, place.entry, max_steps, sinks, notices, quiet)
+    return choice.kind, () if choice.notice is None else (choice.notice,)
 
 
 def run_here(job: Job) -> int:

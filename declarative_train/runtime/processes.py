@@ -381,11 +381,11 @@ def report(job: Job, failure: Failure, num_ranks: int) -> None:
 def tell_way_on(job: Job) -> None:
     """Where the last whole checkpoint is, and how to go on from it."""
     from declarative_train.plan.run_folder import CHECKPOINTS
-    from declarative_train.runtime.checkpoint_store import CheckpointStore
+    from declarative_train.runtime.checkpoint_store import CheckpointStore, hasty_damage
 
-    whole, _ = CheckpointStore(str(job.run_dir / CHECKPOINTS)).entries()
-    if whole:
-        print(f"  go on from step {whole[0].step}: the same command with --resume {job.run_dir}", file=sys.stderr)
+    entry, _ = CheckpointStore(str(job.run_dir / CHECKPOINTS)).newest(hasty_damage)
+    if entry is not None:
+        print(f"  go on from step {entry.step}: the same command with --resume {job.run_dir}", file=sys.stderr)
 
 
 def _killed(number: int) -> str:

@@ -71,11 +71,12 @@ def run_rank(job: Job, where: Where, asked: Callable[[], bool]) -> int:
 def _train(job: Job, where: Where, asked: Callable[[], bool], device: torch.device, sinks: Sequence[Sink]) -> int:
     plan = job.plan
     # a checkpoint replaces the start values, and their file may be gone by now
-    engine = build_engine(plan if job.entry is None else replace(plan, weights=()), device)
+    entry = job.place.entry
+    engine = build_engine(replace(plan, weights=() if entry is not None else job.place.weights), device)
     _ALIVE.append(engine)
     sets = open_sets(plan.data)
     checkpoints = Checkpoints(plan, engine, CheckpointStore(str(job.run_dir / CHECKPOINTS)))
-    state = checkpoints.load(job.entry) if job.entry is not None else RunState()
+    state = checkpoints.load(entry) if entry is not None else RunState()
     aims = state.aim(plan)
     last_step = plan.training.num_steps
     if job.max_steps is not None:
@@ -86,7 +87,9 @@ def _train(job: Job, where: Where, asked: Callable[[], bool], device: torch.devi
     if where.rank == 0:
         expected, notice = predicted(plan, device)
         tell(sinks, replace(started(job, engine, state.step), predicted=expected))
-        for message in (*job.notices, *aims, *filter(None, [notice])):
+        for message in job.place.warnings:
+            tell(sinks, Notice(message, time.time(), is_warning=True))
+        for message in (*job.notices, *job.place.notices, *aims, *filter(None, [notice])):
             tell(sinks, Notice(message, time.time()))
     if plan.checkpoint is not None:
         checkpoints.import_ahead()

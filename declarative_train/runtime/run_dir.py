@@ -1,26 +1,31 @@
 """The folder of a run, and which folder and checkpoint `--resume` means.
 
 <logging.dir>/<name>/<timestamp>/
-    plan.json  events.jsonl  events.out.tfevents.*  checkpoints/step_00000120/  failures/
+    plan.json  events.jsonl  events.out.tfevents.*  checkpoints/step_00000120/  failures/  lock
+
+Whoever starts the ranks decides all of it, before any of them loads anything: which run, that nobody else writes to it,
+and the newest checkpoint of it whose every byte is what was written.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from declarative_train.plan.codec import PlanError, from_json, to_json
 from declarative_train.plan.difference import differences
-from declarative_train.plan.run_folder import CHECKPOINTS, MANIFEST
-from declarative_train.runtime.checkpoint_store import CheckpointStore, Entry, read_entry
+from declarative_train.plan.run_folder import CHECKPOINTS, MANIFEST, position_of_best, run_folders
+from declarative_train.runtime.checkpoint_store import CheckpointStore, Entry, Look, damage, read_entry
 from declarative_train.runtime.failures import CheckpointFailure, RunFailure
+from declarative_train.runtime.run_lock import LOCK, RunLock
 from declarative_train.terms.amounts import counted
 
 if TYPE_CHECKING:
-    from declarative_train.plan.plan import Plan
+    from declarative_train.plan.plan import Plan, WeightsPlan
 
 PLAN = "plan.json"
 MOST_CHANGES = 5  # that are told when a recipe is no longer that of a checkpoint
@@ -28,36 +33,59 @@ MOST_CHANGES = 5  # that are told when a recipe is no longer that of a checkpoin
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a run writes, and the checkpoint it goes on from."""
+    """Where a run writes, and what it starts from: a checkpoint, or the plan's weights, each a file or a checkpoint."""
 
     run_dir: Path
     entry: Entry | None
+    weights: tuple[WeightsPlan, ...] = ()
     notices: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
-def find_place(plan: Plan, resume: str | None) -> Place:
-    """Nothing is written. Raises RunFailure when a path was given that holds no checkpoint, or one of another run."""
-    if resume is None:
-        return Place(new_run_dir(plan), None)
-    place = _newest(plan) if resume == "auto" else _given(plan, resume)
-    if place.entry is not None:
-        refuse_another_run(plan, place.entry)
-    return place
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What `--resume` means; `run` None: a new one, and `why` where that is not what was asked for."""
+
+    entry: Entry | None
+    run: Path | None = None
+    why: str = ""
+    notices: tuple[str, ...] = ()
+    passed_over: tuple[str, ...] = ()
 
 
-def make_run_dir(path: Path, plan: Plan) -> None:
-    """The folder with the plan in it; that of an earlier session under another layout is kept beside it.
+def open_place(plan: Plan, resume: str | None, lock: RunLock, look: Look = damage) -> Place:
+    """The folder is there, held by `lock`, with the plan in it. `look` reads a checkpoint that would be taken.
 
-    Raises RunFailure when it cannot be written.
+    Raises RunFailure, and leaves no folder behind, when a path was given that holds no checkpoint, or one of another
+    run, when all of them are damaged, when the run is going on, and when the folder cannot be written.
     """
+    found = Found(None) if resume is None else _found(plan, resume, lock, look)
+    weights, skipped = plan.weights, list(found.passed_over)
+    if found.entry is not None:
+        refuse_another_run(plan, found.entry)
+        notices = [f"going on from {found.entry.path}"]
+    else:
+        notices = list(found.notices)
+        weights, passed_over = settled_weights(plan.weights, look)
+        skipped += passed_over
+    run_dir = found.run
     try:
-        path.mkdir(parents=True, exist_ok=True)
-        _save_plan(plan, path)
+        if run_dir is None:
+            run_dir = new_run_dir(plan)
+            if found.entry is not None:
+                notices = [f"going on from {found.entry.path} in a new folder, {run_dir}, as {found.why}"]
+        if not lock.is_held:
+            notices += filter(None, [lock.take(run_dir)])
+        if lock.is_held:
+            CheckpointStore(str(run_dir / CHECKPOINTS)).clean()
+        _save_plan(plan, run_dir)
     except OSError as error:
+        path = run_dir or _runs(plan)
         raise RunFailure(
             f"the run's folder {path} cannot be made: {_reason(path, error)}; help: let `logging.dir` name a folder "
             "that can be written, on a disk with room"
         ) from None
+    return Place(run_dir, found.entry, weights, tuple(notices), tuple(f"passed over: {reason}" for reason in skipped))
 
 
 def _reason(path: Path, error: OSError) -> str:
@@ -66,6 +94,7 @@ def _reason(path: Path, error: OSError) -> str:
 
 
 def _save_plan(plan: Plan, run_dir: Path) -> None:
+    """That of an earlier session under another layout is kept beside it."""
     path, text = run_dir / PLAN, to_json(plan)
     if path.exists() and path.read_text(encoding="utf-8") != text:
         number = 1
@@ -105,61 +134,164 @@ def _plan_of(entry: Entry) -> Plan | None:
     return None
 
 
+def _runs(plan: Plan) -> Path:
+    return Path(plan.logging.dir) / plan.name
+
+
 def new_run_dir(plan: Plan) -> Path:
-    """A name that no other run has."""
-    stem = Path(plan.logging.dir) / plan.name / time.strftime("%Y%m%d-%H%M%S")
-    path, number = stem, 1
-    while path.exists():
-        number += 1
-        path = stem.with_name(f"{stem.name}-{number}")
-    return path
+    """An empty folder that no other run has, though it may start in the same instant. Raises OSError."""
+    runs, now = _runs(plan), time.strftime("%Y%m%d-%H%M%S")
+    runs.mkdir(parents=True, exist_ok=True)
+    path, number = runs / now, 1
+    while True:
+        try:
+            path.mkdir()
+        except FileExistsError:
+            number += 1
+            path = runs / f"{now}-{number}"
+        else:
+            return path
 
 
-def _newest(plan: Plan) -> Place:
-    runs = Path(plan.logging.dir) / plan.name
-    notices: list[str] = []
+def _found(plan: Plan, resume: str, lock: RunLock, look: Look) -> Found:
+    if resume == "auto":
+        runs = _runs(plan)
+        notice = f"nothing to resume below {runs}: starting from the beginning"
+        return _in_runs(runs, lock, look) or Found(None, notices=(notice,))
+    return _given(plan, resume.rstrip("/"), lock, look)
+
+
+def _given(plan: Plan, path: str, lock: RunLock, look: Look) -> Found:
+    """A checkpoint's folder, a run's folder or that of its checkpoints, or the folder of a recipe's runs."""
+    path = path if "/" in path else f"./{path}"
+    root, _, name = path.rpartition("/")
+    if CheckpointStore(path).has(f"{path}/{MANIFEST}") or (
+        name.startswith("step_") and CheckpointStore(root).has(path)
+    ):
+        return _at(path, lock, look)
+    is_run = CheckpointStore(path).has(f"{path}/{CHECKPOINTS}")
+    found = _in_run(f"{path}/{CHECKPOINTS}" if is_run else path, lock, look)
+    if found is None and "://" not in path:
+        found = _in_runs(Path(path), lock, look)
+    if found is None:
+        raise RunFailure(
+            f"no checkpoint in {path}; help: give a run's folder ({_runs(plan)}/<time>), a checkpoint's "
+            f"(.../{CHECKPOINTS}/step_<number>), or `--resume auto`"
+        )
+    return found
+
+
+def _in_runs(runs: Path, lock: RunLock, look: Look) -> Found | None:
+    """The newest of a recipe's runs that has a whole checkpoint. Raises RunFailure when a newer one is going on."""
+    passed_over: list[str] = []
     for run in sorted((path for path in runs.glob("*") if path.is_dir()), reverse=True):
-        whole, torn = CheckpointStore(str(run / CHECKPOINTS)).entries()
-        notices += [f"skipped: {reason}" for reason in torn]
-        if whole:
-            return Place(run, whole[0], (*notices, f"going on from {whole[0].path}"))
-    return Place(new_run_dir(plan), None, (*notices, f"nothing to resume below {runs}: starting from the beginning"))
+        if not (run / LOCK).exists() and not (run / CHECKPOINTS).is_dir():
+            continue
+        try:
+            found = _in_run(str(run / CHECKPOINTS), lock, look)
+        except NoWholeCheckpoint as failure:
+            passed_over += failure.reasons
+            found = None
+        if found is not None:
+            return replace(found, passed_over=(*passed_over, *found.passed_over))
+        lock.release()
+    if passed_over:
+        raise NoWholeCheckpoint(str(runs), passed_over)
+    return None
 
 
-def _given(plan: Plan, resume: str) -> Place:
-    """A checkpoint's folder, a run's folder, or the folder of a recipe's runs (its newest run)."""
-    path = resume.rstrip("/")
-    store = CheckpointStore(path)
-    if store.has(f"{path}/{MANIFEST}"):
-        return _continued(plan, read_entry(path))
-    for root in (f"{path}/{CHECKPOINTS}", path):
-        whole, torn = CheckpointStore(root).entries()
-        if whole:
-            place = _continued(plan, whole[0])
-            return Place(place.run_dir, place.entry, (*(f"skipped: {reason}" for reason in torn), *place.notices))
-        if torn:
-            raise CheckpointFailure(f"no whole checkpoint in {resume}: {torn[0]}")
-    inner = sorted((run for run in Path(path).glob(f"*/{CHECKPOINTS}") if run.is_dir()), reverse=True)
-    for root_path in inner:
-        whole, _ = CheckpointStore(str(root_path)).entries()
-        if whole:
-            return _continued(plan, whole[0])
+def _in_run(root: str, lock: RunLock, look: Look) -> Found | None:
+    """The newest whole checkpoint of a run continues that run; one from elsewhere begins another."""
+    run, _, folder = root.rpartition("/")
+    is_ours = folder == CHECKPOINTS and "://" not in run
+    if is_ours and Path(run).is_dir():
+        lock.take(Path(run))
+    entry, reasons = CheckpointStore(root).newest(look)
+    if entry is None:
+        if reasons:
+            raise NoWholeCheckpoint(run if is_ours else root, reasons)
+        return None
+    if is_ours:
+        return Found(entry, Path(run), passed_over=tuple(reasons))
+    return Found(entry, None, "that is not in the folder of a run here", passed_over=tuple(reasons))
+
+
+def _at(path: str, lock: RunLock, look: Look) -> Found:
+    """An older checkpoint begins another run, so that nothing that was saved is overwritten."""
+    root, _, _ = path.rpartition("/")
+    store = CheckpointStore(root)
+    try:
+        entry = read_entry(path)
+        reason = look(entry)
+    except CheckpointFailure as failure:
+        reason = str(failure)
+    if reason is not None:
+        others = [other.path for other in store.entries()[0] if other.path != path and look(other) is None]
+        hint = f"; help: {_listed(others)} {'is' if len(others) == 1 else 'are'} whole" if others else ""
+        raise CheckpointFailure(f"{reason}{hint}")
+    run, _, folder = root.rpartition("/")
+    newest = store.entries()[0][0].step
+    if folder == CHECKPOINTS and "://" not in run and newest == entry.step:
+        lock.take(Path(run))
+        return Found(entry, Path(run))
+    why = f"that run has gone on to step {newest}" if newest > entry.step else "that is not in the folder of a run here"
+    return Found(entry, None, why)
+
+
+class NoWholeCheckpoint(CheckpointFailure):
+    """There are checkpoints, and none that could be used."""
+
+    def __init__(self, where: str, reasons: Iterable[str]) -> None:
+        self.reasons = tuple(reasons)
+        super().__init__(
+            f"no whole checkpoint in {where}: {'; '.join(self.reasons)}; help: without --resume a new run starts from "
+            "the beginning"
+        )
+
+
+def settled_weights(plans: Iterable[WeightsPlan], look: Look) -> tuple[tuple[WeightsPlan, ...], list[str]]:
+    """(start values whose folders have become the checkpoint that is taken, why others were passed over)."""
+    settled: list[WeightsPlan] = []
+    passed_over: list[str] = []
+    for plan in plans:
+        from declarative_train.plan.weights import KINDS  # which knows the layers
+
+        if plan.path.endswith(KINDS):
+            settled.append(plan)
+            continue
+        entry, reasons = find_checkpoint(plan.path, look)
+        settled.append(replace(plan, path=entry.path))
+        passed_over += [f"model.weights: {reason}" for reason in reasons]
+    return tuple(settled), passed_over
+
+
+def find_checkpoint(path: str, look: Look = damage) -> tuple[Entry, list[str]]:
+    """Of a run's folder (the best, else the newest), the folder of a recipe's runs (the newest run) or a checkpoint's:
+    the one to take start values from, and why others were passed over. Raises RunFailure."""
+    path = path.rstrip("/")
+    reasons: list[str] = []
+    if CheckpointStore(path).has(f"{path}/{MANIFEST}"):
+        entry = read_entry(path)
+        reason = look(entry)
+        if reason is None:
+            return entry, []
+        reasons.append(reason)
+    else:
+        for run in run_folders(path) if Path(path).is_dir() else [path]:
+            whole, torn = CheckpointStore(f"{run}/{CHECKPOINTS}").entries()
+            reasons += torn
+            while whole:
+                entry = whole.pop(position_of_best([entry.step for entry in whole], whole[0].manifest))
+                reason = look(entry)
+                if reason is None:
+                    return entry, reasons
+                reasons.append(reason)
+    if reasons:
+        raise RunFailure(f"model.weights: {'; '.join(reasons)}; help: take another run, or another of its checkpoints")
     raise RunFailure(
-        f"no checkpoint in {resume}; help: give a run's folder ({plan.logging.dir}/{plan.name}/<time>), a checkpoint's "
-        f"(.../{CHECKPOINTS}/step_<number>), or `--resume auto`"
+        f"model.weights: {path} holds no weights; help: give a .safetensors or .pt file, or a run's folder"
     )
 
 
-def _continued(plan: Plan, entry: Entry) -> Place:
-    """The newest checkpoint of a run continues that run; an older one, or one from elsewhere, begins another, so that
-    nothing that was saved is overwritten."""
-    root, _, _ = entry.path.rpartition("/")
-    run, _, folder = root.rpartition("/")
-    whole, _ = CheckpointStore(root).entries()
-    last_step = whole[0].step if whole else 0
-    if folder == CHECKPOINTS and "://" not in run and last_step == entry.step:
-        return Place(Path(run), entry, (f"going on from {entry.path}",))
-    went_on = last_step > entry.step
-    why = f"that run has gone on to step {last_step}" if went_on else "that is not in the folder of a run here"
-    new = new_run_dir(plan)
-    return Place(new, entry, (f"going on from {entry.path} in a new folder, {new}, as {why}",))
+def _listed(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

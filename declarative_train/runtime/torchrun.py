@@ -15,9 +15,10 @@ import time
 from collections.abc import Callable
 from dataclasses import astuple, dataclass
 from datetime import timedelta
-from pathlib import Path
+from itertools import count
 from typing import TYPE_CHECKING, NoReturn
 
+from declarative_train.runtime.checkpoint_store import Entry, damage
 from declarative_train.runtime.devices import Seat, device_of, own_seat, seat_devices, threads_per_rank
 from declarative_train.runtime.failures import (
     VICTIM_WAIT_S,
@@ -30,7 +31,8 @@ from declarative_train.runtime.failures import (
 )
 from declarative_train.runtime.job import Job, SinkFactory, default_sinks
 from declarative_train.runtime.processes import LOOPBACK, join_process_group
-from declarative_train.runtime.run_dir import Place, find_place, make_run_dir
+from declarative_train.runtime.run_dir import Place, open_place
+from declarative_train.runtime.run_lock import RunLock
 from declarative_train.runtime.signals import EXIT_FAILED, StopRequest, leave
 from declarative_train.terms.amounts import counted
 
@@ -70,14 +72,15 @@ def run_as_rank(
     from declarative_train.runtime.rank import Where, run_rank
 
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    watch, where, job = StopRequest(), Where(rank), None
+    watch, where, job, lock = StopRequest(), Where(rank), None, RunLock()
     watch.install()
     try:
         store, seat = meet(), own_seat()
         store.set(f"seat/{rank}", pickle.dumps(astuple(seat)))
         if rank == 0:
-            store.set("sent", pickle.dumps(_prepared(compile_plan, resume, store, world)))
-        sent: Sent = pickle.loads(store.get("sent"))
+            words = _Words(store, world)
+            words.send(_prepared(compile_plan, resume, words, lock))
+        sent = _received(store, rank, world)
         if sent.plan_json is None:
             leave(sent.code)
         job = _job(sent, rank, max_steps, sinks or default_sinks(quiet))
@@ -93,7 +96,9 @@ def run_as_rank(
             print(f"dtrain: the run failed: {headline(failure, world)}", file=sys.stderr)
             if failure.is_ours:
                 print(failure.trace, file=sys.stderr)
+        lock.release()
         leave(EXIT_FAILED)
+    lock.release()
     leave(code)
 
 
@@ -168,7 +173,38 @@ def _ip_of(interface: str) -> str | None:
     return socket.inet_ntoa(answer[20:24])
 
 
-def _prepared(compile_plan: Compile, resume: str | None, store: Store, world: int) -> Sent:
+class _Words:
+    """What rank 0 says to all, in turn: checkpoints to look at, and at last what it sends."""
+
+    def __init__(self, store: Store, world: int) -> None:
+        self.store = store
+        self.world = world
+        self._number = -1
+
+    def send(self, word: Sent | Entry) -> None:
+        self._number += 1
+        self.store.set(f"word/{self._number}", pickle.dumps(word))
+
+    def damage(self, entry: Entry) -> str | None:
+        """As `checkpoint_store.damage`, by all ranks: each reads its share of the files."""
+        self.send(entry)
+        mine = damage(entry, num_parts=self.world)
+        keys = [f"damage/{self._number}/{rank}" for rank in range(1, self.world)]
+        return next(filter(None, [mine, *(pickle.loads(self.store.get(key)) for key in keys)]), None)
+
+
+def _received(store: Store, rank: int, world: int) -> Sent:
+    """Rank 0's last word, on every rank."""
+    for number in count():
+        word = pickle.loads(store.get(f"word/{number}"))
+        if isinstance(word, Sent):
+            return word
+        if rank != 0:
+            store.set(f"damage/{number}/{rank}", pickle.dumps(damage(word, part=rank, num_parts=world)))
+    raise AssertionError
+
+
+def _prepared(compile_plan: Compile, resume: str | None, words: _Words, lock: RunLock) -> Sent:
     """On rank 0, where alone anything is printed or written."""
     from declarative_train.plan.codec import to_json
 
@@ -176,15 +212,15 @@ def _prepared(compile_plan: Compile, resume: str | None, store: Store, world: in
     if plan is None:
         return Sent(None, code)
     try:
-        check_world(plan, world)
-        seats = [Seat(*pickle.loads(store.get(f"seat/{rank}"))) for rank in range(world)]
+        check_world(plan, words.world)
+        seats = [Seat(*pickle.loads(words.store.get(f"seat/{rank}"))) for rank in range(words.world)]
         choice = seat_devices(plan.layout, seats)
-        place = find_place(plan, resume)
-        make_run_dir(place.run_dir, plan)
+        place = open_place(plan, resume, lock, words.damage)
     except (RunFailure, OSError) as error:
+        lock.release()
         print(f"dtrain: {explain(error)}", file=sys.stderr)
         return Sent(None, EXIT_FAILED)
-    notices = place.notices if choice.notice is None else (choice.notice, *place.notices)
+    notices = () if choice.notice is None else (choice.notice,)
     hosts = tuple(seat.host for seat in seats)
     return Sent(to_json(plan), 0, place, choice.kind, choice.indices, hosts, notices)
 
@@ -205,12 +241,10 @@ def _job(sent: Sent, rank: int, max_steps: int | None, sinks: SinkFactory) -> Jo
 
     assert sent.plan_json is not None
     assert sent.place is not None
-    place = sent.place
     return Job(
         from_json(sent.plan_json),
         sent.device_kind,
-        Path(place.run_dir),
-        place.entry,
+        sent.place,
         max_steps,
         sinks,
         sent.notices,

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from declarative_train.plan.checks.rename_matches_nothing import words
-from declarative_train.plan.run_folder import CHECKPOINTS, MANIFEST, position_of_best, run_folders
 from declarative_train.plan.weights import TORCH_BEGINS, misfit, renamed, same_name, unmatched
-from declarative_train.runtime.checkpoint_store import CheckpointStore, Entry, read_entry
+from declarative_train.runtime.checkpoint_store import Entry, read_entry
 from declarative_train.runtime.failures import RunFailure
 
 if TYPE_CHECKING:
@@ -71,30 +69,13 @@ def put(parameter: torch.Tensor, tensor: torch.Tensor) -> None:
 
 
 def read_weights(path: str) -> dict[str, torch.Tensor]:
-    """Tensors by name: a `.safetensors` or `.pt` file, a run's folder (its best checkpoint, else its last), a
-    checkpoint's folder, or the folder of a recipe's runs (the newest). No code in it is run. Raises RunFailure."""
+    """Tensors by name: a `.safetensors` or `.pt` file, or a checkpoint's folder (that of a run's which
+    `run_dir.settled_weights` chose). No code in it is run. Raises RunFailure."""
     if path.endswith(".safetensors"):
         return _read_safetensors(path)
     if path.endswith((".pt", ".pth", ".bin")):
         return _read_torch(path)
-    return _read_checkpoint(path, find_checkpoint(path))
-
-
-def find_checkpoint(path: str) -> Entry:
-    path = path.rstrip("/")
-    if CheckpointStore(path).has(f"{path}/{MANIFEST}"):
-        return read_entry(path)
-    torn: list[str] = []
-    for run in run_folders(path) if Path(path).is_dir() else [path]:
-        whole, found = CheckpointStore(f"{run}/{CHECKPOINTS}").entries()
-        torn += found
-        if whole:
-            return whole[position_of_best([entry.step for entry in whole], whole[0].manifest)]
-    if torn:
-        raise RunFailure(f"model.weights: {torn[0]}; help: take another run, or another of its checkpoints")
-    raise RunFailure(
-        f"model.weights: {path} holds no weights; help: give a .safetensors or .pt file, or a run's folder"
-    )
+    return _read_checkpoint(read_entry(path))
 
 
 def _read_safetensors(path: str) -> dict[str, torch.Tensor]:
@@ -136,7 +117,7 @@ def _read_torch(path: str) -> dict[str, torch.Tensor]:
     return dict(found)
 
 
-def _read_checkpoint(path: str, entry: Entry) -> dict[str, torch.Tensor]:
+def _read_checkpoint(entry: Entry) -> dict[str, torch.Tensor]:
     from declarative_train.runtime.checkpoint_format import entries, load_tensors
 
     names = {name: item for name, item in entries(entry.path).items() if name.startswith("model/")}

@@ -5,13 +5,18 @@ from __future__ import annotations
 import signal
 from collections.abc import Mapping
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 import torch
 
-from declarative_train.logs.event import CheckpointSaved, EpochDone, Notice, RunEnded, RunStarted, StepDone
+from declarative_train.logs.event import CheckpointSaved, EpochDone, Event, Notice, RunEnded, RunStarted, StepDone
+from declarative_train.logs.sinks.jsonl import JsonlSink
+from declarative_train.runtime.job import Job, default_sinks
 from declarative_train.runtime.launch import run
+from declarative_train.runtime.processes import tell_way_on
+from declarative_train.runtime.run_dir import Place
 from tests.runtime import runs
 from tests.runtime.launched import finish, saved, start, wait_for_steps
 from tests.runtime.made_recipes import DEEP, DIGITS, WAYS, compiled, merged, write_data
@@ -138,7 +143,95 @@ def test_a_torn_checkpoint_is_skipped_and_said(directory: Path) -> None:
     second = go(directory, resume="auto")
     assert second.code == 0
     assert second.of(RunStarted)[-1].first_step == 7
-    assert any("step_00000009 is torn" in event.message for event in second.of(Notice))
+    assert any("step_00000009 is torn" in event.message for event in second.of(Notice) if event.is_warning)
+
+
+def test_a_damaged_checkpoint_is_passed_over(directory: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A byte anywhere in any file of the newest one: two ranks go on from the one before, to the bit, and it is said
+    even where little is."""
+    changes, random = (WAYS["ddp 2"], {"checkpoint": {"every": "1 step", "keep": 100}}), Random(3)
+    straight = go(directory, *changes)
+    first = go(directory, *changes, max_steps=9)
+    newest = first.run_dir / "checkpoints" / "step_00000009"
+    for path in sorted(newest.iterdir()):
+        content = path.read_bytes()
+        changed = bytearray(content)
+        changed[random.randrange(len(content))] ^= 1 << random.randrange(8)
+        path.write_bytes(changed)
+        capfd.readouterr()
+        how = {"resume": "auto"} if path.name == "manifest.json" else {"resume": str(first.run_dir), "max_steps": 1}
+        second = go(directory, *changes, **how)
+        assert (second.code, second.run_dir) == (0, first.run_dir)
+        assert second.of(RunStarted)[-1].first_step == 8
+        said = f"warning: passed over: the checkpoint {newest} is damaged: the checksum of {path.name} does not match\n"
+        assert capfd.readouterr().err.endswith(said)
+        assert [event.message for event in second.of(Notice) if event.is_warning][-1:] == [said[9:-1]]
+    wanted, found = checkpoints(straight.run_dir), checkpoints(first.run_dir)
+    assert list(found) == list(wanted)
+    for step, whole in wanted.items():
+        assert_same_tensors(found[step].tensors, whole.tensors)
+        assert (found[step].numbers, found[step].state) == (whole.numbers, whole.state), step
+
+
+def test_where_all_are_damaged_each_is_named(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first = go(directory, {"checkpoint": {"every": "1 step", "keep": 3}}, max_steps=3)
+    root = first.run_dir / "checkpoints"
+    plan = compiled(directory, DIGITS)
+    flip(root / "step_00000003" / ".metadata")
+    assert run(plan, resume=str(root / "step_00000003"), quiet=True) == 3
+    assert capsys.readouterr().err == (
+        f"dtrain: the checkpoint {root}/step_00000003 is damaged: the checksum of .metadata does not match; help: "
+        f"{root}/step_00000002 and {root}/step_00000001 are whole\n"
+    )
+    flip(root / "step_00000001" / "manifest.json")
+    (root / "step_00000002" / "__0_0.distcp").unlink()
+    for resume, place in ((str(first.run_dir), first.run_dir), ("auto", first.run_dir.parent)):
+        assert run(plan, resume=resume, quiet=True) == 3
+        assert capsys.readouterr().err == (
+            f"dtrain: no whole checkpoint in {place}: "
+            f"the checkpoint {root}/step_00000001 is damaged: the checksum of manifest.json does not match; "
+            f"the checkpoint {root}/step_00000002 is damaged: __0_0.distcp is missing; "
+            f"the checkpoint {root}/step_00000003 is damaged: the checksum of .metadata does not match; "
+            "help: without --resume a new run starts from the beginning\n"
+        )
+    assert list((directory / "runs" / "made").iterdir()) == [first.run_dir]
+    assert sorted(path.name for path in root.iterdir()) == [f"step_0000000{step}" for step in (1, 2, 3)]
+
+
+def test_no_hint_names_a_damaged_checkpoint(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first = go(directory, {"checkpoint": {"every": "1 step", "keep": 3}}, max_steps=3)
+    flip(first.run_dir / "checkpoints" / "step_00000003" / "__0_0.distcp")
+    tell_way_on(Job(compiled(directory, DIGITS), "cpu", Place(first.run_dir, None), None, default_sinks(quiet=True)))
+    assert "go on from step 2: the same command" in capsys.readouterr().err
+
+
+def test_the_best_weights_are_damaged_by_the_end(directory: Path) -> None:
+    """The run ends all the same, on every rank, and says what its last figures are of."""
+
+    class Flips(JsonlSink):
+        def write(self, event: Event) -> None:
+            super().write(event)
+            if isinstance(event, CheckpointSaved) and event.is_best:
+                for path in Path(event.path).glob("*.distcp"):
+                    flip(path)
+
+    changes = {"data": {"split": {"test": 0.2}}, "checkpoint": {"best": {"metric": "validation/loss", "mode": "max"}}}
+    plan = compiled(directory, merged(merged(DIGITS, WAYS["ddp 2"]), changes))
+    assert run(plan, sinks=lambda run_dir: (Flips(run_dir / "events.jsonl"),)) == 0
+    run_dir, events = runs.newest(directory)
+    (warning,) = [event.message for event in events if isinstance(event, Notice) and event.is_warning]
+    assert warning == (
+        f"test: on the last weights, as the best ones cannot be read: the checkpoint {run_dir}/checkpoints/"
+        "step_00000005 is damaged: the checksum of __0_0.distcp does not match"
+    )
+    (ended,) = [event for event in events if isinstance(event, RunEnded)]
+    assert (ended.status, ended.value_steps["test/loss"]) == ("finished", ended.step)
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 4
+    path.write_bytes(content)
 
 
 def test_an_older_checkpoint_begins_another_run(directory: Path) -> None:

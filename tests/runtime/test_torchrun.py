@@ -48,9 +48,19 @@ def test_a_run(directory: Path) -> None:
     assert events[0].num_ranks == 2
     assert isinstance(events[-1], RunEnded)
     assert events[-1].status == "finished"
+    newest = run / "checkpoints" / "step_00000014"
+    data = next(newest.glob("*.distcp"))
+    data.write_bytes(data.read_bytes()[:-1] + b"?")
     code, errors = torchrun(directory, TWO, "--resume")
     assert code == 0, errors
     assert len(list((directory / "runs" / "made").iterdir())) == 1
+    said = f"warning: passed over: the checkpoint {newest} is damaged: the checksum of {data.name} does not match"
+    assert errors.count(said) == 1
+    assert "going on from" in errors
+    resumed = [event for event in read_events(run / "events.jsonl") if isinstance(event, RunStarted)]
+    assert [event.first_step for event in resumed] == [0, 7]
+    (data, *_) = newest.glob("*.distcp")
+    assert data.read_bytes()[-1:] != b"?"
 
 
 def test_a_mistake_in_the_recipe_is_told_once(directory: Path) -> None:

@@ -12,9 +12,10 @@ from torch import nn
 
 from declarative_train.plan.plan import WeightsPlan
 from declarative_train.runtime.checkpoint import Checkpoints
-from declarative_train.runtime.checkpoint_store import CheckpointStore
+from declarative_train.runtime.checkpoint_store import CheckpointStore, damage
 from declarative_train.runtime.engines.single import SingleEngine
 from declarative_train.runtime.failures import RunFailure
+from declarative_train.runtime.run_dir import settled_weights
 from declarative_train.runtime.run_state import RunState
 from declarative_train.runtime.weights import load_weights
 from tests.runtime.plans import make_plan
@@ -102,7 +103,7 @@ def test_a_missing_file_and_an_empty_folder(tmp_path: Path) -> None:
         with pytest.raises(RunFailure, match="there is no file"):
             load_weights(model(), [WeightsPlan("", str(tmp_path / name), {})])
     with pytest.raises(RunFailure, match="holds no weights"):
-        load_weights(model(), [WeightsPlan("", str(tmp_path), {})])
+        settled_weights([WeightsPlan("", str(tmp_path), {})], damage)
 
 
 @pytest.mark.parametrize(("best", "wanted"), [(1, 1.0), (None, 2.0)])
@@ -118,5 +119,27 @@ def test_a_runs_folder_means_its_best_checkpoint_else_its_last(tmp_path: Path, b
         checkpoints.save(RunState(step=step, best_step=best), is_best=step == best, keep=3)
     for path in (run, run.parent):
         fresh = SingleEngine(plan, torch.device("cpu"))
-        load_weights(fresh.model, [WeightsPlan("", str(path), {})])
+        settled, passed_over = settled_weights([WeightsPlan("", str(path), {})], damage)
+        load_weights(fresh.model, settled)
         assert all(bool((item == wanted).all()) for item in fresh.model.parameters())
+        assert not passed_over
+
+
+def test_of_a_runs_folder_a_whole_checkpoint_is_taken(tmp_path: Path) -> None:
+    plan = make_plan()
+    engine, store = SingleEngine(plan, torch.device("cpu")), CheckpointStore(str(tmp_path / "checkpoints"))
+    for step in (1, 2, 3):
+        Checkpoints(plan, engine, store).save(RunState(step=step, best_step=2), is_best=step == 2, keep=3)
+    wanted = WeightsPlan("", str(tmp_path), {})
+    for step, taken in ((2, 3), (3, 1)):
+        path = Path(store.path(step)) / "__0_0.distcp"
+        path.write_bytes(path.read_bytes()[::-1])
+        (settled,), reasons = settled_weights([wanted], damage)
+        assert settled.path == store.path(taken)
+        assert (
+            f"model.weights: the checkpoint {store.path(step)} is damaged: the checksum of __0_0.distcp" in reasons[-1]
+        )
+    path = Path(store.path(1)) / "__0_0.distcp"
+    path.write_bytes(b"")
+    with pytest.raises(RunFailure, match=r"model.weights: .*step_00000001 .*step_00000002 .*step_00000003"):
+        settled_weights([wanted], damage)

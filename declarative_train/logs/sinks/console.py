@@ -56,7 +56,7 @@ class ConsoleSink(Sink):
         self._best: CheckpointSaved | None = None
 
     def write(self, event: Event) -> None:
-        if self._quiet:
+        if self._quiet and not (isinstance(event, Notice) and event.is_warning):
             return
         match event:
             case Progress():
@@ -79,7 +79,7 @@ class ConsoleSink(Sink):
                 if event.is_best:
                     self._best = event
             case Notice():
-                self._print(f"note: {event.message}")
+                self._print(f"{'warning' if event.is_warning else 'note'}: {event.message}")
             case RunEnded():
                 self._end(event)
         if not isinstance(event, FREQUENT_EVENTS) or time.monotonic() - self._flushed_s > REFRESH_S:
