@@ -32,7 +32,7 @@ from declarative_train.graph.initialise import initialise
 from declarative_train.plan.plan import Plan
 from declarative_train.plan.text import describe
 from declarative_train.runtime import rank
-from declarative_train.runtime.engines.engine import Engine
+from declarative_train.runtime.engine import Engine
 from declarative_train.runtime.launch import run as run_plan
 from declarative_train.runtime.objective import Objective
 
@@ -696,9 +696,9 @@ def watched(
     """What `look` sees on each rank after each step of a real run."""
     seen = ask.folder / "seen"
     seen.mkdir()
-    right = rank.build_engine
+    right = rank.Engine
 
-    def build_engine(plan: Plan, device: torch.device) -> Engine:
+    def watched_engine(plan: Plan, device: torch.device) -> Engine:
         engine = right(plan, device)
         step = engine.step
 
@@ -710,7 +710,7 @@ def watched(
         engine.step = watched_step  # type: ignore[method-assign]
         return engine
 
-    monkeypatch.setattr(rank, "build_engine", build_engine)  # forked ranks have it too
+    monkeypatch.setattr(rank, "Engine", watched_engine)  # forked ranks have it too
     plan = ask(over, *SHORT, f"logging.dir={ask.folder / 'runs'}").plan
     assert plan is not None
     assert run_plan(plan, quiet=True) == 0
@@ -802,7 +802,7 @@ def test_q35_stages_are_chunks_of_the_model(ask: Ask) -> None:
     assert ask(named.replace(", hidden.6", "")).codes == ["P008"]
     product = "data_parallel: {mode: fsdp, size: 2}"
     both = ask(looped.replace("gpus: 2", "gpus: 4").replace("microbatches: 4", f"microbatches: 4, {product}")).clean
-    assert {axis.name: axis.size for axis in both.layout.mesh} == {"pp": 2, "dp": 2}  # ranks = GPUs / 2
+    assert {axis.name: axis.size for axis in both.layout.mesh} == {"pipeline": 2, "shard": 2}  # ranks = GPUs / 2
 
 
 def test_q36_a_unit_is_a_copy_of_the_outermost_repeat_or_a_node(ask: Ask) -> None:

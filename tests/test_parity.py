@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from declarative_train.components.component import Collective
-from declarative_train.plan.pipeline_schedules import PIPELINE_SCHEDULES
+from declarative_train.components.pipeline_schedules import PIPELINE_SCHEDULES
 from declarative_train.recipe.sections.parallelism import MODES
 from declarative_train.runtime import scale
 from declarative_train.runtime.collectives import Ranks
-from declarative_train.runtime.engines import ENGINES, ddp, pipeline
-from declarative_train.runtime.gradients import Sums
+from declarative_train.runtime.parallelise import replicate
+from declarative_train.runtime.worker import Sums
 from tests.parity.cells import SCHEDULES, SMALL_DDP, Cell, cells, short_cells, ways
 from tests.parity.measure import BOUND, measure
 
@@ -33,7 +33,7 @@ def test_every_cell_of_the_table(cell: Cell) -> None:
 
 def test_every_mode_and_schedule_that_a_recipe_can_name_has_its_cells() -> None:
     named = {way.split(",")[0].split(" ")[0] for way, _, _ in ways()}
-    assert named == set(MODES) - {"auto"} == set(ENGINES)  # auto is one of the others
+    assert named == set(MODES) - {"auto"}  # auto is one of the others
     assert set(SCHEDULES) == set(PIPELINE_SCHEDULES)
     for schedule in SCHEDULES:
         rows = {way for way, _, _ in ways() if f"pipeline {schedule}" in way}
@@ -44,14 +44,14 @@ def test_a_rank_whose_gradients_are_left_out_is_found(monkeypatch: pytest.Monkey
     def forgetful(gradients: list[torch.Tensor], ranks: Collective) -> None:
         """Leaves each rank with its own gradients."""
 
-    monkeypatch.setattr(pipeline, "average_gradients", forgetful)
+    monkeypatch.setattr(replicate, "average_gradients", forgetful)
     cell = next(cell for cell in cells() if "1f1b x ddp" in cell.way and cell.rows == "masked")
     with pytest.raises(Exception, match="ranks hold other values"):
         measure(cell)
 
 
 def test_a_rank_that_is_left_out_of_the_one_message_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = ddp.average_with_sums
+    honest = replicate.average_with_sums
 
     def forgetful(gradients: list[torch.Tensor], sums: Sums, ranks: Ranks) -> Sums:
         """Rank 1 has nothing to say."""
@@ -59,7 +59,7 @@ def test_a_rank_that_is_left_out_of_the_one_message_is_found(monkeypatch: pytest
             torch._foreach_zero_(gradients)
         return honest(gradients, sums, ranks)
 
-    monkeypatch.setattr(ddp, "average_with_sums", forgetful)
+    monkeypatch.setattr(replicate, "average_with_sums", forgetful)
     cell = next(cell for cell in short_cells() if cell.way == f"{SMALL_DDP}, 2 ranks")
     assert measure(cell).difference > 0.1
 

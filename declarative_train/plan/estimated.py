@@ -46,7 +46,7 @@ def _with_exact_memory(choice: ChoicePlan, memory_bytes: int) -> ChoicePlan:
 def _ways(plan: Plan) -> list[str]:
     """What is worth a try, not computed."""
     ways = []
-    if plan.layout.mode in ("single", "dp", "ddp"):
+    if not plan.layout.is_sharded and plan.layout.pipeline is None:
         ways.append("parallelism: auto, which looks for a mode that fits")
     if plan.training.activation_checkpointing == "none":
         ways.append("training.activation_checkpointing: blocks")

@@ -17,9 +17,8 @@ from declarative_train.plan.checks.optimizer_does_not_fit import optimizer_does_
 from declarative_train.plan.checks.tie_does_not_fit import tie_does_not_fit
 from declarative_train.plan.checks.tied_embedding_start import tied_embedding_start
 from declarative_train.plan.plan import ParameterPlan
-from declarative_train.recipe.batch import shards
+from declarative_train.recipe.batch import num_shards
 from declarative_train.recipe.recipe import Recipe
-from declarative_train.recipe.sections.parallelism import Fsdp, Pipeline
 from declarative_train.recipe.sections.parameters import ParameterSettings
 from declarative_train.recipe.selectors import ParameterRule, check_rules, settings_of
 from declarative_train.terms.span import Span
@@ -158,16 +157,6 @@ def _check_tied_starts(
             yield tied_embedding_start(_span(recipe.model.rules, name, "tie"), table, head, std, width)
 
 
-def num_shards_of(recipe: Recipe) -> int:
-    """Ranks that hold a part of each parameter."""
-    parallelism = recipe.parallelism
-    if isinstance(parallelism, Fsdp):
-        return shards(parallelism, recipe.layout) or 1
-    if isinstance(parallelism, Pipeline) and parallelism.data_parallel and parallelism.data_parallel.mode == "fsdp":
-        return parallelism.data_parallel.size
-    return 1
-
-
 def _check_optimizers(
     recipe: Recipe,
     plans: Sequence[ParameterPlan],
@@ -192,7 +181,7 @@ def _check_optimizers(
             others.setdefault(span, (optimizer, {}))[1][name] = shape
     groups += [(optimizer, span, shapes) for span, (optimizer, shapes) in others.items()]
     for optimizer, span, shapes in groups:
-        misfit = optimizer.check(shapes, num_shards_of(recipe))
+        misfit = optimizer.check(shapes, num_shards(recipe.parallelism, recipe.layout))
         if misfit is not None:
             diagnostics.append(optimizer_does_not_fit(span, misfit))
         tables = [name for name in shapes if _type_of(name, types) in EMBEDDINGS]

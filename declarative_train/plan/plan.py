@@ -11,8 +11,9 @@ from typing import Literal
 
 from declarative_train.data.spec import BatchSpec, DataSpec, FileRecord
 from declarative_train.graph.graph import Graph
+from declarative_train.terms.mesh import DATA_AXES, Axis, Mesh, size_of
 
-PLAN_VERSION = 1
+PLAN_VERSION = 2
 TAKEN = "taken"  # the verdict on the candidate that a plan runs
 
 
@@ -124,14 +125,6 @@ class LoggingPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class MeshAxis:
-    """`dp` data parallel (or `replicate` and `shard` for hybrid sharding), `pp` pipeline. Outermost first."""
-
-    name: Literal["dp", "replicate", "shard", "pp"]
-    size: int
-
-
-@dataclass(frozen=True, slots=True)
 class RankPlan:
     """`coordinates` by mesh axis; `device` is the index on its node; `stages` the pipeline stages it holds."""
 
@@ -167,25 +160,65 @@ class PipelinePlan:
 
 @dataclass(frozen=True, slots=True)
 class LayoutPlan:
-    """`mode` is the recipe's word; `data_parallel` the product's inner mode in a pipeline.
+    """`mode` is the recipe's word, to be shown; what it means is the `mesh` of the ranks, and `num_copies`: of dp, the
+    devices of the one process, `devices` being their indices (1 elsewhere).
 
-    `num_replicas`: in dp, the number of devices of the one process, and `devices` their indices. `device` is cuda,
-    cpu, or auto (decided where it runs: CUDA if the GPUs are there). `units` are the paths of the blocks: what is
-    wrapped, checkpointed, compiled.
+    `device` is cuda, cpu, or auto (decided where it runs: CUDA if the GPUs are there). `units` are the paths of the
+    blocks: what is wrapped, checkpointed, compiled.
     """
 
     mode: Literal["single", "dp", "ddp", "fsdp", "pipeline"]
     device: Literal["auto", "cuda", "cpu"]
     num_nodes: int
     gpus_per_node: int
-    mesh: tuple[MeshAxis, ...]
+    mesh: Mesh
     ranks: tuple[RankPlan, ...]
     units: tuple[str, ...]
-    num_replicas: int = 1
+    num_copies: int = 1
     devices: tuple[int, ...] = ()
-    data_parallel: Literal["ddp", "fsdp"] | None = None
     hardware: str | None = None
     pipeline: PipelinePlan | None = None
+
+    def size(self, *axes: Axis) -> int:
+        """The ranks along these axes of the mesh; 1 along one that it does not have."""
+        return size_of(self.mesh, *axes)
+
+    def has(self, axis: Axis) -> bool:
+        """Also where one rank is all there is along it."""
+        return any(each.name == axis for each in self.mesh)
+
+    @property
+    def is_one_process(self) -> bool:
+        return not self.mesh
+
+    @property
+    def scatters(self) -> bool:
+        """The one process splits each batch over copies of the model (dp)."""
+        return bool(self.devices)
+
+    @property
+    def is_sharded(self) -> bool:
+        return self.has("shard")
+
+    @property
+    def num_shards(self) -> int:
+        return self.size("shard")
+
+    @property
+    def data_parallel_size(self) -> int:
+        """Ranks, or copies of one process, that take different rows of a batch."""
+        return self.size(*DATA_AXES) * self.num_copies
+
+    @property
+    def num_devices(self) -> int:
+        return len(self.ranks) * self.num_copies
+
+    @property
+    def place_word(self) -> str:
+        """What one of those is called that take different rows."""
+        if self.scatters:
+            return "device"
+        return "rank" if self.mesh else "process"
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from declarative_train.plan.checks.group_does_not_divide import group_does_not_d
 from declarative_train.plan.checks.group_of_microbatch import group_of_microbatch
 from declarative_train.plan.checks.padded_group import padded_group
 from declarative_train.recipe.recipe import Recipe
-from declarative_train.recipe.sections.parallelism import Dp, Pipeline
+from declarative_train.recipe.sections.parallelism import Pipeline
 from declarative_train.terms.span import Span
 
 
@@ -39,13 +39,13 @@ def check_mixing(recipe: Recipe, lowered: Lowered, batch: BatchSpec, data: DataS
         if not fits(size, batch):
             near = _nearest(size, batch)
             diagnostics.append(group_does_not_divide(mixer.span, mixer.name, size, near, batch))
-        elif mixer.in_model and size > batch.microbatch_size and isinstance(recipe.parallelism, Dp):
+        elif mixer.in_model and size > batch.microbatch_size and recipe.mode.scatters:
             diagnostics.append(group_across_replicas(mixer.span, mixer.name, size, batch))
     free = [mixer for mixer in mixers if group_size(mixer.over) is None]
     if free and num_slices(batch) > 1:
         diagnostics.append(group_of_microbatch(free[0].span, [mixer.name for mixer in free], batch))
     partial = data.set("training").num_samples % batch.global_batch_size != 0 and data.last_batch == "keep"
-    if mixers and partial and isinstance(recipe.parallelism, Pipeline):
+    if mixers and partial and isinstance(recipe.mode, Pipeline):
         diagnostics.append(padded_group(mixers[0].span, mixers[0].name))
     return diagnostics
 

@@ -70,16 +70,18 @@ def _head(plan: Plan) -> str:
 
 def mode_in_words(layout: LayoutPlan) -> str:
     """`ddp on 2 GPUs`, `pipeline x fsdp on 4 nodes x 8 GPUs`."""
-    if layout.mode == "single":
+    if layout.is_one_process and not layout.scatters:
         return "single, on one device"
-    product = f" x {layout.data_parallel}" if layout.data_parallel is not None else ""
+    product = ""
+    if layout.pipeline is not None and len(layout.mesh) > 1:
+        product = " x fsdp" if layout.is_sharded else " x ddp"
     nodes = f"{layout.num_nodes} nodes x " if layout.num_nodes > 1 else ""
-    who = "replica" if layout.mode == "dp" else "rank"
-    number = layout.num_replicas if layout.mode == "dp" else layout.gpus_per_node
+    who = "replica" if layout.scatters else "rank"
+    number = layout.num_copies if layout.scatters else layout.gpus_per_node
     places = counted(number, f"CPU {who}" if layout.device == "cpu" else "GPU")
     if layout.device == "auto":
         places += f" (or as many CPU {plural(who)})"
-    return f"dp, one process on {places}" if layout.mode == "dp" else f"{layout.mode}{product} on {nodes}{places}"
+    return f"dp, one process on {places}" if layout.scatters else f"{layout.mode}{product} on {nodes}{places}"
 
 
 def _data(plan: Plan) -> list[str]:
@@ -133,9 +135,9 @@ def _batch(plan: Plan) -> list[str]:
 
 def batch_in_words(batch: BatchSpec, layout: LayoutPlan) -> str:
     """`100 = 2 ranks x 1 accumulation x 50`."""
-    word = {"single": "process", "dp": "device", "pipeline": "pipeline"}.get(layout.mode, "rank")
+    word = layout.place_word if layout.pipeline is None else "pipeline"
     factors = [counted(batch.data_parallel_size, word), f"{batch.accumulation} accumulation"]
-    if layout.mode == "pipeline":
+    if layout.pipeline is not None:
         factors.append(counted(batch.num_microbatches, "microbatch"))
     return f"{batch.global_batch_size:,} = {' x '.join(factors)} x {batch.microbatch_size}"
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from declarative_train.plan.pipeline_schedules.grid import bubble
 from declarative_train.plan.plan import LayoutPlan, PipelinePlan, Plan, RankPlan
+from declarative_train.plan.schedule_grid import bubble
 from declarative_train.plan.text_tables import amount, columns, ranges
 from declarative_train.terms.amounts import counted
 
@@ -16,10 +16,10 @@ _MOST_COLUMNS = 24  # of a grid
 
 def describe_layout(plan: Plan) -> list[str]:
     layout = plan.layout
-    if layout.mode == "single":
-        return [f"one process on device {layout.ranks[0].device}"]
-    if layout.mode == "dp":
+    if layout.scatters:
         return [f"one process, a replica on each of the devices {ranges(sorted(layout.devices))}"]
+    if layout.is_one_process:
+        return [f"one process on device {layout.ranks[0].device}"]
     mesh = " x ".join(f"{axis.name} {axis.size}" for axis in layout.mesh)
     lines = [f"mesh: {mesh}" + (", the last axis over neighbours" if len(layout.mesh) > 1 else "")]
     lines += _ranks(layout)

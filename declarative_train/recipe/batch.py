@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from declarative_train.recipe.sections.layout import Layout
-from declarative_train.recipe.sections.parallelism import Fsdp, Parallelism, Pipeline, Single
+from declarative_train.recipe.sections.parallelism import Auto, Parallelism, Pipeline
 from declarative_train.recipe.sections.training import Training
+from declarative_train.terms.mesh import size_of
 
 
 def data_parallel_size(parallelism: Parallelism, layout: Layout) -> int:
     """Ranks (in dp: devices) that take different samples of one batch."""
-    if isinstance(parallelism, Single):
-        return 1
-    if isinstance(parallelism, Pipeline):
-        return parallelism.data_parallel.size if parallelism.data_parallel is not None else 1
-    return layout.num_gpus
+    return parallelism.data_parallel_size(layout.num_gpus)
 
 
 def num_pipeline_ranks(parallelism: Pipeline, layout: Layout) -> int | None:
     """Ranks of one pipeline, or None when the GPUs do not divide."""
-    ranks, rest = divmod(layout.num_gpus, data_parallel_size(parallelism, layout))
-    return None if rest or not ranks else ranks
+    mesh = parallelism.mesh(layout.num_gpus)
+    return None if mesh is None else size_of(mesh, "pipeline")
 
 
 def num_microbatches(parallelism: Parallelism) -> int:
@@ -36,7 +33,6 @@ def accumulation(training: Training, parallelism: Parallelism, layout: Layout) -
     return None if training.global_batch_size % (share * steps) else steps
 
 
-def shards(parallelism: Fsdp, layout: Layout) -> int | None:
-    """Ranks over which each parameter is sharded, or None when the replicas do not divide."""
-    size, rest = divmod(layout.num_gpus, parallelism.replicate)
-    return None if rest or not size else size
+def num_shards(parallelism: Parallelism | Auto, layout: Layout) -> int:
+    """Ranks over which each parameter is sharded; 1 where none is, or where that is not known yet."""
+    return size_of(parallelism.mesh(layout.num_gpus) or (), "shard")

@@ -13,7 +13,7 @@ from declarative_train.recipe.sections.evaluation import Evaluation
 from declarative_train.recipe.sections.layout import Layout
 from declarative_train.recipe.sections.logging import Logging
 from declarative_train.recipe.sections.objective import ObjectiveSection
-from declarative_train.recipe.sections.parallelism import Parallelism
+from declarative_train.recipe.sections.parallelism import Parallelism, Pipeline
 from declarative_train.recipe.sections.section import Section
 from declarative_train.recipe.sections.training import Training
 from declarative_train.recipe.selectors import ParameterRule
@@ -67,6 +67,10 @@ class Draft(NamedTuple):
         """None for `auto`, too: its candidates are checked one by one."""
         found = self.sections.get("parallelism")
         return found if isinstance(found, Parallelism) else None
+
+    @property
+    def pipeline(self) -> Pipeline | None:
+        return self._section("parallelism", Pipeline)
 
     @property
     def layout(self) -> Layout | None:

@@ -19,7 +19,7 @@ from torch import distributed, nn
 
 from declarative_train.plan.run_folder import FORMAT
 from declarative_train.runtime.checkpoint_store import CheckpointStore, Entry, damage, read_entry
-from declarative_train.runtime.engines.engine import Engine
+from declarative_train.runtime.engine import Engine
 from declarative_train.runtime.failures import CheckpointFailure
 from declarative_train.runtime.run_state import RunState
 from declarative_train.runtime.signals import SAVING

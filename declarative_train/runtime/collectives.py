@@ -1,16 +1,22 @@
-"""Sums and gathered rows over the data-parallel ranks: what metrics, counts and logging need of the others."""
+"""This rank's place on the plan's mesh, and the sums and gathered rows that it needs of the others."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 import torch
-from torch import distributed
+from torch import distributed, nn
 
 from declarative_train.components.component import Collective
+from declarative_train.terms.mesh import DATA_AXES
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch.distributed import ProcessGroup
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from declarative_train.plan.plan import LayoutPlan
 
 
 class Alone(Collective):
@@ -21,6 +27,9 @@ class Alone(Collective):
     def sum(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor
 
+    def sum_(self, tensor: torch.Tensor) -> None:
+        """In place: it is the sum."""
+
     def concatenate(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor
 
@@ -29,7 +38,7 @@ class Ranks(Collective):
     """The ranks of a process group, by torch's collectives (gloo has no boolean sum: bool travels as uint8)."""
 
     def __init__(self, group: ProcessGroup | None = None) -> None:
-        self._group = group
+        self.group = group
         self.rank = distributed.get_rank(group)
         self.size = distributed.get_world_size(group)
 
@@ -43,15 +52,15 @@ class Ranks(Collective):
         if self.size == 2 and tensor.device.type == "cpu":
             self._exchange(tensor)
         else:
-            distributed.all_reduce(tensor, group=self._group)
+            distributed.all_reduce(tensor, group=self.group)
 
     def _exchange(self, tensor: torch.Tensor) -> None:
         """Two ranks hand each other what they have: gloo's ring sends four times as many messages, through one more
         thread. Both add the same two numbers, so both get the same sum."""
         other = torch.empty_like(tensor)
-        peer = 1 - self.rank if self._group is None else distributed.get_global_rank(self._group, 1 - self.rank)
-        receiving = distributed.irecv(other, peer, group=self._group)
-        sending = distributed.isend(tensor, peer, group=self._group)
+        peer = 1 - self.rank if self.group is None else distributed.get_global_rank(self.group, 1 - self.rank)
+        receiving = distributed.irecv(other, peer, group=self.group)
+        sending = distributed.isend(tensor, peer, group=self.group)
         assert receiving is not None
         assert sending is not None
         receiving.wait()
@@ -65,11 +74,71 @@ class Ranks(Collective):
         padded = wire.new_zeros((longest, *tensor.shape[1:]))
         padded[: len(tensor)] = wire
         parts = [torch.empty_like(padded) for _ in range(self.size)]
-        distributed.all_gather(parts, padded, group=self._group)
+        distributed.all_gather(parts, padded, group=self.group)
         return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)]).to(tensor.dtype)
 
     def _sizes(self, tensor: torch.Tensor) -> list[int]:
         mine = torch.tensor([len(tensor)], dtype=torch.int64, device=tensor.device)
         parts = [torch.empty_like(mine) for _ in range(self.size)]
-        distributed.all_gather(parts, mine, group=self._group)
+        distributed.all_gather(parts, mine, group=self.group)
         return [int(part.item()) for part in parts]
+
+
+class Place:
+    """Where this rank stands on the mesh of the plan.
+
+    world       all ranks
+    data        the ranks that take other rows of the batch and otherwise do the same, in the order of their rows;
+                `data_index` is this one among them, `data_ranks` are their global numbers
+    pipeline    the ranks that hold the other stages, None without that axis
+    mesh        torch's, with the plan's names of axes; None where torch's calls need none
+    """
+
+    def __init__(self, layout: LayoutPlan, device: torch.device) -> None:
+        self._mesh: DeviceMesh | None = None
+        self.pipeline: Ranks | None = None
+        self.pipeline_index = 0
+        self.world: Alone | Ranks = Alone()
+        self.data: Alone | Ranks = self.world
+        self.data_ranks: Sequence[int] = (0,)
+        if layout.is_one_process:
+            self.data_index = 0
+            return
+        self.world = self.data = Ranks()
+        self.data_ranks = range(self.world.size)
+        if layout.is_sharded or layout.has("pipeline"):
+            from torch.distributed.device_mesh import init_device_mesh
+
+            sizes, names = zip(*((axis.size, axis.name) for axis in layout.mesh), strict=True)
+            self._mesh = init_device_mesh(device.type, sizes, mesh_dim_names=names)
+        if layout.has("pipeline"):
+            self.pipeline = Ranks(self.mesh.get_group("pipeline"))
+            self.pipeline_index = self.pipeline.rank
+            self._find_data_ranks(layout)
+        self.data_index = self.data.rank
+
+    @property
+    def mesh(self) -> DeviceMesh:
+        assert self._mesh is not None, "a mesh of replicas alone needs no torch mesh"
+        return self._mesh
+
+    def _find_data_ranks(self, layout: LayoutPlan) -> None:
+        axes = tuple(axis for axis in DATA_AXES if layout.has(axis))
+        if not axes:
+            self.data, self.data_ranks = Alone(), (self.world.rank,)
+            return
+        mesh = self.mesh[axes]
+        group = mesh.get_group() if len(axes) == 1 else mesh._flatten("data").get_group()
+        self.data, self.data_ranks = Ranks(group), distributed.get_process_group_ranks(group)
+
+
+@torch.no_grad()
+def average_buffers(module: nn.Module, ranks: Alone | Ranks) -> None:
+    """Running statistics that each rank moved by its own rows become their mean over the ranks. Floating buffers only,
+    in one reduction: counters move alike everywhere."""
+    buffers = [buffer for buffer in module.buffers() if buffer.is_floating_point()]
+    if not buffers:
+        return
+    total = ranks.sum(torch.cat([buffer.reshape(-1).double() for buffer in buffers])) / ranks.size
+    for buffer, part in zip(buffers, torch.split(total, [buffer.numel() for buffer in buffers]), strict=True):
+        buffer.copy_(part.view_as(buffer))

@@ -78,9 +78,9 @@ def seat_devices(layout: LayoutPlan, seats: Sequence[Seat]) -> DeviceChoice:
 
 
 def _processes(layout: LayoutPlan) -> str:
-    if layout.mode == "single":
+    if layout.place_word == "process":
         return "one process"
-    return counted(max(len(layout.ranks), layout.num_replicas), "replica" if layout.mode == "dp" else "rank")
+    return counted(layout.num_devices, "replica" if layout.scatters else "rank")
 
 
 def _too_few(layout: LayoutPlan, num_visible: int, where: str) -> RunFailure:

@@ -10,7 +10,7 @@ import torch
 
 from declarative_train.data.batch import Batch
 from declarative_train.logs.event import EvaluationDone
-from declarative_train.runtime.engines.engine import Engine
+from declarative_train.runtime.engine import Engine
 from declarative_train.runtime.metrics import Metrics
 from declarative_train.runtime.randomness import Randomness, draws
 from declarative_train.runtime.window import no_valid_item

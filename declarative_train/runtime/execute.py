@@ -10,7 +10,7 @@ from declarative_train.components.lr_schedules import LR_SCHEDULES
 from declarative_train.data.batch import Batch
 from declarative_train.logs.event import CheckpointSaved, Event, Notice, Progress, RunEnded
 from declarative_train.runtime.checkpoint import epoch_rows
-from declarative_train.runtime.engines.engine import Engine
+from declarative_train.runtime.engine import Engine
 from declarative_train.runtime.failures import CheckpointFailure
 from declarative_train.runtime.meter import Meter
 from declarative_train.runtime.read_component import read_component

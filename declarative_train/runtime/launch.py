@@ -36,7 +36,7 @@ def run(
         device_kind, notices = choose_here(plan)
         place = open_place(plan, resume, lock)
         job = Job(plan, device_kind, place, max_steps, sinks or default_sinks(quiet), notices, quiet)
-        return run_here(job) if plan.layout.mode in ("single", "dp") else launch_ranks(job)
+        return run_here(job) if plan.layout.is_one_process else launch_ranks(job)
     except (RunFailure, OSError) as error:
         print(f"dtrain: {explain(error, Path(plan.logging.dir))}", file=sys.stderr)
         return EXIT_FAILED

@@ -17,7 +17,7 @@ from declarative_train.runtime.window import Means
 
 if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan
-    from declarative_train.runtime.engines.engine import Engine
+    from declarative_train.runtime.engine import Engine
 
 MEMORY_EVERY_S = 1.0
 

@@ -19,19 +19,50 @@ if TYPE_CHECKING:
     from declarative_train.plan.plan import LayoutPlan, ParameterPlan, Plan, TrainingPlan
 
 
-def build_model(plan: Plan, device: torch.device) -> fx.GraphModule:
-    """On its device, with start values by (seed, parameter name), then those of `model.weights`. Raises RunFailure."""
+class Held:
+    """The part of the model that a rank holds.
+
+    model    under the plan's names
+    roots    what is called: the model itself, or the stages of a pipeline
+    modules  what is switched between training and evaluation; in dp, every replica
+    stages   of a pipeline, by number
+    whole    the whole model, without values: what nodes are in it
+    """
+
+    def __init__(self, model: nn.Module, stages: dict[int, nn.Module] | None = None, whole: nn.Module | None = None):
+        self.model = model
+        self.stages = stages or {}
+        self.roots: list[nn.Module] = list(self.stages.values()) or [model]
+        self.modules: list[nn.Module] = [model, *self.stages.values()]
+        self.whole = model if whole is None else whole
+
+    @property
+    def graph_module(self) -> fx.GraphModule:
+        """The model, where it is not cut into stages."""
+        assert isinstance(self.model, fx.GraphModule)
+        return self.model
+
+
+def whole_model(plan: Plan) -> Held:
+    """Without start values, which `fill` writes; where it will be sharded, without memory."""
     ties = {item.name: item.tie for item in plan.parameters if item.tie is not None}
-    module = build(plan.graph, plan.plugins, seed=plan.seed, ties=ties)
-    initialise(module, plan.graph, plan.parameters, plan.seed, plan.plugins)
-    load_weights(module, plan.weights)
-    if plan.training.precision == "fp64":
-        module.double()
-    module.to(device)
-    if not plan.plugins:  # whose `view` may count on the usual layout
-        lay_out_convolutions(module, device)
-    freeze(module, plan.parameters)
-    return module
+    device = "meta" if plan.layout.is_sharded else None
+    return Held(build(plan.graph, plan.plugins, seed=plan.seed, device=device, ties=ties))
+
+
+def fill(held: Held, plan: Plan, device: torch.device) -> None:
+    """On the device, start values by (seed, parameter name), then those of `model.weights`. Raises RunFailure."""
+    if plan.layout.is_sharded:
+        for root in held.roots:
+            root.to_empty(device=device)
+    initialise(held.model, plan.graph, plan.parameters, plan.seed, plan.plugins)
+    load_weights(held.model, plan.weights, whole=not held.stages)
+    for root in held.roots:
+        if plan.training.precision == "fp64":
+            root.double()  # drawn in float32 in every mode
+        root.to(device)
+    if not plan.plugins and not held.stages:  # whose `view` may count on the usual layout
+        lay_out_convolutions(held.model, device)
 
 
 def lay_out_convolutions(module: nn.Module, device: torch.device) -> None:

@@ -22,7 +22,7 @@ from declarative_train.plan.text import describe, summary
 from declarative_train.runtime.checkpoint import Checkpoints
 from declarative_train.runtime.checkpoint_store import CheckpointStore
 from declarative_train.runtime.devices import device_of
-from declarative_train.runtime.engines import build_engine
+from declarative_train.runtime.engine import Engine
 from declarative_train.runtime.evaluate import Evaluator
 from declarative_train.runtime.execute import execute
 from declarative_train.runtime.host_memory import keep_freed_memory
@@ -35,7 +35,6 @@ from declarative_train.runtime.utilisation import predicted
 
 if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan
-    from declarative_train.runtime.engines.engine import Engine
 
 _ALIVE: list[object] = []  # engines are never freed: tearing a process group down may hang (torch-facts, section 4)
 
@@ -72,7 +71,7 @@ def _train(job: Job, where: Where, asked: Callable[[], bool], device: torch.devi
     plan = job.plan
     # a checkpoint replaces the start values, and their file may be gone by now
     entry = job.place.entry
-    engine = build_engine(replace(plan, weights=() if entry is not None else job.place.weights), device)
+    engine = Engine(replace(plan, weights=() if entry is not None else job.place.weights), device)
     _ALIVE.append(engine)
     sets = open_sets(plan.data)
     checkpoints = Checkpoints(plan, engine, CheckpointStore(str(job.run_dir / CHECKPOINTS)))

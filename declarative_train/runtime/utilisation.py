@@ -18,7 +18,7 @@ def samples_per_s_at_peak(plan: Plan, device: torch.device) -> float | None:
     peak = peak_flops(device, plan.training.precision)
     if peak is None or not plan.flops.model:
         return None
-    return peak * max(len(plan.layout.ranks), plan.layout.num_replicas) / plan.flops.model
+    return peak * plan.layout.num_devices / plan.flops.model
 
 
 def predicted(plan: Plan, device: torch.device) -> tuple[dict[str, float], str | None]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from declarative_train.runtime.engines.engine import Engine, StepResult
+from declarative_train.runtime.engine import Engine, StepResult
 from declarative_train.runtime.failures import NonFiniteLoss, NoValidItem
 from declarative_train.runtime.objective import Objective, mean
 from declarative_train.terms.amounts import counted

@@ -24,23 +24,26 @@ if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan
 
 Call = Callable[..., tuple[torch.Tensor, ...]]
+Sums = Sequence[tuple[torch.Tensor, ...]]
 _run_backward: Any = torch.autograd.Variable._execution_engine.run_backward
 
 
 class Worker:
     """The parts of a rank that do not depend on how the ranks share the work."""
 
-    def __init__(self, plan: Plan, model: nn.Module, device: torch.device, ranks: Collective, lane: Lane) -> None:
+    def __init__(
+        self, plan: Plan, model: nn.Module, device: torch.device, ranks: Collective, context: RankContext
+    ) -> None:
         self.device = device
         self.passage = Passage(plan, device)
         self.objective = Objective(plan, device)
         self.metrics = Metrics(plan, device, training=True)
         precision = plan.training.precision
         dtype = torch.float64 if precision == "fp64" else torch.float32
-        self.scale = Scale(self.objective, lane.dp_size, ranks, device, dtype)
+        self.scale = Scale(self.objective, context.dp_size, ranks, device, dtype)
         self.loss_scale = LossScale(device) if precision == "fp16" else None
-        self.randomness = Randomness(plan.seed, lane.key, device, needed=draws(plan.graph, plan.plugins))
-        self.groups = SampleGroups(plan.batch.microbatch_size, lane.process_groups, ranks)
+        self.randomness = Randomness(plan.seed, context.key, device, needed=draws(plan.graph, plan.plugins))
+        self.groups = SampleGroups(plan.batch.microbatch_size, context.process_groups, ranks)
         self._model = model
         self._ranks = ranks
         self._at_once = device.type == "cpu" and not plan.training.compile
@@ -84,7 +87,7 @@ class Worker:
         return self.passage.values(self.passage.chunk(batch), call)
 
 
-class Lane:
+class RankContext:
     """Where a rank stands among the others: how many ranks' gradients are averaged, what keys its draws, and which
     process groups share nodes that mix samples."""
 

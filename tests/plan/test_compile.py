@@ -9,8 +9,9 @@ import pytest
 from declarative_train import plan as plan_room
 from declarative_train.components.component import SourceError, Table
 from declarative_train.components.datasets.csv import CsvDataset
-from declarative_train.plan.plan import EarlyStopPlan, MeshAxis
+from declarative_train.plan.plan import EarlyStopPlan
 from declarative_train.recipe import load
+from declarative_train.terms.mesh import MeshAxis
 from tests.linted import codes, found_in
 
 
@@ -39,8 +40,8 @@ def test_a_plan_holds_what_the_ranks_need(planned) -> None:
         ("training: {gradient_accumulation_steps: 4}", (1, 4, 24, 1), ()),
         ("training: {microbatch_size: 12}", (1, 8, 12, 1), ()),
         ("parallelism: dp\nlayout: {gpus: 3}", (3, 1, 32, 1), ()),
-        ("parallelism: ddp\nlayout: {gpus: 2}", (2, 1, 48, 1), (MeshAxis("dp", 2),)),
-        ("parallelism: fsdp\nlayout: {nodes: 2, gpus_per_node: 2}", (4, 1, 24, 1), (MeshAxis("dp", 4),)),
+        ("parallelism: ddp\nlayout: {gpus: 2}", (2, 1, 48, 1), (MeshAxis("replicate", 2),)),
+        ("parallelism: fsdp\nlayout: {nodes: 2, gpus_per_node: 2}", (4, 1, 24, 1), (MeshAxis("shard", 4),)),
         (
             "parallelism: {mode: fsdp, replicate: 2}\nlayout: {gpus: 4}",
             (4, 1, 24, 1),
@@ -50,7 +51,7 @@ def test_a_plan_holds_what_the_ranks_need(planned) -> None:
             "parallelism: {mode: pipeline, stages: 2, microbatches: 4, data_parallel: {mode: ddp, size: 2}}\n"
             "layout: {gpus: 4}",
             (2, 1, 12, 4),
-            (MeshAxis("pp", 2), MeshAxis("dp", 2)),
+            (MeshAxis("pipeline", 2), MeshAxis("replicate", 2)),
         ),
     ],
 )
@@ -75,7 +76,7 @@ def test_ranks_lie_node_by_node_on_the_devices_that_are_named(planned) -> None:
     plan = planned("parallelism: ddp\nlayout: {gpus: [1, 3]}")
     assert [rank.device for rank in plan.layout.ranks] == [1, 3]
     plan = planned("parallelism: dp\nlayout: {gpus: [1, 3]}")
-    assert (len(plan.layout.ranks), plan.layout.num_replicas, plan.layout.devices) == (1, 2, (1, 3))
+    assert (len(plan.layout.ranks), plan.layout.num_copies, plan.layout.devices) == (1, 2, (1, 3))
 
 
 def test_durations_become_steps(planned) -> None:

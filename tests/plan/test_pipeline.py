@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from declarative_train.components.pipeline_schedules import PIPELINE_SCHEDULES
 from declarative_train.graph.cut import cut, open_blocks
-from declarative_train.plan.layouts.balance import _partition
-from declarative_train.plan.pipeline_schedules import PIPELINE_SCHEDULES
-from declarative_train.plan.pipeline_schedules.grid import bubble, schedule_grid
+from declarative_train.plan.balance import _partition
+from declarative_train.plan.schedule_grid import bubble, schedule_grid
 
 NET = """
 model:
@@ -86,7 +86,7 @@ def test_named_cuts_and_a_v_schedule_times_fsdp(planned) -> None:
     assert [rank.stages for rank in layout.ranks] == [(0, 3), (0, 3), (1, 2), (1, 2)]
     assert layout.pipeline.last_stage_rank == 0
     assert layout.pipeline.num_microbatches == 8, "accumulation steps are made microbatches"
-    assert layout.data_parallel == "fsdp"
+    assert layout.num_shards == 2
 
 
 def test_a_name_of_copies_means_the_first_of_them(planned) -> None:

@@ -7,12 +7,9 @@ from functools import cache
 
 import pytest
 
+from declarative_train.components.pipeline_schedules import PIPELINE_SCHEDULES
 from declarative_train.plan.estimate.placement import in_flight
-from declarative_train.plan.pipeline_schedules import PIPELINE_SCHEDULES
-from declarative_train.plan.pipeline_schedules.estimate import SPLITTING, most_in_flight, ramp_s
-from declarative_train.plan.pipeline_schedules.grid import Grid, schedule_grid
-from declarative_train.recipe.checks.schedule_needs_microbatches import takes
-from declarative_train.recipe.sections.parallelism import Pipeline
+from declarative_train.plan.schedule_grid import Grid, schedule_grid
 
 SECONDS = {"F": 1.0, "B": 2.0, "I": 1.0, "W": 1.0}
 ACTION = re.compile(r"(\d+)([FBIW])(\d+)")
@@ -23,7 +20,7 @@ CASES = [
     for num_ranks in (2, 3, 4, 8)
     for num_chunks in CHUNKS.get(schedule, (2, 4))
     for number in (1, num_ranks - 1, num_ranks, num_ranks + 1, 2 * num_ranks, 4 * num_ranks)
-    if takes(Pipeline(stages=num_ranks * num_chunks, schedule=schedule, microbatches=number), num_ranks, number)  # type: ignore[arg-type]
+    if PIPELINE_SCHEDULES[schedule].takes(number, num_ranks, num_ranks * num_chunks)
 ]
 
 
@@ -65,10 +62,10 @@ def waits_for(part: tuple[int, str, int], num_stages: int) -> list[tuple[int, st
 def test_the_ramp_is_the_idle_time_of_the_grid(case: tuple[str, int, int, int]) -> None:
     schedule, num_ranks, num_chunks, number = case
     idle_s = played_s(*case) - 3.0 * number
-    estimated_s = ramp_s(schedule, num_ranks, num_chunks, number, 1.0, 2.0, 1.0)
+    estimated_s = PIPELINE_SCHEDULES[schedule].ramp_s(num_ranks, num_chunks, number, 1.0, 2.0, 1.0)
     if number < num_ranks * (2 if schedule == "zbv" else 1):
         assert idle_s <= estimated_s + 1e-9
-        assert schedule in SPLITTING or estimated_s == pytest.approx(idle_s)
+        assert PIPELINE_SCHEDULES[schedule].splits_backward or estimated_s == pytest.approx(idle_s)
     else:
         assert estimated_s == pytest.approx(idle_s)
 
@@ -81,7 +78,7 @@ def test_what_waits_for_its_backward_is_never_more_than_estimated(case: tuple[st
     for rank in range(num_ranks):
         stages = PIPELINE_SCHEDULES[schedule].stages_of(rank, num_ranks, num_ranks * num_chunks)
         held = sum(in_flight(rows[rank], stage) for stage in stages)
-        estimated = most_in_flight(schedule, rank, num_ranks, num_chunks, number)
+        estimated = PIPELINE_SCHEDULES[schedule].most_in_flight(rank, num_ranks, num_chunks, number)
         assert held <= estimated
         found.append((held, estimated))
     assert max(held for held, _ in found) >= 0.8 * max(estimated for _, estimated in found)

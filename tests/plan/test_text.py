@@ -65,10 +65,10 @@ def test_the_whole_of_a_small_one(planned, monkeypatch: pytest.MonkeyPatch, tmp_
           logging      every 20 steps, below runs
 
         layout
-          mesh: dp 2
-          rank  node  device  dp
-             0     0       0   0
-             1     0       1   1
+          mesh: replicate 2
+          rank  node  device  replicate
+             0     0       0          0
+             1     0       1          1
           units: 3, from hidden to logits
 
         memory per device, estimated

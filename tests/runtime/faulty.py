@@ -41,9 +41,9 @@ def plant(mode: str, fault: str, rank: int, at_step: int) -> None:
     holder: Any = Worker
     method = "run"
     if mode == "pipeline":
-        from declarative_train.runtime.engines.pipeline import Turn
+        from declarative_train.runtime.parallelise.pipeline import StageForward
 
-        holder, method = Turn, "begin"
+        holder, method = StageForward, "begin"
     right = getattr(holder, method)
 
     def faulty(self: Any, step: int, *args: Any) -> Any:

@@ -28,9 +28,9 @@ from torch import nn
 from declarative_train.data.batches import TrainingBatches
 from declarative_train.data.sets import open_sets
 from declarative_train.plan.plan import Plan
-from declarative_train.runtime.engines import build_engine, ddp
-from declarative_train.runtime.engines.engine import Engine
+from declarative_train.runtime.engine import Engine
 from declarative_train.runtime.execute import Due
+from declarative_train.runtime.parallelise import replicate
 from declarative_train.runtime.processes import (
     announce,
     join_process_group,
@@ -125,7 +125,7 @@ def ddp_buckets(*, small: bool) -> Iterator[None]:
     """While it lasts: models of a few numbers fit in a bucket of ddp (which they do) or not, for the ranks too."""
     with pytest.MonkeyPatch.context() as patch:
         if not small:
-            patch.setattr(ddp, "are_one_bucket", lambda parameters: False)
+            patch.setattr(replicate, "are_one_bucket", lambda parameters: False)
         yield
 
 
@@ -152,7 +152,7 @@ def _record_as_rank(plan: Plan, num_steps: int, first_step: int, scratch: str) -
 
 def _record_here(plan: Plan, num_steps: int, first_step: int) -> RankRecording:
     with default_dtype(plan):
-        engine = build_engine(plan, torch.device("cpu"))
+        engine = Engine(plan, torch.device("cpu"))
         _ALIVE.append(engine)
         found = RankRecording([], [], [], {})
         take_gradients(engine, found.gradients)

@@ -15,7 +15,6 @@ from declarative_train.graph.graph import Graph, Node
 from declarative_train.plan.plan import (
     LayoutPlan,
     LoggingPlan,
-    MeshAxis,
     ObjectivePlan,
     ParameterPlan,
     Plan,
@@ -23,6 +22,7 @@ from declarative_train.plan.plan import (
     TermPlan,
     TrainingPlan,
 )
+from declarative_train.terms.mesh import MeshAxis
 from declarative_train.terms.tensor_spec import TensorSpec
 
 FEATURES, HIDDEN, CLASSES = 20, 128, 10
@@ -49,8 +49,8 @@ def parameters_of(graph: Graph) -> tuple[ParameterPlan, ...]:
 
 
 def layout(mode: str = "single", num_ranks: int = 1, **more: Any) -> LayoutPlan:
-    ranks = tuple(RankPlan(rank, 0, rank, rank, {"dp": rank}) for rank in range(num_ranks))
-    mesh = (MeshAxis("dp", num_ranks),)
+    ranks = tuple(RankPlan(rank, 0, rank, rank, {"replicate": rank}) for rank in range(num_ranks))
+    mesh = () if mode in ("single", "dp") else (MeshAxis("replicate", num_ranks),)
     return LayoutPlan(mode, "cpu", 1, num_ranks, mesh, ranks, **{"units": (), **more})  # type: ignore[arg-type]
 
 

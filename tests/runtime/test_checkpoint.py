@@ -18,7 +18,7 @@ from declarative_train.plan.run_folder import UNSEALED, TornError, read_manifest
 from declarative_train.runtime.checkpoint import Checkpoints, samples_seen
 from declarative_train.runtime.checkpoint_format import AllowList, Reader, load_tensors, save_tensors
 from declarative_train.runtime.checkpoint_store import CheckpointStore, damage, read_entry
-from declarative_train.runtime.engines.single import SingleEngine
+from declarative_train.runtime.engine import Engine
 from declarative_train.runtime.failures import CheckpointFailure
 from declarative_train.runtime.run_state import RunState
 from tests.runtime.plans import made_batch, made_data, make_plan
@@ -26,15 +26,15 @@ from tests.runtime.plans import made_batch, made_data, make_plan
 CPU = torch.device("cpu")
 
 
-def steps(engine: SingleEngine, first: int, last: int) -> None:
+def steps(engine: Engine, first: int, last: int) -> None:
     data = made_data(1000)
     for step in range(first, last + 1):
         rows = slice(step * 50, step * 50 + 50)
         engine.step(step, [made_batch(data, rows)], num_rows=50, lr_factor=0.9**step, measure=False)
 
 
-def saved(plan: Plan, root: Path, last: int, **state: Any) -> tuple[SingleEngine, CheckpointStore]:
-    engine, store = SingleEngine(plan, CPU), CheckpointStore(str(root))
+def saved(plan: Plan, root: Path, last: int, **state: Any) -> tuple[Engine, CheckpointStore]:
+    engine, store = Engine(plan, CPU), CheckpointStore(str(root))
     steps(engine, 1, last)
     Checkpoints(plan, engine, store).save(RunState(step=last, **state), is_best=False, keep=3)
     return engine, store
@@ -54,7 +54,7 @@ def test_resume_is_to_the_bit(tmp_path: Path, optimizer: dict[str, object], prec
     plan = make_plan(optimizer=optimizer, precision=precision)
     engine, store = saved(plan, tmp_path, 4, best_value=0.5, values={"validation/loss": float("nan")})
     steps(engine, 5, 8)
-    again = SingleEngine(plan, CPU)
+    again = Engine(plan, CPU)
     (entry,), torn = store.entries()
     assert not torn
     state = Checkpoints(plan, again, store).load(entry)
@@ -69,7 +69,7 @@ def test_resume_is_to_the_bit(tmp_path: Path, optimizer: dict[str, object], prec
 def test_a_functional_optimizer_continues_as_torchs_own(tmp_path: Path) -> None:
     plan = make_plan(optimizer={"type": "adam", "lr": 1e-2})
     engine, store = saved(plan, tmp_path, 4)
-    compiled = SingleEngine(plan, CPU)
+    compiled = Engine(plan, CPU)
     from declarative_train.runtime.optimizers import build_optimizers
 
     named = dict(compiled.model.named_parameters())
@@ -256,7 +256,7 @@ def test_what_was_cut_short_is_removed_and_nothing_else(tmp_path: Path) -> None:
 
 def test_retention_keeps_the_newest_and_the_best(tmp_path: Path) -> None:
     plan = make_plan()
-    engine, store = SingleEngine(plan, CPU), CheckpointStore(str(tmp_path))
+    engine, store = Engine(plan, CPU), CheckpointStore(str(tmp_path))
     checkpoints = Checkpoints(plan, engine, store)
     for step in range(1, 7):
         checkpoints.save(RunState(step=step, best_step=min(step, 2)), is_best=step <= 2, keep=2)
@@ -265,7 +265,7 @@ def test_retention_keeps_the_newest_and_the_best(tmp_path: Path) -> None:
 
 def test_retention_never_counts_a_torn_one(tmp_path: Path) -> None:
     plan = make_plan()
-    engine, store = SingleEngine(plan, CPU), CheckpointStore(str(tmp_path))
+    engine, store = Engine(plan, CPU), CheckpointStore(str(tmp_path))
     checkpoints = Checkpoints(plan, engine, store)
     checkpoints.save(RunState(step=1), is_best=False, keep=1)
     torn = tmp_path / "step_00000002"
@@ -281,7 +281,7 @@ def test_saving_the_same_step_again_replaces_it(tmp_path: Path) -> None:
     Checkpoints(plan, engine, store).save(RunState(step=2), is_best=False, keep=3)
     (entry,), torn = store.entries()
     assert not torn
-    again = SingleEngine(plan, CPU)
+    again = Engine(plan, CPU)
     Checkpoints(plan, again, store).load(entry)
     for one, other in zip(engine.model.parameters(), again.model.parameters(), strict=True):
         assert torch.equal(one, other)
@@ -289,13 +289,13 @@ def test_saving_the_same_step_again_replaces_it(tmp_path: Path) -> None:
 
 def test_object_stores_have_no_rename(tmp_path: Path) -> None:
     plan = make_plan()
-    engine, store = SingleEngine(plan, CPU), CheckpointStore("memory://runs/a/checkpoints")
+    engine, store = Engine(plan, CPU), CheckpointStore("memory://runs/a/checkpoints")
     assert not store.is_local
     steps(engine, 1, 2)
     Checkpoints(plan, engine, store).save(RunState(step=2), is_best=False, keep=1)
     (entry,), torn = store.entries()
     assert not torn
-    again = SingleEngine(plan, CPU)
+    again = Engine(plan, CPU)
     assert Checkpoints(plan, again, store).load(entry).step == 2
     for one, other in zip(engine.model.parameters(), again.model.parameters(), strict=True):
         assert torch.equal(one, other)

@@ -11,7 +11,7 @@ import torch
 
 from declarative_train.components.optimizers import OPTIMIZERS
 from declarative_train.runtime import model
-from declarative_train.runtime.engines.single import SingleEngine
+from declarative_train.runtime.engine import Engine
 from tests.runtime.made_recipes import DIGITS, WAYS, compiled, write_data
 from tests.runtime.runs import assert_same_tensors, go, last_tensors
 
@@ -49,7 +49,7 @@ def directory(tmp_path: Path) -> Path:
 
 
 def test_the_channels_of_weights_and_results_are_last(directory: Path) -> None:
-    engine = SingleEngine(compiled(directory, IMAGES), torch.device("cpu"))
+    engine = Engine(compiled(directory, IMAGES), torch.device("cpu"))
     seen = {}
     for name, part in engine.model.named_modules():
         if name in ("first", "pool", "wider", "each"):
@@ -65,7 +65,7 @@ def test_beside_a_plugin_weights_stay_as_usual(directory: Path) -> None:
     """Its code may use `view`, which refuses a tensor whose channels are last."""
     plugin = directory / "flat.py"
     plugin.write_text("from torch import nn\n\n\nclass Flat(nn.Module):\n    pass\n")
-    engine = SingleEngine(replace(compiled(directory, IMAGES), plugins=(str(plugin),)), torch.device("cpu"))
+    engine = Engine(replace(compiled(directory, IMAGES), plugins=(str(plugin),)), torch.device("cpu"))
     for name in ("first", "wider", "each"):
         assert engine.model.get_parameter(f"{name}.weight").is_contiguous(), name
 

@@ -15,8 +15,7 @@ from declarative_train.graph.build import build
 from declarative_train.graph.graph import Graph, Node
 from declarative_train.graph.initialise import initialise
 from declarative_train.plan.plan import ObjectivePlan, Plan, TermPlan
-from declarative_train.runtime.engines.engine import StepResult
-from declarative_train.runtime.engines.single import SingleEngine
+from declarative_train.runtime.engine import Engine, StepResult
 from declarative_train.runtime.optimizers import build_optimizers
 from declarative_train.terms.tensor_spec import TensorSpec
 from tests.runtime.plans import CLASSES, FEATURES, layer, made_batch, made_data, make_plan, mlp, parameters_of
@@ -24,7 +23,7 @@ from tests.runtime.plans import CLASSES, FEATURES, layer, made_batch, made_data,
 CPU = torch.device("cpu")
 
 
-def run(engine: SingleEngine, plan: Plan, num_steps: int, chunks: int = 1, measure: bool = False) -> list[StepResult]:
+def run(engine: Engine, plan: Plan, num_steps: int, chunks: int = 1, measure: bool = False) -> list[StepResult]:
     data = made_data(1000)
     size = plan.batch.global_batch_size // chunks
     results = []
@@ -54,7 +53,7 @@ def by_hand(plan: Plan, num_steps: int, *, max_norm: float | None = None) -> tup
     return module, losses
 
 
-def assert_same(engine: SingleEngine, module: torch.nn.Module) -> None:
+def assert_same(engine: Engine, module: torch.nn.Module) -> None:
     wanted = dict(module.named_parameters())
     found = dict(engine.model.named_parameters())
     assert found.keys() == wanted.keys()
@@ -69,7 +68,7 @@ def loss_of(result: StepResult) -> float:
 @pytest.mark.parametrize("chunks", [1, 4])
 def test_steps_equal_the_usual_loop(chunks: int) -> None:
     plan = make_plan()
-    engine = SingleEngine(plan, CPU)
+    engine = Engine(plan, CPU)
     results = run(engine, plan, 5, chunks)
     module, losses = by_hand(plan, 5)
     assert_same(engine, module)
@@ -78,7 +77,7 @@ def test_steps_equal_the_usual_loop(chunks: int) -> None:
 
 def test_clipping_is_torchs_and_the_norm_is_before_it() -> None:
     plan = make_plan(clip_grad_norm=0.05)
-    engine = SingleEngine(plan, CPU)
+    engine = Engine(plan, CPU)
     results = run(engine, plan, 4)
     module, _ = by_hand(plan, 4, max_norm=0.05)
     assert_same(engine, module)
@@ -87,7 +86,7 @@ def test_clipping_is_torchs_and_the_norm_is_before_it() -> None:
 
 def test_a_norm_is_only_computed_when_asked_for() -> None:
     plan = make_plan()
-    engine = SingleEngine(plan, CPU)
+    engine = Engine(plan, CPU)
     assert run(engine, plan, 1)[0].grad_norm is None
     (result,) = run(engine, plan, 1, measure=True)
     assert result.grad_norm is not None
@@ -96,7 +95,7 @@ def test_a_norm_is_only_computed_when_asked_for() -> None:
 
 def test_fp64_computes_in_float64() -> None:
     plan = make_plan(precision="fp64")
-    engine = SingleEngine(plan, CPU)
+    engine = Engine(plan, CPU)
     (result,) = run(engine, plan, 1)
     assert result.sums[0][0].dtype == torch.float64
     assert {item.dtype for item in engine.model.parameters()} == {torch.float64}
@@ -104,7 +103,7 @@ def test_fp64_computes_in_float64() -> None:
 
 def test_bf16_keeps_parameters_and_gradients_in_float32() -> None:
     plan = make_plan(precision="bf16")
-    engine = SingleEngine(plan, CPU)
+    engine = Engine(plan, CPU)
     results = run(engine, plan, 5)
     assert {item.dtype for item in engine.model.parameters()} == {torch.float32}
     assert {item.grad.dtype for item in engine.model.parameters() if item.grad is not None} == {torch.float32}
@@ -116,9 +115,9 @@ def test_bf16_keeps_parameters_and_gradients_in_float32() -> None:
 
 def test_fp16_scales_the_loss_and_steps_by_unscaled_gradients() -> None:
     plan = make_plan(precision="fp16")
-    engine = SingleEngine(plan, CPU)
+    engine = Engine(plan, CPU)
     results = run(engine, plan, 5, measure=True)
-    reference = SingleEngine(make_plan(), CPU)
+    reference = Engine(make_plan(), CPU)
     wanted = run(reference, plan, 5, measure=True)
     assert [loss_of(result) for result in results] == pytest.approx([loss_of(item) for item in wanted], rel=2e-2)
     assert [float(r.grad_norm) for r in results] == pytest.approx([float(r.grad_norm) for r in wanted], rel=5e-2)  # type: ignore[arg-type]
@@ -126,7 +125,7 @@ def test_fp16_scales_the_loss_and_steps_by_unscaled_gradients() -> None:
 
 def test_fp16_halves_its_scale_after_an_overflow_and_leaves_the_step_out() -> None:
     plan = make_plan(precision="fp16")
-    engine = SingleEngine(plan, CPU)
+    engine = Engine(plan, CPU)
     assert engine.loss_scale is not None
     engine.loss_scale.factor.fill_(2.0**40)
     before = [item.clone() for item in engine.model.parameters()]
@@ -140,7 +139,7 @@ def test_fp16_halves_its_scale_after_an_overflow_and_leaves_the_step_out() -> No
 
 def test_skip_leaves_out_a_step_that_is_not_finite() -> None:
     plan = make_plan(non_finite="skip", optimizer={"type": "adam", "lr": 1e-2})
-    engine = SingleEngine(plan, CPU)
+    engine = Engine(plan, CPU)
     run(engine, plan, 2)
     before = [item.clone() for item in engine.model.parameters()]
     data = made_data(100)
@@ -160,7 +159,7 @@ def test_ignored_targets_divide_by_the_valid_ones() -> None:
             (TermPlan("cross_entropy", {"type": "cross_entropy", "ignore_index": 3}, "logits", "y", None, 1.0),), ()
         )
     )
-    engine = SingleEngine(plan, CPU)
+    engine = Engine(plan, CPU)
     (result,) = run(engine, plan, 1, chunks=2)
     y = made_data(1000)["y"][:100]
     assert float(result.counts[0]) == int((y != 3).sum())
@@ -173,7 +172,7 @@ def test_ignored_targets_divide_by_the_valid_ones() -> None:
 def test_a_batch_without_a_valid_item_gives_no_gradient_and_no_nan() -> None:
     term = TermPlan("cross_entropy", {"type": "cross_entropy", "ignore_index": 3}, "logits", "y", None, 1.0)
     plan = make_plan(objective=ObjectivePlan((term,), ()))
-    engine = SingleEngine(plan, CPU)
+    engine = Engine(plan, CPU)
     data = made_data(10)
     data["y"][:] = 3
     before = [item.clone() for item in engine.model.parameters()]
@@ -207,7 +206,7 @@ def test_frozen_parameters_stay_and_behave_as_in_evaluation() -> None:
     )
     plan = make_plan(graph=graph)
     frozen = tuple(replace(item, frozen=item.name.startswith("body.")) for item in parameters_of(graph))
-    engine = SingleEngine(replace(plan, parameters=frozen), CPU)
+    engine = Engine(replace(plan, parameters=frozen), CPU)
     before = {name: item.clone() for name, item in engine.model.named_parameters()}
     for training in (True, False, True):
         engine.set_training(training)
@@ -231,7 +230,7 @@ def random_graph() -> Graph:
 
 def test_draws_depend_on_the_step_and_not_on_what_was_drawn_before() -> None:
     plan = make_plan(graph=random_graph())
-    first, second = SingleEngine(plan, CPU), SingleEngine(plan, CPU)
+    first, second = Engine(plan, CPU), Engine(plan, CPU)
     run(first, plan, 3)
     torch.manual_seed(99)
     torch.rand(17)
@@ -249,7 +248,7 @@ def test_activation_checkpointing_changes_no_number(which: str) -> None:
     plain = make_plan(graph=random_graph())
     with_units = replace(plain, layout=replace(plain.layout, units=("drop", "logits")))
     saving = replace(with_units, training=replace(plain.training, activation_checkpointing=which))  # type: ignore[arg-type]
-    one, other = SingleEngine(plain, CPU), SingleEngine(saving, CPU)
+    one, other = Engine(plain, CPU), Engine(saving, CPU)
     run(one, plain, 3)
     run(other, saving, 3)
     for left, right in zip(one.model.parameters(), other.model.parameters(), strict=True):
@@ -266,7 +265,7 @@ def test_groups_and_several_optimizers() -> None:
     plan = replace(
         plan, parameters=tuple(replace(item, **settings.get(item.name, {})) for item in parameters_of(graph))
     )
-    engine = SingleEngine(plan, CPU)
+    engine = Engine(plan, CPU)
     assert engine.optimizer.lr() == pytest.approx({"sgd": 0.1, "sgd_scale_0.5_decay_0.01": 0.05, "adamw": 1e-3})
     engine.step(1, [made_batch(made_data(100), slice(0, 100))], num_rows=100, lr_factor=0.5, measure=False)
     assert engine.optimizer.lr() == pytest.approx({"sgd": 0.05, "sgd_scale_0.5_decay_0.01": 0.025, "adamw": 5e-4})
@@ -289,9 +288,9 @@ def test_groups_and_several_optimizers() -> None:
 def test_one_process_never_imports_dynamo() -> None:
     code = (
         "import sys\nfrom tests.runtime.plans import *\n"
-        "from declarative_train.runtime.engines.single import SingleEngine\n"
+        "from declarative_train.runtime.engine import Engine\n"
         "plan = make_plan(optimizer={'type': 'adam', 'lr': 1e-3}, clip_grad_norm=1.0)\n"
-        "engine = SingleEngine(plan, torch.device('cpu'))\n"
+        "engine = Engine(plan, torch.device('cpu'))\n"
         "batch = made_batch(made_data(100), slice(0, 100))\n"
         "engine.step(1, [batch], num_rows=100, lr_factor=1.0, measure=True)\n"
         "assert 'torch._dynamo' not in sys.modules"
@@ -307,11 +306,11 @@ def test_every_group_has_its_lr_in_the_logs_from_the_first_step_to_the_last() ->
         "logits.bias": {"optimizer": {"type": "sgd", "lr": 0.03}},
     }
     parameters = tuple(replace(item, **settings.get(item.name, {})) for item in parameters_of(graph))
-    engine = SingleEngine(replace(make_plan(graph=graph), parameters=parameters), CPU)
+    engine = Engine(replace(make_plan(graph=graph), parameters=parameters), CPU)
     assert engine.optimizer.lr() == pytest.approx({"sgd": 0.1, "sgd_2": 0.02, "sgd_3": 0.03})
     engine.step(1, [made_batch(made_data(100), slice(0, 100))], num_rows=100, lr_factor=0.0, measure=False)
     assert engine.optimizer.lr() == {"sgd": 0, "sgd_2": 0, "sgd_3": 0}
-    assert SingleEngine(make_plan(graph=graph), CPU).optimizer.lr() == {"lr": 0.1}
+    assert Engine(make_plan(graph=graph), CPU).optimizer.lr() == {"lr": 0.1}
 
 
 def test_a_stage_logs_the_lr_of_the_other_stages_too() -> None:

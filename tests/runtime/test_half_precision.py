@@ -17,7 +17,7 @@ import torch
 
 from declarative_train.logs.event import StepDone
 from declarative_train.runtime import loss_scale
-from declarative_train.runtime.engines import pipeline
+from declarative_train.runtime.parallelise import replicate
 from declarative_train.runtime.update import Update
 from tests.runtime.made_recipes import DEEP, WAYS, write_data
 from tests.runtime.runs import checkpoints, go
@@ -43,7 +43,7 @@ class Steps:
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, bad_step: int | None, *, averaged: bool) -> None:
         self._folder = folder
         folder.mkdir()
-        update, average = Update.__call__, pipeline.average_gradients
+        update, average = Update.__call__, replicate.average_gradients
         step = 0
 
         def spoil(gradients: list[torch.Tensor], at: int) -> None:
@@ -70,7 +70,7 @@ class Steps:
 
         monkeypatch.setattr(Update, "__call__", noted)
         if averaged:
-            monkeypatch.setattr(pipeline, "average_gradients", averaged_spoilt)
+            monkeypatch.setattr(replicate, "average_gradients", averaged_spoilt)
 
     def agreed(self, num_ranks: int) -> dict[int, tuple[bool, float]]:
         """By step: (stepped, the scale after it), the same on every rank."""

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from declarative_train.runtime import scale
-from declarative_train.runtime.engines import ddp
+from declarative_train.runtime.engine import Engine
 from tests.runtime.made_recipes import DIGITS, merged, write_data
 from tests.runtime.parity import Recording, ddp_buckets, largest_difference, record
 
@@ -134,12 +134,12 @@ def test_a_planted_bug_is_found_one_rank_scales_twice(
 def test_a_planted_bug_is_found_a_chunk_is_not_reduced(
     directory: Path, reference: dict[str, Recording], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    right = ddp.DdpEngine.step
+    right = Engine.step
 
-    def wrong(self: ddp.DdpEngine, step: int, batches: Any, **more: Any) -> Any:
+    def wrong(self: Engine, step: int, batches: Any, **more: Any) -> Any:
         return right(self, step, batches[:1], **more)
 
-    monkeypatch.setattr(ddp.DdpEngine, "step", wrong)
+    monkeypatch.setattr(Engine, "step", wrong)
     found = ddp_2(directory, "accumulation")
     assert largest_difference(reference["accumulation"], found) > 0.01
 

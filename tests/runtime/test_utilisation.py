@@ -57,7 +57,7 @@ def test_all_devices_of_the_plan_count(monkeypatch: pytest.MonkeyPatch) -> None:
     one = replace(plan, layout=layout("single", 1))
     assert samples_per_s_at_peak(one, CUDA) == 1e5  # what is computed again is no work of the model
     assert samples_per_s_at_peak(replace(plan, layout=layout("ddp", 4)), CUDA) == 4e5
-    assert samples_per_s_at_peak(replace(plan, layout=layout("dp", 1, num_replicas=2)), CUDA) == 2e5
+    assert samples_per_s_at_peak(replace(plan, layout=layout("dp", 1, num_copies=2)), CUDA) == 2e5
 
 
 def test_a_prediction_is_compared_only_on_the_hardware_that_it_is_of(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from torch import nn
 from declarative_train.plan.plan import WeightsPlan
 from declarative_train.runtime.checkpoint import Checkpoints
 from declarative_train.runtime.checkpoint_store import CheckpointStore, damage
-from declarative_train.runtime.engines.single import SingleEngine
+from declarative_train.runtime.engine import Engine
 from declarative_train.runtime.failures import RunFailure
 from declarative_train.runtime.run_dir import settled_weights
 from declarative_train.runtime.run_state import RunState
@@ -109,7 +109,7 @@ def test_a_missing_file_and_an_empty_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("best", "wanted"), [(1, 1.0), (None, 2.0)])
 def test_a_runs_folder_means_its_best_checkpoint_else_its_last(tmp_path: Path, best: int | None, wanted: float) -> None:
     plan = make_plan()
-    engine = SingleEngine(plan, torch.device("cpu"))
+    engine = Engine(plan, torch.device("cpu"))
     run = tmp_path / "made" / "20260101-000000"
     checkpoints = Checkpoints(plan, engine, CheckpointStore(str(run / "checkpoints")))
     for step in (1, 2):
@@ -118,7 +118,7 @@ def test_a_runs_folder_means_its_best_checkpoint_else_its_last(tmp_path: Path, b
                 item.fill_(float(step))
         checkpoints.save(RunState(step=step, best_step=best), is_best=step == best, keep=3)
     for path in (run, run.parent):
-        fresh = SingleEngine(plan, torch.device("cpu"))
+        fresh = Engine(plan, torch.device("cpu"))
         settled, passed_over = settled_weights([WeightsPlan("", str(path), {})], damage)
         load_weights(fresh.model, settled)
         assert all(bool((item == wanted).all()) for item in fresh.model.parameters())
@@ -127,7 +127,7 @@ def test_a_runs_folder_means_its_best_checkpoint_else_its_last(tmp_path: Path, b
 
 def test_of_a_runs_folder_a_whole_checkpoint_is_taken(tmp_path: Path) -> None:
     plan = make_plan()
-    engine, store = SingleEngine(plan, torch.device("cpu")), CheckpointStore(str(tmp_path / "checkpoints"))
+    engine, store = Engine(plan, torch.device("cpu")), CheckpointStore(str(tmp_path / "checkpoints"))
     for step in (1, 2, 3):
         Checkpoints(plan, engine, store).save(RunState(step=step, best_step=2), is_best=step == 2, keep=3)
     wanted = WeightsPlan("", str(tmp_path), {})

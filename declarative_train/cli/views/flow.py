@@ -82,8 +82,8 @@ def model_rows(plan: Plan) -> list[Row]:
         return stage_rows(plan, layout.pipeline, rows)
     count = sum(parameter.num_elements for parameter in plan.parameters if parameter.tie is None)
     held, out = counted(count, "parameter"), outputs_text(plan, rows)
-    if layout.mode == "dp":
-        copies = layout.num_replicas
+    if layout.scatters:
+        copies = layout.num_copies
         return [
             ("model", inputs_text(plan, rows), f"a copy of {held} on each", out, places(plan)),
             (
@@ -95,8 +95,8 @@ def model_rows(plan: Plan) -> list[Row]:
             ),
         ]
     what = held
-    if layout.mode == "fsdp":
-        shards = num_shards(plan)
+    if layout.is_sharded:
+        shards = layout.num_shards
         what = f"{held}, 1/{shards} on each; a block is gathered while it is used" if shards > 1 else held
     elif len(layout.ranks) > 1:
         what = f"a copy of {held} on each"
@@ -118,21 +118,20 @@ def stage_rows(plan: Plan, pipeline: PipelinePlan, rows: int) -> list[Row]:
 
 def gradient_rows(plan: Plan) -> list[Row]:
     layout, batch = plan.layout, plan.batch
-    rows = batch.microbatch_size * (layout.num_replicas if layout.mode == "dp" else 1)
+    rows = batch.microbatch_size * layout.num_copies
     terms = ", ".join(term.name for term in plan.objective.terms)
     found: list[Row] = [("loss", outputs_text(plan, rows), loss_text(plan), terms, loss_place(plan))]
     numbers = trained_text(plan)
-    size, inner = batch.data_parallel_size, layout.data_parallel or layout.mode
+    size = batch.data_parallel_size
     among = "the ranks of a stage" if layout.pipeline is not None else f"{size} ranks"
     if layout.pipeline is not None:
         what = "backward through the stages, from the last to the first"
         found.append(("gradients", terms, what, numbers, "all ranks"))
-    if layout.mode == "dp":
-        found.append(("gradients", several(numbers, layout.num_replicas), "added up", numbers, "device 0"))
-    elif size > 1 and inner == "fsdp":
-        shards = num_shards(plan)
+    if layout.scatters:
+        found.append(("gradients", several(numbers, layout.num_copies), "added up", numbers, "device 0"))
+    elif size > 1 and layout.is_sharded:
         what = f"reduce-scatter among {among}: each keeps its shard of the mean"
-        found.append(("averaging", numbers, what, f"1/{shards} on each", "all ranks"))
+        found.append(("averaging", numbers, what, f"1/{layout.num_shards} on each", "all ranks"))
     elif size > 1:
         found.append(
             ("averaging", numbers, f"all-reduce: averaged among {among}", f"{numbers}, equal on each", "all ranks")
@@ -174,7 +173,7 @@ def update_rows(plan: Plan) -> list[Row]:
 def loss_text(plan: Plan) -> str:
     """What the losses are of, and that a part of the batch has a part of the mean."""
     batch, layout = plan.batch, plan.layout
-    parts = batch.accumulation * batch.num_microbatches * (1 if layout.mode == "dp" else batch.data_parallel_size)
+    parts = batch.accumulation * batch.num_microbatches * (1 if layout.scatters else batch.data_parallel_size)
     whole = f"the mean over the batch of {batch.global_batch_size:,}"
     kinds = dict.fromkeys(
         f"{term.component['type']} against {term.target}" if term.target else str(term.component["type"])
@@ -186,17 +185,11 @@ def loss_text(plan: Plan) -> str:
 def updated_text(plan: Plan) -> str:
     if plan.layout.pipeline is not None:
         return "; each rank what it holds"
-    return "; each rank its shard" if plan.layout.mode == "fsdp" else ""
+    return "; each rank its shard" if plan.layout.is_sharded else ""
 
 
 def update_place(plan: Plan) -> str:
-    return "device 0" if plan.layout.mode == "dp" else places(plan)
-
-
-def num_shards(plan: Plan) -> int:
-    """Over how many ranks fsdp shares out a model: all of them, or those of a replica."""
-    sharded = (axis.size for axis in plan.layout.mesh if axis.name == "shard")
-    return next(sharded, plan.batch.data_parallel_size)
+    return "device 0" if plan.layout.scatters else places(plan)
 
 
 def several(text: str, times: int) -> str:
@@ -272,17 +265,12 @@ def spec_of(graph: Graph, wire: str) -> TensorSpec:
     return graph.inputs[wire]
 
 
-def device_word(plan: Plan) -> str:
-    return "device" if plan.layout.mode == "dp" else "rank"
-
-
 def places(plan: Plan) -> str:
-    count = plan.layout.num_replicas if plan.layout.mode == "dp" else len(plan.layout.ranks)
-    return listed(plan, list(range(count)))
+    return listed(plan, list(range(plan.layout.num_devices)))
 
 
 def listed(plan: Plan, numbers: list[int]) -> str:
-    word = device_word(plan)
+    word = "device" if plan.layout.scatters else "rank"
     if len(numbers) > MOST_DEVICES:
         return f"{word}s {numbers[0]} .. {numbers[-1]}"
     return ", ".join(f"{word} {number}" for number in numbers)
@@ -303,4 +291,4 @@ def loss_place(plan: Plan) -> str:
     pipeline = plan.layout.pipeline
     if pipeline is not None:
         return holders(plan, pipeline.num_stages - 1)
-    return "device 0" if plan.layout.mode == "dp" else places(plan)
+    return "device 0" if plan.layout.scatters else places(plan)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
+from typing import get_args
 
-from declarative_train.plan.pipeline_schedules import PIPELINE_SCHEDULES
+from declarative_train.components.pipeline_schedules import PIPELINE_SCHEDULES
 from declarative_train.recipe.recipe import Recipe
 from declarative_train.recipe.sections.parallelism import (
     DataParallel,
@@ -26,15 +27,7 @@ FILLINGS = (
     8,
 )  # microbatches for each rank of a pipeline: more make the bubble smaller, and smaller ones dearer
 MOST_REPLICAS = 4096
-SCHEDULES: tuple[Schedule, ...] = (
-    "1f1b",
-    "gpipe",
-    "interleaved_1f1b",
-    "looped_bfs",
-    "interleaved_zero_bubble",
-    "zbv",
-    "dualpipev",
-)
+SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +74,7 @@ def _pipelines(recipe: Recipe, num_ranks: int, size: int, most_stages: int) -> I
 
 def _chunks(schedule: Schedule) -> int:
     """Stages on each rank: two where the schedule wants several."""
-    return 1 if PIPELINE_SCHEDULES[schedule].torch_class in ("ScheduleGPipe", "Schedule1F1B") else 2
+    return PIPELINE_SCHEDULES[schedule].stages_per_rank[0]
 
 
 def _microbatches(recipe: Recipe, num_ranks: int, size: int) -> list[int]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from declarative_train.components.pipeline_schedules import PIPELINE_SCHEDULES
 from declarative_train.data.spec import BatchSpec, DataSpec
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.graph.cut import cut
@@ -14,20 +15,19 @@ from declarative_train.plan.auto.target import Target
 from declarative_train.plan.batching import batch_of
 from declarative_train.plan.estimate.memory import largest_bytes
 from declarative_train.plan.estimate.model import ModelFacts, model_facts
-from declarative_train.plan.estimate.placement import Group, Part, Pipes, Placement, candidate_parts
+from declarative_train.plan.estimate.placement import Part, Pipes, Placement, candidate_parts, groups
 from declarative_train.plan.estimate.step_time import step_time
-from declarative_train.plan.layouts.pipeline import Stages, stages_of, wire_elements
-from declarative_train.plan.layouts.site import Site
-from declarative_train.plan.pipeline_schedules import PIPELINE_SCHEDULES
 from declarative_train.plan.plan import ParameterPlan
 from declarative_train.plan.plugins import check_shards
 from declarative_train.plan.sample_groups import check_mixing
 from declarative_train.plan.sections import component_data
+from declarative_train.plan.stages import PlacementInput, Stages, stages_of, wire_elements
 from declarative_train.recipe.check import CHECKS
 from declarative_train.recipe.draft import Draft
 from declarative_train.recipe.recipe import Recipe
-from declarative_train.recipe.sections.parallelism import Fsdp, Parallelism, Pipeline
+from declarative_train.recipe.sections.parallelism import Parallelism, Pipeline
 from declarative_train.recipe.sections.top import SECTIONS
+from declarative_train.terms.mesh import size_of
 
 Cut = tuple[Stages | None, list[Diagnostic], tuple[int, ...]]
 
@@ -82,10 +82,7 @@ class Judge:
         refusal = _first_error([*mixing, *check_shards(recipe, self.lowered)])
         if refusal is not None:
             return Verdict(candidate, refusal)
-        if isinstance(candidate.parallelism, Pipeline):
-            placement, refusal = self._pipeline(recipe, candidate.parallelism, batch)
-        else:
-            placement = self._data_parallel(candidate.parallelism, batch)
+        placement, refusal = self._placement(recipe, candidate.parallelism, batch)
         if placement is None:
             return Verdict(candidate, refusal)
         needed = largest_bytes(self.model, placement)
@@ -94,52 +91,41 @@ class Judge:
         step_s = None if time is None else time.total_s
         return Verdict(candidate, None, needed, step_s, self.target.holds(needed))
 
-    def _data_parallel(self, parallelism: Parallelism, batch: BatchSpec) -> Placement:
-        layout = self.recipe.layout
-        replicas = Group(layout.num_gpus)
-        shards = Group(1)
-        if isinstance(parallelism, Fsdp):
-            shards = Group(layout.num_gpus // parallelism.replicate)
-            replicas = Group(parallelism.replicate, stride=shards.size)
-        return Placement(
-            mode=parallelism.mode,
+    def _placement(
+        self, recipe: Recipe, parallelism: Parallelism, batch: BatchSpec
+    ) -> tuple[Placement | None, Diagnostic | None]:
+        layout, number = recipe.layout, batch.accumulation * batch.num_microbatches
+        mesh = parallelism.mesh(layout.num_gpus)
+        assert mesh is not None, "P001 stands before this"
+        shards, replicas = groups(mesh)
+        placement = Placement(
+            scatters=parallelism.scatters,
             devices_per_node=layout.num_gpus_per_node,
             num_devices=layout.num_gpus,
             shards=shards,
             replicas=replicas,
             rows=batch.microbatch_size,
-            num_microbatches=batch.accumulation,
+            num_microbatches=number,
             parts=(Part("each device", (tuple(self.model.nodes),), (1,)),),
         )
-
-    def _pipeline(
-        self, recipe: Recipe, pipeline: Pipeline, batch: BatchSpec
-    ) -> tuple[Placement | None, Diagnostic | None]:
-        schedule = PIPELINE_SCHEDULES[pipeline.schedule]
-        number = batch.accumulation * batch.num_microbatches
-        key = (pipeline.stages, schedule.splits_backward)
+        if not isinstance(parallelism, Pipeline):
+            return placement, None
+        schedule = PIPELINE_SCHEDULES[parallelism.schedule]
+        key = (parallelism.stages, schedule.splits_backward)
         if key not in self.cuts:
-            self.cuts[key] = self._cut(Site(recipe, self.lowered, self.parameters, number), pipeline)
+            self.cuts[key] = self._cut(PlacementInput(recipe, self.lowered, self.parameters, number), parallelism)
         stages, found, wires = self.cuts[key]
         if stages is None:
             return None, _first_error(found)
-        size = batch.data_parallel_size
-        num_ranks = recipe.layout.num_gpus // size
-        held = [schedule.stages_of(rank, num_ranks, pipeline.stages) for rank in range(num_ranks)]
-        is_sharded = pipeline.data_parallel is not None and pipeline.data_parallel.mode == "fsdp"
-        return Placement(
-            mode="pipeline",
-            devices_per_node=recipe.layout.num_gpus_per_node,
-            num_devices=recipe.layout.num_gpus,
-            shards=Group(size if is_sharded else 1),
-            replicas=Group(1 if is_sharded else size),
-            rows=batch.microbatch_size,
-            num_microbatches=number,
-            parts=candidate_parts(stages, held, pipeline.schedule, number),
-            pipes=Pipes(pipeline.schedule, num_ranks, pipeline.stages, wires, stride=size),
+        num_ranks = size_of(mesh, "pipeline")
+        held = [schedule.stages_of(rank, num_ranks, parallelism.stages) for rank in range(num_ranks)]
+        return replace(
+            placement,
+            parts=candidate_parts(stages, held, parallelism.schedule, number),
+            pipes=Pipes(parallelism.schedule, num_ranks, parallelism.stages, wires, stride=batch.data_parallel_size),
         ), None
 
-    def _cut(self, site: Site, pipeline: Pipeline) -> Cut:
+    def _cut(self, site: PlacementInput, pipeline: Pipeline) -> Cut:
         stages, found = stages_of(site, pipeline, self.model.opened)
         wires = () if stages is None else wire_elements(cut(self.model.opened, stages))
         return stages, found, wires

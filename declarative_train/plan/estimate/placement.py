@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
+from declarative_train.components.pipeline_schedules import PIPELINE_SCHEDULES
 from declarative_train.data.spec import BatchSpec
-from declarative_train.plan.pipeline_schedules.estimate import most_in_flight
 from declarative_train.plan.plan import LayoutPlan
+from declarative_train.terms.mesh import Mesh, size_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +47,10 @@ class Pipes:
 @dataclass(frozen=True, slots=True)
 class Placement:
     """`shards` spread each parameter, `replicas` average gradients: of devices that hold the same. `num_microbatches`
-    are the forwards of a device in one optimizer step, `rows` the samples in each."""
+    are the forwards of a device in one optimizer step, `rows` the samples in each. `scatters`: one process sends the
+    model to the others, and takes their gradients (dp)."""
 
-    mode: Literal["single", "dp", "ddp", "fsdp", "pipeline"]
+    scatters: bool
     devices_per_node: int
     num_devices: int
     shards: Group
@@ -66,18 +67,12 @@ class Placement:
 
 def placement_of(layout: LayoutPlan, batch: BatchSpec, nodes: Sequence[str]) -> Placement:
     """`nodes` of the whole model, opened down to its units."""
-    axes = {axis.name: axis.size for axis in layout.mesh}
-    data_parallel = axes.get("dp", 1)
-    is_sharded = layout.mode == "fsdp" or layout.data_parallel == "fsdp"
-    shards = Group(axes.get("shard", data_parallel) if is_sharded else 1)
-    replicas = Group(axes.get("replicate", 1), stride=shards.size) if is_sharded else Group(data_parallel)
-    if layout.mode == "dp":
-        replicas = Group(layout.num_replicas)
+    shards, replicas = groups(layout.mesh, layout.num_copies)
     parts: tuple[Part, ...] = (Part("each device", (tuple(nodes),), (1,)),)
     pipes = None
     if layout.pipeline is not None:
-        pipeline, num_ranks = layout.pipeline, axes["pp"]
-        held = {rank.coordinates["pp"]: rank.stages for rank in layout.ranks}
+        pipeline, num_ranks = layout.pipeline, layout.size("pipeline")
+        held = {rank.coordinates["pipeline"]: rank.stages for rank in layout.ranks}
         parts = tuple(
             Part(
                 f"pipeline rank {rank}",
@@ -86,11 +81,13 @@ def placement_of(layout: LayoutPlan, batch: BatchSpec, nodes: Sequence[str]) -> 
             )
             for rank, stages in sorted(held.items())
         )
-        pipes = Pipes(pipeline.schedule, num_ranks, pipeline.num_stages, pipeline.wire_elements, data_parallel)
+        pipes = Pipes(
+            pipeline.schedule, num_ranks, pipeline.num_stages, pipeline.wire_elements, layout.data_parallel_size
+        )
     return Placement(
-        mode=layout.mode,
+        scatters=layout.scatters,
         devices_per_node=layout.gpus_per_node,
-        num_devices=max(len(layout.ranks), layout.num_replicas),
+        num_devices=layout.num_devices,
         shards=shards,
         replicas=replicas,
         rows=batch.microbatch_size,
@@ -100,15 +97,22 @@ def placement_of(layout: LayoutPlan, batch: BatchSpec, nodes: Sequence[str]) -> 
     )
 
 
+def groups(mesh: Mesh, num_copies: int = 1) -> tuple[Group, Group]:
+    """Who shares out a parameter, and who holds the same: shards are neighbours."""
+    shards = Group(size_of(mesh, "shard"))
+    return shards, Group(size_of(mesh, "replicate") * num_copies, stride=shards.size)
+
+
 def candidate_parts(
     stages: Sequence[tuple[str, ...]], held: Sequence[tuple[int, ...]], schedule: str, num_microbatches: int
 ) -> tuple[Part, ...]:
     """Of a pipeline that has no grid yet. `held[rank]` are the stages of a rank."""
+    row = PIPELINE_SCHEDULES[schedule]
     return tuple(
         Part(
             f"pipeline rank {rank}",
             tuple(stages[stage] for stage in mine),
-            (most_in_flight(schedule, rank, len(held), len(mine), num_microbatches) / len(mine),) * len(mine),
+            (row.most_in_flight(rank, len(held), len(mine), num_microbatches) / len(mine),) * len(mine),
         )
         for rank, mine in enumerate(held)
     )

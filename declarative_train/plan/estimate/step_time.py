@@ -12,11 +12,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from declarative_train.components.hardware.hardware import Hardware
+from declarative_train.components.pipeline_schedules import PIPELINE_SCHEDULES
 from declarative_train.graph.cost import Work
 from declarative_train.plan.estimate.model import COMPUTE_BYTES, PARAMETER_BYTES, ModelFacts
 from declarative_train.plan.estimate.placement import Part, Placement
 from declarative_train.plan.estimate.traffic import Transfer, gathers, messages, reductions, scattered
-from declarative_train.plan.pipeline_schedules.estimate import ramp_s
 
 # Of the peak, in large products. All told, PaLM 540B computed at 0.58 of it on TPUs, recomputation counted (Chowdhery
 # et al., 2022), Llama 3 405B at 0.38 to 0.43 on H100 (Llama team, 2024, table 4).
@@ -66,8 +66,7 @@ def _part_time(part: Part, model: ModelFacts, placement: Placement, hardware: Ha
     if placement.pipes is not None:
         exposed_s = _seconds([*gathered, *reduced, *sent])
         pipes = placement.pipes
-        bubble_s = ramp_s(
-            pipes.schedule,
+        bubble_s = PIPELINE_SCHEDULES[pipes.schedule].ramp_s(
             pipes.num_ranks,
             pipes.num_stages // pipes.num_ranks,
             number,

@@ -72,7 +72,7 @@ def reductions(part: Part, model: ModelFacts, placement: Placement, hardware: Ha
         calls = _calls(part, model)
         found.append(_collective("gradients, reduce-scatter", sent, calls, shards, placement, hardware))
         size //= shards.size
-    if replicas.size > 1 and placement.mode != "dp":
+    if replicas.size > 1 and not placement.scatters:
         sent = 2 * size * (replicas.size - 1) / replicas.size
         calls = ceil(size / BUCKET_BYTES)
         found.append(_collective("gradients, all-reduce", sent, calls, replicas, placement, hardware))
@@ -81,7 +81,7 @@ def reductions(part: Part, model: ModelFacts, placement: Placement, hardware: Ha
 
 def scattered(part: Part, model: ModelFacts, placement: Placement, hardware: Hardware) -> list[Transfer]:
     """In `dp` the first device sends the model to the others, at every forward, and takes their gradients."""
-    if placement.mode != "dp":
+    if not placement.scatters:
         return []
     others = placement.num_devices - 1
     held, width = model.held_by(part.nodes), PARAMETER_BYTES[model.precision]

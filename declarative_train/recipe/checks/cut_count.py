@@ -16,13 +16,12 @@ from collections.abc import Iterator
 
 from declarative_train.diagnostics.diagnostic import Diagnostic, Related, error
 from declarative_train.recipe.draft import Draft
-from declarative_train.recipe.sections.parallelism import Pipeline
 from declarative_train.terms.amounts import counted
 
 
 def check(draft: Draft) -> Iterator[Diagnostic]:
-    parallelism = draft.parallelism
-    if not isinstance(parallelism, Pipeline) or parallelism.cut_before == "auto":
+    parallelism = draft.pipeline
+    if parallelism is None or parallelism.cut_before == "auto":
         return
     cuts = parallelism.cut_before
     for position, name in enumerate(cuts):

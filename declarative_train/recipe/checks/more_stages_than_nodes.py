@@ -19,14 +19,13 @@ from collections.abc import Iterator
 from declarative_train.diagnostics.diagnostic import Diagnostic, error
 from declarative_train.recipe.draft import Draft
 from declarative_train.recipe.model_tree import num_nodes
-from declarative_train.recipe.sections.parallelism import Pipeline
 from declarative_train.terms.amounts import counted
 
 
 def check(draft: Draft) -> Iterator[Diagnostic]:
-    if not isinstance(draft.parallelism, Pipeline) or draft.scope is None:
+    if (pipeline := draft.pipeline) is None or draft.scope is None:
         return
-    stages, nodes = draft.parallelism.stages, num_nodes(draft.scope)
+    stages, nodes = pipeline.stages, num_nodes(draft.scope)
     if stages > nodes:
         message = f"{counted(stages, 'stage')}, and the model has {counted(nodes, 'node')} to share out"
         yield error("P017", draft.span("parallelism.stages"), message, f"at most {nodes}")

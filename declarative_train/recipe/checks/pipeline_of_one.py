@@ -17,13 +17,12 @@ from collections.abc import Iterator
 from declarative_train.diagnostics.diagnostic import Diagnostic, Related, error
 from declarative_train.recipe.batch import data_parallel_size, num_pipeline_ranks
 from declarative_train.recipe.draft import Draft
-from declarative_train.recipe.sections.parallelism import Pipeline
 from declarative_train.terms.amounts import counted
 
 
 def check(draft: Draft) -> Iterator[Diagnostic]:
-    parallelism, layout = draft.parallelism, draft.layout
-    if not isinstance(parallelism, Pipeline) or layout is None or num_pipeline_ranks(parallelism, layout) != 1:
+    parallelism, layout = draft.pipeline, draft.layout
+    if parallelism is None or layout is None or num_pipeline_ranks(parallelism, layout) != 1:
         return
     pipelines = data_parallel_size(parallelism, layout)
     gpus = counted(layout.num_gpus, "GPU")

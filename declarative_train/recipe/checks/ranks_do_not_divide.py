@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from declarative_train.diagnostics.diagnostic import Diagnostic, Related, error
-from declarative_train.recipe.batch import data_parallel_size, num_pipeline_ranks, shards
+from declarative_train.recipe.batch import data_parallel_size, num_pipeline_ranks
 from declarative_train.recipe.draft import Draft
 from declarative_train.recipe.sections.layout import Layout
 from declarative_train.recipe.sections.parallelism import Fsdp, Pipeline
@@ -27,7 +27,7 @@ def check(draft: Draft) -> Iterator[Diagnostic]:
     parallelism, layout = draft.parallelism, draft.layout
     if layout is None:
         return
-    if isinstance(parallelism, Fsdp) and shards(parallelism, layout) is None:
+    if isinstance(parallelism, Fsdp) and parallelism.mesh(layout.num_gpus) is None:
         yield _uneven(draft, layout, "parallelism.replicate", parallelism.replicate, "groups that hold a model each")
     if isinstance(parallelism, Pipeline):
         ranks = num_pipeline_ranks(parallelism, layout)

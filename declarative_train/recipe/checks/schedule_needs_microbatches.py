@@ -15,20 +15,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from declarative_train.components.pipeline_schedules import PIPELINE_SCHEDULES
 from declarative_train.diagnostics.diagnostic import Diagnostic, error
 from declarative_train.recipe.batch import accumulation, num_pipeline_ranks
 from declarative_train.recipe.draft import Draft
 from declarative_train.recipe.model_tree import num_nodes
-from declarative_train.recipe.sections.parallelism import Pipeline
 from declarative_train.terms.amounts import counted
-
-FILLED_FIRST = frozenset({"1f1b", "dualpipev"})
-IN_ROUNDS = frozenset({"interleaved_1f1b", "interleaved_zero_bubble"})
 
 
 def check(draft: Draft) -> Iterator[Diagnostic]:
-    parallelism, layout, training = draft.parallelism, draft.layout, draft.training
-    if not isinstance(parallelism, Pipeline) or layout is None or training is None:
+    parallelism, layout, training = draft.pipeline, draft.layout, draft.training
+    if parallelism is None or layout is None or training is None:
         return
     ranks = num_pipeline_ranks(parallelism, layout)
     steps = accumulation(training, parallelism, layout)
@@ -36,14 +33,15 @@ def check(draft: Draft) -> Iterator[Diagnostic]:
         return
     if draft.scope is not None and num_nodes(draft.scope) < parallelism.stages:
         return  # P017 is told: with fewer stages, fewer microbatches do
-    number = steps * parallelism.microbatches
-    fits = [each for each in range(1, 2 * number + parallelism.stages + 1) if takes(parallelism, ranks, each)]
+    number, schedule = steps * parallelism.microbatches, PIPELINE_SCHEDULES[parallelism.schedule]
+    most = 2 * number + parallelism.stages
+    fits = [each for each in range(1, most + 1) if schedule.takes(each, ranks, parallelism.stages)]
     if number in fits:
         return
     made = f" ({steps} accumulation steps x {parallelism.microbatches})" if steps > 1 else ""
     rule = (
         f"at least {parallelism.stages}, one for each stage"
-        if parallelism.schedule in FILLED_FIRST
+        if schedule.fills_first
         else f"a multiple of its {counted(number // ranks, 'round')} over {ranks} ranks"
     )
     near = [max((each for each in fits if each < number), default=0), min(each for each in fits if each > number)]
@@ -54,12 +52,3 @@ def check(draft: Draft) -> Iterator[Diagnostic]:
         f"{parallelism.schedule} needs {rule}; here: {counted(number, 'microbatch')}{made}",
         f"make it {values} in all" if steps > 1 else f"set parallelism.microbatches to {values}",
     )
-
-
-def takes(parallelism: Pipeline, ranks: int, number: int) -> bool:
-    """Whether the schedule works with `number` microbatches in one step: torch's own conditions."""
-    if parallelism.schedule in FILLED_FIRST:
-        return number >= parallelism.stages
-    if parallelism.schedule in IN_ROUNDS:
-        return number % max(1, number // ranks) == 0
-    return True

@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from declarative_train.diagnostics.diagnostic import Diagnostic, Related, warning
-from declarative_train.recipe.batch import shards
 from declarative_train.recipe.draft import Draft
 from declarative_train.recipe.sections.parallelism import Fsdp
 from declarative_train.terms.amounts import counted
@@ -23,7 +22,7 @@ from declarative_train.terms.amounts import counted
 
 def check(draft: Draft) -> Iterator[Diagnostic]:
     parallelism, layout = draft.parallelism, draft.layout
-    if isinstance(parallelism, Fsdp) and layout and parallelism.replicate > 1 and shards(parallelism, layout) == 1:
+    if isinstance(parallelism, Fsdp) and layout and 1 < parallelism.replicate == layout.num_gpus:
         gpus = counted(layout.num_gpus, "GPU")
         yield warning(
             "P012",

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from declarative_train.components.component import Optimizer
 from declarative_train.diagnostics.diagnostic import Diagnostic, Related, error
 from declarative_train.recipe.draft import Draft
-from declarative_train.recipe.sections.parallelism import Fsdp, Pipeline
+from declarative_train.recipe.sections.parallelism import Fsdp
 from declarative_train.terms.span import Span
 
 
@@ -46,7 +46,7 @@ def _sharded_by(draft: Draft) -> str | None:
     parallelism = draft.parallelism
     if isinstance(parallelism, Fsdp):
         return "parallelism.mode"
-    if isinstance(parallelism, Pipeline) and parallelism.data_parallel and parallelism.data_parallel.mode == "fsdp":
+    if draft.pipeline is not None and draft.pipeline.is_sharded:
         return "parallelism.data_parallel.mode"
     return None
 

@@ -18,7 +18,6 @@ from collections.abc import Iterator
 
 from declarative_train.diagnostics.diagnostic import Diagnostic, Related, warning
 from declarative_train.recipe.draft import Draft
-from declarative_train.recipe.sections.parallelism import Dp, Single
 from declarative_train.terms.amounts import counted
 from declarative_train.terms.machine import num_cores
 
@@ -28,7 +27,7 @@ def check(draft: Draft) -> Iterator[Diagnostic]:
     data, parallelism, layout = draft.data, draft.parallelism, draft.layout
     if data is None or parallelism is None or layout is None or layout.num_nodes > 1:
         return
-    ranks = 1 if isinstance(parallelism, Single | Dp) else layout.num_gpus
+    ranks = 1 if parallelism.in_one_process else layout.num_gpus
     cores = num_cores()
     if data.workers * ranks > cores:
         workers, processes = counted(data.workers, "loader worker"), counted(data.workers * ranks, "process")

@@ -16,16 +16,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from declarative_train.components.pipeline_schedules import PIPELINE_SCHEDULES
 from declarative_train.diagnostics.diagnostic import Diagnostic, Related, error
 from declarative_train.recipe.draft import Draft
-from declarative_train.recipe.sections.parallelism import Pipeline
-
-SPLIT_BACKWARD = frozenset({"dualpipev", "interleaved_zero_bubble", "zbv"})
 
 
 def check(draft: Draft) -> Iterator[Diagnostic]:
-    parallelism, training = draft.parallelism, draft.training
-    if isinstance(parallelism, Pipeline) and parallelism.schedule in SPLIT_BACKWARD and training and training.compile:
+    parallelism, training = draft.pipeline, draft.training
+    if parallelism is None or training is None or not training.compile:
+        return
+    if PIPELINE_SCHEDULES[parallelism.schedule].splits_backward:
         yield error(
             "P010",
             draft.span("training.compile"),

@@ -1,14 +1,18 @@
 """`parallelism`: the one word that says how the ranks share the work. Each mode has its own keys.
 
-A `Parallelism` is a mode that can run; `Auto` becomes one of them when the recipe is compiled.
+A `Parallelism` is a mode that can run; `Auto` becomes one of them when the recipe is compiled. Which mesh a mode is
+stands here and nowhere else: what comes after asks for axes, not for the word.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
 from declarative_train.recipe.sections.section import Section
 from declarative_train.recipe.sections.training import Count
+from declarative_train.terms.mesh import Mesh, MeshAxis
+
+Schedule = Literal["1f1b", "gpipe", "interleaved_1f1b", "looped_bfs", "interleaved_zero_bubble", "zbv", "dualpipev"]
 
 
 class Single(Section):
@@ -16,6 +20,14 @@ class Single(Section):
 
     mode: Literal["single"] = "single"
     """How the ranks share the work."""
+    in_one_process: ClassVar[bool] = True
+    scatters: ClassVar[bool] = False
+
+    def data_parallel_size(self, num_gpus: int) -> int:
+        return 1
+
+    def mesh(self, num_gpus: int) -> Mesh | None:
+        return ()
 
 
 class Dp(Section):
@@ -23,6 +35,15 @@ class Dp(Section):
 
     mode: Literal["dp"] = "dp"
     """How the ranks share the work."""
+    in_one_process: ClassVar[bool] = True
+    scatters: ClassVar[bool] = True
+
+    def data_parallel_size(self, num_gpus: int) -> int:
+        return num_gpus
+
+    def mesh(self, num_gpus: int) -> Mesh | None:
+        """Its devices are no ranks: a plan counts them as copies of the model."""
+        return ()
 
 
 class Ddp(Section):
@@ -30,6 +51,14 @@ class Ddp(Section):
 
     mode: Literal["ddp"] = "ddp"
     """How the ranks share the work."""
+    in_one_process: ClassVar[bool] = False
+    scatters: ClassVar[bool] = False
+
+    def data_parallel_size(self, num_gpus: int) -> int:
+        return num_gpus
+
+    def mesh(self, num_gpus: int) -> Mesh | None:
+        return (MeshAxis("replicate", num_gpus),)
 
 
 class Fsdp(Section):
@@ -39,6 +68,19 @@ class Fsdp(Section):
     """How the ranks share the work."""
     replicate: Count = 1
     """Hybrid sharding: this many groups of ranks hold a whole sharded model each."""
+    in_one_process: ClassVar[bool] = False
+    scatters: ClassVar[bool] = False
+
+    def data_parallel_size(self, num_gpus: int) -> int:
+        return num_gpus
+
+    def mesh(self, num_gpus: int) -> Mesh | None:
+        """None when the replicas do not divide. Shards lie on neighbours: their traffic is the heavier one."""
+        shards = _share(num_gpus, self.replicate)
+        if shards is None:
+            return None
+        whole = (MeshAxis("shard", shards),)
+        return whole if self.replicate == 1 else (MeshAxis("replicate", self.replicate), *whole)
 
 
 class DataParallel(Section):
@@ -48,9 +90,6 @@ class DataParallel(Section):
     """Whether each pipeline holds its stages whole (ddp) or sharded (fsdp)."""
     size: Count
     """The number of pipelines."""
-
-
-Schedule = Literal["gpipe", "1f1b", "interleaved_1f1b", "looped_bfs", "interleaved_zero_bubble", "zbv", "dualpipev"]
 
 
 class Pipeline(Section):
@@ -68,6 +107,26 @@ class Pipeline(Section):
     """The node that opens each stage but the first, such as [layers.4, layers.8]; auto: cuts of equal cost."""
     data_parallel: DataParallel | None = None
     """Several pipelines side by side; left out: one."""
+    in_one_process: ClassVar[bool] = False
+    scatters: ClassVar[bool] = False
+
+    def data_parallel_size(self, num_gpus: int) -> int:
+        return 1 if self.data_parallel is None else self.data_parallel.size
+
+    def mesh(self, num_gpus: int) -> Mesh | None:
+        """None when the GPUs do not divide over the pipelines. What travels between stages is little beside what
+        data-parallel neighbours exchange, so the pipeline is the outer axis."""
+        ranks = _share(num_gpus, self.data_parallel_size(num_gpus))
+        if ranks is None:
+            return None
+        whole = (MeshAxis("pipeline", ranks),)
+        if self.data_parallel is None:
+            return whole
+        return (*whole, MeshAxis("shard" if self.is_sharded else "replicate", self.data_parallel.size))
+
+    @property
+    def is_sharded(self) -> bool:
+        return self.data_parallel is not None and self.data_parallel.mode == "fsdp"
 
 
 class Auto(Section):
@@ -75,6 +134,10 @@ class Auto(Section):
 
     mode: Literal["auto"] = "auto"
     """How the ranks share the work."""
+
+    def mesh(self, num_gpus: int) -> Mesh | None:
+        """Not known yet."""
+        return None
 
 
 Parallelism = Single | Dp | Ddp | Fsdp | Pipeline
@@ -87,3 +150,8 @@ MODES: dict[str, type[Single | Dp | Ddp | Fsdp | Pipeline | Auto]] = {
     "pipeline": Pipeline,
     "single": Single,
 }
+
+
+def _share(number: int, parts: int) -> int | None:
+    size, rest = divmod(number, parts)
+    return None if rest or not size else size

@@ -1,18 +1,18 @@
-"""The model cut into stages over the ranks of a pipeline, and several pipelines side by side.
-
-The `pp` axis is the outer one: what travels between stages is little beside what data-parallel neighbours exchange.
-"""
+"""The model cut into the stages of a pipeline: where, what travels between them, and in which order they work."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import TypeVar
 
+from declarative_train.components.pipeline_schedules import PIPELINE_SCHEDULES
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.graph.cost import num_parameters
 from declarative_train.graph.cut import Stage, cut, open_blocks
 from declarative_train.graph.graph import Graph
+from declarative_train.graph.lower import Lowered
+from declarative_train.plan.balance import balanced_cuts
 from declarative_train.plan.checks.cut_not_a_node import cut_not_a_node
 from declarative_train.plan.checks.cut_out_of_order import cut_out_of_order
 from declarative_train.plan.checks.nothing_in_stage import nothing_in_stage
@@ -20,13 +20,10 @@ from declarative_train.plan.checks.reuse_across_stages import reuse_across_stage
 from declarative_train.plan.checks.reuse_with_split_backward import reuse_with_split_backward
 from declarative_train.plan.checks.tie_across_stages import tie_across_stages
 from declarative_train.plan.checks.too_few_nodes import too_few_nodes
-from declarative_train.plan.layouts.balance import balanced_cuts
-from declarative_train.plan.layouts.site import Site, rank_table
 from declarative_train.plan.parameters import rule_span
-from declarative_train.plan.pipeline_schedules import PIPELINE_SCHEDULES
-from declarative_train.plan.pipeline_schedules.grid import schedule_grid
-from declarative_train.plan.plan import LayoutPlan, MeshAxis, PipelinePlan
-from declarative_train.recipe.batch import data_parallel_size, num_pipeline_ranks
+from declarative_train.plan.plan import LayoutPlan, ParameterPlan, PipelinePlan
+from declarative_train.plan.schedule_grid import schedule_grid
+from declarative_train.recipe.recipe import Recipe
 from declarative_train.recipe.sections.parallelism import Pipeline
 from declarative_train.terms.span import Span
 
@@ -34,23 +31,27 @@ Stages = tuple[tuple[str, ...], ...]
 P = TypeVar("P")
 
 
-def place_pipeline(site: Site) -> tuple[LayoutPlan | None, list[Diagnostic]]:
-    layout, parallelism = site.recipe.layout, site.recipe.parallelism
-    assert isinstance(parallelism, Pipeline)
-    num_ranks = num_pipeline_ranks(parallelism, layout)
-    assert num_ranks is not None, "P001 stands before this"
+@dataclass(frozen=True, slots=True)
+class PlacementInput:
+    """`num_microbatches`: of a whole optimizer step."""
+
+    recipe: Recipe
+    lowered: Lowered
+    parameters: tuple[ParameterPlan, ...]
+    num_microbatches: int
+
+
+def pipeline_of(
+    site: PlacementInput, parallelism: Pipeline, layout: LayoutPlan
+) -> tuple[PipelinePlan | None, list[Diagnostic]]:
+    """None when the model cannot be cut so."""
     opened = open_blocks(site.lowered.graph, site.lowered.units)
     stages, diagnostics = stages_of(site, parallelism, opened)
     if stages is None:
         return None, diagnostics
-    schedule = PIPELINE_SCHEDULES[parallelism.schedule]
-    mesh = (MeshAxis("pp", num_ranks), MeshAxis("dp", data_parallel_size(parallelism, layout)))
-    ranks = tuple(
-        replace(rank, stages=schedule.stages_of(rank.coordinates["pp"], num_ranks, len(stages)))
-        for rank in rank_table(site, mesh)
-    )
+    schedule, num_ranks = PIPELINE_SCHEDULES[parallelism.schedule], layout.size("pipeline")
     pieces = cut(opened, stages)
-    pipeline = PipelinePlan(
+    return PipelinePlan(
         schedule=parallelism.schedule,
         num_stages=len(stages),
         num_microbatches=site.num_microbatches,
@@ -60,25 +61,14 @@ def place_pipeline(site: Site) -> tuple[LayoutPlan | None, list[Diagnostic]]:
         last_stage_rank=schedule.rank_of(len(stages) - 1, num_ranks, len(stages)),
         num_parameters=tuple(_held(names, site) for names in stages),
         wire_elements=wire_elements(pieces),
-    )
-    return LayoutPlan(
-        mode="pipeline",
-        device=layout.device,
-        num_nodes=layout.num_nodes,
-        gpus_per_node=layout.num_gpus_per_node,
-        mesh=mesh,
-        ranks=ranks,
-        units=site.lowered.units,
-        data_parallel=None if parallelism.data_parallel is None else parallelism.data_parallel.mode,
-        pipeline=pipeline,
     ), diagnostics
 
 
-def _held(names: Sequence[str], site: Site) -> int:
+def _held(names: Sequence[str], site: PlacementInput) -> int:
     return sum(num_parameters(name, site.lowered.parameters) for name in names)
 
 
-def stages_of(site: Site, parallelism: Pipeline, opened: Graph) -> tuple[Stages | None, list[Diagnostic]]:
+def stages_of(site: PlacementInput, parallelism: Pipeline, opened: Graph) -> tuple[Stages | None, list[Diagnostic]]:
     """The names of each stage's nodes; None when the model cannot be cut so."""
     stages, diagnostics = _stages(site, parallelism, opened)
     if stages is None:
@@ -92,7 +82,7 @@ def wire_elements(pieces: Sequence[Stage]) -> tuple[int, ...]:
     return tuple(sum(piece.graph.inputs[name].num_elements for name in piece.wires_in) for piece in pieces[1:])
 
 
-def _stages(site: Site, parallelism: Pipeline, opened: Graph) -> tuple[Stages | None, list[Diagnostic]]:
+def _stages(site: PlacementInput, parallelism: Pipeline, opened: Graph) -> tuple[Stages | None, list[Diagnostic]]:
     span = site.recipe.span("parallelism.stages")
     if len(opened.nodes) < parallelism.stages:
         return None, [too_few_nodes(span, parallelism.stages, _with_parameters(site, opened))]
@@ -104,7 +94,7 @@ def _stages(site: Site, parallelism: Pipeline, opened: Graph) -> tuple[Stages | 
     return stages, []
 
 
-def _linked(site: Site, opened: Graph) -> list[tuple[str, str]]:
+def _linked(site: PlacementInput, opened: Graph) -> list[tuple[str, str]]:
     """Pairs of nodes that have a parameter in common: by a tie, or because one calls the other again."""
     place = {node.name: node.name for node in opened.nodes}
     ties = [(item.name, item.tie) for item in site.parameters if item.tie is not None]
@@ -112,11 +102,13 @@ def _linked(site: Site, opened: Graph) -> list[tuple[str, str]]:
     return pairs + [(node.name, node.target) for node in opened.nodes if node.target is not None]
 
 
-def _with_parameters(site: Site, opened: Graph) -> list[str]:
+def _with_parameters(site: PlacementInput, opened: Graph) -> list[str]:
     return [node.name for node in opened.nodes if num_parameters(node.name, site.lowered.parameters)]
 
 
-def _named_stages(site: Site, cut_before: Sequence[str], opened: Graph) -> tuple[Stages | None, list[Diagnostic]]:
+def _named_stages(
+    site: PlacementInput, cut_before: Sequence[str], opened: Graph
+) -> tuple[Stages | None, list[Diagnostic]]:
     """Each name opens a stage. A name of a whole `repeat` or opened block means its first node."""
     names = [node.name for node in opened.nodes]
     starts, diagnostics = [0], list[Diagnostic]()
@@ -139,7 +131,7 @@ def _named_stages(site: Site, cut_before: Sequence[str], opened: Graph) -> tuple
     return (None if diagnostics else stages), diagnostics
 
 
-def _across(site: Site, parallelism: Pipeline, opened: Graph, stages: Stages) -> list[Diagnostic]:
+def _across(site: PlacementInput, parallelism: Pipeline, opened: Graph, stages: Stages) -> list[Diagnostic]:
     """What a stage would have to share with another, and what a split backward cannot do."""
     place = {name: position for position, names in enumerate(stages) for name in names}
     diagnostics = []
@@ -176,7 +168,9 @@ def _found(parameter: str, place: Mapping[str, P]) -> P:
     return next(place[way] for way in ways if way in place)
 
 
-def _parted_tie(site: Site, name: str, stage: int, source: str, source_stage: int, stages: Stages) -> Diagnostic:
+def _parted_tie(
+    site: PlacementInput, name: str, stage: int, source: str, source_stage: int, stages: Stages
+) -> Diagnostic:
     """The tie as the recipe wrote it: the plan may have turned it round."""
     later = max(stage, source_stage)
     written = (
@@ -193,6 +187,6 @@ def _parted_tie(site: Site, name: str, stage: int, source: str, source_stage: in
     )
 
 
-def _cut_span(site: Site, stage: int) -> Span:
+def _cut_span(site: PlacementInput, stage: int) -> Span:
     """Where the recipe says that a stage opens; with automatic cuts, the nearest key above."""
     return site.recipe.span(("parallelism", "cut_before", stage - 1))

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from declarative_train.plan.pipeline_schedules import PipelineSchedule
+from declarative_train.components.pipeline_schedules import PipelineSchedule
 
 _ACTION = re.compile(r"(\d+)([FBIW])(\d+)")
 Grid = tuple[tuple[str, ...], ...]

@@ -1,4 +1,6 @@
-"""Data parallelism in one process: scatter the rows, run a replica on each slice, gather the outputs.
+"""`dp`, data parallelism in one process: scatter the rows, run a replica on each slice, gather the outputs.
+
+The loss is computed once, on the gathered outputs; so nothing is averaged, and the scale is that of a single process.
 
 On CUDA this is nn.DataParallel's scheme: parameters are broadcast in each forward, the replicas run in threads, their
 gradients are summed on the first device. The replicas are made once, since copying an fx.GraphModule compiles it anew.
@@ -13,14 +15,49 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from declarative_train.components.component import Collective
-from declarative_train.components.layers.sample_groups import MixesSamples, SampleGroups, attach
+from declarative_train.components.layers.sample_groups import MixesSamples, SampleGroups, attach, end_step
 from declarative_train.runtime.failures import RunFailure
+from declarative_train.runtime.model import prepare_units
+from declarative_train.runtime.parallelise.sharing import Sharing
+
+if TYPE_CHECKING:
+    from declarative_train.plan.plan import Plan
+    from declarative_train.runtime.collectives import Place
+    from declarative_train.runtime.model import Held
+    from declarative_train.runtime.worker import Worker
+
+
+def scatter(plan: Plan, held: Held, place: Place, worker: Worker) -> Sharing:
+    """Replicas are made on all devices of the plan; evaluation uses the first, which holds the running statistics."""
+    layout, device = plan.layout, worker.device
+    worker.groups.microbatch_size = plan.batch.microbatch_size * layout.num_copies
+    devices = [device] * layout.num_copies
+    if device.type == "cuda":
+        devices = [torch.device("cuda", index) for index in layout.devices]
+        worker.randomness.add(devices[1:])
+    replicas = Replicas(held.model, devices, plan.batch.microbatch_size)
+    held.modules = replicas.modules
+    for module, groups in zip(replicas.modules, replicas.groups, strict=True):
+        prepare_units(module, layout, plan.training, groups)
+    take_statistics = taken_statistics(replicas.modules[1:], device)
+
+    def finish(finite: torch.Tensor | None) -> None:
+        statistics = take_statistics()
+        if statistics is not None:
+            end_step(held.model, statistics, finite)
+        else:
+            worker.finish(finite)
+
+    def begin(num_rows: int | None, is_last: bool) -> None:
+        replicas.begin(num_rows)
+
+    return Sharing(call=replicas, finish=finish, begin=begin, end=replicas.end)
 
 
 class Replicas:

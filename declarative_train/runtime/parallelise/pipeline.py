@@ -1,10 +1,7 @@
-"""The model cut into stages over ranks, driven by torch's own schedules; several such pipelines side by side.
+"""The `pipeline` axis: the model cut into stages over ranks, driven by torch's own schedules.
 
 Every rank of a pipeline reads the same rows: fields, and what is computed from fields alone, are delivered to each
-stage that uses them and never travel through stages. Times `ddp` there is no wrapper: torch's reducer misses the
-gradients of schedules that split backward, so the gradients are averaged in flat buckets after the schedule. Times
-`fsdp` the parameters stay gathered between forward and backward (`reshard_after_forward=False`), without which those
-schedules lose gradients.
+stage that uses them and never travel through stages.
 """
 
 from __future__ import annotations
@@ -14,117 +11,77 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import distributed, nn
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch import nn
 from torch.distributed.pipelining import PipelineStage, schedules
 
-from declarative_train.components.layers.sample_groups import make_process_groups
+from declarative_train.components.pipeline_schedules import PIPELINE_SCHEDULES
 from declarative_train.data.batches import Batch
 from declarative_train.graph.build import build
 from declarative_train.graph.cut import Stage, cut, open_blocks
-from declarative_train.graph.initialise import initialise
-from declarative_train.plan.pipeline_schedules import PIPELINE_SCHEDULES
-from declarative_train.runtime.buffers import average_buffers
-from declarative_train.runtime.collectives import Ranks
-from declarative_train.runtime.engines.engine import Engine, StepResult
-from declarative_train.runtime.gradients import average_gradients
-from declarative_train.runtime.model import freeze, prepare_units, set_training
-from declarative_train.runtime.optimizers import build_optimizers
+from declarative_train.runtime.model import Held
 from declarative_train.runtime.passage import Chunk
-from declarative_train.runtime.sharding import shard, shard_root
-from declarative_train.runtime.update import Update, local_norm, sharded_norm
-from declarative_train.runtime.weights import load_weights
-from declarative_train.runtime.worker import Lane, Worker, group_spans
+from declarative_train.runtime.worker import Sums, Worker
 
 if TYPE_CHECKING:
-    from declarative_train.plan.plan import Plan
+    from declarative_train.plan.plan import PipelinePlan, Plan
+    from declarative_train.runtime.collectives import Place
     from declarative_train.terms.tensor_spec import TensorSpec
 
 
-class PipelineEngine(Engine):
-    def __init__(self, plan: Plan, device: torch.device) -> None:
+def pipeline_of(plan: Plan) -> PipelinePlan:
+    assert plan.layout.pipeline is not None
+    return plan.layout.pipeline
+
+
+def held_stages(plan: Plan, rank: int) -> Held:
+    """The modules of a rank's stages, without start values; where they will be sharded, without memory."""
+    pieces, names = pieces_of(plan), pipeline_of(plan).stages
+    device = "meta" if plan.layout.is_sharded else None
+    stages = {index: build_stage(plan, pieces[index], device) for index in plan.layout.ranks[rank].stages}
+    model = joined({name: module for index, module in stages.items() for name in names[index]})
+    return Held(model, stages, whole=build(plan.graph, plan.plugins, device="meta"))
+
+
+def pieces_of(plan: Plan) -> list[Stage]:
+    """The graph of every stage."""
+    return list(cut(open_blocks(plan.graph, plan.layout.units), pipeline_of(plan).stages))
+
+
+class PipelineDriver:
+    """Makes the steps of this rank's stages by the plan's schedule. The stages' modules are sharded already, if they
+    are at all: torch looks at that when it makes a schedule."""
+
+    def __init__(self, plan: Plan, worker: Worker, held: Held, place: Place, forwards: Sequence[StageForward]) -> None:
         # a failing rank would print the whole schedule, over 50 lines
         logging.getLogger("torch.distributed.pipelining").setLevel(logging.CRITICAL)
-        layout = plan.layout
-        assert layout.pipeline is not None
-        me = layout.ranks[distributed.get_rank()]
-        sizes, names = zip(*((axis.size, axis.name) for axis in layout.mesh), strict=True)
-        mesh = init_device_mesh(device.type, sizes, mesh_dim_names=names)
-        self.device = device
-        self.ranks = Ranks()  # all of them: the loss is known to the last stage alone, and the others add nothing
-        self.dp_rank = me.coordinates["dp"]
-        self._dp, self._pp = Ranks(mesh.get_group("dp")), Ranks(mesh.get_group("pp"))
-        self._shards = layout.data_parallel == "fsdp"
-        stages = cut(open_blocks(plan.graph, layout.units), layout.pipeline.stages)
-        self._modules = {index: build_stage(plan, stages[index], device) for index in me.stages}
-        self.model = joined(
-            {name: self._modules[index] for index in me.stages for name in layout.pipeline.stages[index]}
-        )
-        initialise(self.model, plan.graph, plan.parameters, plan.seed, plan.plugins)
-        load_weights(self.model, plan.weights, whole=False)
-        if plan.training.precision == "fp64":
-            self.model.double()
-        self.model.to(device)
-        freeze(self.model, plan.parameters)
-        lane = Lane(self._dp.size, (self.dp_rank, me.coordinates["pp"]), self._sample_groups(plan, mesh))
-        self._worker = Worker(plan, self.model, device, self._dp, lane)
-        self.objective = self._worker.objective
-        self.metrics = self._worker.metrics
-        self.loss_scale = self._worker.loss_scale
-        prepare_units(self.model, layout, plan.training, self._worker.groups)
-        self._turns = [Turn(self._worker, index, stages[index], plan) for index in me.stages]
-        for turn in self._turns:
-            turn.bind(self._modules[turn.stage])
-        if self._shards:
-            self._shard(plan, mesh)
-        self.optimizer = build_optimizers(
-            plan.parameters,
-            plan.training.optimizer,
-            {name: item for name, item in self.model.named_parameters() if item.requires_grad},
-        )
-        self._update = Update(self.optimizer, plan.training, self.loss_scale, self._global_norm)
-        self._entries = tuple(dict.fromkeys(name for index in me.stages for name in stages[index].batch))
-        self._num_chunks = layout.pipeline.num_microbatches
+        self._worker = worker
+        self._forwards = forwards
+        self._entries = tuple(dict.fromkeys(name for each in forwards for name in each.piece.batch))
+        self._num_chunks = pipeline_of(plan).num_microbatches
         self._rows_per_chunk = plan.batch.microbatch_size
         # the target that torch splits with the microbatches: row numbers, on the host, where reading them is free
         self._row_numbers = torch.arange(self._num_chunks * self._rows_per_chunk)
-        self._loss = Loss(self._worker, self._rows_per_chunk)
-        self._schedule = self._make_schedule(plan, stages, mesh)
-        self.set_training(True)
+        self._loss = ScheduleLoss(worker, self._rows_per_chunk)
+        self._schedule = self._make_schedule(plan, held, place)
 
-    def step(
-        self, step: int, batches: Sequence[Batch], *, num_rows: int, lr_factor: float, measure: bool
-    ) -> StepResult:
-        worker = self._worker
-        chunks = worker.chunks(batches)
-        factors, counts = worker.factors(chunks, num_rows)
-        self.optimizer.zero_grad()
+    def run(self, step: int, chunks: Sequence[Chunk], factors: Sequence[torch.Tensor]) -> Sums:
+        """The sums of the terms by microbatch; none on a rank without the last stage."""
         self._loss.begin(chunks, factors)
-        for turn in self._turns:
-            turn.begin(step, chunks)
+        for forward in self._forwards:
+            forward.begin(step, chunks)
         entries = {name: torch.cat([chunk.tensors[name] for chunk in chunks]) for name in self._entries}
         self._schedule.step(target=self._row_numbers, return_outputs=False, **entries)
-        if not self._shards and self._dp.size > 1:
-            average_gradients(self.optimizer.gradients(), self._dp)
-        norm, finite = self._update(lr_factor, measure)
-        worker.finish(finite)
-        return StepResult(self._loss.take(), counts, norm, finite)
-
-    def set_training(self, training: bool) -> None:
-        if not training:
-            self.synchronize_buffers()
-        for module in (self.model, *self._modules.values()):
-            set_training(module, training)
+        return self._loss.take()
 
     @torch.no_grad()
-    def forward(self, batch: Batch) -> dict[str, torch.Tensor] | None:
+    def evaluate(self, batch: Batch) -> dict[str, torch.Tensor] | None:
         """The stages know one size of microbatch: rows are cut into steps of it, the last filled up with a real row."""
         chunk = self._worker.passage.chunk(batch)
         num_rows = len(next(iter(chunk.tensors.values())))
         at_once = len(self._row_numbers)
         self._loss.pause()
-        for turn in self._turns:
-            turn.pause()
+        for forward in self._forwards:
+            forward.pause()
         parts = []
         for start in range(0, num_rows, at_once):
             entries = {name: filled(chunk.tensors[name][start : start + at_once], at_once) for name in self._entries}
@@ -134,40 +91,20 @@ class PipelineEngine(Engine):
         outputs = tuple(torch.cat(pieces)[:num_rows] for pieces in zip(*parts, strict=True))
         return self._worker.passage.named(chunk, outputs)
 
-    def synchronize_buffers(self) -> None:
-        average_buffers(self.model, self._dp)
-
-    def _global_norm(self, gradients: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Each stage's part joined over the pipeline; a parameter belongs to one stage."""
-        own = sharded_norm(gradients) if self._shards else local_norm(gradients)
-        squared = self._pp.sum(own.to(self.device, torch.float64).square())
-        return squared.sqrt().to(own.dtype)
-
-    def _sample_groups(self, plan: Plan, mesh: DeviceMesh) -> dict[int, Any]:
-        """Every rank makes the groups of every stage's nodes: making one is a matter of all ranks in it."""
-        whole = build(plan.graph, plan.plugins, device="meta")
-        spans = group_spans(plan, whole, self.device)
-        return dict(make_process_groups(spans, distributed.get_process_group_ranks(mesh.get_group("dp"))))
-
-    def _shard(self, plan: Plan, mesh: DeviceMesh) -> None:
-        shard(self.model, plan.layout.units, mesh["dp"], reshard_after_forward=False)
-        for module in self._modules.values():
-            shard_root(module, mesh["dp"], reshard_after_forward=False)
-
-    def _make_schedule(self, plan: Plan, stages: Sequence[Stage], mesh: DeviceMesh) -> Any:
-        pipeline = plan.layout.pipeline
-        assert pipeline is not None
+    def _make_schedule(self, plan: Plan, held: Held, place: Place) -> Any:
+        pipeline = pipeline_of(plan)
+        assert place.pipeline is not None
         made = [
             RunningStage(
-                self._modules[turn.stage],
-                turn.stage,
+                held.stages[each.stage],
+                each.stage,
                 pipeline.num_stages,
-                self.device,
-                input_args=examples(stages[turn.stage], stages[turn.stage].wires_in, self._rows_per_chunk, plan),
-                output_args=examples(stages[turn.stage], None, self._rows_per_chunk, plan),
-                group=mesh.get_group("pp"),
+                self._worker.device,
+                input_args=examples(each.piece, each.piece.wires_in, self._rows_per_chunk, plan),
+                output_args=examples(each.piece, None, self._rows_per_chunk, plan),
+                group=place.pipeline.group,
             )
-            for turn in self._turns
+            for each in self._forwards
         ]
         torch_class = getattr(schedules, PIPELINE_SCHEDULES[pipeline.schedule].torch_class)
         is_single = issubclass(torch_class, schedules.PipelineScheduleSingle)
@@ -195,13 +132,13 @@ class RunningStage(PipelineStage):
             super().set_local_bwd_input(next_stage_bwd_outputs, mb_index)
 
 
-class Turn:
+class StageForward:
     """The forward of one stage, microbatch after microbatch: every schedule runs them in order."""
 
     def __init__(self, worker: Worker, stage: int, piece: Stage, plan: Plan) -> None:
         self.stage = stage
+        self.piece = piece
         self._worker = worker
-        self._piece = piece
         self._dtypes = [wire_dtype(piece.graph.spec(piece.graph.outputs[name]), plan) for name in piece.wires_out]
         self._step = 0
         self._position = 0
@@ -217,7 +154,7 @@ class Turn:
     def bind(self, module: nn.Module) -> None:
         """The module takes wires by position and entries of the batch by name, those of other stages too."""
         forward: Callable[..., tuple[torch.Tensor, ...]] = module.forward
-        batch, worker, dtypes = self._piece.batch, self._worker, self._dtypes
+        batch, worker, dtypes = self.piece.batch, self._worker, self._dtypes
 
         def staged(*wires: torch.Tensor, **entries: torch.Tensor) -> tuple[torch.Tensor, ...]:
             inputs = (*wires, *(entries[name] for name in batch))
@@ -239,7 +176,16 @@ class Turn:
         module.forward = staged
 
 
-class Loss:
+def bound_stages(plan: Plan, held: Held, worker: Worker) -> list[StageForward]:
+    """The forward of each stage, put in the place of its module's own."""
+    pieces = pieces_of(plan)
+    forwards = [StageForward(worker, index, pieces[index], plan) for index in held.stages]
+    for forward in forwards:
+        forward.bind(held.stages[forward.stage])
+    return forwards
+
+
+class ScheduleLoss:
     """What the schedule calls in the last stage: (outputs, row numbers of a microbatch) to its scaled loss."""
 
     def __init__(self, worker: Worker, rows_per_chunk: int) -> None:
@@ -274,7 +220,7 @@ class Loss:
         return torch.stack([value * factor for value, factor in zip(sums, self._factors, strict=True)]).sum()
 
 
-def build_stage(plan: Plan, stage: Stage, device: torch.device) -> nn.Module:
+def build_stage(plan: Plan, stage: Stage, device: str | None) -> nn.Module:
     """One stage's module, its values not yet written. Both ends of a tie stand in one stage: lint sees to it."""
     names = {node.name for node in stage.graph.nodes}
     ties = {

@@ -1,0 +1,107 @@
+"""The pipeline schedules: torch's class, how stages lie on the ranks, what each asks for, and what it costs.
+
+All give exact gradients, alone and times replicas or shards, driven as `runtime/parallelise/pipeline.py` does.
+
+Huang et al., GPipe, 2019; Narayanan et al., Efficient large-scale training on GPU clusters, 2021 (1f1b, interleaved);
+Qi et al., Zero bubble pipeline parallelism, 2024 (zbv); DeepSeek-AI, DualPipe, 2025. The closed forms are read off the
+grids of torch's own versions of them, and a test holds both against each other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+InFlight = Literal["all", "one_forward_one_backward", "interleaved", "two_per_rank"]
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineSchedule:
+    """A row of the table.
+
+    torch_class       its name in `torch.distributed.pipelining.schedules`
+    stages_per_rank   the least and the most that a rank may hold; None: no bound
+    is_v              the second half of the stages goes back over the ranks, so that the last stage is on rank 0
+    splits_backward   inputs and weights in two actions (I, W): torch refuses `compile`, and a module called twice in
+                      one stage breaks it
+    fills_first       every stage has a forward before the first backward, so it needs a microbatch for each stage
+    in_rounds         microbatches go in equal rounds over the ranks
+    in_flight         which microbatches wait for their backward on a rank (`most_in_flight`)
+    """
+
+    torch_class: str
+    stages_per_rank: tuple[int, int | None]
+    is_v: bool = False
+    splits_backward: bool = False
+    fills_first: bool = False
+    in_rounds: bool = False
+    in_flight: InFlight = "all"
+
+    def stages_of(self, rank: int, num_ranks: int, num_stages: int) -> tuple[int, ...]:
+        """The stages that a rank of the pipeline holds."""
+        if self.is_v:
+            return (rank, num_stages - 1 - rank)
+        return tuple(range(rank, num_stages, num_ranks))
+
+    def rank_of(self, stage: int, num_ranks: int, num_stages: int) -> int:
+        return next(rank for rank in range(num_ranks) if stage in self.stages_of(rank, num_ranks, num_stages))
+
+    def holds(self, num_stages: int) -> bool:
+        """Whether so many stages may lie on a rank."""
+        least, most = self.stages_per_rank
+        return least <= num_stages and (most is None or num_stages <= most)
+
+    def takes(self, num_microbatches: int, num_ranks: int, num_stages: int) -> bool:
+        """Whether it works with so many microbatches in one step: torch's own conditions."""
+        if self.fills_first:
+            return num_microbatches >= num_stages
+        if self.in_rounds:
+            return num_microbatches % max(1, num_microbatches // num_ranks) == 0
+        return True
+
+    def ramp_s(
+        self,
+        num_ranks: int,
+        num_chunks: int,
+        num_microbatches: int,
+        forward_s: float,
+        backward_s: float,
+        weights_s: float,
+    ) -> float:
+        """Seconds that the slowest rank stands idle in a step, while the pipeline fills and runs dry; a bound where
+        there are fewer microbatches than ranks (zbv: than twice as many). Each rank holds `num_chunks` stages, and
+        takes these seconds for a forward, a backward and the weights' half of it, of all its stages together."""
+        both = forward_s + backward_s
+        if num_microbatches < num_ranks:  # each round of chunks waits until the one before has passed all ranks
+            rounds = (num_ranks * num_chunks + num_microbatches - 1) / num_chunks
+            return (rounds - num_microbatches) * (both - weights_s if self.splits_backward else both)
+        if self.splits_backward:  # the weights' halves fill a part of it
+            both = max(0.0, both - 2 * weights_s)
+        if self.is_v and (self.fills_first or num_microbatches < 2 * num_ranks):
+            return (num_ranks - 1) * both
+        return (num_ranks - 1) * both / num_chunks
+
+    def most_in_flight(self, rank: int, num_ranks: int, num_chunks: int, num_microbatches: int) -> float:
+        """Microbatches that wait for their backward on a rank, those of each of its stages counted; at most."""
+        most = {
+            "all": num_chunks * num_microbatches,
+            "one_forward_one_backward": num_ranks - rank,
+            "interleaved": 1.5 * num_ranks * num_chunks,
+            "two_per_rank": 2 * num_ranks + 1,
+        }[self.in_flight]
+        return min(most, num_chunks * num_microbatches)
+
+
+PIPELINE_SCHEDULES: dict[str, PipelineSchedule] = {
+    "1f1b": PipelineSchedule("Schedule1F1B", (1, 1), fills_first=True, in_flight="one_forward_one_backward"),
+    "dualpipev": PipelineSchedule(
+        "ScheduleDualPipeV", (2, 2), is_v=True, splits_backward=True, fills_first=True, in_flight="two_per_rank"
+    ),
+    "gpipe": PipelineSchedule("ScheduleGPipe", (1, 1)),
+    "interleaved_1f1b": PipelineSchedule("ScheduleInterleaved1F1B", (2, None), in_rounds=True, in_flight="interleaved"),
+    "interleaved_zero_bubble": PipelineSchedule(
+        "ScheduleInterleavedZeroBubble", (2, None), splits_backward=True, in_rounds=True, in_flight="interleaved"
+    ),
+    "looped_bfs": PipelineSchedule("ScheduleLoopedBFS", (2, None)),
+    "zbv": PipelineSchedule("ScheduleZBVZeroBubble", (2, 2), is_v=True, splits_backward=True, in_flight="two_per_rank"),
+}

@@ -1,0 +1,182 @@
+"""One rank of a run: its part of the model, its optimizer, and the step, which is the same in every mode.
+
+What the axes of the plan's mesh do to the model stands in `parallelise`, an axis a file; two drivers run the outcome:
+one calls the model, the other passes microbatches through the stages of a pipeline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+from torch import nn
+
+from declarative_train.components.layers.sample_groups import make_process_groups
+from declarative_train.data.batch import Batch
+from declarative_train.runtime.collectives import Place, average_buffers
+from declarative_train.runtime.model import fill, freeze, prepare_units, set_training, whole_model
+from declarative_train.runtime.optimizers import build_optimizers
+from declarative_train.runtime.parallelise import share
+from declarative_train.runtime.update import Update
+from declarative_train.runtime.worker import RankContext, Sums, Worker, group_spans
+
+if TYPE_CHECKING:
+    from declarative_train.plan.plan import Plan
+    from declarative_train.runtime.model import Held
+    from declarative_train.runtime.parallelise.sharing import Sharing
+    from declarative_train.runtime.passage import Chunk
+
+
+@dataclass(slots=True)
+class StepResult:
+    """Device tensors, not read by the host until a logging step.
+
+    sums       this rank's sum of every term (L,), one entry per chunk (none on a rank without the loss)
+    counts     what each term is divided by, over the global batch: L numbers, or a float64 tensor (L,)
+    grad_norm  of the whole model, before clipping; None when nothing asked for it
+    finite     a bool tensor, agreed by all ranks; None when nothing guards the step
+    is_added   the sums are those of all ranks already
+    """
+
+    sums: Sums
+    counts: Sequence[float] | torch.Tensor
+    grad_norm: torch.Tensor | None = None
+    finite: torch.Tensor | None = None
+    is_added: bool = False
+
+
+class Driver(Protocol):
+    """Runs what the axes made of the model."""
+
+    def run(self, step: int, chunks: Sequence[Chunk], factors: Sequence[torch.Tensor]) -> Sums:
+        """Forward and backward of a step's chunks; the sums (L,) of the terms, an entry per chunk."""
+
+    def evaluate(self, batch: Batch) -> dict[str, torch.Tensor] | None:
+        """Every name that the objective reads; None on a rank without outputs."""
+
+
+class DirectDriver:
+    """Calls the model, chunk after chunk."""
+
+    def __init__(self, worker: Worker, model: nn.Module, sharing: Sharing) -> None:
+        self._worker = worker
+        self._model = model
+        self._sharing = sharing
+
+    def run(self, step: int, chunks: Sequence[Chunk], factors: Sequence[torch.Tensor]) -> Sums:
+        worker, sharing = self._worker, self._sharing
+        begin, end, call, last = sharing.begin, sharing.end, sharing.call, len(chunks) - 1
+        sums = []
+        for position, chunk in enumerate(chunks):
+            begin(chunk.num_rows if chunk.row_weight is not None else None, position == last)
+            sums.append(worker.run(step, position, chunk, factors, call))
+            end()
+        return sums
+
+    def evaluate(self, batch: Batch) -> dict[str, torch.Tensor]:
+        return self._worker.evaluate(batch, self._model)
+
+
+class Engine:
+    """Holds the model, the optimizer and the process groups of one rank.
+
+    model          parameters under the plan's names (`named_parameters` of what this rank holds)
+    ranks          all ranks: what the loop adds up its losses over
+    dp_rank        which slots of a global batch are this rank's
+    metrics        those of training, over the rows of the steps since they were last reset
+    loss_scale     fp16 only
+    is_replicated  every rank holds the whole model and all that its optimizer remembers
+    """
+
+    def __init__(self, plan: Plan, device: torch.device) -> None:
+        # First the place on the mesh and the modules, because nodes that mix samples need both; then the units, because
+        # they are compiled and checkpointed as they are sharded, one by one; the start values before replicas are made
+        # but after shards are, because no rank holds a sharded model whole; the optimizer last, because it takes the
+        # tensors that remain.
+        layout = plan.layout
+        place = Place(layout, device)
+        if layout.pipeline is None:
+            held = whole_model(plan)
+        else:
+            from declarative_train.runtime.parallelise import pipeline
+
+            held = pipeline.held_stages(plan, place.world.rank)
+        freeze(held.model, plan.parameters)
+        worker = Worker(plan, held.model, device, place.data, _context(plan, held, place, device))
+        if not layout.scatters:  # which has several models, and prepares each
+            prepare_units(held.model, layout, plan.training, worker.groups)
+        stages = [] if layout.pipeline is None else pipeline.bound_stages(plan, held, worker)
+        if not layout.is_sharded:
+            fill(held, plan, device)
+        sharing = share(plan, held, place, worker)
+        if layout.is_sharded:
+            fill(held, plan, device)
+        self.device = device
+        self.ranks, self.dp_rank = place.world, place.data_index
+        self.model = held.model
+        self.is_replicated = sharing.is_replicated
+        self.objective, self.metrics, self.loss_scale = worker.objective, worker.metrics, worker.loss_scale
+        self.optimizer = build_optimizers(
+            plan.parameters,
+            plan.training.optimizer,
+            {name: item for name, item in held.model.named_parameters() if item.requires_grad},
+        )
+        self._worker, self._held, self._place, self._sharing = worker, held, place, sharing
+        self._update = Update(self.optimizer, plan.training, self.loss_scale, self._global_norm)
+        self._driver: Driver = DirectDriver(worker, held.model, sharing)
+        if layout.pipeline is not None:
+            self._driver = pipeline.PipelineDriver(plan, worker, held, place, stages)
+        self.set_training(True)
+
+    def step(
+        self, step: int, batches: Sequence[Batch], *, num_rows: int, lr_factor: float, measure: bool
+    ) -> StepResult:
+        """Forward and backward of one global batch's share (a Batch per accumulation chunk), clip, update.
+
+        `num_rows` are the real rows of the global batch; `measure`: the gradient norm is wanted.
+        """
+        worker, sharing = self._worker, self._sharing
+        chunks = worker.chunks(batches)
+        factors, counts = worker.factors(chunks, num_rows)
+        self.optimizer.zero_grad()
+        sums = self._driver.run(step, chunks, factors)
+        sums, is_added = sharing.reduce(self.optimizer, sums)
+        norm, finite = self._update(lr_factor, measure)
+        sharing.finish(finite)
+        return StepResult(sums, counts, norm, finite, is_added)
+
+    def set_training(self, training: bool) -> None:
+        """Between steps and evaluation. Before an evaluation the ranks' running statistics are made equal."""
+        if not training:
+            self.synchronize_buffers()
+        for module in self._held.modules:
+            set_training(module, training)
+
+    def forward(self, batch: Batch) -> dict[str, torch.Tensor] | None:
+        """Evaluation: no gradients, frozen statistics. Every name that the objective reads; None on a rank that has
+        no outputs (an inner pipeline stage). All ranks must call it equally often."""
+        return self._driver.evaluate(batch)
+
+    def synchronize_buffers(self) -> None:
+        """Before saving: buffers that each rank moved by its own rows become their mean."""
+        if self._place.data.size > 1:
+            average_buffers(self.model, self._place.data)
+
+    def _global_norm(self, gradients: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Each stage's part joined over the pipeline; a parameter belongs to one stage."""
+        own = self._sharing.norm(gradients)
+        if self._place.pipeline is None:
+            return own
+        squared = self._place.pipeline.sum(own.to(self.device, torch.float64).square())
+        return squared.sqrt().to(own.dtype)
+
+
+def _context(plan: Plan, held: Held, place: Place, device: torch.device) -> RankContext:
+    """Every rank makes the process groups of all nodes that mix samples, also of those in other stages: making one is
+    a matter of all ranks in it."""
+    if plan.layout.is_one_process:
+        return RankContext()
+    groups = make_process_groups(group_spans(plan, held.whole, device), place.data_ranks)
+    return RankContext(place.data.size, (place.data_index, place.pipeline_index), groups)

@@ -1,0 +1,36 @@
+"""What the axes of a plan's mesh do to a model, an axis a file, and the choice of the one that shares out a batch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from declarative_train.graph.direct import direct
+from declarative_train.runtime.parallelise.sharing import Sharing
+
+if TYPE_CHECKING:
+    from declarative_train.plan.plan import Plan
+    from declarative_train.runtime.collectives import Place
+    from declarative_train.runtime.model import Held
+    from declarative_train.runtime.worker import Worker
+
+
+def share(plan: Plan, held: Held, place: Place, worker: Worker) -> Sharing:
+    """How those who take different rows of a batch make one step of it. Only the file in question is imported.
+
+    `held.model` has its start values already, unless it is sharded: no rank holds that one whole.
+    """
+    layout = plan.layout
+    if layout.is_sharded:  # replicas of a sharded model are an axis of its own mesh
+        from declarative_train.runtime.parallelise.shard import shard
+
+        return shard(plan, held, place, worker)
+    if layout.has("replicate"):
+        from declarative_train.runtime.parallelise.replicate import replicate
+
+        return replicate(plan, held, place, worker)
+    if layout.scatters:
+        from declarative_train.runtime.parallelise.scatter import scatter
+
+        return scatter(plan, held, place, worker)
+    call = direct(held.graph_module) if layout.pipeline is None else held.model
+    return Sharing(call=call, finish=worker.finish)

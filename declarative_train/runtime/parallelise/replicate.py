@@ -1,0 +1,131 @@
+"""The `replicate` axis: a copy of the model on each rank, gradients averaged.
+
+torch's DistributedDataParallel sends them while backward goes on. Of a model that fits in one of its buckets there is
+next to nothing to send meanwhile: but for a first MiB its reducer waits until backward has ended, and costs a small
+step a tenth of its time. These gradients go afterwards, in one message that takes the losses along.
+
+In a pipeline there is no wrapper: torch's reducer misses the gradients of schedules that split backward, so they are
+averaged in flat buckets after the schedule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from inspect import signature
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from declarative_train.graph.direct import direct
+from declarative_train.runtime.parallelise.sharing import Sharing
+from declarative_train.runtime.reach import without_gradient
+
+if TYPE_CHECKING:
+    from declarative_train.plan.plan import Plan
+    from declarative_train.runtime.collectives import Alone, Place, Ranks
+    from declarative_train.runtime.model import Held
+    from declarative_train.runtime.optimizers import Optimizers
+    from declarative_train.runtime.worker import Sums, Worker
+
+BUCKET_BYTES = 25 << 20  # as DistributedDataParallel's, which has a first one of 1 MiB that leaves early
+
+# running statistics are averaged, not taken from rank 0 in every forward; the word changed in torch 2.13
+_WORDS = signature(nn.parallel.DistributedDataParallel).parameters
+NO_BUFFERS: dict[str, Any] = {
+    "forward_sync_buffers" if "forward_sync_buffers" in _WORDS else "broadcast_buffers": False
+}
+
+
+def replicate(plan: Plan, held: Held, place: Place, worker: Worker) -> Sharing:
+    """Between whole copies of the model, or of the stages of a pipeline."""
+    if plan.layout.pipeline is not None:
+
+        def in_buckets(optimizers: Optimizers, sums: Sums) -> tuple[Sums, bool]:
+            if place.data.size > 1:
+                average_gradients(optimizers.gradients(), place.data)
+            return sums, False
+
+        return Sharing(call=held.model, finish=worker.finish, reduce=in_buckets)
+    idle = without_gradient(plan)
+    for name, parameter in held.model.named_parameters():
+        if name in idle:
+            parameter.requires_grad_(False)  # the reducer would wait for its gradient for ever
+    if are_one_bucket(item for item in held.model.parameters() if item.requires_grad):
+
+        def in_one(optimizers: Optimizers, sums: Sums) -> tuple[Sums, bool]:
+            return average_with_sums(optimizers.whole_gradients(), sums, place.data), True
+
+        return Sharing(call=direct(held.graph_module), finish=worker.finish, reduce=in_one, is_replicated=True)
+    model = wrapped(held.model, worker.device)
+
+    def begin(num_rows: int | None, is_last: bool) -> None:
+        model.require_backward_grad_sync = is_last
+
+    return Sharing(call=model, finish=worker.finish, begin=begin, is_replicated=True)
+
+
+def wrapped(model: nn.Module, device: torch.device) -> nn.parallel.DistributedDataParallel:
+    made = nn.parallel.DistributedDataParallel(
+        model, device_ids=[device.index] if device.type == "cuda" else None, gradient_as_bucket_view=True, **NO_BUFFERS
+    )
+    settle_buckets(made)
+    return made
+
+
+def settle_buckets(wrapped: nn.parallel.DistributedDataParallel) -> None:
+    """The reducer orders its buckets anew after its first backward, and where a number lies in a bucket decides in
+    which order three ranks or more are added up. So one backward of zeros comes before the first step: all steps of a
+    run then add in one order, and a resumed run does too. The last parameter is first, about as in a real backward."""
+    model = wrapped.module
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    forward, model.forward = model.forward, lambda zero: torch.stack([item.sum() for item in trained]).sum() * zero
+    try:
+        wrapped(torch.zeros((), device=trained[0].device)).backward()
+    finally:
+        model.forward = forward
+    for parameter in trained:
+        parameter.grad = None
+
+
+def are_one_bucket(parameters: Iterable[torch.Tensor]) -> bool:
+    """The gradients of these go in one message."""
+    found = list(parameters)
+    return sum(item.nbytes for item in found) <= BUCKET_BYTES and len({item.dtype for item in found}) == 1
+
+
+def average_gradients(gradients: Iterable[torch.Tensor], ranks: Alone | Ranks) -> None:
+    """In place, in buckets of one dtype, so that a few large messages travel instead of many small ones."""
+    bucket: list[torch.Tensor] = []
+    size = 0
+    for gradient in gradients:
+        if bucket and (gradient.dtype != bucket[0].dtype or size + gradient.nbytes > BUCKET_BYTES):
+            _average(bucket, ranks)
+            bucket, size = [], 0
+        bucket.append(gradient)
+        size += gradient.nbytes
+    if bucket:
+        _average(bucket, ranks)
+
+
+def average_with_sums(gradients: Sequence[torch.Tensor], sums: Sums, ranks: Alone | Ranks) -> Sums:
+    """The same in one message, which takes the losses along: the ranks' `sums` added up, in the gradients' dtype."""
+    flat = [value for chunk in sums for value in chunk]
+    whole = torch.cat([*(gradient.reshape(-1) for gradient in gradients), torch.stack(flat).to(gradients[0].dtype)])
+    ranks.sum_(whole)
+    added = iter(whole[-len(flat) :].clone().unbind())  # not views, which would keep the gradients until a log
+    _take_back(gradients, whole, ranks)
+    return [tuple(next(added) for _ in chunk) for chunk in sums]
+
+
+def _average(bucket: Sequence[torch.Tensor], ranks: Alone | Ranks) -> None:
+    whole = torch.cat([gradient.reshape(-1) for gradient in bucket])
+    ranks.sum_(whole)
+    _take_back(bucket, whole, ranks)
+
+
+def _take_back(gradients: Sequence[torch.Tensor], whole: torch.Tensor, ranks: Alone | Ranks) -> None:
+    whole /= ranks.size
+    sizes = [gradient.numel() for gradient in gradients]
+    parts = torch.split(whole[: sum(sizes)], sizes)
+    torch._foreach_copy_(list(gradients), [part.view_as(old) for part, old in zip(parts, gradients, strict=True)])
