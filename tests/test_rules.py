@@ -7,6 +7,8 @@ An example is laid over `tests/cases/base.yaml` by `extends`, unless its first l
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 import shlex
 import shutil
@@ -17,6 +19,7 @@ import pytest
 import declarative_train
 from declarative_train.cli.catalogue import catalogue
 from declarative_train.diagnostics.rules import Rule, find_tables
+from declarative_train.plan.run_folder import CHECKPOINTS, FORMAT, MANIFEST, PLAN, sealed
 from declarative_train.recipe import load
 from declarative_train.recipe.deprecated import DEPRECATED, Renamed
 from tests.linted import CASES, Found, codes, found_in, write
@@ -42,7 +45,7 @@ PLUGINS = {
 OPTIONS = {code: ["--plugins"] for code in ("R135", "R136", "R137", "R138", "X005")}  # as a run does
 BASES = {  # where the base of digits does not fit
     **dict.fromkeys(("D006", "D012", "D013"), "any_shape.yaml"),
-    **dict.fromkeys(("D007", "D009", "D014", "D018"), "people.yaml"),
+    **dict.fromkeys(("D007", "D009", "D014", "D018", "D030"), "people.yaml"),
     "D017": "text.yaml",
 }
 BASES_OF_BAD = {"D017": "people.yaml"}
@@ -51,6 +54,18 @@ _HEADER = (
     b'{"weight":{"dtype":"F32","shape":[64,64],"data_offsets":[0,16384]},'
     b'"bias":{"dtype":"F32","shape":[64],"data_offsets":[16384,16640]}}'
 )
+RUNS: dict[str, list[dict[str, object]] | None] = {  # the fields that their checkpoints hold; None: no plan
+    "bare": None,
+    "earlier": [{"name": "pixels", "component": {"type": "tensor", "columns": "p*", "scale": 0.0625}}],
+    "earlier_people": [
+        {
+            "name": "city",
+            "component": {"type": "category", "column": "city"},
+            "statistics": {"vocabulary": [["arlington", "london"]]},
+            "columns": ["city"],
+        }
+    ],
+}
 WEIGHTS = len(_HEADER).to_bytes(8, "little") + _HEADER + bytes(16640)  # of `hidden` in the base
 
 
@@ -58,6 +73,21 @@ def write_surroundings(folder: Path) -> None:
     shutil.copytree(CASES / "data", folder / "data")
     bases = {path.name: path.read_bytes() for path in CASES.glob("*.yaml")}
     write(folder, {**bases, **PLUGINS, "hidden.safetensors": WEIGHTS})
+    for name, fields in RUNS.items():
+        write_run(folder / name / CHECKPOINTS / "step_00000040", fields)
+
+
+def write_run(checkpoint: Path, fields: list[dict[str, object]] | None) -> None:
+    """A checkpoint with a plan and without tensors: all that a linter looks at."""
+    checkpoint.mkdir(parents=True)
+    files = {}
+    if fields is not None:
+        tensor = {"shape": [], "dtype": "float32"}
+        plan = json.dumps({"data": {"fields": [{"tensor": tensor, **field} for field in fields]}}).encode()
+        (checkpoint / PLAN).write_bytes(plan)
+        files[PLAN] = {"size_bytes": len(plan), "sha256": hashlib.sha256(plan).hexdigest()}
+    manifest = {"format": FORMAT, "step": 40, "files": files}
+    (checkpoint / MANIFEST).write_bytes(sealed(manifest))
 
 
 def write_example(example: str, folder: Path, base: str) -> tuple[str, list[str]]:

@@ -187,11 +187,16 @@ class MetricModule(ABC):
 
 
 class Metric(Component, ABC):
-    """A number to watch. `is_mean`: a mean over items (or a function of one), so it may also run during training."""
+    """A number to watch. `is_mean`: a mean over items (or a function of one), so it may also run during training.
+
+    `has_unit`: its value depends on the unit of the target. It is given input and target in the unit of the target's
+    columns, as they were before `scale` and `normalize`.
+    """
 
     is_mean: ClassVar[bool] = False
     higher_is_better: ClassVar[bool] = True
     needs_target: ClassVar[bool] = True
+    has_unit: ClassVar[bool] = False
 
     def check(
         self,
@@ -377,13 +382,32 @@ class Tally(ABC):
         """JSON-able. Raises ValueError, in the recipe's words, when there is nothing to compute them from."""
 
 
+class Unit(NamedTuple):
+    """value * multiply + add is in the unit of the columns; one number of each for a whole row, or one for each of its
+    elements, flattened."""
+
+    multiply: tuple[float, ...]
+    add: tuple[float, ...]
+
+
 class Field(Component, ABC):
-    """A named tensor of a sample, made of columns."""
+    """A named tensor of a sample, made of columns.
+
+    `meaning` names the keys that decide what its numbers stand for: a model that starts from the weights of a run
+    must read them alike.
+    """
+
+    meaning: ClassVar[tuple[str, ...]] = ()
 
     @property
     @abstractmethod
     def wanted(self) -> tuple[str, ...]:
         """The names and globs of its columns, as written under `column` or `columns`."""
+
+    @property
+    def unwanted(self) -> tuple[str, ...]:
+        """The names and globs that are taken out again, as written under `exclude`."""
+        return ()
 
     @property
     @abstractmethod
@@ -401,6 +425,10 @@ class Field(Component, ABC):
     @abstractmethod
     def row_spec(self, columns: Sequence[Column], statistics: Mapping[str, object]) -> TensorSpec:
         """What one row becomes; windows put their rows in front."""
+
+    def unit(self, columns: Sequence[Column], statistics: Mapping[str, object]) -> "Unit | None":
+        """How its values go back to the unit of its columns; None: they are in it."""
+        return None
 
     @abstractmethod
     def convert(

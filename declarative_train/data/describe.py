@@ -6,11 +6,10 @@ once, which is the check of it. What was prepared is remembered, so that a run d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
-from declarative_train.components.component import Column, Dataset, Field, Misfit, SourceError, Split, Table
+from declarative_train.components.component import Column, Dataset, Field, Misfit, SourceError, Table
 from declarative_train.components.datasets.files import is_known, is_remote
 from declarative_train.components.fields.columns import sized
 from declarative_train.data.checks.column_does_not_fit import column_does_not_fit
@@ -26,6 +25,7 @@ from declarative_train.data.checks.unknown_column import unknown_column
 from declarative_train.data.checks.window_cut_to_pieces import window_cut_to_pieces
 from declarative_train.data.cuts import TRAINING, SplitError, cut
 from declarative_train.data.files import records
+from declarative_train.data.inherited import Inherited, measured, misread, origin_of, unknown_value
 from declarative_train.data.odd_value import with_the_odd_value
 from declarative_train.data.opened import arranged, remember
 from declarative_train.data.parts import Part, columns_of, make_part
@@ -33,56 +33,32 @@ from declarative_train.data.prepare import BadSampleError, Prepared, prepare
 from declarative_train.data.problems import bad_sample, source_problem
 from declarative_train.data.revive import to_mapping
 from declarative_train.data.rows import RowRange, Rows
+from declarative_train.data.section import Place, SectionLike
 from declarative_train.data.spec import DataSpec, FieldSpec, FileRecord, SetSpec, WindowSpec
-from declarative_train.data.statistics import measure
 from declarative_train.data.windows import RowOrder, Windows, row_order
 from declarative_train.diagnostics.diagnostic import Diagnostic, Related
 from declarative_train.terms.amounts import counted
 from declarative_train.terms.span import Span
 
-Place = Callable[[str | tuple[str | int, ...]], Span]
-"""Where the value at a dotted path (or a tuple of its parts) was typed, else its nearest ancestor."""
-
-
-class WindowLike(Protocol):
-    @property
-    def length(self) -> int: ...
-    @property
-    def stride(self) -> int | None: ...
-    @property
-    def by(self) -> str | None: ...
-    @property
-    def sort(self) -> str | None: ...
-
-
-class SectionLike(Protocol):
-    """The data section of a recipe."""
-
-    @property
-    def source(self) -> Dataset: ...
-    @property
-    def fields(self) -> Mapping[str, Field]: ...
-    @property
-    def split(self) -> Mapping[str, Split]: ...
-    @property
-    def window(self) -> WindowLike | None: ...
-    @property
-    def shuffle(self) -> bool: ...
-    @property
-    def workers(self) -> int: ...
-    @property
-    def last_batch(self) -> str: ...
-
 
 def describe(
-    section: SectionLike, seed: int, span: Place, *, offline: bool = False
+    section: SectionLike,
+    seed: int,
+    span: Place,
+    *,
+    offline: bool = False,
+    inherited: Mapping[str, Inherited] | None = None,
 ) -> tuple[DataSpec | None, list[Diagnostic]]:
-    """None when there is an error, or, `offline`, when a source is on another machine."""
-    return _Description(section, seed, span, offline).describe()
+    """None when there is an error, or, `offline`, when a source is on another machine. `inherited` are the fields of a
+    run whose statistics and class numbers are taken over."""
+    return _Description(section, seed, span, offline, inherited or {}).describe()
 
 
 class _Description:
-    def __init__(self, section: SectionLike, seed: int, span: Place, offline: bool) -> None:
+    def __init__(
+        self, section: SectionLike, seed: int, span: Place, offline: bool, inherited: Mapping[str, Inherited]
+    ) -> None:
+        self.inherited = inherited
         self.section = section
         self.seed = seed
         self.span = span
@@ -167,6 +143,10 @@ class _Description:
                     self.say(self._missed(source, table, name, field, missing))
                 if missed:
                     continue
+                if not columns:
+                    place = self.span(f"data.fields.{name}.exclude")
+                    self.say(column_does_not_fit(place, name, "`exclude` leaves none of its columns", None))
+                    continue
                 misfit = field.check(columns) if table.num_rows else None  # types are those of the values
                 if misfit is None and source is not None and (None, name) in found:
                     misfit = _other_shape(field, found[None, name], columns)
@@ -186,6 +166,10 @@ class _Description:
         return unknown_column(self._column_span(name, field, column), column, table.columns, table.left_out)
 
     def _column_span(self, name: str, field: Field, column: str) -> Span:
+        for position, unwanted in enumerate(field.unwanted):
+            if unwanted == column:
+                single = isinstance(getattr(field, "exclude", None), str)
+                return self.span(("data", "fields", name, "exclude", *(() if single else (position,))))
         if getattr(field, "column", None) is not None:
             return self.span(f"data.fields.{name}.column")
         if isinstance(getattr(field, "columns", None), tuple) and column in field.wanted:
@@ -254,7 +238,7 @@ class _Description:
             for name, field in self.section.fields.items()
             if (None, name) in columns
         ]
-        statistics, problems = measure(main, training, draft)
+        statistics, problems = measured(main, training, draft, self.inherited)
         for name, problem in problems.items():
             if isinstance(problem, BadSampleError):
                 self._say_bad(main, problem)
@@ -262,11 +246,18 @@ class _Description:
                 self.say(source_problem(self.span("data.source.path"), problem))
             else:
                 self.say(no_statistics(self.span(f"data.fields.{name}"), name, str(problem)))
-        return {
+        found = {
             part.name: make_part(part.name, part.field, part.columns, statistics[part.name], self.window)
             for part in draft
             if part.name not in problems
         }
+        for name in found.keys() & self.inherited.keys():
+            part = found[name]
+            place = self._column_span(name, part.field, part.columns[0].name)
+            if said := misread(part, self.inherited[name], place):
+                self.diagnostics += said
+                del found[name]
+        return found
 
     def _prepare(
         self,
@@ -310,6 +301,10 @@ class _Description:
         """At the key that says what the value should be where the recipe has it, else at the column."""
         name, field, key = error.part.name, error.part.field, error.cause.key
         column = self._column_span(name, field, error.cause.column)
+        unknown = unknown_value(error, table, self.inherited.get(name), column)
+        if unknown is not None:
+            self.say(unknown)
+            return
         if key is None or key not in field.model_fields_set:
             self.say(bad_sample(column, error, table.place(error.row)))
             return
@@ -335,7 +330,14 @@ class _Description:
         return DataSpec(
             source=to_mapping(section.source),
             fields=tuple(
-                FieldSpec(name, to_mapping(part.field), part.sample, dict(part.statistics))
+                FieldSpec(
+                    name,
+                    to_mapping(part.field),
+                    part.sample,
+                    dict(part.statistics),
+                    tuple(column.name for column in part.columns),
+                    origin_of(self.inherited.get(name)),
+                )
                 for name, part in parts.items()
             ),
             sets=tuple(sets),

@@ -42,7 +42,7 @@ class Part:
 
 def columns_of(field: Field, table: Table) -> tuple[tuple[Column, ...], tuple[str, ...]]:
     """The columns that the field means, and the names and globs that mean none."""
-    found, missed = matching(field.wanted, list(table.columns))
+    found, missed = matching(field.wanted, list(table.columns), field.unwanted)
     return tuple(table.columns[name] for name in found), missed
 
 

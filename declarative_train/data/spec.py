@@ -25,12 +25,16 @@ class FileRecord:
 @dataclass(frozen=True, slots=True)
 class FieldSpec:
     """One named tensor of a sample. `component` is the field's model; `statistics` are those of the training rows
-    (`mean`, `std`, `missing`, `vocabulary`, ... as the field type needs), computed when the recipe is compiled."""
+    (`subtract`, `divide`, `fill`, `vocabulary`, ... as the field type needs), computed when the recipe is compiled, or
+    those of a run whose weights the model starts from: `statistics_from` says which. `columns` are those that its names
+    and globs stand for, in order."""
 
     name: str
     component: dict[str, object]
     tensor: TensorSpec
     statistics: dict[str, object] = field(default_factory=dict)
+    columns: tuple[str, ...] = ()
+    statistics_from: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from declarative_train.plan.parameters import plan_parameters
 from declarative_train.plan.place import place
 from declarative_train.plan.plan import PLAN_VERSION, ChoicePlan, ParameterPlan, Plan, WeightsPlan
 from declarative_train.plan.plugins import check_plugins
+from declarative_train.plan.run_fields import inherited_fields
 from declarative_train.plan.sample_groups import check_mixing
 from declarative_train.plan.sections import (
     plan_checkpoint,
@@ -43,7 +44,9 @@ def compile(  # noqa: A001 (plan.compile reads as what it does)
 
     `offline`: a source on another machine is not looked at; there is no plan then, and what hangs on its columns is
     not checked."""
-    data, diagnostics = describe(recipe.data, recipe.seed, recipe.span, offline=offline)
+    inherited, found = inherited_fields(recipe, offline=offline)
+    data, diagnostics = describe(recipe.data, recipe.seed, recipe.span, offline=offline, inherited=inherited)
+    diagnostics = [*found, *diagnostics]
     if data is None:
         return None, diagnostics
     lowered, found = lower(recipe, {field.name: field.tensor for field in data.fields})
@@ -104,6 +107,7 @@ def _assembled(
         files=recipe_files(recipe),
         overrides=recipe.document.overrides,
         plugins=recipe.plugins,
+        recipe={file.path: file.text for file in recipe.document.files if file.role != "block"},
         data=data,
         batch=batch,
         batch_graph=lowered.batch_graph,

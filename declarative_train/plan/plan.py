@@ -59,7 +59,20 @@ class TermPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class UnitPlan:
+    """How a target goes back to the unit of its columns: value * multiply + add. One number of each, or one for each
+    element of a row of `field`, in the order of its `shape`."""
+
+    field: str
+    multiply: tuple[float, ...]
+    add: tuple[float, ...]
+    shape: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class MetricPlan:
+    """`unit`: of a metric that has one, where the target is scaled or normalised."""
+
     name: str
     component: dict[str, object]
     input: str
@@ -67,6 +80,7 @@ class MetricPlan:
     mask: str | None
     ignore_index: int | None = None
     class_dim: int = -1
+    unit: UnitPlan | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,9 +311,10 @@ class ChoicePlan:
 class Plan:
     """`batch_graph` holds the nodes computed from fields alone: every rank evaluates it on its rows, without
     gradients, and its outputs join the fields in the batch; `graph` takes its inputs from that batch by name, and its
-    outputs are the edges that the objective reads. float32 in either stands for what the run computes in: float64
-    with fp64. `draws` are the paths of the nodes that draw random numbers, whose bits hold on one layout only.
-    `estimate` is there where the hardware is known, `choice` where the recipe left the mode to the planner.
+    outputs are the edges that the objective reads. `recipe` holds the texts of the recipe's files as they were typed.
+    float32 in either stands for what the run computes in: float64 with fp64. `draws` are the paths of the nodes that
+    draw random numbers, whose bits hold on one layout only. `estimate` is there where the hardware is known, `choice`
+    where the recipe left the mode to the planner.
 
     `fingerprint` covers everything that decides the numbers, `layout` and `logging` aside, so that a checkpoint knows
     its model under another layout; `identity` covers the whole plan.
@@ -326,6 +341,7 @@ class Plan:
     weights: tuple[WeightsPlan, ...] = ()
     meta: dict[str, object] = field(default_factory=dict)
     draws: tuple[str, ...] = ()
+    recipe: dict[str, str] = field(default_factory=dict)
     flops: FlopsPlan = FlopsPlan(0, 0)
     estimate: EstimatePlan | None = None
     choice: ChoicePlan | None = None

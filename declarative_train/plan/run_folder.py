@@ -20,6 +20,7 @@ UNSEALED = 2  # the format before manifests had a checksum of their own
 CHECKPOINTS = "checkpoints"  # of a run
 _SEAL = b'{\n "sha256": "'  # what a manifest begins with
 _BLANK = b"0" * 64  # stands in the place of the checksum while it is computed
+PLAN = "plan.json"  # of a run, and of each of its checkpoints
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -30,12 +31,46 @@ def shapes_in_folder(path: str) -> Shapes | None:
     if os.path.lexists(os.path.join(path, MANIFEST)):
         found = _manifest_in(path)
         return None if found is None else _shapes_of(found.get("shapes"))
+    return _shapes_of(taken_in_folder(path)[1].get("shapes"))
+
+
+def taken_in_folder(path: str) -> tuple[str, dict[str, Any]]:
+    """(the folder, the manifest) of the checkpoint that a run would start from. Raises ValueError when there is no
+    whole one."""
+    if os.path.lexists(os.path.join(path, MANIFEST)):
+        found = _manifest_in(path)
+        if found is not None:
+            return path, found
+        raise ValueError("the checkpoint is torn")
     for folder in run_folders(path):
-        manifests = [manifest for each in _checkpoints_in(folder) if (manifest := _manifest_in(each)) is not None]
-        if manifests:
-            taken = manifests[position_of_best([each.get("step") for each in manifests], manifests[0])]
-            return _shapes_of(taken.get("shapes"))
+        whole = [(each, manifest) for each in _checkpoints_in(folder) if (manifest := _manifest_in(each)) is not None]
+        if whole:
+            return whole[position_of_best([manifest.get("step") for _, manifest in whole], whole[0][1])]
     raise ValueError("no whole checkpoint of a run is in it")
+
+
+def taken_remotely(path: str) -> tuple[str, dict[str, Any], Callable[[str], bytes]]:
+    """The same of a checkpoint or a run at an fsspec URL, with what reads a file of it. Raises ValueError, OSError, and
+    ImportError without the package of the file system."""
+    from fsspec.core import url_to_fs
+
+    fs, inner = url_to_fs(path.rstrip("/"))
+    if fs.exists(f"{inner}/{MANIFEST}"):
+        folders = [inner]
+    else:
+        root = f"{inner}/{CHECKPOINTS}"
+        found = (str(each).rstrip("/") for each in (fs.ls(root, detail=False) if fs.exists(root) else ()))
+        folders = sorted((each for each in found if each.rsplit("/", 1)[-1].startswith("step_")), reverse=True)
+    whole = []
+    for folder in folders:
+        try:
+            whole.append((folder, read_manifest(folder, fs.cat_file, fs.size)))
+        except TornError:
+            continue
+    if not whole:
+        raise ValueError("no whole checkpoint of a run is in it")
+    taken, manifest = whole[position_of_best([each.get("step") for _, each in whole], whole[0][1])]
+    return taken, manifest, fs.cat_file
 
 
 def run_folders(path: str) -> list[str]:

@@ -24,6 +24,8 @@ from declarative_train.plan.text_parameters import describe_parameters
 from declarative_train.plan.text_tables import amount, columns, component_in_words, section
 from declarative_train.terms.amounts import clock, counted, plural
 
+_MOST_CLASSES = 12  # that are named
+
 
 def describe(plan: Plan, *, hashes: bool = True) -> str:
     """The whole text, without a line end at its end. Without `hashes` it is the same on every machine and for every
@@ -95,6 +97,32 @@ def _data(plan: Plan) -> list[str]:
         lines.append(f"a sample is {counted(window.length, 'row')}, one every {counted(window.stride, 'row')}")
     lines += columns([_set(each) for each in plan.data.sets])
     lines += columns([["field", "per sample", "dtype", "values"], *map(_field, plan.data.fields)])
+    lines += [line for field in plan.data.fields for line in _classes(field)]
+    lines += [
+        f"statistics of {field.name} from {field.statistics_from}"
+        for field in plan.data.fields
+        if field.statistics_from
+    ]
+    return lines
+
+
+def _classes(field: FieldSpec) -> list[str]:
+    """Which class is which, of a field whose numbers come from a vocabulary."""
+    found = field.statistics.get("vocabulary")
+    if not isinstance(found, list):
+        return []
+    unknown = field.component.get("unknown")
+    several = len(found) > 1
+    lines = []
+    for column, vocabulary in zip(field.columns or [""] * len(found), found, strict=True):
+        if not isinstance(vocabulary, list):
+            continue
+        free = unknown if isinstance(unknown, int) else len(vocabulary)
+        numbered = [f"{at + (at >= free)} {_short(value)}" for at, value in enumerate(vocabulary)]
+        if isinstance(unknown, int):
+            numbered.insert(unknown, f"{unknown} (unknown)")
+        shown = [*numbered[:_MOST_CLASSES], "...", numbered[-1]] if len(numbered) > _MOST_CLASSES + 1 else numbered
+        lines.append(f"classes of {f'{field.name}, {column}' if several else field.name}: {', '.join(shown)}")
     return lines
 
 

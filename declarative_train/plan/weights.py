@@ -19,7 +19,7 @@ from declarative_train.plan.checks.rename_matches_nothing import rename_matches_
 from declarative_train.plan.checks.weights_do_not_fit import weights_do_not_fit
 from declarative_train.plan.checks.weights_not_found import weights_not_found
 from declarative_train.plan.plan import ParameterPlan, WeightsPlan
-from declarative_train.plan.run_folder import Shapes, shapes_in_folder
+from declarative_train.plan.run_folder import Shapes, shapes_in_folder, taken_in_folder
 from declarative_train.recipe.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -39,9 +39,9 @@ def plan_weights(
     plans, diagnostics = [], []
     module = None
     for weights in recipe.model.weights:
-        plan = WeightsPlan(weights.node, weights.path, dict(weights.rename))
-        plans.append(plan)
         local = local_path(weights.path)
+        plan = WeightsPlan(weights.node, _taken(weights.path, local), dict(weights.rename))
+        plans.append(plan)
         if local is None:
             continue
         if not os.path.exists(local):
@@ -69,6 +69,19 @@ def plan_weights(
             if problem_and_way_out is not None:
                 diagnostics.append(weights_do_not_fit(weights.span, weights.path, *problem_and_way_out))
     return tuple(plans), diagnostics
+
+
+def _taken(path: str, local: str | None) -> str:
+    """Of the folder of a recipe's runs, the run that is the newest now: its statistics are in the plan, so that the
+    weights must not be those of a later one."""
+    if local is None or not os.path.isdir(local):
+        return path
+    try:
+        taken = taken_in_folder(local)[0]
+    except (ValueError, OSError):
+        return path
+    run = os.path.dirname(os.path.dirname(taken))
+    return run if os.path.dirname(run) == os.path.normpath(local) else path
 
 
 def _shapes_in(path: str) -> Shapes | None:

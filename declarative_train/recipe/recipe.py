@@ -31,6 +31,7 @@ class Weights(NamedTuple):
     path: str
     rename: MappingABC[str, str | None]
     span: Span
+    statistics: str = "run"
 
 
 class Model(NamedTuple):

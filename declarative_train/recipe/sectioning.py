@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from collections.abc import Mapping as MappingABC
 from dataclasses import dataclass, field
@@ -238,9 +239,11 @@ class Sectioning:
             values = section.weights[entry.name]
             if entry.name and known is not None and entry.name not in known:
                 self.diagnostics.append(unknown_weights_node(entry.key.span, entry.name, known))
-            if not PurePath(values.path).suffix and not PurePath(values.path).name.startswith("step_"):  # a checkpoint
+            path = paths.resolve(values.path, span)
+            is_checkpoint = PurePath(values.path).name.startswith("step_")
+            if not PurePath(values.path).suffix and not is_checkpoint and not os.path.isdir(path):
                 self.diagnostics.append(newest_run(span, values.path))
-            given.append(Weights(entry.name, paths.resolve(values.path, span), values.rename, span))
+            given.append(Weights(entry.name, path, values.rename, span, values.statistics))
         self.weights = tuple(given)
 
     def whole_document(self) -> Document:

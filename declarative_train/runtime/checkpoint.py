@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import distributed, nn
 
-from declarative_train.plan.run_folder import FORMAT
+from declarative_train.plan.codec import to_json
+from declarative_train.plan.run_folder import FORMAT, PLAN
 from declarative_train.runtime.checkpoint_store import CheckpointStore, Entry, damage, read_entry
 from declarative_train.runtime.engine import Engine
 from declarative_train.runtime.failures import CheckpointFailure
@@ -39,6 +40,7 @@ class Checkpoints:
     def __init__(self, plan: Plan, engine: Engine, store: CheckpointStore) -> None:
         self.store = store
         self._plan = plan
+        self._plan_text = to_json(plan).encode()
         self._engine = engine
         self._alone = not (distributed.is_available() and distributed.is_initialized())
         self._rank = 0 if self._alone else distributed.get_rank()
@@ -73,6 +75,7 @@ class Checkpoints:
         if not alone:
             files, numbers, shapes = self._gather(files, numbers, shapes)
         if self._rank == 0:
+            files = {**files, PLAN: self.store.write(state.step, PLAN, self._plan_text)}
             self.store.publish(state.step, self._manifest(state, is_best) | manifest_of(files, numbers, shapes))
             self.store.retain(keep, state.best_step)
         return self.store.path(state.step)

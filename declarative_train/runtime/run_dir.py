@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from declarative_train.plan.codec import PlanError, from_json, to_json
 from declarative_train.plan.difference import differences
-from declarative_train.plan.run_folder import CHECKPOINTS, MANIFEST, position_of_best, run_folders
+from declarative_train.plan.run_folder import CHECKPOINTS, MANIFEST, PLAN, position_of_best, run_folders
 from declarative_train.runtime.checkpoint_store import CheckpointStore, Entry, Look, damage, read_entry
 from declarative_train.runtime.failures import CheckpointFailure, RunFailure
 from declarative_train.runtime.run_lock import LOCK, RunLock
@@ -27,7 +27,6 @@ from declarative_train.terms.amounts import counted
 if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan, WeightsPlan
 
-PLAN = "plan.json"
 MOST_CHANGES = 5  # that are told when a recipe is no longer that of a checkpoint
 
 
@@ -122,9 +121,9 @@ def refuse_another_run(plan: Plan, entry: Entry) -> None:
 
 
 def _plan_of(entry: Entry) -> Plan | None:
-    """The plan under which a checkpoint was saved, where it lies in the folder of its run."""
+    """The plan under which a checkpoint was saved: its own, or, of an earlier dtrain, in the folder of its run."""
     run = Path(entry.path).parent.parent
-    for path in sorted(run.glob("plan*.json")):
+    for path in (Path(entry.path) / PLAN, *sorted(run.glob("plan*.json"))):
         try:
             plan = from_json(path.read_text(encoding="utf-8"))
         except (OSError, PlanError):

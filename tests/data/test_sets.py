@@ -158,6 +158,7 @@ def through_json(data: DataSpec) -> DataSpec:
             f["component"],
             TensorSpec(**{**f["tensor"], "shape": tuple(f["tensor"]["shape"])}),
             f["statistics"],
+            tuple(f["columns"]),
         )
         for f in plain["fields"]
     )

@@ -60,7 +60,9 @@ def test_the_mode_is_compiled_as_if_it_had_been_written(planned) -> None:
     chosen, written = planned(TWO), planned("parallelism: ddp\nlayout: {gpus: 2, device: cpu}")
     assert chosen.fingerprint == written.fingerprint
     assert chosen.layout == written.layout
-    assert replace(chosen, choice=None, identity="", files=()) == replace(written, identity="", files=())
+    assert replace(chosen, choice=None, identity="", files=(), recipe={}) == replace(
+        written, identity="", files=(), recipe={}
+    )
     assert from_json(to_json(chosen)) == chosen
 
 
@@ -71,7 +73,7 @@ def test_a_mapping_and_an_override_say_the_same(planned) -> None:
         planned("parallelism: {mode: auto}\n" + layout),
         planned("parallelism: {mode: pipeline, stages: 2, microbatches: 2}\n" + layout, "parallelism=auto"),
     ]
-    assert len({to_json(replace(plan, files=(), overrides=(), identity="")) for plan in plans}) == 1
+    assert len({to_json(replace(plan, files=(), recipe={}, overrides=(), identity="")) for plan in plans}) == 1
 
 
 def test_the_memory_of_the_machine_is_shared_by_its_ranks(planned, monkeypatch: pytest.MonkeyPatch) -> None:

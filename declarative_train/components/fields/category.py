@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field as Key
 from pydantic import model_validator
@@ -38,6 +38,8 @@ class CategoryField(Field):
     from the vocabulary: the different values of the training rows, sorted.
     """
 
+    meaning: ClassVar[tuple[str, ...]] = ("num_classes", "unknown")
+
     type: Literal["category"] = "category"
     column: str | None = None
     """One column: shape () per row, or the shape that its values have in the source."""
@@ -49,12 +51,14 @@ class CategoryField(Field):
     unknown: Annotated[int, Key(ge=0)] | None = None
     """The class of values that are missing, out of range or not in the vocabulary; left out: they are an error. The
     vocabulary leaves this number free, and keeps the most frequent values if there are more than `num_classes`."""
+    exclude: Columns | None = None
+    """Columns that a glob of `columns` matches and that are left out, by name or glob: the target, an id."""
     rows: str | int | None = None
     """Of a window: a slice of its rows (`":168"`, `"1:"`), or one row; left out: all."""
 
     @model_validator(mode="after")
     def _agrees(self) -> CategoryField:
-        check_one_of(self.column, self.columns)
+        check_one_of(self.column, self.columns, self.exclude)
         parse_cut(self.rows)
         sizes = self.num_classes if isinstance(self.num_classes, tuple) else (self.num_classes,)
         if isinstance(self.num_classes, tuple) and self.column is not None and len(sizes) > 1:
@@ -67,6 +71,10 @@ class CategoryField(Field):
     @property
     def wanted(self) -> tuple[str, ...]:
         return wanted(self.column, self.columns)
+
+    @property
+    def unwanted(self) -> tuple[str, ...]:
+        return wanted(None, self.exclude)
 
     @property
     def cut(self) -> slice | int | None:

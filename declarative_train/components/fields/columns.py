@@ -23,21 +23,36 @@ def is_glob(name: str) -> bool:
     return any(sign in name for sign in "*?[")
 
 
-def matching(wanted: Iterable[str], names: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def matching(
+    wanted: Iterable[str], names: Sequence[str], unwanted: Iterable[str] = ()
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The columns meant, and the names and globs that mean none. What a glob matches keeps the file's order; a column
     that is named twice counts once."""
     found: dict[str, None] = {}
     missed = []
     for name in wanted:
-        matched = [name] if name in names else [each for each in names if is_glob(name) and fnmatchcase(each, name)]
+        matched = _matched(name, names)
         found |= dict.fromkeys(matched)
+        if not matched:
+            missed.append(name)
+    for name in unwanted:
+        matched = _matched(name, names)
+        found = {each: None for each in found if each not in matched}
         if not matched:
             missed.append(name)
     return tuple(found), tuple(missed)
 
 
-def check_one_of(column: str | None, columns: Columns | None) -> None:
-    """Raises ValueError unless exactly one is given."""
+def _matched(name: str, names: Sequence[str]) -> list[str]:
+    return [name] if name in names else [each for each in names if is_glob(name) and fnmatchcase(each, name)]
+
+
+def check_one_of(column: str | None, columns: Columns | None, exclude: Columns | None = None) -> None:
+    """Raises ValueError unless exactly one is given, and `exclude` stands beside `columns`."""
+    if exclude is not None and columns is None:
+        raise ValueError("`exclude` takes columns out of `columns`, and there is none")
+    if isinstance(exclude, tuple):
+        distinct(exclude)
     if (column is None) == (columns is None):
         both = column is not None
         raise ValueError("give `column` or `columns`, not both" if both else "say which `column` or `columns` it holds")

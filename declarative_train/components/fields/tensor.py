@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field as Key
 from pydantic import model_validator
 
-from declarative_train.components.component import BadValueError, Column, Field, Misfit, Tally
+from declarative_train.components.component import BadValueError, Column, Field, Misfit, Tally, Unit
 from declarative_train.components.fields.columns import (
     Columns,
     check_one_of,
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 class TensorField(Field):
     """Numbers, as they are or scaled and normalised."""
 
+    meaning: ClassVar[tuple[str, ...]] = ("normalize", "scale")
+
     type: Literal["tensor"] = "tensor"
     column: str | None = None
     """One column: shape () per row, or the shape that its values have in the source."""
@@ -49,12 +51,14 @@ class TensorField(Field):
     missing."""
     shape: Annotated[tuple[Annotated[int, Key(ge=1)], ...], Key(min_length=1)] | None = None
     """Give the values of a row this shape."""
+    exclude: Columns | None = None
+    """Columns that a glob of `columns` matches and that are left out, by name or glob: the target, an id."""
     rows: str | int | None = None
     """Of a window: a slice of its rows (`":168"`, `"1:"`), or one row; left out: all."""
 
     @model_validator(mode="after")
     def _agrees(self) -> TensorField:
-        check_one_of(self.column, self.columns)
+        check_one_of(self.column, self.columns, self.exclude)
         parse_cut(self.rows)
         if isinstance(self.missing, float) and not math.isfinite(self.missing):
             raise ValueError(f"`missing: {self.missing}` is missing itself; `mean`, `zero` or a number is wanted")
@@ -71,6 +75,10 @@ class TensorField(Field):
     @property
     def wanted(self) -> tuple[str, ...]:
         return wanted(self.column, self.columns)
+
+    @property
+    def unwanted(self) -> tuple[str, ...]:
+        return wanted(None, self.exclude)
 
     @property
     def cut(self) -> slice | int | None:
@@ -119,6 +127,18 @@ class TensorField(Field):
         if spec.dtype not in FLOATING and spec.num_values is None:
             return _Range(columns)
         return None
+
+    def unit(self, columns: Sequence[Column], statistics: Mapping[str, object]) -> Unit | None:
+        if self.scale is None and self.normalize is None:
+            return None
+        scale = 1.0 if self.scale is None else self.scale
+        if not scale:
+            return None  # every value is 0, and none comes back
+        subtract: Any = statistics.get("subtract", [0.0])
+        divide: Any = statistics.get("divide", [1.0])
+        if len(set(subtract)) == 1 and len(set(divide)) == 1:
+            subtract, divide = subtract[:1], divide[:1]
+        return Unit(tuple(each / scale for each in divide), tuple(each / scale for each in subtract))
 
     def convert(
         self, values: Sequence[np.ndarray], columns: Sequence[Column], statistics: Mapping[str, object]

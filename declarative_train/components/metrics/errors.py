@@ -32,6 +32,7 @@ class MeanOfErrors(Elementwise, ABC):
     """A mean over the elements of input and target."""
 
     is_mean: ClassVar[bool] = True
+    has_unit: ClassVar[bool] = True
     higher_is_better: ClassVar[bool] = False
     error: ClassVar[Literal["absolute", "squared", "relative"]]
     is_root: ClassVar[bool] = False
@@ -53,28 +54,32 @@ class MeanOfErrors(Elementwise, ABC):
 
 
 class Mae(MeanOfErrors):
-    """Mean absolute error, over the elements of input and target."""
+    """Mean absolute error, over the elements of input and target, in the target's own unit: as its column holds it,
+    before `scale` and `normalize`."""
 
     type: Literal["mae"] = "mae"
     error: ClassVar[Literal["absolute", "squared", "relative"]] = "absolute"
 
 
 class Mape(MeanOfErrors):
-    """Mean absolute error relative to the target: 0.1 is 10%. Targets near 0 make it huge."""
+    """Mean absolute error relative to the target as its column holds it, before `scale` and `normalize`: 0.1 is 10%.
+    Targets near 0 make it huge."""
 
     type: Literal["mape"] = "mape"
     error: ClassVar[Literal["absolute", "squared", "relative"]] = "relative"
 
 
 class Mse(MeanOfErrors):
-    """Mean squared error, over the elements of input and target."""
+    """Mean squared error, over the elements of input and target, in the square of the target's own unit: as its column
+    holds it, before `scale` and `normalize`."""
 
     type: Literal["mse"] = "mse"
     error: ClassVar[Literal["absolute", "squared", "relative"]] = "squared"
 
 
 class Rmse(MeanOfErrors):
-    """Root of the mean squared error, in the target's own unit."""
+    """Root of the mean squared error, in the target's own unit: as its column holds it, before `scale` and
+    `normalize`."""
 
     type: Literal["rmse"] = "rmse"
     error: ClassVar[Literal["absolute", "squared", "relative"]] = "squared"

@@ -20,4 +20,6 @@ RULES: dict[str, str] = {
     "D017": "token_by_token",
     "D018": "rows_without_order",
     "D020": "source_without_file_system",
+    "D030": "value_unknown_to_run",
+    "D031": "field_of_another_run",
 }

@@ -1,7 +1,7 @@
 """newest-run (U003)
 
-Finds: start values taken from the folder of a run or a checkpoint.
-Why:   which checkpoint of which run that is depends on the day: it is looked up when the run starts.
+Finds: start values taken from the folder of a run or a checkpoint that is not here.
+Why:   whether they fit, and which statistics and class numbers go with them, shows only where the run starts.
 Bad:
     model:
       weights: runs/digits
@@ -17,5 +17,5 @@ from declarative_train.terms.span import Span
 
 
 def newest_run(span: Span, path: str) -> Diagnostic:
-    message = f"`{path}` is no file: of a run its best checkpoint, else its last, is looked up when the run starts"
+    message = f"there is no run at `{path}` here: whether its weights and statistics fit shows when the run starts"
     return unverified("U003", span, message)

@@ -1,6 +1,6 @@
 """`model`: the graph and what it is made of. Blocks and nodes are opened by `recipe/expand.py`."""
 
-from typing import Any
+from typing import Any, Literal
 
 from declarative_train.recipe.sections.parameters import ParameterSettings
 from declarative_train.recipe.sections.section import Section
@@ -14,6 +14,9 @@ class WeightsSection(Section):
     rename: dict[str, str | None] = {}
     """Beginnings of names in the file, and what they become here, or null to leave them out:
     {"encoder.blocks.": "layers.", "head.": null}."""
+    statistics: Literal["run", "data"] = "run"
+    """Where the fields that these parameters read, and their targets, have their statistics and class numbers from:
+    `run`, the one whose weights they are (a file of tensors has none); `data`: made anew of the training rows."""
 
 
 class ModelSection(Section):
@@ -24,6 +27,6 @@ class ModelSection(Section):
     blocks: dict[str, Any] = {}
     """Components written in the recipe language, by name."""
     weights: dict[str, WeightsSection] = {}
-    """Start values by the node that they belong to; a path alone: for the whole model."""
+    """Start values by the node that they belong to; a path alone, or a mapping with `path`: for the whole model."""
     parameters: dict[str, ParameterSettings] = {}
     """Settings for the parameters that a selector finds; later entries win key by key."""

@@ -1,0 +1,178 @@
+"""The runs that `model.weights` names -> what the recipe's fields take over from them.
+
+A checkpoint holds the plan of its run, and with it how each field was read: statistics, vocabularies, columns.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from pydantic import TypeAdapter, ValidationError
+
+from declarative_train.components.component import Layer
+from declarative_train.components.datasets.files import local_path, shown
+from declarative_train.data.checks.field_of_another_run import field_of_another_run
+from declarative_train.data.inherited import Inherited
+from declarative_train.data.spec import FieldSpec
+from declarative_train.diagnostics.diagnostic import Diagnostic
+from declarative_train.plan.checks.weights_do_not_fit import weights_do_not_fit
+from declarative_train.plan.checks.weights_without_statistics import weights_without_statistics
+from declarative_train.plan.run_folder import PLAN, taken_in_folder, taken_remotely
+from declarative_train.recipe.model_tree import ExpressionNode, LayerNode, ModelNode, ReuseNode, Scope
+from declarative_train.recipe.recipe import Recipe, Weights
+
+Read = Callable[[str], bytes]
+
+
+class _Kept(NamedTuple):
+    """The fields of a run, as the checkpoint of `step` holds them."""
+
+    step: int
+    fields: Mapping[str, FieldSpec]
+
+
+def inherited_fields(recipe: Recipe, *, offline: bool = False) -> tuple[dict[str, Inherited], list[Diagnostic]]:
+    """By field. What cannot be looked at (no such run; `offline`, another machine) is said by `plan_weights`, or when
+    the run starts."""
+    found: dict[str, Inherited] = {}
+    diagnostics: list[Diagnostic] = []
+    for weights in recipe.model.weights:
+        if weights.statistics == "data":
+            continue
+        try:
+            kept = _kept(weights.path, offline)
+        except ValueError as problem:
+            diagnostics.append(weights_do_not_fit(weights.span, weights.path, f"cannot be used: {problem}", None))
+            continue
+        if kept is None:
+            continue
+        names = fields_of(recipe, weights)
+        if not kept.fields:
+            if any(_counts(recipe, name) for name in names):
+                diagnostics.append(weights_without_statistics(weights.span, shown(weights.path)))
+            continue
+        origin = f"{shown(weights.path)} step {kept.step}"
+        for name in names:
+            if name not in kept.fields:
+                continue
+            new = Inherited(kept.fields[name], origin, weights.span)
+            before = found.setdefault(name, new)
+            if (before.spec.component, before.statistics) != (new.spec.component, new.statistics):
+                text = f"it was read in one way in {before.origin}, and in another"
+                diagnostics.append(field_of_another_run(weights.span, name, text, origin, before.span))
+    return found, diagnostics
+
+
+def _counts(recipe: Recipe, name: str) -> bool:
+    """Whether the numbers of a field may come from the training rows."""
+    field = recipe.data.fields.get(name)
+    return field is not None and (field.type != "tensor" or getattr(field, "normalize", None) is not None)
+
+
+def _kept(path: str, offline: bool) -> _Kept | None:
+    """None where no checkpoint is; without fields where it holds none. Raises ValueError for a damaged one."""
+    local = local_path(path)
+    if os.path.splitext(path)[1] or (local is None and offline) or (local is not None and not os.path.isdir(local)):
+        return None  # a file of tensors, or nothing that could be looked at here
+    read: Read = _content
+    others: Sequence[str] = ()
+    try:
+        if local is None:
+            folder, manifest, read = taken_remotely(path)
+        else:
+            folder, manifest = taken_in_folder(local)
+            others = _plans_beside(folder)
+    except (ValueError, OSError, ImportError):  # told where the weights are looked at
+        return None
+    return _Kept(int(manifest["step"]), _fields(folder, manifest, read, others))
+
+
+def _plans_beside(folder: str) -> list[str]:
+    """Of a checkpoint in the folder of its run, which an earlier dtrain wrote without a plan: those of the run."""
+    run = os.path.dirname(os.path.dirname(os.path.abspath(folder)))
+    names = sorted(name for name in os.listdir(run) if name.startswith("plan") and name.endswith(".json"))
+    return [os.path.join(run, name) for name in names]
+
+
+def _fields(folder: str, manifest: Mapping[str, Any], read: Read, others: Iterable[str]) -> Mapping[str, FieldSpec]:
+    """Raises ValueError for a plan that is not as it was written."""
+    record = manifest["files"].get(PLAN)
+    if record is not None:
+        content = read(f"{folder}/{PLAN}")
+        if hashlib.sha256(content).hexdigest() != record["sha256"]:
+            raise ValueError(f"the checksum of {PLAN} does not match")
+        return _fields_in(json.loads(content))
+    for path in others:
+        try:
+            plan = json.loads(read(path))
+            if plan["fingerprint"] == manifest["fingerprint"]:
+                return _fields_in(plan)
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+    return {}
+
+
+def _fields_in(plan: Mapping[str, Any]) -> Mapping[str, FieldSpec]:
+    try:
+        fields = TypeAdapter(tuple[FieldSpec, ...]).validate_python(plan["data"]["fields"])
+    except (ValidationError, KeyError, TypeError) as problem:
+        raise ValueError(f"{PLAN} does not say how fields were read: {problem}") from None
+    return {field.name: field for field in fields}
+
+
+def _content(path: str) -> bytes:
+    with open(path, "rb") as stream:
+        return stream.read()
+
+
+def fields_of(recipe: Recipe, weights: Weights) -> tuple[str, ...]:
+    """The fields that the loaded parameters read, and the targets that their outputs are held against. Of weights for
+    one node: all that stands before it, and what is compared to it with no other parameters between."""
+    if not weights.node:
+        return tuple(recipe.data.fields)
+    scope = recipe.model.scope
+    loaded = {node.name for node in scope.nodes if _is_of(node.path, weights.node)}
+    read = _before(scope, loaded)
+    told = _after(scope, loaded)
+    for term in recipe.objective.losses.values():
+        wire = scope.outputs.get(term.input, term.input)
+        if wire.partition(":")[0] in told and term.target is not None:
+            target = scope.outputs.get(term.target, term.target)
+            read |= _before(scope, {target.partition(":")[0]}) | {target}
+    return tuple(name for name in recipe.data.fields if name in read)
+
+
+def _is_of(path: str, node: str) -> bool:
+    """The node itself, a part of it, or the block that it is in."""
+    return path == node or path.startswith(f"{node}.") or node.startswith(f"{path}.")
+
+
+def _before(scope: Scope, names: set[str]) -> set[str]:
+    """All inputs of the scope on the way to these nodes."""
+    wanted, found = set(names), set[str]()
+    for node in reversed(scope.nodes):
+        if node.name in wanted:
+            for wire in node.inputs.values():
+                name, colon, _ = wire.partition(":")
+                (wanted if colon else found).add(name)
+    return found
+
+
+def _after(scope: Scope, names: set[str]) -> set[str]:
+    """These nodes, and those that only change what they give, without parameters of their own."""
+    found = set(names)
+    for node in scope.nodes:
+        reads = {wire.partition(":")[0] for wire in node.inputs.values()}
+        if (reads & found and _has_none(node)) or (isinstance(node, ReuseNode) and node.target in found):
+            found.add(node.name)
+    return found
+
+
+def _has_none(node: ModelNode) -> bool:
+    if isinstance(node, LayerNode):
+        return type(node.layer).init_of is Layer.init_of  # who has parameters says how they start
+    return isinstance(node, ExpressionNode)
