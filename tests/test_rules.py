@@ -47,6 +47,7 @@ BASES = {  # where the base of digits does not fit
     **dict.fromkeys(("D006", "D012", "D013"), "any_shape.yaml"),
     **dict.fromkeys(("D007", "D009", "D014", "D018", "D030"), "people.yaml"),
     "D017": "text.yaml",
+    "D022": "days.yaml",
 }
 BASES_OF_BAD = {"D017": "people.yaml"}
 IN_THE_BASE = {"G008", "W009"}  # told at the node of the base that no longer fits; what made it so is related

@@ -466,8 +466,8 @@ class Draw(NamedTuple):
 class Split(Component, ABC):
     """How one set is cut from the source's rows.
 
-    `turn`: cuts by value come first (0), then the last rows (1), then those by chance (2), each kind in the order of
-    the recipe.
+    `turn`: cuts by value come first (0), then the last rows (1), then whole groups by chance (2), then single rows by
+    chance (3), each kind in the order of the recipe: a single row that went before would part its group.
     """
 
     turn: ClassVar[int]

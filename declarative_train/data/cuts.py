@@ -28,8 +28,8 @@ def cut(
 ) -> dict[str, Rows]:
     """The rows of `training`, then of every set that is cut from this table; a row is in one set at most.
 
-    Sets by value are cut first, then the last rows, then those by chance. `by` and `sort` are the window's. Raises
-    SplitError.
+    Sets by value are cut first, then the last rows, then whole groups, then single rows by chance. `by` and `sort` are
+    the window's. Raises SplitError.
     """
     own = {name: split for name, split in splits.items() if split.own_source is None}
     left: Rows = RowRange(0, table.num_rows)
@@ -54,7 +54,7 @@ def cut(
         numbers = numbers[~taken[numbers]]
         taken[numbers] = True
         found[name], left = base.pick(numbers), base.pick(np.flatnonzero(~taken))
-    for name, split in _of_turn(own, 2):
+    for name, split in [*_of_turn(own, 2), *_of_turn(own, 3)]:
         chosen = _choose(name, split, _candidates(table, left, num_total, name, seed, by, sort))
         if not isinstance(chosen, Draw):
             found[name], left = _parted(left, chosen)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from declarative_train.components.component import Column, Dataset, Field, Misfit, SourceError, Table
 from declarative_train.components.datasets.files import is_known, is_remote
 from declarative_train.components.fields.columns import sized
+from declarative_train.data.checks import group_in_two_sets
 from declarative_train.data.checks.column_does_not_fit import column_does_not_fit
 from declarative_train.data.checks.empty_set import empty_set
 from declarative_train.data.checks.no_statistics import no_statistics
@@ -19,6 +20,7 @@ from declarative_train.data.checks.remote_source import remote_source
 from declarative_train.data.checks.rows_outside_window import rows_outside_window
 from declarative_train.data.checks.rows_without_order import rows_without_order
 from declarative_train.data.checks.rows_without_window import rows_without_window
+from declarative_train.data.checks.sorted_as_text import sorted_as_text
 from declarative_train.data.checks.split_does_not_fit import split_does_not_fit
 from declarative_train.data.checks.token_by_token import token_by_token
 from declarative_train.data.checks.unknown_column import unknown_column
@@ -197,6 +199,7 @@ class _Description:
         try:
             order = row_order(tables[None], self.window)  # first: sets cut by `last` follow it too
             cuts = cut(tables[None], self.section.split, self.seed, by, sort)
+            self._check_cuts(tables[None], cuts)
             found |= _set_rows(None, tables[None], cuts, self.window, order)
             for name, table in tables.items():
                 if name is not None:
@@ -215,6 +218,16 @@ class _Description:
         for name, each in ordered.items():
             self._check_size(name, each.table, each.rows, each.windows)
         return None if any(item.code == "D010" for item in self.diagnostics) else ordered
+
+    def _check_cuts(self, main: Table, cuts: Mapping[str, Rows]) -> None:
+        """What can be cut, and is hardly meant."""
+        for diagnostic in group_in_two_sets.check(main, cuts, self.section.split, self.span):
+            self.say(diagnostic)
+        sorts = {f"data.split.{name}.sort": getattr(split, "sort", None) for name, split in self.section.split.items()}
+        sorts["data.window.sort"] = None if self.window is None else self.window.sort
+        for place, column in sorts.items():
+            if column is not None and (found := sorted_as_text(self.span(place), main, column)) is not None:
+                self.say(found)
 
     def _check_size(self, name: str, table: Table, rows: Rows, windows: Windows | None) -> None:
         place = self.span("data.split" if name == TRAINING else f"data.split.{name}")

@@ -117,3 +117,26 @@ def test_keys() -> None:
     assert own.own_source is not None
     assert own.own_source.paths == ("a.csv", "b.csv")
     assert own.model_dump(mode="json")["source"]["path"] == ["a.csv", "b.csv"]
+
+
+@pytest.mark.parametrize("order", [("grouped", "random"), ("random", "grouped"), ("stratified", "grouped")])
+def test_groups_stay_whole_beside_sets_of_single_rows_in_any_order(order: tuple[str, str]) -> None:
+    import pyarrow as pa
+
+    from declarative_train.components.datasets.arrow import MemoryTable
+    from declarative_train.data.cuts import cut
+
+    rng = np.random.default_rng(0)
+    patient = rng.integers(0, 20, 400)
+    table = MemoryTable([("t", pa.table({"patient": patient, "ill": rng.integers(0, 2, 400)}))])
+    makes = {
+        "grouped": make("grouped", fraction=0.25, column="patient"),
+        "random": make("random", fraction=0.2),
+        "stratified": make("stratified", fraction=0.2, column="ill"),
+    }
+    found = cut(table, {kind: makes[kind] for kind in order}, seed=1)
+    groups = {name: set(patient[rows.at(np.arange(len(rows)))]) for name, rows in found.items()}
+    assert list(found) == ["training", *order]
+    assert groups["grouped"]
+    for name in found.keys() - {"grouped"}:
+        assert not groups["grouped"] & groups[name]

@@ -89,7 +89,9 @@ def spec(look: Callable[..., Described]) -> Callable[..., DataSpec]:
 
     def made(**keys: object) -> DataSpec:
         found, diagnostics = look(**keys)
-        assert not diagnostics
+        assert not [
+            item for item in diagnostics if item.code != "D021"
+        ]  # a warning, of sets that are parted on purpose
         assert found is not None
         return found
 

@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
 
 class GroupedSplit(Split):
-    """Whole groups by chance: rows that share a value (a patient, a meter) never land in two sets."""
+    """Whole groups by chance: rows that share a value (a patient, a meter) never land both in this set and among those
+    that train, nor in a set cut by chance, whatever the order of the sets. Sets cut in another way (`where`, `last`)
+    may hold rows of its groups; lint says so.
+    """
 
     turn: ClassVar[int] = 2
 

@@ -14,7 +14,7 @@ Fraction = Annotated[float, Field(gt=0, lt=1)]
 class RandomSplit(Split):
     """Rows by chance, the same for the same seed. `validation: 0.2` is the short form."""
 
-    turn: ClassVar[int] = 2
+    turn: ClassVar[int] = 3
     cuts_singly: ClassVar[bool] = True
 
     type: Literal["random"] = "random"

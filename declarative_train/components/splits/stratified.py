@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class StratifiedSplit(Split):
     """Rows by chance, the same share of each value of a column."""
 
-    turn: ClassVar[int] = 2
+    turn: ClassVar[int] = 3
     cuts_singly: ClassVar[bool] = True
 
     type: Literal["stratified"] = "stratified"

@@ -20,6 +20,8 @@ RULES: dict[str, str] = {
     "D017": "token_by_token",
     "D018": "rows_without_order",
     "D020": "source_without_file_system",
+    "D021": "group_in_two_sets",
+    "D022": "sorted_as_text",
     "D030": "value_unknown_to_run",
     "D031": "field_of_another_run",
 }

@@ -55,6 +55,7 @@ RULES: dict[str, str] = {
     "R004": "no_run_length",
     "R005": "warmup_longer_than_run",
     "R006": "longer_than_run",
+    "R130": "two_orders_of_last",
     "S001": "unknown_key",
     "S002": "missing_key",
     "S003": "wrong_type",
