@@ -15,5 +15,10 @@ class Sink(ABC):
         """Take one event. Raises OSError when the place cannot be written."""
 
     @abstractmethod
+    def flush(self) -> None:
+        """What was written so far outlives this process, however it ends. Called before a checkpoint exists: a run that
+        goes on from it does not tell again what came before."""
+
+    @abstractmethod
     def close(self) -> None:
         """Everything that was written can be read. Called once, also after a failure."""

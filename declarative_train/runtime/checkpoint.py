@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -37,8 +37,12 @@ SWITCH_S = 2e-4  # from one thread of the interpreter to another, while DCP is i
 class Checkpoints:
     """Saves and loads for all ranks together: every rank calls the same methods in the same order."""
 
-    def __init__(self, plan: Plan, engine: Engine, store: CheckpointStore) -> None:
+    def __init__(
+        self, plan: Plan, engine: Engine, store: CheckpointStore, before_publishing: Callable[[], None] = lambda: None
+    ) -> None:
+        """`before_publishing` is called on rank 0 for each checkpoint, just before it exists."""
         self.store = store
+        self._before_publishing = before_publishing
         self._plan = plan
         self._plan_text = to_json(plan).encode()
         self._engine = engine
@@ -76,6 +80,7 @@ class Checkpoints:
             files, numbers, shapes = self._gather(files, numbers, shapes)
         if self._rank == 0:
             files = {**files, PLAN: self.store.write(state.step, PLAN, self._plan_text)}
+            self._before_publishing()
             self.store.publish(state.step, self._manifest(state, is_best) | manifest_of(files, numbers, shapes))
             self.store.retain(keep, state.best_step)
         return self.store.path(state.step)

@@ -74,7 +74,8 @@ def _train(job: Job, where: Where, asked: Callable[[], bool], device: torch.devi
     engine = Engine(replace(plan, weights=() if entry is not None else job.place.weights), device)
     _ALIVE.append(engine)
     sets = open_sets(plan.data)
-    checkpoints = Checkpoints(plan, engine, CheckpointStore(str(job.run_dir / CHECKPOINTS)))
+    store = CheckpointStore(str(job.run_dir / CHECKPOINTS))
+    checkpoints = Checkpoints(plan, engine, store, lambda: flush(sinks))
     state = checkpoints.load(entry) if entry is not None else RunState()
     aims = state.aim(plan)
     last_step = plan.training.num_steps
@@ -144,6 +145,11 @@ def evaluation_batches(plan: Plan, engine: Engine, sets: Mapping[str, SampleSet]
         ).iterate()
 
     return batches
+
+
+def flush(sinks: Sequence[Sink]) -> None:
+    for sink in sinks:
+        sink.flush()
 
 
 def tell(sinks: Sequence[Sink], event: Event) -> None:

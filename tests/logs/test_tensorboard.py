@@ -170,6 +170,28 @@ def test_creating_the_sink_imports_nothing_heavy_in_the_loops_thread(tmp_path: P
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
+def test_what_was_flushed_can_be_read(tmp_path: Path) -> None:
+    sink = TensorBoardSink(tmp_path)
+    for number in range(1, 40):
+        sink.write(step(number, 1.0))
+        if number % 3 == 0:
+            sink.flush()
+            steps = [event.step for event in read(tmp_path).Scalars("training/loss")]
+            assert steps == list(range(1, number + 1))
+    sink.close()
+
+
+def test_a_full_disk_is_told_by_a_flush(tmp_path: Path) -> None:
+    sink = TensorBoardSink(tmp_path)
+    sink._stream.close()
+    sink._stream = open("/dev/full", "wb", buffering=0)  # noqa: SIM115
+    sink.write(step(10, 1.0))
+    with pytest.raises(OSError, match="space"):
+        sink.flush()
+    sink.flush()
+    sink.close()
+
+
 def test_a_full_disk_is_an_oserror(tmp_path: Path) -> None:
     sink = TensorBoardSink(tmp_path)
     sink._stream.close()

@@ -44,6 +44,9 @@ class Kept(Sink):
     def write(self, event: Event) -> None:
         self.events.append(event)
 
+    def flush(self) -> None:
+        pass
+
     def close(self) -> None:
         self.is_closed = True
 

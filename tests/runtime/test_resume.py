@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from declarative_train.logs.event import CheckpointSaved, EpochDone, Event, Notice, RunEnded, RunStarted, StepDone
 from declarative_train.logs.sinks.jsonl import JsonlSink
+from declarative_train.runtime.checkpoint_store import CheckpointStore, Entry
 from declarative_train.runtime.job import Job, default_sinks
 from declarative_train.runtime.launch import run
 from declarative_train.runtime.processes import tell_way_on
@@ -171,6 +173,25 @@ def test_a_damaged_checkpoint_is_passed_over(directory: Path, capfd: pytest.Capt
     for step, whole in wanted.items():
         assert_same_tensors(found[step].tensors, whole.tensors)
         assert (found[step].numbers, found[step].state) == (whole.numbers, whole.state), step
+
+
+def test_what_was_logged_outlives_a_kill_that_the_checkpoint_outlives(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who goes on from a checkpoint does not tell again what came before: it is on the disk when that exists."""
+    right, seen = CheckpointStore.publish, []
+
+    def noted(self: CheckpointStore, step: int, manifest: dict[str, Any]) -> Entry:
+        run_dir, events = runs.newest(directory)
+        curve = EventAccumulator(str(run_dir)).Reload().Scalars("training/loss")
+        told = [event.step for event in events if isinstance(event, StepDone)]
+        seen.append((step, told, [point.step for point in curve]))
+        return right(self, step, manifest)
+
+    monkeypatch.setattr(CheckpointStore, "publish", noted)
+    assert go(directory, {"logging": {"every": "1 step"}, "checkpoint": {"every": "2 steps"}}).code == 0
+    assert [step for step, _, _ in seen] == [2, 4, 6, 7, 8, 10, 12, 14]
+    assert seen == [(step, list(range(1, step + 1)), list(range(1, step + 1))) for step, _, _ in seen]
 
 
 def test_where_all_are_damaged_each_is_named(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:

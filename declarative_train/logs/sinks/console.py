@@ -85,6 +85,9 @@ class ConsoleSink(Sink):
         if not isinstance(event, FREQUENT_EVENTS) or time.monotonic() - self._flushed_s > REFRESH_S:
             self._flush()
 
+    def flush(self) -> None:
+        """Nobody goes on from what a terminal shows."""
+
     def close(self) -> None:
         if self._bar is not None:
             self._bar.stop()

@@ -36,7 +36,7 @@ _KINDS: dict[str, type] = {
 
 class JsonlSink(Sink):
     """Appends to `path`. Lines are in the file as soon as `write` returns, but for those of steps and epochs, which a
-    crash may cost when they are younger than half a second."""
+    crash may cost when they are younger than half a second and than the last checkpoint."""
 
     def __init__(self, path: str | Path) -> None:
         self._stream = Path(path).open("a", encoding="utf-8")  # noqa: SIM115 (open for the run)
@@ -49,6 +49,9 @@ class JsonlSink(Sink):
         self._waiting.append(event)
         if not isinstance(event, _FREQUENT_EVENTS) or time.monotonic() - self._written_s > FLUSH_S:
             self._write()
+
+    def flush(self) -> None:
+        self._write()
 
     def close(self) -> None:
         self._write()

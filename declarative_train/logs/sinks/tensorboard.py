@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 import threading
 import time
 from collections import deque
@@ -56,6 +57,8 @@ class TensorBoardSink(Sink):
         self._stream = new_event_file(Path(directory))
         self._events: deque[Event] = deque()
         self._closing = threading.Event()
+        self._flushes = threading.Condition()
+        self._num_asked, self._num_done = 0, 0  # flushes
         self._failure: OSError | None = None
         self._thread = threading.Thread(target=self._run, name="tensorboard", daemon=True)
         self._thread.start()
@@ -65,8 +68,18 @@ class TensorBoardSink(Sink):
             self._raise_failure()
             self._events.append(event)  # and the thread is not woken: it looks by itself, see WRITE_S
 
+    def flush(self) -> None:
+        with self._flushes:
+            self._num_asked += 1
+            number = self._num_asked
+            self._flushes.notify_all()
+            self._flushes.wait_for(lambda: self._num_done >= number, CLOSE_S)
+        self._raise_failure()
+
     def close(self) -> None:
-        self._closing.set()
+        with self._flushes:
+            self._closing.set()
+            self._flushes.notify_all()
         self._thread.join(CLOSE_S)
         self._stream.close()
         self._raise_failure()
@@ -79,7 +92,9 @@ class TensorBoardSink(Sink):
     def _run(self) -> None:
         writer: EventWriter | None = None
         while True:
-            is_last = self._closing.wait(WRITE_S)
+            with self._flushes:
+                self._flushes.wait_for(lambda: self._closing.is_set() or self._num_asked > self._num_done, WRITE_S)
+                is_last, number = self._closing.is_set(), self._num_asked
             try:
                 if self._events and writer is None:
                     writer = EventWriter(self._stream)
@@ -87,8 +102,10 @@ class TensorBoardSink(Sink):
                     writer.write(self._events.popleft())
                 self._stream.flush()
             except OSError as error:
-                self._failure = error
-                return
+                self._failure, is_last, number = error, True, sys.maxsize
+            with self._flushes:
+                self._num_done = number
+                self._flushes.notify_all()
             if is_last:
                 return
 
