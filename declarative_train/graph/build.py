@@ -14,6 +14,7 @@ import operator
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from keyword import iskeyword
+from typing import TypeVar
 
 import torch
 from torch import fx, nn
@@ -26,6 +27,7 @@ from declarative_train.graph.initialise import started
 from declarative_train.graph.read import ordered_ports, read_layer
 
 _Value = fx.Node
+_T = TypeVar("_T")
 
 
 def build(
@@ -120,7 +122,10 @@ class _Builder:
                 modules[node.name] = started(layer, specs, self._seed, path)
             else:
                 modules[node.name] = layer.build(specs)
-        result = lines.call_module(called.name, tuple(_arguments(node, called, values, self._plugins)))
+        given = {port: values[edge] for port, edge in node.inputs.items()}
+        arguments = tuple(call_order(called, given, self._plugins))
+        # named by us: torch would name the result like the node, and a node may be called `self`
+        result = lines.create_node("call_module", called.name, arguments, {}, name=_identifier(called.name))
         if len(called.outputs) == 1:
             return {f"{node.name}:{output}": result for output in node.outputs}
         return {
@@ -144,17 +149,17 @@ def _root(modules: Mapping[str, nn.Module]) -> nn.Module:
     return root
 
 
-def _arguments(node: Node, called: Node, values: Mapping[Edge, _Value], plugins: Sequence[str]) -> list[_Value | None]:
-    """Values in the order in which the called module takes them."""
+def call_order(called: Node, given: Mapping[str, _T], plugins: Sequence[str] = ()) -> list[_T | None]:
+    """What is bound to the inputs of a layer or block, in the order in which its module takes them."""
     if called.kind == "block":
         assert called.graph is not None
-        return [values[node.inputs[name]] if name in node.inputs else None for name in called.graph.inputs]
+        return [given.get(name) for name in called.graph.inputs]
     assert called.component is not None
-    ports = ordered_ports(read_layer(called.component, plugins), node.inputs)
-    return [None if port is None else values[node.inputs[port]] for port in ports]
+    ports = ordered_ports(read_layer(called.component, plugins), given)
+    return [None if port is None else given[port] for port in ports]
 
 
 def _identifier(name: str) -> str:
-    """The name of an argument: a field may be called `class`."""
+    """The name of a value in the code that torch writes: a field may be called `class`, a node `self`."""
     found = name.replace(".", "_")
     return f"{found}_" if iskeyword(found) or found == "self" else found

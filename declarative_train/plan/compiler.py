@@ -6,6 +6,7 @@ from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 
 from declarative_train.data.describe import describe
+from declarative_train.data.sample import sample
 from declarative_train.data.spec import BatchSpec, DataSpec
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.graph.lower import Lowered, lower
@@ -21,6 +22,7 @@ from declarative_train.plan.parameters import plan_parameters
 from declarative_train.plan.place import place
 from declarative_train.plan.plan import PLAN_VERSION, ChoicePlan, ParameterPlan, Plan, WeightsPlan
 from declarative_train.plan.plugins import check_plugins
+from declarative_train.plan.rehearsed import rehearsed
 from declarative_train.plan.run_fields import inherited_fields
 from declarative_train.plan.sample_groups import check_mixing
 from declarative_train.plan.sections import (
@@ -49,11 +51,15 @@ def compile(  # noqa: A001 (plan.compile reads as what it does)
     diagnostics = [*found, *diagnostics]
     if data is None:
         return None, diagnostics
+    rows = sample(data)
     lowered, found = lower(recipe, {field.name: field.tensor for field in data.fields})
     diagnostics = [*diagnostics, *found]
     parameters, choice = None, None
     if lowered is not None:
         parameters, found = plan_parameters(recipe, lowered.graph, lowered.parameters)
+        diagnostics += found
+    if lowered is not None and parameters is not None:
+        parameters, found = rehearsed(recipe, lowered, parameters, rows)
         diagnostics += found
     weights, found = plan_weights(recipe, lowered, parameters)
     diagnostics += found

@@ -23,7 +23,8 @@ class ParameterPlan:
 
     `init` is an init component, or None for the layer's own rule; `tie` the name of the parameter it shares storage
     with; `optimizer` the fields of another optimizer than training.optimizer, or None. `lr_scale` and `weight_decay`
-    as selected (weight_decay None: the optimizer's own).
+    as selected (weight_decay None: the optimizer's own). `idle`: frozen in every mode because no loss term reaches it,
+    not because the recipe says so: its module behaves as in training.
     """
 
     name: str
@@ -35,6 +36,7 @@ class ParameterPlan:
     init: dict[str, object] | None = None
     tie: str | None = None
     optimizer: dict[str, object] | None = None
+    idle: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,19 +76,27 @@ def lay_out_convolutions(module: nn.Module, device: torch.device) -> None:
 
 
 def freeze(module: nn.Module, parameters: tuple[ParameterPlan, ...]) -> None:
+    """Those that the recipe freezes, and those that no loss reaches: no optimizer sees either."""
     frozen = {item.name for item in parameters if item.frozen}
-    for name, parameter in module.named_parameters():
-        if name in frozen:
-            parameter.requires_grad_(False)
+    idle = {item.name for item in parameters if item.idle}
+    named = dict(module.named_parameters())
+    for name, parameter in named.items():
+        parameter.requires_grad_(name not in frozen or name in idle)
+    # of a stage that is frozen as a whole the nodes count one by one, as they do in the whole model
+    for part in (part for child in module.children() for top in frozen_parts(child) for part in top.modules()):
+        part.is_frozen = True  # type: ignore[assignment]
+    for name in idle & named.keys():
+        named[name].requires_grad_(False)
 
 
 def set_training(module: nn.Module, training: bool) -> None:
     """Training or evaluation behaviour. What is frozen keeps that of evaluation: a module all of whose parameters are
-    frozen, with everything below it (its dropout, its running statistics)."""
+    frozen by the recipe, with everything below it (its dropout, its running statistics)."""
     module.train(training)
     if training:
-        for part in frozen_parts(module):
-            part.eval()
+        for part in module.modules():
+            if getattr(part, "is_frozen", False):
+                part.eval()
 
 
 def frozen_parts(module: nn.Module) -> list[nn.Module]:

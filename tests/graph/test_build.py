@@ -10,6 +10,7 @@ from torch import fx, nn
 
 from declarative_train.graph.build import build, materialise
 from declarative_train.graph.cut import cut, open_blocks
+from declarative_train.graph.direct import direct
 from declarative_train.graph.graph import Graph, Node
 from declarative_train.graph.initialise import initialise
 from declarative_train.terms.tensor_spec import TensorSpec
@@ -262,3 +263,31 @@ def test_a_shard_starts_as_its_part_of_the_whole() -> None:
             assert torch.equal(held, rest[0] if rest else held[:0]), name
     finally:
         distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["self", "torch", "operator", "getattr", "device", "inf", "nan", "x", "fx_pytree", "Tensor", "List", "super"],
+)
+def test_a_node_may_be_called_what_the_code_of_the_graph_uses(name: str) -> None:
+    """Called twice: the first call must not leave the name behind empty."""
+
+    def graph(called: str) -> Graph:
+        inner = Graph({called: vector(8)}, (linear("fc", called, 8),), {"out": "fc:output"})
+        nodes = (
+            linear(called, "in", 8),
+            block("unit", f"{called}:output", inner),
+            expression("twice", f"{called} * 2 + unit", {called: f"{called}:output", "unit": "unit:out"}, vector(8)),
+            linear("last", "twice:output", 8),
+        )
+        nodes = (*nodes[:1], replace(nodes[1], inputs={called: f"{called}:output"}), *nodes[2:])
+        return Graph({"in": vector(8)}, nodes, {"y": "last:output"})
+
+    torch.manual_seed(0)
+    plain = build(graph("plain"))
+    found = build(graph(name))
+    for old, new in zip(plain.parameters(), found.parameters(), strict=True):
+        new.data.copy_(old.data)
+    x = torch.rand(2, 8)
+    for call in (found, found, direct(found), direct(found)):
+        assert torch.equal(call(x)[0], plain(x)[0])

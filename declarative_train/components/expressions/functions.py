@@ -204,3 +204,11 @@ OPERATORS: dict[str, Function] = {
 }
 
 INDEX = "[]"  # the name of a constant slice's operation
+
+WITHOUT_GRADIENT = frozenset(
+    name
+    for name, function in (FUNCTIONS | OPERATORS).items()
+    if function.dtype in ("bool", "int64")
+    or name in ("//", "ceil", "detach", "floor", "ones_like", "rand_like", "randn_like", "round", "sign", "zeros_like")
+)
+"""Through these no gradient passes, or one that is zero everywhere."""

@@ -77,6 +77,11 @@ class Expression(NamedTuple):
         )
 
     @property
+    def operations(self) -> tuple[str, ...]:
+        """The functions and operators in it, by their names in `functions.py`, as often as they stand there."""
+        return tuple(term.name for term in _walk(self.root) if isinstance(term, Operation))
+
+    @property
     def lone_name(self) -> str | None:
         """The name when the expression is nothing else."""
         return self.root.text if isinstance(self.root, Reference) else None

@@ -1,6 +1,9 @@
 """The rules of this room: code -> module. A rule is one file, whose docstring is its manual page."""
 
 RULES: dict[str, str] = {
+    "G009": "no_gradient",
+    "G010": "idle_parameters",
+    "G013": "step_fails",
     "O105": "cannot_balance",
     "P101": "cut_not_a_node",
     "P102": "cut_out_of_order",

@@ -19,7 +19,6 @@ from torch import nn
 
 from declarative_train.graph.direct import direct
 from declarative_train.runtime.parallelise.sharing import Sharing
-from declarative_train.runtime.reach import without_gradient
 
 if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan
@@ -47,10 +46,6 @@ def replicate(plan: Plan, held: Held, place: Place, worker: Worker) -> Sharing:
             return sums, False
 
         return Sharing(call=held.model, finish=worker.finish, reduce=in_buckets)
-    idle = without_gradient(plan)
-    for name, parameter in held.model.named_parameters():
-        if name in idle:
-            parameter.requires_grad_(False)  # the reducer would wait for its gradient for ever
     if are_one_bucket(item for item in held.model.parameters() if item.requires_grad):
 
         def in_one(optimizers: Optimizers, sums: Sums) -> tuple[Sums, bool]:

@@ -1,0 +1,71 @@
+"""Some real samples of every set, to try things on before the run: field by field, as they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from declarative_train.components.component import SourceError
+from declarative_train.data.opened import prepared_sets
+from declarative_train.data.prepare import BadSampleError, Prepared
+from declarative_train.data.spec import DataSpec
+
+MOST_ROWS = 1 << 16
+MOST_ELEMENTS = 1 << 22
+"""Of the largest field: what an operation on it may read without being noticed."""
+MOST_READ = 1 << 12
+"""Samples of a set that is not held in memory, which are read once more."""
+
+
+class Sample:
+    """Rows of the training set first, then of the others in the order of the recipe. `is_whole`: all samples of all
+    sets; `num_training` are those of the training set."""
+
+    def __init__(self, sets: Sequence[Prepared], most: int) -> None:
+        self._sets = sets
+        self._samples = [_chosen(each, most if number == 0 else most // 4) for number, each in enumerate(sets)]
+        self.num_rows = sum(map(len, self._samples))
+        self.num_training = len(self._samples[0])
+        self.is_whole = all(len(chosen) == each.num_samples for chosen, each in zip(self._samples, sets, strict=True))
+        self._values: dict[str, np.ndarray | None] = {}
+
+    def values(self, name: str) -> np.ndarray | None:
+        """(N, *sample shape) of a field, or None when it cannot be read now."""
+        if name not in self._values:
+            try:
+                parts = [
+                    each.gather(chosen, [name])[name] for each, chosen in zip(self._sets, self._samples, strict=True)
+                ]
+                self._values[name] = np.concatenate(parts)
+            except (SourceError, BadSampleError):  # a file that changes meanwhile: the run says it
+                self._values[name] = None
+        return self._values[name]
+
+    def place(self, row: int) -> str:
+        """Where a row of the sample stands, for messages: that of its set's table, a window's first."""
+        for each, chosen in zip(self._sets, self._samples, strict=True):
+            if row < len(chosen):
+                places = chosen[row : row + 1]
+                if each.windows is not None:
+                    places = each.windows.starts(places)
+                where = each.table.place(int(each.rows.at(places)[0]))
+                return where if each.name == "training" else f"{where}, in {each.name}"
+            row -= len(chosen)
+        raise IndexError(row)
+
+
+def sample(spec: DataSpec) -> Sample:
+    """Of the sets that `describe` has prepared. Raises DataError."""
+    sets: Mapping[str, Prepared] = prepared_sets(spec)
+    largest = max((field.tensor.num_elements for field in spec.fields), default=1)
+    return Sample(tuple(sets.values()), max(16, min(MOST_ROWS, MOST_ELEMENTS // max(largest, 1))))
+
+
+def _chosen(each: Prepared, most: int) -> np.ndarray:
+    """Sample numbers, ascending: all, or from all over the set; the first ones where they have to be read."""
+    if each.held is None:
+        return np.arange(min(each.num_samples, most, MOST_READ))
+    if each.num_samples <= most:
+        return np.arange(each.num_samples)
+    return np.linspace(0, each.num_samples - 1, most).astype(np.int64)

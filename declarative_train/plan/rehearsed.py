@@ -1,0 +1,105 @@
+"""The first step of the model, rehearsed: what fails in it, and the parameters that no loss reaches."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import torch
+
+from declarative_train.data.sample import Sample
+from declarative_train.diagnostics.diagnostic import Diagnostic, Related
+from declarative_train.graph.lower import Lowered
+from declarative_train.graph.rehearse import ROWS, Rehearsal, rehearse, stops_gradients
+from declarative_train.plan.checks.idle_parameters import idle_parameters
+from declarative_train.plan.checks.no_gradient import no_derivative, no_gradient
+from declarative_train.plan.checks.step_fails import not_finite, step_fails
+from declarative_train.plan.plan import ParameterPlan
+from declarative_train.recipe.model_tree import BlockNode, ExpressionNode, Scope
+from declarative_train.recipe.recipe import Recipe
+from declarative_train.terms.span import Span
+
+
+def rehearsed(
+    recipe: Recipe, lowered: Lowered, parameters: tuple[ParameterPlan, ...], sample: Sample
+) -> tuple[tuple[ParameterPlan, ...], list[Diagnostic]]:
+    """The parameters, the idle ones frozen; and what is to be said."""
+    rows = {name: sample.values(name) for name in _fields_read(lowered)}
+    taken = {name: torch.from_numpy(values[:ROWS]) for name, values in rows.items() if values is not None}
+    found = rehearse(
+        lowered,
+        parameters,
+        recipe.plugins,
+        recipe.seed,
+        taken if len(taken) == len(rows) else None,
+        double=recipe.training.precision == "fp64",
+    )
+    idle = {name for name in found.idle if name in {item.name for item in parameters if not item.frozen}}
+    if len(found.unreached) == len(lowered.terms):
+        idle = set()  # which the errors say
+    diagnostics = [*_of_gradients(recipe, lowered, found), *_of_values(recipe, found), *_of_idle(recipe, idle)]
+    return tuple(
+        replace(item, frozen=True, idle=True) if item.name in idle else item for item in parameters
+    ), diagnostics
+
+
+def _fields_read(lowered: Lowered) -> set[str]:
+    made = set(lowered.batch_graph.outputs)
+    ends = {name for name in lowered.sources.values() if name not in lowered.graph.outputs}
+    return (set(lowered.batch_graph.inputs) | set(lowered.graph.inputs) | ends) - made
+
+
+def _of_gradients(recipe: Recipe, lowered: Lowered, found: Rehearsal) -> Iterator[Diagnostic]:
+    for term in lowered.terms:
+        span = recipe.span(("objective", "losses", term.name, "input"))
+        stops = tuple(_stops(recipe.model.scope, recipe.model.scope.outputs.get(term.edges.input, term.edges.input)))
+        if term.name in found.unreached:
+            yield no_gradient(span, term.name, term.edges.input, stops)
+        elif term.name in found.underivable:
+            yield no_derivative(span, term.name, term.edges.input, stops)
+
+
+def _stops(scope: Scope, wire: str) -> Iterator[Related]:
+    """The expressions on the way to a wire that stop gradients."""
+    nodes = {node.name: node for node in scope.nodes}
+    waiting, seen = [wire], set()
+    while waiting:
+        name, _, output = waiting.pop().partition(":")
+        if not output or name in seen or name not in nodes:
+            continue
+        seen.add(name)
+        node = nodes[name]
+        if isinstance(node, ExpressionNode) and (functions := stops_gradients(node.expression.text)):
+            yield Related(node.span, f"no gradient passes `{functions[0]}`")
+        if isinstance(node, BlockNode):
+            yield from _stops(node.scope, node.scope.outputs[output])
+        waiting += node.inputs.values()
+
+
+def _of_values(recipe: Recipe, found: Rehearsal) -> Iterator[Diagnostic]:
+    culprit = None if found.culprit is None else (found.culprit, _node_span(recipe.model.scope, found.culprit))
+    if found.failure is not None:
+        phase, said = found.failure
+        yield step_fails(culprit[1] if culprit else recipe.key_span("model.graph"), phase, said, found.culprit)
+    for name, value in found.not_finite.items():
+        yield not_finite(
+            recipe.span(("objective", "losses", name, "input")),
+            name,
+            value,
+            culprit,
+            skips=recipe.training.non_finite == "skip",
+        )
+
+
+def _node_span(scope: Scope, path: str) -> Span:
+    node = next(node for node in scope.nodes if path == node.path or path.startswith(f"{node.path}."))
+    return _node_span(node.scope, path) if isinstance(node, BlockNode) and path != node.path else node.key_span
+
+
+def _of_idle(recipe: Recipe, idle: Sequence[str] | set[str]) -> Iterator[Diagnostic]:
+    by_node: dict[str, list[str]] = defaultdict(list)
+    for name in sorted(idle):
+        by_node[name.partition(".")[0]].append(name)
+    for node, names in by_node.items():
+        yield idle_parameters(recipe.key_span(("model", "graph", node)), node, names)

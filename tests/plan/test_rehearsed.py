@@ -1,0 +1,85 @@
+"""What the rehearsal of the first step finds, and what it leaves in the plan."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.plan.conftest import Compile
+
+
+def said(compiled: Compile, *nodes: str, more: str = "") -> list[tuple[str, str]]:
+    """Codes and messages of the recipe with these nodes, `out` for the loss."""
+    graph = "\n".join(f"    {node}" for node in nodes)
+    _, found = compiled(f"model:\n  graph:\n{graph}\nobjective: {{loss: {{input: out}}}}\n{more}")
+    return [(item.code, item.message) for item in found]
+
+
+@pytest.mark.parametrize(
+    "out",
+    [
+        "detach(logits)",
+        "float(logits > 0)",
+        "float(argmax(logits, dim=-1, keepdim=true)) * ones_like(logits)",
+        "round(logits)",
+        "floor(logits)",
+        "float(int(logits))",
+        "logits * 0 // 1",
+    ],
+)
+def test_a_loss_that_no_gradient_leaves_is_an_error(out: str, compiled: Compile) -> None:
+    (code, _), *_ = said(compiled, f"out: {out}")
+    assert code == "G009"
+
+
+@pytest.mark.parametrize(
+    "out", ["logits - detach(logits)", "logits + round(logits)", "where(logits > 0, logits, -logits)"]
+)
+def test_a_way_round_is_enough(out: str, compiled: Compile) -> None:
+    assert said(compiled, f"out: {out}") == []
+
+
+def test_what_no_loss_reaches_is_frozen_and_said(compiled: Compile) -> None:
+    plan, found = compiled("model: {graph: {cut: detach(act), logits: {type: linear, out_features: 10, input: cut}}}")
+    assert plan is not None
+    assert [item.code for item in found] == ["G010"]
+    assert "`hidden.weight`" in found[0].message
+    assert {item.name: (item.frozen, item.idle) for item in plan.parameters} == {
+        "hidden.weight": (True, True),
+        "hidden.bias": (True, True),
+        "logits.weight": (False, False),
+        "logits.bias": (False, False),
+    }
+
+
+def test_an_idle_parameter_of_a_model_too_large_to_build(compiled: Compile) -> None:
+    plan, _ = compiled(
+        """
+        model:
+          graph:
+            hidden: {type: linear, out_features: 200000}
+            cut: detach(act)
+            logits: {type: linear, out_features: 10, input: cut}
+        """
+    )
+    assert plan is not None
+    assert {item.name for item in plan.parameters if item.idle} == {"hidden.weight", "hidden.bias"}
+
+
+def test_a_number_that_is_not_finite_is_traced_to_its_node(compiled: Compile) -> None:
+    _, found = compiled(
+        "model: {graph: {zero: act - act, bad: act / zero, logits: {type: linear, out_features: 10, input: bad}}}"
+    )
+    assert [item.code for item in found] == ["G013"]
+    assert "`loss` is nan in the first step" in found[0].message
+    assert "`bad`" in found[0].related[0].message
+
+
+def test_the_rehearsal_leaves_the_generator_alone(compiled: Compile) -> None:
+    import torch
+
+    torch.manual_seed(3)
+    wanted = torch.rand(2)
+    torch.manual_seed(3)
+    drawn = "{type: dropout, p: 0.5, input: act}"
+    compiled(f"model: {{graph: {{drop: {drawn}, logits: {{type: linear, out_features: 10, input: drop}}}}}}")
+    assert torch.equal(torch.rand(2), wanted)
