@@ -23,7 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def leave(code: int) -> None:
     """At once: what is left is the interpreter's tidying up, which takes as long as half a lint, and with torch longer
     than that."""
-    for stream in (sys.stdout, sys.stderr):
+    for stream in filter(None, (sys.stdout, sys.stderr)):  # a daemon may have none
         try:
             stream.flush()
         except (OSError, ValueError):  # a reader that went away, a stream that was closed

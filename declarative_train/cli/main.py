@@ -11,10 +11,12 @@ import gc
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from importlib import import_module
 
 from declarative_train.cli.pydantic_plugins import without_plugins
 from declarative_train.cli.termination import TerminatedError, told_to_leave
+from declarative_train.logs.streams import outlive_readers, write_any_character
 
 COMMANDS = {
     "doctor": "what this machine can run: torch, GPUs, backends",
@@ -81,6 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _main(argv: Sequence[str] | None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
+    write_any_character()
     parser = argparse.ArgumentParser(
         prog="dtrain",
         description="Declarative training: a YAML recipe, checked, planned and run.",
@@ -106,7 +109,7 @@ def _main(argv: Sequence[str] | None) -> int:
     except SystemExit as stop:
         return int(stop.code or 0)
     try:
-        with told_to_leave():
+        with outlive_readers() if asked == "run" else nullcontext(), told_to_leave():
             code: int = args.run(args)
         sys.stdout.flush()
     except BrokenPipeError:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import errno
 import json
+import re
 import time
 import traceback
 from dataclasses import asdict, dataclass
@@ -36,12 +37,15 @@ _PEER_LOSS = (
     "recv_bytes",
     "remote process exited",
     "ncclremoteerror",
+    "closed by remote peer",
     "store is closed",
     "aborted due to",
     "failed to recv",
     "failed to send",
     "watchdog",
 )
+# NCCL's own failures, which are no echo of another rank's
+_OWN_NCCL = ("ncclsystemerror", "ncclinternalerror", "ncclinvalid", "ncclunhandledcudaerror")
 
 
 class RunFailure(Exception):  # noqa: N818 (the word of the messages, and of the family above)
@@ -89,6 +93,9 @@ _NOT_OURS = (RunFailure, PeerFailure, DataError, OSError, MemoryError)
 def describe_failure(
     error: BaseException, rank: int, stage: int | None, step: int | None, run_dir: Path | None = None
 ) -> Failure:
+    trace = "".join(traceback.format_exception(error))
+    error = _cause(error)
+    is_known = isinstance(error, _NOT_OURS) or _is_out_of_memory(error) or _special(error) is not None
     return Failure(
         rank=rank,
         stage=stage,
@@ -97,9 +104,21 @@ def describe_failure(
         kind=type(error).__name__,
         message=explain(error, run_dir),
         is_peer_loss=is_peer_loss(error),
-        is_ours=not (isinstance(error, _NOT_OURS) or _is_out_of_memory(error)),
-        trace="".join(traceback.format_exception(error)),
+        is_ours=not is_known,
+        trace=trace,
     )
+
+
+def _cause(error: BaseException) -> BaseException:
+    """What went wrong in a stage of a pipeline: torch raises words of its own from it."""
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    is_torchs = last is not None and str(last.tb_frame.f_globals.get("__name__")).startswith(_PIPELINING)
+    return _cause(error.__cause__) if is_torchs and error.__cause__ is not None else error
+
+
+_PIPELINING = "torch.distributed.pipelining"
 
 
 def write_failure(directory: Path, failure: Failure) -> None:
@@ -129,13 +148,14 @@ def is_peer_loss(error: BaseException) -> bool:
         return False
     if isinstance(error, PeerFailure):
         return True
-    kind = type(error).__name__
-    if kind in ("DistNetworkError", "DistStoreError", "DistBackendError"):
+    kind, text = type(error).__name__, str(error).lower()
+    if kind in ("DistNetworkError", "DistStoreError"):
         return True
     if not isinstance(error, RuntimeError | ConnectionError):
         return False
-    text = str(error).lower()
-    return any(words in text for words in _PEER_LOSS)
+    if any(words in text for words in _PEER_LOSS):
+        return True
+    return kind == "DistBackendError" and not any(words in text for words in _OWN_NCCL)
 
 
 def explain(error: BaseException, run_dir: Path | None = None) -> str:
@@ -144,6 +164,9 @@ def explain(error: BaseException, run_dir: Path | None = None) -> str:
         return str(error)
     if _is_out_of_memory(error):
         return f"out of memory: {first_line(error)}; {_MEMORY_HELP}"
+    special = _special(error)
+    if special is not None:
+        return special
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         return f"no space left on the device{_place(error)}; help: free some, or set logging.dir to another disk"
     if isinstance(error, OSError) and error.strerror:
@@ -152,6 +175,34 @@ def explain(error: BaseException, run_dir: Path | None = None) -> str:
         return f"cannot write to the run's folder, which `logging.dir` names: {said}" if is_ours else said
     return f"{type(error).__name__}: {first_line(error)}"
 
+
+def _special(error: BaseException) -> str | None:
+    """What torch says in many lines, and there is one thing to do about."""
+    if not isinstance(error, RuntimeError):
+        return None
+    text = str(error)
+    undetermined = re.match(r"(\S+) does not have a deterministic implementation", text)
+    if undetermined:
+        return (
+            f"`{undetermined[1]}` gives other bits in every run on this device, and training.deterministic is true; "
+            "help: set it to false, or take another layer"
+        )
+    if "nccl" not in text.lower() or type(error).__name__ != "DistBackendError":
+        return None
+    lines = [line.strip() for line in text.partition("Last error:")[2].splitlines() if line.strip()]
+    lines += [line.strip() for line in text.splitlines() if line.startswith("nccl")]
+    said = lines[0] if lines else first_line(error)
+    way_on = next((way for words, way in _NCCL_HELP.items() if words in said.lower()), "NCCL_DEBUG=INFO says more")
+    return f"NCCL: {said}; help: {way_on}"
+
+
+_SHARED_MEMORY_HELP = "give the container more of /dev/shm: docker run --shm-size=8g, or --ipc=host"
+_NCCL_HELP = {
+    "shared memory": _SHARED_MEMORY_HELP,
+    "/dev/shm": _SHARED_MEMORY_HELP,
+    "duplicate gpu": "two ranks have the same GPU: start as many on each machine as it has GPUs",
+    "driver version is insufficient": "a newer driver, or torch built for an older CUDA",
+}
 
 _MEMORY_HELP = (
     "help: raise training.gradient_accumulation_steps, set training.activation_checkpointing: blocks, "

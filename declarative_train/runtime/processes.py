@@ -22,6 +22,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NoReturn
 
+from declarative_train.logs.streams import lasting_streams
 from declarative_train.runtime.devices import device_of, threads_per_rank
 from declarative_train.runtime.failures import (
     VICTIM_WAIT_S,
@@ -159,6 +160,7 @@ def rank_main(job: Job, num_threads: int, method: str) -> int:
     scratch = job.run_dir / "launch"
     if method == "spawn":
         atexit.register(os._exit, 0)  # before torch's own threads can abort the end of the interpreter
+        lasting_streams()
         silence_loggers()
     watch = StopRequest(
         is_closing=lambda: is_sibling_gone(scratch, job.failures_dir),

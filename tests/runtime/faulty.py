@@ -36,6 +36,13 @@ def happen(fault: str) -> None:
             raise AssertionError(fault)
 
 
+class Broken:
+    """Chunks whose first one fails where the stage takes it: in the forward that torch's schedule calls."""
+
+    def __getitem__(self, position: int) -> None:
+        happen("raise")
+
+
 def plant(mode: str, fault: str, rank: int, at_step: int) -> None:
     """Where a rank begins its part of a step."""
     holder: Any = Worker
@@ -50,6 +57,8 @@ def plant(mode: str, fault: str, rank: int, at_step: int) -> None:
         if fault == "slow":
             time.sleep(0.02)
         if step == at_step and int(os.environ.get("RANK", "0")) == rank:
+            if fault == "in a stage":
+                return right(self, step, Broken())
             happen(fault)
         return right(self, step, *args)
 

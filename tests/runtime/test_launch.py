@@ -145,6 +145,14 @@ def test_four_ranks_and_the_last_one_fails(directory: Path) -> None:
     assert "rank 3, step 6: ValueError" in errors
 
 
+@pytest.mark.parametrize("stage", [0, 1])
+def test_a_layer_that_fails_in_a_pipeline_is_told_by_its_cause(directory: Path, stage: int) -> None:
+    code, errors = finish(start(saved(directory, on("pipeline", 2)), "in a stage", stage, 6))
+    assert code == 3
+    assert f"rank {stage} (stage {stage}), step 6: ValueError: the dog ate the batch\n" in errors
+    assert "failed to run forward" in (run_dir(directory) / "failures" / f"rank_{stage}.txt").read_text()
+
+
 def test_one_process_fails_without_a_rank(directory: Path) -> None:
     code, errors = finish(start(saved(directory, on("single", 1)), "raise", 0, 6))
     assert code == 3

@@ -1,0 +1,65 @@
+"""What torch, gloo and NCCL say when something goes wrong, and what the user is told."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.distributed import DistBackendError
+
+from declarative_train.runtime.failures import describe_failure, explain
+
+NCCL = """NCCL error in: ../torch/csrc/distributed/c10d/NCCLUtils.cpp:94, unhandled {kind} (run with NCCL_DEBUG=INFO \
+for details), NCCL version 2.28.9
+{name}: System call (e.g. socket, malloc) or external library call failed or device error.
+Last error:
+{last}"""
+
+
+def of_nccl(name: str, last: str) -> DistBackendError:
+    return DistBackendError(NCCL.format(kind="system error", name=name, last=last))
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (
+            of_nccl(
+                "ncclSystemError", "Error while creating shared memory segment /dev/shm/nccl-Fy4Wc8 (size 9637888)"
+            ),
+            "NCCL: Error while creating shared memory segment /dev/shm/nccl-Fy4Wc8 (size 96); help: give the "
+            "container more of /dev/shm: docker run --shm-size=8g, or --ipc=host",
+        ),
+        (
+            of_nccl("ncclInvalidUsage", "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1b000"),
+            "NCCL: Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1b000; help: two ranks have the",
+        ),
+        (of_nccl("ncclInternalError", ""), "NCCL: ncclInternalError: System call"),
+    ],
+)
+def test_nccls_own_error_is_told_by_its_last_words(error: DistBackendError, said: str) -> None:
+    failure = describe_failure(error, 1, None, 0)
+    assert failure.message.startswith(said)
+    assert not failure.is_peer_loss
+    assert not failure.is_ours
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        of_nccl("ncclRemoteError", "socketProgress: Connection closed by remote peer node2<40001>"),
+        of_nccl("ncclSystemError", "socketProgress: Connection closed by remote peer node2<40001>"),
+        DistBackendError("NCCL communicator was aborted on rank 0."),
+    ],
+)
+def test_an_error_of_nccl_may_be_the_echo_of_another_rank(error: DistBackendError) -> None:
+    assert describe_failure(error, 0, None, 3).is_peer_loss
+
+
+def test_an_operation_without_a_deterministic_form() -> None:
+    torch.use_deterministic_algorithms(True)
+    try:
+        with pytest.raises(RuntimeError) as found:
+            torch.zeros(4).put_(torch.tensor([0, 0]), torch.ones(2), accumulate=False)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert explain(found.value).startswith("`put_` gives other bits in every run on this device, and training.determin")
