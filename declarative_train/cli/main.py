@@ -111,7 +111,8 @@ def _main(argv: Sequence[str] | None) -> int:
     try:
         with outlive_readers() if asked == "run" else nullcontext(), told_to_leave():
             code: int = args.run(args)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # a daemon may have none
+            sys.stdout.flush()
     except BrokenPipeError:
         # the reader of our output went away (`dtrain list | head`): not a failure, and not worth a traceback
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

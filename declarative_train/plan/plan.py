@@ -112,6 +112,7 @@ class TrainingPlan:
     non_finite: Literal["stop", "skip"]
     early_stop: EarlyStopPlan | None = None
     max_time_s: float | None = None
+    deterministic: bool = False
 
 
 @dataclass(frozen=True, slots=True)

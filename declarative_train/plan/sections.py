@@ -85,6 +85,7 @@ def plan_training(recipe: Recipe, timing: Timing) -> TrainingPlan:
             timing.interval("training.early_stop.patience", early_stop.patience) or 1,
         ),
         max_time_s=None if training.max_time is None else training.max_time.seconds,
+        deterministic=training.deterministic,
     )
 
 

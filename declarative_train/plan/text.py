@@ -204,6 +204,8 @@ def _training(plan: Plan) -> list[str]:
     ]
     if training.clip_grad_norm is not None:
         rows.append(["clip grad norm", f"{training.clip_grad_norm:g}"])
+    if training.deterministic:
+        rows.append(["deterministic", "only kernels that give the same bits in every run"])
     if training.compile:
         rows.append(["compile", "each block"])
     if training.activation_checkpointing != "none":

@@ -48,8 +48,10 @@ def choose_here(plan: Plan) -> tuple[str, tuple[str, ...]]:
     """The kind of device, and notices about it. Raises RunFailure."""
     if plan.layout.num_nodes > 1:
         raise RunFailure(
-            f"the plan is for {plan.layout.num_nodes} machines; help: start it on each with `torchrun --nnodes "
-            f"{plan.layout.num_nodes} --nproc-per-node {plan.layout.gpus_per_node} -m declarative_train run ...`"
+            f"the plan is for {plan.layout.num_nodes} machines; help: start it on each, with its number from 0 as NODE "
+            f"and the address of number 0 as HEAD: torchrun --nnodes {plan.layout.num_nodes} --node-rank $NODE "
+            f"--nproc-per-node {plan.layout.gpus_per_node} --master-addr $HEAD --master-port 29500 "
+            "-m declarative_train run ..."
         )
     choice = choose_device(plan.layout, 0 if plan.layout.device == "cpu" else num_gpus())
     return choice.kind, () if choice.notice is None else (choice.notice,)

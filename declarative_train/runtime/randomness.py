@@ -6,7 +6,9 @@ distribution. `torch.manual_seed` costs 96 us (it looks for every backend), a ge
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
@@ -41,6 +43,25 @@ class Randomness:
         if self._needed:
             for number, generator in enumerate(self._generators):
                 generator.manual_seed(mix(self._key, step, chunk, part, number))
+
+
+@contextmanager
+def same_bits(wanted: bool) -> Iterator[None]:
+    """`training.deterministic`, while it lasts. An operation that has no such kernel then fails (runtime/failures.py
+    says which). Before the first product of matrices on a GPU, since cuBLAS reads its setting then."""
+    if not wanted:
+        yield
+        return
+    cudnn = torch.backends.cudnn
+    before = torch.are_deterministic_algorithms_enabled(), cudnn.deterministic, cudnn.benchmark
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
+    cudnn.deterministic, cudnn.benchmark = True, False
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0])
+        cudnn.deterministic, cudnn.benchmark = before[1:]
 
 
 def mix(*words: int) -> int:

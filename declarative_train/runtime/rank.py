@@ -28,6 +28,7 @@ from declarative_train.runtime.execute import execute
 from declarative_train.runtime.host_memory import keep_freed_memory
 from declarative_train.runtime.hyperparameters import hyperparameters
 from declarative_train.runtime.job import Job
+from declarative_train.runtime.randomness import same_bits
 from declarative_train.runtime.run_state import RunState
 from declarative_train.runtime.signals import EXIT_STOPPED
 from declarative_train.runtime.stop import StopAgreement
@@ -58,7 +59,7 @@ def run_rank(job: Job, where: Where, asked: Callable[[], bool]) -> int:
         torch.cuda.set_device(device)
     else:
         keep_freed_memory()
-    with default_dtype(plan):
+    with default_dtype(plan), same_bits(plan.training.deterministic):
         sinks = job.sinks(job.run_dir) if where.rank == 0 else ()
         try:
             return _train(job, where, asked, device, sinks)

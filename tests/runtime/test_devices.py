@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
+from declarative_train.logs.event import RunEnded
 from declarative_train.plan.plan import LayoutPlan, RankPlan
+from declarative_train.runtime import host_memory, processes, rank
 from declarative_train.runtime.devices import Seat, choose_device, num_gpus_wanted, seat_devices, threads_per_rank
 from declarative_train.runtime.failures import RunFailure
 from declarative_train.terms import machine
+from tests.runtime.made_recipes import DIGITS, write_data
 from tests.runtime.plans import layout
-
-AUTO = {"device": "auto"}
+from tests.runtime.runs import go
 
 
 def made(mode: str = "ddp", num_ranks: int = 2, *, nodes: int = 1, device: str = "auto") -> LayoutPlan:
@@ -107,3 +113,60 @@ def test_cores_where_the_system_does_not_tell_those_of_a_process(monkeypatch: py
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     assert machine.num_cores() == 6
     assert threads_per_rank(2) == 3
+
+
+def test_the_c_library_is_asked_on_linux_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_memory.sys, "platform", "darwin")
+    monkeypatch.setattr(host_memory.ctypes, "CDLL", None)
+    host_memory.keep_freed_memory()
+
+
+def refuses() -> bool:
+    raise RuntimeError("Cannot re-initialize CUDA in forked subprocess")
+
+
+@pytest.mark.parametrize(
+    ("kind", "platform", "answer", "method"),
+    [
+        ("cuda", "linux", lambda: False, "fork"),
+        ("cuda", "linux", lambda: True, "spawn"),
+        ("cuda", "linux", refuses, "spawn"),
+        ("cpu", "linux", lambda: True, "fork"),
+        ("cpu", "darwin", lambda: False, "spawn"),
+    ],
+)
+def test_ranks_are_forked_where_that_is_safe(
+    kind: str, platform: str, answer: Any, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes.sys, "platform", platform)
+    monkeypatch.setattr(torch.cuda, "_is_in_bad_fork", answer)
+    assert processes.start_method(kind) == method
+
+
+def test_ranks_that_are_spawned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_data(tmp_path)
+    monkeypatch.setattr(processes, "start_method", lambda kind: "spawn")
+    done = go(tmp_path, DIGITS, {"parallelism": "ddp", "layout": {"gpus": 2}})
+    assert done.code == 0
+    assert done.of(RunEnded)[-1].status == "finished"
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_deterministic_is_set_before_anything_is_computed(
+    tmp_path: Path, wanted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_data(tmp_path)
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+    build, seen = rank.build_engine, []
+
+    def noted(*args: Any) -> Any:
+        cudnn = torch.backends.cudnn
+        seen.append((torch.are_deterministic_algorithms_enabled(), cudnn.deterministic, not cudnn.benchmark))
+        seen.append("CUBLAS_WORKSPACE_CONFIG" in os.environ)
+        return build(*args)
+
+    monkeypatch.setattr(rank, "build_engine", noted)
+    assert go(tmp_path, DIGITS, {"training": {"deterministic": wanted}}).code == 0
+    assert seen == [(wanted, wanted, wanted), wanted]
+    assert not torch.are_deterministic_algorithms_enabled()

@@ -23,9 +23,7 @@ def of_nccl(name: str, last: str) -> DistBackendError:
     ("error", "said"),
     [
         (
-            of_nccl(
-                "ncclSystemError", "Error while creating shared memory segment /dev/shm/nccl-Fy4Wc8 (size 9637888)"
-            ),
+            of_nccl("ncclSystemError", "Error while creating shared memory segment /dev/shm/nccl-Fy4Wc8 (size 96)"),
             "NCCL: Error while creating shared memory segment /dev/shm/nccl-Fy4Wc8 (size 96); help: give the "
             "container more of /dev/shm: docker run --shm-size=8g, or --ipc=host",
         ),

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,7 @@ from declarative_train.logs.event import RunEnded, RunStarted
 from declarative_train.logs.sinks.jsonl import read_events
 from tests.runtime.made_recipes import DIGITS, merged, write_data, write_recipe
 
+ROOT = Path(__file__).parent.parent.parent
 TWO = merged(DIGITS, {"parallelism": "ddp", "layout": {"gpus": 2}})
 
 
@@ -88,3 +92,110 @@ def test_a_loss_that_is_not_finite_is_told_once(directory: Path) -> None:
     code, errors = torchrun(directory, merged(TWO, changes))
     assert code != 0
     assert errors.count("dtrain: the run failed: step ") == errors.count("the loss is ") == 1
+
+
+@pytest.mark.parametrize("missing", ["MASTER_ADDR", "MASTER_PORT"])
+def test_a_rank_that_does_not_know_where_the_others_are(directory: Path, missing: str) -> None:
+    where = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+    del where[missing]
+    done = subprocess.run(
+        [sys.executable, "-m", "declarative_train", "run", str(write_recipe(directory, TWO))],
+        env={name: value for name, value in os.environ.items() if name != missing} | where,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 3
+    assert f"RANK and WORLD_SIZE are set, so this is one rank of many, and {missing} is not; help: " in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_ranks_without_words_about_their_place(directory: Path) -> None:
+    """As mpirun and srun start them: no LOCAL_RANK, no LOCAL_WORLD_SIZE."""
+    path = write_recipe(directory, TWO)
+    where = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29517", "OMP_NUM_THREADS": "1"}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-m", "declarative_train", "run", str(path)],
+            env=os.environ | where | {"RANK": str(rank)},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    said = [rank.communicate(timeout=100)[1] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], said
+
+
+def lines_for_many_nodes() -> dict[str, str]:
+    """Every place that says how to start on several nodes, and the line that it says."""
+    found = {}
+    for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("recipes/*.yaml")):
+        text = re.sub(r"\\\n[# ]*", "", path.read_text())
+        for number, line in enumerate(re.findall(r"torchrun --nnodes.* run \S+", text)):
+            found[f"{path.name} {number}"] = line
+    return found
+
+
+def test_every_line_for_many_nodes_is_the_same() -> None:
+    lines = lines_for_many_nodes()
+    assert {"README.md 0", "launching.md 0", "gpt_7b_auto_32xh100.yaml 0"} <= lines.keys()
+    flags = {
+        name: re.sub(r" run \S+|\b\d\b", "", line).replace("$SLURM_NODEID", "$NODE") for name, line in lines.items()
+    }
+    assert set(flags.values()) == {flags["README.md 0"]}
+
+
+@pytest.fixture
+def networks() -> Iterator[tuple[str, str]]:
+    """Two network namespaces with a cable between them: 10.77.0.1 and 10.77.0.2. In both, the name of the machine
+    stands for a loopback address, as it does on Debian."""
+    if shutil.which("ip") is None or os.geteuid() != 0:
+        pytest.skip("network namespaces want root and iproute2")
+    names = [f"dtrain{os.getpid()}{side}" for side in "ab"]
+    cable = [f"dt{os.getpid() % 10**6}{side}" for side in "ab"]
+    lines = [f"netns add {name}" for name in names]
+    lines += [f"link add {cable[0]} type veth peer name {cable[1]}"]
+    for number, (name, end) in enumerate(zip(names, cable, strict=True), 1):
+        lines += [f"link set {end} netns {name}", f"-n {name} addr add 10.77.0.{number}/24 dev {end}"]
+        lines += [f"-n {name} link set {end} up", f"-n {name} link set lo up"]
+    try:
+        for line in lines:
+            done = subprocess.run(["ip", *line.split()], capture_output=True, text=True, timeout=20, check=False)
+            if done.returncode:
+                pytest.skip(f"no network namespaces here: ip {line}: {done.stderr.strip()}")
+        yield names[0], names[1]
+    finally:
+        for name in names:
+            subprocess.run(["ip", "netns", "del", name], capture_output=True, timeout=20, check=False)
+
+
+def test_the_line_of_the_readme_on_two_nodes(directory: Path, networks: tuple[str, str]) -> None:
+    path = write_recipe(directory, merged(DIGITS, {"parallelism": "ddp", "layout": {"nodes": 2, "gpus_per_node": 1}}))
+    line = lines_for_many_nodes()["README.md 0"]
+    line = line.replace("torchrun", f"{sys.executable} -m torch.distributed.run", 1).replace("RECIPE", str(path))
+    line = line.replace("--nproc-per-node 8", "--nproc-per-node 1")
+    environment = {name: value for name, value in os.environ.items() if name != "GLOO_SOCKET_IFNAME"}
+    nodes = [
+        subprocess.Popen(
+            ["ip", "netns", "exec", name, "sh", "-c", line],
+            env=environment
+            | {"NODE": str(number), "HEAD": "10.77.0.1", "OMP_NUM_THREADS": "1", "DTRAIN_TIMEOUT_S": "40"},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for number, name in enumerate(networks)
+    ]
+    try:
+        said = [node.communicate(timeout=110)[1] for node in nodes]
+    finally:
+        for node in nodes:
+            node.kill()
+    assert [node.returncode for node in nodes] == [0, 0], said
+    (run,) = (directory / "runs" / "made").iterdir()
+    started, *_, ended = read_events(run / "events.jsonl")
+    assert isinstance(started, RunStarted)
+    assert (started.num_ranks, started.mode) == (2, "ddp")
+    assert isinstance(ended, RunEnded)
+    assert ended.status == "finished"

@@ -27,7 +27,7 @@ class Layout(Section):
     gpus_per_node: Count | None = None
     """The number of GPUs on each node."""
     device: Literal["auto", "cuda", "cpu"] = "auto"
-    """auto: CUDA if the GPUs are there, else the same ranks on the CPU."""
+    """auto: CUDA, or where there is no GPU at all the same ranks on the CPU; too few GPUs fail."""
 
     hardware: Annotated[str, Field(json_schema_extra=_known_hardware)] | None = None
     """What `plan` and `auto` estimate for, such as h100-sxm; it need not be there. All: `dtrain list hardware`."""

@@ -61,6 +61,9 @@ class Training(Section):
     """bf16 and fp16: compute in it, parameters, optimizer and gradient reduction in fp32; fp16 scales the loss."""
     compile: bool = False
     """Compile each block with torch.compile."""
+    deterministic: bool = False
+    """The same bits in every run on the same GPUs, at some speed: only kernels that have them, none chosen by trial.
+    On the CPU they are the same anyway."""
     activation_checkpointing: Literal["none", "blocks", "all"] = "none"
     """Recompute activations in the backward instead of keeping them: of each block (a copy of the outermost repeat,
     else a top-level node), or of every node."""
