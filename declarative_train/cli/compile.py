@@ -114,15 +114,21 @@ def report(compiled: Compiled) -> None:
 def read_saved_plan(path: str) -> Plan | None:
     """A saved plan that still holds, or None after saying what is wrong with it."""
     from declarative_train.plan.codec import PlanError, from_json
+    from declarative_train.plan.fingerprint import is_as_signed
     from declarative_train.plan.stale import staleness
 
     try:
-        plan = from_json(Path(path).read_text(encoding="utf-8"))
+        text = Path(path).read_text(encoding="utf-8", errors="replace")
+        plan = from_json(text)
     except OSError as error:
         print(f"dtrain: cannot read {path}: {error.strerror}", file=sys.stderr)
         return None
     except PlanError as error:
         print(f"dtrain: {path} is not a plan that can be run: {error}", file=sys.stderr)
+        return None
+    if not is_as_signed(text):
+        print(f"dtrain: {path} is not a plan that can be run: it was changed after it was made", file=sys.stderr)
+        print("help: change the recipe, and compile it again with `dtrain plan RECIPE -o PLAN.json`", file=sys.stderr)
         return None
     changes = staleness(plan)
     if changes:

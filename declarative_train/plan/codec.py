@@ -34,7 +34,7 @@ def from_json(text: str) -> Plan:
     """Raises PlanError."""
     try:
         found = json.loads(text)
-    except ValueError as problem:
+    except (ValueError, RecursionError) as problem:
         raise PlanError(f"it is not JSON: {problem}") from None
     if not isinstance(found, dict) or "version" not in found:
         raise PlanError("it has no `version`, so it is not a plan")

@@ -28,6 +28,12 @@ def signed(plan: Plan) -> Plan:
     return replace(plan, identity=_digest(to_data(plan)))
 
 
+def is_as_signed(text: str) -> bool:
+    """Whether a plan's JSON is what was signed, to the last value."""
+    data = json.loads(text)
+    return isinstance(data, dict) and _digest(data | {"identity": ""}) == data.get("identity")
+
+
 def deciding(plan: Plan) -> dict[str, object]:
     """What the fingerprint covers, as plain values."""
     data = to_data(plan)

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 KINDS = (".safetensors", ".pt", ".pth", ".bin")
+MORE_THAN_TENSORS = "it holds more than tensors, and no code from it is run; save a state_dict()"
+_MOST_OLD_BYTES = 256 << 20  # of a file whose format has no index: all of it is read
 TORCH_BEGINS = (b"PK\x03\x04", b"\x80")  # an archive, or a pickle, as of old
 _SHOWN = 3
 _MOST_HEADER_BYTES = 100 << 20  # as safetensors itself
@@ -107,14 +109,21 @@ def _shapes_in_safetensors(path: str) -> Shapes:
 
 def _shapes_in_torch(path: str) -> Shapes | None:
     """None for what cannot be looked at without reading all of it."""
+    import pickle
+
     import torch
 
     with open(path, "rb") as file:
-        if not file.read(4).startswith(TORCH_BEGINS):
-            raise ValueError("it is no file of torch")
-
+        begin = file.read(4)
+    if not begin.startswith(TORCH_BEGINS):
+        raise ValueError("it is no file of torch")
+    is_archive = begin.startswith(TORCH_BEGINS[0])
+    if not is_archive and os.path.getsize(path) > _MOST_OLD_BYTES:
+        return None
     try:
-        found = torch.load(path, map_location="meta", weights_only=True, mmap=True)
+        found = torch.load(path, map_location="meta", weights_only=True, mmap=is_archive)
+    except pickle.UnpicklingError:
+        raise ValueError(MORE_THAN_TENSORS) from None
     except Exception:  # an older format, or no weights at all: the run says it
         return None
     for key in ("state_dict", "model"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 from pathlib import Path
 
@@ -180,6 +181,26 @@ def test_plan_of_garbage_is_one_message(tmp_path: Path, capsys: Captured) -> Non
     path = tmp_path / "plan.json"
     path.write_text("{}", "utf-8")
     assert "is not a plan that can be run" in told(capsys, "plan", str(path), code=3)
+
+
+def test_a_plan_that_was_changed_by_hand_is_refused(tmp_path: Path, capsys: Captured) -> None:
+    recipe, saved = tmp_path / "a.yaml", tmp_path / "plan.json"
+    told(capsys, "init", str(recipe))
+    told(capsys, "plan", str(recipe), "-o", str(saved))
+    content = saved.read_bytes()
+    told(capsys, "plan", str(saved))
+    for at in random.Random(4).sample(range(len(content)), 25):
+        saved.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+        text = told(capsys, "plan", str(saved), code=3)
+        assert "is not a plan that can be run" in text or content[at : at + 1].isspace(), text
+    data = json.loads(content)
+    data["training"]["optimizer"]["lr"] = 7.5
+    saved.write_text(json.dumps(data), "utf-8")
+    text = told(capsys, "run", str(saved), code=3)
+    assert f"dtrain: {saved} is not a plan that can be run: it was changed after it was made" in text
+    assert not (tmp_path / "runs").exists()
+    saved.write_text(json.dumps(json.loads(content)), "utf-8")  # laid out in another way
+    told(capsys, "plan", str(saved))
 
 
 @pytest.mark.parametrize("command", ["lint", "plan", "run", "show", "trace"])

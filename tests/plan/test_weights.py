@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -72,6 +73,30 @@ def test_a_file_that_is_none_of_torch_is_told(compiled, tmp_path: Path, content:
     path.write_bytes(content)
     _, (found,) = compiled(below(path))
     assert (found.code, found.message.endswith("w.pt cannot be read: it is no file of torch")) == ("U106", True)
+
+
+@pytest.mark.parametrize("is_archive", [True, False])
+def test_code_in_a_file_of_torch_is_told_and_not_run(compiled, tmp_path: Path, is_archive: bool) -> None:  # type: ignore[no-untyped-def]
+    class Planted:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return Path.touch, (tmp_path / "ran",)
+
+    path = tmp_path / "w.pt"
+    torch.save({"weight": Planted()}, path, _use_new_zipfile_serialization=is_archive)
+    _, (found,) = compiled(below(path))
+    assert (found.code, "holds more than tensors, and no code from it is run" in found.message) == ("U106", True)
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("is_archive", [True, False])
+def test_shapes_in_a_file_of_torch_are_known_in_either_format(compiled, tmp_path: Path, is_archive: bool) -> None:  # type: ignore[no-untyped-def]
+    path = tmp_path / "w.pt"
+    torch.save(HIDDEN, path, _use_new_zipfile_serialization=is_archive)
+    plan, diagnostics = compiled(below(path))
+    assert plan is not None, diagnostics
+    torch.save(HIDDEN | {"bias": torch.zeros(3)}, path, _use_new_zipfile_serialization=is_archive)
+    _, (found,) = compiled(below(path))
+    assert (found.code, "bias is (3,) in the file" in found.message) == ("U106", True)
 
 
 def test_batch_norm_statistics_may_be_in_the_file_or_not(compiled, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
