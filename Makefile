@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-RECIPE ?= recipes/digits_mlp_ddp2.yaml
+RECIPE ?= recipes/digits_mlp.yaml
 
 # ranks of a test share the cores of the machine
 test test-long accept bench parity: export OMP_NUM_THREADS ?= 1

@@ -20,9 +20,11 @@ import pytest
 
 from declarative_train import plan as plan_room
 from declarative_train import recipe as recipe_room
+from declarative_train.cli.commands.init import FIRST_RECIPE
 from declarative_train.cli.main import main
 from declarative_train.plan.plan import Plan
 from declarative_train.plan.text import describe
+from declarative_train.runtime.devices import choose_device
 
 ROOT = Path(__file__).parent.parent
 RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
@@ -85,7 +87,7 @@ def compiled(path: Path, switches: tuple[Path, ...] = ()) -> Plan:
 
 def test_there_are_recipes_and_switches() -> None:
     teaching = {"multi_gpu_ddp", "data_parallel", "large_model_pipeline", "compare_modes"}
-    assert teaching | {"digits_mlp_ddp2"} <= {path.stem for path in RECIPES}
+    assert teaching | {"digits_mlp", "digits_mlp_ddp2"} <= {path.stem for path in RECIPES}
     assert [switch.stem for switch in SWITCHES] == ["ddp", "dp", "fsdp", "pipeline"]
 
 
@@ -206,6 +208,29 @@ def test_large_model_pipeline_reaches_its_last_row_at_a_smaller_width(tmp_path: 
     assert len(rows) == 5
     assert rows[-1]["training/loss"] <= 0.6
     assert rows[-1]["training/accuracy"] >= 0.80
+
+
+@pytest.mark.parametrize("first", ["make run", "README", "dtrain init"])
+@pytest.mark.parametrize(("num_gpus", "kind"), [(0, "cpu"), (1, "cuda"), (2, "cuda"), (8, "cuda")])
+def test_what_a_newcomer_runs_first_runs_on_any_machine(first: str, num_gpus: int, kind: str, tmp_path: Path) -> None:
+    match first:
+        case "make run":
+            found = re.search(r"RECIPE \?= (\S+)", (ROOT / "Makefile").read_text())
+            assert found is not None
+            path = ROOT / found[1]
+        case "README":
+            found = re.search(r"```yaml\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+            assert found is not None
+            path = ROOT / "readme_as_it_stands.yaml"
+        case _:
+            path = tmp_path / "first.yaml"
+            path.write_text(FIRST_RECIPE.format(schema="s", path="p", name="first"))
+    texts = {str(path): found[1]} if first == "README" and found is not None else {}
+    recipe = recipe_room.load(str(path), texts=texts).recipe
+    assert recipe is not None
+    plan, _ = plan_room.compile(recipe)
+    assert plan is not None
+    assert choose_device(plan.layout, num_gpus).kind == kind
 
 
 def test_digits_mlp_reaches_its_accuracy_within_a_minute(tmp_path: Path) -> None:

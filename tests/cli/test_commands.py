@@ -114,7 +114,7 @@ def test_show_says_where_each_value_was_written(capsys: Captured) -> None:
     assert any(line.startswith("data.shuffle") and line.endswith("# default") for line in text.splitlines())
     hidden = next(line for line in text.splitlines() if line.startswith("model.graph.hidden.out_features"))
     assert "128" in hidden
-    assert "digits_mlp_ddp2.yaml:" in hidden
+    assert "digits_mlp.yaml:" in hidden
 
 
 def test_show_tells_what_a_later_file_dropped(tmp_path: Path, capsys: Captured) -> None:
