@@ -27,7 +27,8 @@ FILLINGS = (
     8,
 )  # microbatches for each rank of a pipeline: more make the bubble smaller, and smaller ones dearer
 MOST_REPLICAS = 4096
-SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
+DEFAULT: Schedule = "1f1b"  # which wins a tie
+SCHEDULES: tuple[Schedule, ...] = (DEFAULT, *(name for name in get_args(Schedule) if name != DEFAULT))
 
 
 @dataclass(frozen=True, slots=True)

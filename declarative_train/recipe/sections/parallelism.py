@@ -12,7 +12,7 @@ from declarative_train.recipe.sections.section import Section
 from declarative_train.recipe.sections.training import Count
 from declarative_train.terms.mesh import Mesh, MeshAxis
 
-Schedule = Literal["1f1b", "gpipe", "interleaved_1f1b", "looped_bfs", "interleaved_zero_bubble", "zbv", "dualpipev"]
+Schedule = Literal["gpipe", "1f1b", "interleaved_1f1b", "looped_bfs", "interleaved_zero_bubble", "zbv", "dualpipev"]
 
 
 class Single(Section):
