@@ -9,6 +9,7 @@ from declarative_train.cli.catalogue import catalogue
 from declarative_train.cli.commands.list import tables
 from declarative_train.cli.views.components import component_page
 from declarative_train.cli.views.hardware import hardware_table
+from declarative_train.cli.views.sections import NAMES, section_page
 from declarative_train.components.hardware import HARDWARE
 from declarative_train.recipe.blocks import shipped_file, shipped_names
 from declarative_train.recipe.schema import schema_text
@@ -46,10 +47,25 @@ def components_page() -> str:
     return "\n".join([*lines, ""])
 
 
+def sections_page() -> str:
+    """docs/sections.md"""
+    lines = [
+        "# Sections",
+        "",
+        "Every key of a recipe that is not a component's. Made from the code by `make generate`.",
+    ]
+    lines += ["", "What a `type:` can name, with its own keys, is in [components.md](components.md)."]
+    for name in NAMES:
+        head, _, page = section_page(name).partition("\n")
+        lines += ["", f"## {head}", "", "```text", page.strip("\n"), "```"]
+    return "\n".join([*lines, ""])
+
+
 FILES = {
     "schemas/recipe.schema.json": schema_text,
     "docs/checks.md": checks_page,
     "docs/components.md": components_page,
+    "docs/sections.md": sections_page,
 }
 
 

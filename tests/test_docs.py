@@ -23,7 +23,7 @@ from declarative_train.components.expressions.functions import FUNCTIONS
 
 DRAWS = "R108"  # said of every recipe that draws random numbers over ranks
 ROOT = Path(__file__).parent.parent
-GENERATED = {"checks.md", "components.md"}
+GENERATED = {"checks.md", "components.md", "sections.md"}
 PAGES = [ROOT / "README.md", *sorted(page for page in (ROOT / "docs").glob("*.md") if page.name not in GENERATED)]
 
 

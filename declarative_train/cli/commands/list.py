@@ -13,7 +13,7 @@ from declarative_train.diagnostics.suggest import did_you_mean
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("what", nargs="?", help="a kind (layers, losses, ...) or one type (linear); default: all kinds")
+    parser.add_argument("what", nargs="?", help="a kind (layers, losses, ...), one type (linear) or section (training)")
 
 
 def tables() -> dict[str, Mapping[str, type[Component]]]:
@@ -41,6 +41,7 @@ def tables() -> dict[str, Mapping[str, type[Component]]]:
 
 
 def run(args: argparse.Namespace) -> int:
+    from declarative_train.cli.views.sections import NAMES, section_page, section_table
     from declarative_train.components.hardware import HARDWARE
     from declarative_train.recipe.blocks import shipped_file, shipped_names
 
@@ -51,7 +52,10 @@ def run(args: argparse.Namespace) -> int:
             print(f"{kind:<14}{', '.join(sorted(table))}")
         print(f"{'blocks':<14}{', '.join(sorted(blocks))}")
         print(f"{'hardware':<14}{', '.join(HARDWARE)}")
-        print("\n`dtrain list layers` says what each does; `dtrain list linear` its fields.")
+        print(f"{'sections':<14}{', '.join(NAMES)}")
+        print(
+            "\n`dtrain list layers` says what each does; `dtrain list linear`, `dtrain list training` the keys of one."
+        )
         return 0
     if args.what == "blocks":
         for name, text in sorted(blocks.items()):
@@ -59,6 +63,12 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if args.what == "hardware":
         print(hardware_table(list(HARDWARE.values())))
+        return 0
+    if args.what == "sections":
+        print(section_table())
+        return 0
+    if args.what in NAMES:
+        print(section_page(args.what))
         return 0
     if args.what in kinds:
         print(component_table(kinds[args.what]))
@@ -71,6 +81,15 @@ def run(args: argparse.Namespace) -> int:
     if pages:
         print("\n\n".join(pages))
         return 0
-    known = [*kinds, "blocks", *blocks, "hardware", *HARDWARE, *(name for table in kinds.values() for name in table)]
+    known = [
+        *kinds,
+        "blocks",
+        *blocks,
+        "hardware",
+        *HARDWARE,
+        "sections",
+        *NAMES,
+        *(name for table in kinds.values() for name in table),
+    ]
     print(f"dtrain: nothing is called `{args.what}`; {did_you_mean(args.what, known)}", file=sys.stderr)
     return 2

@@ -45,7 +45,8 @@ class TensorField(Field):
     """Values are multiplied by this, after missing ones were filled."""
     normalize: Literal["standard", "minmax"] | None = None
     """After scaling. standard: mean 0 and standard deviation 1; minmax: from 0 to 1; by the training rows, each column
-    (and each element of a column that holds arrays) by itself. One that never changes becomes 0."""
+    (and each element of a column that holds arrays) by itself. One that never changes becomes 0. Missing values are
+    left out of these statistics; what fills them is then normalised like any other value."""
     missing: Literal["error", "mean", "zero"] | float = "error"
     """What stands for a missing value: `mean` (of the training rows), `zero`, or a number; `error`: none may be
     missing."""

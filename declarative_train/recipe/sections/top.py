@@ -27,7 +27,7 @@ def _of_a_folder(name: str) -> str:
 
 
 class Head(Section):
-    """The keys at the top level that are no section."""
+    """The keys of a recipe beside its sections."""
 
     requires: str | None = None
     """The dtrain that this recipe is written for, such as `dtrain>=0.1`."""
