@@ -80,7 +80,23 @@ def _pipeline(pipeline: PipelinePlan) -> list[str]:
         f"schedule {pipeline.schedule}, {counted(pipeline.num_microbatches, 'microbatch')} per step: "
         f"{idle:.0%} of the places in the grid are idle; the loss is on pipeline rank {pipeline.last_stage_rank}",
     ]
-    return lines + _grid(pipeline)
+    return [*lines, _legend(pipeline), *_grid(pipeline)]
+
+
+def _legend(pipeline: PipelinePlan) -> str:
+    """Of the letters that occur."""
+    written = "".join(cell for row in pipeline.grid for cell in row)
+    first = pipeline.grid[0][0]
+    stage, _, number = first.partition("F")
+    meanings = {
+        "B": "B backward",
+        "I": "I backward to the inputs",
+        "W": "W backward to the weights",
+        "+": "+ both at once",
+    }
+    found = [meaning for letter, meaning in meanings.items() if letter in written]
+    words = [f"{first} is stage {stage}, forward of microbatch {number}", *found, ". idle", "time runs to the right"]
+    return "; ".join(words)
 
 
 def _grid(pipeline: PipelinePlan) -> list[str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from declarative_train.cli.compile import add_recipe_arguments, compile_recipe, is_missing, report
 from declarative_train.cli.views.flow import flow
 from declarative_train.cli.views.story import chart, epochs_table
+from declarative_train.cli.views.table import terminal_width
 from declarative_train.logs.event import EpochDone, RunEnded, StepDone
 from declarative_train.logs.sinks.jsonl import read_events
 from declarative_train.terms.amounts import counted
@@ -30,7 +31,7 @@ def run(args: argparse.Namespace) -> int:
     report(compiled)
     if compiled.plan is None:
         return 1
-    print(flow(compiled.plan))
+    print(flow(compiled.plan, terminal_width()))
     return 0
 
 

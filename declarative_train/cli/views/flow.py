@@ -6,7 +6,7 @@ Every number is the plan's. Shapes are whole tensors with the batch in front, as
 from __future__ import annotations
 
 from declarative_train.cli.views.graph import kind
-from declarative_train.cli.views.table import table
+from declarative_train.cli.views.table import items, table
 from declarative_train.graph.cut import open_blocks
 from declarative_train.graph.graph import Graph, Node
 from declarative_train.plan.plan import PipelinePlan, Plan
@@ -18,16 +18,24 @@ MOST_DEVICES = 8  # listed one by one; more are said as a range
 MOST_PARTS = 5  # of a block
 
 
-def flow(plan: Plan) -> str:
-    """The data flow as a table, then the layers."""
+def flow(plan: Plan, width: int | None = None) -> str:
+    """The data flow as a table, then the layers; lines of any length, or of `width` characters at the most."""
     microbatch = f"layer by layer, {counted(plan.batch.microbatch_size, 'row')} at a time"
-    return f"data flow\n\n{stages_table(plan)}\n\n{microbatch}\n\n{layers_table(plan)}"
+    return f"data flow\n\n{stages_table(plan, width)}\n\n{microbatch}\n\n{layers_table(plan, width)}"
 
 
-def stages_table(plan: Plan) -> str:
+def stages_table(plan: Plan, width: int | None) -> str:
+    """A row for each stage; where that is too wide, its cells one below the other."""
     rows = [*data_rows(plan), *slice_rows(plan), *model_rows(plan), *gradient_rows(plan)]
     numbered = [(str(index), *row) for index, row in enumerate(rows, 1)]
-    return table(("", "stage", "before", "what happens", "after", "where"), numbered)
+    found = table(("", "stage", "before", "what happens", "after", "where"), numbered)
+    if width is None or max(map(len, found.splitlines())) <= width:
+        return found
+    below = [
+        (number, name, (f"{what} ({where})", f"{before}  ->  {after}"))
+        for number, name, before, what, after, where in numbered
+    ]
+    return items(below, width)
 
 
 Row = tuple[str, str, str, str, str]
@@ -196,7 +204,7 @@ def several(text: str, times: int) -> str:
     return f"{times} x [{text}]" if times > 1 else text
 
 
-def layers_table(plan: Plan) -> str:
+def layers_table(plan: Plan, width: int | None) -> str:
     rows = plan.batch.microbatch_size
     graph = opened(plan)
     found = []
@@ -204,7 +212,7 @@ def layers_table(plan: Plan) -> str:
         before = ", ".join(shape(graph.spec(edge), rows) for edge in node.inputs.values())
         after = ", ".join(shape(spec, rows) for spec in node.outputs.values())
         found.append((node.name, inside(node), before, after, parameters_below(plan, node.name), holder(plan, node)))
-    return table(("node", "type", "in", "out", "parameters", "where"), found, right=(4,))
+    return table(("node", "type", "in", "out", "parameters", "where"), found, right=(4,), width=width)
 
 
 def opened(plan: Plan) -> Graph:

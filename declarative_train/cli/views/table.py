@@ -1,18 +1,54 @@
-"""Rows as an aligned table of plain text."""
+"""Rows as an aligned table of plain text, as wide as the reader's terminal."""
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
 from collections.abc import Sequence
+from itertools import zip_longest
+from textwrap import wrap
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> str:
-    """Columns as wide as their widest cell; the columns numbered in `right` are aligned to the right."""
-    widths = [max(len(row[index]) for row in [header, *rows]) for index in range(len(header))]
+def terminal_width() -> int | None:
+    """Characters of a line: what COLUMNS says, or the terminal; None for a file or a pipe, whose lines may be long."""
+    if os.environ.get("COLUMNS", "").isdigit() or sys.stdout.isatty():
+        return shutil.get_terminal_size().columns
+    return None
+
+
+def table(
+    header: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = (), width: int | None = None
+) -> str:
+    """Columns as wide as their widest cell; the columns numbered in `right` are aligned to the right. Where that is
+    wider than `width`, the cells of the widest columns are wrapped between words."""
+    columns = list(zip(header, *rows, strict=True))
+    widths = [max(map(len, column)) for column in columns]
+    words = [max(len(word) for cell in column for word in cell.split() or [""]) for column in columns]
+    while width is not None and sum(widths) + 2 * (len(widths) - 1) > width:
+        widest = max(range(len(widths)), key=lambda index: (widths[index] > words[index], widths[index]))
+        if widths[widest] == words[widest]:
+            break
+        widths[widest] -= 1
     lines = []
-    for row in [header, ["-" * width for width in widths], *rows]:
-        cells = (
-            cell.rjust(width) if index in right else cell.ljust(width)
-            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        lines.append("  ".join(cells).rstrip())
+    for row in [header, ["-" * each for each in widths], *rows]:
+        wrapped = (wrap(cell, each) or [""] for cell, each in zip(row, widths, strict=True))
+        for cells in zip_longest(*wrapped, fillvalue=""):
+            aligned = (
+                cell.rjust(each) if index in right else cell.ljust(each)
+                for index, (cell, each) in enumerate(zip(cells, widths, strict=True))
+            )
+            lines.append("  ".join(aligned).rstrip())
+    return "\n".join(lines)
+
+
+def items(rows: Sequence[tuple[str, str, Sequence[str]]], width: int) -> str:
+    """A number, a name and lines of text for each row, one below the other, no line longer than `width`."""
+    margin = max(len(number) for number, _, _ in rows) + max(len(name) for _, name, _ in rows) + 4
+    names = max(len(name) for _, name, _ in rows)
+    lines = []
+    for number, name, texts in rows:
+        head = f"{number:<{margin - names - 4}}  {name:<{names}}  "
+        broken = [line for text in texts for line in wrap(text, max(width - margin, 1))]
+        lines += [f"{head if at == 0 else ' ' * margin}{line}".rstrip() for at, line in enumerate(broken)]
     return "\n".join(lines)

@@ -18,8 +18,8 @@ class LrScheduleSection(Section):
 
     component: LrSchedule
     warmup: Progress | None = None
-    """How long the factor rises to 1, such as `100 steps` or `5%`; left out: no warm-up. It rises in equal parts: step n
-    of N has the factor n / (N + 1), so that the first step trains and the one after the N has 1."""
+    """How long the factor rises to 1, such as `100 steps` or `5%`; left out: no warm-up. It rises in equal parts: of N
+    steps the n-th has the factor n / (N + 1), so that the first one trains and the one after them has 1."""
 
 
 def _constant() -> LrScheduleSection:
