@@ -12,7 +12,10 @@ from declarative_train.data.order import permuted
 from declarative_train.data.rows import RowDraw, RowList, RowRange, Rows
 
 TRAINING = "training"
-LISTED = 1 << 27  # rows whose numbers are listed (1 GiB); a random set of more is drawn by position
+LISTED = 1 << 27  # rows of files whose numbers are listed (1 GiB), so that they are read in the order of the file
+LISTED_MADE = (
+    1 << 20
+)  # rows that are computed, in any order at the same cost; a random set of more is drawn by position
 
 
 class SplitError(Exception):
@@ -58,8 +61,9 @@ def cut(
         chosen = _choose(name, split, _candidates(table, left, num_total, name, seed, by, sort))
         if not isinstance(chosen, Draw):
             found[name], left = _parted(left, chosen)
-        elif len(left) <= LISTED:
-            found[name], left = _parted(left, np.sort(_shuffled(name, seed, len(left))[: chosen.num_rows]))
+        elif len(left) <= (LISTED if table.files else LISTED_MADE):
+            drawn = permuted(_key(name, seed), np.arange(chosen.num_rows), len(left))
+            found[name], left = _parted(left, np.sort(drawn))
         else:
             key = _key(name, seed)
             found[name] = RowDraw(left, key, 0, chosen.num_rows)

@@ -252,7 +252,7 @@ class _Description:
             if (None, name) in columns
         ]
         statistics, problems = measured(main, training, draft, self.inherited)
-        for name, problem in problems.items():
+        for name, problem in {id(problem): (name, problem) for name, problem in problems.items()}.values():
             if isinstance(problem, BadSampleError):
                 self._say_bad(main, problem)
             elif isinstance(problem, SourceError):

@@ -25,7 +25,7 @@ def measure(
         try:
             read = table.read(column_names(counted), numbers)
         except SourceError as error:
-            return {part.name: {} for part in parts}, {part.name: error for part in parts[:1]}
+            return {part.name: {} for part in parts}, {part.name: error for part in counted}
         for part in counted:
             if part.name in problems:
                 continue

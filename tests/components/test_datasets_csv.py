@@ -271,3 +271,33 @@ def test_blanks_around_names_are_no_part_of_them(tmp_path: Path) -> None:
     """`"f*"` met the first column alone."""
     (tmp_path / "a.csv").write_text("f0, f1 ,label\n1,2,3\n")
     assert list(CsvDataset(path=str(tmp_path / "a.csv")).open().columns) == ["f0", "f1", "label"]
+
+
+def test_a_header_that_is_not_utf8_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes("größe,x\n1,2\n".encode("latin-1"))
+    with pytest.raises(SourceError, match=r"first line of .*a\.csv is not UTF-8: the column `gr\\xf6\\xdfe`") as found:
+        CsvDataset(path=str(tmp_path / "a.csv")).open()
+    assert "UTF-8" in (found.value.help or "")
+
+
+def test_json_lines_that_are_nested_too_deep_are_refused(tmp_path: Path) -> None:
+    flat = "[" + ",".join("[1]" for _ in range(2_000)) + "]"
+    brackets = '"' + "[{" * 2_000 + '"'
+    fine = write(tmp_path / "fine.jsonl", f'{{"n": 1, "x": {flat}, "word": {brackets}}}\n{{"n": 2}}\n')
+    assert JsonlDataset(path=fine).open().read(["n"], slice(0, 2))["n"].tolist() == [1, 2]
+    for deep in ("[" * 100_000, "[" * 100_000 + "]" * 100_000, '{"a":' * 50_000 + "1" + "}" * 50_000):
+        path = write(tmp_path / "deep.jsonl", f'{{"n": 1}}\n{{"n": {deep}}}\n')
+        with pytest.raises(SourceError, match=r"row 2 of .*deep\.jsonl has more than 1,000 lists"):
+            JsonlDataset(path=path).open()
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_a_column_without_any_value_is_one_of_missing_numbers(tmp_path: Path, kind: str) -> None:
+    if kind == "csv":
+        table = CsvDataset(path=write(tmp_path / "a.csv", "n,none\n1,\n2,NA\n")).open()
+    else:
+        table = JsonlDataset(
+            path=write(tmp_path / "a.jsonl", '{"n": 1, "none": null}\n{"n": 2, "none": null}\n')
+        ).open()
+    assert table.columns["none"].dtype == "float64"
+    assert np.isnan(table.read(["none"], slice(0, 2))["none"]).all()

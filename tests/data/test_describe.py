@@ -189,3 +189,39 @@ def test_a_torn_row_is_named(look: Look, folder: Path) -> None:
     _, (found,) = look(**BASE)
     assert found.code == "D003"
     assert found.message == "line 101 of data/digits.csv has 64 values where the others have 65"
+
+
+@pytest.mark.parametrize(
+    ("content", "field", "code", "words"),
+    [
+        ("x\n1.5\ninf\n", {"column": "x"}, "D008", "`x` is inf, in row 2 of data/odd.csv"),
+        ("x\n1.5\n-inf\n", {"column": "x", "missing": "mean"}, "D014", "infinite values"),
+        ("x\n1\n1e200\n", {"column": "x", "normalize": "standard"}, "D014", "`x` goes from 1 to 1e+200"),
+        ("x\n-1e308\n1e308\n", {"column": "x", "normalize": "minmax"}, "D014", "too far to be normalised"),
+        ("x,y\n,1\n,2\n", {"column": "x"}, "D007", "`x` has no value in 2 rows"),
+        ("x,y\n,1\n,2\n", {"column": "x", "missing": "mean"}, "D014", "`x` has no value in the training rows"),
+    ],
+)
+def test_values_that_no_tensor_should_hold(
+    look: Look, content: str, field: dict[str, Any], code: str, words: str
+) -> None:
+    Path("data/odd.csv").write_text(content)
+    _, diagnostics = look(source={"type": "csv", "path": "data/odd.csv"}, fields={"x": field})
+    assert [item.code for item in diagnostics] == [code]
+    assert words in diagnostics[0].message
+
+
+def test_integers_that_no_number_type_holds_are_said_whatever_the_other_fields_are(look: Look) -> None:
+    Path("data/ids.csv").write_text("x,id\n1,9007199254740993\n2,\n3,9007199254740995\n")
+    _, diagnostics = look(
+        source={"type": "csv", "path": "data/ids.csv"},
+        fields={
+            "plain": {"column": "x"},
+            "x": {"column": "x", "normalize": "standard"},
+            "id": {"type": "category", "column": "id"},
+        },
+    )
+    assert diagnostics
+    assert {item.code for item in diagnostics} == {"D003"}
+    assert len(diagnostics) == 1
+    assert "`id` in data/ids.csv misses values and holds integers beyond 2^53" in diagnostics[0].message

@@ -314,3 +314,28 @@ def test_many_files_are_not_read_whole(tmp_path: Path, monkeypatch: pytest.Monke
     found = records(str(path) for path in paths)
     assert sum(read) == 5 * 3 * SAMPLE_BYTES
     assert len({each.sha256 for each in found}) == 1
+
+
+def test_a_set_of_very_many_made_rows_is_drawn_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By position: as many draws as rows are looked at, and no list of all."""
+    from declarative_train.components.datasets.synthetic import SyntheticDataset
+    from declarative_train.components.splits.random import RandomSplit
+    from declarative_train.data import cuts, rows
+
+    drawn = []
+
+    def counting(key: int, positions: np.ndarray, size: int) -> np.ndarray:
+        drawn.append(len(positions))
+        return permuted(key, positions, size)
+
+    from declarative_train.data.order import permuted
+
+    for module in (cuts, rows):
+        monkeypatch.setattr(module, "permuted", counting)
+    table = SyntheticDataset(kind="regression", rows=10**8).open()
+    found = cuts.cut(table, {"v": RandomSplit(fraction=0.1), "t": RandomSplit(fraction=0.1)}, seed=0)
+    assert [len(each) for each in found.values()] == [8 * 10**7, 10**7, 10**7]
+    places = np.arange(1000)
+    numbers = np.concatenate([each.at(places) for each in found.values()])
+    assert len(np.unique(numbers)) == 3000
+    assert sum(drawn) < 10_000

@@ -27,11 +27,11 @@ def describe(name: str, kind: Any, first: Any = None) -> Column | str:
         return Column(name, "bool")
     if types.is_integer(kind) or types.is_floating(kind):
         return Column(name, str(kind.to_pandas_dtype().__name__))
-    if types.is_decimal(kind):
+    if types.is_decimal(kind) or types.is_null(kind):  # nothing but missing values: they fit any field that fills them
         return Column(name, "float64")
     if types.is_date(kind) or types.is_timestamp(kind):
         return Column(name, "datetime64[ns]")
-    if types.is_string(kind) or types.is_large_string(kind) or types.is_null(kind):
+    if types.is_string(kind) or types.is_large_string(kind):
         return Column(name, "object")
     if types.is_binary(kind) or types.is_large_binary(kind):
         return "it holds bytes that are not UTF-8 text"
@@ -75,7 +75,7 @@ def to_numpy(column: Column, values: Any, where: str) -> np.ndarray:
         return _text(values)
     if column.dtype == "datetime64[ns]":
         return np.asarray(values.cast(pa.timestamp("ns"), safe=False).to_numpy(zero_copy_only=False), "datetime64[ns]")
-    if pa.types.is_decimal(values.type):
+    if pa.types.is_decimal(values.type) or pa.types.is_null(values.type):
         values = values.cast(pa.float64())
     if values.null_count and pa.types.is_integer(values.type):
         _check_exact(column, values, where)

@@ -14,11 +14,13 @@ from declarative_train.components.datasets.files import (
     open_file,
     packing,
     shown,
-    size_bytes,
 )
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+_DEEPEST = 1_000  # lists and objects within each other; some ten thousand would overflow the stack of the reader
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"?')
 
 
 class JsonlDataset(Dataset):
@@ -49,15 +51,39 @@ def _read(path: str) -> pa.Table:
     kind = packing(path)
     if kind is None:
         check_beginning(path, "a file of JSON lines", None)
-    block = max(1 << 20, min(size_bytes(path) + 1, 1 << 30))  # a line must fit into one block
     try:
         with pa.input_stream(open_file(path), compression=kind) as file:
-            options = json.ReadOptions(use_threads=False, block_size=block)
-            return json.read_json(file, read_options=options)
+            content = file.read_buffer()
+        _check_depth(path, content)
+        block = max(1 << 20, min(content.size + 1, 1 << 30))  # a line must fit into one block
+        options = json.ReadOptions(use_threads=False, block_size=block)
+        return json.read_json(pa.BufferReader(content), read_options=options)
     except pa.ArrowInvalid as error:
         raise SourceError("unreadable", _explained(path, str(error))) from error
     except OSError as error:
         raise SourceError("unreadable", f"cannot read {shown(path)}: {error}") from error
+
+
+def _check_depth(path: str, content: pa.Buffer) -> None:
+    """Raises SourceError for a line that is nested deeper than the reader can follow."""
+    import numpy as np
+
+    ends = np.flatnonzero(np.frombuffer(content, np.uint8) == ord("\n"))
+    begins = np.concatenate([[0], ends + 1])
+    ends = np.append(ends, content.size)
+    for line in np.flatnonzero(ends - begins > _DEEPEST).tolist():
+        text = memoryview(content)[begins[line] : ends[line]].tobytes()
+        if text.count(b"[") + text.count(b"{") > _DEEPEST and _depth(text) > _DEEPEST:
+            where = f"row {line + 1} of {shown(path)}"
+            raise SourceError("unreadable", f"{where} has more than {_DEEPEST:,} lists and objects within each other")
+
+
+def _depth(text: bytes) -> int:
+    depth = deepest = 0
+    for sign in re.findall(rb"[\[{\]}]", _STRING.sub(b"", text)):
+        depth += 1 if sign in b"[{" else -1
+        deepest = max(deepest, depth)
+    return deepest
 
 
 def _explained(path: str, error: str) -> str:

@@ -148,7 +148,9 @@ class TensorField(Field):
 
         spec = self.row_spec(columns, statistics)
         fill: Any = statistics.get("fill", [None] * len(columns))
-        present = [self._filled(column, array, each) for column, array, each in zip(columns, values, fill, strict=True)]
+        present = [
+            self._filled(column, array, each, spec) for column, array, each in zip(columns, values, fill, strict=True)
+        ]
         if spec.dtype in FLOATING:
             raw = stacked(present, self.column is not None)
             try:
@@ -163,19 +165,27 @@ class TensorField(Field):
             made = stacked(whole, self.column is not None)
         return np.ascontiguousarray(made.reshape(len(made), *spec.shape))
 
-    def _filled(self, column: Column, values: np.ndarray, mean: list[float] | None) -> np.ndarray:
+    def _filled(self, column: Column, values: np.ndarray, mean: list[float] | None, spec: TensorSpec) -> np.ndarray:
         import numpy as np
 
         if values.dtype.kind != "f":
             return values
+        odd = ~np.isfinite(values)
+        if not odd.any():
+            return values
         lacks = np.isnan(values)
+        if (odd & ~lacks).any() and spec.dtype in FLOATING:  # else it is no whole number, which is said there
+            row, value = first_of(values, odd & ~lacks)
+            way_out = "write a finite number there, or nothing and `missing: mean`"
+            raise BadValueError("outside", column.name, f"`{column.name}` is {value}", row=row, help=way_out)
         if not lacks.any():
             return values
         if self.missing == "error":
+            found = f"misses {_count(lacks)}" if not lacks.all() else f"has no value in {counted(len(lacks), 'row')}"
             raise BadValueError(
                 "missing",
                 column.name,
-                f"`{column.name}` misses {_count(lacks)}",
+                f"`{column.name}` {found}",
                 row=row_of(lacks),
                 help="say what stands for it: `missing: mean`, `missing: zero` or a number",
             )
@@ -253,7 +263,7 @@ class _Moments(Tally):
         if not len(values[0]):
             return
         chunk = stacked(values, self._field.column is not None).astype(np.float64)
-        with np.errstate(invalid="ignore"):  # infinite values are said at the end
+        with np.errstate(invalid="ignore", over="ignore"):  # what is infinite is said at the end
             self._join(chunk)
 
     def _join(self, chunk: np.ndarray) -> None:
@@ -282,6 +292,11 @@ class _Moments(Tally):
         infinite = np.atleast_1d(~np.isfinite(self._mean))
         if infinite.any():
             raise ValueError(f"`{self._named(infinite)}` holds infinite values in the training rows")
+        with np.errstate(over="ignore"):
+            apart = np.atleast_1d(~np.isfinite(self._squares + (self._greatest - self._least)))
+        if apart.any() and self._field.normalize is not None:
+            ends = f"{np.min(self._least):g} to {np.max(self._greatest):g}"
+            raise ValueError(f"`{self._named(apart)}` goes from {ends} in the training rows, too far to be normalised")
         found: dict[str, object] = {}
         if self._field.missing == "mean":
             found["fill"] = np.reshape(self._mean, (len(self._columns), -1)).tolist()
