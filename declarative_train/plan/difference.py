@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from typing import TypeGuard
+from typing import NamedTuple, TypeGuard
 
 from declarative_train.plan.fingerprint import deciding
 from declarative_train.plan.plan import Plan
@@ -34,8 +34,19 @@ _FOLLOWS = re.compile(
 )
 
 
+class Change(NamedTuple):
+    """`key`: of the recipe, or `contents`, of the data files."""
+
+    key: str
+    sentence: str
+
+
 def differences(before: Plan, now: Plan) -> list[str]:
     """`training.optimizer.lr` was 0.1 and is 0.2: a sentence for each key; the copies of a `repeat` share one."""
+    return [change.sentence for change in changes(before, now)]
+
+
+def changes(before: Plan, now: Plan) -> list[Change]:
     old, new = _values(before), _values(now)
     old_entries, new_entries = (set(_entries(deciding(plan))) for plan in (before, now))
     came_or_went = old_entries ^ new_entries
@@ -50,7 +61,7 @@ def differences(before: Plan, now: Plan) -> list[str]:
     for entry in sorted(came_or_went):
         if not _below(entry, came_or_went) and not _FOLLOWS.fullmatch(entry):
             sentences.setdefault((_alike(entry), "is new" if entry in new_entries else "is gone"), []).append(entry)
-    return [_sentence(keys, change) for (_, change), keys in sentences.items()]
+    return [Change(_recipe_key(keys[0]), _sentence(keys, change)) for (_, change), keys in sentences.items()]
 
 
 def _below(key: str, above: set[str]) -> bool:

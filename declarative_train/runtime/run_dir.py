@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from declarative_train.plan.codec import PlanError, from_json, to_json
-from declarative_train.plan.difference import differences
+from declarative_train.plan.resumable import judge
 from declarative_train.plan.run_folder import CHECKPOINTS, MANIFEST, PLAN, position_of_best, run_folders
 from declarative_train.runtime.checkpoint_store import CheckpointStore, Entry, Look, damage, read_entry
 from declarative_train.runtime.failures import CheckpointFailure, RunFailure
@@ -60,9 +60,10 @@ def open_place(plan: Plan, resume: str | None, lock: RunLock, look: Look = damag
     """
     found = Found(None) if resume is None else _found(plan, resume, lock, look)
     weights, skipped = plan.weights, list(found.passed_over)
+    changed: list[str] = []
     if found.entry is not None:
-        refuse_another_run(plan, found.entry)
-        notices = [f"going on from {found.entry.path}"]
+        also, changed = changes_since(plan, found.entry)
+        notices = [f"going on from {found.entry.path}", *also]
     else:
         notices = list(found.notices)
         weights, passed_over = settled_weights(plan.weights, look)
@@ -72,7 +73,7 @@ def open_place(plan: Plan, resume: str | None, lock: RunLock, look: Look = damag
         if run_dir is None:
             run_dir = new_run_dir(plan)
             if found.entry is not None:
-                notices = [f"going on from {found.entry.path} in a new folder, {run_dir}, as {found.why}"]
+                notices[0] = f"going on from {found.entry.path} in a new folder, {run_dir}, as {found.why}"
         if not lock.is_held:
             notices += filter(None, [lock.take(run_dir)])
         if lock.is_held:
@@ -84,7 +85,8 @@ def open_place(plan: Plan, resume: str | None, lock: RunLock, look: Look = damag
             f"the run's folder {path} cannot be made: {_reason(path, error)}; help: let `logging.dir` name a folder "
             "that can be written, on a disk with room"
         ) from None
-    return Place(run_dir, found.entry, weights, tuple(notices), tuple(f"passed over: {reason}" for reason in skipped))
+    warnings = (*(f"passed over: {reason}" for reason in skipped), *changed)
+    return Place(run_dir, found.entry, weights, tuple(notices), warnings)
 
 
 def _reason(path: Path, error: OSError) -> str:
@@ -103,20 +105,26 @@ def _save_plan(plan: Plan, run_dir: Path) -> None:
     path.write_text(text, encoding="utf-8")
 
 
-def refuse_another_run(plan: Plan, entry: Entry) -> None:
-    """Raises CheckpointFailure, with what changed, when the recipe decides other numbers than it did."""
+def changes_since(plan: Plan, entry: Entry) -> tuple[list[str], list[str]]:
+    """(notices, warnings) on what the recipe has changed since a checkpoint. Raises CheckpointFailure, with what and
+    why, when it would be another run."""
     if entry.manifest["fingerprint"] == plan.fingerprint:
-        return
+        return [], []
     before = _plan_of(entry)
-    changes = differences(before, plan) if before is not None else []
-    if changes:
-        rest = f", and {counted(len(changes) - MOST_CHANGES, 'more change')}" if len(changes) > MOST_CHANGES else ""
-        why = f"{', '.join(changes[:MOST_CHANGES])}{rest}"
-    else:
-        why = "its model, data, objective, batch or training was another"
-    raise CheckpointFailure(
-        f"the checkpoint {entry.path} is of another run: {why}; help: run the recipe as it was, or start anew from its "
-        "weights with `model.weights`"
+    if before is None:
+        raise _another_run(entry, ["its model, data, objective, batch or training was another"])
+    verdict = judge(before, plan, entry.step)
+    if verdict.refused:
+        raise _another_run(entry, verdict.refused)
+    warnings = [f"since the checkpoint of step {entry.step:,}, {sentence}" for sentence in verdict.warned]
+    return [f"since the checkpoint of step {entry.step:,}, {sentence}" for sentence in verdict.free], warnings
+
+
+def _another_run(entry: Entry, reasons: Sequence[str]) -> CheckpointFailure:
+    rest = f", and {counted(len(reasons) - MOST_CHANGES, 'more change')}" if len(reasons) > MOST_CHANGES else ""
+    return CheckpointFailure(
+        f"the checkpoint {entry.path} is of another run: {', '.join(reasons[:MOST_CHANGES])}{rest}; help: run the "
+        "recipe as it was, or start anew from its weights with `model.weights`"
     )
 
 

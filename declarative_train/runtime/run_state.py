@@ -36,6 +36,10 @@ class RunState:
         checkpoint, early = plan.checkpoint, plan.training.early_stop
         best_of = f"{checkpoint.best_mode} {checkpoint.best_metric}" if checkpoint and checkpoint.best_metric else None
         stop_of = f"{early.mode} {early.metric}" if early else None
+        watched = {metric.name for metric in plan.objective.metrics}
+        for means in (self.logging, self.epoch):  # what is no longer measured is no longer told
+            if "metrics" in means:
+                means["metrics"] = {name: pair for name, pair in means["metrics"].items() if name in watched}
         said = []
         if best_of != self.best_of:
             if self.best_step is not None:

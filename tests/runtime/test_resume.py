@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +15,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from declarative_train.logs.event import CheckpointSaved, EpochDone, Event, Notice, RunEnded, RunStarted, StepDone
 from declarative_train.logs.sinks.jsonl import JsonlSink
+from declarative_train.plan.run_folder import sealed
 from declarative_train.runtime.checkpoint_store import CheckpointStore, Entry
 from declarative_train.runtime.job import Job, default_sinks
 from declarative_train.runtime.launch import run
@@ -287,12 +289,9 @@ def test_what_cannot_be_resumed_is_one_message(directory: Path, capsys: pytest.C
         assert run(other, resume=resume, quiet=True) == 3
         assert capsys.readouterr().err == (
             f"dtrain: the checkpoint {first.run_dir}/checkpoints/step_00000005 is of another run: `seed` was 0 and is "
-            "1, `training.optimizer.lr` was 0.1 and is 0.2, `training.epochs` was 2 and is 3; help: run the recipe as "
+            "1 (the order of the samples and every draw follow from it); help: run the recipe as "
             "it was, or start anew from its weights with `model.weights`\n"
         )
-    (first.run_dir / "plan.json").unlink()
-    assert run(other, resume="auto", quiet=True) == 3
-    assert "of another run: its model, data, objective, batch or training was another; help" in capsys.readouterr().err
     assert run(other, resume=str(directory / "nowhere"), quiet=True) == 3
     assert "no checkpoint in" in capsys.readouterr().err
     manifest = first.run_dir / "checkpoints" / "step_00000005" / "manifest.json"
@@ -300,6 +299,88 @@ def test_what_cannot_be_resumed_is_one_message(directory: Path, capsys: pytest.C
     assert run(other, resume=str(first.run_dir), quiet=True) == 3
     assert "no whole checkpoint" in capsys.readouterr().err
     assert list((directory / "runs" / "made").iterdir()) == [first.run_dir], "a refusal leaves no folder behind"
+
+
+def test_without_the_plan_of_a_checkpoint_nothing_may_change(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As an earlier dtrain left it."""
+    first = go(directory, max_steps=5)
+    path = first.run_dir / "checkpoints" / "step_00000005" / "manifest.json"
+    manifest = json.loads(path.read_text())
+    del manifest["files"]["plan.json"], manifest["sha256"]
+    path.write_bytes(sealed(manifest))
+    (path.parent / "plan.json").unlink()
+    (first.run_dir / "plan.json").unlink()
+    capsys.readouterr()
+    assert run(compiled(directory, merged(DIGITS, {"seed": 1})), resume="auto", quiet=True) == 3
+    assert "of another run: its model, data, objective, batch or training was another; help" in capsys.readouterr().err
+    assert run(compiled(directory, DIGITS), resume="auto", quiet=True) == 0
+
+
+@pytest.mark.parametrize("way", ["single", "ddp 2"])
+def test_a_finished_run_can_be_made_longer(directory: Path, way: str) -> None:
+    """With a learning rate that does not depend on the length, to what a longer run would have been."""
+    every = {"checkpoint": {"every": "1 step", "keep": 100, "best": None}, "evaluation": {"every": "1 epoch"}}
+    base = merged(merged(DEEP, every), WAYS[way] | {"training": {"lr_schedule": None}})
+    straight = runs.go(directory, base, {"training": {"epochs": None, "steps": 80}})
+    straight.run_dir.parent.rename(directory / "straight")
+    short = runs.go(directory, base, {"training": {"epochs": None, "steps": 60}})
+    assert short.of(RunEnded)[-1].status == "finished"
+    longer = runs.go(directory, base, {"training": {"epochs": None, "steps": 80}}, resume="auto")
+    assert (longer.code, longer.run_dir) == (0, short.run_dir)
+    assert longer.of(RunEnded)[-1].status == "finished"
+    said = [event.message for event in longer.of(Notice) if "since the checkpoint" in event.message]
+    assert said == ["since the checkpoint of step 60, `training.steps` was 60 and is 80"]
+    assert not [event for event in longer.of(Notice) if event.is_warning]
+    assert everything(longer) == everything(straight)
+    found = checkpoints(longer.run_dir)
+    assert list(found) == list(range(1, 81))
+    assert_same_tensors(found[80].tensors, last_tensors(directory / "straight" / straight.run_dir.name))
+    again = runs.go(directory, base, {"training": {"epochs": None, "steps": 90}}, resume="auto", max_steps=1)
+    assert (again.code, again.of(StepDone)[-1].step) == (0, 81)
+
+
+def test_a_longer_run_says_what_becomes_of_its_lr(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cosine = {"lr_schedule": {"type": "cosine", "warmup": "10%"}, "epochs": None}
+    short = runs.go(directory, DEEP, {"training": cosine | {"steps": 40}})
+    longer = runs.go(directory, DEEP, {"training": cosine | {"steps": 80}}, resume="auto")
+    assert (longer.code, longer.run_dir) == (0, short.run_dir)
+    (lr,) = [event.message for event in longer.of(Notice) if event.is_warning and "lr schedule" in event.message]
+    assert lr == (
+        "since the checkpoint of step 40, the lr schedule (cosine) is another from here on: at step 41 it gives "
+        f"{longer.of(StepDone)[40].lr['lr'] / 1e-2:.4g} x lr in place of {short.of(StepDone)[39].lr['lr'] / 1e-2:.4g} "
+        "x lr, where it had ended; its warm-up is 8 steps in place of 4"
+    )
+    capsys.readouterr()
+    shorter = compiled(directory, merged(DEEP, {"training": cosine | {"steps": 30}}))
+    assert run(shorter, resume="auto", quiet=True) == 3
+    assert "the run is to last 30 steps, and has gone on to step 80" in capsys.readouterr().err
+
+
+def test_what_may_change_changes_and_is_said(directory: Path) -> None:
+    first = go(directory, {"objective": {"metrics": ["perplexity"]}, "checkpoint": {"best": None}}, max_steps=6)
+    changes = {
+        "training": {"optimizer": {"type": "sgd", "lr": 0.2}, "clip_grad_norm": 1.0},
+        "evaluation": {"every": "2 steps"},
+    }
+    second = go(directory, changes, resume="auto")
+    assert (second.code, second.run_dir) == (0, first.run_dir)
+    begin = "since the checkpoint of step 6, "
+    assert [event.message for event in second.of(Notice) if event.is_warning] == [
+        f"{begin}`training.optimizer.lr` was 0.1 and is 0.2",
+        f"{begin}`training.clip_grad_norm` was not set and is 1",
+    ]
+    free = [event.message for event in second.of(Notice) if event.message.startswith(begin) and not event.is_warning]
+    assert free == [f"{begin}`objective.metrics.accuracy` is new", f"{begin}`objective.metrics.perplexity` is gone"]
+    last = second.of(StepDone)[-1]
+    assert (last.lr["lr"], list(last.metrics)) == (0.2, ["accuracy"])
+    assert [list(event.values) for event in second.of(EpochDone)][-1] == [
+        "training/loss",
+        "training/accuracy",
+        "validation/loss",
+        "validation/accuracy",
+    ]
 
 
 def test_best_and_early_stop_are_remembered(directory: Path) -> None:

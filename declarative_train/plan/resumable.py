@@ -1,0 +1,152 @@
+"""What of a recipe may change before a run goes on from a checkpoint: every key is free, warned or refused.
+
+free     the steps compute what they would have computed, or there are more or fewer of them
+warned   later steps compute other numbers, which is what was wanted: said, with both values
+refused  what the checkpoint holds would be of another run; the reason is said with both values
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from declarative_train.components.lr_schedules import LR_SCHEDULES
+from declarative_train.plan.difference import changes
+
+if TYPE_CHECKING:
+    from declarative_train.plan.plan import Plan, TrainingPlan
+
+Freedom = Literal["free", "warned", "refused"]
+_POINTS = 200  # of the rest of a run, where lr schedules are compared
+
+
+class Rule(NamedTuple):
+    """`keys`: of the recipe, each for all that is below it; `*` is any name. `why`: they are refused, or what free ones
+    leave as it is."""
+
+    freedom: Freedom
+    keys: tuple[str, ...]
+    why: str = ""
+
+
+def _all_below(section: str, *names: str) -> tuple[str, ...]:
+    return tuple(f"{section}.{name}" for name in names)
+
+
+RULES = (
+    Rule("free", ("requires", "extends", "fragment", "vars", "plugins"), "what they lead to is compared"),
+    Rule("free", ("name", "meta", "evaluation", "checkpoint", "logging"), "no step depends on them"),
+    Rule("free", ("parallelism", "layout", "data.workers"), "every layout trains on the same samples"),
+    Rule("free", ("objective.metrics",), "only watched"),
+    Rule("free", _all_below("training", "steps", "epochs", "max_time", "early_stop"), "only how long it lasts"),
+    Rule(
+        "free",
+        (
+            *_all_below("training", "gradient_accumulation_steps", "microbatch_size"),
+            *_all_below("training", "compile", "activation_checkpointing", "deterministic"),
+        ),
+        "only how a step is computed",
+    ),
+    Rule("warned", _all_below("training", "lr_schedule", "clip_grad_norm", "non_finite")),
+    Rule("warned", _all_below("training.optimizer", "lr", "weight_decay", "betas", "eps", "alpha", "dampening")),
+    Rule("warned", _all_below("training.optimizer", "nesterov", "lr_decay", "beta2_decay", "d", "adjust_lr_fn")),
+    Rule("warned", _all_below("training.optimizer", "ns_coefficients", "ns_steps")),
+    Rule("warned", _all_below("model.parameters.*", "lr_scale", "weight_decay")),
+    Rule(
+        "refused",
+        (
+            *_all_below("training.optimizer", "type", "momentum", "amsgrad", "centered", "initial_accumulator_value"),
+            *_all_below("model.parameters.*", "optimizer", "frozen"),
+        ),
+        "what the optimizer remembers is of the other",
+    ),
+    Rule("refused", ("seed",), "the order of the samples and every draw follow from it"),
+    Rule(
+        "refused",
+        (*_all_below("data", "source", "fields", "split", "window", "shuffle", "last_batch"),),
+        "the samples or their order would be others",
+    ),
+    Rule("refused", ("training.global_batch_size",), "the place in the data would be another"),
+    Rule("refused", ("training.precision",), "every number would be computed in another"),
+    Rule("refused", ("objective.losses",), "another loss is minimised"),
+    Rule("refused", ("model.graph", "model.blocks", "model.parameters.*.tie"), "the parameters are of the other model"),
+    Rule("refused", ("model.weights", "model.parameters.*.init"), "a checkpoint replaces the start values"),
+)
+_UNKNOWN = Rule("refused", (), "it decides what the checkpoint holds")
+# words of a difference that are not the recipe's key
+_KEYS = (
+    (r"contents", "data.source"),
+    (r"objective\.loss\b(.*)", r"objective.losses\1"),
+    (r"data\.sets\b.*", "data.split"),
+)
+
+
+@cache
+def _patterns() -> list[tuple[re.Pattern[str], Rule]]:
+    """`*` may hold dots: parameters are called `hidden.weight`."""
+    found = []
+    for rule in RULES:
+        for key in rule.keys:
+            found.append((re.compile(re.escape(key).replace(r"\*", ".+") + r"(\..*)?"), rule))
+    return found
+
+
+def rule_of(key: str) -> Rule:
+    """Of a key of the recipe, as `differences` has it."""
+    for pattern, into in _KEYS:
+        found = re.fullmatch(pattern, key)
+        key = found.expand(into) if found else key
+    return next((rule for pattern, rule in _patterns() if pattern.fullmatch(key)), _UNKNOWN)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Sentences on what changed since a checkpoint, by what it means for going on."""
+
+    free: tuple[str, ...]
+    warned: tuple[str, ...]
+    refused: tuple[str, ...]
+
+
+def judge(before: Plan, now: Plan, step: int) -> Verdict:
+    """`step`: that of the checkpoint."""
+    by_freedom: dict[Freedom, list[str]] = {"free": [], "warned": [], "refused": []}
+    for change in changes(before, now):
+        rule = rule_of(change.key)
+        reason = f" ({rule.why})" if rule.freedom == "refused" else ""
+        by_freedom[rule.freedom].append(f"{change.sentence}{reason}")
+    if now.training.num_steps < step:
+        end = f"the run is to last {now.training.num_steps:,} steps, and has gone on to step {step:,}"
+        by_freedom["refused"].append(end)
+    elif not by_freedom["refused"]:
+        by_freedom["warned"] += filter(None, [_of_the_lr(before.training, now.training, step)])
+    return Verdict(*(tuple(by_freedom[freedom]) for freedom in ("free", "warned", "refused")))
+
+
+def _of_the_lr(before: TrainingPlan, now: TrainingPlan, step: int) -> str | None:
+    """A schedule whose durations are parts of the run moves with the run's length: what that does to the next step."""
+    if step >= now.num_steps:
+        return None
+    end = max(min(before.num_steps, now.num_steps), step + 1)
+    points = range(step, end, max((end - step) // _POINTS, 1))
+    if all(_factor(before, at) == _factor(now, at) for at in (*points, now.num_steps - 1)):
+        return None
+    word = now.lr_schedule["type"]
+    over = "" if step < before.num_steps else ", where it had ended"
+    text = (
+        f"the lr schedule ({word}) is another from here on: at step {step + 1:,} it gives {_factor(now, step):.4g} x lr"
+    )
+    text += f" in place of {_factor(before, step):.4g} x lr{over}"
+    if before.num_warmup_steps != now.num_warmup_steps:
+        text += f"; its warm-up is {now.num_warmup_steps:,} steps in place of {before.num_warmup_steps:,}"
+    return text
+
+
+def _factor(training: TrainingPlan, at: int) -> float:
+    """On lr in the step after `at` steps; after the end of a run, that of its last step."""
+    component = LR_SCHEDULES[str(training.lr_schedule["type"])]
+    schedule = component.model_validate_json(json.dumps(training.lr_schedule))  # strict models take tuples so
+    return schedule.factor(min(at, training.num_steps - 1), training.num_steps, training.num_warmup_steps)
