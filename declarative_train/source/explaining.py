@@ -36,8 +36,7 @@ def explain(problem: Exception, scalar: Scalar, names: MappingABC[str, object]) 
     """What went wrong when the template in `scalar` was compiled, or run with `names`."""
     from jinja2.exceptions import SecurityError, TemplateSyntaxError
 
-    from declarative_train.source.sandbox import NameMissing, NoValue
-    from declarative_train.source.template_tree import Forbidden, TooCostly
+    from declarative_train.source.sandbox import Forbidden, NameMissing, NoValue, TooCostly
 
     whole = _template_place(scalar)
     if isinstance(problem, NameMissing):

@@ -38,11 +38,11 @@ def value(template: str) -> object:
 
 
 def wrong(template: str) -> Diagnostic:
-    begin = time.perf_counter()
+    begin = time.thread_time()
     scalar = node(template)
     templates = Templates()
     rendered, diagnostics = templates.render(scalar, NAMES)
-    assert time.perf_counter() - begin < 1
+    assert time.thread_time() - begin < 1
     assert rendered is scalar
     assert templates.failed == {scalar.span}
     assert len(diagnostics) == 1
@@ -93,9 +93,8 @@ def underlined(template: str) -> str:
         (" {{ vars.width }}", " 32"),
         ("run_{{ vars.width }}", "run_32"),
         ("{{ vars.width }}{{ index }}", "322"),
-        ("{% if index %}a{% else %}b{% endif %}", "a"),
-        ("{% for s in vars.sizes %}{{ s }}{{ loop.last }} {% endfor %}", "1False 2True "),
-        ("{% set a = 2 %}{{ a * 3 }}", "6"),
+        ("{{ 'a' if index else 'b' }} {{ 'c' if not index else 'd' }}", "a d"),
+        ("{{ vars.sizes | map('string') | map('upper') | list }}", ("1", "2")),
         ("{# nothing #}x", "x"),
         ("{% raw %}{{ x }}{% endraw %}", "{{ x }}"),
         ("no template", "no template"),
@@ -268,19 +267,15 @@ def test_the_environment_as_a_whole_is_no_value() -> None:
         "{{ ('a' * 20000).replace('a', 'b' * 20000) }}",
         "{{ (['a'] * 9000) | join('b' * 20000) }}",
         "{{ ('b' * 20000).join(['a'] * 9000) }}",
-        "{% for i in range(9000) %}{% for j in range(9000) %}x{% endfor %}{% endfor %}",
-        "{% for i in range(9000) %}{{ 'a' * 1000 }}{% endfor %}",
-        "{% for i in range(9000) %}{{ [0] * 9000 == [0] * 9000 }}{% endfor %}",
-        "{% for i in range(9000) %}{% set x = ('a' * 40000)[1:] %}{% endfor %}",
-        "{% set x = 'a' * 1000 %}" + "{% set x = x ~ x %}" * 40 + "{{ x }}",
-        "{% set x = [0] * 100 %}" + "{% set x = [x, x, x, x] %}" * 40 + "{{ x == x }}",
-        "{% set x = [0] * 100 %}" + "{% set x = [x, x, x, x] %}" * 40 + "{{ x | string }}",
+        "{{ " + " ~ ".join(["('a' * 40000)"] * 400) + " }}",
+        "{{ [" + ", ".join(["[0] * 9000"] * 400) + "] }}",
+        "{{ " + " + ".join(["(range(9000) | sort | map('string') | unique | list | length)"] * 140) + " }}",
+        "{{ 'x' * 9000 }}" * 300,
         "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}",
         "{{ " + "-" * 9000 + "1 }}",
         "{{ " + "1 + " * 5000 + "1 }}",
         "{{ " + "not " * 2400 + "1 }}",
         "{{ 1" + " if 1 else 1" * 800 + " }}",
-        "{% if 1 %}" * 900 + "{% endif %}" * 100,
     ],
 )
 def test_what_costs_too_much_is_refused_quickly(template: str) -> None:
@@ -290,9 +285,10 @@ def test_what_costs_too_much_is_refused_quickly(template: str) -> None:
 def test_all_templates_of_a_recipe_share_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     from declarative_train.source import sandbox
 
-    monkeypatch.setattr(sandbox, "MAX_TOTAL_STEPS", 200)
+    monkeypatch.setattr(sandbox, "MAX_TOTAL_S", 0.2)
     templates = Templates()
-    found = [templates.render(node(f"{{{{ range(50) | length + {n} }}}}"), {})[1] for n in range(10)]
+    template = "{{{{ range(5000) | sort | map('string') | list | length + {} }}}}"
+    found = [templates.render(node(template.format(n)), {})[1] for n in range(100)]
     assert not found[0]
     assert "the templates of this recipe" in found[-1][0].message
 
@@ -306,7 +302,9 @@ def test_all_templates_of_a_recipe_share_a_bound(monkeypatch: pytest.MonkeyPatch
         "{% macro m() %}{% endmacro %}",
         "{% block b %}{% endblock %}",
         "{% filter upper %}x{% endfilter %}",
-        "{% for i in [1] recursive %}{% endfor %}",
+        "{% for i in [1] %}{% endfor %}",
+        "{% if index %}a{% else %}b{% endif %}",
+        "{% set a = 2 %}",
         "{{ '%1000000000d' % 1 }}",
         "{{ _counted }}",
         "{{ [[1]] | sum(start=[]) }}",
@@ -335,8 +333,6 @@ def test_parts_of_jinja_that_recipes_do_not_have(template: str) -> None:
         "{{ 3 | random }}",
         "{{ 'a' | attr('__class__') }}",
         "{{ [''] | map(attribute='__class__') | list }}",
-        "{% for a in [1] %}{{ loop.__init__ }}{% endfor %}",
-        "{% for a in [1] %}{{ loop.cycle.__func__ }}{% endfor %}",
     ],
 )
 def test_nothing_leads_out_of_the_sandbox(template: str) -> None:
