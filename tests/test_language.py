@@ -854,9 +854,9 @@ def test_q39_a_run_as_weights_means_its_newest_and_needs_verification(
     monkeypatch.chdir(several[0])
     (run_dir,) = (several[0] / "runs" / "asked").iterdir()
     for path in ("runs/asked", f"runs/asked/{run_dir.name}"):
-        answer = ask("", f"model.weights={path}")
-        assert (answer.only.code, answer.only.severity) == ("U003", Severity.UNVERIFIED)
-        assert answer.plan is not None
+        assert ask("", f"model.weights={path}").clean  # a folder that is here is looked at
+    answer = ask("", "model.weights=s3://bucket/runs/asked")
+    assert (answer.only.code, answer.only.severity) == ("U003", Severity.UNVERIFIED)
     again = run(tmp_path, SEVERAL_RUN, f"model.weights={run_dir}", "training.optimizer.lr=1e-12", *HALF_AND_F1)
     (wanted,), (found,) = of(several[1], "EvaluationDone"), of(again, "EvaluationDone")
     assert found["values"]["validation/loss"] == pytest.approx(wanted["values"]["validation/loss"], rel=1e-4)

@@ -100,6 +100,7 @@ class ObjectiveCheck:
             misfit = item.component.check(judged, target, mask, item.class_dim, item.ignore_index)
         if misfit is None:
             return True
+        misfit = _with_names(misfit, edges)
         said = objective_does_not_fit(self._place(item, misfit), misfit, self._made(item))
         if not any((each.message, each.related) == (said.message, said.related) for each in self.diagnostics):
             self.diagnostics.append(said)  # of several metrics with one cause, the first says it
@@ -114,7 +115,8 @@ class ObjectiveCheck:
             if name is not None and name not in from_fields:
                 origin = self._origins.get(name)
                 made = None if origin is None else origin.span
-                self.diagnostics.append(count_from_model(self._span(term, port), port, name, made))
+                is_drawn = name not in learned
+                self.diagnostics.append(count_from_model(self._span(term, port), port, name, made, is_drawn=is_drawn))
         if not {term.edges.input, term.edges.target} & set(learned):
             self.diagnostics.append(nothing_to_learn(self._span(term, "input"), term.name, term.edges.input))
 
@@ -142,3 +144,11 @@ class ObjectiveCheck:
             for name in names
             if (origin := self._origins.get(name)) is not None and (spec := self._specs[name]) is not None
         )
+
+
+def _with_names(misfit: Misfit, edges: Edges) -> Misfit:
+    """Its hint with the names of the tensors, of which a component knows only that they are its input and target."""
+    way_out = misfit.help
+    for word, name in (("INPUT", edges.input), ("TARGET", edges.target), ("MASK", edges.mask)):
+        way_out = way_out.replace(f"`{word}[", f"`{name}[") if way_out and name else way_out
+    return misfit._replace(help=way_out)

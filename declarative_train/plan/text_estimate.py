@@ -99,4 +99,4 @@ def _not_shown(choice: ChoicePlan) -> list[str]:
     """The families that the table leaves out, and those that differ in schedule or microbatches only."""
     possible = sum(each.memory_bytes is not None for each in choice.candidates)
     rest = choice.num_considered - len(choice.candidates) + max(0, possible - _MOST_CANDIDATES)
-    return [f"{counted(rest, 'candidate')} more, slower or too large"] if rest else []
+    return [f"{counted(rest, 'more candidate')}, slower or too large"] if rest else []

@@ -39,9 +39,14 @@ def groups_of(plan: Plan, *, by_start: bool = False) -> list[Group]:
     for parameter in plan.parameters:
         if parameter.tie is None and (by_start or not parameter.frozen):
             group = _group(parameter, parameter.optimizer or plan.training.optimizer)
-            start = parameter.init if by_start else None
+            start = (parameter.init, _is_loaded(plan, parameter)) if by_start else None
             found.setdefault(json.dumps([*group[:3], start]), group).parameters.append(parameter)
     return list(found.values())
+
+
+def _is_loaded(plan: Plan, parameter: ParameterPlan) -> bool:
+    """Whether its start values come from a file, whatever its rule says."""
+    return any(not weights.node or parameter.name.startswith(f"{weights.node}.") for weights in plan.weights)
 
 
 def _group(parameter: ParameterPlan, optimizer: dict[str, object]) -> Group:
@@ -72,12 +77,18 @@ def describe_parameters(plan: Plan) -> list[str]:
                 group.rule,
                 _number(group.lr),
                 _number(group.weight_decay),
-                "the layer's" if first.init is None else component_in_words(first.init),
+                _start(plan, first),
                 group.names,
             ]
         )
     more = [f"and {len(groups) - MOST_GROUPS} more groups"] if len(groups) > MOST_GROUPS else []
     return columns(rows) + more
+
+
+def _start(plan: Plan, parameter: ParameterPlan) -> str:
+    if _is_loaded(plan, parameter):
+        return "from the file"
+    return "the layer's" if parameter.init is None else component_in_words(parameter.init)
 
 
 def _is_set(parameter: ParameterPlan) -> bool:

@@ -37,12 +37,13 @@ def component_in_words(component: dict[str, object]) -> str:
 
 
 def amount(number: float, unit: str = "") -> str:
-    """`1.2 GB`, `25 M`: three digits and a prefix."""
+    """`1.2 GB`, `25 M`, `6.45 B`: three digits and a prefix; a plain count has B for billions, as people say."""
     step = 0
     while number >= 999.5 and step < len(_PREFIXES) - 1:
         number, step = number / 1000, step + 1
     space = " " if unit or step else ""
-    return f"{number:.3g}{space}{_PREFIXES[step]}{unit}"
+    prefix = "B" if not unit and _PREFIXES[step] == "G" else _PREFIXES[step]
+    return f"{number:.3g}{space}{prefix}{unit}"
 
 
 def time_in_words(seconds: float) -> str:

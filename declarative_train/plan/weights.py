@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from declarative_train.components.datasets.files import local_path, shown
-from declarative_train.diagnostics.diagnostic import Diagnostic
+from declarative_train.diagnostics.diagnostic import Diagnostic, Related
 from declarative_train.diagnostics.suggest import nearest
 from declarative_train.graph.build import build
 from declarative_train.graph.lower import Lowered
@@ -69,7 +69,12 @@ def plan_weights(
             if found is not None and not unmet:
                 problem_and_way_out = same_name(found, plan.rename) or misfit(module, plan, renamed(found, plan.rename))
             if problem_and_way_out is not None:
-                diagnostics.append(weights_do_not_fit(weights.span, weights.path, *problem_and_way_out))
+                problem, way_out = problem_and_way_out
+                gone = _removed_renames(recipe, weights.node)
+                if gone:
+                    way_out = "a null removes the base's entry: leave it out here, and what the base says holds"
+                found_misfit = weights_do_not_fit(weights.span, weights.path, problem, way_out)
+                diagnostics.append(found_misfit._replace(related=gone))
     return tuple(plans), diagnostics
 
 
@@ -144,6 +149,13 @@ def renamed(found: Mapping[str, T], rename: Mapping[str, str | None]) -> dict[st
         if into is not None:
             kept[into + name.removeprefix(prefix)] = item
     return kept
+
+
+def _removed_renames(recipe: Recipe, node: str) -> tuple[Related, ...]:
+    """Entries of `rename` that a derived recipe took away: by a null that was meant to say the same as the base's."""
+    path = ("model", "weights", node, "rename")
+    gone = (each for each in recipe.document.dropped if each.path[:-1] == path and each.reason == "removed")
+    return tuple(Related(each.by, f"this removes the base's entry for `{each.path[-1]}`") for each in gone)
 
 
 def unmatched(found: Iterable[str], rename: Mapping[str, str | None]) -> list[str]:

@@ -89,7 +89,7 @@ def expand(
     outputs, wrong = _outputs(wiring, objective or ())
     used = None if wrong or objective is None else [edge.name for edge in outputs.values()]
     scope = expander.build(frame, wiring, outputs, used, "the objective")
-    diagnostics = [*expander.diagnostics, *wrong]
+    diagnostics = [*expander.diagnostics, *(problem for problem in wrong if problem is not None)]
     if not any(problem.is_error for problem in diagnostics) and objective is not None:
         read = set(scope.inputs if scope is not None else ()) | {text.partition(".")[0] for text, _ in objective}
         diagnostics += [unused_field(span, name) for name, span in spans.items() if name not in read]
@@ -100,12 +100,17 @@ def expand(
     return Expanded(whole, rules, tuple(library.files.values()), wiring), diagnostics
 
 
-def _outputs(wiring: Wiring, objective: Collection[tuple[str, Span]]) -> tuple[dict[str, Edge], list[Diagnostic]]:
-    """The objective's references to nodes, and what is wrong with the others."""
+def _outputs(
+    wiring: Wiring, objective: Collection[tuple[str, Span]]
+) -> tuple[dict[str, Edge], list[Diagnostic | None]]:
+    """The objective's references to nodes, and what is wrong with the others: None where that is told already."""
     outputs: dict[str, Edge] = {}
-    wrong: list[Diagnostic] = []
+    wrong: list[Diagnostic | None] = []
     for text, span in objective:
         edge = read_reference(text, span)
+        if edge is None and text in wiring.drafts:
+            wrong.append(None)  # a node whose name is refused, and said
+            continue
         problem = bad_reference(span, f"`{text}`") if edge is None else wiring.problem_of(edge)
         if problem is not None:
             wrong.append(problem)

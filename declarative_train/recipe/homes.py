@@ -21,9 +21,11 @@ def home_of(name: str, near: str | None = None) -> str | None:
 
     if near is not None and name not in OTHER_WORDS and SequenceMatcher(None, name, near).ratio() > SLIP:
         return None
-    word = OTHER_WORDS.get(name, name)
-    places = sorted(dict.fromkeys(path for path, key in _keys() if key == word), key=lambda path: path.count("."))
-    if not places:
+    for word in OTHER_WORDS.get(name, (name,)):
+        places = sorted(dict.fromkeys(path for path, key in _keys() if key == word), key=lambda path: path.count("."))
+        if places:
+            break
+    else:
         return None
     shown = " or ".join(f"`{place}`" if place else "the top level" for place in places[:3])
     if name in OTHER_WORDS and near == word:

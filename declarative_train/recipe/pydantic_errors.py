@@ -17,7 +17,7 @@ from declarative_train.recipe.checks.unknown_key import unknown_key
 from declarative_train.recipe.checks.unknown_type import unknown_type
 from declarative_train.recipe.checks.wrong_type import wrong_type
 from declarative_train.recipe.checks.wrong_value import wrong_value
-from declarative_train.recipe.other_words import FROM_THE_INPUT, KEYS, OTHERWISE, renamed, value_here
+from declarative_train.recipe.other_words import FROM_THE_INPUT, KEYS, NOTES, OTHERWISE, renamed, value_here
 from declarative_train.recipe.validate import found_words, models_in
 from declarative_train.recipe.way_out import WayOut, way_out
 from declarative_train.source.node import Mapping, Node, Scalar, Sequence, find, to_value
@@ -91,7 +91,7 @@ def _without_echoes(problems: list[_Problem], reading: Reading) -> list[_Problem
         if problem.error["type"] != "missing":
             return False
         name = str(problem.error["loc"][-1])
-        return any(path == problem.path and (KEYS.get(key) == name or nearest(key, [name])) for path, key in typed)
+        return any(path == problem.path and (name in KEYS.get(key, ()) or nearest(key, [name])) for path, key in typed)
 
     def is_echo(problem: _Problem) -> bool:
         kind, path = problem.error["type"], problem.path
@@ -179,7 +179,9 @@ def _diagnostic(problem: _Problem | list[_Problem], reading: Reading) -> Diagnos
     if kind == "bare_duration":
         return bare_duration(problem.span, name, error["ctx"]["value"], error["ctx"]["units"])
     if kind == "bad_duration":
-        return bad_duration(problem.span, name, error["ctx"]["problem"])
+        is_typed = isinstance(problem.node, Scalar) and problem.node.template is None and not problem.node.pieces
+        typed = problem.node.text if isinstance(problem.node, Scalar) and is_typed else ""
+        return bad_duration(problem.span, name, error["ctx"]["problem"], typed, error["ctx"].get("units", ()))
     if kind in _KINDS:
         return wrong_type(
             problem.span, name or where, found_words(problem.node), _KINDS[kind], *way_out(problem.node, kind)
@@ -197,13 +199,14 @@ def _unknown_key(problem: _Problem, reading: Reading) -> Diagnostic:
     word, note = OTHERWISE.get(key, ("", ""))
     if word in known:
         return unknown_key(span, key, where, known, f"here it is called `{word}`, {note}")
-    word = KEYS.get(key, "")
-    if word in known:
+    word = next((word for word in KEYS.get(key, ()) if word in known), "")
+    if word:
         fixes = () if word in beside else renamed(span, key, word)
         return unknown_key(span, key, where, known, f"here it is called `{word}`", fixes=fixes)
     if key in FROM_THE_INPUT:
         return unknown_key(span, key, where, known, "leave it out: it follows from the input")
-    return unknown_key(span, key, where, known, reading.elsewhere(key, nearest(key, known)), beside)
+    home = NOTES.get(key) or reading.elsewhere(key, nearest(key, known))
+    return unknown_key(span, key, where, known, home, beside)
 
 
 def _value(problem: _Problem, name: str) -> Diagnostic:

@@ -27,7 +27,7 @@ from declarative_train.components.component import (
     Optimizer,
     Split,
 )
-from declarative_train.diagnostics.diagnostic import Diagnostic
+from declarative_train.diagnostics.diagnostic import Diagnostic, Fix
 from declarative_train.diagnostics.suggest import nearest
 from declarative_train.recipe.checks.missing_key import missing_key
 from declarative_train.recipe.checks.unknown_type import unknown_type
@@ -74,8 +74,11 @@ def read(
         own, rest = _picked(node, own_keys), _picked(node, own_keys, out=True)
         inner = children_of(model)[model.inline].model
         children.take(model.inline, *read_component(inner, node, where, at, own_keys))
-        if children.diagnostics:
-            children.names += [name for name in own_keys if own.get(name) is None and _is_mistyped(name, rest)]
+        if children.diagnostics:  # of another type the base's keys are gone, and of one that is none they may not be
+            is_no_type = any(each.code == "S005" for each in children.diagnostics)
+            children.names += [
+                name for name in own_keys if own.get(name) is None and (is_no_type or _is_mistyped(name, rest))
+            ]
     children.read(model, own, where)
     section, found = validate(
         model,
@@ -211,8 +214,10 @@ def _read_child(child: Child, node: Node, where: str, at: Span) -> tuple[object,
     if isinstance(node, Sequence) and child.holder is dict and (again := _repeated(node)) is not None:
         return None, [wrong_value(again.span, f"`{again.text}` is named twice", "name it once")]
     if child.holder is dict and not isinstance(node, Mapping):
-        way_out = _named(child.model, node, where)
-        return None, [wrong_type(node.span, where, found_words(node), "a mapping of names", way_out)]
+        way_out, fixes = _named(child.model, node, where), ()
+        if where == "data.split" and isinstance(node, Scalar) and (part := _part(node)) is not None:
+            way_out, fixes = f"give it a name: `{part}`", (Fix(node.span, part, safe=False),)
+        return None, [wrong_type(node.span, where, found_words(node), "a mapping of names", way_out, fixes)]
     if child.holder is tuple and not isinstance(node, Sequence):
         return None, [wrong_type(node.span, where, found_words(node), "a list")]
     values: dict[str | int, object] = {}
@@ -221,6 +226,16 @@ def _read_child(child: Child, node: Node, where: str, at: Span) -> tuple[object,
         values[key], found = _read_one(child, item, f"{where}.{key}", span)
         diagnostics += found
     return (values if child.holder is dict else tuple(values.values())), diagnostics
+
+
+def _part(node: Scalar) -> str | None:
+    """`{validation: 0.2}` for a number or a percentage alone."""
+    text = node.text.strip().removesuffix("%")
+    try:
+        part = float(text) / (100 if text != node.text.strip() else 1)
+    except ValueError:
+        return None
+    return f"{{validation: {part:g}}}" if 0 < part < 1 else None
 
 
 def _items(node: Node) -> Iterator[tuple[str | int, Node, Span]]:

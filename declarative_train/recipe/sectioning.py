@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from collections.abc import Mapping as MappingABC
 from dataclasses import dataclass, field
@@ -241,8 +240,8 @@ class Sectioning:
                 self.diagnostics.append(unknown_weights_node(entry.key.span, entry.name, known))
             path = paths.resolve(values.path, span)
             is_checkpoint = PurePath(values.path).name.startswith("step_")
-            if not PurePath(values.path).suffix and not is_checkpoint and not os.path.isdir(path):
-                self.diagnostics.append(newest_run(span, values.path))
+            if not PurePath(values.path).suffix and not is_checkpoint and "://" in path:
+                self.diagnostics.append(newest_run(span, values.path))  # one that should be here is for the plan
             given.append(Weights(entry.name, path, values.rename, span, values.statistics))
         self.weights = tuple(given)
 

@@ -3,12 +3,20 @@ too few."""
 
 from __future__ import annotations
 
+import re
+from decimal import Decimal
 from typing import NamedTuple
 
 from declarative_train.diagnostics.diagnostic import Fix
 from declarative_train.source.node import Node, Scalar
 
 _WORDS_OF_1_1 = {"yes": "true", "on": "true", "y": "true", "no": "false", "off": "false", "n": "false"}
+_SHARE = re.compile(r"(\d+(?:\.\d+)?)\s*%")
+_GROUPED = re.compile(r"[+-]?\d{1,3}(?:[_,]\d{3})+|[+-]?\d+(?:_\d+)+")
+_ROUND = re.compile(r"(\d+(?:\.\d+)?)\s*([kKmMgGbB])")
+_LETTERS = {"k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9}
+_FORMULA = re.compile(r"[\d.eE+\-]+(?:\s*(?:\*\*|//|[-*/+])\s*[\d.eE+\-]+)+")
+_TUPLE = re.compile(r"\(([^()\[\]{}]*)\)")
 _NUMBERS = ("int_type", "int_from_float", "float_type")
 
 
@@ -25,14 +33,36 @@ def way_out(node: Node, kind: str) -> WayOut:
         return _of_template(node) if kind in _NUMBERS else WayOut()
     if kind == "string_type":
         return _write(node, f'"{node.text}"')
+    if isinstance(node.value, float) and node.value.is_integer() and kind in ("int_type", "int_from_float"):
+        return _write(node, str(int(node.value)))
     if not isinstance(node.value, str):
         return WayOut()
     word = _WORDS_OF_1_1.get(node.value.lower())
     if word is not None:
         return _write(node, word) if kind == "bool_type" else WayOut(f"`{node.text}` is a text in YAML 1.2")
-    if kind in _NUMBERS and node.quoted and _is_number(node.value):
-        return WayOut("write it without quotes", _edit(node, node.text))
-    return WayOut()
+    return _of_number(node, node.value.strip(), kind) if kind in _NUMBERS else _of_list(node, node.value.strip())
+
+
+def _of_number(node: Scalar, text: str, kind: str) -> WayOut:
+    """A number in a form that YAML has not: a percentage, a thousand with a mark or a letter, a formula."""
+    if node.quoted and _is_number(text):
+        return WayOut("write it without quotes", _edit(node, text))
+    if (share := _SHARE.fullmatch(text)) is not None and kind == "float_type":
+        return _write(node, f"{Decimal(share[1]) / 100:f}")
+    if _GROUPED.fullmatch(text):
+        return _write(node, text.replace(",", "").replace("_", ""))
+    if (round_number := _ROUND.fullmatch(text)) is not None:
+        number = Decimal(round_number[1]) * _LETTERS[round_number[2].lower()]
+        return WayOut(f"write `{number:f}`") if number == number.to_integral_value() else WayOut()
+    if _FORMULA.fullmatch(text):
+        return WayOut(f'a template computes: `"{{{{ {text} }}}}"`')
+    return _of_list(node, text)
+
+
+def _of_list(node: Scalar, text: str) -> WayOut:
+    """Python's tuple where a list is wanted, or may stand for a number per dimension."""
+    tuple_ = _TUPLE.fullmatch(text)
+    return WayOut() if tuple_ is None else _write(node, f"[{tuple_[1].strip().removesuffix(',')}]")
 
 
 def _of_template(node: Scalar) -> WayOut:

@@ -26,7 +26,7 @@ from declarative_train.recipe.checks.unknown_edge import unknown_edge
 from declarative_train.recipe.checks.unknown_output import unknown_output
 from declarative_train.recipe.expand_draft import Draft
 from declarative_train.recipe.model_tree import Wire
-from declarative_train.recipe.wiring_names import Edge
+from declarative_train.recipe.wiring_names import Edge, is_name
 from declarative_train.recipe.wiring_ports import bind, first_key, open_required
 from declarative_train.source.node import Mapping
 from declarative_train.terms.span import Span
@@ -211,7 +211,8 @@ class Wiring:
             )
         draft = self.drafts.get(edge.name)
         if draft is None:
-            return self._unknown(edge, reader)
+            is_refused = any(not is_name(name) and name.lower().replace("-", "_") == edge.name for name in self.drafts)
+            return None if is_refused else self._unknown(edge, reader)  # `Logits` for `logits` is told at its name
         if draft.kind == "broken":
             return None
         if draft.is_off:

@@ -15,7 +15,11 @@ from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.diagnostics.lines import Lines
 from declarative_train.source import lexing
 from declarative_train.source.checks.duplicate_key import duplicate_key
-from declarative_train.source.checks.empty_value import decimal_comma, empty_item, empty_value
+from declarative_train.source.checks.empty_value import (
+    decimal_comma,
+    empty_item,
+    empty_value,
+)
 from declarative_train.source.checks.explicit_tag import explicit_tag
 from declarative_train.source.checks.key_not_text import empty_key, key_not_scalar, key_not_text
 from declarative_train.source.checks.leading_zero import leading_zero
@@ -27,7 +31,8 @@ from declarative_train.source.checks.too_many_nodes import too_many_nodes
 from declarative_train.source.checks.unknown_anchor import anchor_in_itself, unknown_anchor
 from declarative_train.source.checks.unquoted_template import unquoted_template
 from declarative_train.source.checks.wrong_merge_key import wrong_merge_key
-from declarative_train.source.node import Entry, Mapping, Node, Scalar, Sequence, is_template
+from declarative_train.source.cut_brackets import num_open, whole
+from declarative_train.source.node import Entry, Mapping, Node, Scalar, Sequence, is_plain, kind_of
 from declarative_train.source.scalars import has_leading_zero, pieces, resolve
 from declarative_train.terms.span import Span
 
@@ -47,7 +52,7 @@ class _Frame:
 
     __slots__ = (
         *("anchor", "column", "entries", "first_node", "flow", "has_empty", "height", "is_plain", "items", "key"),
-        *("line", "mapping", "merges", "mistakes", "names", "skip_value", "start", "template"),
+        *("line", "mapping", "merges", "mistakes", "names", "skip_value", "start", "template", "pieces"),
     )
 
     def __init__(
@@ -61,6 +66,7 @@ class _Frame:
         self.merges: list[tuple[int, Scalar, Node]] = []
         self.names: dict[str, Scalar] = {}
         self.key: Scalar | None = None
+        self.pieces: list[Scalar] = []  # of what has an open round bracket, and was cut at a comma
         self.skip_value = self.has_empty = self.template = False
         self.is_plain = True
         self.height = 0
@@ -227,7 +233,7 @@ class Builder:
             merged: list[Entry] = []
             for source in sources:
                 if not isinstance(source, Mapping):
-                    kind = _kind_of(source)
+                    kind = kind_of(source)
                     self._say(wrong_merge_key(key.span, kind))
                     continue
                 merged += [entry for entry in source.entries if entry.name not in own]
@@ -273,11 +279,13 @@ class Builder:
             return
         frame = self._stack[-1]
         if frame.is_plain:
-            frame.is_plain = _is_plain(node)
+            frame.is_plain = is_plain(node)
         if not frame.mapping:
             if isinstance(node, Scalar) and node.is_empty:
                 node = self._empty_item(node)
             frame.items.append(node)
+            if frame.flow and isinstance(node, Scalar) and (frame.pieces or "(" in node.text):
+                self._is_cut(frame, node, is_mapping=False)
         elif frame.key is None and not frame.skip_value:
             self._key(frame, node)
         else:
@@ -313,6 +321,11 @@ class Builder:
         if key.text == "<<" and not key.quoted:
             frame.merges.append((len(frame.entries), key, node))
             return
+        if frame.flow and isinstance(node, Scalar) and (frame.pieces or "(" in node.text):
+            if not node.is_empty:
+                frame.pieces = []
+            if self._is_cut(frame, key if node.is_empty else node, is_mapping=True):
+                return
         first = frame.names.setdefault(key.text, key)
         if first is not key:
             self._say(duplicate_key(key.span, key.text, first.span))
@@ -353,6 +366,28 @@ class Builder:
         self._say(decimal_comma(span, f"{before.text},{key.text}"))
         return True
 
+    def _is_cut(self, frame: _Frame, piece: Scalar, *, is_mapping: bool) -> bool:
+        """Gather the pieces of what has round brackets and was cut at its commas. At the last piece it is said, and
+        what was meant stands in its place: then True."""
+        pieces = [*frame.pieces, piece]
+        open_brackets = num_open(pieces)
+        frame.pieces = pieces if open_brackets > 0 and not piece.quoted else []
+        if open_brackets or len(pieces) < 2:
+            return False
+        meant, diagnostic = whole(pieces, self.lines)
+        cut = {(each.span.line, each.span.column) for each in pieces[1:]}
+        self.diagnostics = [item for item in self.diagnostics if (item.span.line, item.span.column) not in cut]
+        self._say(diagnostic)
+        if not is_mapping:
+            frame.items[-len(pieces) :] = [meant]
+            return True
+        inner = {id(each) for each in pieces[1:]}
+        frame.entries = [entry for entry in frame.entries if id(entry.key) not in inner]
+        frame.names = {name: each for name, each in frame.names.items() if id(each) not in inner}
+        at = next(i for i, entry in enumerate(frame.entries) if entry.value is pieces[0])
+        frame.entries[at] = Entry(frame.entries[at].key, meant)
+        return True
+
     def _say_missing_space(self, span: Span) -> None:
         text = lexing.without_comment(self.lines.line(span.line)[span.column - 1 :])
         self._say(missing_space(Span(span.path, span.line, span.column, span.line, span.column + len(text)), text))
@@ -362,16 +397,3 @@ class Builder:
         span = self.lines.span(at, at + 1) if at >= 0 else node.span
         self._say(empty_item(span))
         return Scalar(None, "", span)
-
-
-def _is_plain(node: Node) -> bool:
-    if not isinstance(node, Scalar):
-        return node.is_plain
-    value = node.value
-    return value is not None and not (isinstance(value, str) and is_template(value))
-
-
-def _kind_of(node: Node) -> str:
-    if not isinstance(node, Scalar):
-        return "a list" if isinstance(node, Sequence) else "a mapping"
-    return "a text" if isinstance(node.value, str) else "nothing" if node.value is None else f"`{node.text}`"

@@ -130,3 +130,18 @@ def to_value(node: Node) -> object:
     if isinstance(node, Sequence):
         return tuple(to_value(item) for item in node.items)
     return {entry.name: to_value(entry.value) for entry in node.entries}
+
+
+def is_plain(node: Node) -> bool:
+    """Neither null nor a template, nor holding one."""
+    if not isinstance(node, Scalar):
+        return node.is_plain
+    value = node.value
+    return value is not None and not (isinstance(value, str) and is_template(value))
+
+
+def kind_of(node: Node) -> str:
+    """What it is, for a message."""
+    if not isinstance(node, Scalar):
+        return "a list" if isinstance(node, Sequence) else "a mapping"
+    return "a text" if isinstance(node.value, str) else "nothing" if node.value is None else f"`{node.text}`"

@@ -18,6 +18,21 @@ _EXAMPLES = {
     "minutes": "`30 minutes`",
     "hours": "`2 hours`",
 }
+_OTHER_UNITS = {  # of other tools -> a number of ours
+    **dict.fromkeys(("d", "day", "days"), (24, "hours")),
+    **dict.fromkeys(("h", "hr", "hrs"), (1, "hours")),
+    **dict.fromkeys(("m", "min", "mins"), (1, "minutes")),
+    **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), (1 / 60, "minutes")),
+    **dict.fromkeys(("ep", "e"), (1, "epochs")),
+    **dict.fromkeys(("percent", "pct"), (1, "%")),
+    **dict.fromkeys(("iter", "iters", "iterations", "it", "updates", "step", "steps"), (1, "steps")),
+    **dict.fromkeys(("epoch", "epochs"), (1, "epochs")),
+    **dict.fromkeys(("sample", "samples", "examples", "rows"), (1, "samples")),
+    **dict.fromkeys(("token", "tokens"), (1, "tokens")),
+}
+_THOUSANDS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9}
+_OTHER_FORM = re.compile(r"(?P<number>\d+(?:[_,]\d{3})*(?:\.\d+)?)(?P<times>[kmb]?)\s*(?P<unit>[a-z]+)", re.IGNORECASE)
+_CLOCK = re.compile(r"(?:(?P<days>\d+):)?(?P<hours>\d{1,2}):(?P<minutes>\d\d):(?P<seconds>\d\d)")
 _FORM = re.compile(r"(?P<number>\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*(?P<unit>%|[a-z]+)")
 
 
@@ -89,3 +104,20 @@ def parse_duration(text: str, wanted: Sequence[str] = UNITS) -> Duration:
     if unit == "%" and float(match["number"]) > 100:
         raise ValueError(f"`{text}` is more than the run: the most is `100%`")
     return Duration(float(match["number"]), unit)  # type: ignore[arg-type]
+
+
+def meant_duration(text: str, wanted: Sequence[str] = UNITS) -> Duration | None:
+    """What a text in another tool's form says (`2h`, `01:30:00`, `10k steps`), in one of the units that are wanted."""
+    clock, other = _CLOCK.fullmatch(text.strip()), _OTHER_FORM.fullmatch(text.strip())
+    if clock is not None:
+        days, hours, minutes, seconds = (int(part or 0) for part in clock.groups())
+        value, unit = (days * 24 + hours) * 60 + minutes + seconds / 60, "minutes"
+    elif other is not None and other["unit"].lower() in _OTHER_UNITS:
+        scale, unit = _OTHER_UNITS[other["unit"].lower()]
+        number = float(other["number"].replace(",", "").replace("_", "")) * _THOUSANDS[other["times"].lower()]
+        value = round(number * scale, 6)
+    else:
+        return None
+    if unit == "minutes" and value and value % 60 == 0 and "hours" in wanted:
+        value, unit = value / 60, "hours"
+    return Duration(value, unit) if unit in wanted and value > 0 else None  # type: ignore[arg-type]

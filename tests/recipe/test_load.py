@@ -111,7 +111,10 @@ def test_weights(wrong: Wrong, laid: Laid) -> None:
     assert (problem.code, problem.message) == ("U004", "there is no node `hiden` to give weights to")
     assert problem.help is not None
     assert "did you mean `hidden`?" in problem.help
-    loaded = laid("model: {weights: runs/small}\n")
+    loaded = laid("model: {weights: runs/small}\n")  # which is not there: that is for the plan to say
+    assert loaded.recipe is not None
+    assert loaded.diagnostics == []
+    loaded = laid("model: {weights: s3://bucket/runs/small}\n")
     assert loaded.recipe is not None
     assert [(d.code, d.severity) for d in loaded.diagnostics] == [("U003", Severity.UNVERIFIED)]
     (problem,) = wrong("model: {weights: {hidden: {rename: {a: b}}}}\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from declarative_train.components.expressions import other_words
 from declarative_train.components.expressions.error import ExpressionError, ExpressionRule
 from declarative_train.components.expressions.functions import FUNCTIONS, Function, Parameter
 from declarative_train.components.expressions.tree import Constant, Operation, Reference, Term, Value
@@ -92,7 +93,8 @@ class _Call:
             if isinstance(item, Value):
                 raise self.wrong(f"`{parameter.name}` of `{self.name}` is a tensor, not a list", _place(item))
             if isinstance(item, Constant) and (parameter.kind != "value" or isinstance(item.value, bool)):
-                raise self.wrong(f"`{parameter.name}` of `{self.name}` is a tensor, not a constant", _place(item))
+                message = f"`{parameter.name}` of `{self.name}` is a tensor, not a constant"
+                raise self.wrong(message, _place(item), help=other_words.instead_of_constant(self.name, item.value))
             found.append(item)
         return found
 
@@ -122,12 +124,12 @@ class _Call:
     def _dim(self, given: Argument, called: str) -> int:
         dim = self._int(given, called)
         if dim == 0:
-            raise self.wrong(
-                "dimension 0 is the batch: it cannot be reduced, moved or joined",
-                _place(given),
-                "batch",
-                "the first dimension of a sample is 1, the last is -1",
-            )
+            way_out = "the first dimension of a sample is 1, the last is -1"
+            bound = other_words.BOUNDS.get(self.name)
+            if bound is not None:
+                way_out = f"to compare with a number write `clamp(x, {bound}=0)`; {way_out}"
+            message = "dimension 0 is the batch: it cannot be reduced, moved or joined"
+            raise self.wrong(message, _place(given), "batch", way_out)
         return dim
 
     def _int(self, given: Argument, called: str) -> int:
@@ -138,8 +140,9 @@ class _Call:
 
     def _order(self, dims: tuple[int, ...], called: str, at: Place) -> tuple[int, ...]:
         if 0 in dims:
-            way_out = "leave the batch out: `permute(x, 2, 1)` makes (B, T, C) of (B, C, T)"
-            raise self.wrong("dimension 0 is the batch: it stays where it is", at, "batch", way_out)
+            rest = [dim for dim in dims if dim != 0]
+            way_out = f"leave it out: `permute(x, {', '.join(map(str, rest or [2, 1]))})`"
+            raise self.wrong("dimension 0 is the batch, which stays in front unsaid", at, "batch", way_out)
         if len(set(dims)) < len(dims) or not dims:
             raise self.wrong(f"{called} names each dimension once", at)
         return dims
@@ -157,13 +160,20 @@ def _place(item: Argument) -> Place:
 def _unknown(name: str, at: Place) -> ExpressionError:
     from difflib import get_close_matches  # which only mistakes need
 
-    close = get_close_matches(name, FUNCTIONS, n=1, cutoff=0.6)
     owner, _, last = name.rpartition(".")
-    instead = close[0] if close else None
-    if last in FUNCTIONS and owner in ("torch", "F", "np", "numpy", "math", "torch.nn.functional", "nn.functional"):
+    note, instead = other_words.NOTES.get(last), other_words.FUNCTIONS_HERE.get(last)
+    close = get_close_matches(name, FUNCTIONS, n=1, cutoff=0.6) if note is None else []
+    instead = instead or (close[0] if close else None)
+    if note is not None:
+        offered, instead = note, None
+    elif last in FUNCTIONS and owner in ("torch", "F", "np", "numpy", "math", "torch.nn.functional", "nn.functional"):
         offered, instead = f"write `{last}(...)`", last
     elif last in FUNCTIONS:
         offered, instead = f"write `{last}({owner}, ...)`: tensors have no methods here", None
+    elif last in other_words.FUNCTIONS_HERE:
+        offered = f"here it is called `{instead}`"
+    elif (layer := other_words.layer_called(last)) is not None:
+        offered, instead = f"it is a layer: a node of its own, `{{type: {layer}, input: ...}}`", None
     else:
         offered = f"did you mean `{instead}`?" if instead else f"known: {', '.join(FUNCTIONS)}"
     message = f"there is no function `{name}` in expressions"

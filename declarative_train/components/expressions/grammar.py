@@ -239,6 +239,8 @@ class _Reader:
     def _index(self, node: ast.Subscript, depth: int) -> Term:
         offset, length = self.place(node)
         operand = self.term(node.value, depth + 1)
+        if isinstance(operand, Reference) and operand.text.rpartition(".")[2] == "shape":
+            raise self._refuse(node, "expressions know no sizes", "write the number, or `{{ vars.NAME }}`")
         if isinstance(operand, Constant):
             raise self._refuse(node, "a constant has no dimensions")
         parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]

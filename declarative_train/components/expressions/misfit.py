@@ -92,6 +92,8 @@ def _of_dims(operation: Operation, rank: int) -> str | None:
 
 def _of_sizes(operation: Operation, tensor: torch.Tensor) -> str | None:
     sizes = operation.options.get("sizes")
+    if operation.name == "expand" and isinstance(sizes, tuple):
+        return f"it can become larger only where its size is 1, and (B, {', '.join(map(str, sizes))}) is asked for"
     if operation.name != "reshape" or not isinstance(sizes, tuple):
         return None
     held = math.prod(tensor.shape[1:])

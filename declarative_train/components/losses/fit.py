@@ -130,7 +130,9 @@ def _class_numbers(
         return Misfit(
             f"`{type}` with classes in dimension {class_dim} of {input} takes a target {items}, but it is {target}",
             port="target",
-            help=_other_class_dim(input, target) or _one_too_many(items, target, axis == len(input.shape) - 1),
+            help=_other_class_dim(input, target)
+            or _one_too_many(items, target, axis == len(input.shape) - 1)
+            or _not_flat(items, target),
         )
     num_classes, found = input.shape[axis], target.num_values
     if found is None or found == num_classes:
@@ -158,6 +160,14 @@ def _other_class_dim(input: TensorSpec, target: TensorSpec) -> str | None:
         if input.shape[:axis] + input.shape[axis + 1 :] == target.shape:
             return f"the shapes fit with `class_dim: {axis + 1}`"
     return None
+
+
+def _not_flat(items: TensorSpec, target: TensorSpec) -> str | None:
+    """Places of an image or a sequence are left, where the target has one class for all of them."""
+    if target.shape or not items.shape:
+        return None
+    pool = "`sequence_pool`" if len(items.shape) == 1 else "`flatten` or `global_avg_pool`"
+    return f"the target has one class per sample: put {pool} before the layer that makes the scores"
 
 
 def _one_too_many(items: TensorSpec, target: TensorSpec, classes_last: bool) -> str | None:

@@ -19,7 +19,7 @@ def _canonical(value: object) -> str:
     try:
         duration = parse_duration(str(value), UNITS)
     except ValueError as problem:
-        raise PydanticCustomError("bad_duration", "{problem}", {"problem": str(problem)}) from None
+        raise PydanticCustomError("bad_duration", "{problem}", {"problem": str(problem), "units": UNITS}) from None
     if duration.value <= 0:
         raise PydanticCustomError("bad_duration", "{problem}", {"problem": f"`{duration}` is nothing"})
     if duration.unit not in UNITS:

@@ -4,10 +4,10 @@ Finds: a source on another machine, when nothing but the recipe is looked at.
 Why:   its columns, types and rows can only be known by reading it: `dtrain plan` and `dtrain run` do.
 Bad:
     data:
-      source: {type: parquet, path: "s3://corpus/*.parquet"}
+      source: {type: parquet, path: "s3://corpus/*.parquet"}  # not wrong: only not looked at by lint
 Good:
     data:
-      source: {type: csv, path: data/digits.csv}
+      source: {type: csv, path: data/digits.csv}  # a copy on this machine is looked at
 """
 
 from __future__ import annotations

@@ -23,11 +23,14 @@ from declarative_train.diagnostics.diagnostic import Diagnostic, Related, error
 from declarative_train.terms.span import Span
 
 
-def count_from_model(span: Span, port: str, name: str, made: Span | None) -> Diagnostic:
+def count_from_model(span: Span, port: str, name: str, made: Span | None, *, is_drawn: bool = False) -> Diagnostic:
+    """`is_drawn`: no parameter has a part in it, only random numbers."""
+    reason = "it is drawn anew in each step" if is_drawn else "the model computes it"
+    way_out = "compute it from fields alone, by nodes without parameters or draws"
     return error(
         "O102",
         span,
-        f"the {port} `{name}` decides how many items count, and the model computes it",
-        "compute it from fields alone, by nodes without parameters or draws; or multiply the term's input by it",
+        f"the {port} `{name}` decides how many items count, and {reason}",
+        f"{way_out}; a column of the source can hold what was drawn once" if is_drawn else way_out,
         () if made is None else (Related(made, f"`{name}` is made here"),),
     )

@@ -167,12 +167,13 @@ class ConsoleSink(Sink):
     def _end(self, event: RunEnded) -> None:
         self.close()
         started = self._started
-        words = {"finished": "finished", "early_stop": "stopped early: no better for the patience given"}
         self._print("")
-        after = f"{words.get(event.status, event.status)} after {counted(event.step, 'step')}"
+        status = "stopped early" if event.status == "early_stop" else event.status
+        after = f"{status} after {counted(event.step, 'step')}"
         if started is not None and started.first_step:
             after += f" ({event.step - started.first_step:,} in this session)"
-        self._print(f"{after}, {clock(event.seconds)}")
+        why = ": the metric of early_stop did not improve within its patience" if event.status == "early_stop" else ""
+        self._print(f"{after}, {clock(event.seconds)}{why}")
         for name, value in event.values.items():
             step = event.value_steps.get(name, event.step)
             self._print(f"  {name:<27} {number(value):<12}{f'at step {step:,}' if step != event.step else ''}".rstrip())

@@ -1,10 +1,10 @@
 """newest-run (U003)
 
-Finds: start values taken from the folder of a run or a checkpoint that is not here.
+Finds: start values taken from the folder of a run that is on another machine.
 Why:   whether they fit, and which statistics and class numbers go with them, shows only where the run starts.
 Bad:
     model:
-      weights: runs/digits
+      weights: s3://bucket/runs/digits
 Good:
     model:
       weights: {hidden: {path: hidden.safetensors}}
@@ -17,5 +17,5 @@ from declarative_train.terms.span import Span
 
 
 def newest_run(span: Span, path: str) -> Diagnostic:
-    message = f"there is no run at `{path}` here: whether its weights and statistics fit shows when the run starts"
+    message = f"`{path}` is not on this machine: whether its weights and statistics fit shows when the run starts"
     return unverified("U003", span, message)

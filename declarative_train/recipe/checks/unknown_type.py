@@ -20,7 +20,7 @@ from collections.abc import Collection, Iterable
 
 from declarative_train.diagnostics.diagnostic import Diagnostic, error
 from declarative_train.diagnostics.suggest import did_you_mean, nearest, respelt
-from declarative_train.recipe.other_words import TYPES, renamed
+from declarative_train.recipe.other_words import NOT_BUILT, letters, renamed, type_here
 from declarative_train.terms.span import Span
 
 CODE = "S005"
@@ -31,10 +31,11 @@ def unknown_type(
 ) -> Diagnostic:
     """`kind` is the table's word: layer, loss, optimizer; `own`: the names among `known` that a user gave."""
     names = list(known)
-    word = TYPES.get(name.lower().replace("_", ""))
-    if word in names:
+    word = type_here(name, names)
+    if word is not None:
         way_out, fixes = f"here it is called `{word}`", renamed(span, name, word)
     else:
-        way_out = help or did_you_mean(name, names)
-        fixes = respelt(span, name, names, closed=nearest(name, names) not in own)
+        way_out = help or NOT_BUILT.get(letters(name)) or did_you_mean(name, names)
+        known_gap = help is None and letters(name) in NOT_BUILT
+        fixes = () if known_gap else respelt(span, name, names, closed=nearest(name, names) not in own)
     return error(CODE, span, f"there is no {kind} `{name}`", way_out, fixes=fixes)

@@ -39,7 +39,8 @@ class _Text:
         try:
             duration = parse_duration(str(value), self.units)
         except ValueError as problem:
-            raise PydanticCustomError("bad_duration", "{problem}", {"problem": str(problem)}) from None
+            context = {"problem": str(problem), "units": self.units}
+            raise PydanticCustomError("bad_duration", "{problem}", context) from None
         if duration.value <= 0:
             raise PydanticCustomError(
                 "bad_duration", "{problem}", {"problem": f"`{duration}` is nothing: leave it out"}

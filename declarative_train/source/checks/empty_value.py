@@ -14,7 +14,7 @@ Good:
 
 from __future__ import annotations
 
-from declarative_train.diagnostics.diagnostic import Diagnostic, Related, error
+from declarative_train.diagnostics.diagnostic import Diagnostic, Fix, Related, error
 from declarative_train.terms.span import Span
 
 
@@ -39,6 +39,17 @@ def decimal_comma(span: Span, text: str) -> Diagnostic:
     """`lr: 0,001` between brackets: a number, and a key `001` without a value."""
     point = text.replace(",", ".")
     return error("Y009", span, f"`{text}` is two entries: a comma ends a value", f"write `{point}` for the number")
+
+
+def cut_tuple(span: Span, text: str, written: str) -> Diagnostic:
+    """Python's `(3, 3)` between brackets of YAML, where a comma ends a value."""
+    message = f"`{text}` is cut at its commas: a list has square brackets"
+    return error("Y009", span, message, f"write `{written}`", fixes=(Fix(span, written, safe=True),))
+
+
+def cut_expression(span: Span, text: str, written: str) -> Diagnostic:
+    message = "between brackets of YAML this text is cut at its commas: a formula with a comma needs quotes there"
+    return error("Y009", span, message, f"write `{written}`", fixes=(Fix(span, written, safe=True),))
 
 
 def empty_item(dash: Span) -> Diagnostic:

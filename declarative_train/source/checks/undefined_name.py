@@ -20,7 +20,9 @@ from declarative_train.diagnostics.diagnostic import Diagnostic, error
 from declarative_train.diagnostics.suggest import did_you_mean, respelt
 from declarative_train.terms.span import Span
 
+_SECTIONS = ("checkpoint", "data", "evaluation", "layout", "logging", "model", "objective", "parallelism", "training")
 _WHERE = {
+    **dict.fromkeys(_SECTIONS, "a template sees no section: put the value into `vars`, and use it in both places"),
     "params": "`params` are known inside a block only",
     "index": "`index` is known on a node with `repeat` only",
     "vars": "the recipe has no section `vars`",

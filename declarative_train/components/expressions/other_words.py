@@ -1,0 +1,79 @@
+"""Functions of torch and numpy that people write in expressions -> the function here, or how it is said here."""
+
+from __future__ import annotations
+
+import math
+
+FUNCTIONS_HERE = {  # which take the same arguments
+    "absolute": "abs",
+    "arctan": "atan",
+    "cat": "concat",
+    "clip": "clamp",
+    "concatenate": "concat",
+    "logsigmoid": "log_sigmoid",
+    "swapaxes": "transpose",
+    "swish": "silu",
+    "vector_norm": "norm",
+}
+BOUNDS = {"max": "min", "amax": "min", "min": "max", "amin": "max", "maximum": "min", "minimum": "max"}
+"""What `clamp` calls the number that a function of this name is to compare with."""
+
+_NO_SIZES = "expressions know no sizes: write the number, or `{{ vars.NAME }}`"
+_NO_MAKERS = "a tensor is made from another: `ones_like(x)`, `cumsum(ones_like(x), dim=1) - 1` counts 0, 1, 2 along it"
+_NOT_THERE = "there is no such function; a layer of a plugin can do it"
+NOTES = {
+    **dict.fromkeys(("len", "shape", "size", "numel", "ndim", "dim"), _NO_SIZES),
+    **dict.fromkeys(
+        ("arange", "empty", "eye", "full", "linspace", "ones", "range", "tensor", "zeros", "diag", "tril", "triu"),
+        _NO_MAKERS,
+    ),
+    **dict.fromkeys(("argsort", "bincount", "cumprod", "nonzero", "scatter", "sort", "topk", "unique"), _NOT_THERE),
+    **dict.fromkeys(
+        ("rand", "randn", "normal", "randint"), "numbers are drawn in the shape of a tensor: `randn_like(x)`"
+    ),
+    **dict.fromkeys(("einsum", "bmm", "mm", "tensordot"), "write `x @ y`, with `transpose` and `unsqueeze` around it"),
+    "view": "write `reshape(x, ...)` with the sizes of one sample",
+    "add": "write `x + y`",
+    "div": "write `x / y`",
+    "dot": "write `sum(x * y, dim=-1)`",
+    "eq": "write `x == y`",
+    "logical_and": "write `x & y`",
+    "logical_not": "write `~x`",
+    "logical_or": "write `x | y`",
+    "mul": "write `x * y`",
+    "multiply": "write `x * y`",
+    "pow": "write `x ** 2`",
+    "power": "write `x ** 2`",
+    "sub": "write `x - y`",
+    "subtract": "write `x - y`",
+    "type": "write `float(x)`, `int(x)` or `bool(x)`",
+    "to": "write `float(x)`, `int(x)` or `bool(x)`",
+    "astype": "write `float(x)`, `int(x)` or `bool(x)`",
+    "item": "a value of the batch is not a number here",
+    "numpy": "expressions have tensors only",
+    "contiguous": "leave it out: nothing here depends on it",
+    "clone": "leave it out: nothing is changed in place",
+    "T": "write `transpose(x, 1, 2)`",
+    "t": "write `transpose(x, 1, 2)`",
+}
+
+
+def instead_of_constant(name: str, value: float | bool) -> str | None:
+    """What to write for a function of a number alone, or for a comparison with one; None: as the signature says."""
+    if name in BOUNDS:
+        return f"write `clamp(x, {BOUNDS[name]}={value})`"
+    if name == "sqrt":
+        return f"write `{value} ** 0.5`"
+    compute = getattr(math, name, None) or {"abs": abs, "round": round}.get(name)
+    try:
+        return None if compute is None else f"write the number, {compute(value):.6g}"
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def layer_called(name: str) -> str | None:
+    """The layer of that name, which only mistakes need to look for."""
+    from declarative_train.components.layers import LAYERS
+
+    letters = name.lower().replace("_", "")
+    return next((each for each in LAYERS if each.replace("_", "") == letters), None)
