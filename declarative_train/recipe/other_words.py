@@ -296,8 +296,8 @@ TYPES = {  # letters alone, in small; what is a class of torch, Keras or scikit-
 NOT_BUILT = {  # types that people look for; what to do instead
     "cosineannealingwarmrestarts": "schedules with restarts are not built; `cosine` and `one_cycle` are the nearest",
     "huggingface": "write the rows as parquet or jsonl and use that source",
-    "image": "images are read as numbers: write them into a .npy or .npz file and use the source `npy`",
-    "imagefolder": "images are read as numbers: write them into a .npy or .npz file and use the source `npy`",
+    "image": "images are read as numbers: write them into a .npy or .npz file, a `tensor` of the source `npy`",
+    "imagefolder": "images are read as numbers: write them into a .npy or .npz file, a `tensor` of the source `npy`",
     "plateau": "schedules that watch a metric are not built; `step` or `cosine` lower the lr",
     "reducelronplateau": "schedules that watch a metric are not built; `step` or `cosine` lower the lr",
     "tfrecord": "write the rows as parquet and use that source",

@@ -142,7 +142,7 @@ class _Call:
         if 0 in dims:
             rest = [dim for dim in dims if dim != 0]
             way_out = f"leave it out: `permute(x, {', '.join(map(str, rest or [2, 1]))})`"
-            raise self.wrong("dimension 0 is the batch, which stays in front unsaid", at, "batch", way_out)
+            raise self.wrong("dimension 0 is the batch: it stays where it is, unnamed", at, "batch", way_out)
         if len(set(dims)) < len(dims) or not dims:
             raise self.wrong(f"{called} names each dimension once", at)
         return dims
