@@ -25,6 +25,7 @@ from declarative_train.components.plugin_layer import PluginLayer
 from declarative_train.graph.graph import Edge, Graph, Node
 from declarative_train.graph.initialise import started
 from declarative_train.graph.read import ordered_ports, read_layer
+from declarative_train.terms.tensor_spec import TensorSpec
 
 _Value = fx.Node
 _T = TypeVar("_T")
@@ -85,8 +86,9 @@ class _Builder:
         values: dict[Edge, _Value] = {name: lines.placeholder(_identifier(name)) for name in graph.inputs}
         placeholders = tuple(values.values())
         modules: dict[str, nn.Module] = {}
+        known = graph.specs()
         for node in graph.nodes:
-            values |= self._call(node, graph, prefix, lines, values, modules)
+            values |= self._call(node, graph, known, prefix, lines, values, modules)
         results = [values[edge] for edge in graph.outputs.values()]
         if own_outputs:
             results = [lines.call_function(own_storage, (value, placeholders)) for value in results]
@@ -97,6 +99,7 @@ class _Builder:
         self,
         node: Node,
         graph: Graph,
+        known: Mapping[Edge, TensorSpec],
         prefix: str,
         lines: fx.Graph,
         values: Mapping[Edge, _Value],
@@ -116,7 +119,7 @@ class _Builder:
             modules[node.name] = self.build(node.graph, f"{path}.", own_outputs=False, class_name=name)
         elif node.kind == "layer":
             assert node.component is not None
-            specs = {port: graph.spec(edge) for port, edge in node.inputs.items()}
+            specs = {port: known[edge] for port, edge in node.inputs.items()}
             layer = read_layer(node.component, self._plugins)
             if isinstance(layer, PluginLayer):
                 modules[node.name] = started(layer, specs, self._seed, path)

@@ -77,6 +77,7 @@ class _Walk:
     def nodes(self, graph: Graph, prefix: str, graded: dict[Edge, bool]) -> dict[str, tuple[Work, ...]]:
         """`graded` is known for the inputs, and filled for the outputs of all nodes."""
         found: dict[str, tuple[Work, ...]] = {}
+        known = graph.specs()
         for node in graph.nodes:
             called = graph.node(str(node.target)) if node.kind == "reuse" else node
             path = f"{prefix}{called.name}"
@@ -87,7 +88,7 @@ class _Walk:
                 found[node.name] = tuple(work for each in works.values() for work in each)
                 outputs = {name: inner[edge] for name, edge in called.graph.outputs.items()}
             else:
-                specs = {port: graph.spec(edge) for port, edge in node.inputs.items()}
+                specs = {port: known[edge] for port, edge in node.inputs.items()}
                 weights = self._held.get(path, [])
                 found[node.name] = (_work(node, called, specs, ports, weights),)
                 outputs = dict.fromkeys(node.outputs, any(ports.values()) or any(each.is_trained for each in weights))

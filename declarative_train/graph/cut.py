@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from declarative_train.graph.graph import Edge, Graph, Node
+from declarative_train.graph.graph import Edge, Graph, Node, above
 from declarative_train.terms.tensor_spec import TensorSpec
 
 
@@ -39,12 +39,13 @@ def open_blocks(graph: Graph, units: Sequence[str]) -> Graph:
     nodes: list[Node] = []
     moved: dict[Edge, Edge] = {}
     reused = {node.target for node in graph.nodes if node.kind == "reuse"}
+    holders = above(units)
     for node in graph.nodes:
         inputs = {port: moved.get(edge, edge) for port, edge in node.inputs.items()}
-        below = tuple(unit[len(node.name) + 1 :] for unit in units if unit.startswith(f"{node.name}."))
-        if node.graph is None or not below or node.name in reused:
+        if node.graph is None or node.name not in holders or node.name in reused:
             nodes.append(replace(node, inputs=inputs))
             continue
+        below = tuple(unit[len(node.name) + 1 :] for unit in units if unit.startswith(f"{node.name}."))
         body = open_blocks(node.graph, below)
         outside = _outside(node.name, body, inputs)
         nodes += [_placed(inner, node.name, outside) for inner in body.nodes]

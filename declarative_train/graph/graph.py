@@ -7,6 +7,7 @@ joined by dots, is the prefix of its parameters (`gpt.layers.3.attn`). JSON-able
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -52,3 +53,19 @@ class Graph:
         """What travels on an edge of this graph."""
         name, _, output = edge.partition(":")
         return self.node(name).outputs[output] if output else self.inputs[name]
+
+    def specs(self) -> dict[Edge, TensorSpec]:
+        """Of every edge: for who asks about all nodes, since looking for one goes through those before it."""
+        made = {f"{node.name}:{name}": spec for node in self.nodes for name, spec in node.outputs.items()}
+        return self.inputs | made
+
+
+def above(paths: Iterable[str]) -> set[str]:
+    """Every path that one of them is below of: `gpt` and `gpt.layers` of `gpt.layers.0`."""
+    found: set[str] = set()
+    for path in paths:
+        end = path.rfind(".")
+        while end > 0 and path[:end] not in found:
+            found.add(path[:end])
+            end = path.rfind(".", 0, end)
+    return found

@@ -143,11 +143,12 @@ def generator(seed: int, name: str) -> torch.Generator:
 
 def _layers(graph: Graph, prefix: str, plugins: Sequence[str]) -> Iterator[tuple[str, Layer, Mapping[str, TensorSpec]]]:
     """Every layer by its path, with the specs that it is built for."""
+    known = graph.specs()
     for node in graph.nodes:
         if node.graph is not None:
             yield from _layers(node.graph, f"{prefix}{node.name}.", plugins)
         elif node.component is not None:
-            specs = {port: graph.spec(edge) for port, edge in node.inputs.items()}
+            specs = {port: known[edge] for port, edge in node.inputs.items()}
             yield f"{prefix}{node.name}", read_layer(node.component, plugins), specs
 
 

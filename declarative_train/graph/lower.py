@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import torch
 
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.graph.checks.no_parameters import no_parameters
-from declarative_train.graph.graph import Graph
+from declarative_train.graph.graph import Graph, above
 from declarative_train.graph.infer import Inference, NodeFact, Origin
 from declarative_train.graph.objective import Measure, ObjectiveCheck, Term, measures_of, names_read, terms_of
 from declarative_train.graph.split import split
@@ -77,7 +77,8 @@ def lower(recipe: Recipe, fields: Mapping[str, TensorSpec]) -> tuple[Lowered | N
     if any(item.is_error for item in diagnostics):
         return None, diagnostics
     specs = {name: spec for name, spec in known.items() if spec is not None}
-    units = tuple(path for path in scope.units if _is_module(model, path))
+    modules = set(_modules(model))
+    units = tuple(path for path in scope.units if path in modules)
     lowered = Lowered(
         batch_graph, model, terms, measures, sources, specs, inference.parameters, tuple(inference.facts), units
     )
@@ -101,19 +102,18 @@ def _batch_name(batch_graph: Graph, wire: str) -> str:
 def _learned(model: Graph, parameters: Collection[str]) -> set[str]:
     """The model's outputs on the way to which there is a parameter."""
     touched: set[str] = set()
+    holders = above(parameters)
     for node in model.nodes:
         holder = node.target or node.name
-        has_parameters = any(name.startswith(f"{holder}.") for name in parameters)
-        if has_parameters or touched.intersection(node.inputs.values()):
+        if holder in holders or touched.intersection(node.inputs.values()):
             touched |= {f"{node.name}:{output}" for output in node.outputs}
     return {name for name, edge in model.outputs.items() if edge in touched}
 
 
-def _is_module(graph: Graph, path: str) -> bool:
-    """Whether the path leads to a node that is a module: not an expression, not part of the batch graph."""
+def _modules(graph: Graph) -> Iterator[str]:
+    """The paths of nodes that are modules: no expressions, no calls of another node."""
     for node in graph.nodes:
-        if node.name == path:
-            return node.kind in ("layer", "block")
-        if node.graph is not None and path.startswith(f"{node.name}."):
-            return _is_module(node.graph, path.removeprefix(f"{node.name}."))
-    return False
+        if node.kind in ("layer", "block"):
+            yield node.name
+        if node.graph is not None:
+            yield from (f"{node.name}.{path}" for path in _modules(node.graph))

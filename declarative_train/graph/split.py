@@ -11,20 +11,21 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from declarative_train.graph.cut import wire_name
-from declarative_train.graph.graph import Edge, Graph, Node
+from declarative_train.graph.graph import Edge, Graph, Node, above
 
 
 def split(graph: Graph, bound_to_model: Collection[str]) -> tuple[Graph, Graph]:
     """The batch graph and the model graph. `graph.outputs` are all edges that the objective reads, fields included;
     `bound_to_model` are the paths of parameters, and of nodes that draw or mix samples."""
     moved = _moved(graph, bound_to_model)
+    moved_names = {node.name for node in moved}
     names = {
         f"{node.name}:{output}": wire_name(graph, f"{node.name}:{output}") for node in moved for output in node.outputs
     }
     kept = tuple(
         replace(node, inputs={port: names.get(edge, edge) for port, edge in node.inputs.items()})
         for node in graph.nodes
-        if node not in moved
+        if node.name not in moved_names
     )
     wanted = {name: names.get(edge, edge) for name, edge in graph.outputs.items()}
     outputs = {name: edge for name, edge in wanted.items() if ":" in edge}
@@ -35,11 +36,12 @@ def split(graph: Graph, bound_to_model: Collection[str]) -> tuple[Graph, Graph]:
 
 
 def _moved(graph: Graph, bound_to_model: Collection[str]) -> tuple[Node, ...]:
+    bound = {*bound_to_model, *above(bound_to_model)}
     called_twice = {node.target for node in graph.nodes if node.kind == "reuse"}
     from_fields: set[Edge] = set(graph.inputs)
     moved = []
     for node in graph.nodes:
-        is_bound = any(path == node.name or path.startswith(f"{node.name}.") for path in bound_to_model)
+        is_bound = node.name in bound
         is_free = bool(node.inputs) and from_fields.issuperset(node.inputs.values())
         if is_free and not is_bound and node.kind != "reuse" and node.name not in called_twice:
             moved.append(node)

@@ -20,7 +20,7 @@ import uuid
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from declarative_train.logs.streams import lasting_streams
 from declarative_train.runtime.devices import device_of, threads_per_rank
@@ -48,7 +48,7 @@ from declarative_train.terms.amounts import counted
 
 if TYPE_CHECKING:
     import torch
-    from torch.distributed import Store
+    from torch.distributed.distributed_c10d import Store
     from torch.distributed.launcher.api import LaunchConfig
 
 OUTCOME, LATE = "outcome.json", "late"
@@ -122,7 +122,7 @@ def spoils_cuda() -> bool:
         try:
             import torch
 
-            answer = int(torch.cuda._is_in_bad_fork())  # type: ignore[no-untyped-call]
+            answer = int(torch.cuda._is_in_bad_fork())
         finally:
             os._exit(answer)
     return os.waitpid(child, 0)[1] != 0
@@ -241,7 +241,7 @@ def join_process_group(device: torch.device, store: Store | None = None) -> None
     import torch
     from torch import distributed
 
-    settings: dict[str, object] = {"timeout": timedelta(seconds=limit_s("DTRAIN_TIMEOUT_S"))}
+    settings: dict[str, Any] = {"timeout": timedelta(seconds=limit_s("DTRAIN_TIMEOUT_S"))}
     if store is not None:
         settings |= {"store": store, "rank": int(os.environ["RANK"]), "world_size": int(os.environ["WORLD_SIZE"])}
     if device.type == "cuda":

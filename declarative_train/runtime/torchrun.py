@@ -13,13 +13,13 @@ import socket
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from datetime import timedelta
 from itertools import count
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from declarative_train.runtime.checkpoint_store import Entry, damage
-from declarative_train.runtime.devices import Seat, device_of, own_seat, seat_devices, threads_per_rank
+from declarative_train.runtime.devices import device_of, own_seat, seat_devices, threads_per_rank
 from declarative_train.runtime.failures import (
     VICTIM_WAIT_S,
     NonFiniteLoss,
@@ -37,7 +37,7 @@ from declarative_train.runtime.signals import EXIT_FAILED, StopRequest, leave
 from declarative_train.terms.amounts import counted
 
 if TYPE_CHECKING:
-    from torch.distributed import Store
+    from torch.distributed.distributed_c10d import Store
 
     from declarative_train.plan.plan import Plan
 
@@ -76,7 +76,7 @@ def run_as_rank(
     watch.install()
     try:
         store, seat = meet(), own_seat()
-        store.set(f"seat/{rank}", pickle.dumps(astuple(seat)))
+        put(store, f"seat/{rank}", seat)
         if rank == 0:
             words = _Words(store, world)
             words.send(_prepared(compile_plan, resume, words, lock))
@@ -104,7 +104,8 @@ def run_as_rank(
 
 def meet() -> Store:
     """The store that all ranks reach. Raises RunFailure where the launcher does not say where it is."""
-    from torch.distributed import PrefixStore, rendezvous
+    from torch.distributed.distributed_c10d import PrefixStore
+    from torch.distributed.rendezvous import rendezvous
 
     missing = [name for name in NEEDED if not os.environ.get(name)]
     if missing:
@@ -115,6 +116,16 @@ def meet() -> Store:
         )
     store, _, _ = next(rendezvous("env://", timeout=timedelta(seconds=COMPILE_TIMEOUT_S)))
     return PrefixStore("dtrain", store)
+
+
+def put(store: Any, key: str, value: object) -> None:
+    """`Any`: torch's annotation leaves out that a value may be bytes."""
+    store.set(key, pickle.dumps(value))
+
+
+def take(store: Store, key: str) -> Any:
+    """Waits until it is there. It comes from a rank of this run, which may run any code anyway."""
+    return pickle.loads(store.get(key))
 
 
 def join(job: Job, rank: int, host: str, hosts: tuple[str, ...], store: Store) -> None:
@@ -183,24 +194,24 @@ class _Words:
 
     def send(self, word: Sent | Entry) -> None:
         self._number += 1
-        self.store.set(f"word/{self._number}", pickle.dumps(word))
+        put(self.store, f"word/{self._number}", word)
 
     def damage(self, entry: Entry) -> str | None:
         """As `checkpoint_store.damage`, by all ranks: each reads its share of the files."""
         self.send(entry)
         mine = damage(entry, num_parts=self.world)
         keys = [f"damage/{self._number}/{rank}" for rank in range(1, self.world)]
-        return next(filter(None, [mine, *(pickle.loads(self.store.get(key)) for key in keys)]), None)
+        return next(filter(None, [mine, *(take(self.store, key) for key in keys)]), None)
 
 
 def _received(store: Store, rank: int, world: int) -> Sent:
     """Rank 0's last word, on every rank."""
     for number in count():
-        word = pickle.loads(store.get(f"word/{number}"))
+        word = take(store, f"word/{number}")
         if isinstance(word, Sent):
             return word
         if rank != 0:
-            store.set(f"damage/{number}/{rank}", pickle.dumps(damage(word, part=rank, num_parts=world)))
+            put(store, f"damage/{number}/{rank}", damage(word, part=rank, num_parts=world))
     raise AssertionError
 
 
@@ -213,7 +224,7 @@ def _prepared(compile_plan: Compile, resume: str | None, words: _Words, lock: Ru
         return Sent(None, code)
     try:
         check_world(plan, words.world)
-        seats = [Seat(*pickle.loads(words.store.get(f"seat/{rank}"))) for rank in range(words.world)]
+        seats = [take(words.store, f"seat/{rank}") for rank in range(words.world)]
         choice = seat_devices(plan.layout, seats)
         place = open_place(plan, resume, lock, words.damage)
     except (RunFailure, OSError) as error:

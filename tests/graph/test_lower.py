@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,7 +13,10 @@ import pytest
 
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.graph.build import build
+from declarative_train.graph.cut import open_blocks
+from declarative_train.graph.graph import Graph, Node, above
 from declarative_train.graph.lower import Lowered, lower
+from declarative_train.graph.split import split
 from declarative_train.recipe import load
 from declarative_train.terms.tensor_spec import TensorSpec
 
@@ -540,3 +544,27 @@ def test_small_models_do_not_import_dynamo_and_large_ones_are_not_allocated() ->
     assert grown < 1_000_000, grown  # kB: 6.4 GB of parameters, and torch._dynamo
     """
     subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True, timeout=100)
+
+
+def test_what_is_asked_of_every_node_does_not_look_through_all_others() -> None:
+    """4,000 nodes in a row: a look through all nodes or parameters for each of them would take a minute."""
+    spec = TensorSpec((20,))
+    names = [f"n{number}" for number in range(4000)]
+    nodes = tuple(
+        Node(
+            name, "layer", {"x": f"{before}:output" if number else "x"}, {"output": spec}, component={"type": "linear"}
+        )
+        for number, (before, name) in enumerate(zip(["", *names], names, strict=False))
+    )
+    graph = Graph({"x": spec}, nodes, {"y": f"{names[-1]}:output"})
+    begin = time.monotonic()
+    batch_graph, model = split(graph, {f"{name}.{end}" for name in names for end in ("weight", "bias")})
+    assert len(model.nodes) == len(names)
+    assert not batch_graph.nodes
+    assert open_blocks(graph, names).nodes == nodes
+    assert graph.specs().keys() == {"x", *(f"{name}:output" for name in names)}
+    assert time.monotonic() - begin < 1.5
+
+
+def test_above_is_what_a_path_is_below_of() -> None:
+    assert above(["gpt.layers.0.attn", "gpt.layers.1", "head"]) == {"gpt", "gpt.layers", "gpt.layers.0"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -158,7 +159,7 @@ def test_deterministic_is_set_before_anything_is_computed(
     write_data(tmp_path)
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
-    build, seen = rank.build_engine, []
+    build, seen = rank.Engine, []
 
     def noted(*args: Any) -> Any:
         cudnn = torch.backends.cudnn
@@ -166,7 +167,18 @@ def test_deterministic_is_set_before_anything_is_computed(
         seen.append("CUBLAS_WORKSPACE_CONFIG" in os.environ)
         return build(*args)
 
-    monkeypatch.setattr(rank, "build_engine", noted)
+    monkeypatch.setattr(rank, "Engine", noted)
     assert go(tmp_path, DIGITS, {"training": {"deterministic": wanted}}).code == 0
     assert seen == [(wanted, wanted, wanted), wanted]
     assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_a_rank_on_a_gpu_is_bound_to_it_before_it_meets_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[Any] = []
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: calls.append(str(device)))
+    monkeypatch.setattr(torch.distributed, "init_process_group", lambda *words, **more: calls.append((words, more)))
+    monkeypatch.setenv("DTRAIN_TIMEOUT_S", "90")
+    processes.join_process_group(torch.device("cuda", 1))
+    bound, (words, more) = calls
+    assert (bound, words) == ("cuda:1", ("cpu:gloo,cuda:nccl",))
+    assert more == {"timeout": timedelta(seconds=90), "device_id": torch.device("cuda", 1)}
