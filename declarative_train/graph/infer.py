@@ -45,7 +45,7 @@ class Origin:
 @dataclass(frozen=True, slots=True)
 class NodeFact:
     """A node by its path from the root, of which the plan must say something. A plugin's layer is one whose `habits`
-    were found."""
+    were found. `shape`: of its first input."""
 
     path: str
     kind: Literal["random", "mixes_samples", "plugin"]
@@ -53,6 +53,7 @@ class NodeFact:
     layer: Layer | None = None
     field_spans: Mapping[str, Span] = field(default_factory=dict)
     habits: Habits | None = None
+    shape: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)
@@ -189,7 +190,7 @@ class Inference:
             return None
         if built_for is None:
             self.parameters |= {f"{node.path}.{name}": shape for name, shape in probed.parameters.items()}
-            self._note(node, probed.habits)
+            self._note(node, probed.habits, specs)
         outputs = dict(zip(layer.outputs, probed.outputs, strict=True))
         return Node(node.name, "layer", inputs, outputs, component=layer.model_dump(mode="json"))
 
@@ -199,15 +200,16 @@ class Inference:
             self._probes[key] = probe_layer(layer, inputs, built_for)
         return self._probes[key]
 
-    def _note(self, node: LayerNode, habits: Habits | None) -> None:
+    def _note(self, node: LayerNode, habits: Habits | None, specs: Specs) -> None:
         kinds: dict[Literal["random", "mixes_samples", "plugin"], bool] = {
             "plugin": habits is not None,
             "random": node.layer.is_random if habits is None else habits.draws is not False,
             "mixes_samples": node.layer.mixes_samples,
         }
+        shape = next((spec.shape for spec in specs.values()), ())
         for kind, holds in kinds.items():
             if holds:
-                self.facts.append(NodeFact(node.path, kind, node.span, node.layer, node.field_spans, habits))
+                self.facts.append(NodeFact(node.path, kind, node.span, node.layer, node.field_spans, habits, shape))
 
     def _expression(
         self, node: ExpressionNode, inputs: dict[str, Edge], specs: Specs, made_by: Mapping[str, Origin]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import prod
 
 from declarative_train.components.layers.sample_groups import group_size
 from declarative_train.data.spec import BatchSpec, DataSpec
@@ -12,6 +13,7 @@ from declarative_train.graph.lower import Lowered
 from declarative_train.plan.checks.group_across_replicas import group_across_replicas
 from declarative_train.plan.checks.group_does_not_divide import group_does_not_divide
 from declarative_train.plan.checks.group_of_microbatch import group_of_microbatch
+from declarative_train.plan.checks.group_of_one import group_of_one
 from declarative_train.plan.checks.padded_group import padded_group
 from declarative_train.recipe.recipe import Recipe
 from declarative_train.recipe.sections.parallelism import Pipeline
@@ -21,12 +23,13 @@ from declarative_train.terms.span import Span
 @dataclass(frozen=True, slots=True)
 class Mixer:
     """`span` of its `over`, or of the whole where that is the default; `in_model`: a node, not a loss (which in `dp` is
-    computed on the outputs of all replicas)."""
+    computed on the outputs of all replicas); `values`: of a sample, that go into one statistic of the node."""
 
     name: str
     over: str
     span: Span
     in_model: bool
+    values: int = 0
 
 
 def check_mixing(recipe: Recipe, lowered: Lowered, batch: BatchSpec, data: DataSpec) -> list[Diagnostic]:
@@ -44,10 +47,19 @@ def check_mixing(recipe: Recipe, lowered: Lowered, batch: BatchSpec, data: DataS
     free = [mixer for mixer in mixers if group_size(mixer.over) is None]
     if free and num_slices(batch) > 1:
         diagnostics.append(group_of_microbatch(free[0].span, [mixer.name for mixer in free], batch))
-    partial = data.set("training").num_samples % batch.global_batch_size != 0 and data.last_batch == "keep"
-    if mixers and partial and isinstance(recipe.mode, Pipeline):
+    num_rows = data.set("training").num_samples
+    rest = num_rows % batch.global_batch_size if data.last_batch == "keep" else 0
+    if mixers and rest and isinstance(recipe.mode, Pipeline):
         diagnostics.append(padded_group(mixers[0].span, mixers[0].name))
+        return diagnostics
+    single = [mixer for mixer in mixers if mixer.values == 1 and rest % _size(mixer, batch) == 1]
+    if single and fits(_size(single[0], batch), batch):
+        diagnostics.append(group_of_one(single[0].span, single[0].name, num_rows, batch.global_batch_size))
     return diagnostics
+
+
+def _size(mixer: Mixer, batch: BatchSpec) -> int:
+    return group_size(mixer.over) or batch.microbatch_size
 
 
 def num_slices(batch: BatchSpec) -> int:
@@ -77,7 +89,8 @@ def _mixers(recipe: Recipe, lowered: Lowered) -> Iterator[Mixer]:
     for fact in lowered.facts:
         if fact.kind == "mixes_samples" and fact.layer is not None:
             span = fact.field_spans.get("over", fact.span)
-            yield Mixer(fact.path, getattr(fact.layer, "over", "microbatch"), span, in_model=True)
+            values = prod(fact.shape[1:]) if fact.shape else 0
+            yield Mixer(fact.path, getattr(fact.layer, "over", "microbatch"), span, in_model=True, values=values)
     for term in lowered.terms:
         if term.component.mixes_samples:
             span = recipe.span(("objective", "losses", term.name, "over"))

@@ -224,7 +224,7 @@ def empty_like(parameter: torch.Tensor, size: torch.Size, dtype: torch.dtype) ->
     """A place for an entry of the optimizer: laid out as the parameter when it has its shape."""
     if size == parameter.shape:
         return torch.zeros_like(parameter, dtype=dtype, requires_grad=False)
-    return torch.zeros(size, dtype=dtype)
+    return torch.zeros(size, dtype=dtype, device=parameter.device)
 
 
 def samples_seen(plan: Plan, step: int) -> int:

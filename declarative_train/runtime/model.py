@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx, nn
 
-from declarative_train.components.layers.sample_groups import SampleGroups
+from declarative_train.components.layers.sample_groups import MixesSamples, SampleGroups
 from declarative_train.graph.build import build
 from declarative_train.graph.initialise import initialise
 from declarative_train.runtime.weights import load_weights
@@ -56,10 +56,11 @@ def fill(held: Held, plan: Plan, device: torch.device) -> None:
         for root in held.roots:
             root.to_empty(device=device)
     initialise(held.model, plan.graph, plan.parameters, plan.seed, plan.plugins)
+    if plan.training.precision == "fp64":
+        for root in held.roots:
+            root.double()  # drawn in float32 in every mode; those of a file may have more digits
     load_weights(held.model, plan.weights, whole=not held.stages)
     for root in held.roots:
-        if plan.training.precision == "fp64":
-            root.double()  # drawn in float32 in every mode
         root.to(device)
     if not plan.plugins and not held.stages:  # whose `view` may count on the usual layout
         lay_out_convolutions(held.model, device)
@@ -110,14 +111,21 @@ def frozen_parts(module: nn.Module) -> list[nn.Module]:
 
 
 def prepare_units(module: nn.Module, layout: LayoutPlan, training: TrainingPlan, groups: SampleGroups) -> None:
-    """Activation checkpointing and compilation, in place, names unchanged."""
+    """Activation checkpointing and compilation, in place, names unchanged.
+
+    A unit that mixes samples and is computed again in backward is left as it is by the compiler, which does not follow
+    what the second time must know of the first (`SampleGroups.checkpoint_contexts`).
+    """
+    forgetful: list[nn.Module] = []
     if training.activation_checkpointing != "none":
-        everything = training.activation_checkpointing == "all"
-        for unit in unit_modules(module, layout.units, rest=everything):
+        forgetful = unit_modules(module, layout.units, rest=training.activation_checkpointing == "all")
+        for unit in forgetful:
             checkpoint_activations(unit, groups)
     if training.compile:
+        eager = {id(unit) for unit in forgetful if mixes_samples(unit)}
         for unit in unit_modules(module, layout.units, rest=True):
-            unit.compile()
+            if id(unit) not in eager:
+                unit.compile()
 
 
 def unit_modules(module: nn.Module, units: tuple[str, ...], *, rest: bool) -> list[nn.Module]:
@@ -151,13 +159,18 @@ def _has(module: nn.Module, path: str) -> bool:
     return True
 
 
+def mixes_samples(unit: nn.Module) -> bool:
+    return any(isinstance(part, MixesSamples) for part in unit.modules())
+
+
 def checkpoint_activations(unit: nn.Module, groups: SampleGroups) -> None:
     """The unit forgets its activations and computes them again in backward."""
     from torch.utils.checkpoint import checkpoint
 
     forward = unit.forward
+    contexts: dict[str, Any] = {"context_fn": groups.checkpoint_contexts} if mixes_samples(unit) else {}
 
     def forward_again(*inputs: Any) -> Any:
-        return checkpoint(forward, *inputs, use_reentrant=False, context_fn=groups.checkpoint_contexts)
+        return checkpoint(forward, *inputs, use_reentrant=False, **contexts)
 
     unit.forward = forward_again

@@ -26,6 +26,7 @@ class Objective:
 
     def __init__(self, plan: Plan, device: torch.device) -> None:
         specs = tensor_specs(plan)
+        self._device = device
         self.terms: tuple[TermPlan, ...] = plan.objective.terms
         self.weights = tuple(term.weight for term in self.terms)
         self.modules = nn.ModuleList(cast(nn.Module, build_term(term, specs)) for term in self.terms).to(device)
@@ -56,18 +57,19 @@ class Objective:
         ]
 
     def counts(self, values: Values, row_weight: torch.Tensor | None, num_rows: int) -> torch.Tensor:
-        """(L,) float64: this chunk's part of what the terms are divided by. Needs the batch alone, no outputs."""
-        return torch.stack(
-            [
-                module.count(
-                    None if target is None else values.get(target),  # a target that a node gives sets no count
-                    None if mask is None else values[mask],
-                    row_weight,
-                    num_rows,
-                )
-                for module, _, target, mask in self._calls
-            ]
-        )
+        """(L,) float64, on the device: this chunk's part of what the terms are divided by. Needs the batch alone, no
+        outputs."""
+        counts = [
+            module.count(
+                None if target is None else values.get(target),  # a target that a node gives sets no count
+                None if mask is None else values[mask],
+                row_weight,
+                num_rows,
+            )
+            for module, _, target, mask in self._calls
+        ]
+        # what follows from the number of rows alone was made of no tensor, so on the CPU
+        return torch.stack([count.to(self._device, non_blocking=True) for count in counts])
 
     def as_values(self, sums: torch.Tensor, counts: torch.Tensor) -> dict[str, float]:
         """`loss`, and `loss/<term>` when there are several, from (L,) sums and counts over everything."""

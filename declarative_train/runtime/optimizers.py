@@ -81,10 +81,8 @@ class Optimizers:
 
     def step_if(self, finite: torch.Tensor) -> None:
         """Step unless `finite` (a bool tensor) is false. On CUDA the fused rules look at it on the device; the others
-        make the host wait for it."""
-        fused = finite.device.type == "cuda" and all(
-            getattr(part, "_step_supports_amp_scaling", False) for part in self._parts
-        )
+        make the host wait for it, and so does the first step of a momentum."""
+        fused = finite.device.type == "cuda" and all(map(_can_skip, self._parts))
         if not fused:
             if bool(finite):
                 self.step()
@@ -115,6 +113,20 @@ class Optimizers:
 
     def _name(self, parameter: nn.Parameter) -> str:
         return next(name for name, other in self.parameters.items() if other is parameter)
+
+
+def _can_skip(part: torch.optim.Optimizer) -> bool:
+    """Whether a step that its kernel leaves out leaves no trace. torch's fused SGD makes a momentum in the first step
+    that it is called for, left out or not, of memory that only the kernel writes."""
+    if not getattr(part, "_step_supports_amp_scaling", False):
+        return False
+    return all(
+        part.state.get(parameter, {}).get("momentum_buffer") is not None
+        for group in part.param_groups
+        if group.get("momentum")
+        for parameter in group["params"]
+        if parameter.grad is not None
+    )
 
 
 def _placed(entry: str, value: Any, parameter: nn.Parameter, group: Mapping[str, Any]) -> Any:

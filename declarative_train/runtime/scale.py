@@ -50,7 +50,9 @@ class Scale:
     def _from_rows(self, items_per_row: Sequence[float], num_rows: int) -> tuple[list[torch.Tensor], tuple[float, ...]]:
         counts = tuple(items * num_rows for items in items_per_row)
         factors = [
-            torch.tensor(weight * self._dp_size / count, dtype=self._dtype, device=self._device)
+            torch.full(
+                (), weight * self._dp_size / count, dtype=self._dtype, device=self._device
+            )  # no copy to wait for
             for weight, count in zip(self._objective.weights, counts, strict=True)
         ]
         return factors, counts

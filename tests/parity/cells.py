@@ -148,6 +148,27 @@ model:
     + LOSS
 )
 
+# one row at a time on each rank: of one row, every stride of the batch is right, and layouts in memory are ambiguous
+ONE_ROW = (
+    """
+model:
+  graph:
+    embed: {{type: embedding, num_embeddings: 11, embedding_dim: 16, input: tokens}}
+    image: reshape(embed, 4, 4, 4)
+    a: {{type: conv2d, out_channels: 6, kernel_size: 3, padding: 1, bias: false}}
+    one: {{type: instance_norm, affine: true}}
+    act: {{type: gelu}}
+    b: {{type: conv2d, out_channels: 6, kernel_size: 3, padding: 1, bias: false}}
+    same: reshape(b, 6, 4, 4)
+    two: {{type: batch_norm, over: 1 sample}}
+    c: {{type: conv2d, out_channels: 4, kernel_size: 3, padding: 1}}
+    flat: {{type: flatten}}
+    d: {{type: linear, out_features: 44}}
+    logits: reshape(d, 4, 11)
+"""
+    + LOSS
+)
+
 # two views, found again among the groups of the global batch
 CONTRAST = """
 model:
@@ -197,6 +218,7 @@ MODELS = {
     "convolutions": CONVOLUTIONS,
     "contrast": CONTRAST,
     "optimizers": OPTIMIZERS,
+    "one row": ONE_ROW,
 }
 MIXING = ("mixes", "contrast")
 
@@ -329,6 +351,14 @@ def cells() -> tuple[Cell, ...]:
     ):
         placed = f"{parallelism.removesuffix('}')}, cut_before: [{cuts}]}}" if cuts else parallelism
         found.append(Cell(way, placed, gpus, 2, "masked", "convolutions"))
+    for way, parallelism, gpus in (
+        ("single", "single", 1),
+        ("dp, 2 devices", "dp", 2),
+        ("ddp, 2 ranks", "ddp", 2),
+        (f"{SMALL_DDP}, 2 ranks", "ddp", 2),
+        ("fsdp, 2 ranks", "fsdp", 2),
+    ):
+        found.append(Cell(way, parallelism, gpus, GLOBAL_BATCH_SIZE // gpus, "masked", "one row"))
     # recurrent layers, and stages that begin with a transpose or a mean; several optimizers
     for (way, parallelism, gpus), cuts in (
         (("ddp, 2 ranks", "ddp", 2), ""),
@@ -366,4 +396,5 @@ def short_cells() -> tuple[Cell, ...]:
     """A part of the table for every test run: each way on 2 ranks at its hardest, and what mixes samples."""
     hardest = [cell for cell in cells() if cell.rows == "masked" and cell.accumulation == 2 and cell.model == "plain"]
     mixing = [cell for cell in cells() if cell.model in MIXING and cell.gpus == 4]
-    return tuple(cell for cell in hardest if cell.gpus <= 2 and not cell.options) + tuple(mixing)
+    single = [cell for cell in cells() if cell.model == "one row" and cell.way in ("single", f"{SMALL_DDP}, 2 ranks")]
+    return tuple(cell for cell in hardest if cell.gpus <= 2 and not cell.options) + tuple(mixing + single)

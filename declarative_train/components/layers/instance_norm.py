@@ -38,11 +38,10 @@ class InstanceNorm(Layer):
         return None
 
     def build(self, inputs: Inputs) -> nn.Module:
-        from torch import nn
+        from declarative_train.components.layers.modules.norms import InstanceNorm as Module
 
         x = inputs["x"]
-        module = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)[len(x.shape) - 2]
-        return module(x.shape[0], self.eps, affine=self.affine, dtype=dtype_of(x))
+        return Module(x.shape[0], self.eps, self.affine, dtype_of(x))
 
     def init_of(self, parameter: str, inputs: Inputs) -> Init:
         return scale_and_shift(parameter) or super().init_of(parameter, inputs)

@@ -22,6 +22,7 @@ RULES: dict[str, str] = {
     "R106": "padded_group",
     "R107": "group_across_replicas",
     "R108": "draws_of_layout",
+    "R120": "group_of_one",
     "R126": "weights_without_statistics",
     "R135": "plugin_mixes_samples",
     "R136": "scalar_in_shards",

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
@@ -132,7 +132,7 @@ class Replicas:
                 for module, name in place:
                     setattr(module, name, tensor)
         made: list[tuple[torch.Tensor, ...]] = torch.nn.parallel.parallel_apply(
-            self.modules[:count],
+            cast(list[nn.Module], in_dtype_of_caller(self.modules[:count], self._devices[0].type)),
             [tuple(rows) for rows in slices],
             devices=self._devices[:count],
         )
@@ -150,6 +150,23 @@ class Replicas:
                     del part._parameters[name]
         module.to(device)  # what is left: buffers
         return [places[id(parameter)] for parameter in self._parameters]
+
+
+def in_dtype_of_caller(calls: Sequence[Callable[..., Any]], device_type: str) -> list[Callable[..., Any]]:
+    """The same, to be called in other threads: what autocast computes in belongs to a thread, and `parallel_apply`
+    hands on only whether it is on, so that float16 would be taken in place of bfloat16."""
+    if not torch.is_autocast_enabled(device_type):
+        return list(calls)
+    dtype = torch.get_autocast_dtype(device_type)
+
+    def same(call: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*inputs: Any) -> Any:
+            with torch.autocast(device_type, dtype=dtype):
+                return call(*inputs)
+
+        return called
+
+    return [same(call) for call in calls]
 
 
 class WithReplicas(Collective):

@@ -10,6 +10,7 @@ from torch import Tensor, distributed, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from declarative_train.components.layers.modules.norms import in_order
 from declarative_train.components.layers.sample_groups import SampleGroups
 
 
@@ -17,7 +18,8 @@ class BatchNorm(nn.Module):
     """(B, C, ...): mean 0 and variance 1 per channel over each group of `over` samples, then scale and shift.
 
     Padding rows, which stand last, are in no group; they are normalised among themselves, so that they stay finite.
-    Running statistics move once per step, in `fold`: see `sample_groups.py`. `reset_buffers` starts them anew.
+    Running statistics move once per step, in `fold`: see `sample_groups.py`. `reset_buffers` starts them anew. A group
+    that holds one value per channel (the last one, of a single sample) has no variance, and is left out of them.
     """
 
     running_mean: Tensor
@@ -54,7 +56,8 @@ class BatchNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         weight, bias = self._scale_and_shift()
         if not self.training:
-            return F.batch_norm(x, self.running_mean, self.running_var, weight, bias, False, 0.0, self.eps)
+            y = F.batch_norm(in_order(x), self.running_mean, self.running_var, weight, bias, False, 0.0, self.eps)
+            return in_order(y)
         rows, groups = x.shape[0], self.groups
         real = rows if groups.num_rows is None else groups.num_rows
         slot = groups.microbatch_size
@@ -92,14 +95,14 @@ class BatchNorm(nn.Module):
         else:
             grouped = x
         mean = var = None
-        if counts and self.groups.recording:  # in a recomputation too: it must save the same tensors
+        single = grouped.numel() == num_groups * C  # one value per channel: the unbiased variance would be 0 / 0
+        if counts and self.groups.recording and not single:  # in a recomputation too: it must save the same tensors
             mean, var = torch.zeros(2, num_groups * C, dtype=self.running_mean.dtype, device=x.device)
-        single = grouped.numel() == num_groups * C  # one value per channel: torch's unbiased variance would be 0 / 0
-        tracked = (None, None) if single else (mean, var)
-        y = torch.batch_norm(grouped, weight, bias, *tracked, True, 1.0, self.eps, torch.backends.cudnn.enabled)
+        y = torch.batch_norm(
+            in_order(grouped), weight, bias, mean, var, True, 1.0, self.eps, torch.backends.cudnn.enabled
+        )
+        y = in_order(y)
         if mean is not None and var is not None:
-            if single:
-                mean.copy_(grouped.detach().flatten())
             one = mean.new_full((1,), num_groups)
             self._count(torch.cat([mean.view(-1, C).sum(0), var.view(-1, C).sum(0), one]))
         return y.reshape(-1, num_groups, *x.shape[1:]).transpose(0, 1).flatten(0, 1) if num_groups > 1 else y
@@ -109,7 +112,7 @@ class BatchNorm(nn.Module):
         group = self.groups.process_groups[span]
         y, mean, var, count = _NormaliseAcross.apply(x, *self._scale_and_shift(), self.eps, group)  # type: ignore[no-untyped-call]
         if self.groups.recording:
-            there = (count > 0).to(self.running_mean.dtype)
+            there = (count > 1).to(self.running_mean.dtype)
             unbiased = var * (count / (count - 1).clamp(min=1))
             self._count(torch.cat([mean, unbiased, torch.ones_like(there)]).to(there.dtype) * there)
         result: Tensor = y

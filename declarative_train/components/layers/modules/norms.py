@@ -40,3 +40,26 @@ class LayerNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return F.layer_norm(x, self.shape, self.weight, self.bias, self.eps)
+
+
+class InstanceNorm(nn.Module):
+    """Mean 0 and variance 1 per sample and channel of (B, C, T, ...), then a learned scale and shift."""
+
+    def __init__(self, num_features: int, eps: float, affine: bool, dtype: torch.dtype | None = None) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.empty(num_features, dtype=dtype)) if affine else None
+        self.bias = nn.Parameter(torch.empty(num_features, dtype=dtype)) if affine else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        return in_order(F.instance_norm(in_order(x), weight=self.weight, bias=self.bias, eps=self.eps))
+
+
+def in_order(x: Tensor) -> Tensor:
+    """The same values, which lie in memory in order, and so does their gradient, when there is one row.
+
+    For torch's batch norm, and instance norm which is one over a single row: with one row any stride of the batch is
+    right, and where its kernel for the CPU is given channels that are last in `x` and not in the gradient, or the
+    other way about, it reads one of them in the wrong order (torch 2.13; the gradient is off by its own size).
+    """
+    return x.reshape(-1).view(x.shape) if x.shape[0] == 1 and x.dim() > 2 else x
