@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from declarative_train.components.component import Init, Layer
 from declarative_train.terms.tensor_spec import TensorSpec
@@ -118,8 +118,8 @@ def random_states() -> tuple[object, ...]:
     import numpy as np
     import torch
 
-    _, keys, position, *rest = np.random.get_state()
-    return torch.get_rng_state().tolist(), random.getstate(), bytes(keys), position, *rest
+    numpys: Any = np.random.get_state(legacy=False)
+    return torch.get_rng_state().tolist(), random.getstate(), str(numpys["state"]["key"].tolist()), str(numpys)
 
 
 @lru_cache(maxsize=16)

@@ -21,6 +21,7 @@ _TOLERANCE = 1e-4  # of the largest value: other numbers of rows are added up in
 
 Inputs = Sequence[TensorSpec | None]
 When = Literal["training", "evaluation"]
+WHEN: tuple[When, ...] = ("training", "evaluation")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +45,12 @@ class Habits:
 def examine(module: nn.Module, inputs: Inputs, device: torch.device) -> Habits:
     """`inputs` in the order of `forward`, None for an open one. `module` is one made for this, on `device`."""
     unregistered = tuple(_unregistered(module))  # before a forward, which may leave caches
-    draws, mixes, changed = None, [], ()
+    draws: bool | None = None
+    mixes: list[When] = []
     module.eval()
     if device.type == "cpu":
         draws = _or_none(lambda: _Trial(module, inputs, "training").draws())
-        for when in ("training", "evaluation"):
+        for when in WHEN:
             trial = _Trial(module, inputs, when)
             if _or_none(trial.mixes):
                 mixes.append(when)

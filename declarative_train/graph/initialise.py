@@ -65,7 +65,7 @@ def _taken_off(module: nn.Module) -> dict[str, torch.Tensor]:
                     bare = torch.empty_like(tensor, device="meta")
                     is_parameter = isinstance(tensor, nn.Parameter)
                     empty[tensor] = nn.Parameter(bare, tensor.requires_grad) if is_parameter else bare
-                tensors[name] = empty[tensor]  # type: ignore[assignment]
+                tensors[name] = empty[tensor]
     return kept
 
 
@@ -175,7 +175,7 @@ def _ways(name: str) -> Iterator[str]:
 
 
 def _read_init(component: Mapping[str, object]) -> Init:
-    known = {**INITS, "as_the_code_does": AsTheCodeDoes}
+    known: dict[str, type[Init]] = {**INITS, "as_the_code_does": AsTheCodeDoes}
     return known[str(component["type"])].model_validate_json(json.dumps(component))
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+from pathlib import Path
 
 
 def num_cores() -> int:
@@ -10,3 +12,20 @@ def num_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def own_command() -> str:
+    """How the reader of this terminal can start dtrain: `dtrain` where that is this one, else the path of its script
+    (in an environment that is not activated) or the interpreter with the module."""
+    from shlex import quote
+    from shutil import which
+
+    beside = Path(sys.executable).parent
+    found = which("dtrain")
+    if found is not None and Path(found).resolve().parent == beside:
+        return "dtrain"
+    script = beside / "dtrain"
+    if not script.exists():
+        return f"{quote(sys.executable)} -m declarative_train"
+    below_here = script.is_relative_to(Path.cwd())
+    return quote(str(script.relative_to(Path.cwd()) if below_here else script))

@@ -9,10 +9,10 @@ from pathlib import Path
 FIRST_RECIPE = """\
 # yaml-language-server: $schema={schema}
 # A first recipe: 2,000 made rows of 20 numbers in 4 classes, and a small network.
-#   dtrain lint {path}     every mistake, before anything starts
+#   dtrain lint {path}     what is wrong with it, before anything starts
 #   dtrain plan {path}     who does what
 #   dtrain run  {path}     train
-#   dtrain tensorboard     watch
+#   dtrain tensorboard           watch
 name: {name}
 seed: 0
 

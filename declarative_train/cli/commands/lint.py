@@ -1,4 +1,4 @@
-"""`dtrain lint PATH...`: every mistake in recipes, without starting anything."""
+"""`dtrain lint PATH...`: what is wrong with recipes, without starting anything."""
 
 from __future__ import annotations
 

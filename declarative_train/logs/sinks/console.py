@@ -26,6 +26,7 @@ from declarative_train.logs.event import (
 )
 from declarative_train.logs.sink import Sink
 from declarative_train.terms.amounts import clock, counted, number
+from declarative_train.terms.machine import own_command
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
@@ -189,7 +190,7 @@ class ConsoleSink(Sink):
         if self._steps:
             self._print(f"predicted   {in_words(started.predicted)}")
             self._print(f"measured    {in_words(measured(self._steps))}")
-        self._print(f"watch       dtrain tensorboard {started.run_dir}")
+        self._print(f"watch       {own_command()} tensorboard {started.run_dir}")
 
     def _flush(self) -> None:
         lines, self._lines = self._lines, []

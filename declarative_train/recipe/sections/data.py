@@ -31,7 +31,7 @@ class DataSection(Section):
     fields: dict[str, Field]
     """The named tensors of a sample; `type: tensor` where none is given."""
     split: dict[str, Split] = {}
-    """Sets by name; what is left over trains. A number is the short form of a random fraction."""
+    """Sets by name; the remaining rows are the training set. A number is the short form of a random fraction."""
     window: Window | None = None
     """Samples are slices of consecutive rows; left out: one row each."""
     shuffle: bool = True

@@ -203,7 +203,7 @@ _KINDS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
 @cache
-def _adopted(kind: type[nn.Module]) -> type[nn.Module]:
+def _adopted(kind: Any) -> Any:
     return type(kind.__name__, (BatchNorm, kind), {"__doc__": BatchNorm.__doc__})
 
 

@@ -1,0 +1,166 @@
+"""What the front pages promise, and the test that holds it: a promise cannot stay when its test goes.
+
+A statement is quoted as it stands in its page (line breaks do not count). A new promise in a page needs no line here;
+one that users choose the project by does. Statements that nothing can hold are not made: see `TOO_STRONG`.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from declarative_train.cli.views.sections import NAMES, section_page
+from declarative_train.recipe.sections.top import SECTIONS
+from declarative_train.terms.machine import own_command
+
+ROOT = Path(__file__).parent.parent
+
+# page, then each statement, then the test below it
+HELD_TEXT = """
+README.md
+    checked against its data and its shapes before anything starts
+        test_cases.py::test_a_mistake_is_told_as_accepted
+    every such mode computes the same gradients, up to rounding
+        test_parity.py::test_a_way_to_run_computes_the_same_gradients
+    they depend on the layout, and lint reports them (R108, R105)
+        test_rules.py::test_the_bad_example_fires_inside_its_text
+    it takes the fastest of those that fit
+        plan/test_auto.py::test_on_known_hardware_the_least_time_of_what_fits
+    `--static` without torch
+        test_layers.py::test_static_lint_never_imports_torch
+    every layer, block, loss, optimizer, source and section
+        cli/test_commands.py::test_list_has_every_kind_and_its_types
+    75 stopped early by Ctrl-C, SIGTERM
+        runtime/test_launch.py::test_a_signal_saves_and_the_run_goes_on_later
+docs/architecture.md
+    holds the table of who may import whom
+        test_layers.py::test_a_room_imports_only_what_it_may
+    counts operations as torch's own counter does
+        graph/test_cost.py::test_a_layer_costs_what_torch_counts
+    so that every mode, stage and shard starts from the same numbers
+        graph/test_build.py::test_a_stage_starts_as_the_whole_model_does
+    layer is constructed whole from (seed, path)
+        runtime/test_plugins.py::test_every_mode_trains_the_same_model
+    the manifest, written last, *is* the checkpoint
+        runtime/test_checkpoint.py::test_all_is_on_the_disk_before_a_checkpoint_exists
+    to the bit on the same layout
+        runtime/test_resume.py::test_to_the_bit_on_the_same_layout
+    so modes agree, resume costs nothing, and another layout goes on
+        runtime/test_resume_layouts.py::test_another_layout_goes_on
+docs/language.md
+    Every key of its sections is in [sections.md]
+        test_generated.py::test_generated_files_are_up_to_date
+    Lint reads the file without importing it
+        recipe/test_plugins.py::test_code_runs_only_when_asked
+    try each layer on a few made samples
+        graph/test_examine.py::test_mixes_samples
+    weights that it reads from a file (a pretrained model) included
+        runtime/test_plugins.py::test_the_code_is_constructed_once_and_its_relations_hold
+    `2d` and `3d` inside become dtrain's own
+        runtime/test_plugins.py::test_batch_normalisation_of_torch_becomes_ours
+"""
+
+
+TOO_STRONG = (
+    "every mistake",
+    "all mistakes",
+    "or thousands",
+    "promised:",
+    "teaching system",
+    "bug-free",
+    "never fails",
+)
+FRONT = (
+    "README.md",
+    "pyproject.toml",
+    "docs/language.md",
+    "docs/architecture.md",
+    "docs/editor.md",
+    "docs/performance.md",
+)
+RECIPES = sorted(path for path in (ROOT / "recipes").rglob("*.yaml") if "switches" not in path.parts)
+
+
+def flat(text: str) -> str:
+    return " ".join(text.split())
+
+
+def held() -> Iterator[tuple[str, str, str]]:
+    """(page, statement, test)"""
+    page = words = ""
+    for line in HELD_TEXT.strip("\n").splitlines():
+        if not line.startswith(" "):
+            page = line
+        elif not line.startswith(" " * 8):
+            words = line.strip()
+        else:
+            yield page, words, line.strip()
+
+
+@pytest.mark.parametrize(("page", "words", "test"), list(held()))
+def test_a_promise_stands_in_its_page_and_its_test_is_there(page: str, words: str, test: str) -> None:
+    assert flat(words) in flat((ROOT / page).read_text("utf-8"))
+    file, _, name = test.partition("::")
+    assert re.search(rf"^def {name}\(", (ROOT / "tests" / file).read_text("utf-8"), re.M), test
+
+
+def test_nothing_stronger_is_said_than_what_is_held() -> None:
+    texts = {name: ROOT / name for name in FRONT}
+    texts |= {str(path.relative_to(ROOT)): path for path in RECIPES}
+    texts |= {f"cli/{path.name}": path for path in (ROOT / "declarative_train" / "cli").rglob("*.py")}
+    found = [(name, words) for name, path in texts.items() for words in TOO_STRONG if words in path.read_text().lower()]
+    assert found == [], "say what is true, or hold it with a test and take the words off this list"
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_a_recipe_opens_with_its_story(path: Path) -> None:
+    """What it is, the command, and what to expect; by its own name, and every file that it names is there."""
+    head = "".join(line for line in path.read_text("utf-8").splitlines(keepends=True) if line.startswith("#"))
+    assert re.search(r"(dtrain|torchrun) .*\brun\b", head), "the command"
+    assert "Expect" in head
+    assert f"recipes/{path.name}" in head
+    for name in re.findall(r"[\w/]+\.yaml", head):
+        assert (ROOT / name).exists() or (path.parent / name).exists(), name
+
+
+def test_performance_is_said_to_be_of_the_cpu_while_no_row_is_of_a_gpu() -> None:
+    text = (ROOT / "docs" / "performance.md").read_text("utf-8")
+    assert ("measured on CPU" in text) == ("+cpu" in text)
+
+
+def test_every_key_of_every_section_is_in_the_reference() -> None:
+    """By what the sections take, read from the schema, which validation and editors use."""
+    schema = yaml.safe_load((ROOT / "schemas" / "recipe.schema.json").read_text("utf-8"))
+    assert set(NAMES) == {"top", *SECTIONS}
+    for name in ("training", "evaluation", "checkpoint", "logging", "layout", "data"):
+        node = schema["$defs"][name]
+        page = section_page(name)
+        missing = [key for key in node["properties"] if not re.search(rf"^ +{key}: ", page, re.M)]
+        assert not missing, (name, missing)
+
+
+@pytest.mark.parametrize(
+    ("path", "wanted"),
+    [("{bin}", "dtrain"), ("/nowhere", "{bin}/dtrain"), ("{other}", "{bin}/dtrain")],
+)
+def test_the_command_that_a_run_ends_with_can_be_typed(
+    path: str, wanted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a shell whose environment is not activated too, or with another dtrain in front."""
+    own, other = tmp_path / "env" / "bin", tmp_path / "other"
+    for folder in (own, other):
+        folder.mkdir(parents=True)
+        (folder / "dtrain").write_text("#!/bin/sh\n")
+        (folder / "dtrain").chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(own / "python"))
+    monkeypatch.setenv("PATH", path.format(bin=own, other=other))
+    assert own_command() == wanted.format(bin=own)
+    monkeypatch.chdir(tmp_path)
+    assert own_command() == wanted.format(bin="env/bin")
+    (own / "dtrain").unlink()
+    assert own_command() == f"{own}/python -m declarative_train"
