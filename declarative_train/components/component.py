@@ -118,10 +118,13 @@ class LossModule(ABC):
 class Loss(Component, ABC):
     """One term of the objective. `input`, `target`, `mask`, `weight` are read by the objective section, not here.
 
+    `about`: `numbers` (a regression), `classes` (yes and no, too), or "" for what is neither.
+
     `balanced` weights: while `needs_balance` is true the term cannot be built. The plan adds up `tally` over the
     target's training rows (in chunks of any size) and goes on with `balanced(tally)`, which holds the numbers.
     """
 
+    about: ClassVar[str] = ""
     needs_target: ClassVar[bool] = True
     mixes_samples: ClassVar[bool] = False
 
@@ -189,14 +192,15 @@ class MetricModule(ABC):
 class Metric(Component, ABC):
     """A number to watch. `is_mean`: a mean over items (or a function of one), so it may also run during training.
 
-    `has_unit`: its value depends on the unit of the target. It is given input and target in the unit of the target's
-    columns, as they were before `scale` and `normalize`.
+    `about` as of a loss. `has_unit`: its value depends on the unit of the target. It is given input and target in the
+    unit of the target's columns, as they were before `scale` and `normalize`.
     """
 
     is_mean: ClassVar[bool] = False
     higher_is_better: ClassVar[bool] = True
     needs_target: ClassVar[bool] = True
     has_unit: ClassVar[bool] = False
+    about: ClassVar[str] = ""
 
     def check(
         self,
@@ -426,7 +430,7 @@ class Field(Component, ABC):
     def row_spec(self, columns: Sequence[Column], statistics: Mapping[str, object]) -> TensorSpec:
         """What one row becomes; windows put their rows in front."""
 
-    def unit(self, columns: Sequence[Column], statistics: Mapping[str, object]) -> "Unit | None":
+    def unit(self, statistics: Mapping[str, object]) -> "Unit | None":
         """How its values go back to the unit of its columns; None: they are in it."""
         return None
 

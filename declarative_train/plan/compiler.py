@@ -10,9 +10,11 @@ from declarative_train.data.sample import sample
 from declarative_train.data.spec import BatchSpec, DataSpec
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.graph.lower import Lowered, lower
+from declarative_train.graph.targets import check_targets, units
 from declarative_train.plan.auto.choose import choose
 from declarative_train.plan.balanced import balance
 from declarative_train.plan.batching import batch_of, num_steps_of
+from declarative_train.plan.checks import metric_of_another_kind
 from declarative_train.plan.codec import from_json, to_json
 from declarative_train.plan.draws import check_draws
 from declarative_train.plan.estimated import estimated
@@ -31,6 +33,7 @@ from declarative_train.plan.sections import (
     plan_logging,
     plan_objective,
     plan_training,
+    plan_units,
 )
 from declarative_train.plan.stale import recipe_files
 from declarative_train.plan.timing import Timing
@@ -52,6 +55,7 @@ def compile(  # noqa: A001 (plan.compile reads as what it does)
     if data is None:
         return None, diagnostics
     rows = sample(data)
+    diagnostics += check_targets(recipe, data)
     lowered, found = lower(recipe, {field.name: field.tensor for field in data.fields})
     diagnostics = [*diagnostics, *found]
     parameters, choice = None, None
@@ -92,6 +96,9 @@ def _assembled(
     """What hangs on shapes, sizes and the batch."""
     diagnostics = [*check_mixing(recipe, lowered, batch, data), *check_draws(lowered, batch)]
     diagnostics += check_plugins(recipe, lowered, batch)
+    diagnostics += metric_of_another_kind.check(recipe, lowered, data)
+    of_targets, found = units(recipe, data)
+    diagnostics += found
     terms, found = balance(recipe, lowered, data)
     diagnostics += found
     timing = Timing(recipe, batch, num_steps_of(recipe, batch), _tokens_per_sample(lowered))
@@ -119,7 +126,7 @@ def _assembled(
         batch_graph=lowered.batch_graph,
         graph=lowered.graph,
         parameters=parameters,
-        objective=plan_objective(terms, lowered.measures, lowered.sources),
+        objective=plan_objective(terms, lowered.measures, lowered.sources, plan_units(of_targets, data)),
         training=sections[0],
         evaluation=sections[1],
         checkpoint=keeping[0],

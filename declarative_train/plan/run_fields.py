@@ -22,7 +22,7 @@ from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.plan.checks.weights_do_not_fit import weights_do_not_fit
 from declarative_train.plan.checks.weights_without_statistics import weights_without_statistics
 from declarative_train.plan.run_folder import PLAN, taken_in_folder, taken_remotely
-from declarative_train.recipe.model_tree import ExpressionNode, LayerNode, ModelNode, ReuseNode, Scope
+from declarative_train.recipe.model_tree import ExpressionNode, LayerNode, ModelNode, ReuseNode, Scope, inputs_before
 from declarative_train.recipe.recipe import Recipe, Weights
 
 Read = Callable[[str], bytes]
@@ -136,30 +136,19 @@ def fields_of(recipe: Recipe, weights: Weights) -> tuple[str, ...]:
         return tuple(recipe.data.fields)
     scope = recipe.model.scope
     loaded = {node.name for node in scope.nodes if _is_of(node.path, weights.node)}
-    read = _before(scope, loaded)
+    read = inputs_before(scope, loaded)
     told = _after(scope, loaded)
     for term in recipe.objective.losses.values():
         wire = scope.outputs.get(term.input, term.input)
         if wire.partition(":")[0] in told and term.target is not None:
             target = scope.outputs.get(term.target, term.target)
-            read |= _before(scope, {target.partition(":")[0]}) | {target}
+            read |= inputs_before(scope, {target.partition(":")[0]}) | {target}
     return tuple(name for name in recipe.data.fields if name in read)
 
 
 def _is_of(path: str, node: str) -> bool:
     """The node itself, a part of it, or the block that it is in."""
     return path == node or path.startswith(f"{node}.") or node.startswith(f"{path}.")
-
-
-def _before(scope: Scope, names: set[str]) -> set[str]:
-    """All inputs of the scope on the way to these nodes."""
-    wanted, found = set(names), set[str]()
-    for node in reversed(scope.nodes):
-        if node.name in wanted:
-            for wire in node.inputs.values():
-                name, colon, _ = wire.partition(":")
-                (wanted if colon else found).add(name)
-    return found
 
 
 def _after(scope: Scope, names: set[str]) -> set[str]:

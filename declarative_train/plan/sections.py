@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from declarative_train.components.component import Component
-from declarative_train.data.spec import BatchSpec
+from declarative_train.components.component import Component, Unit
+from declarative_train.data.spec import BatchSpec, DataSpec
 from declarative_train.graph.objective import Measure, Term
 from declarative_train.plan.plan import (
     CheckpointPlan,
@@ -17,6 +17,7 @@ from declarative_train.plan.plan import (
     ObjectivePlan,
     TermPlan,
     TrainingPlan,
+    UnitPlan,
 )
 from declarative_train.plan.timing import Timing
 from declarative_train.recipe.recipe import Recipe
@@ -29,7 +30,21 @@ def component_data(component: Component) -> dict[str, object]:
     return data
 
 
-def plan_objective(terms: Iterable[Term], measures: Iterable[Measure], sources: Mapping[str, str]) -> ObjectivePlan:
+def plan_units(units: Mapping[str, tuple[str, Unit]], data: DataSpec) -> dict[str, UnitPlan]:
+    """By metric; the shape is that of a row of the field, which a window has several of."""
+    fields = {field.name: field for field in data.fields}
+    found = {}
+    for metric, (name, unit) in units.items():
+        shape = fields[name].tensor.shape
+        if data.window is not None and not isinstance(fields[name].component.get("rows"), int):
+            shape = shape[1:]
+        found[metric] = UnitPlan(name, unit.multiply, unit.add, () if len(unit.add) == 1 else shape)
+    return found
+
+
+def plan_objective(
+    terms: Iterable[Term], measures: Iterable[Measure], sources: Mapping[str, str], units: Mapping[str, UnitPlan]
+) -> ObjectivePlan:
     """Edges under the names that they have in the batch or among the model's outputs."""
 
     def source(name: str | None) -> str | None:
@@ -56,6 +71,7 @@ def plan_objective(terms: Iterable[Term], measures: Iterable[Measure], sources: 
                 mask=source(measure.edges.mask),
                 ignore_index=measure.ignore_index,
                 class_dim=measure.class_dim,
+                unit=units.get(measure.name),
             )
             for measure in measures
         ),

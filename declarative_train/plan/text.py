@@ -187,6 +187,8 @@ def _call(table: Registry[C], term: TermPlan | MetricPlan) -> str:
     words = [f"{key} {_short(value)}" for key, value in fields.items() if key != "type"]
     against = "" if term.target is None else f" against {term.target}"
     where = "" if term.mask is None else f" where {term.mask}"
+    unit = getattr(term, "unit", None)
+    words += [] if unit is None else [f"in the unit of {unit.field}"]
     return ", ".join([f"{term.component['type']} of {term.input}{against}{where}", *words])
 
 

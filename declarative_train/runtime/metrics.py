@@ -11,7 +11,7 @@ from declarative_train.runtime.objective import Values, tensor_specs
 from declarative_train.runtime.read_component import read_component
 
 if TYPE_CHECKING:
-    from declarative_train.plan.plan import MetricPlan, Plan
+    from declarative_train.plan.plan import MetricPlan, Plan, UnitPlan
 
 
 class Metrics:
@@ -19,6 +19,7 @@ class Metrics:
 
     def __init__(self, plan: Plan, device: torch.device, *, training: bool) -> None:
         specs = tensor_specs(plan)
+        self._units: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
         self._parts: list[tuple[MetricPlan, MetricModule]] = []
         for metric in plan.objective.metrics:
             from declarative_train.components.metrics import METRICS  # only a plan that has some pays for them
@@ -35,12 +36,24 @@ class Metrics:
     def update(self, values: Values, row_weight: torch.Tensor | None) -> None:
         with torch.no_grad():
             for metric, module in self._parts:
+                judged, target = values[metric.input], None if metric.target is None else values[metric.target]
+                if metric.unit is not None and target is not None:
+                    judged, target = self._in_unit(metric.unit, judged), self._in_unit(metric.unit, target)
                 module.update(
-                    values[metric.input],
-                    None if metric.target is None else values[metric.target],
+                    judged,
+                    target,
                     None if metric.mask is None else values[metric.mask],
                     row_weight,
                 )
+
+    def _in_unit(self, unit: UnitPlan, values: torch.Tensor) -> torch.Tensor:
+        """(B, *S) as they were before scale and normalize, in float64: exact enough for any offset."""
+        if unit.field not in self._units:
+            made = (torch.tensor(part, dtype=torch.float64).reshape(unit.shape) for part in (unit.multiply, unit.add))
+            multiply, add = made
+            self._units[unit.field] = (multiply.to(values.device), add.to(values.device))
+        multiply, add = self._units[unit.field]
+        return values.double() * multiply + add
 
     def take(self, ranks: Collective) -> dict[str, float]:
         """The values over all ranks since the last time. The host waits; all ranks must call it."""

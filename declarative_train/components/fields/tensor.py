@@ -129,7 +129,7 @@ class TensorField(Field):
             return _Range(columns)
         return None
 
-    def unit(self, columns: Sequence[Column], statistics: Mapping[str, object]) -> Unit | None:
+    def unit(self, statistics: Mapping[str, object]) -> Unit | None:
         if self.scale is None and self.normalize is None:
             return None
         scale = 1.0 if self.scale is None else self.scale

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -22,6 +22,8 @@ class BceWithLogits(Loss):
 
     A target is 0 or 1, or anything between.
     """
+
+    about: ClassVar[str] = "classes"
 
     type: Literal["bce_with_logits"] = "bce_with_logits"
     pos_weight: Positive | tuple[Positive, ...] | Literal["balanced"] | None = None

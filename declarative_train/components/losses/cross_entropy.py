@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
@@ -26,6 +26,8 @@ class CrossEntropy(Loss):
 
     Divided by the number of items, by the sum of their `class_weights` where given, as torch's mean does.
     """
+
+    about: ClassVar[str] = "classes"
 
     type: Literal["cross_entropy"] = "cross_entropy"
     class_dim: ClassDim = -1

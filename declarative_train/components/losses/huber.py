@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -13,6 +13,8 @@ from declarative_train.terms.tensor_spec import TensorSpec
 
 class Huber(Loss):
     """Half the squared error up to `delta`, beyond it `delta` times (the absolute error - `delta` / 2)."""
+
+    about: ClassVar[str] = "numbers"
 
     type: Literal["huber"] = "huber"
     delta: float = Field(1.0, gt=0)

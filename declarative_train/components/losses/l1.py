@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from declarative_train.components.component import Loss, LossModule, Misfit
 from declarative_train.components.losses.fit import elementwise
@@ -11,6 +11,8 @@ from declarative_train.terms.tensor_spec import TensorSpec
 
 class L1(Loss):
     """Mean absolute error, over the elements of input and target, which have one shape."""
+
+    about: ClassVar[str] = "numbers"
 
     type: Literal["l1"] = "l1"
 

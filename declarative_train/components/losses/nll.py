@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from declarative_train.components.component import Loss, LossModule, Misfit
 from declarative_train.components.losses.class_weights import (
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 class Nll(Loss):
     """Negative log likelihood of the right class; the input is log-probabilities (`log_softmax(logits)`)."""
+
+    about: ClassVar[str] = "classes"
 
     type: Literal["nll"] = "nll"
     class_dim: ClassDim = -1

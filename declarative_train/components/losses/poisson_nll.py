@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -13,6 +13,8 @@ from declarative_train.terms.tensor_spec import TensorSpec
 
 class PoissonNll(Loss):
     """Negative log likelihood of counts that are Poisson distributed; the input is the logarithm of the rate."""
+
+    about: ClassVar[str] = "numbers"
 
     type: Literal["poisson_nll"] = "poisson_nll"
     log_input: bool = True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -13,6 +13,8 @@ from declarative_train.terms.tensor_spec import TensorSpec
 
 class SmoothL1(Loss):
     """Squared error / (2 `beta`) up to `beta`, beyond it the absolute error - `beta` / 2."""
+
+    about: ClassVar[str] = "numbers"
 
     type: Literal["smooth_l1"] = "smooth_l1"
     beta: float = Field(1.0, ge=0)

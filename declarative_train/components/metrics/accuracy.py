@@ -23,6 +23,7 @@ class Accuracy(Metric):
     An input of the target's shape is scores of yes and no, otherwise its class dimension has a score for each class.
     """
 
+    about: ClassVar[str] = "classes"
     is_mean: ClassVar[bool] = True
 
     type: Literal["accuracy"] = "accuracy"

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 class Elementwise(Metric, ABC):
     """Input and target of one shape."""
 
+    about: ClassVar[str] = "numbers"
+
     def check(
         self,
         input: TensorSpec,

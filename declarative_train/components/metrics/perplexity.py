@@ -19,6 +19,7 @@ class Perplexity(Metric):
     Without the loss's label smoothing and class weights; ignored items do not count.
     """
 
+    about: ClassVar[str] = "classes"
     is_mean: ClassVar[bool] = True
     higher_is_better: ClassVar[bool] = False
 

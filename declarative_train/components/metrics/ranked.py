@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from declarative_train.components.component import Metric, MetricModule, Misfit
 from declarative_train.components.losses.fit import class_axis
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 class Ranked(Metric, ABC):
     """What the two have in common."""
+
+    about: ClassVar[str] = "classes"
 
     average: Literal["macro", "weighted"] = "macro"
     """Of classes: the mean over those that occur, or the mean weighted by their items."""

@@ -9,6 +9,8 @@ RULES: dict[str, str] = {
     "G006": "name_of_torch",
     "G007": "reuse_does_not_fit",
     "G008": "double_precision",
+    "O009": "target_among_inputs",
+    "O011": "metric_without_unit",
     "O101": "objective_does_not_fit",
     "O102": "count_from_model",
     "O103": "nothing_to_learn",

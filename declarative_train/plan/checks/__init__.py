@@ -4,6 +4,7 @@ RULES: dict[str, str] = {
     "G009": "no_gradient",
     "G010": "idle_parameters",
     "G013": "step_fails",
+    "O010": "metric_of_another_kind",
     "O105": "cannot_balance",
     "P101": "cut_not_a_node",
     "P102": "cut_out_of_order",

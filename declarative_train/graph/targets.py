@@ -1,0 +1,143 @@
+"""What the targets of the objective are made of, held against what the model reads and what is asked of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from declarative_train.components.component import Unit
+from declarative_train.components.expressions.functions import INDEX
+from declarative_train.components.expressions.tree import Operation, Reference, Term
+from declarative_train.components.fields import FIELDS
+from declarative_train.components.fields.columns import parse_cut
+from declarative_train.data.revive import revive
+from declarative_train.data.spec import DataSpec, FieldSpec
+from declarative_train.diagnostics.diagnostic import Diagnostic
+from declarative_train.graph.checks.metric_without_unit import metric_without_unit
+from declarative_train.graph.checks.target_among_inputs import target_among_inputs
+from declarative_train.graph.objective import measures_of
+from declarative_train.recipe.model_tree import ExpressionNode, Scope, inputs_before
+from declarative_train.recipe.recipe import Recipe
+
+_VIEWS = frozenset({INDEX, "expand", "flatten", "flip", "permute", "reshape", "squeeze", "transpose", "unsqueeze"})
+
+
+def check_targets(recipe: Recipe, data: DataSpec) -> Iterator[Diagnostic]:
+    """A column that a loss is to be told from is not among what its input is computed of."""
+    scope = recipe.model.scope
+    fields = {field.name: field for field in data.fields}
+    targets = {
+        name: _made_of(scope, scope.outputs.get(term.target, term.target))
+        for name, term in recipe.objective.losses.items()
+        if term.target is not None
+    }
+    wanted = {
+        column for names in targets.values() for name in names if name in fields for column in fields[name].columns
+    }
+    said = set[tuple[str, str]]()
+    for term, names in targets.items():
+        wire = scope.outputs.get(recipe.objective.losses[term].input, recipe.objective.losses[term].input)
+        read = inputs_before(scope, {wire.partition(":")[0]})
+        for target in [fields[name] for name in names if name in fields]:
+            for field in [fields[name] for name in fields if name in read and name not in names]:
+                shared = _shared(field, target, data, wanted)
+                if shared and (field.name, target.name) not in said:
+                    said.add((field.name, target.name))
+                    yield _said(recipe, data, field, target, shared)
+
+
+def _shared(field: FieldSpec, target: FieldSpec, data: DataSpec, wanted: set[str]) -> list[str]:
+    """The columns whose rows both hold; none where they are meant to: to be made again, or shifted by some rows."""
+    common = [column for column in field.columns if column in target.columns]
+    if not common:
+        return []
+    whole = data.window is None or not {"rows"} & {key for each in (field, target) for key in _given(each)}
+    if whole:
+        is_made_again = set(field.columns) <= wanted and (len(field.columns) > 1 or field.tensor.num_elements > 1)
+        return [] if is_made_again else common
+    assert data.window is not None
+    seen, asked = (_rows(each, data.window.length) for each in (field, target))
+    if not set(seen) & set(asked) or (len(seen) == len(asked) and asked[0] != seen[0]):
+        return []
+    return common
+
+
+def _given(field: FieldSpec) -> list[str]:
+    return [key for key, value in field.component.items() if value is not None]
+
+
+def _rows(field: FieldSpec, length: int) -> range:
+    rows = field.component.get("rows")
+    cut = parse_cut(rows if isinstance(rows, int | str) else None)
+    if isinstance(cut, int):
+        return range(cut % length, cut % length + 1)
+    return range(*(cut or slice(None)).indices(length))
+
+
+def _said(recipe: Recipe, data: DataSpec, field: FieldSpec, target: FieldSpec, shared: Sequence[str]) -> Diagnostic:
+    key = "column" if field.component.get("column") is not None else "columns"
+    other = "column" if target.component.get("column") is not None else "columns"
+    if data.window is not None and "rows" in (*_given(field), *_given(target)):
+        way_out = "let the rows of one end where those of the other begin, or shift one by a row: `:-1` and `1:`"
+    elif key == "columns":
+        way_out = f"leave it out of the input: exclude: [{', '.join(shared)}]"
+    else:
+        way_out = "give the input other columns; to have it made again, let the target be the input's field itself"
+    place = recipe.span(f"data.fields.{field.name}.{key}")
+    return target_among_inputs(
+        place, field.name, target.name, shared, way_out, recipe.span(f"data.fields.{target.name}.{other}")
+    )
+
+
+def _made_of(scope: Scope, wire: str) -> frozenset[str]:
+    """The fields of which expressions alone compute the wire; none where a layer takes part."""
+    name, colon, _ = wire.partition(":")
+    if not colon:
+        return frozenset({name})
+    node = next(node for node in scope.nodes if node.name == name)
+    if not isinstance(node, ExpressionNode):
+        return frozenset()
+    parts = [_made_of(scope, each) for each in node.inputs.values()]
+    return frozenset().union(*parts) if all(parts) else frozenset()
+
+
+def units(recipe: Recipe, data: DataSpec) -> tuple[dict[str, tuple[str, Unit]], list[Diagnostic]]:
+    """By metric: the field of its target, and how that goes back to the unit of its columns. A metric whose target is
+    in it already has no entry."""
+    scope = recipe.model.scope
+    found: dict[str, tuple[str, Unit]] = {}
+    diagnostics = []
+    units = {field.name: _unit(field) for field in data.fields}
+    for measure in measures_of(recipe):
+        if not measure.component.has_unit or measure.edges.target is None:
+            continue
+        wire = scope.outputs.get(measure.edges.target, measure.edges.target)
+        changed = {name: unit for name in _made_of(scope, wire) if (unit := units.get(name)) is not None}
+        if not changed:
+            continue
+        name, unit = next(iter(changed.items()))
+        is_kept = ":" not in wire or (len(unit.add) == 1 and _is_view(scope, wire))
+        if len(changed) == 1 and is_kept:
+            found[measure.name] = (name, unit)
+        else:
+            place = recipe.span(("objective", "metrics", measure.name))
+            diagnostics.append(metric_without_unit(place, measure.component.type, measure.edges.target, name))
+    return found, diagnostics
+
+
+def _unit(field: FieldSpec) -> Unit | None:
+    return revive(FIELDS, field.component).unit(field.statistics)
+
+
+def _is_view(scope: Scope, wire: str) -> bool:
+    """Whether the wire holds elements of one field, in whatever order and shape."""
+    name, colon, _ = wire.partition(":")
+    if not colon:
+        return True
+    node = next(node for node in scope.nodes if node.name == name)
+    return isinstance(node, ExpressionNode) and _views(node.expression.root, node.inputs, scope)
+
+
+def _views(term: Term, inputs: Mapping[str, str], scope: Scope) -> bool:
+    if isinstance(term, Operation):
+        return term.name in _VIEWS and all(_views(each, inputs, scope) for each in term.operands)
+    return isinstance(term, Reference) and _is_view(scope, inputs[term.text])

@@ -1,0 +1,55 @@
+"""metric-of-another-kind (O010)
+
+Finds: a metric that makes no sense for its loss: the accuracy or auroc of a regression, the rmse of class scores.
+Why:   a number is shown that says nothing. `accuracy` of a regression compares signs, `rmse` of logits the distance of
+       a score from 0 or 1.
+Bad:
+    objective:
+      loss: {type: mse, input: logits, target: years}
+      metrics: [accuracy]
+Good:
+    objective:
+      loss: {type: mse, input: logits, target: years}
+      metrics: [mae]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from declarative_train.data.opened import training_values
+from declarative_train.data.spec import DataSpec
+from declarative_train.diagnostics.diagnostic import Diagnostic, error
+from declarative_train.graph.lower import Lowered
+from declarative_train.graph.objective import Measure, Term
+from declarative_train.recipe.recipe import Recipe
+
+_WAYS_OUT = {"numbers": "a regression has rmse, mae, mape, r2", "classes": "classes have accuracy, f1, auroc"}
+
+
+def check(recipe: Recipe, lowered: Lowered, data: DataSpec) -> Iterator[Diagnostic]:
+    terms = {term.name: term for term in lowered.terms}
+    for measure in lowered.measures:
+        term = terms.get(measure.loss or "")
+        if term is not None and measure.edges.input == term.edges.input and _differ(measure, term, data):
+            place = recipe.span(("objective", "metrics", measure.name))
+            kind = "answers of yes and no or classes" if measure.component.about == "classes" else "numbers"
+            message = f"`{measure.component.type}` is about {kind}, and the loss `{term.component.type}` is not"
+            yield error("O010", place, message, f"{_WAYS_OUT[term.component.about]}")
+
+
+def _differ(measure: Measure, term: Term, data: DataSpec) -> bool:
+    kinds = (measure.component.about, term.component.about)
+    if kinds == ("numbers", "classes"):
+        return True
+    fields = {field.name for field in data.fields}
+    if kinds != ("classes", "numbers") or measure.edges.target not in fields:
+        return False
+    return not _only_yes_and_no(training_values(data, str(measure.edges.target)))
+
+
+def _only_yes_and_no(chunks: Iterable[np.ndarray]) -> bool:
+    """Whether a regression is one of 0 and 1, which are answers too."""
+    return all(bool(((chunk == 0) | (chunk == 1)).all()) for chunk in chunks)
