@@ -30,6 +30,7 @@ from declarative_train.data.files import records
 from declarative_train.data.inherited import Inherited, measured, misread, origin_of, unknown_value
 from declarative_train.data.odd_value import with_the_odd_value
 from declarative_train.data.opened import arranged, remember
+from declarative_train.data.overlaps import overlaps
 from declarative_train.data.parts import Part, columns_of, make_part
 from declarative_train.data.prepare import BadSampleError, Prepared, prepare
 from declarative_train.data.problems import bad_sample, source_problem
@@ -82,6 +83,7 @@ class _Description:
         main = tables.get(None)
         if main is None:
             return None, self.diagnostics
+        self.diagnostics += overlaps(self.section.source, self.section.split, tables, self.span)
         columns = self._columns(tables)
         sets = self._sets(tables) if not self._unknown_in_sets(main) else None
         if sets is None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 
 from declarative_train.data.describe import describe
+from declarative_train.data.overlaps import without_class
 from declarative_train.data.sample import sample
 from declarative_train.data.spec import BatchSpec, DataSpec
 from declarative_train.diagnostics.diagnostic import Diagnostic
@@ -96,6 +97,8 @@ def _assembled(
     """What hangs on shapes, sizes and the batch."""
     diagnostics = [*check_mixing(recipe, lowered, batch, data), *check_draws(lowered, batch)]
     diagnostics += check_plugins(recipe, lowered, batch)
+    classes = {term.edges.target for term in lowered.terms if term.component.about == "classes" and term.edges.target}
+    diagnostics += without_class(data, classes, recipe.span)
     diagnostics += metric_of_another_kind.check(recipe, lowered, data)
     of_targets, found = units(recipe, data)
     diagnostics += found

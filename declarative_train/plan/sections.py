@@ -114,8 +114,11 @@ def plan_evaluation(recipe: Recipe, timing: Timing, batch: BatchSpec) -> Evaluat
         final_sets = ()
     if not sets and not final_sets:
         return None
+    every_steps = timing.interval("evaluation.every", evaluation.every)
+    if every_steps is None and (recipe.training.early_stop is not None or recipe.checkpoint.best is not None):
+        every_steps = batch.steps_per_epoch  # one look, at the end, could neither stop a run nor find its best
     return EvaluationPlan(
-        every_steps=timing.interval("evaluation.every", evaluation.every),
+        every_steps=every_steps,
         sets=sets,
         final_sets=final_sets,
         max_samples=None if evaluation.max is None else int(evaluation.max.value),

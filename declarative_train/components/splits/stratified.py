@@ -34,7 +34,14 @@ class StratifiedSplit(Split):
 
         if not rows.num_rows:
             return np.empty(0, np.int64)
-        kind = np.unique(codes(rows.read(self.column)), return_inverse=True)[1].ravel()
+        values = rows.read(self.column)
+        if values.dtype.kind == "f" and (fractions := np.isfinite(values) & (np.floor(values) != values)).any():
+            example = values[fractions].ravel()[0]
+            raise ValueError(
+                f"`{self.column}` holds fractions such as {example:g}, and rows are shared out by the values of a "
+                "class; without classes, take a random fraction"
+            )
+        kind = np.unique(codes(values), return_inverse=True)[1].ravel()
         sizes = np.bincount(kind)
         wanted = min(round(self.fraction * rows.num_total), rows.num_rows)
         exact = sizes * (wanted / rows.num_rows)

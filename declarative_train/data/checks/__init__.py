@@ -24,4 +24,6 @@ RULES: dict[str, str] = {
     "D022": "sorted_as_text",
     "D030": "value_unknown_to_run",
     "D031": "field_of_another_run",
+    "D032": "set_of_the_same_rows",
+    "D033": "set_without_class",
 }

@@ -14,7 +14,8 @@ class Evaluation(Section):
     """When the model is evaluated, and on what."""
 
     every: Progress | None = None
-    """How often, such as `1 epoch`; left out: at the end of the run."""
+    """How often, such as `1 epoch`; left out: at the end of the run, and every epoch where `training.early_stop` or
+    `checkpoint.best` wait for a metric."""
     sets: Annotated[tuple[str, ...], AfterValidator(distinct)] | None = None
     """Names from data.split; left out: all but `test`, which is evaluated once at the end, on the best weights."""
     max: Samples | None = None

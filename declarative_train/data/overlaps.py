@@ -1,0 +1,102 @@
+"""Sets of which a number says nothing: those that hold rows of another one, and those without a class of the target."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from declarative_train.components.component import Dataset, Split, Table
+from declarative_train.components.datasets.files import shown
+from declarative_train.data.checks.set_of_the_same_rows import set_of_the_same_rows
+from declarative_train.data.checks.set_without_class import set_without_class
+from declarative_train.data.cuts import TRAINING
+from declarative_train.data.opened import prepared_sets
+from declarative_train.data.revive import to_mapping
+from declarative_train.data.section import Place
+from declarative_train.data.spec import DataSpec, FieldSpec
+from declarative_train.diagnostics.diagnostic import Diagnostic
+
+MOST_CLASSES = 20  # of more, a small set lacks some by chance
+_NOT_WHICH = {"rows"}  # how many there are, and not which ones
+
+
+def overlaps(
+    source: Dataset, split: Mapping[str, Split], tables: Mapping[str | None, Table], span: Place
+) -> Iterator[Diagnostic]:
+    """Own sources of sets against the main one and against each other. Sets that are cut from one source never share a
+    row."""
+    known: list[tuple[str, str, Dataset, Table | None]] = [("training", "data.source", source, tables.get(None))]
+    for name, each in split.items():
+        own = each.own_source
+        if own is None:
+            continue
+        place = f"data.split.{name}.source"
+        for other, where, dataset, table in known:
+            found = _shared(own, tables.get(name), dataset, table)
+            if found is not None:
+                key = f"{place}.path" if own.paths else place
+                yield set_of_the_same_rows(span(key), name, other, found, span(f"{where}.path"))
+                break
+        known.append((name, place, own, tables.get(name)))
+
+
+def _shared(own: Dataset, table: Table | None, other: Dataset, other_table: Table | None) -> str | None:
+    if not own.paths or not other.paths:
+        kinds = [
+            {key: item for key, item in to_mapping(each).items() if key not in _NOT_WHICH} for each in (own, other)
+        ]
+        return "the same made rows" if kinds[0] == kinds[1] else None
+    if table is None or other_table is None:
+        return None
+    files = {os.path.realpath(path): path for path in other_table.files}
+    same = [path for path in table.files if os.path.realpath(path) in files]
+    return f"`{shown(same[0])}`" if same else None
+
+
+def without_class(data: DataSpec, targets: Collection[str], span: Place) -> Iterator[Diagnostic]:
+    """Of targets that are classes: the few that a set held in memory has no row of, though another set has."""
+    for field in data.fields:
+        if field.name not in targets:
+            continue
+        seen: dict[str, set[Any]] = {}
+        for name, each in prepared_sets(data).items():
+            if each.held is None:
+                break
+            values = np.unique(each.held[field.name])
+            if len(values) > MOST_CLASSES:
+                break
+            seen[name] = set(values.tolist())
+        else:
+            yield from _said(data, field, seen, span)
+
+
+def _said(data: DataSpec, field: FieldSpec, seen: Mapping[str, set[Any]], span: Place) -> Iterator[Diagnostic]:
+    every = set[Any]().union(*seen.values())
+    for name, values in seen.items():
+        lacking = sorted(every - values)
+        if not lacking or len(every) > MOST_CLASSES:
+            continue
+        split = data.set(name).split or {}
+        column = field.columns[0] if len(field.columns) == 1 else "COLUMN"
+        fraction = split.get("fraction", 0.1)
+        way_out = f"cut it with the share of each: {{type: stratified, fraction: {fraction}, column: {column}}}"
+        if name == TRAINING or split.get("type") not in ("random", "last"):
+            way_out = "see that each class has rows in every set, as `type: stratified` does"
+        place = span("data.split" if name == TRAINING else f"data.split.{name}")
+        yield set_without_class(
+            place, name, field.name, " or ".join(_called(field, each) for each in lacking[:4]), way_out
+        )
+
+
+def _called(field: FieldSpec, number: float) -> str:
+    """A class by its number and the word that stands for it."""
+    found = field.statistics.get("vocabulary")
+    vocabulary = found[0] if isinstance(found, list) and len(found) == 1 else None
+    unknown = field.component.get("unknown")
+    at = int(number) - (isinstance(unknown, int) and number > unknown)
+    if not isinstance(vocabulary, list) or number == unknown or at >= len(vocabulary):
+        return f"{number:g}"
+    return f"{number:g} (`{vocabulary[at]}`)"
