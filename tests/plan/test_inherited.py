@@ -22,7 +22,7 @@ from declarative_train.runtime.checkpoint_store import read_entry
 from declarative_train.runtime.failures import CheckpointFailure
 from declarative_train.runtime.job import default_sinks
 from declarative_train.runtime.launch import run
-from declarative_train.runtime.run_dir import refuse_another_run
+from declarative_train.runtime.run_dir import changes_since
 
 NAMES = ("barolo", "grignolino", "barbera")
 WINE = """
@@ -204,4 +204,4 @@ def test_a_run_on_changed_data_does_not_go_on(trained: Trained) -> None:
     assert plan is not None
     for path in (checkpoint, trained.folder / "copied"):
         with pytest.raises(CheckpointFailure, match="the contents of the data files changed"):
-            refuse_another_run(plan, read_entry(str(path)))
+            changes_since(plan, read_entry(str(path)))
