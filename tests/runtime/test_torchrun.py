@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,7 +16,8 @@ import pytest
 
 from declarative_train.logs.event import RunEnded, RunStarted
 from declarative_train.logs.sinks.jsonl import read_events
-from tests.runtime.made_recipes import DIGITS, merged, write_data, write_recipe
+from declarative_train.runtime import launch
+from tests.runtime.made_recipes import DIGITS, compiled, merged, write_data, write_recipe
 
 ROOT = Path(__file__).parent.parent.parent
 TWO = merged(DIGITS, {"parallelism": "ddp", "layout": {"gpus": 2}})
@@ -138,8 +140,11 @@ def lines_for_many_nodes() -> dict[str, str]:
     return found
 
 
-def test_every_line_for_many_nodes_is_the_same() -> None:
+def test_every_line_for_many_nodes_is_the_same(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = lines_for_many_nodes()
+    far = compiled(directory, merged(TWO, {"layout": {"gpus": None, "nodes": 2, "gpus_per_node": 1}}))
+    assert launch.run(far) == 3
+    lines["dtrain run"] = capsys.readouterr().err.strip().partition("HEAD: ")[2]
     assert {"README.md 0", "launching.md 0", "gpt_7b_auto_32xh100.yaml 0"} <= lines.keys()
     flags = {
         name: re.sub(r" run \S+|\b\d\b", "", line).replace("$SLURM_NODEID", "$NODE") for name, line in lines.items()
@@ -184,6 +189,7 @@ def test_the_line_of_the_readme_on_two_nodes(directory: Path, networks: tuple[st
             | {"NODE": str(number), "HEAD": "10.77.0.1", "OMP_NUM_THREADS": "1", "DTRAIN_TIMEOUT_S": "40"},
             stderr=subprocess.PIPE,
             text=True,
+            start_new_session=True,
         )
         for number, name in enumerate(networks)
     ]
@@ -191,7 +197,9 @@ def test_the_line_of_the_readme_on_two_nodes(directory: Path, networks: tuple[st
         said = [node.communicate(timeout=110)[1] for node in nodes]
     finally:
         for node in nodes:
-            node.kill()
+            if node.poll() is None:
+                os.killpg(node.pid, signal.SIGKILL)
+                node.communicate()
     assert [node.returncode for node in nodes] == [0, 0], said
     (run,) = (directory / "runs" / "made").iterdir()
     started, *_, ended = read_events(run / "events.jsonl")
