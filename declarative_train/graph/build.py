@@ -35,7 +35,7 @@ def build(
     graph: Graph,
     plugins: Sequence[str] = (),
     *,
-    seed: int = 0,
+    seed: int | None = None,
     device: torch.device | str | None = None,
     ties: Mapping[str, str] | None = None,
     own_outputs: bool = False,
@@ -43,7 +43,7 @@ def build(
     """The module of a graph. `device` may be `meta`: nothing is allocated then, and `materialise` follows.
 
     `seed` is the run's: the layers of plugins are constructed here, with their start values; where the module is built
-    on meta, `initialise` writes them later.
+    on meta, `initialise` writes them later. None: values do not matter, and none are kept for later.
 
     `ties` maps a parameter's name to the one whose storage it shares. `own_outputs`: every output is contiguous and
     shares no memory with an input or another tensor, as pipeline stages need it (torch-facts, section 2, trap 4).
@@ -78,7 +78,7 @@ def own_storage(tensor: torch.Tensor, inputs: tuple[torch.Tensor, ...]) -> torch
 class _Builder:
     """`prefix`: the way to the graph from the outermost one, with a dot behind it."""
 
-    def __init__(self, plugins: Sequence[str], seed: int) -> None:
+    def __init__(self, plugins: Sequence[str], seed: int | None) -> None:
         self._plugins, self._seed = plugins, seed
 
     def build(self, graph: Graph, prefix: str, *, own_outputs: bool, class_name: str) -> fx.GraphModule:

@@ -40,14 +40,17 @@ class Start(Protocol):
     def tie(self) -> str | None: ...
 
 
-def started(layer: PluginLayer, inputs: Mapping[str, TensorSpec], seed: int, path: str) -> nn.Module:
+def started(layer: PluginLayer, inputs: Mapping[str, TensorSpec], seed: int | None, path: str) -> nn.Module:
     """The module of a plugin's layer with its start values, on the device around the call. On meta they are kept beside
-    it until `initialise` writes them: constructing it twice may mean reading a pretrained model twice."""
-    made = layer.start(inputs, generator(seed, path).initial_seed())
+    it until `initialise` writes them: constructing it twice may mean reading a pretrained model twice. `seed` None: for
+    those who do not ask for values."""
+    made = layer.start(inputs, generator(seed or 0, path).initial_seed())
     device = torch.empty(0).device
     if device.type != "meta":
         return made.to(device)
-    setattr(made, _KEPT, _taken_off(made))
+    values = _taken_off(made)
+    if seed is not None:
+        setattr(made, _KEPT, values)
     return made
 
 

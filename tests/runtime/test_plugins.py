@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from declarative_train.components.layers.modules.batch_norm import BatchNorm
 from declarative_train.components.layers.sample_groups import MixesSamples
 from declarative_train.graph.build import build
-from declarative_train.runtime.model import build_model
+from declarative_train.plan.plan import Plan
+from declarative_train.runtime.model import fill, whole_model
 from tests.runtime.made_recipes import compiled, merged, on_pipeline, write_data
 from tests.runtime.parity import Recording, largest_difference, record
 from tests.runtime.runs import go, last_tensors
@@ -26,6 +28,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import nn
+from torch import nn
 
 
 class Twin(nn.Module):
@@ -36,6 +39,7 @@ class Twin(nn.Module):
         self.student = nn.Linear(in_features, 12)
         self.teacher = nn.Linear(in_features, 12)
         self.teacher.load_state_dict(self.student.state_dict())
+        self.teacher.requires_grad_(False)
         self.down = nn.Linear(12, 20, bias=False)
         self.up = nn.Linear(12, 20, bias=False)
         self.up.weight = self.down.weight
@@ -104,6 +108,12 @@ def recipe(directory: Path, **more: Any) -> dict[str, Any]:
     return merged(merged(SMALL, {"model": None}), changes)
 
 
+def model_of(plan: Plan) -> nn.Module:
+    held = whole_model(plan)
+    fill(held, plan, torch.device("cpu"))
+    return held.model
+
+
 @pytest.fixture(scope="module")
 def reference(directory: Path) -> Recording:
     return record(directory, recipe(directory))
@@ -122,12 +132,29 @@ def test_the_code_is_constructed_once_and_its_relations_hold(directory: Path) ->
     plan = compiled(directory, recipe(directory, training={"precision": "fp32"}))
     log = directory / "made.txt"
     log.write_text("")
-    model = build_model(plan, torch.device("cpu"))
+    model = model_of(plan)
     assert log.read_text().count("made") == 1
     twin: Any = model.get_submodule("first")
     assert torch.equal(twin.student.weight, twin.teacher.weight)
     assert twin.up.weight is twin.down.weight
     assert torch.equal(model.get_parameter("inner.inner.weight"), torch.load(directory / "inner.pt")["weight"])
+
+
+def test_what_the_code_freezes_stays_as_it_started(directory: Path) -> None:
+    """Under weight decay, in a mode that holds it whole and in one that shards it."""
+    decay = {"precision": "fp32", "optimizer": {"type": "adamw", "lr": 0.1, "weight_decay": 0.5}}
+    started: Any = model_of(compiled(directory, recipe(directory, training=decay))).get_submodule("first")
+    for way in ({}, WAYS["ddp"], WAYS["fsdp"]):
+        found = record(directory, merged(recipe(directory, training=decay), way)).parameters
+        np.testing.assert_array_equal(found["first.teacher.weight"], started.teacher.weight.numpy())
+        assert np.abs(found["first.student.weight"] - started.student.weight.detach().numpy()).max() > 0.1
+
+
+def test_what_was_built_for_its_shapes_keeps_no_values(directory: Path) -> None:
+    plan = compiled(directory, recipe(directory))
+    for seed, kept in ((None, False), (0, True)):
+        twin = build(plan.graph, plan.plugins, seed=seed, device="meta").get_submodule("first")
+        assert any("start_values" in name for name in vars(twin)) is kept
 
 
 def test_what_is_drawn_depends_on_the_seed_and_the_path_alone(directory: Path) -> None:
@@ -137,7 +164,7 @@ def test_what_is_drawn_depends_on_the_seed_and_the_path_alone(directory: Path) -
         plan = compiled(directory, whole | {"model": {"graph": graph}})
         torch.rand(3), np.random.rand(3), random.random()  # of what else the process draws it does not depend
         states = np.random.get_state()[2], random.getstate()
-        twin: Any = build_model(plan, torch.device("cpu")).get_submodule(path)
+        twin: Any = model_of(plan).get_submodule(path)
         assert (np.random.get_state()[2], random.getstate()) == states  # which goes on as if nothing had been drawn
         return {**twin.state_dict(), "picked": twin.picked, "scale": torch.tensor(twin.scale)}
 
@@ -158,7 +185,7 @@ def test_a_parameter_in_front_of_the_plugin_may_be_tied_to_one_of_its_own(direct
     model = {"graph": graph, "parameters": {"before.weight": {"tie": "first.inner.weight"}}}
     plan = compiled(directory, recipe(directory, training={"precision": "fp32"}) | {"model": model})
     assert {item.name: item.tie for item in plan.parameters if item.tie} == {"first.inner.weight": "before.weight"}
-    built: Any = build_model(plan, torch.device("cpu"))
+    built: Any = model_of(plan)
     assert built.before.weight is built.first.inner.weight
     assert torch.equal(built.before.weight, torch.load(directory / "inner.pt")["weight"])
 

@@ -195,7 +195,8 @@ def adopt_batch_norms(module: nn.Module) -> None:
     own, and those that keep no running statistics or a plain mean of them, stay as they are."""
     for part in module.modules():
         if type(part) in _KINDS and part.momentum is not None and part.running_mean is not None:
-            part.__class__ = _adopted(type(part))
+            kind: Any = type(part)
+            part.__class__ = _adopted(kind)
             part.over, part.groups, part.pending = None, SampleGroups(), None  # type: ignore[assignment]
 
 
