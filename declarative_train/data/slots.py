@@ -33,6 +33,13 @@ def locate(step: int, batch: BatchSpec, num_samples: int) -> Step:
     return Step(epoch, start, min(batch.global_batch_size, num_samples - start))
 
 
+def samples_until(step: int, batch: BatchSpec, num_samples: int) -> int:
+    """Trained on in the first `step` steps of a run."""
+    epochs, inside = divmod(step, batch.steps_per_epoch)
+    per_epoch = min(num_samples, batch.steps_per_epoch * batch.global_batch_size)
+    return epochs * per_epoch + min(inside * batch.global_batch_size, per_epoch)
+
+
 def slots(found: Step, batch: BatchSpec, rank: int) -> list[Slot]:
     """One per chunk, in order: accumulation x microbatches of them, whatever the size of the last batch."""
     size = batch.microbatch_size

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import distributed, nn
 
+from declarative_train.data.slots import samples_until
 from declarative_train.plan.codec import to_json
 from declarative_train.plan.run_folder import FORMAT, PLAN
 from declarative_train.runtime.checkpoint_store import CheckpointStore, Entry, damage, read_entry
@@ -156,7 +157,7 @@ class Checkpoints:
             "name": plan.name,
             "step": state.step,
             "epoch": -(-state.step // plan.batch.steps_per_epoch),
-            "samples": samples_seen(plan, state.step),
+            "samples": samples_until(state.step, plan.batch, plan.data.set("training").num_samples),
             "is_best": is_best,
             "fingerprint": plan.fingerprint,
             "mode": plan.layout.mode,
@@ -225,15 +226,3 @@ def empty_like(parameter: torch.Tensor, size: torch.Size, dtype: torch.dtype) ->
     if size == parameter.shape:
         return torch.zeros_like(parameter, dtype=dtype, requires_grad=False)
     return torch.zeros(size, dtype=dtype, device=parameter.device)
-
-
-def samples_seen(plan: Plan, step: int) -> int:
-    """Since the beginning; the last batch of an epoch may be smaller."""
-    epochs, inside = divmod(step, plan.batch.steps_per_epoch)
-    size = plan.batch.global_batch_size
-    return epochs * epoch_rows(plan) + min(inside * size, epoch_rows(plan))
-
-
-def epoch_rows(plan: Plan) -> int:
-    """Rows that an epoch trains on: all, or whole batches only (`last_batch: drop`)."""
-    return min(plan.data.set("training").num_samples, plan.batch.steps_per_epoch * plan.batch.global_batch_size)

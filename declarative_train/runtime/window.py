@@ -69,7 +69,7 @@ class Window:
     """`add` after every step, without the host waiting; `flush` where it waits anyway."""
 
     def __init__(
-        self, engine: Engine, *, skips: bool, logging: Means | None = None, epoch: Means | None = None
+        self, engine: Engine, logging: Means | None = None, epoch: Means | None = None, *, skips: bool
     ) -> None:
         self._engine = engine
         self._skips = skips

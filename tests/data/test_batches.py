@@ -13,6 +13,7 @@ import torch
 from declarative_train.data.batches import Batch, EvaluationBatches, TrainingBatches
 from declarative_train.data.prepare import HOLD_BYTES
 from declarative_train.data.sets import HeldSet, ReadSet, SampleSet, open_sets
+from declarative_train.data.slots import samples_until
 from declarative_train.data.spec import BatchSpec, DataSpec
 
 Spec = Callable[..., DataSpec]
@@ -222,3 +223,10 @@ def test_a_large_text_is_read_by_position(spec: Spec, tmp_path: Path) -> None:
     batch = BatchSpec(64, 2, 1, 32, 1, data.sets[0].num_samples // 64)
     two = [next(TrainingBatches(data, batch, rank, sets).iterate(10_000_000, 1))[0] for rank in (0, 1)]
     assert len(set(two[0].sample_ids.tolist()) | set(two[1].sample_ids.tolist())) == 64
+
+
+def test_the_samples_of_the_first_steps_of_a_run() -> None:
+    batch = BatchSpec(100, 1, 1, 100, 1, steps_per_epoch=10)
+    assert [samples_until(step, batch, 950) for step in (0, 1, 9, 10, 11, 20)] == [0, 100, 900, 950, 1050, 1900]
+    dropping = BatchSpec(100, 1, 1, 100, 1, steps_per_epoch=9)
+    assert [samples_until(step, dropping, 950) for step in (0, 1, 9, 10, 18)] == [0, 100, 900, 1000, 1800]

@@ -27,9 +27,9 @@ from torch import nn
 
 from declarative_train.data.batches import TrainingBatches
 from declarative_train.data.sets import open_sets
+from declarative_train.data.slots import locate
 from declarative_train.plan.plan import Plan
 from declarative_train.runtime.engine import Engine
-from declarative_train.runtime.execute import Due
 from declarative_train.runtime.parallelise import replicate
 from declarative_train.runtime.processes import (
     announce,
@@ -157,11 +157,12 @@ def _record_here(plan: Plan, num_steps: int, first_step: int) -> RankRecording:
         found = RankRecording([], [], [], {})
         take_gradients(engine, found.gradients)
         batches = TrainingBatches(plan.data, slots_of(plan), engine.dp_rank, open_sets(plan.data))
-        due, window = Due(plan, plan.training.num_steps), Window(engine, skips=False)
+        window, num_samples = Window(engine, skips=False), plan.data.set("training").num_samples
         for step in range(first_step, first_step + num_steps):
             mine = batches.step(step)
-            result = engine.step(step, mine, num_rows=due.num_rows(step), lr_factor=1.0, measure=False)
-            window.add(step, result, due.num_rows(step))
+            num_rows = locate(step, plan.batch, num_samples).size
+            result = engine.step(step, mine, num_rows=num_rows, lr_factor=1.0, measure=False)
+            window.add(step, result, num_rows)
             window.flush()
             means = window.take_logging().term_means(len(engine.objective.terms))
             found.losses.append(engine.objective.named(means)["loss"])

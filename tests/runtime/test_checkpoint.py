@@ -15,7 +15,7 @@ import torch
 
 from declarative_train.plan.plan import Plan
 from declarative_train.plan.run_folder import UNSEALED, TornError, read_manifest
-from declarative_train.runtime.checkpoint import Checkpoints, samples_seen
+from declarative_train.runtime.checkpoint import Checkpoints
 from declarative_train.runtime.checkpoint_format import AllowList, Reader, load_tensors, save_tensors
 from declarative_train.runtime.checkpoint_store import CheckpointStore, damage, read_entry
 from declarative_train.runtime.engine import Engine
@@ -102,11 +102,6 @@ def test_the_manifest_says_what_it_is(tmp_path: Path) -> None:
     assert manifest["fingerprint"] == plan.fingerprint
     assert all(record["size_bytes"] and len(record["sha256"]) == 64 for record in manifest["files"].values())
     assert damage(entry) is None
-
-
-def test_samples_seen() -> None:
-    plan = make_plan(num_samples=950)
-    assert [samples_seen(plan, step) for step in (0, 1, 9, 10, 11, 20)] == [0, 100, 900, 950, 1050, 1900]
 
 
 @pytest.mark.parametrize("what", ["no manifest", "half a manifest", "a missing file", "a short file"])
