@@ -147,6 +147,7 @@ def read_manifest(path: str, read: Callable[[str], bytes], size: Callable[[str],
         raise TornError(f"the checkpoint {path} is torn: {MANIFEST} is missing") from None
     try:
         is_whole = is_as_written(content)
+        manifest: dict[str, Any]
         manifest = json.loads(content) if is_whole or not content.startswith(_SEAL) else {"format": FORMAT}
         if not is_whole and (manifest["format"] == FORMAT or "sha256" in manifest):
             raise TornError(f"the checkpoint {path} is damaged: the checksum of {MANIFEST} does not match")

@@ -76,7 +76,7 @@ def open_place(plan: Plan, resume: str | None, lock: RunLock, look: Look = damag
                 notices[0] = f"going on from {found.entry.path} in a new folder, {run_dir}, as {found.why}"
         if not lock.is_held:
             notices += filter(None, [lock.take(run_dir)])
-        if lock.is_held:
+        if found.run is not None and lock.is_held:
             CheckpointStore(str(run_dir / CHECKPOINTS)).clean()
         _save_plan(plan, run_dir)
     except OSError as error:
