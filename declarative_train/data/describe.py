@@ -148,8 +148,8 @@ class _Description:
                 if missed:
                     continue
                 if not columns:
-                    place = self.span(f"data.fields.{name}.exclude")
-                    self.say(column_does_not_fit(place, name, "`exclude` leaves none of its columns", None))
+                    at = self.span(f"data.fields.{name}.exclude")
+                    self.say(column_does_not_fit(at, name, "`exclude` leaves none of its columns", None))
                     continue
                 misfit = field.check(columns) if table.num_rows else None  # types are those of the values
                 if misfit is None and source is not None and (None, name) in found:

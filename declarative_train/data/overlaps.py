@@ -86,9 +86,8 @@ def _said(data: DataSpec, field: FieldSpec, seen: Mapping[str, set[Any]], span: 
         if name == TRAINING or split.get("type") not in ("random", "last"):
             way_out = "see that each class has rows in every set, as `type: stratified` does"
         place = span("data.split" if name == TRAINING else f"data.split.{name}")
-        yield set_without_class(
-            place, name, field.name, " or ".join(_called(field, each) for each in lacking[:4]), way_out
-        )
+        classes = " or ".join(_called(field, each) for each in lacking[:4]) + (", ..." if len(lacking) > 4 else "")
+        yield set_without_class(place, name, field.name, classes, way_out)
 
 
 def _called(field: FieldSpec, number: float) -> str:

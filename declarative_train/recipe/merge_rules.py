@@ -21,7 +21,7 @@ def normalise(path: Path, node: Node) -> Node:
         return _named(node)
     if path == ("model", "weights") and _is_value(node):
         return Mapping((_entry("", _mapping(node.span, path=node), node.span),), node.span)
-    if path == ("model", "weights") and isinstance(node, Mapping) and _is_value(node.get("path")):
+    if path == ("model", "weights") and isinstance(node, Mapping) and isinstance(node.get("path"), Scalar):
         return Mapping((_entry("", node, node.span),), node.span)
     if path[:2] == ("data", "split") and len(path) == 3 and _is_value(node):
         return _mapping(node.span, type=_text("random", node.span), fraction=node)
