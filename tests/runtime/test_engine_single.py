@@ -123,6 +123,19 @@ def test_fp16_scales_the_loss_and_steps_by_unscaled_gradients() -> None:
     assert [float(r.grad_norm) for r in results] == pytest.approx([float(r.grad_norm) for r in wanted], rel=5e-2)  # type: ignore[arg-type]
 
 
+def test_fp16_clips_what_was_unscaled() -> None:
+    """Under plain SGD, which moves by what the gradients are: Adam would not see a scale that was left in."""
+    plan = make_plan(precision="fp16", clip_grad_norm=0.05)
+    engine = Engine(plan, CPU)
+    run(engine, plan, 5)
+    reference, _ = by_hand(make_plan(), 5, max_norm=0.05)
+    start, _ = by_hand(make_plan(), 0)
+    for found, wanted, before in zip(
+        engine.model.parameters(), reference.parameters(), start.parameters(), strict=True
+    ):
+        torch.testing.assert_close(found - before, wanted - before, rtol=5e-2, atol=1e-4)
+
+
 def test_fp16_halves_its_scale_after_an_overflow_and_leaves_the_step_out() -> None:
     plan = make_plan(precision="fp16")
     engine = Engine(plan, CPU)
@@ -253,6 +266,37 @@ def test_activation_checkpointing_changes_no_number(which: str) -> None:
     run(other, saving, 3)
     for left, right in zip(one.model.parameters(), other.model.parameters(), strict=True):
         assert torch.equal(left, right)
+
+
+def test_units_are_compiled_and_checkpointed_at_once() -> None:
+    """In a process of its own, as torch keeps the threads of its compiler. What reads across the batch is not compiled
+    where it is computed again: it must know the rows of its own forward."""
+    code = """
+from dataclasses import replace
+import torch
+from declarative_train.terms.tensor_spec import TensorSpec
+from tests.runtime.plans import HIDDEN
+from tests.runtime.test_engine_single import *
+compiled, compile = [], torch.nn.Module.compile
+def by_eager(self):
+    compiled.append(self)
+    return compile(self, backend="aot_eager")
+torch.nn.Module.compile = by_eager
+norm = layer("norm", "act:output", TensorSpec((HIDDEN,)), type="batch_norm", over="50 samples")
+whole = mlp()
+hidden, act, logits = whole.nodes
+graph = replace(whole, nodes=(hidden, act, norm, replace(logits, inputs={"x": "norm:output"})))
+plain = make_plan(graph=graph)
+units = replace(plain.layout, units=("hidden", "norm", "logits"))
+both = replace(plain, layout=units, training=replace(plain.training, activation_checkpointing="blocks", compile=True))
+one, other = Engine(plain, CPU), Engine(both, CPU)
+for engine, plan in ((one, plain), (other, both)):
+    run(engine, plan, 3)
+for left, right in zip(one.model.state_dict().values(), other.model.state_dict().values(), strict=True):
+    torch.testing.assert_close(left, right)
+assert len(compiled) == 3, compiled  # hidden, act, logits
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=100)
 
 
 def test_groups_and_several_optimizers() -> None:

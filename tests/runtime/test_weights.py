@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from declarative_train.runtime.checkpoint import Checkpoints
 from declarative_train.runtime.checkpoint_store import CheckpointStore, damage
 from declarative_train.runtime.engine import Engine
 from declarative_train.runtime.failures import RunFailure
+from declarative_train.runtime.parallelise.scatter import in_dtype_of_caller
 from declarative_train.runtime.run_dir import settled_weights
 from declarative_train.runtime.run_state import RunState
 from declarative_train.runtime.weights import load_weights
@@ -143,3 +146,29 @@ def test_of_a_runs_folder_a_whole_checkpoint_is_taken(tmp_path: Path) -> None:
     path.write_bytes(b"")
     with pytest.raises(RunFailure, match=r"model.weights: .*step_00000001 .*step_00000002 .*step_00000003"):
         settled_weights([wanted], damage)
+
+
+def test_fp64_keeps_the_digits_of_a_file(tmp_path: Path) -> None:
+    start = Engine(make_plan(precision="fp64"), torch.device("cpu")).model.state_dict()
+    wanted = {name: torch.rand_like(item) for name, item in start.items()}
+    path = tmp_path / "start.safetensors"
+    save_file(wanted, path)
+    plan = replace(make_plan(precision="fp64"), weights=(WeightsPlan("", str(path), {}),))
+    for name, item in Engine(plan, torch.device("cpu")).model.state_dict().items():
+        assert torch.equal(item, wanted[name]), name
+
+
+def test_replicas_in_threads_compute_in_the_dtype_of_the_caller() -> None:
+    """What autocast computes in belongs to a thread; the threads of `parallel_apply` only know that it is on."""
+    with torch.autocast("cpu", dtype=torch.float16):
+        (call,) = in_dtype_of_caller([lambda x: x @ x], "cpu")
+    made: list[torch.Tensor] = []
+
+    def in_thread() -> None:
+        with torch.autocast("cpu"):  # bfloat16, as float16 is on CUDA
+            made.extend([call(torch.ones(2, 2)), torch.ones(2, 2) @ torch.ones(2, 2)])
+
+    thread = threading.Thread(target=in_thread)
+    thread.start()
+    thread.join()
+    assert [tensor.dtype for tensor in made] == [torch.float16, torch.bfloat16]
