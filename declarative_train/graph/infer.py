@@ -229,7 +229,7 @@ class Inference:
         return Node(node.name, "expression", inputs, {"output": found}, expression=node.expression.text)
 
     def _block(self, node: BlockNode, state: _Scope) -> Node | None:
-        """Goes in even when an input is unknown: what does not hang on it is still checked."""
+        """Goes in even when an input is unknown: what does not depend on it is still checked."""
         inputs = state.bound(node)
         body = None if state.like is None else state.like.node(node.name).graph
         arriving = {name: state.known[wire] for name, wire in inputs.items()}

@@ -48,7 +48,7 @@ def compile(  # noqa: A001 (plan.compile reads as what it does)
 ) -> tuple[Plan | None, list[Diagnostic]]:
     """The plan, or None when there is an error; diagnostics of what the parts found on the way.
 
-    `offline`: a source on another machine is not looked at; there is no plan then, and what hangs on its columns is
+    `offline`: a source on another machine is not looked at; there is no plan then, and what depends on its columns is
     not checked."""
     inherited, found = inherited_fields(recipe, offline=offline)
     data, diagnostics = describe(recipe.data, recipe.seed, recipe.span, offline=offline, inherited=inherited)
@@ -94,7 +94,7 @@ def _assembled(
     parameters: tuple[ParameterPlan, ...] | None,
     choice: ChoicePlan | None,
 ) -> tuple[Plan | None, list[Diagnostic]]:
-    """What hangs on shapes, sizes and the batch."""
+    """What depends on shapes, sizes and the batch."""
     diagnostics = [*check_mixing(recipe, lowered, batch, data), *check_draws(lowered, batch)]
     diagnostics += check_plugins(recipe, lowered, batch)
     classes = {term.edges.target for term in lowered.terms if term.component.about == "classes" and term.edges.target}

@@ -119,5 +119,7 @@ def _bad_names(tree: Mapping) -> Iterator[Diagnostic]:
     for what, path in NAMED.items():
         holder = find(tree, path)
         for entry in holder if isinstance(holder, Mapping) else ():
+            if what == "a metric" and isinstance(entry.value, Mapping) and entry.value.get("type") is None:
+                continue  # its name is its type, and told as one
             if not NAME.fullmatch(entry.name):
                 yield bad_name(entry.key.span, entry.name, what)

@@ -8,10 +8,14 @@ from declarative_train.diagnostics.diagnostic import Fix
 from declarative_train.terms.span import Span
 
 KEYS: dict[str, tuple[str, ...]] = {  # the first word that the mapping has
+    "condition": ("when",),
+    "if": ("when",),
+    "src": ("input",),
+    "from": ("input",),
+    "in": ("input",),
     "accelerator": ("device",),
     "accumulate_grad_batches": ("gradient_accumulation_steps",),
     "accumulation_steps": ("gradient_accumulation_steps",),
-    "amp": ("precision",),
     "axis": ("dim",),
     "batch_size": ("global_batch_size",),
     "block_size": ("length", "max_length"),
@@ -89,7 +93,6 @@ KEYS: dict[str, tuple[str, ...]] = {  # the first word that the mapping has
     "max_to_keep": ("keep",),
     "metric_for_best_model": ("metric",),
     "micro_batch_size": ("microbatch_size",),
-    "mixed_precision": ("precision",),
     "monitor": ("metric",),
     "n_classes": ("num_classes",),
     "n_embd": ("width",),
@@ -184,6 +187,7 @@ KEYS: dict[str, tuple[str, ...]] = {  # the first word that the mapping has
     "y_true": ("target",),
 }
 OTHERWISE = {  # the word here, whose value is another
+    "amp": ("precision", "a word: `precision: bf16`"),
     "check_val_every_n_epoch": ("every", "with its unit: `every: 1 epoch`"),
     "drop_last": ("last_batch", "a word: `last_batch: drop`"),
     "eta_min": ("min_factor", "a part of the lr: `min_factor: 0.1`"),
@@ -192,6 +196,7 @@ OTHERWISE = {  # the word here, whose value is another
     "every_n_train_steps": ("every", "with its unit: `every: 500 steps`"),
     "log_every_n_steps": ("every", "with its unit: `every: 50 steps`"),
     "logging_steps": ("every", "with its unit: `every: 50 steps`"),
+    "mixed_precision": ("precision", "a word: `precision: bf16`"),
     "min_lr": ("min_factor", "a part of the lr: `min_factor: 0.1`"),
     "requires_grad": ("frozen", "the other way round: `frozen: true`"),
     "save_steps": ("every", "with its unit: `every: 500 steps`"),
@@ -204,6 +209,25 @@ OTHERWISE = {  # the word here, whose value is another
     "warmup_steps": ("warmup", "with its unit: `warmup: 100 steps`"),
 }
 NOTES = {  # what no key says: how it is done here, or that it is not there
+    "trainer": "its keys stand in `training` (how long, which optimizer), `layout` (GPUs) and `parallelism`",
+    "class_path": "a model is a graph of nodes, `model.graph`; a class of your own is a layer of a plugin",
+    "freeze": "under `model.parameters`: `NAME: {frozen: true}`",
+    "pin_memory": "there is no such choice; leave it out",
+    "persistent_workers": "there is no such choice; leave it out",
+    "prefetch_factor": "there is no such choice; leave it out",
+    "collate_fn": "there is no such choice: a sample is made of `fields`, each of a fixed shape",
+    "reduction": "a loss is the mean over its valid elements; leave it out",
+    "from_logits": "every loss here takes logits; leave it out",
+    "sharding_strategy": "`fsdp` shards parameters, gradients and optimizer states; `replicate` makes it hybrid",
+    "zero_stage": "`fsdp` shards parameters, gradients and optimizer states, as ZeRO's stage 3",
+    "T_max": "a schedule here lasts as long as the run; leave it out",
+    "t_max": "a schedule here lasts as long as the run; leave it out",
+    "total_steps": "a schedule here lasts as long as the run; leave it out",
+    "validation_data": "sets stand under `data.split`: `validation: {source: {...}}`",
+    "val": "sets stand under `data.split`: `validation: {source: {...}}`",
+    "val_data": "sets stand under `data.split`: `validation: {source: {...}}`",
+    "test_data": "sets stand under `data.split`: `test: {source: {...}}`",
+    "requires_grad_": "under `model.parameters`: `NAME: {frozen: true}`",
     "activation": "an activation is a node of its own behind it: `{type: relu}`",
     "augmentation": "there are no transforms of samples here; a layer of a plugin can draw them (`self.training`)",
     "bf16": "`training.precision: bf16` says it",
@@ -243,8 +267,13 @@ VALUES = {  # the first word that is allowed where the value stands
     "maximize": ("max",),
     "minimize": ("min",),
     "mixed": ("bf16",),
+    "min_max": ("minmax",),
+    "standardize": ("standard",),
+    "z_score": ("standard",),
+    "zscore": ("standard",),
 }
 TYPES = {  # letters alone, in small; what is a class of torch, Keras or scikit-learn is found without this table
+    "acc": ("accuracy",),
     "attention": ("self_attention",),
     "auc": ("auroc",),
     "avgpool": ("avg_pool2d",),
@@ -281,6 +310,7 @@ TYPES = {  # letters alone, in small; what is a class of torch, Keras or scikit-
     "mha": ("self_attention",),
     "multiheadattention": ("self_attention",),
     "multisteplr": ("step",),
+    "none": ("single",),
     "npz": ("npy",),
     "numpy": ("npy",),
     "pandas": ("csv",),
@@ -294,6 +324,10 @@ TYPES = {  # letters alone, in small; what is a class of torch, Keras or scikit-
     "zero": ("fsdp",),
 }
 NOT_BUILT = {  # types that people look for; what to do instead
+    "deepspeed": "`fsdp` shards parameters, gradients and optimizer states, as ZeRO's stage 3",
+    "transformer": "write its layers as a block, or take a shipped one: `gpt`, `llama`, `vit`",
+    "transformerdecoderlayer": "write it as a block of attention, norms and `linear` nodes, as in the shipped `gpt`",
+    "transformerencoderlayer": "write it as a block of attention, norms and `linear` nodes, as in the shipped `vit`",
     "cosineannealingwarmrestarts": "schedules with restarts are not built; `cosine` and `one_cycle` are the nearest",
     "huggingface": "write the rows as parquet or jsonl and use that source",
     "image": "images are read as numbers: write them into a .npy or .npz file, a `tensor` of the source `npy`",
@@ -347,8 +381,11 @@ _EQUAL_LETTERS = frozenset(letters(word) for word in EQUAL)
 
 def _is_equal(name: str, word: str) -> bool:
     typed = letters(name.rpartition(".")[2])
-    return typed in _EQUAL_LETTERS or typed.removesuffix("loss") == letters(word)
+    return name == f"torch.{word}" or typed in _EQUAL_LETTERS or typed.removesuffix("loss") == letters(word)
 
 
 def value_here(word: str, allowed: list[str]) -> str | None:
+    last = word.rpartition(".")[2]  # of `torch.float32`
+    if last != word and last in allowed:
+        return last
     return next((each for each in VALUES.get(word.lower(), ()) if each in allowed), None)

@@ -184,7 +184,7 @@ def _diagnostic(problem: _Problem | list[_Problem], reading: Reading) -> Diagnos
         return bad_duration(problem.span, name, error["ctx"]["problem"], typed, error["ctx"].get("units", ()))
     if kind in _KINDS:
         return wrong_type(
-            problem.span, name or where, found_words(problem.node), _KINDS[kind], *way_out(problem.node, kind)
+            problem.span, name or where, found_words(problem.node), _KINDS[kind], *way_out(problem.node, kind, name)
         )
     return _value(problem, name or where)
 

@@ -30,9 +30,11 @@ from declarative_train.components.component import (
 from declarative_train.diagnostics.diagnostic import Diagnostic, Fix
 from declarative_train.diagnostics.suggest import nearest
 from declarative_train.recipe.checks.missing_key import missing_key
+from declarative_train.recipe.checks.unknown_key import unknown_key
 from declarative_train.recipe.checks.unknown_type import unknown_type
 from declarative_train.recipe.checks.wrong_type import wrong_type
 from declarative_train.recipe.checks.wrong_value import wrong_value
+from declarative_train.recipe.other_words import letters, type_here
 from declarative_train.recipe.sections.section import Section
 from declarative_train.recipe.validate import found_words, validate
 from declarative_train.source.node import Entry, Mapping, Node, Scalar, Sequence, to_value
@@ -67,7 +69,8 @@ def read(
 ) -> tuple[S | None, list[Diagnostic]]:
     """The section, or None and all that is wrong. `where` is its dotted path, `at` the place for missing keys."""
     if not isinstance(node, Mapping):
-        return None, [wrong_type(node.span, where, found_words(node), "a mapping", _as_mapping(model, node))]
+        way_out = _as_mapping(model, node) or _with_keys(model)
+        return None, [wrong_type(node.span, where, found_words(node), "a mapping", way_out)]
     own, children = node, _Children()
     if model.inline is not None:
         own_keys = [name for name in model.model_fields if name != model.inline]
@@ -106,10 +109,14 @@ def read_component(
     word = KINDS[kind][0]
     known = table(kind) if choices is None else choices
     if not isinstance(node, Mapping):
-        return None, [wrong_type(node.span, where, found_words(node), "a mapping with a `type`", _typed(node, known))]
+        way_out = (_source(node, known) if where.endswith("source") else None) or _typed(node, known)
+        return None, [wrong_type(node.span, where, found_words(node), "a mapping with a `type`", way_out)]
     name = node.get("type")
     if name is None:
-        return None, [missing_key(at, "type", f"`{where}`", " | ".join([*sorted(known)[:4], "..."]))]
+        anyones = {key for each in known.values() for key in each.model_fields} | set(others)
+        missing = missing_key(at, "type", f"`{where}`", " | ".join([*sorted(known)[:4], "..."]))
+        nobodys = (entry for entry in node if entry.name not in anyones)  # a fragment may leave its type to others
+        return None, [missing, *(unknown_key(each.key.span, each.name, f"`{where}`", anyones) for each in nobodys)]
     if not isinstance(name, Scalar) or not isinstance(name.value, str):
         return None, [wrong_type(name.span, "type", found_words(name), f"the name of a kind of {word}")]
     if name.value not in known:
@@ -214,7 +221,7 @@ def _read_child(child: Child, node: Node, where: str, at: Span) -> tuple[object,
     if isinstance(node, Sequence) and child.holder is dict and (again := _repeated(node)) is not None:
         return None, [wrong_value(again.span, f"`{again.text}` is named twice", "name it once")]
     if child.holder is dict and not isinstance(node, Mapping):
-        way_out, fixes = _named(child.model, node, where), ()
+        way_out, fixes = _named(child.model, node, where), tuple[Fix, ...]()
         if where == "data.split" and isinstance(node, Scalar) and (part := _part(node)) is not None:
             way_out, fixes = f"give it a name: `{part}`", (Fix(node.span, part, safe=False),)
         return None, [wrong_type(node.span, where, found_words(node), "a mapping of names", way_out, fixes)]
@@ -272,10 +279,32 @@ def _named(model: type[BaseModel], node: Node, where: str) -> str | None:
 
 def _typed(node: Node, known: MappingABC[str, type[BaseModel]], others: Iterable[str] = ()) -> str | None:
     """The way out for a bare name of a component, with the keys that it and who holds it cannot do without."""
-    if not isinstance(node, Scalar) or str(node.value) not in known:
+    if not isinstance(node, Scalar):
         return None
-    needed = [name for name, field in known[str(node.value)].model_fields.items() if field.is_required()]
-    return f"write `{{{', '.join([f'type: {node.value}', *(f'{name}: ...' for name in [*others, *needed])])}}}`"
+    name = str(node.value)
+    if name not in known and not any(letters(name) == letters(each) for each in known):
+        name = type_here(name, known) or name
+    name = next((each for each in known if letters(each) == letters(name)), "")
+    if not name:
+        return None
+    needed = [each for each, field in known[name].model_fields.items() if field.is_required()]
+    return f"write `{{{', '.join([f'type: {name}', *(f'{each}: ...' for each in [*others, *needed])])}}}`"
+
+
+def _with_keys(model: type[BaseModel]) -> str | None:
+    """The keys that a section cannot do without."""
+    inline = getattr(model, "inline", None)
+    required = (name for name, field in model.model_fields.items() if field.is_required())
+    needed = [f"{'type' if name == inline else name}: ..." for name in required]
+    return f"write `{{{', '.join(needed)}}}`" if needed else None
+
+
+def _source(node: Node, known: MappingABC[str, type[BaseModel]]) -> str | None:
+    """For the path of a file alone: the source that reads such files."""
+    path = str(node.value) if isinstance(node, Scalar) else ""
+    ending = path.rpartition(".")[2].lower() if "." in path else ""
+    kind = {"npz": "npy", "txt": "text", "json": "jsonl", "tsv": "csv", "pq": "parquet"}.get(ending, ending)
+    return f"write `{{type: {kind}, path: {path}}}`" if kind in known else None
 
 
 def _is_mistyped(name: str, rest: Mapping) -> bool:

@@ -35,7 +35,7 @@ from declarative_train.recipe.sections.section import Section
 from declarative_train.recipe.sections.top import REQUIRED, SECTIONS, Head, Top
 from declarative_train.recipe.selectors import ParameterRule, parse_rules
 from declarative_train.recipe.short_forms import with_default_types
-from declarative_train.recipe.validate import found_words, validate
+from declarative_train.recipe.validate import found_words, models_in, validate
 from declarative_train.source.document import Document, SourceFile
 from declarative_train.source.node import Entry, Mapping, Node, Scalar, find
 from declarative_train.source.template import Templates
@@ -94,7 +94,8 @@ class Sectioning:
     def _head(self) -> None:
         """The keys that are no section. A section that was put in the place of a misspelt one does not stand there."""
         known = {entry.name for entry in self.document.root} & set(Top.model_fields)
-        unknown = (entry for entry in self.document.root if entry.name not in known)
+        outdented = set(_outdented(self.document.root))
+        unknown = (entry for entry in self.document.root if entry.name not in known and entry.name not in outdented)
         head, found = validate(
             Head,
             Mapping((*(entry for entry in self.tree if entry.name in known), *unknown), self.tree.span),
@@ -276,6 +277,18 @@ class Sectioning:
             tree=self._shown(),
             **sections,
         )
+
+
+def _outdented(root: Mapping) -> Iterator[str]:
+    """Keys at the top level that belong inside the empty section above them: its emptiness is told, once."""
+    holder: set[str] = set()
+    for entry in root:
+        if entry.name in Top.model_fields:
+            is_empty = entry.name in SECTIONS and isinstance(entry.value, Scalar) and entry.value.is_empty
+            models = models_in(Top.model_fields[entry.name].annotation) if is_empty else ()
+            holder = {key for model in models for key in (*model.model_fields, *getattr(model, "short_forms", ()))}
+        elif entry.name in holder:
+            yield entry.name
 
 
 def _keys(node: Node | None) -> list[str]:

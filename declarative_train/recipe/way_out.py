@@ -17,6 +17,8 @@ _ROUND = re.compile(r"(\d+(?:\.\d+)?)\s*([kKmMgGbB])")
 _LETTERS = {"k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9}
 _FORMULA = re.compile(r"[\d.eE+\-]+(?:\s*(?:\*\*|//|[-*/+])\s*[\d.eE+\-]+)+")
 _TUPLE = re.compile(r"\(([^()\[\]{}]*)\)")
+_NUMBERS_IN_TEXT = re.compile(r"(\d+(?:\s*,\s*\d+)+)")
+_WITH_UNIT = re.compile(r"(\d+(?:\.\d+)?)\s*(epoch|step|sample)s?")
 _NUMBERS = ("int_type", "int_from_float", "float_type")
 
 
@@ -25,8 +27,8 @@ class WayOut(NamedTuple):
     fixes: tuple[Fix, ...] = ()
 
 
-def way_out(node: Node, kind: str) -> WayOut:
-    """`kind`: pydantic's word for the type that was wanted."""
+def way_out(node: Node, kind: str, key: str = "") -> WayOut:
+    """`kind`: pydantic's word for the type that was wanted; `key`: what the value is given to."""
     if not isinstance(node, Scalar) or node.value is None:
         return WayOut()
     if node.template is not None:
@@ -40,14 +42,19 @@ def way_out(node: Node, kind: str) -> WayOut:
     word = _WORDS_OF_1_1.get(node.value.lower())
     if word is not None:
         return _write(node, word) if kind == "bool_type" else WayOut(f"`{node.text}` is a text in YAML 1.2")
-    return _of_number(node, node.value.strip(), kind) if kind in _NUMBERS else _of_list(node, node.value.strip())
+    text = node.value.strip()
+    if kind not in _NUMBERS:
+        return _of_list(node, text)
+    if (with_unit := _WITH_UNIT.fullmatch(text)) is not None and key.endswith(f"{with_unit[2]}s"):
+        return _write(node, with_unit[1])  # `epochs: 3 epochs`
+    return _of_number(node, text, kind, is_share=not key.endswith("epochs"))
 
 
-def _of_number(node: Scalar, text: str, kind: str) -> WayOut:
+def _of_number(node: Scalar, text: str, kind: str, *, is_share: bool) -> WayOut:
     """A number in a form that YAML has not: a percentage, a thousand with a mark or a letter, a formula."""
     if node.quoted and _is_number(text):
         return WayOut("write it without quotes", _edit(node, text))
-    if (share := _SHARE.fullmatch(text)) is not None and kind == "float_type":
+    if (share := _SHARE.fullmatch(text)) is not None and kind == "float_type" and is_share:
         return _write(node, f"{Decimal(share[1]) / 100:f}")
     if _GROUPED.fullmatch(text):
         return _write(node, text.replace(",", "").replace("_", ""))
@@ -61,7 +68,7 @@ def _of_number(node: Scalar, text: str, kind: str) -> WayOut:
 
 def _of_list(node: Scalar, text: str) -> WayOut:
     """Python's tuple where a list is wanted, or may stand for a number per dimension."""
-    tuple_ = _TUPLE.fullmatch(text)
+    tuple_ = _TUPLE.fullmatch(text) or _NUMBERS_IN_TEXT.fullmatch(text)
     return WayOut() if tuple_ is None else _write(node, f"[{tuple_[1].strip().removesuffix(',')}]")
 
 

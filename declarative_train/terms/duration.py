@@ -108,7 +108,10 @@ def parse_duration(text: str, wanted: Sequence[str] = UNITS) -> Duration:
 
 def meant_duration(text: str, wanted: Sequence[str] = UNITS) -> Duration | None:
     """What a text in another tool's form says (`2h`, `01:30:00`, `10k steps`), in one of the units that are wanted."""
-    clock, other = _CLOCK.fullmatch(text.strip()), _OTHER_FORM.fullmatch(text.strip())
+    text = re.sub(r"^(?:every|each|once per|per)\s+", "1 ", text.strip(), flags=re.IGNORECASE)
+    if text.lower() in _OTHER_UNITS and len(text) > 1:  # `every: epoch`
+        text = f"1 {text}"
+    clock, other = _CLOCK.fullmatch(text), _OTHER_FORM.fullmatch(text)
     if clock is not None:
         days, hours, minutes, seconds = (int(part or 0) for part in clock.groups())
         value, unit = (days * 24 + hours) * 60 + minutes + seconds / 60, "minutes"

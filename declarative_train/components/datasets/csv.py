@@ -98,7 +98,7 @@ def _unpacked(path: str) -> Any:
 
 
 def _other_delimiter(path: str, delimiter: str) -> str | None:
-    """The delimiter that the header line uses more often, as a way out."""
+    """The delimiter that the header line uses more often, as a hint."""
     with _unpacked(path) as file:
         header = file.read(4096).decode("utf-8", "replace").partition("\n")[0]
     best = max(",;\t|", key=header.count)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 FUNCTIONS_HERE = {  # which take the same arguments
     "absolute": "abs",
@@ -64,7 +65,8 @@ def instead_of_constant(name: str, value: float | bool) -> str | None:
         return f"write `clamp(x, {BOUNDS[name]}={value})`"
     if name == "sqrt":
         return f"write `{value} ** 0.5`"
-    compute = getattr(math, name, None) or {"abs": abs, "round": round}.get(name)
+    plain: dict[str, Callable[[float], float]] = {"abs": abs, "round": round}
+    compute: Callable[[float], float] | None = getattr(math, name, None) or plain.get(name)
     try:
         return None if compute is None else f"write the number, {compute(value):.6g}"
     except (TypeError, ValueError, OverflowError):

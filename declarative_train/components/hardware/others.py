@@ -25,5 +25,5 @@ CPU = Hardware(
     link_per_s=None,
     network_per_s=None,
     device_names=(),
-    source="none: what a CPU does hangs on the machine, and its memory is shared by the ranks",
+    source="none: what a CPU does depends on the machine, and its memory is shared by the ranks",
 )

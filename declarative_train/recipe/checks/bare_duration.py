@@ -17,7 +17,11 @@ from declarative_train.terms.span import Span
 
 
 def bare_duration(span: Span, name: str, number: str, units: Sequence[str]) -> Diagnostic:
-    ways = [f"`{number}%`" if unit == "%" else f"`{number} {unit}`" for unit in units]
+    ways = [
+        f"`{number}%`" if unit == "%" else f"`{number} {unit[:-1] if number == '1' else unit}`"
+        for unit in units
+        if unit != "%" or float(number) <= 100
+    ]
     if "%" in units and 0 < float(number) < 1:  # other frameworks write a share of the run
         ways = [f"`{100 * float(number):g}%`", *(way for way in ways if not way.endswith("%`"))]
     either = f"{', '.join(ways[:-1])} or {ways[-1]}" if len(ways) > 1 else ways[0]

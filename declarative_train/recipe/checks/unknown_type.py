@@ -35,7 +35,6 @@ def unknown_type(
     if word is not None:
         way_out, fixes = f"here it is called `{word}`", renamed(span, name, word)
     else:
-        way_out = help or NOT_BUILT.get(letters(name)) or did_you_mean(name, names)
-        known_gap = help is None and letters(name) in NOT_BUILT
-        fixes = () if known_gap else respelt(span, name, names, closed=nearest(name, names) not in own)
+        way_out = NOT_BUILT.get(letters(name)) or help or did_you_mean(name, names)
+        fixes = () if letters(name) in NOT_BUILT else respelt(span, name, names, closed=nearest(name, names) not in own)
     return error(CODE, span, f"there is no {kind} `{name}`", way_out, fixes=fixes)
