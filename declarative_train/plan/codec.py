@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from functools import cache
+from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
+from declarative_train.components.datasets.files import masked
 from declarative_train.plan.plan import PLAN_VERSION, Plan
 
 
@@ -22,6 +25,17 @@ def _adapter() -> TypeAdapter[Plan]:
 def to_json(plan: Plan) -> str:
     """Keys in the order of the classes, one value per line: made to be read and compared."""
     return json.dumps(to_data(plan), indent=1, ensure_ascii=False) + "\n"
+
+
+def save(plan: Plan, path: Path) -> None:
+    """Readable for its owner alone where a URL in it holds a password or a key: a plan must run without its recipe, so
+    it holds what the recipe's templates gave. Raises OSError."""
+    text = to_json(plan)
+    mode = 0o666 if masked(text) == text else 0o600
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w", encoding="utf-8") as file:
+        if mode == 0o600:
+            os.fchmod(file.fileno(), mode)  # of one that was there before
+        file.write(text)
 
 
 def to_data(plan: Plan) -> dict[str, object]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from declarative_train.components.component import SourceError
+from declarative_train.components.datasets.files import masked
 from declarative_train.data.files import record
 from declarative_train.data.spec import FileRecord
 from declarative_train.plan.plan import Plan
@@ -73,6 +74,6 @@ def _absolute(path: str) -> str:
 def _shown(path: str) -> str:
     """Relative where that is shorter to read."""
     if "://" in path or not os.path.isabs(path):
-        return path
+        return masked(path)
     relative = os.path.relpath(path)
     return path if relative.startswith("..") else relative

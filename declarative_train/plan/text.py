@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterable, Sequence
 
 from declarative_train.components.datasets import DATASETS
+from declarative_train.components.datasets.files import masked
 from declarative_train.components.losses import LOSSES
 from declarative_train.components.metrics import METRICS
 from declarative_train.components.registry import C, Registry
@@ -271,6 +272,6 @@ def _files(plan: Plan) -> list[str]:
 def shown_path(path: str) -> str:
     """Relative to the working directory where it lies below it."""
     if not os.path.isabs(path):
-        return path
+        return masked(path)
     relative = os.path.relpath(path)
     return path if relative.startswith("..") else relative

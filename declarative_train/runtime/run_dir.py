@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from declarative_train.plan.codec import PlanError, from_json, to_json
+from declarative_train.plan.codec import PlanError, from_json, save, to_json
 from declarative_train.plan.resumable import judge
 from declarative_train.plan.run_folder import CHECKPOINTS, MANIFEST, PLAN, position_of_best, run_folders
 from declarative_train.runtime.checkpoint_store import CheckpointStore, Entry, Look, damage, read_entry
@@ -102,7 +102,7 @@ def _save_plan(plan: Plan, run_dir: Path) -> None:
         while (older := path.with_name(f"plan.{number}.json")).exists():
             number += 1
         path.rename(older)
-    path.write_text(text, encoding="utf-8")
+    save(plan, path)
 
 
 def changes_since(plan: Plan, entry: Entry) -> tuple[list[str], list[str]]:

@@ -19,6 +19,7 @@ from declarative_train.source.checks.template_without_value import template_with
 from declarative_train.source.checks.undefined_name import undefined_name
 from declarative_train.source.checks.unset_variable import unset_variable
 from declarative_train.source.node import Scalar
+from declarative_train.source.template import Environment
 from declarative_train.terms.span import Span
 
 _NOT_CLOSED = "`{opener}` is never closed"
@@ -63,7 +64,7 @@ def _missing(owner: object, name: object, scalar: Scalar, names: MappingABC[str,
         return undefined_name(span, str(name), None, [*names, "range"], holder)
     if owner is names.get("env"):
         assert isinstance(owner, MappingABC)
-        return unset_variable(span, str(name), owner)
+        return unset_variable(span, str(name), owner.variables if isinstance(owner, Environment) else owner)
     called = next((f"`{known}`" for known, value in names.items() if value is owner), None)
     if isinstance(owner, MappingABC):
         return undefined_name(span, str(name), called or "this mapping", owner)

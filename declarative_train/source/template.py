@@ -7,10 +7,11 @@ render the same text over and over.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from collections.abc import Mapping as MappingABC
 from operator import is_
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.source.checks.circular_vars import circular_vars
@@ -225,7 +226,35 @@ class _Names(dict[str, object]):
         super().__init__({name: _listed(value) for name, value in names.items()})
 
 
+class Environment(MappingABC[str, str]):
+    """The variables of the environment, one at a time: all of them together, which hold secrets, are no value."""
+
+    def __init__(self, variables: MappingABC[str, str]) -> None:
+        self.variables = variables
+
+    def __getitem__(self, name: str) -> str:
+        return self.variables[name]
+
+    def _as_a_whole(self) -> NoReturn:
+        from declarative_train.source.sandbox import NoValue  # there already: plain templates ask for nothing whole
+
+        raise NoValue("the whole environment")
+
+    def __iter__(self) -> Iterator[str]:
+        self._as_a_whole()
+
+    def __len__(self) -> int:
+        self._as_a_whole()
+
+    def __str__(self) -> str:
+        self._as_a_whole()
+
+    __repr__ = __str__
+
+
 def _listed(value: object) -> object:
+    if isinstance(value, type(os.environ)):
+        return Environment(value)
     if isinstance(value, tuple | list):
         return [_listed(item) for item in value]
     if isinstance(value, dict) and not isinstance(value, Values):

@@ -151,6 +151,21 @@ def test_plan_is_saved_compared_and_refused_when_stale(tmp_path: Path, capsys: C
     assert "a.yaml" in text
 
 
+def test_plan_compares_what_was_asked_with_the_other_as_it_is(tmp_path: Path, capsys: Captured) -> None:
+    switch = tmp_path / "more.yaml"
+    switch.write_text("training: {global_batch_size: 50}\n", "utf-8")
+    saved = tmp_path / "plan.json"
+    told(capsys, "plan", DDP, "-o", str(saved))
+    for words in (["--set", "training.global_batch_size=50"], ["--with", str(switch)]):
+        for other in (DDP, str(saved)):
+            text = told(capsys, "plan", DDP, *words, "--diff", other, code=1)
+            assert f"+++ {DDP} {' '.join(words)}" in text
+            assert "100 =" in text
+            assert "50 =" in text
+    assert told(capsys, "plan", DDP, "--diff", DDP).strip() == "no difference"
+    assert told(capsys, "plan", str(saved), "--diff", DDP).strip() == "no difference"
+
+
 def test_plan_for_other_devices(tmp_path: Path, capsys: Captured) -> None:
     text = told(capsys, "plan", PIPELINE, "--for", "h100-sxm")
     assert "pipeline on 4 GPUs" in text
@@ -163,7 +178,7 @@ def test_plan_for_other_devices(tmp_path: Path, capsys: Captured) -> None:
     assert "parallelism: auto\n  ddp: " in text
     saved = tmp_path / "plan.json"
     told(capsys, "plan", DDP, "-o", str(saved))
-    assert "+step on l4, estimated" in told(capsys, "plan", DDP, "--for", "2xl4", "--diff", str(saved))
+    assert "+step on l4, estimated" in told(capsys, "plan", DDP, "--for", "2xl4", "--diff", str(saved), code=1)
     assert "--for takes a recipe" in told(capsys, "plan", str(saved), "--for", "l4", code=2)
     assert "did you mean `h100-sxm`?" in told(capsys, "plan", DDP, "--for", "h100-smx", code=1)
     assert "is not like h100-sxm, 4xh100-sxm" in told(capsys, "plan", DDP, "--for", "0xl4", code=2)

@@ -11,7 +11,7 @@ import pytest
 
 from declarative_train.components.component import SourceError
 from declarative_train.components.datasets.csv import CsvDataset
-from declarative_train.components.datasets.files import expand, is_remote, open_file, read_bytes, size_bytes
+from declarative_train.components.datasets.files import expand, is_remote, open_file, read_bytes, shown, size_bytes
 from declarative_train.components.datasets.jsonl import JsonlDataset
 
 
@@ -301,3 +301,24 @@ def test_a_column_without_any_value_is_one_of_missing_numbers(tmp_path: Path, ki
         ).open()
     assert table.columns["none"].dtype == "float64"
     assert np.isnan(table.read(["none"], slice(0, 2))["none"]).all()
+
+
+@pytest.mark.parametrize(
+    ("path", "seen"),
+    [
+        ("https://me:s3cret@host/a.csv", "https://***@host/a.csv"),
+        ("s3://key:sec/ret@bucket/a.csv", "s3://***@bucket/a.csv"),
+        ("https://host/a.csv?X-Amz-Signature=s3cret&part=2", "https://host/a.csv?X-Amz-Signature=***&part=***"),
+        ("zip://*.csv::https://s3cret@host/a.zip", "zip://*.csv::https://***@host/a.zip"),
+        ("data/a@b?.csv", "data/a@b?.csv"),
+    ],
+)
+def test_paths_are_shown_without_passwords(path: str, seen: str) -> None:
+    assert shown(path) == seen
+
+
+def test_a_url_that_cannot_be_opened_keeps_its_secret() -> None:
+    for url in ("nowhere://me:s3cret@host/x.csv", "https://me:s3cret@127.0.0.1:9/x.csv"):
+        with pytest.raises(SourceError) as found:
+            CsvDataset(path=url).open()
+        assert "s3cret" not in f"{found.value} {found.value.help}"

@@ -126,3 +126,16 @@ def test_the_same_size_and_another_content(on_disk: Path) -> None:
     rows.write_text(rows.read_text().replace("\n49,", "\n48,"))
     (found,) = staleness(plan)
     assert found.endswith("rows.csv has the same size, and another content")
+
+
+def test_a_saved_plan_with_a_password_is_for_its_owner_alone(planned, tmp_path: Path) -> None:
+    from declarative_train.plan.codec import save
+
+    plan, path = planned(), tmp_path / "plan.json"
+    save(plan, path)
+    assert path.stat().st_mode & 0o044
+    source = plan.data.source | {"path": ["https://me:s3cret@host/x.csv"]}
+    secret = signed(replace(plan, data=replace(plan.data, source=source)))
+    save(secret, path)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert from_json(path.read_text()) == secret

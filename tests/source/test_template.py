@@ -244,8 +244,25 @@ def test_an_error_behind_escapes() -> None:
     assert diagnostic.span.column == 15
 
 
-def test_the_environment_as_a_whole_is_no_value() -> None:
-    _, (diagnostic,) = Templates().render(node("{{ env }}"), {"env": os.environ})
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{{ env }}",
+        "{{ env.items() | list }}",
+        "{{ env.values() | list }}",
+        "{{ env | items | list }}",
+        "{{ env | dictsort }}",
+        "{{ env | list }}",
+        "{{ env | string }}",
+        "{{ env ~ '' }}",
+        "a {{ env }} b",
+        "{{ [env] | string }}",
+        "{% for key in env %}{{ env[key] }}{% endfor %}",
+        "{{ env | map('upper') | list }}",
+    ],
+)
+def test_the_environment_as_a_whole_is_no_value(text: str) -> None:
+    _, (diagnostic,) = Templates().render(node(text), {"env": os.environ})
     assert (diagnostic.code, diagnostic.message) == ("T009", "this template gives the whole environment")
 
 

@@ -22,7 +22,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="[[NODESx]GPUSx]HARDWARE",
         help="plan for other devices, such as 4xh100-sxm or 16x8xh100-sxm (`dtrain list hardware`)",
     )
-    parser.add_argument("--diff", metavar="OTHER", help="how it differs from another recipe or saved plan")
+    parser.add_argument(
+        "--diff",
+        metavar="OTHER",
+        help="how it differs from another recipe or saved plan, taken as it is; exit 1 if it does",
+    )
     parser.add_argument("--plugins", action="store_true", help="import the recipe's plugins, to know their shapes")
 
 
@@ -40,26 +44,34 @@ def hardware_overrides(text: str) -> list[str]:
 
 
 def run(args: argparse.Namespace) -> int:
-    from declarative_train.plan.codec import to_json
+    from declarative_train.plan.codec import save
     from declarative_train.plan.text import describe
 
     plan, code = read(args)
     if plan is None:
         return code
     if args.diff is not None:
-        other, code = read(argparse.Namespace(**vars(args) | {"recipe": args.diff, "for_": None}))
+        as_it_is = {"recipe": args.diff, "for_": None, "with_": [], "set_": []}
+        other, code = read(argparse.Namespace(**vars(args) | as_it_is))
         if other is None:
             return code
+        switches = [f"--with {each}" for each in args.with_] + [f"--set {each}" for each in args.set_]
         lines = difflib.unified_diff(
-            describe(other).splitlines(), describe(plan).splitlines(), args.diff, args.recipe, lineterm="", n=1
+            describe(other).splitlines(),
+            describe(plan).splitlines(),
+            args.diff,
+            " ".join([args.recipe, *switches]),
+            lineterm="",
+            n=1,
         )
-        print("\n".join(lines) or "no difference")
-        return 0
+        found = "\n".join(lines)
+        print(found or "no difference")
+        return 1 if found else 0
     if args.output is None:
         print(describe(plan))
         return 0
     try:
-        Path(args.output).write_text(to_json(plan), encoding="utf-8")
+        save(plan, Path(args.output))
     except OSError as error:
         print(f"dtrain: cannot write {args.output}: {error.strerror}", file=sys.stderr)
         return 3

@@ -16,6 +16,7 @@ from declarative_train.cli.compile import (
     texts_of,
 )
 from declarative_train.cli.views.graph import graph_table
+from declarative_train.components.datasets.files import masked
 from declarative_train.recipe.recipe import Leaf, Recipe
 from declarative_train.source.document import Document
 
@@ -51,7 +52,7 @@ def resolved(recipe: Recipe) -> str:
     leaves = list(recipe.leaves())
     names = [".".join(map(str, leaf.path)) for leaf in leaves]
     width = min(56, max(map(len, names)))
-    values = [json.dumps(leaf.value, ensure_ascii=False, default=str) for leaf in leaves]
+    values = [masked(json.dumps(leaf.value, ensure_ascii=False, default=str)) for leaf in leaves]
     value_width = min(48, max(map(len, values)))
     lines = []
     rows = zip(names, values, leaves, strict=True)

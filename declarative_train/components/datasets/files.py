@@ -6,6 +6,7 @@ Local files do not go through fsspec, whose import costs as much as reading a sm
 from __future__ import annotations
 
 import os
+import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -34,6 +35,8 @@ _BEGINNINGS = {
     b"PAR1": ("a Parquet file", "the source `parquet` reads it"),
     b"\x1f\x8b": ("packed by gzip", "let its name end in `.gz`, or unpack it"),
 }
+_USER = re.compile(r"(?<=://)(?:[^/\s\"'@:]+:(?!:)[^\s\"']+|[^/\s\"']+)@")  # a key may hold `/`
+_QUERY = re.compile(r"([?&][\w.-]+=)[^&#\s\"']+")
 _MOST_OPEN = 64  # files of one table; processes may often have 1,024 open, on some systems 256
 _CHAIN = "::"  # between the links of a chained URL: zip://*.csv::data.zip is the files in an archive
 
@@ -161,13 +164,20 @@ def _listed(names: list[str]) -> str:
 
 
 def shown(path: str) -> str:
-    """The path as a message names it: from the working directory where it lies below it."""
+    """The path as a message names it: from the working directory where it lies below it, without passwords."""
     links, _, last = path.rpartition(_CHAIN)
     local = local_path(last)
     if local is None or not os.path.isabs(local):
-        return path
+        return masked(path)
     near = os.path.relpath(local)
-    return path if near.startswith("..") else f"{links}{_CHAIN if links else ''}{near}"
+    return masked(path if near.startswith("..") else f"{links}{_CHAIN if links else ''}{near}")
+
+
+def masked(text: str) -> str:
+    """A text with `***` for what URLs in it hold before `@` and as values of their query: passwords, keys, tokens."""
+    if "://" not in text:
+        return text
+    return _QUERY.sub(r"\1***", _USER.sub("***@", text))
 
 
 def open_file(path: str) -> Any:
@@ -300,4 +310,4 @@ def size_bytes(path: str) -> int:
 
 def _reason(error: BaseException) -> str:
     text = getattr(error, "strerror", None) or str(error).strip() or type(error).__name__
-    return str(text).splitlines()[0]
+    return masked(str(text).splitlines()[0])

@@ -12,8 +12,7 @@ Good:
 
 from __future__ import annotations
 
-import re
-
+from declarative_train.components.datasets.files import shown
 from declarative_train.diagnostics.diagnostic import Diagnostic, unverified
 from declarative_train.terms.span import Span
 
@@ -22,6 +21,6 @@ def remote_source(span: Span, path: str) -> Diagnostic:
     return unverified(
         "D015",
         span,
-        f"{re.sub('//[^/@]+@', '//***@', path)} is remote and was not looked at",
+        f"{shown(path)} is remote and was not looked at",
         "`dtrain plan` reads its columns and rows",
     )
