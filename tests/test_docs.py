@@ -20,6 +20,7 @@ from declarative_train import plan as plan_room
 from declarative_train import recipe as recipe_room
 from declarative_train.cli.main import COMMANDS, main
 from declarative_train.components.expressions.functions import FUNCTIONS
+from tests.linted import dtrain
 
 DRAWS = "R108"  # said of every recipe that draws random numbers over ranks
 ROOT = Path(__file__).parent.parent
@@ -162,3 +163,31 @@ def test_links_lead_somewhere() -> None:
         for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
             if "://" not in target:
                 assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_the_mistake_in_the_readme_looks_as_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One letter less in the recipe of the same page."""
+    own = [block for block in ALL if block.page.name == "README.md"]
+    recipe = next(block.text for block in own if block.language == "yaml")
+    shown = next(block.text for block in own if block.language == "text")
+    (tmp_path / "recipes").symlink_to(ROOT / "recipes")
+    (tmp_path / "recipe.yaml").write_text(recipe.replace("out_features: 10", "out_feature: 10"))
+    monkeypatch.chdir(tmp_path)
+    assert shown in dtrain("lint", "recipe.yaml").out
+
+
+def test_other_command_lines_name_what_is_there() -> None:
+    """Words of the Makefile, and the module that launchers start."""
+    makefile = (ROOT / "Makefile").read_text()
+    lines = [
+        line
+        for block in ALL
+        if block.language in ("console", "sh", "bash")
+        for line in re.sub(r"\\\n\s*", "", block.text).splitlines()
+    ]
+    words = [word for line in lines for word in re.findall(r"^\$ make ([\w-]+)", line)]
+    assert words
+    assert [word for word in words if not re.search(rf"^[\w -]*\b{word}\b[\w -]*:", makefile, re.M)] == []
+    started = [line for line in lines if re.search(r"\b(torchrun|srun|mpirun)\b.*\brun\b", line)]
+    assert started
+    assert [line for line in started if "-m declarative_train run" not in line] == []
