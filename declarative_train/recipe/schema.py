@@ -64,7 +64,8 @@ def schema() -> Schema:
     split = definitions["data"]["properties"]["split"]["anyOf"][0]
     split["additionalProperties"] = _also(split["additionalProperties"], {"type": "number"})
     model = definitions["model"]["properties"]
-    model["weights"] = _also(model["weights"], {"type": "string"})
+    weights = model["weights"]
+    model["weights"] = _also(weights, {"type": "string"}, weights["anyOf"][0]["additionalProperties"])
     model["graph"] |= {"$ref": "#/$defs/graph"}
     model["blocks"] |= {"type": "object", "additionalProperties": {"$ref": "#/$defs/block"}}
     properties["parallelism"] = {
