@@ -182,3 +182,9 @@ def test_a_rank_on_a_gpu_is_bound_to_it_before_it_meets_the_others(monkeypatch: 
     bound, (words, more) = calls
     assert (bound, words) == ("cuda:1", ("cpu:gloo,cuda:nccl",))
     assert more == {"timeout": timedelta(seconds=90), "device_id": torch.device("cuda", 1)}
+
+
+def test_what_linux_alone_has_is_asked_in_one_place() -> None:
+    package = Path(machine.__file__).parent.parent
+    found = {path.name for path in package.rglob("*.py") if "sched_getaffinity" in path.read_text("utf-8")}
+    assert found == {"machine.py"}
