@@ -24,6 +24,7 @@ from declarative_train.source.node import Mapping as MappingNode
 from declarative_train.source.node import Node, Scalar, Sequence
 from declarative_train.source.reader import read_text
 from tests.fuzz import SEEDS
+from tests.linted import CASES
 from tests.mutations import mutated
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz_"
@@ -142,6 +143,31 @@ def test_a_misspelt_word_is_put_right_or_left_alone(first: int) -> None:
 @pytest.mark.timeout(1200)
 def test_many_misspelt_words() -> None:
     check_slips(600, 1_500)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [
+        ("training: {precision: bf16-mixed}", "training: {precision: bf16}"),
+        ("training: {accumulate_grad_batches: 2}", "training: {gradient_accumulation_steps: 2}"),
+        ("training: {max_time: 2h}", "training: {max_time: 2 hours}"),
+        ('training: {max_time: "01:30:00"}', "training: {max_time: 90 minutes}"),
+        ("evaluation: {every: 10_000 steps}", "evaluation: {every: 10000 steps}"),
+        ("evaluation: {every: epoch}", "evaluation: {every: 1 epoch}"),
+        ("training: {epochs: null, steps: 1e3}", "training: {epochs: null, steps: 1000}"),
+        ("training: {epochs: 3 epochs}", "training: {epochs: 3}"),
+        ("data: {split: {validation: 20%}}", "data: {split: {validation: 0.2}}"),
+        ("training: {optimizer: {betas: (0.9, 0.99)}}", "training: {optimizer: {betas: [0.9, 0.99]}}"),
+        ("model: {graph: {act: max(hidden, dim=1)}}", 'model: {graph: {act: "max(hidden, dim=1)"}}'),
+        ("model: {graph: {act: {type: nn.ReLU}}}", "model: {graph: {act: {type: relu}}}"),
+        ("data: {split: 0.2}", "data: {split: 0.2}"),  # the name of the set is a guess
+        ("training: {epochs: 10%}", "training: {epochs: 10%}"),  # of nothing
+    ],
+)
+def test_forms_of_other_tools_are_written_as_ours(wrong: str, right: str) -> None:
+    """Only where nothing else can be meant."""
+    head = "extends: base.yaml\n"
+    assert mended(CASES / "laid.yaml", f"{head}{wrong}\n") == f"{head}{right}\n"
 
 
 def check_mutations(first: int, count: int) -> None:

@@ -62,6 +62,13 @@ def test_names_that_become_nothing_are_left_out(tmp_path: Path) -> None:
     assert torch.equal(found["vit"]["norm"].weight, below_vit()["norm.weight"])  # type: ignore[index]
 
 
+def test_a_rename_that_renames_nothing_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "vit.pt"
+    torch.save(below_vit(), path)
+    with pytest.raises(RunFailure, match=r"no name in it begins with `module\.`: nothing is renamed"):
+        load_weights(model(), [WeightsPlan("vit", str(path), {"module.": ""})])
+
+
 def test_one_message_says_all_that_does_not_fit(tmp_path: Path) -> None:
     stored = below_vit()
     stored["encoder.0.weight"] = stored.pop("layers.0.weight")

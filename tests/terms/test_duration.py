@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from declarative_train.terms.duration import UNITS, Duration, parse_duration
+from declarative_train.terms.duration import UNITS, Duration, meant_duration, parse_duration
 
 
 @pytest.mark.parametrize(
@@ -76,3 +76,23 @@ def test_seconds() -> None:
     assert parse_duration("2 minutes").seconds == 120
     assert parse_duration("1.5 hours").seconds == 5400
     assert parse_duration("3 steps").seconds is None
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted", "meant"),
+    [
+        ("2h", ("minutes", "hours"), "2 hours"),
+        ("90m", ("minutes", "hours"), "90 minutes"),
+        ("1 day", ("minutes", "hours"), "24 hours"),
+        ("00:02:30:00", ("minutes", "hours"), "150 minutes"),
+        ("10k steps", UNITS, "10000 steps"),
+        ("1,000 iterations", UNITS, "1000 steps"),
+        ("every epoch", UNITS, "1 epoch"),
+        ("2h", ("steps", "epochs"), None),
+        ("10", UNITS, None),
+        ("soon", UNITS, None),
+    ],
+)
+def test_what_another_form_means(text: str, wanted: tuple[str, ...], meant: str | None) -> None:
+    found = meant_duration(text, wanted)
+    assert (None if found is None else str(found)) == meant
