@@ -341,3 +341,36 @@ def test_every_page_can_be_asked_for(code: str) -> None:
     output = dtrain("explain", code)
     assert output.code == 0
     assert catalogue()["S001"].finds[:20] in output.out
+
+
+def test_folders_hold_yaml_that_is_no_recipe(folder: Path) -> None:
+    foreign = "services:\n  web: {image: nginx}\n"
+    wrong = "extends: {up}base.yaml\nseed: {{a: 1}}\n"
+    (folder / "more" / "venv" / "lib").mkdir(parents=True)
+    (folder / "more" / "node_modules").mkdir()
+    write(
+        folder,
+        {
+            "more/docker-compose.yaml": foreign,
+            "more/workflow.yml": "on: push\njobs: {}\n",
+            "more/venv/pyvenv.cfg": "",
+            "more/venv/lib/a.yaml": wrong.format(up=""),
+            "more/node_modules/a.yaml": wrong.format(up=""),
+            "more/mine.yaml": wrong.format(up="../"),
+            "more/switch.yaml": "fragment: true\ntraining: {epochs: 3}\n",
+        },
+    )
+    found = dtrain("lint", "more")
+    assert found.code == 1
+    assert "mine.yaml" in found.out
+    assert not any(name in found.out for name in ("docker", "workflow", "venv", "node_modules"))
+    assert found.out.splitlines()[-1].startswith("2 files: 1 error")
+    assert "2 other YAML files passed over" in found.out.splitlines()[-1]
+    named = dtrain("lint", "more/docker-compose.yaml")
+    assert named.code == 1
+    assert "`services`" in named.out
+    (folder / "none").mkdir()
+    write(folder, {"none/docker-compose.yaml": foreign})
+    empty = dtrain("lint", "none")
+    assert empty.code == 2
+    assert "no recipe below none (1 other YAML file passed over" in empty.err

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from declarative_train.cli.language_server.analysis import analyse, looks_like_recipe
+from declarative_train.cli.commands.lint import looks_like_recipe
+from declarative_train.cli.language_server.analysis import analyse
 from declarative_train.cli.language_server.completion import complete
 from declarative_train.cli.language_server.hover import hover
 from declarative_train.diagnostics.lines import Lines

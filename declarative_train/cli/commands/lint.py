@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import gc
+import os
+import re
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -42,12 +44,12 @@ class Linted(NamedTuple):
 
 
 def run(args: argparse.Namespace) -> int:
-    files = list(recipe_files(args.paths))
+    files, num_skipped = recipe_files(args.paths)
     missing = [path for path in files if is_missing(path)]
     if missing:
         return 2
     if not files:
-        print(f"dtrain: no .yaml file below {', '.join(args.paths)}", file=sys.stderr)
+        print(f"dtrain: no recipe below {', '.join(args.paths)}{_passed_over(num_skipped)}", file=sys.stderr)
         return 2
     selection = Selection.parse(select=args.select, ignore=args.ignore)
     rules = {}
@@ -72,23 +74,64 @@ def run(args: argparse.Namespace) -> int:
         for code, count in Counter(item.code for item in linted.diagnostics).most_common():
             print(f"{count:>6}  {code}")
     if args.format == "full":
-        print(summary(len(files), linted.diagnostics))
+        print(summary(len(files), linted.diagnostics) + _passed_over(num_skipped))
     return exit_code(linted)
+
+
+def _passed_over(count: int) -> str:
+    if not count:
+        return ""
+    return f" ({count} other YAML file{'s' * (count != 1)} passed over: name one to lint it)"
 
 
 def exit_code(linted: Linted) -> int:
     return 1 if any(item.is_error for item in linted.diagnostics) else 0
 
 
-def recipe_files(paths: list[str]) -> Iterator[str]:
-    """The files to lint: folders are searched for .yaml and .yml, hidden folders and runs left out."""
+MODELINE = re.compile(r"#.*\$schema[=:].*recipe\.schema\.json")
+SECTION = re.compile(r"(?m)^(data|model|objective|training|parallelism|layout|extends|fragment)\s*:")
+PART = re.compile(r"(?m)^(?:extends\s*:\s*(?:-\s*)?\[?\s*[\"']?[^\s#]+\.ya?ml\b|fragment\s*:\s*true\b)")
+
+
+def looks_like_recipe(text: str) -> bool:
+    """Editors and folders hold all kinds of YAML: ours names our schema, has two of our sections, or says of itself
+    that it rests on another file or is a part of one."""
+    return MODELINE.search(text) is not None or len(set(SECTION.findall(text))) > 1 or PART.search(text) is not None
+
+
+def recipe_files(paths: list[str]) -> tuple[list[str], int]:
+    """The files to lint, and how many YAML files of folders are no recipes. What is named is linted whatever it is."""
+    found: list[str] = []
+    skipped = 0
     for path in paths:
-        if path != STDIN and Path(path).is_dir():
-            for found in sorted([*Path(path).rglob("*.yaml"), *Path(path).rglob("*.yml")]):
-                if not any(part.startswith(".") for part in found.relative_to(path).parts):
-                    yield str(found)
-        else:
-            yield path
+        if path == STDIN or not Path(path).is_dir():
+            found.append(path)
+            continue
+        for file in _yaml_below(path):
+            try:
+                is_recipe = looks_like_recipe(file.read_text("utf-8", "replace"))
+            except OSError:
+                is_recipe = True  # linting it says why it cannot be read
+            if is_recipe:
+                found.append(str(file))
+            else:
+                skipped += 1
+    return found, skipped
+
+
+def _yaml_below(path: str) -> list[Path]:
+    """Not in hidden folders, nor in what other people's packages are installed in."""
+    found = []
+    for folder, folders, files in os.walk(path):
+        folders[:] = [
+            name
+            for name in folders
+            if not name.startswith(".")
+            and name not in ("site-packages", "node_modules")
+            and not os.path.exists(os.path.join(folder, name, "pyvenv.cfg"))
+        ]
+        found += [Path(folder, name) for name in files if name.endswith((".yaml", ".yml")) and not name.startswith(".")]
+    return sorted(found)
 
 
 def lint_all(

@@ -5,7 +5,6 @@ Plugins are never imported: a recipe that is only looked at does not run.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,9 +22,6 @@ from declarative_train.source.document import Document
 
 if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan
-
-MODELINE = re.compile(r"#.*\$schema[=:].*recipe\.schema\.json")
-SECTION = re.compile(r"(?m)^(data|model|objective|training|parallelism|layout|extends|fragment)\s*:")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +45,6 @@ class Analysis:
     def rests_on(self) -> set[str]:
         """The real paths of all files that it was read from."""
         return {str(Path(path).resolve()) for path in self.texts}
-
-
-def looks_like_recipe(text: str) -> bool:
-    """Editors hand us every YAML file: ours names our schema, or has two of our sections."""
-    return MODELINE.search(text) is not None or len(set(SECTION.findall(text))) > 1
 
 
 def analyse(path: str, text: str, *, full: bool) -> Analysis:

@@ -18,7 +18,8 @@ from lsprotocol import types
 from pygls.lsp.server import LanguageServer
 from pygls.uris import to_fs_path
 
-from declarative_train.cli.language_server.analysis import Analysis, analyse, looks_like_recipe, not_yet_looked_at
+from declarative_train.cli.commands.lint import looks_like_recipe
+from declarative_train.cli.language_server.analysis import Analysis, analyse, not_yet_looked_at
 from declarative_train.cli.language_server.completion import Name, complete, token_before
 from declarative_train.cli.language_server.hover import hover
 from declarative_train.cli.language_server.messages import FIX_ALL, Messages
