@@ -9,7 +9,8 @@ An operation that mixes both sides as CUDA refuses to raises MixedDevicesError w
 for it; one that makes the host wait for the device is counted under its line. Values are those of the CPU.
 
 What happens in C++ alone is not seen: tensors that first turn up in a backward pass belong to neither side until they
-are found in the `grad` of a parameter. Nor are kernels, streams and memory limits pretended.
+are found in the `grad` of a parameter, so schedules that split backward cannot be run, nor sharded models. Nor are
+kernels, streams and memory limits pretended.
 """
 
 from __future__ import annotations
@@ -348,8 +349,8 @@ def cuda_patched(gpu: PretendGpu) -> Iterator[None]:
     with ExitStack() as stack:
         for name, value in {
             "current_device": lambda: 0,
-            "default_generators": (_Generator(),),
-            "device_count": lambda: 1,
+            "default_generators": (_Generator(),) * 8,
+            "device_count": lambda: 8,
             "get_device_name": lambda device=None: "NVIDIA H100 80GB HBM3",
             "get_rng_state": lambda device="cuda": torch.zeros(16, dtype=torch.uint8),
             "max_memory_allocated": lambda device=None: 1 << 30,

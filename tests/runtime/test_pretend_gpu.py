@@ -5,13 +5,18 @@ Each run trains, evaluates, saves, and goes on from its first checkpoint.
 
 from __future__ import annotations
 
+import os
+import traceback
 from collections.abc import Mapping
+from datetime import timedelta
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import distributed
 
 from declarative_train import plan as plan_room
 from declarative_train import recipe as recipe_room
@@ -23,12 +28,13 @@ from declarative_train.components.optimizers import OPTIMIZERS
 from declarative_train.plan.plan import Plan
 from declarative_train.runtime.checkpoint_store import CheckpointStore
 from declarative_train.runtime.job import Job
+from declarative_train.runtime.parallelise import replicate
 from declarative_train.runtime.rank import Where, run_rank
 from declarative_train.runtime.run_dir import Place
 from declarative_train.runtime.update import Update
 from declarative_train.terms.tensor_spec import TensorSpec
 from tests.components.test_layers_all import CASES
-from tests.runtime.made_recipes import DIGITS, compiled, merged, write_data
+from tests.runtime.made_recipes import DEEP, DIGITS, WAYS, compiled, merged, write_data
 from tests.runtime.pretend_gpu import MixedDevicesError, PretendGpu
 from tests.runtime.runs import last_tensors
 from tests.test_recipes import RECIPES, ROOT
@@ -55,7 +61,7 @@ def on_gpu(plan: Plan, run_dir: Path, rank: int = 0) -> PretendGpu:
     entry = None
     for _ in range(2):
         with gpu:
-            job = Job(plan, "cuda", Place(run_dir, entry), None, lambda _: ())
+            job = Job(plan, "cuda", Place(run_dir, entry), None, lambda _: (), device_index=0)
             assert run_rank(job, Where(rank), lambda: False) == 0
         whole, torn = CheckpointStore(str(run_dir / "checkpoints")).entries()
         assert whole
@@ -358,3 +364,46 @@ def test_what_cuda_refuses_is_refused_and_what_waits_is_counted() -> None:
         module(there).sum().backward()
         assert module.weight.grad.device == there.device
     assert there.device.type == "cpu"
+
+
+def as_rank(rank: int, plan: Plan, directory: Path, wraps: bool) -> None:
+    """A process of its own, over gloo; what it found goes to a file."""
+    torch.set_num_threads(1)
+    os.environ |= {"GLOO_SOCKET_IFNAME": "lo", "LOCAL_RANK": str(rank)}
+    store = f"file://{directory}/store"
+    limit = timedelta(seconds=LIMIT_S)
+    distributed.init_process_group("gloo", store, rank=rank, world_size=len(plan.layout.ranks), timeout=limit)
+    if wraps:
+        replicate.are_one_bucket = lambda parameters: False
+    try:
+        found = on_gpu(plan, directory / "run", rank).waits_in_steps()
+        # torch sets the schedule of a pipeline up in the first step of each of the two sessions
+        waits = {what: count for what, count in found.items() if count > 2 or "pipeline.py" not in what[1]}
+        said = f"waits: {waits}" if waits else ""
+    except BaseException:
+        said = traceback.format_exc()[-600:]
+    (directory / f"rank{rank}").write_text(said)
+    os._exit(0)  # a process group is never torn down
+
+
+WRAPPED = "ddp 2, by torch's wrapper"
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize("way", ["ddp 2", WRAPPED, "pipeline 2"])
+def test_every_way_to_run(directory: Path, way: str, precision: str) -> None:
+    changes = merged(merged(merged(DEEP, WAYS[way.partition(",")[0]]), SHORT), {"training": {"precision": precision}})
+    plan = compiled(directory, changes)
+    ranks = [
+        get_context("fork").Process(target=as_rank, args=(rank, plan, directory, way == WRAPPED))
+        for rank in range(len(plan.layout.ranks))
+    ]
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join(LIMIT_S)
+    late = [process for process in ranks if process.is_alive()]
+    for process in late:
+        process.kill()
+    assert not late
+    assert [(directory / f"rank{rank}").read_text() for rank in range(len(ranks))] == [""] * len(ranks)

@@ -139,7 +139,9 @@ class StageForward:
         self.stage = stage
         self.piece = piece
         self._worker = worker
-        self._dtypes = [wire_dtype(piece.graph.spec(piece.graph.outputs[name]), plan) for name in piece.wires_out]
+        # those of the last stage, too: its loss would raise half precision anyway, and torch 2.11 compares them with
+        # the `output_args` of the stage
+        self._dtypes = [wire_dtype(piece.graph.spec(edge), plan) for edge in piece.graph.outputs.values()]
         self._step = 0
         self._position = 0
         self._chunks: Sequence[Chunk] | None = None
@@ -169,8 +171,6 @@ class StageForward:
                     outputs = forward(*inputs)
                 worker.groups.end()
                 self._position += 1
-            if not dtypes:
-                return outputs
             return tuple(output.to(dtype) for output, dtype in zip(outputs, dtypes, strict=True))
 
         module.forward = staged

@@ -27,7 +27,11 @@ def lion(
     """One step in place: update = sign(beta1 m + (1 - beta1) g), and only then m = beta2 m + (1 - beta2) g."""
     updates = torch._foreach_mul(exp_avgs, beta1)
     torch._foreach_add_(updates, grads, alpha=1 - beta1)
-    torch._foreach_sign_(updates)
+    if type(updates[0]) is Tensor:
+        torch._foreach_sign_(updates)
+    else:  # shards, for which torch 2.11 has a rule one by one only
+        for update in updates:
+            update.sign_()
     if weight_decay:
         torch._foreach_mul_(params, 1 - lr * weight_decay)
     torch._foreach_add_(params, updates, alpha=-lr)
