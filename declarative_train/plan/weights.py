@@ -69,11 +69,11 @@ def plan_weights(
             if found is not None and not unmet:
                 problem_and_way_out = same_name(found, plan.rename) or misfit(module, plan, renamed(found, plan.rename))
             if problem_and_way_out is not None:
-                message, way_out = problem_and_way_out
+                message, hint = problem_and_way_out
                 gone = _removed_renames(recipe, weights.node)
                 if gone:
-                    way_out = "a null removes the base's entry: leave it out here, and what the base says holds"
-                found_misfit = weights_do_not_fit(weights.span, weights.path, message, way_out)
+                    hint = "a null removes the base's entry: leave it out here, and what the base says holds"
+                found_misfit = weights_do_not_fit(weights.span, weights.path, message, hint)
                 diagnostics.append(found_misfit._replace(related=gone))
     return tuple(plans), diagnostics
 
