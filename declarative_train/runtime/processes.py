@@ -156,7 +156,7 @@ def rank_main(job: Job, num_threads: int, method: str) -> int:
 
     from declarative_train.runtime.rank import Where, run_rank
 
-    rank = int(os.environ["RANK"])
+    rank, parent = int(os.environ["RANK"]), os.getppid()
     scratch = job.run_dir / "launch"
     if method == "spawn":
         atexit.register(os._exit, 0)  # before torch's own threads can abort the end of the interpreter
@@ -186,7 +186,16 @@ def rank_main(job: Job, num_threads: int, method: str) -> int:
         (scratch / OUTCOME).write_text(json.dumps({"code": code}))
     watch.finish()
     flush()
+    threading.Thread(target=leave_after, args=(parent, code), name="parent", daemon=True).start()
     return code
+
+
+def leave_after(parent: int, code: int) -> None:
+    """torch's wrapper around a rank waits until the parent has read what the rank returned: for ever, where that was
+    killed."""
+    while os.getppid() == parent:
+        time.sleep(0.2)
+    leave(code)
 
 
 def safe_threads(wanted: int) -> int:

@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from declarative_train.runtime.failures import RunFailure
+from declarative_train.runtime.processes import is_alive
 
 LOCK = "lock"
 ORPHANS_S = 15.0  # how long ranks and loader workers may live on after whoever started them
@@ -79,13 +80,7 @@ def _may_be_going(holder: dict[str, object]) -> bool:
     pid = holder.get("pid")
     if holder.get("host") != socket.gethostname() or not isinstance(pid, int):
         return holder != {}
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True
+    return is_alive(pid)
 
 
 def _is_at(handle: int, path: Path) -> bool:

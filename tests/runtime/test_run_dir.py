@@ -22,8 +22,8 @@ from declarative_train.runtime.launch import run
 from declarative_train.runtime.run_dir import new_run_dir
 from declarative_train.runtime.run_lock import RunLock
 from tests.runtime import runs
-from tests.runtime.launched import finish, saved, start, wait_for_steps
-from tests.runtime.made_recipes import DIGITS, compiled, merged, write_data
+from tests.runtime.launched import finish, saved, session, start, wait_for_steps
+from tests.runtime.made_recipes import DIGITS, WAYS, compiled, merged, write_data
 from tests.runtime.plans import make_plan
 
 LONG = {
@@ -176,3 +176,18 @@ def test_a_run_that_is_going_on_is_not_gone_on_with(directory: Path, capsys: pyt
     done = runs.go(directory, recipe, resume="auto", max_steps=1)
     assert (done.code, done.run_dir, done.of(StepDone)[-1].step) == (0, run_dir, last + 1)
     assert not partial.exists()
+
+
+def test_after_its_parent_was_killed_a_run_can_be_gone_on_with_at_once(directory: Path) -> None:
+    """Its ranks hear of it, save and leave; who goes on waits for them."""
+    recipe = merged(merged(DIGITS, LONG), WAYS["ddp 2"])
+    process = start(saved(directory, recipe), "slow")
+    wait_for_steps(directory, 21)
+    process.kill()
+    done = runs.go(directory, recipe, resume="auto", max_steps=1)
+    process.communicate()
+    assert done.code == 0
+    assert not session(process.pid)
+    steps = [event.step for event in done.of(StepDone)]
+    assert steps == list(range(1, len(steps) + 1))
+    assert list((directory / "runs" / "made").iterdir()) == [done.run_dir]
