@@ -39,7 +39,7 @@ def check(
         # training is what is left; sets by chance are cut from what whole groups leave
         others = [other for other in rows if other not in (TRAINING, name) and not splits[other].cuts_singly]
         others = [other for other in others if grouped.get(other) != column]
-        own = _groups(table, rows[name], column) if others else None
+        own = _groups(table, rows[name], column) if others else np.empty(0)
         for other in others:
             shared = np.intersect1d(own, _groups(table, rows[other], column))
             if len(shared):
