@@ -34,6 +34,7 @@ from declarative_train.runtime.failures import (
     write_failure,
 )
 from declarative_train.runtime.job import Job
+from declarative_train.runtime.run_lock import is_alive
 from declarative_train.runtime.signals import (
     EXIT_FAILED,
     STOP_SIGNALS,
@@ -268,25 +269,6 @@ def is_sibling_gone(scratch: Path, failures: Path) -> bool:
 
 def rank_pids(scratch: Path) -> dict[Path, int]:
     return {path: int(path.read_text()) for path in scratch.glob("pid_*[0-9]")}
-
-
-def is_alive(pid: int) -> bool:
-    """A zombie is not."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return _answers(pid)
-    return state not in ("Z", "X")
-
-
-def _answers(pid: int) -> bool:
-    if os.path.isdir("/proc/self"):
-        return False
-    try:
-        os.kill(pid, 0)
-    except OSError:
-        return False
-    return True
 
 
 def tell_stopping(job: Job) -> None:

@@ -16,7 +16,6 @@ from contextlib import suppress
 from pathlib import Path
 
 from declarative_train.runtime.failures import RunFailure
-from declarative_train.runtime.processes import is_alive
 
 LOCK = "lock"
 ORPHANS_S = 15.0  # how long ranks and loader workers may live on after whoever started them
@@ -97,3 +96,22 @@ def _in_use(run_dir: Path, holder: dict[str, object]) -> str:
         f"the run in {run_dir} is still going on: process {pid} on {where} writes to it; help: wait for its end, or "
         "stop it (SIGTERM: with a checkpoint) and give the same command again"
     )
+
+
+def is_alive(pid: int) -> bool:
+    """A zombie is not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return _answers(pid)
+    return state not in ("Z", "X")
+
+
+def _answers(pid: int) -> bool:
+    if os.path.isdir("/proc/self"):
+        return False
+    try:
+        os.kill(pid, 0)
+    except OSError:
+        return False
+    return True
