@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -58,7 +58,7 @@ def _sample(field: Field, row: TensorSpec, window: WindowSpec | None) -> TensorS
     if window is None or isinstance(field.cut, int):
         return row
     length = len(range(*(field.cut or slice(None)).indices(window.length)))
-    return TensorSpec((length, *row.shape), row.dtype, row.num_values)
+    return replace(row, shape=(length, *row.shape))
 
 
 def column_names(parts: Sequence[Part]) -> list[str]:

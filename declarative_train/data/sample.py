@@ -28,7 +28,18 @@ class Sample:
         self.num_rows = sum(map(len, self._samples))
         self.num_training = len(self._samples[0])
         self.is_whole = all(len(chosen) == each.num_samples for chosen, each in zip(self._samples, sets, strict=True))
+        self.has_all_training = self.num_training == sets[0].num_samples
         self._values: dict[str, np.ndarray | None] = {}
+
+    def first(self, name: str, num_rows: int) -> np.ndarray | None:
+        """The values of the first training samples."""
+        if name in self._values:
+            found = self._values[name]
+            return None if found is None else found[: min(num_rows, self.num_training)]
+        try:
+            return self._sets[0].gather(self._samples[0][:num_rows], [name])[name]
+        except (SourceError, BadSampleError):
+            return None
 
     def values(self, name: str) -> np.ndarray | None:
         """(N, *sample shape) of a field, or None when it cannot be read now."""

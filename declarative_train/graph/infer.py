@@ -7,7 +7,7 @@ are run once, so that the copies of a `repeat` cost one.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -26,6 +26,7 @@ from declarative_train.graph.checks.reuse_does_not_fit import reuse_before_targe
 from declarative_train.graph.checks.shapes_unknown import shapes_unknown
 from declarative_train.graph.examine import Habits
 from declarative_train.graph.graph import Edge, Graph, Node
+from declarative_train.graph.observe import Observer, Seen
 from declarative_train.graph.probe import BatchMovedError, Probed, RefusedError, probe_expression, probe_layer
 from declarative_train.recipe.model_tree import BlockNode, ExpressionNode, LayerNode, ModelNode, ReuseNode, Scope
 from declarative_train.terms.span import Span
@@ -64,7 +65,20 @@ class _Scope:
     known: dict[Edge, TensorSpec | None]
     origins: dict[Edge, Origin]
     like: Graph | None
+    sight: Callable[[Edge], Seen | None]
+    """The values of the inputs, where they are known."""
+    seen: dict[Edge, Seen] = field(default_factory=dict)
     done: dict[str, Node | None] = field(default_factory=dict)
+
+    def see(self, edge: Edge) -> Seen | None:
+        return self.seen.get(edge) if ":" in edge else self.sight(edge)
+
+    def all_seen(self, inputs: Mapping[str, Edge]) -> dict[str, Seen] | None:
+        """The values at the ports; None where one of them is not computed from fields alone."""
+        if any(":" in edge and edge not in self.seen for edge in inputs.values()):
+            return None
+        found = {port: seen for port, edge in inputs.items() if (seen := self.see(edge)) is not None}
+        return found if len(found) == len(inputs) else None
 
     def bound(self, node: ModelNode) -> dict[str, Edge]:
         """The ports that are not left open: a block's optional input may have no wire."""
@@ -95,7 +109,13 @@ class _Scope:
 class Inference:
     """Collects what is found on the way through a model."""
 
-    def __init__(self, precision: str = "fp32", probes: dict[tuple[object, ...], Probed] | None = None) -> None:
+    def __init__(
+        self,
+        precision: str = "fp32",
+        probes: dict[tuple[object, ...], Probed] | None = None,
+        observer: Observer | None = None,
+    ) -> None:
+        self._observer = observer or Observer(None)
         self.diagnostics: list[Diagnostic] = []
         self.parameters: dict[str, tuple[int, ...]] = {}
         self.facts: list[NodeFact] = []
@@ -109,18 +129,20 @@ class Inference:
         inputs: Mapping[str, TensorSpec | None],
         origins: Mapping[str, Origin],
         like: Graph | None = None,
-    ) -> tuple[Graph | None, dict[str, TensorSpec | None]]:
+        sight: Callable[[Edge], Seen | None] = lambda edge: None,
+    ) -> tuple[Graph | None, dict[str, TensorSpec | None], Callable[[Edge], Seen | None]]:
         """The graph, or None when something in it is unknown, and the specs of its outputs. `inputs` may lack an open
-        optional input. `like`: the body of a block that is called again, whose sizes it keeps."""
-        state = _Scope(scope, dict(inputs), dict(origins), like)
+        optional input. `like`: the body of a block that is called again, whose sizes it keeps. `sight` gives the values
+        of inputs on real rows; the last result those of wires that come from fields alone."""
+        state = _Scope(scope, dict(inputs), dict(origins), like, sight)
         for node in scope.nodes:
             state.settle(node, self._node(node, state))
         outputs = {name: state.known.get(wire) for name, wire in scope.outputs.items()}
         nodes = [node for node in state.done.values() if node is not None]
         if len(nodes) < len(scope.nodes) or None in outputs.values():
-            return None, outputs
+            return None, outputs, state.see
         certain = {name: spec for name, spec in inputs.items() if spec is not None}
-        return Graph(certain, tuple(nodes), dict(scope.outputs)), outputs
+        return Graph(certain, tuple(nodes), dict(scope.outputs)), outputs, state.see
 
     def _say(self, diagnostic: Diagnostic) -> None:
         """Once: the copies of a block have the same mistake at the same place."""
@@ -150,8 +172,8 @@ class Inference:
         made_by = state.made_by(inputs)
         if isinstance(node, LayerNode):
             built_for = None if state.like is None else state.built_for(node.name)
-            return self._layer(node, inputs, specs, made_by, built_for)
-        return self._expression(node, inputs, specs, made_by)
+            return self._layer(node, inputs, specs, made_by, built_for, state)
+        return self._expression(node, inputs, specs, made_by, state)
 
     def _layer(
         self,
@@ -160,6 +182,7 @@ class Inference:
         specs: Specs,
         made_by: Mapping[str, Origin],
         built_for: Specs | None = None,
+        state: _Scope | None = None,
     ) -> Node | None:
         layer = node.layer
         if isinstance(layer, PluginLayer) and not layer.may_import:
@@ -167,10 +190,14 @@ class Inference:
                 self._say(shapes_unknown(node.span, layer.type))
             self._unknown.add(layer.type)
             return None
-        misfit = layer.check(specs)
+        whole = (
+            {} if state is None else {port: state.see(edge) for port, edge in inputs.items() if _counts(specs[port])}
+        )
+        misfit, rows = self._observer.check(layer.check, specs, whole)
         if misfit is not None:
             said = _in_words_of_the_recipe(node, misfit)
-            self._say(inputs_do_not_fit(_place(node, misfit), said, self._made(specs, made_by)))
+            related = [Related(node.input_spans.get(port, node.span), row) for port, row in rows.items()]
+            self._say(inputs_do_not_fit(_place(node, misfit), said, (*self._made(specs, made_by), *related)))
             if not misfit.is_warning:
                 return None
         try:
@@ -192,6 +219,12 @@ class Inference:
             self.parameters |= {f"{node.path}.{name}": shape for name, shape in probed.parameters.items()}
             self._note(node, probed.habits, specs)
         outputs = dict(zip(layer.outputs, probed.outputs, strict=True))
+        if state is not None and not probed.parameters and len(outputs) == 1:
+            given = state.all_seen(inputs)
+            (name,) = outputs
+            seen = given and self._observer.layer(layer, given, specs, outputs[name], node.span)
+            if seen:
+                state.seen[f"{node.name}:{name}"] = seen
         return Node(node.name, "layer", inputs, outputs, component=layer.model_dump(mode="json"))
 
     def _probe(self, layer: Layer, inputs: Specs, built_for: Specs) -> Probed:
@@ -212,10 +245,14 @@ class Inference:
                 self.facts.append(NodeFact(node.path, kind, node.span, node.layer, node.field_spans, habits, shape))
 
     def _expression(
-        self, node: ExpressionNode, inputs: dict[str, Edge], specs: Specs, made_by: Mapping[str, Origin]
+        self, node: ExpressionNode, inputs: dict[str, Edge], specs: Specs, made_by: Mapping[str, Origin], state: _Scope
     ) -> Node | None:
         try:
             found = probe_expression(node.expression, specs)
+            given = None if node.expression.is_random else state.all_seen(inputs)
+            seen = given and self._observer.expression(node.expression, given, found, node.span)
+            if seen:
+                state.seen[f"{node.name}:output"] = seen
         except ExpressionError as problem:
             span = node.place(problem.offset, problem.length)
             made = self._made(specs, made_by)
@@ -233,9 +270,14 @@ class Inference:
         inputs = state.bound(node)
         body = None if state.like is None else state.like.node(node.name).graph
         arriving = {name: state.known[wire] for name, wire in inputs.items()}
-        graph, outputs = self.scope(node.scope, arriving, state.made_by(inputs), body)
+        graph, outputs, see = self.scope(
+            node.scope, arriving, state.made_by(inputs), body, lambda name: state.see(inputs[name])
+        )
         if graph is None:
             return None
+        for output, wire in node.scope.outputs.items():
+            if ":" in wire and (seen := see(wire)) is not None:
+                state.seen[f"{node.name}:{output}"] = seen
         specs = {name: spec for name, spec in outputs.items() if spec is not None}
         return Node(node.name, "block", inputs, specs, block=node.block, graph=graph)
 
@@ -251,7 +293,7 @@ class Inference:
         outputs: Mapping[str, TensorSpec | None] = {}
         if set(specs) == set(built_for) and isinstance(origin, BlockNode):
             made_by = {name: Origin(node.path, node.key_span) for name in specs}
-            _, outputs = again.scope(origin.scope, dict(specs), made_by, target.graph)
+            _, outputs, _ = again.scope(origin.scope, dict(specs), made_by, target.graph)
         elif set(specs) == set(built_for) and isinstance(origin, LayerNode):
             found = again._layer(origin, dict(inputs), specs, {}, built_for)
             outputs = {} if found is None else found.outputs
@@ -262,6 +304,11 @@ class Inference:
         problem = next(own, None)
         self._say(reuse_does_not_fit(node.span, node.target, origin.key_span, specs, built_for, problem))
         return None
+
+
+def _counts(spec: TensorSpec) -> bool:
+    """Whether its values may be looked up somewhere."""
+    return not spec.is_floating and spec.dtype != "bool"
 
 
 def _named(scope: Scope, name: str) -> ModelNode:

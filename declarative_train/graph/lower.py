@@ -7,11 +7,13 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from declarative_train.data.sample import Sample
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.graph.checks.no_parameters import no_parameters
 from declarative_train.graph.graph import Graph, above
 from declarative_train.graph.infer import Inference, NodeFact, Origin
 from declarative_train.graph.objective import Measure, ObjectiveCheck, Term, measures_of, names_read, terms_of
+from declarative_train.graph.observe import Observer, Seen
 from declarative_train.graph.split import split
 from declarative_train.recipe.model_tree import Scope
 from declarative_train.recipe.recipe import Recipe
@@ -39,23 +41,34 @@ class Lowered:
     units: tuple[str, ...]
 
 
-def lower(recipe: Recipe, fields: Mapping[str, TensorSpec]) -> tuple[Lowered | None, list[Diagnostic]]:
+def lower(
+    recipe: Recipe, fields: Mapping[str, TensorSpec], sample: Sample | None = None
+) -> tuple[Lowered | None, list[Diagnostic]]:
     """`fields` are what a sample holds. In the graph float32 stands for what the run computes in: with
-    `precision: fp64` a float64 field is float32 here, and the ranks make both of them, and the model, float64."""
+    `precision: fp64` a float64 field is float32 here, and the ranks make both of them, and the model, float64.
+    `sample`: real rows, on which what depends on fields alone is computed."""
     precision = recipe.training.precision
     if precision == "fp64":
         fields = {name: _working(spec) for name, spec in fields.items()}
     scope = recipe.model.scope
     terms, measures = terms_of(recipe), measures_of(recipe)
     wires = {name: scope.outputs.get(name, name) for name in names_read(terms, measures)}
-    inference = Inference(precision)
+    observer = Observer(sample, precision == "fp64")
+    inference = Inference(precision, observer=observer)
     inputs = {name: fields[name] for name in scope.inputs if name in fields}
     inputs |= {wire: fields[wire] for wire in wires.values() if wire in fields}
     origins = {name: Origin(name, recipe.key_span(f"data.fields.{name}")) for name in inputs}
+    fetched: dict[str, Seen | None] = {}
+
+    def sight(name: str) -> Seen | None:
+        if name not in fetched:
+            fetched[name] = observer.field(name, inputs[name]) if name in inputs else None
+        return fetched[name]
+
     with torch.random.fork_rng(devices=[]):
-        graph, known = inference.scope(scope._replace(outputs=wires), inputs, origins)
+        graph, known, see = inference.scope(scope._replace(outputs=wires), inputs, origins, sight=sight)
     origins |= {name: _origin(scope, wire) for name, wire in wires.items() if ":" in wire}
-    check = ObjectiveCheck(recipe, known, origins)
+    check = ObjectiveCheck(recipe, known, origins, observer, lambda name: see(wires[name]))
     fitting = [term for term in terms if check.fits(term)]
     refused = {term.edges for term in terms if term not in fitting}
     for measure in measures:
@@ -73,6 +86,9 @@ def lower(recipe: Recipe, fields: Mapping[str, TensorSpec]) -> tuple[Lowered | N
     check.diagnostics.clear()
     for term in fitting:
         check.sources(term, set(wires) - set(model.outputs), _learned(model, inference.parameters))
+        check.values(term)
+    for edge in {batch_graph.outputs[name] for name in model.inputs if name in batch_graph.outputs}:
+        check.finite(see(edge))
     diagnostics += check.diagnostics
     if any(item.is_error for item in diagnostics):
         return None, diagnostics

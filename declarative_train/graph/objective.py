@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+
+import torch
 
 from declarative_train.components.component import Loss, Metric, Misfit
 from declarative_train.diagnostics.diagnostic import Diagnostic, Related
 from declarative_train.graph.checks.count_from_model import count_from_model
+from declarative_train.graph.checks.mask_without_items import mask_without_items
+from declarative_train.graph.checks.non_finite_values import non_finite_values
 from declarative_train.graph.checks.nothing_to_learn import nothing_to_learn
 from declarative_train.graph.checks.objective_does_not_fit import objective_does_not_fit
 from declarative_train.graph.infer import Origin
+from declarative_train.graph.observe import Observer, Seen, first_row
 from declarative_train.recipe.recipe import Recipe
 from declarative_train.recipe.sections.objective import LossTerm, MetricTerm
 from declarative_train.terms.span import Span
@@ -59,6 +64,16 @@ def measures_of(recipe: Recipe) -> tuple[Measure, ...]:
     return tuple(_measure(name, metric, recipe.objective.losses) for name, metric in recipe.objective.metrics.items())
 
 
+def _names(edges: Edges) -> tuple[str | None, ...]:
+    return edges.input, edges.target, edges.mask
+
+
+def _where(target: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """The target's values that count."""
+    rows = min(len(target), len(mask))
+    return target[:rows][mask[:rows] != 0]
+
+
 def _measure(name: str, metric: MetricTerm, losses: Mapping[str, LossTerm]) -> Measure:
     """`of` need not be said with one loss; what the metric says itself comes first."""
     borrowed = metric.of or (next(iter(losses)) if metric.input is None and len(losses) == 1 else None)
@@ -81,7 +96,15 @@ def names_read(terms: Iterable[Term], measures: Iterable[Measure]) -> tuple[str,
 class ObjectiveCheck:
     """`specs` of the edges by the recipe's names (None: unknown, behind a mistake), `origins` where they are made."""
 
-    def __init__(self, recipe: Recipe, specs: Specs, origins: Mapping[str, Origin]) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        specs: Specs,
+        origins: Mapping[str, Origin],
+        observer: Observer,
+        see: Callable[[str], Seen | None],
+    ) -> None:
+        self._observer, self._see = observer, see
         self._recipe = recipe
         self._specs = specs
         self._origins = origins
@@ -94,17 +117,31 @@ class ObjectiveCheck:
         judged, target, mask = found
         if judged is None or (edges.target and target is None) or (edges.mask and mask is None):
             return False
-        if isinstance(item, Term):
-            misfit = item.component.check(judged, target, mask)
-        else:
-            misfit = item.component.check(judged, target, mask, item.class_dim, item.ignore_index)
+        misfit, rows = self._observer.check(
+            lambda specs: self._checked(item, judged, specs.get("target"), mask),
+            {} if target is None else {"target": target},
+            {"target": self._seen(edges.target, target)},
+            None if edges.mask is None else self._see(edges.mask),
+            item.ignore_index if isinstance(item, Measure) else getattr(item.component, "ignore_index", None),
+        )
         if misfit is None:
             return True
         misfit = _with_names(misfit, edges)
-        said = objective_does_not_fit(self._place(item, misfit), misfit, self._made(item))
+        at = [Related(self._place(item, misfit), row) for row in rows.values()]
+        said = objective_does_not_fit(self._place(item, misfit), misfit, (*self._made(item), *at))
         if not any((each.message, each.related) == (said.message, said.related) for each in self.diagnostics):
             self.diagnostics.append(said)  # of several metrics with one cause, the first says it
         return misfit.is_warning
+
+    def _checked(
+        self, item: Term | Measure, judged: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None
+    ) -> Misfit | None:
+        if isinstance(item, Term):
+            return item.component.check(judged, target, mask)
+        return item.component.check(judged, target, mask, item.class_dim, item.ignore_index)
+
+    def _seen(self, name: str | None, spec: TensorSpec | None) -> Seen | None:
+        return None if name is None or spec is None else self._see(name)
 
     def sources(self, term: Term, from_fields: Collection[str], learned: Collection[str]) -> None:
         """For a term that fits: what its count depends on comes from fields alone, and its value from a parameter."""
@@ -119,6 +156,43 @@ class ObjectiveCheck:
                 self.diagnostics.append(count_from_model(self._span(term, port), port, name, made, is_drawn=is_drawn))
         if not {term.edges.input, term.edges.target} & set(learned):
             self.diagnostics.append(nothing_to_learn(self._span(term, "input"), term.name, term.edges.input))
+
+    def values(self, term: Term) -> None:
+        """Of a term that fits, on real rows: some item counts, and its target is finite."""
+        edges, sample = term.edges, self._observer.sample
+        mask = None if edges.mask is None else self._see(edges.mask)
+        is_made = edges.target is not None and ":" in self._wire(edges.target)
+        counts = not term.component.needs_balance and edges.target is not None and self._target_counts(term)
+        target = self._see(edges.target) if edges.target is not None and (is_made or counts) else None
+        if is_made and target is not None and (edges.mask is None or mask is not None):
+            kept = target.values if mask is None else _where(target.values, mask.values)
+            if first_row(~kept.isfinite()) is not None:
+                self.finite(target)
+        lacks = (edges.mask is not None and mask is None) or (counts and target is None)
+        if sample is None or lacks or (mask is None and not counts):
+            return
+        rows = sample.num_training
+        values = [None if seen is None else seen.values[:rows] for seen in (target, mask)]
+        if any(each is not None and len(each) < rows for each in values):
+            return
+        judged, wanted, weight = (None if name is None else self._specs[name] for name in _names(edges))
+        assert judged is not None
+        if term.component.needs_balance:  # which cannot be built yet: its weights are above 0
+            counted = values[1] is None or bool((values[1] != 0).any())
+        else:
+            counted = bool(term.component.build(judged, wanted, weight).count(values[0], values[1], None, rows))
+        if not counted:
+            span = self._span(term, "target" if edges.mask is None else "mask")
+            self.diagnostics.append(mask_without_items(span, rows, is_certain=sample.has_all_training))
+
+    def finite(self, seen: Seen | None) -> None:
+        if seen is not None and seen.made_by is not None:
+            said = non_finite_values(*seen.made_by)
+            if said not in self.diagnostics:
+                self.diagnostics.append(said)
+
+    def _wire(self, name: str) -> str:
+        return self._recipe.model.scope.outputs.get(name, name)
 
     def _target_counts(self, term: Term) -> bool:
         """Whether the number of valid items depends on the values of the target."""

@@ -19,7 +19,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from declarative_train.components.component import Layer
-from declarative_train.components.expressions.dtypes import result_dtype
+from declarative_train.components.expressions.dtypes import result_spec
 from declarative_train.components.expressions.grammar import Expression
 from declarative_train.components.expressions.lower import infer as evaluate
 from declarative_train.components.plugin_layer import PluginLayer, seeded
@@ -93,8 +93,7 @@ def _probed(layer: Layer, inputs: Specs, module: nn.Module, device: torch.device
 
     outputs = _specs(run, layer.outputs)
     if layer.keeps_range and inputs:
-        first = next(iter(inputs.values()))
-        outputs = tuple(_with_range(spec, first.num_values) for spec in outputs)
+        outputs = tuple(_with_intervals(spec, next(iter(inputs.values()))) for spec in outputs)
     specs = [None if port is None else inputs[port] for port in ports]
     return Probed(
         outputs,
@@ -115,8 +114,7 @@ def probe_expression(expression: Expression, inputs: Mapping[str, TensorSpec]) -
             return (evaluate(expression, tensors),)
 
     (found,) = _specs(run, ("output",))
-    dtype, num_values = result_dtype(expression, inputs)
-    return TensorSpec(found.shape, dtype, num_values)
+    return result_spec(expression, inputs, found.shape)
 
 
 def _num_activations(specs: Iterable[TensorSpec]) -> int:
@@ -215,6 +213,6 @@ def _shown(shape: tuple[int, ...]) -> str:
     return f"({', '.join(map(str, shape))})"
 
 
-def _with_range(spec: TensorSpec, num_values: int | None) -> TensorSpec:
-    is_integer = not spec.is_floating and spec.dtype != "bool"
-    return TensorSpec(spec.shape, spec.dtype, num_values) if is_integer else spec
+def _with_intervals(spec: TensorSpec, first: TensorSpec) -> TensorSpec:
+    """Of a layer that moves values and makes none: whatever it moves, they lie in the interval of all."""
+    return spec if first.interval is None or first.dtype != spec.dtype else spec.between((first.interval,))

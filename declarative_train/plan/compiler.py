@@ -57,7 +57,7 @@ def compile(  # noqa: A001 (plan.compile reads as what it does)
         return None, diagnostics
     rows = sample(data)
     diagnostics += check_targets(recipe, data)
-    lowered, found = lower(recipe, {field.name: field.tensor for field in data.fields})
+    lowered, found = lower(recipe, {field.name: field.tensor for field in data.fields}, rows)
     diagnostics = [*diagnostics, *found]
     parameters, choice = None, None
     if lowered is not None:

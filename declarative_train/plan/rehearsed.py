@@ -25,8 +25,8 @@ def rehearsed(
     recipe: Recipe, lowered: Lowered, parameters: tuple[ParameterPlan, ...], sample: Sample
 ) -> tuple[tuple[ParameterPlan, ...], list[Diagnostic]]:
     """The parameters, the idle ones frozen; and what is to be said."""
-    rows = {name: sample.values(name) for name in _fields_read(lowered)}
-    taken = {name: torch.from_numpy(values[:ROWS]) for name, values in rows.items() if values is not None}
+    rows = {name: sample.first(name, ROWS) for name in _fields_read(lowered)}
+    taken = {name: torch.from_numpy(values) for name, values in rows.items() if values is not None}
     found = rehearse(
         lowered,
         parameters,

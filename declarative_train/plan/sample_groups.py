@@ -14,6 +14,7 @@ from declarative_train.plan.checks.group_across_replicas import group_across_rep
 from declarative_train.plan.checks.group_does_not_divide import group_does_not_divide
 from declarative_train.plan.checks.group_of_microbatch import group_of_microbatch
 from declarative_train.plan.checks.group_of_one import group_of_one
+from declarative_train.plan.checks.lone_sample import lone_sample
 from declarative_train.plan.checks.padded_group import padded_group
 from declarative_train.recipe.recipe import Recipe
 from declarative_train.recipe.sections.parallelism import Pipeline
@@ -44,6 +45,9 @@ def check_mixing(recipe: Recipe, lowered: Lowered, batch: BatchSpec, data: DataS
             diagnostics.append(group_does_not_divide(mixer.span, mixer.name, size, near, batch))
         elif mixer.in_model and size > batch.microbatch_size and recipe.mode.scatters:
             diagnostics.append(group_across_replicas(mixer.span, mixer.name, size, batch))
+    alone = [mixer for mixer in mixers if _size(mixer, batch) == 1 and (mixer.values == 1 or not mixer.in_model)]
+    diagnostics += [lone_sample(mixer.span, mixer.name) for mixer in {each.span: each for each in alone}.values()]
+    mixers = [mixer for mixer in mixers if mixer not in alone]
     free = [mixer for mixer in mixers if group_size(mixer.over) is None]
     if free and num_slices(batch) > 1:
         diagnostics.append(group_of_microbatch(free[0].span, [mixer.name for mixer in free], batch))

@@ -46,6 +46,7 @@ from declarative_train.recipe.checks import (
     unknown_metric,
     unknown_set,
     unknown_term,
+    unusable_folder,
     warmup_longer_than_run,
     worst_is_best,
     zero_bubble_compile,
@@ -93,6 +94,7 @@ CHECKS: tuple[Callable[[Draft], Iterator[Diagnostic]], ...] = (
     unknown_term.check,
     warmup_longer_than_run.check,
     worst_is_best.check,
+    unusable_folder.check,
     zero_bubble_compile.check,
 )
 

@@ -7,12 +7,14 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from declarative_train.components.component import Layer
-from declarative_train.components.expressions.grammar import Expression
+from declarative_train.components.expressions.functions import INDEX
+from declarative_train.components.expressions.grammar import Expression, Operation, Reference
 from declarative_train.source.node import Mapping as MappingNode
 from declarative_train.source.node import Scalar
 from declarative_train.terms.span import Span
 
 Wire = str
+_PASSING = frozenset({INDEX, "flatten", "float", "permute", "pos", "reshape", "squeeze", "transpose", "unsqueeze"})
 
 
 class LayerNode(NamedTuple):
@@ -113,3 +115,26 @@ def inputs_before(scope: Scope, names: set[str]) -> set[str]:
                 name, colon, _ = wire.partition(":")
                 (wanted if colon else found).add(name)
     return found
+
+
+def operation_of(scope: Scope, wire: Wire) -> str | None:
+    """What gives the values of a wire: the type of a layer, or the function of the same name that an expression calls
+    last, inside blocks too. Slices and expressions that only pass something on are looked through."""
+    name, _, output = wire.partition(":")
+    node = next((node for node in scope.nodes if node.name == name), None)
+    if isinstance(node, BlockNode):
+        inner = node.scope.outputs.get(output)
+        return None if inner is None else operation_of(node.scope, inner)
+    if isinstance(node, ReuseNode):
+        return operation_of(scope, f"{node.target}:{output}")
+    if isinstance(node, LayerNode):
+        return node.layer.type
+    if not isinstance(node, ExpressionNode):
+        return None
+    term = node.expression.root
+    while isinstance(term, Operation) and term.name in _PASSING:
+        term = term.operands[0]
+    if isinstance(term, Operation):
+        return term.name
+    wired = node.inputs.get(term.text) if isinstance(term, Reference) else None
+    return None if wired is None else operation_of(scope, wired)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from declarative_train.components.expressions.dtypes import promoted, result_dtype
+from declarative_train.components.expressions.dtypes import promoted, result_spec
 from declarative_train.components.expressions.functions import FUNCTIONS, OPERATORS
 from declarative_train.components.expressions.grammar import Expression, ExpressionError, parse
 from declarative_train.terms.tensor_spec import TensorSpec
@@ -202,7 +202,7 @@ def test_calls_compute_what_torch_computes_and_dtypes_are_known(text: str) -> No
     specs = {
         name: TensorSpec(tuple(t.shape[1:]), str(t.dtype).removeprefix("torch."), 4) for name, t in tensors.items()
     }  # type: ignore[arg-type]
-    assert f"torch.{result_dtype(expression, specs)[0]}" == str(expected.dtype)
+    assert f"torch.{result_spec(expression, specs, ()).dtype}" == str(expected.dtype)
     for batch in (3, 5):
         probe = infer(expression, {name: t[:1].expand(batch, *t.shape[1:]).to("meta") for name, t in tensors.items()})
         assert tuple(probe.shape) == (batch, *expected.shape[1:])
@@ -273,13 +273,14 @@ def test_ranges_travel_through_what_keeps_values() -> None:
     tokens = {"t": TensorSpec((9,), "int64", 256), "m": TensorSpec((9,), "bool"), "u": TensorSpec((9,), "int64")}
 
     def num_values(text: str) -> int | None:
-        return result_dtype(parse(text), tokens)[1]
+        return result_spec(parse(text), tokens, ()).num_values
 
     assert num_values("t[:, 1:]") == 256
     assert num_values("where(m, t, 0)") == 256
     assert num_values("where(m, t, 300)") == 301
     assert num_values("concat(t, u)") is None
-    assert num_values("t + 1") is None
+    assert num_values("t + 1") == 257
+    assert num_values("t - 1") is None
     assert num_values("one_hot(t, 9)") == 2
 
 

@@ -235,7 +235,7 @@ def test_several_columns_have_their_own_sizes_and_one_range() -> None:
     values = {"user": np.asarray([7, 1]), "country": np.asarray([1, 9])}
     field = CategoryField(columns=("user", "country"), num_classes=(8, 3), unknown=0)
     assert made(field, values).tolist() == [[7, 1], [1, 0]]
-    assert field.row_spec(columns_of(values), {}) == TensorSpec((2,), "int64", 8)
+    assert field.row_spec(columns_of(values), {}) == TensorSpec((2,), "int64", 8, ((0, 7), (0, 2)))
     misfit = CategoryField(columns="*", num_classes=(8, 3, 2)).check(columns_of(values))
     assert misfit is not None
     assert misfit.message == "`num_classes` has 3 entries for 2 columns"

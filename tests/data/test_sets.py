@@ -156,7 +156,13 @@ def through_json(data: DataSpec) -> DataSpec:
         FieldSpec(
             f["name"],
             f["component"],
-            TensorSpec(**{**f["tensor"], "shape": tuple(f["tensor"]["shape"])}),
+            TensorSpec(
+                **{
+                    **f["tensor"],
+                    "shape": tuple(f["tensor"]["shape"]),
+                    "bounds": tuple(map(tuple, f["tensor"]["bounds"])),
+                }
+            ),
             f["statistics"],
             tuple(f["columns"]),
         )

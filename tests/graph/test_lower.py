@@ -492,7 +492,7 @@ def test_a_mask_must_come_from_fields() -> None:
 
 
 def test_a_target_that_sets_the_count_must_come_from_fields() -> None:
-    graph = MLP + "guess: argmax(act, dim=-1)\n"
+    graph = MLP + "guess: argmax(logits, dim=-1)\n"
     good(graph, "loss: {type: cross_entropy, input: logits, target: guess}")
     found, under_it = one(graph, "loss: {type: cross_entropy, input: logits, target: guess, ignore_index: 0}")
     assert (found.code, under_it) == ("O102", "guess")

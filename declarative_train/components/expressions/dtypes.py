@@ -1,4 +1,4 @@
-"""The dtype of an expression's result, and the range of its integers, from those of its edges; without torch."""
+"""The dtype of an expression's result, and the interval of its values, from those of its edges; without torch."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import cast
 
 from declarative_train.components.expressions.functions import FUNCTIONS, INDEX, OPERATORS, Function
 from declarative_train.components.expressions.grammar import Expression
+from declarative_train.components.expressions.ranges import ANY, Known, of_operation
 from declarative_train.components.expressions.tree import Constant, Operation, Reference, Term
 from declarative_train.terms.tensor_spec import FLOATING, DType, TensorSpec
 
@@ -14,34 +15,37 @@ _INTEGERS = ("int8", "int16", "int32", "int64")
 _BITS = {"float16": 16, "bfloat16": 16, "float32": 32, "float64": 64}
 
 
-def result_dtype(expression: Expression, edges: Mapping[str, TensorSpec]) -> tuple[DType, int | None]:
-    """The dtype, and n when every value is known to lie in 0..n-1. `edges` has an entry for each name."""
-    dtype, num_values = _of(expression.root, edges)
-    return cast(DType, dtype), num_values if dtype not in FLOATING and dtype != "bool" else None
+def result_spec(expression: Expression, edges: Mapping[str, TensorSpec], shape: tuple[int, ...]) -> TensorSpec:
+    """The result, whose shape is known. `edges` has an entry for each name."""
+    dtype, known = _of(expression.root, edges)
+    columns = known.columns if shape and len(known.columns) == shape[-1] else (known.hull,)
+    return TensorSpec(shape, cast(DType, dtype)).between(columns)
 
 
-def _of(term: Term, edges: Mapping[str, TensorSpec]) -> tuple[str, int | None]:
-    """For a constant: its kind (`bool`, `integer`, `number`), and for whole numbers from 0 the range it fits in."""
+def _of(term: Term, edges: Mapping[str, TensorSpec]) -> tuple[str, Known]:
+    """For a constant the dtype is its kind: `bool`, `integer`, `number`."""
     if isinstance(term, Constant):
         kind = "bool" if isinstance(term.value, bool) else "integer" if isinstance(term.value, int) else "number"
-        return kind, int(term.value) + 1 if kind == "integer" and term.value >= 0 else None
+        return kind, Known(((term.value, term.value),), ())
     if isinstance(term, Reference):
-        return edges[term.text].dtype, edges[term.text].num_values
+        spec = edges[term.text]
+        return spec.dtype, Known(spec.intervals or (((0, 1) if spec.dtype == "bool" else ANY),), spec.shape)
     operands = [_of(operand, edges) for operand in term.operands]
+    known = [each for _, each in operands]
     if term.name == INDEX:
-        return operands[0]
+        return operands[0][0], of_operation(INDEX, term.options, known, operands[0][0])
     function = FUNCTIONS[term.name] if term.name in FUNCTIONS else OPERATORS[term.name]
-    return _dtype(function, term, operands), _range(function, term, operands)
+    dtype = _dtype(function, term, [kind for kind, _ in operands])
+    return dtype, of_operation(term.name, term.options, known, dtype)
 
 
-def _dtype(function: Function, term: Operation, operands: list[tuple[str, int | None]]) -> str:
+def _dtype(function: Function, term: Operation, operands: list[str]) -> str:
     if function.dtype in ("bool", "int64"):
         return function.dtype
     if function.dtype == "float":
         return "float32"
-    deciding = _deciding(function, operands)
-    found = deciding[0][0]
-    for kind, _ in deciding[1:]:
+    found, *others = _deciding(function, operands)
+    for kind in others:
         found = promoted(found, kind)
     found = {"number": "float32", "integer": "int64"}.get(found, found)
     if any(isinstance(value, float) for value in term.options.values()) and term.name == "clamp":
@@ -53,21 +57,11 @@ def _dtype(function: Function, term: Operation, operands: list[tuple[str, int | 
     return found
 
 
-def _deciding(function: Function, operands: list[tuple[str, int | None]]) -> list[tuple[str, int | None]]:
+def _deciding(function: Function, operands: list[str]) -> list[str]:
     if not function.promotes:
         return operands
     tensors = [p.name for p in function.parameters if p.kind in ("tensor", "value")]
     return [operand for name, operand in zip(tensors, operands, strict=True) if name in function.promotes]
-
-
-def _range(function: Function, term: Operation, operands: list[tuple[str, int | None]]) -> int | None:
-    if term.name == "one_hot":
-        return 2
-    if not function.keeps_range:
-        return None
-    ranges = [num_values for _, num_values in _deciding(function, operands)]
-    known = [num_values for num_values in ranges if num_values is not None]
-    return max(known) if known and len(known) == len(ranges) else None
 
 
 def promoted(a: str, b: str) -> str:

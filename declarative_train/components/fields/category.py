@@ -12,6 +12,7 @@ from pydantic import model_validator
 from declarative_train.components.component import BadValueError, Column, Field, Misfit, Tally
 from declarative_train.components.fields.columns import (
     Columns,
+    by_column,
     check_one_of,
     first_of,
     integers,
@@ -123,7 +124,7 @@ class CategoryField(Field):
             self._size(position, column, vocabulary)
             for position, (column, vocabulary) in enumerate(zip(columns, vocabularies, strict=True))
         ]
-        return TensorSpec(shape, "int64", max(sizes))
+        return TensorSpec(shape, "int64").between(by_column(shape, [(0, size - 1) for size in sizes]))
 
     def convert(
         self, values: Sequence[np.ndarray], columns: Sequence[Column], statistics: Mapping[str, object]

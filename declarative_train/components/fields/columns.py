@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from declarative_train.components.component import BadValueError, Column, Misfit
 from declarative_train.terms.names import distinct
+from declarative_train.terms.tensor_spec import Interval
 
 if TYPE_CHECKING:
     import numpy as np
@@ -102,6 +103,13 @@ def stacked(values: Sequence[np.ndarray], single: bool) -> np.ndarray:
     import numpy as np
 
     return values[0] if single else np.stack(values, axis=1)
+
+
+def by_column(shape: tuple[int, ...], intervals: Sequence[Interval]) -> Sequence[Interval]:
+    """The intervals of columns that stand side by side in the last dimension; of others, that of all."""
+    if shape == (len(intervals),):
+        return intervals
+    return ((min(low for low, _ in intervals), max(high for _, high in intervals)),)
 
 
 def row_of(bad: np.ndarray) -> int:

@@ -12,6 +12,7 @@ from pydantic import model_validator
 from declarative_train.components.component import BadValueError, Column, Field, Misfit, Tally, Unit
 from declarative_train.components.fields.columns import (
     Columns,
+    by_column,
     check_one_of,
     first_of,
     integers,
@@ -61,6 +62,8 @@ class TensorField(Field):
     def _agrees(self) -> TensorField:
         check_one_of(self.column, self.columns, self.exclude)
         parse_cut(self.rows)
+        if self.scale == 0:
+            raise ValueError("`scale: 0` makes every value 0: nothing is left to learn from")
         if isinstance(self.missing, float) and not math.isfinite(self.missing):
             raise ValueError(f"`missing: {self.missing}` is missing itself; `mean`, `zero` or a number is wanted")
         if self.dtype is not None and self.dtype not in FLOATING:
@@ -112,10 +115,11 @@ class TensorField(Field):
     def row_spec(self, columns: Sequence[Column], statistics: Mapping[str, object]) -> TensorSpec:
         ranges = [2 if column.dtype == "bool" else column.num_values for column in columns]
         dtype = self.dtype or ("int64" if self._keeps_ranges(columns) else "float32")
-        known = None
-        if dtype not in FLOATING and dtype != "bool" and self.missing == "error":
-            known = max((size for size in ranges if size is not None), default=None) if None not in ranges else None
-        return TensorSpec(self.shape or self._stacked_shape(columns), dtype, known)
+        spec = TensorSpec(self.shape or self._stacked_shape(columns), dtype)
+        known = [(0, size - 1) for size in ranges if size is not None]
+        if dtype in FLOATING or dtype == "bool" or self.missing != "error" or len(known) < len(ranges):
+            return spec
+        return spec.between(by_column(spec.shape, known))
 
     def _keeps_ranges(self, columns: Sequence[Column]) -> bool:
         changed = (self.scale, self.normalize) != (None, None) or self.missing != "error"

@@ -10,7 +10,7 @@ from declarative_train.components.component import Init, Layer, Misfit
 from declarative_train.components.layers.fit import Inputs, needs_dimensions, needs_integer, needs_shape
 from declarative_train.components.layers.starts import start
 from declarative_train.terms.amounts import counted
-from declarative_train.terms.tensor_spec import TensorSpec
+from declarative_train.terms.tensor_spec import TensorSpec, interval_in_words
 
 if TYPE_CHECKING:
     from torch import nn
@@ -56,8 +56,8 @@ class Embeddings(Layer):
 
     type: Literal["embeddings"] = "embeddings"
     num_embeddings: tuple[int, ...] | None = None
-    """Rows of each table, one number per column; by default every table has the range of the whole input, which is
-    that of its largest column."""
+    """Rows of each table, one number per column; by default the range of its column, where that is known by itself,
+    else of the whole input."""
     embedding_dim: int | tuple[int, ...]
     """Width of a vector: one number for all columns, or one per column."""
 
@@ -78,13 +78,22 @@ class Embeddings(Layer):
                 return Misfit(f"`{field}` holds {min(sizes)}, every table needs at least 1", field=field)
         if self.num_embeddings is None:
             return _rows_misfit(self, None, x)
-        return _rows_misfit(self, max(self.num_embeddings), x)
+        columns = x.intervals if len(x.intervals) == x.shape[-1] else x.intervals * x.shape[-1]
+        for column, (rows, (low, high)) in enumerate(zip(self.num_embeddings, columns, strict=False)):
+            if low < 0 or high >= rows:
+                return Misfit(
+                    f"`num_embeddings` gives column {column} a table of {counted(rows, 'row')}, and it holds "
+                    f"numbers from {interval_in_words((low, high))}",
+                    field="num_embeddings",
+                    help="leave `num_embeddings` out: each table gets the rows of its column" if low >= 0 else None,
+                )
+        return None
 
     def build(self, inputs: Inputs) -> nn.Module:
         from declarative_train.components.layers.modules.embedding import Embeddings as Module
 
         columns = inputs["x"].shape[-1]
-        rows = self.num_embeddings or (inputs["x"].num_values or 1,) * columns
+        rows = self.num_embeddings or _rows_of(inputs["x"])
         widths = self.embedding_dim if isinstance(self.embedding_dim, tuple) else (self.embedding_dim,) * columns
         return Module(rows, widths)
 
@@ -148,18 +157,32 @@ class OneHot(Layer):
 
 def _rows_misfit(layer: Layer, rows: int | None, x: TensorSpec, field: str = "num_embeddings") -> Misfit | None:
     """The table must hold every number that the input is known to have."""
-    if rows is None and x.num_values is None:
+    if rows is None and x.interval is None:
         return Misfit(
             f"`{layer.type}` needs `{field}`: the range of `x` is not known",
             help=f"write `{field}:`, or make the field a `category` or `tokens` field, whose range is known",
         )
-    if rows is not None and x.num_values is not None and rows < x.num_values:
+    low, high = x.interval or (0, 0)
+    if low < 0:
         return Misfit(
-            f"`{field}: {rows}` is too small, `x` holds numbers from 0 to {x.num_values - 1}",
+            f"`{layer.type}` looks up rows from 0 on, and `x` holds numbers from {interval_in_words((low, high))}",
+            port="x",
+            help="add a number to it, or `clamp` it",
+        )
+    if rows is not None and high >= rows:
+        return Misfit(
+            f"`{field}: {rows}` is too small, `x` holds numbers from {interval_in_words((low, high))}",
             field=field,
-            help=f"set `{field}` to {x.num_values}, or leave it out",
+            help=f"set `{field}` to {int(high) + 1}, or leave it out",
         )
     return None
+
+
+def _rows_of(x: TensorSpec) -> tuple[int, ...]:
+    """What each column of the last dimension needs."""
+    columns = x.intervals or ((0, 0),)
+    wide = columns if len(columns) == x.shape[-1] else columns * x.shape[-1]
+    return tuple(int(high) + 1 for _, high in wide)
 
 
 def _padding_misfit(layer: Layer, padding_idx: int | None, rows: int | None) -> Misfit | None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from pydantic import Field
 
 from declarative_train.components.component import Loss, LossModule, Misfit
-from declarative_train.components.losses.fit import elementwise
+from declarative_train.components.losses.fit import elementwise, needs_values
 from declarative_train.terms.amounts import counted
 from declarative_train.terms.tensor_spec import TensorSpec
 
@@ -55,12 +55,9 @@ class BceWithLogits(Loss):
     def check(self, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> Misfit | None:
         if (misfit := elementwise(self.type, input, target, mask)) is not None or target is None:
             return misfit
-        if target.num_values is not None and target.num_values > 2:
-            return Misfit(
-                f"the target of `bce_with_logits` is yes or no, but its values go from 0 to {target.num_values - 1}",
-                port="target",
-                help="use `cross_entropy`, with a score for each class",
-            )
+        several = "use `cross_entropy`, with a score for each class"
+        if misfit := needs_values(self.type, target, 0, 1, "yes or no", several):
+            return misfit
         last = input.shape[-1] if input.shape else 1
         if isinstance(self.pos_weight, tuple) and len(self.pos_weight) != last:
             return Misfit(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from declarative_train.components.component import Misfit
 from declarative_train.terms.amounts import counted
-from declarative_train.terms.tensor_spec import TensorSpec
+from declarative_train.terms.tensor_spec import TensorSpec, interval_in_words
 
 
 def needs_float(type: str, port: str, spec: TensorSpec) -> Misfit | None:
@@ -58,6 +58,15 @@ def elementwise(type: str, input: TensorSpec, target: TensorSpec | None, mask: T
         or needs_same_shape(type, input, target)
         or needs_mask_shape(type, mask, input.shape)
     )
+
+
+def needs_values(type: str, target: TensorSpec, low: float, high: float, what: str, help: str) -> Misfit | None:
+    """A target whose values are known to lie outside of what the loss is for."""
+    found = target.interval
+    if found is None or (low <= found[0] and found[1] <= high):
+        return None
+    message = f"the target of `{type}` is {what}, but its values go from {interval_in_words(found)}"
+    return Misfit(message, port="target", help=help)
 
 
 def class_axis(shape: tuple[int, ...], class_dim: int) -> int | None:
@@ -135,13 +144,23 @@ def _class_numbers(
             or _not_flat(items, target),
         )
     num_classes, found = input.shape[axis], target.num_values
+    low, high = target.interval or (0, 0)
+    if low < 0 and low != ignore_index:
+        return Misfit(
+            f"the target's classes go from {interval_in_words((low, high))}, and classes are counted from 0",
+            port="target",
+            help="add to it what takes the least of them to 0, or name the one to leave out: `ignore_index`",
+        )
+    if low < 0 and high >= num_classes:
+        found = int(high) + 1
     if found is None or found == num_classes:
         return None
     if found > num_classes:
         if ignore_index == found - 1 == num_classes:  # the value past the last class is the one to ignore
             return None
         return Misfit(
-            f"the target's classes go from 0 to {found - 1}, but the input has {counted(num_classes, 'score')} in "
+            f"the target's classes go from {interval_in_words((max(low, 0), found - 1))}, but the input has "
+            f"{counted(num_classes, 'score')} in "
             f"dimension {class_dim}",
             port="input",
             help=f"let the node that makes the scores give {found} of them",

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Literal
 
 from declarative_train.components.component import Loss, LossModule, Misfit
-from declarative_train.components.losses.fit import needs_float, needs_mask_shape, needs_same_shape, needs_target
+from declarative_train.components.losses.fit import (
+    needs_float,
+    needs_mask_shape,
+    needs_same_shape,
+    needs_target,
+    needs_values,
+)
 from declarative_train.terms.tensor_spec import TensorSpec
 
 
@@ -31,7 +38,13 @@ class KlDiv(Loss):
             or needs_float(self.type, "target", target)
             or needs_same_shape(self.type, input, target)
             or needs_mask_shape(self.type, mask, ())
+            or self._needs_probabilities(target)
         )
+
+    def _needs_probabilities(self, target: TensorSpec) -> Misfit | None:
+        if self.log_target:
+            return needs_values(self.type, target, -inf, 1e-4, "log-probabilities", "`log_target: false` takes others")
+        return needs_values(self.type, target, 0, 1.0001, "probabilities", "`softmax` makes some")
 
     def build(self, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> LossModule:
         from declarative_train.components.losses.modules.divergence import Divergence

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import ClassVar, Literal
 
 from pydantic import Field
 
 from declarative_train.components.component import Loss, LossModule, Misfit
-from declarative_train.components.losses.fit import elementwise
+from declarative_train.components.losses.fit import elementwise, needs_values
 from declarative_train.terms.tensor_spec import TensorSpec
 
 
@@ -25,7 +26,9 @@ class PoissonNll(Loss):
     """Added to a rate before its logarithm (`log_input: false`)."""
 
     def check(self, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> Misfit | None:
-        return elementwise(self.type, input, target, mask)
+        if (misfit := elementwise(self.type, input, target, mask)) is not None or target is None:
+            return misfit
+        return needs_values(self.type, target, 0, inf, "a count, from 0 on", "use `mse` or `l1` for other numbers")
 
     def build(self, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> LossModule:
         from declarative_train.components.losses.modules import functions

@@ -9,6 +9,8 @@ RULES: dict[str, str] = {
     "G006": "name_of_torch",
     "G007": "reuse_does_not_fit",
     "G008": "double_precision",
+    "G011": "non_finite_values",
+    "G014": "mask_without_items",
     "O009": "target_among_inputs",
     "O011": "metric_without_unit",
     "O101": "objective_does_not_fit",

@@ -3,6 +3,7 @@
 RULES: dict[str, str] = {
     "G009": "no_gradient",
     "G010": "idle_parameters",
+    "G012": "lone_sample",
     "G013": "step_fails",
     "O010": "metric_of_another_kind",
     "O105": "cannot_balance",

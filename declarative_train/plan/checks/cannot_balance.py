@@ -13,10 +13,11 @@ Bad:
         y: {type: category, column: y, num_classes: 10}
     model:
       graph:
-        shifted: y + 1
-        logits: {type: linear, out_features: 10, input: x}
+        rare: float(y > 20)
+        logits: {type: linear, out_features: 1, input: x}
+        score: logits[:, 0]
     objective:
-      loss: {type: cross_entropy, input: logits, target: shifted, class_weights: balanced}
+      loss: {type: bce_with_logits, input: score, target: rare, pos_weight: balanced}
     training: {epochs: 1, global_batch_size: 8, optimizer: {type: sgd, lr: 0.1}}
 Good:
     # whole file

@@ -32,6 +32,7 @@ RULES: dict[str, str] = {
     "O013": "implausible_lr",
     "O014": "swapped_betas",
     "O015": "target_in_view",
+    "O030": "unusable_folder",
     "P001": "ranks_do_not_divide",
     "P002": "dp_across_nodes",
     "P003": "idle_gpus",

@@ -1,6 +1,7 @@
 """activation-before-loss (O008)
 
-Finds: a softmax, sigmoid or relu in front of a loss that takes logits, or logits in front of `nll`.
+Finds: a softmax, sigmoid or relu, as a layer or in an expression, in front of a loss that takes logits, or logits in
+       front of `nll`.
 Why:   `cross_entropy` and `bce_with_logits` apply theirs inside: applied twice the model still learns, only worse; and
        `nll` takes log-probabilities as they are, so that its value falls without bound for anything else.
 Bad:
@@ -19,7 +20,7 @@ from collections.abc import Iterator
 
 from declarative_train.diagnostics.diagnostic import Diagnostic, warning
 from declarative_train.recipe.draft import Draft
-from declarative_train.recipe.model_tree import BlockNode, LayerNode, Scope, Wire
+from declarative_train.recipe.model_tree import operation_of
 
 _ACTIVATIONS = ("hardsigmoid", "relu", "relu6", "sigmoid", "softmax")
 _REFUSED = {
@@ -35,22 +36,12 @@ def check(draft: Draft) -> Iterator[Diagnostic]:
     for name, term in draft.objective.losses.items():
         wanted, refused = _REFUSED.get(term.component.type, ("", ()))
         wire = draft.scope.outputs.get(term.input or "")
-        layer = None if wire is None else _layer(draft.scope, wire)
-        if layer is None or layer.layer.type not in refused:
+        given = None if wire is None else operation_of(draft.scope, wire)
+        if given not in refused:
             continue
-        kind, given = term.component.type, layer.layer.type
+        kind = term.component.type
         way_out = "put a `log_softmax` before it, or use `cross_entropy`"
         if kind != "nll":
             way_out = f"leave the {given} out of what the loss reads; metrics and exports may have a node of their own"
         message = f"{kind} takes {wanted}, and `{term.input}` comes out of a {given}"
         yield warning("O008", draft.span(f"objective.losses.{name}.input"), message, way_out)
-
-
-def _layer(scope: Scope, wire: Wire) -> LayerNode | None:
-    """The layer that a wire comes from, inside blocks too."""
-    name, _, output = wire.partition(":")
-    node = next((node for node in scope.nodes if node.name == name), None)
-    if isinstance(node, BlockNode):
-        inner = node.scope.outputs.get(output)
-        return None if inner is None else _layer(node.scope, inner)
-    return node if isinstance(node, LayerNode) else None

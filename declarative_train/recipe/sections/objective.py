@@ -1,9 +1,19 @@
 """`objective`: what is minimised, and what is watched."""
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
+
+from pydantic import AfterValidator
 
 from declarative_train.components.component import Loss, Metric
 from declarative_train.recipe.sections.section import Section
+
+_LARGEST = 3.4e38  # that float32 holds, in which losses are added up
+
+
+def _held(weight: float) -> float:
+    if abs(weight) > _LARGEST:
+        raise ValueError(f"`weight: {weight:g}` is more than float32 can hold: the loss would be infinite")
+    return weight
 
 
 class LossTerm(Section):
@@ -19,7 +29,7 @@ class LossTerm(Section):
     """What it should be: usually a field."""
     mask: str | None = None
     """Which elements count: bool, or a weight for each; computed from fields alone."""
-    weight: float = 1.0
+    weight: Annotated[float, AfterValidator(_held)] = 1.0
     """The factor of this term in the total loss."""
 
 

@@ -1,0 +1,136 @@
+"""Intervals of expressions: never narrower than what really comes out, and as narrow as they should be."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from declarative_train.components.expressions.dtypes import result_spec
+from declarative_train.components.expressions.grammar import parse
+from declarative_train.components.expressions.lower import infer
+from declarative_train.terms.tensor_spec import TensorSpec
+from tests.hunt import NUMBERS, VECTORS
+
+EDGES = {
+    "n": TensorSpec((3,), "int64", 10),
+    "m": TensorSpec((3,), "int64").between(((-2, 4),)),
+    "b": TensorSpec((3,), "bool"),
+    "k": TensorSpec((3,), "int64").between(((0, 1), (5, 9), (0, 99))),
+    "u": TensorSpec((3,), "uint8", 256),
+    "f": TensorSpec((3,), "float32").between(((-1.5, 2.5),)),
+}
+MORE = (
+    "n + 250 * u",
+    "u + u",
+    "u * 2",
+    "u - 1",
+    "~b",
+    "b & b",
+    "float(b) - f",
+    "int(f * 3)",
+    "f ** 2",
+    "m ** 2",
+    "m ** 3",
+    "n // m",
+    "m // 3",
+    "n / 4",
+    "m % 3",
+    "n % m",
+    "abs(m)",
+    "clamp(m, 0, 2)",
+    "masked_fill(n, b, -100)",
+    "sum(m, dim=-1)",
+    "cumsum(m, dim=-1)",
+    "mean(f, dim=-1)",
+    "argmax(f, dim=-1)",
+    "k[:, 1]",
+    "k[:, 1:]",
+    "k[:, ..., 0]",
+    "concat(k, n)",
+    "stack(n, m, dim=-1)",
+    "k * 2 - n",
+    "where(b, k, n)",
+    "k[:, 1:2]",
+    "one_hot(n, 12)",
+    "-k",
+    "round(f)",
+    "ceil(f * 2)",
+    "exp(f)",
+    "int(sigmoid(f) * 4)",
+    "square(f)",
+    "maximum(k, m)",
+    "gather(k, clamp(n, 0, 2), dim=1)",
+)
+
+
+def drawn(name: str, spec: TensorSpec) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(len(name) + ord(name[0]))
+    columns = spec.intervals or ((0, 1),)
+    wide = columns if len(columns) == 3 else columns * 3
+    parts = []
+    for low, high in wide:
+        part = torch.rand(400, generator=generator) * (high - low) + low
+        part[:2] = torch.tensor([low, high])
+        parts.append(part if spec.is_floating else part.round())
+    return torch.stack(parts, dim=-1).to(getattr(torch, spec.dtype))
+
+
+@pytest.mark.parametrize("text", MORE)
+def test_an_interval_holds_everything_that_comes_out(text: str) -> None:
+    expression = parse(text)
+    used = {name.text: drawn(name.text, EDGES[name.text]) for name in expression.names}
+    if text in ("n // m", "n % m"):
+        used["m"] = torch.where(used["m"] == 0, 1, used["m"])
+    found = infer(expression, used)
+    spec = result_spec(expression, EDGES, tuple(found.shape[1:]))
+    assert f"torch.{spec.dtype}" == str(found.dtype)
+    columns = spec.intervals
+    if not columns:
+        return
+    rows = found.reshape(-1, found.shape[-1]) if len(columns) > 1 else found.reshape(-1, 1)
+    for place, (low, high) in enumerate(columns):
+        assert low <= float(rows[:, place].min()), text
+        assert float(rows[:, place].max()) <= high, text
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("n + 5", ((5, 14),)),
+        ("n - 1", ((-1, 8),)),
+        ("n * 2", ((0, 18),)),
+        ("n // 2", ((0, 4),)),
+        ("n % 3", ((0, 2),)),
+        ("-n", ((-9, 0),)),
+        ("where(b, n, 20)", ((0, 20),)),
+        ("clamp(m, 0, 2)", ((0, 2),)),
+        ("one_hot(n, 12)", ((0, 1),)),
+        ("abs(m)", ((0, 4),)),
+        ("int(n > 2)", ()),
+        ("k[:, 1]", ((5, 9),)),
+        ("k + 1", ((1, 2), (6, 10), (1, 100))),
+        ("u + 1", ()),  # 255 + 1 is 0 in eight bits
+        ("int(clamp(f, 0, 3))", ((0, 2),)),
+    ],
+)
+def test_what_is_known(text: str, wanted: tuple[tuple[int, int], ...]) -> None:
+    shape = () if text == "k[:, 1]" else (3,)
+    if text == "int(n > 2)":
+        wanted = ((0, 1),)
+    assert result_spec(parse(text), EDGES, shape).intervals == wanted
+
+
+def test_the_words_of_the_hunt_are_expressions() -> None:
+    for text in (*VECTORS, *NUMBERS):
+        parse(text)
+
+
+def test_tables_have_the_sizes_of_their_columns() -> None:
+    from declarative_train.components.layers.embedding import Embeddings
+
+    x = TensorSpec((3,), "int64").between(((0, 1), (0, 9), (0, 99)))
+    module = Embeddings(embedding_dim=4).build({"x": x})
+    assert [tuple(item.shape) for item in module.parameters()] == [(2, 4), (10, 4), (100, 4)]
+    misfit = Embeddings(embedding_dim=4, num_embeddings=(100, 5, 100)).check({"x": x})
+    assert misfit is not None
+    assert "column 1 a table of 5 rows, and it holds numbers from 0 to 9" in misfit.message
