@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 
 # asks the driver's library, not CUDA itself: a parent that has initialised CUDA cannot fork ranks that use it
 os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+
+TRIAL_S = 2.0  # of a child that makes a pool of threads
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,3 +148,25 @@ def threads_per_rank(num_local_ranks: int) -> int:
     if asked.isdigit() and int(asked) > 0:
         return int(asked)
     return max(1, num_cores() // num_local_ranks)
+
+
+def safe_threads(wanted: int) -> int:
+    """As many threads as a forked rank may use: 1 when this process has an OpenMP pool already, since that does not
+    survive a fork and the rank would wait for it for ever. Nobody can ask for the pool, so a child tries."""
+    import torch
+
+    if wanted == 1:
+        return 1
+    child = os.fork()
+    if child == 0:
+        torch.set_num_threads(2)
+        torch.exp(torch.rand(1 << 18))
+        os._exit(0)
+    deadline = time.monotonic() + TRIAL_S
+    while time.monotonic() < deadline:
+        if os.waitpid(child, os.WNOHANG) != (0, 0):
+            return wanted
+        time.sleep(0.001)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return 1

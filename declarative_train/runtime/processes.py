@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from declarative_train.logs.streams import lasting_streams
-from declarative_train.runtime.devices import device_of, threads_per_rank
+from declarative_train.runtime.devices import device_of, safe_threads, threads_per_rank
 from declarative_train.runtime.failures import (
     VICTIM_WAIT_S,
     Failure,
@@ -54,7 +54,6 @@ if TYPE_CHECKING:
 
 OUTCOME, LATE = "outcome.json", "late"
 FORKS_TIMEOUT_S = 60.0
-TRIAL_S = 2.0
 DEAF_S = 5.0  # longer than the grace: a rank that has not even heard by then does not run Python any more
 LOCALHOST = "127.0.0.1"
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
@@ -197,28 +196,6 @@ def leave_after(parent: int, code: int) -> None:
     while os.getppid() == parent:
         time.sleep(0.2)
     leave(code)
-
-
-def safe_threads(wanted: int) -> int:
-    """As many threads as a forked rank may use: 1 when this process has an OpenMP pool already, since that does not
-    survive a fork and the rank would wait for it for ever. Nobody can ask for the pool, so a child tries."""
-    import torch
-
-    if wanted == 1:
-        return 1
-    child = os.fork()
-    if child == 0:
-        torch.set_num_threads(2)
-        torch.exp(torch.rand(1 << 18))
-        os._exit(0)
-    deadline = time.monotonic() + TRIAL_S
-    while time.monotonic() < deadline:
-        if os.waitpid(child, os.WNOHANG) != (0, 0):
-            return wanted
-        time.sleep(0.001)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    return 1
 
 
 def announce(scratch: Path, rank: int) -> None:
