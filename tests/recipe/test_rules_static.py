@@ -6,10 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
+from declarative_train.components.pipeline_schedules import PIPELINE_SCHEDULES
 from declarative_train.diagnostics.diagnostic import Diagnostic, Severity
-from declarative_train.recipe.checks.schedule_needs_microbatches import takes
 from declarative_train.recipe.load import Loaded, load
-from declarative_train.recipe.sections.parallelism import Pipeline
 
 Laid = Callable[..., Loaded]
 One = Callable[..., Diagnostic]
@@ -303,9 +302,8 @@ def test_microbatches_as_torch_takes_them(schedule: str, ranks: int, stages_per_
     single = schedule in ("gpipe", "1f1b")
     if single != (stages_per_rank == 1):
         pytest.skip("not the number of stages that it works with")
-    names = {"gpipe": "GPipe", "1f1b": "1F1B", "zbv": "ZBVZeroBubble", "dualpipev": "DualPipeV"}
-    words = "".join(word.capitalize() if word != "1f1b" else "1F1B" for word in schedule.split("_"))
-    kind = getattr(schedules, f"Schedule{names.get(schedule, words)}")
+    ours = PIPELINE_SCHEDULES[schedule]
+    kind = getattr(schedules, ours.torch_class)
 
     def stage(index: int) -> MagicMock:
         made = MagicMock(spec=_PipelineStageBase)
@@ -315,14 +313,13 @@ def test_microbatches_as_torch_takes_them(schedule: str, ranks: int, stages_per_
         return made
 
     for number in range(1, 20):
-        ours = Pipeline(stages=ranks * stages_per_rank, schedule=schedule, microbatches=number)  # type: ignore[arg-type]
         stages = [stage(index) for index in ((0,) if single else (0, ranks))]
         try:
             kind(stages[0] if single else stages, n_microbatches=number, loss_fn=lambda a, b: a)
         except ValueError:
-            assert not takes(ours, ranks, number), number
+            assert not ours.takes(number, ranks, ranks * stages_per_rank), number
         else:
-            assert takes(ours, ranks, number), number
+            assert ours.takes(number, ranks, ranks * stages_per_rank), number
 
 
 def test_an_optimizer_that_needs_whole_parameters(laid: Laid, one: One) -> None:
