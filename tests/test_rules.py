@@ -48,6 +48,7 @@ BASES = {  # where the base of digits does not fit
     **dict.fromkeys(("D007", "D009", "D014", "D018", "D030", "O010"), "people.yaml"),
     "D017": "text.yaml",
     "D022": "days.yaml",
+    "D023": "days.yaml",
 }
 BASES_OF_BAD = {"D017": "people.yaml"}
 IN_THE_BASE = {"G008", "W009"}  # told at the node of the base that no longer fits; what made it so is related

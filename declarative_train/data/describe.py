@@ -15,6 +15,7 @@ from declarative_train.components.fields.columns import sized
 from declarative_train.data.checks import group_in_two_sets
 from declarative_train.data.checks.column_does_not_fit import column_does_not_fit
 from declarative_train.data.checks.empty_set import empty_set
+from declarative_train.data.checks.interleaved_windows import interleaved_windows
 from declarative_train.data.checks.no_statistics import no_statistics
 from declarative_train.data.checks.remote_source import remote_source
 from declarative_train.data.checks.rows_outside_window import rows_outside_window
@@ -230,6 +231,9 @@ class _Description:
         for place, column in sorts.items():
             if column is not None and (found := sorted_as_text(self.span(place), main, column)) is not None:
                 self.say(found)
+        order = None if self.window is None or self.window.by is not None else self.window.sort
+        if order is not None and (found := interleaved_windows(self.span("data.window.sort"), main, order)) is not None:
+            self.say(found)
 
     def _check_size(self, name: str, table: Table, rows: Rows, windows: Windows | None) -> None:
         place = self.span("data.split" if name == TRAINING else f"data.split.{name}")

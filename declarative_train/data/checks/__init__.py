@@ -22,6 +22,7 @@ RULES: dict[str, str] = {
     "D020": "source_without_file_system",
     "D021": "group_in_two_sets",
     "D022": "sorted_as_text",
+    "D023": "interleaved_windows",
     "D030": "value_unknown_to_run",
     "D031": "field_of_another_run",
     "D032": "set_of_the_same_rows",
