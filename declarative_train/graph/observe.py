@@ -105,7 +105,7 @@ class Observer:
         return self.sample.place(row)
 
     def _dtype(self, spec: TensorSpec) -> torch.dtype:
-        return torch.float64 if self._double and spec.is_floating else getattr(torch, spec.dtype)  # type: ignore[no-any-return]
+        return torch.float64 if self._double and spec.is_floating else getattr(torch, spec.dtype)
 
     def _given(self, inputs: Mapping[str, Seen], spec: TensorSpec) -> dict[str, torch.Tensor] | None:
         if not inputs or self.sample is None:

@@ -157,14 +157,16 @@ class _Step:
         for term in self.lowered.terms:
             if not term.component.needs_balance:
                 module = term.component.build(*self._specs(term.edges.input, term.edges.target, term.edges.mask))
-                total = float(module.sum(*_given(term, values), None).detach())
+                judged, target, mask = _given(term, values)
+                total = float(module.sum(judged, target, mask, None).detach())
                 if not isfinite(total):
                     self.found.not_finite[term.name] = total
 
     def _measure(self, measure: Measure, values: Values) -> None:
         judged, target, _ = self._specs(measure.edges.input, measure.edges.target, None)
         metric = measure.component.build(judged, target, torch.device("cpu"), measure.ignore_index, measure.class_dim)
-        metric.update(*_given(measure, values), None)
+        input, wanted, mask = _given(measure, values)
+        metric.update(input, wanted, mask, None)
         metric.compute(_Alone())
 
     def _specs(self, *names: str | None) -> Any:
