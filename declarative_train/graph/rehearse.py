@@ -165,8 +165,8 @@ class _Step:
     def _measure(self, measure: Measure, values: Values) -> None:
         judged, target, _ = self._specs(measure.edges.input, measure.edges.target, None)
         metric = measure.component.build(judged, target, torch.device("cpu"), measure.ignore_index, measure.class_dim)
-        input, wanted, mask = _given(measure, values)
-        metric.update(input, wanted, mask, None)
+        read, wanted, mask = _given(measure, values)
+        metric.update(read, wanted, mask, None)
         metric.compute(_Alone())
 
     def _specs(self, *names: str | None) -> Any:
