@@ -13,19 +13,19 @@ from declarative_train.components.component import Column, Dataset, Field, Misfi
 from declarative_train.components.datasets.files import is_known, is_remote
 from declarative_train.components.fields.columns import sized
 from declarative_train.data.checks import group_in_two_sets
-from declarative_train.data.checks.column_does_not_fit import column_does_not_fit
-from declarative_train.data.checks.empty_set import empty_set
-from declarative_train.data.checks.interleaved_windows import interleaved_windows
-from declarative_train.data.checks.no_statistics import no_statistics
-from declarative_train.data.checks.remote_source import remote_source
-from declarative_train.data.checks.rows_outside_window import rows_outside_window
-from declarative_train.data.checks.rows_without_order import rows_without_order
-from declarative_train.data.checks.rows_without_window import rows_without_window
-from declarative_train.data.checks.sorted_as_text import sorted_as_text
-from declarative_train.data.checks.split_does_not_fit import split_does_not_fit
-from declarative_train.data.checks.token_by_token import token_by_token
-from declarative_train.data.checks.unknown_column import unknown_column
-from declarative_train.data.checks.window_cut_to_pieces import window_cut_to_pieces
+from declarative_train.data.checks.files import remote_source, unknown_column
+from declarative_train.data.checks.samples import (
+    empty_set,
+    interleaved_windows,
+    rows_outside_window,
+    rows_without_order,
+    rows_without_window,
+    sorted_as_text,
+    split_does_not_fit,
+    token_by_token,
+    window_cut_to_pieces,
+)
+from declarative_train.data.checks.values import column_does_not_fit, no_statistics
 from declarative_train.data.cuts import TRAINING, SplitError, cut
 from declarative_train.data.files import records
 from declarative_train.data.inherited import Inherited, measured, misread, origin_of, unknown_value

@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 from declarative_train.components.component import Field, Table
 from declarative_train.components.fields.columns import is_glob
-from declarative_train.data.checks.field_of_another_run import field_of_another_run
-from declarative_train.data.checks.value_unknown_to_run import value_unknown_to_run
+from declarative_train.data.checks.samples import field_of_another_run, value_unknown_to_run
 from declarative_train.data.parts import Part
 from declarative_train.data.prepare import BadSampleError
 from declarative_train.data.revive import to_mapping

@@ -10,8 +10,7 @@ import numpy as np
 
 from declarative_train.components.component import Dataset, Split, Table
 from declarative_train.components.datasets.files import shown
-from declarative_train.data.checks.set_of_the_same_rows import set_of_the_same_rows
-from declarative_train.data.checks.set_without_class import set_without_class
+from declarative_train.data.checks.samples import set_of_the_same_rows, set_without_class
 from declarative_train.data.cuts import TRAINING
 from declarative_train.data.opened import prepared_sets
 from declarative_train.data.revive import to_mapping

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from declarative_train.components.component import SourceError
-from declarative_train.data.checks.different_columns import different_columns
-from declarative_train.data.checks.empty_glob import empty_glob
-from declarative_train.data.checks.missing_file import missing_file
-from declarative_train.data.checks.missing_value import missing_value
-from declarative_train.data.checks.not_a_whole_number import not_a_whole_number
-from declarative_train.data.checks.source_without_file_system import source_without_file_system
-from declarative_train.data.checks.unreadable_source import unreadable_source
-from declarative_train.data.checks.value_out_of_range import value_out_of_range
+from declarative_train.data.checks.files import (
+    different_columns,
+    empty_glob,
+    missing_file,
+    source_without_file_system,
+    unreadable_source,
+)
+from declarative_train.data.checks.values import missing_value, not_a_whole_number, value_out_of_range
 from declarative_train.data.prepare import BadSampleError
 from declarative_train.diagnostics.diagnostic import Diagnostic, Related
 from declarative_train.terms.span import Span

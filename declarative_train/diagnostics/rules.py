@@ -1,6 +1,7 @@
 """The manual pages of the rules, read from their files without importing them.
 
-A rule is a module of a room's `checks/`; its docstring is the page, in this form:
+A rule that looks for its mistake itself is a module of a room's `checks/`, with a function `check`; a message of a pass
+is a function in a file of its family there. The docstring of either is the page, in this form:
 
     name-of-the-mistake (Y003)
 
@@ -41,14 +42,20 @@ class Rule:
 
 
 def read_rules(tables: Mapping[Path, Mapping[str, str]]) -> dict[str, Rule]:
-    """The rules of every room, by code. `tables`: the folder `checks` of a room -> its RULES (code -> module name).
+    """The rules of every room, by code. `tables`: the folder `checks` of a room -> its RULES (code -> `module` of a
+    rule, or `family.function` of a message).
 
     Raises ValueError for a page that has not the form above, or stands in two tables: a mistake of ours.
     """
     rules: dict[str, Rule] = {}
     for folder, table in tables.items():
-        for code, module in table.items():
-            rule = read_rule(folder / f"{module}.py")
+        trees: dict[str, ast.Module] = {}
+        for code, place in table.items():
+            module, _, function = place.partition(".")
+            path = folder / f"{module}.py"
+            if module not in trees:
+                trees[module] = ast.parse(path.read_text(encoding="utf-8"))
+            rule = read_rule(path, trees[module], function)
             if rule.code != code or code in rules:
                 raise ValueError(f"{rule.path}: the table says {code}, the page {rule.code}, or {code} stands twice")
             rules[code] = rule
@@ -66,13 +73,19 @@ def find_tables(package: Path) -> dict[Path, dict[str, str]]:
     return tables
 
 
-def read_rule(path: Path) -> Rule:
-    page = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+def read_rule(path: Path, tree: ast.Module, function: str = "") -> Rule:
+    """`function`: the message whose page is wanted; "": the module's own."""
+    documented: ast.Module | ast.FunctionDef = tree
+    if function:
+        documented = next(each for each in tree.body if isinstance(each, ast.FunctionDef) and each.name == function)
+    page = ast.get_docstring(documented) or ""
     head, _, body = page.partition("\n")
     found = _HEAD.fullmatch(head)
     parts = _SECTION.split(body)
     if found is None or parts[1::2] != _ORDER or parts[0].strip() or not all(part.strip() for part in parts[2::2]):
-        raise ValueError(f"{path}: the docstring is no manual page (a head, then Finds, Why, Bad, Good)")
+        raise ValueError(
+            f"{path}, {function or 'module'}: the docstring is no manual page (a head, then Finds, Why, Bad, Good)"
+        )
     finds, why, bad, good = parts[2::2]
     return Rule(
         found["code"],

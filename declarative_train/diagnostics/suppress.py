@@ -11,9 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from declarative_train.diagnostics.checks.ignore_without_code import ignore_without_code
-from declarative_train.diagnostics.checks.ignored_error import ignored_error
-from declarative_train.diagnostics.checks.unused_ignore import unused_ignore
+from declarative_train.diagnostics.checks.ignores import ignore_without_code, ignored_error, unused_ignore
 from declarative_train.diagnostics.diagnostic import Diagnostic, Fix
 from declarative_train.diagnostics.lines import Lines
 from declarative_train.terms.span import Span

@@ -15,15 +15,19 @@ from declarative_train.components.component import Layer, Misfit
 from declarative_train.components.expressions.error import ExpressionError
 from declarative_train.components.plugin_layer import PluginLayer
 from declarative_train.diagnostics.diagnostic import Diagnostic, Related
-from declarative_train.graph.checks.batch_moved import batch_moved
-from declarative_train.graph.checks.double_precision import double_precision
-from declarative_train.graph.checks.expression_does_not_fit import expression_does_not_fit
-from declarative_train.graph.checks.inputs_do_not_fit import inputs_do_not_fit
-from declarative_train.graph.checks.layer_refused import CODE as LAYER_REFUSED
-from declarative_train.graph.checks.layer_refused import layer_refused
-from declarative_train.graph.checks.name_of_torch import is_name_of_torch, name_of_torch
-from declarative_train.graph.checks.reuse_does_not_fit import reuse_before_target, reuse_does_not_fit
-from declarative_train.graph.checks.shapes_unknown import shapes_unknown
+from declarative_train.graph.checks.shapes import CODE as LAYER_REFUSED
+from declarative_train.graph.checks.shapes import (
+    batch_moved,
+    double_precision,
+    expression_does_not_fit,
+    inputs_do_not_fit,
+    is_name_of_torch,
+    layer_refused,
+    name_of_torch,
+    reuse_before_target,
+    reuse_does_not_fit,
+    shapes_unknown,
+)
 from declarative_train.graph.examine import Habits
 from declarative_train.graph.graph import Edge, Graph, Node
 from declarative_train.graph.observe import Observer, Seen

@@ -9,7 +9,7 @@ import torch
 
 from declarative_train.data.sample import Sample
 from declarative_train.diagnostics.diagnostic import Diagnostic
-from declarative_train.graph.checks.no_parameters import no_parameters
+from declarative_train.graph.checks.objective import no_parameters
 from declarative_train.graph.graph import Graph, above
 from declarative_train.graph.infer import Inference, NodeFact, Origin
 from declarative_train.graph.objective import Measure, ObjectiveCheck, Term, measures_of, names_read, terms_of

@@ -9,11 +9,8 @@ import torch
 
 from declarative_train.components.component import Loss, Metric, Misfit
 from declarative_train.diagnostics.diagnostic import Diagnostic, Related
-from declarative_train.graph.checks.count_from_model import count_from_model
-from declarative_train.graph.checks.mask_without_items import mask_without_items
-from declarative_train.graph.checks.non_finite_values import non_finite_values
-from declarative_train.graph.checks.nothing_to_learn import nothing_to_learn
-from declarative_train.graph.checks.objective_does_not_fit import objective_does_not_fit
+from declarative_train.graph.checks.objective import count_from_model, nothing_to_learn, objective_does_not_fit
+from declarative_train.graph.checks.shapes import mask_without_items, non_finite_values
 from declarative_train.graph.infer import Origin
 from declarative_train.graph.observe import Observer, Seen, first_row
 from declarative_train.recipe.recipe import Recipe

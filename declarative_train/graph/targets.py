@@ -12,8 +12,7 @@ from declarative_train.components.fields.columns import parse_cut
 from declarative_train.data.revive import revive
 from declarative_train.data.spec import DataSpec, FieldSpec
 from declarative_train.diagnostics.diagnostic import Diagnostic
-from declarative_train.graph.checks.metric_without_unit import metric_without_unit
-from declarative_train.graph.checks.target_among_inputs import target_among_inputs
+from declarative_train.graph.checks.objective import metric_without_unit, target_among_inputs
 from declarative_train.graph.objective import measures_of
 from declarative_train.recipe.model_tree import ExpressionNode, Scope, inputs_before
 from declarative_train.recipe.recipe import Recipe

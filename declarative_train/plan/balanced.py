@@ -14,7 +14,7 @@ from declarative_train.graph.build import build
 from declarative_train.graph.graph import Graph
 from declarative_train.graph.lower import Lowered
 from declarative_train.graph.objective import Term
-from declarative_train.plan.checks.cannot_balance import cannot_balance
+from declarative_train.plan.checks.samples import cannot_balance
 from declarative_train.recipe.recipe import Recipe
 
 

@@ -6,7 +6,7 @@ from math import ceil
 
 from declarative_train.data.spec import BatchSpec, DataSpec
 from declarative_train.diagnostics.diagnostic import Diagnostic
-from declarative_train.plan.checks.batch_larger_than_data import batch_larger_than_data
+from declarative_train.plan.checks.samples import batch_larger_than_data
 from declarative_train.recipe.batch import accumulation, data_parallel_size, num_microbatches
 from declarative_train.recipe.recipe import Recipe
 from declarative_train.recipe.sections.parallelism import Pipeline

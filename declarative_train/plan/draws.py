@@ -5,7 +5,7 @@ from __future__ import annotations
 from declarative_train.data.spec import BatchSpec
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.graph.lower import Lowered
-from declarative_train.plan.checks.draws_of_layout import draws_of_layout
+from declarative_train.plan.checks.samples import draws_of_layout
 from declarative_train.plan.sample_groups import num_slices
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from declarative_train.components.hardware import HARDWARE
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.plan.auto.target import target_of
-from declarative_train.plan.checks.does_not_fit import does_not_fit
+from declarative_train.plan.checks.stages import does_not_fit
 from declarative_train.plan.estimate.estimate import estimate
 from declarative_train.plan.estimate.memory import largest_bytes
 from declarative_train.plan.estimate.model import facts_of

@@ -10,12 +10,14 @@ from declarative_train.components.component import Component, Optimizer
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.graph.graph import Graph
 from declarative_train.graph.initialise import own_rule
-from declarative_train.plan.checks.init_does_not_fit import init_does_not_fit
-from declarative_train.plan.checks.muon_on_embedding import muon_on_embedding
-from declarative_train.plan.checks.nothing_trains import nothing_trains
-from declarative_train.plan.checks.optimizer_does_not_fit import optimizer_does_not_fit
-from declarative_train.plan.checks.tie_does_not_fit import tie_does_not_fit
-from declarative_train.plan.checks.tied_embedding_start import tied_embedding_start
+from declarative_train.plan.checks.parameters import (
+    init_does_not_fit,
+    muon_on_embedding,
+    nothing_trains,
+    optimizer_does_not_fit,
+    tie_does_not_fit,
+    tied_embedding_start,
+)
 from declarative_train.plan.plan import ParameterPlan
 from declarative_train.recipe.batch import num_shards
 from declarative_train.recipe.recipe import Recipe

@@ -8,10 +8,12 @@ from declarative_train.data.spec import BatchSpec
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.graph.infer import NodeFact
 from declarative_train.graph.lower import Lowered
-from declarative_train.plan.checks.plugin_changes_input import plugin_changes_input
-from declarative_train.plan.checks.plugin_mixes_samples import plugin_mixes_samples
-from declarative_train.plan.checks.plugin_tensor_unregistered import plugin_tensor_unregistered
-from declarative_train.plan.checks.scalar_in_shards import scalar_in_shards
+from declarative_train.plan.checks.plugins import (
+    plugin_changes_input,
+    plugin_mixes_samples,
+    plugin_tensor_unregistered,
+    scalar_in_shards,
+)
 from declarative_train.plan.sample_groups import num_slices
 from declarative_train.recipe.recipe import Recipe
 from declarative_train.recipe.sections.parallelism import Fsdp, Pipeline

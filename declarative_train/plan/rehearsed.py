@@ -12,9 +12,7 @@ from declarative_train.data.sample import Sample
 from declarative_train.diagnostics.diagnostic import Diagnostic, Related
 from declarative_train.graph.lower import Lowered
 from declarative_train.graph.rehearse import ROWS, Rehearsal, rehearse, stops_gradients
-from declarative_train.plan.checks.idle_parameters import idle_parameters
-from declarative_train.plan.checks.no_gradient import no_derivative, no_gradient
-from declarative_train.plan.checks.step_fails import not_finite, step_fails
+from declarative_train.plan.checks.shapes import idle_parameters, no_derivative, no_gradient, not_finite, step_fails
 from declarative_train.plan.plan import ParameterPlan
 from declarative_train.recipe.model_tree import BlockNode, ExpressionNode, Scope
 from declarative_train.recipe.recipe import Recipe

@@ -15,12 +15,12 @@ from pydantic import TypeAdapter, ValidationError
 
 from declarative_train.components.component import Layer
 from declarative_train.components.datasets.files import local_path, shown
-from declarative_train.data.checks.field_of_another_run import field_of_another_run
+from declarative_train.data.checks.samples import field_of_another_run
 from declarative_train.data.inherited import Inherited
 from declarative_train.data.spec import FieldSpec
 from declarative_train.diagnostics.diagnostic import Diagnostic
-from declarative_train.plan.checks.weights_do_not_fit import weights_do_not_fit
-from declarative_train.plan.checks.weights_without_statistics import weights_without_statistics
+from declarative_train.plan.checks.parameters import weights_do_not_fit
+from declarative_train.plan.checks.samples import weights_without_statistics
 from declarative_train.plan.run_folder import PLAN, taken_in_folder, taken_remotely
 from declarative_train.recipe.model_tree import ExpressionNode, LayerNode, ModelNode, ReuseNode, Scope, inputs_before
 from declarative_train.recipe.recipe import Recipe, Weights

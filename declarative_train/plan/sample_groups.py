@@ -10,12 +10,14 @@ from declarative_train.components.layers.sample_groups import group_size
 from declarative_train.data.spec import BatchSpec, DataSpec
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.graph.lower import Lowered
-from declarative_train.plan.checks.group_across_replicas import group_across_replicas
-from declarative_train.plan.checks.group_does_not_divide import group_does_not_divide
-from declarative_train.plan.checks.group_of_microbatch import group_of_microbatch
-from declarative_train.plan.checks.group_of_one import group_of_one
-from declarative_train.plan.checks.lone_sample import lone_sample
-from declarative_train.plan.checks.padded_group import padded_group
+from declarative_train.plan.checks.samples import (
+    group_across_replicas,
+    group_does_not_divide,
+    group_of_microbatch,
+    group_of_one,
+    padded_group,
+)
+from declarative_train.plan.checks.shapes import lone_sample
 from declarative_train.recipe.recipe import Recipe
 from declarative_train.recipe.sections.parallelism import Pipeline
 from declarative_train.terms.span import Span

@@ -13,13 +13,15 @@ from declarative_train.graph.cut import Stage, cut, open_blocks
 from declarative_train.graph.graph import Graph
 from declarative_train.graph.lower import Lowered
 from declarative_train.plan.balance import balanced_cuts
-from declarative_train.plan.checks.cut_not_a_node import cut_not_a_node
-from declarative_train.plan.checks.cut_out_of_order import cut_out_of_order
-from declarative_train.plan.checks.nothing_in_stage import nothing_in_stage
-from declarative_train.plan.checks.reuse_across_stages import reuse_across_stages
-from declarative_train.plan.checks.reuse_with_split_backward import reuse_with_split_backward
-from declarative_train.plan.checks.tie_across_stages import tie_across_stages
-from declarative_train.plan.checks.too_few_nodes import too_few_nodes
+from declarative_train.plan.checks.stages import (
+    cut_not_a_node,
+    cut_out_of_order,
+    nothing_in_stage,
+    reuse_across_stages,
+    reuse_with_split_backward,
+    tie_across_stages,
+    too_few_nodes,
+)
 from declarative_train.plan.parameters import rule_span
 from declarative_train.plan.plan import LayoutPlan, ParameterPlan, PipelinePlan
 from declarative_train.plan.schedule_grid import schedule_grid

@@ -8,8 +8,7 @@ from typing import Any
 from declarative_train.components.component import LrSchedule
 from declarative_train.data.spec import BatchSpec
 from declarative_train.diagnostics.diagnostic import Diagnostic
-from declarative_train.plan.checks.no_tokens import no_tokens
-from declarative_train.plan.checks.past_the_end import past_the_end, schedule_past_the_end
+from declarative_train.plan.checks.samples import no_tokens, past_the_end, schedule_past_the_end
 from declarative_train.recipe.recipe import Recipe
 from declarative_train.terms.duration import Duration
 

@@ -15,9 +15,7 @@ from declarative_train.diagnostics.diagnostic import Diagnostic, Related
 from declarative_train.diagnostics.suggest import nearest
 from declarative_train.graph.build import build
 from declarative_train.graph.lower import Lowered
-from declarative_train.plan.checks.rename_matches_nothing import rename_matches_nothing
-from declarative_train.plan.checks.weights_do_not_fit import weights_do_not_fit
-from declarative_train.plan.checks.weights_not_found import weights_not_found
+from declarative_train.plan.checks.parameters import rename_matches_nothing, weights_do_not_fit, weights_not_found
 from declarative_train.plan.plan import ParameterPlan, WeightsPlan
 from declarative_train.plan.run_folder import Shapes, shapes_in_folder, taken_in_folder
 from declarative_train.recipe.recipe import Recipe

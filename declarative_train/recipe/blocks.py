@@ -17,12 +17,9 @@ from declarative_train.components.component import Layer, Port
 from declarative_train.components.layers import LAYERS
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.recipe.blocks_params import Param, read_params
-from declarative_train.recipe.checks.missing_key import missing_key
-from declarative_train.recipe.checks.shadowed_type import shadowed_type
-from declarative_train.recipe.checks.unknown_key import unknown_key
-from declarative_train.recipe.checks.unused_param import unused_param
-from declarative_train.recipe.checks.wrong_type import wrong_type
-from declarative_train.recipe.checks.wrong_value import wrong_value
+from declarative_train.recipe.checks.blocks import shadowed_type
+from declarative_train.recipe.checks.keys import missing_key, unknown_key, wrong_type, wrong_value
+from declarative_train.recipe.checks.wiring import unused_param
 from declarative_train.recipe.validate import found_words
 from declarative_train.recipe.wiring_names import REUSE, Edge, check_name, read_reference
 from declarative_train.source.document import SourceFile

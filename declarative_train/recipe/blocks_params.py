@@ -9,11 +9,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from pydantic import BaseModel, ConfigDict
 
 from declarative_train.diagnostics.diagnostic import Diagnostic
-from declarative_train.recipe.checks.bad_param import bad_param
-from declarative_train.recipe.checks.missing_key import missing_key
-from declarative_train.recipe.checks.unknown_key import unknown_key
-from declarative_train.recipe.checks.wrong_type import wrong_type
-from declarative_train.recipe.checks.wrong_value import wrong_value
+from declarative_train.recipe.checks.blocks import bad_param
+from declarative_train.recipe.checks.keys import missing_key, unknown_key, wrong_type, wrong_value
 from declarative_train.recipe.validate import found_words, validate
 from declarative_train.recipe.wiring_names import RESERVED, check_name
 from declarative_train.source.node import Mapping, Node, Scalar, Sequence, to_value

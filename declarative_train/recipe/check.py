@@ -4,98 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from importlib import import_module
 
 from declarative_train.diagnostics.diagnostic import Diagnostic
-from declarative_train.recipe.checks import (
-    activation_before_loss,
-    cut_count,
-    deprecated_key,
-    dp_across_nodes,
-    exclusive_keys,
-    gpu_numbers_on_cpu,
-    half_a_layout,
-    hardware_elsewhere,
-    idle_gpus,
-    implausible_lr,
-    key_without_effect,
-    longer_than_run,
-    loss_target,
-    metric_edges_twice,
-    metric_of_which_loss,
-    metric_target,
-    more_stages_than_nodes,
-    no_losses,
-    no_run_length,
-    nothing_to_evaluate,
-    pipeline_of_one,
-    ranks_do_not_divide,
-    ranks_of_one,
-    repeated_gpu,
-    schedule_needs_microbatches,
-    schedule_needs_stages,
-    secret_in_recipe,
-    shards_of_one,
-    shards_refused,
-    swapped_betas,
-    taken_name,
-    target_in_view,
-    too_many_workers,
-    two_orders_of_last,
-    uneven_batch,
-    unknown_hardware,
-    unknown_metric,
-    unknown_set,
-    unknown_term,
-    unusable_folder,
-    warmup_longer_than_run,
-    worst_is_best,
-    zero_bubble_compile,
-)
-from declarative_train.recipe.checks.bad_name import bad_name
+from declarative_train.recipe.checks import RULES, deprecated_key, exclusive_keys, secret_in_recipe
+from declarative_train.recipe.checks.blocks import bad_name
 from declarative_train.recipe.draft import Draft
 from declarative_train.source.node import Mapping, find
 
-CHECKS: tuple[Callable[[Draft], Iterator[Diagnostic]], ...] = (
-    activation_before_loss.check,
-    cut_count.check,
-    dp_across_nodes.check,
-    gpu_numbers_on_cpu.check,
-    half_a_layout.check,
-    hardware_elsewhere.check,
-    idle_gpus.check,
-    implausible_lr.check,
-    key_without_effect.check,
-    longer_than_run.check,
-    loss_target.check,
-    metric_edges_twice.check,
-    metric_of_which_loss.check,
-    metric_target.check,
-    more_stages_than_nodes.check,
-    no_losses.check,
-    no_run_length.check,
-    nothing_to_evaluate.check,
-    pipeline_of_one.check,
-    ranks_do_not_divide.check,
-    ranks_of_one.check,
-    repeated_gpu.check,
-    schedule_needs_microbatches.check,
-    schedule_needs_stages.check,
-    shards_of_one.check,
-    shards_refused.check,
-    swapped_betas.check,
-    taken_name.check,
-    target_in_view.check,
-    too_many_workers.check,
-    two_orders_of_last.check,
-    uneven_batch.check,
-    unknown_hardware.check,
-    unknown_metric.check,
-    unknown_set.check,
-    unknown_term.check,
-    warmup_longer_than_run.check,
-    worst_is_best.check,
-    unusable_folder.check,
-    zero_bubble_compile.check,
+OF_TEXT = {"deprecated_key", "displaced_loss", "exclusive_keys", "secret_in_recipe"}  # they look at trees, not drafts
+CHECKS: tuple[Callable[[Draft], Iterator[Diagnostic]], ...] = tuple(
+    import_module(f"declarative_train.recipe.checks.{name}").check
+    for name in sorted(RULES.values())
+    if "." not in name and name not in OF_TEXT  # a message of a pass has its family's file before it
 )
 
 

@@ -14,12 +14,8 @@ from declarative_train.components.component import Layer
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.recipe.blocks import BlockDefinition, Library
 from declarative_train.recipe.blocks_params import bind_params
-from declarative_train.recipe.checks.bad_reference import bad_reference
-from declarative_train.recipe.checks.bad_reuse import bad_reuse
-from declarative_train.recipe.checks.model_too_large import model_too_large
-from declarative_train.recipe.checks.recursive_block import recursive_block
-from declarative_train.recipe.checks.unused_field import unused_field
-from declarative_train.recipe.checks.unused_input import unused_input
+from declarative_train.recipe.checks.blocks import bad_reuse, model_too_large, recursive_block
+from declarative_train.recipe.checks.wiring import bad_reference, unused_field, unused_input
 from declarative_train.recipe.expand_draft import MOST_NODES, Draft, Renderer, read_entry
 from declarative_train.recipe.expand_outside import param_spans, placed_outside, seen_from_outside
 from declarative_train.recipe.expand_paths import placed, units_of

@@ -12,20 +12,15 @@ from declarative_train.components.expressions.grammar import Expression, parse
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.diagnostics.suggest import nearest
 from declarative_train.recipe.blocks import BlockDefinition, Library
-from declarative_train.recipe.checks.bad_node import bad_node
-from declarative_train.recipe.checks.bad_repeat import bad_repeat
-from declarative_train.recipe.checks.bad_reuse import bad_reuse
-from declarative_train.recipe.checks.bad_when import bad_when
-from declarative_train.recipe.checks.batch_dimension import batch_dimension
-from declarative_train.recipe.checks.expression_form import expression_form
-from declarative_train.recipe.checks.expression_syntax import expression_syntax
-from declarative_train.recipe.checks.function_arguments import function_arguments
-from declarative_train.recipe.checks.missing_key import missing_key
-from declarative_train.recipe.checks.model_too_large import model_too_large
-from declarative_train.recipe.checks.unknown_function import unknown_function
-from declarative_train.recipe.checks.unknown_key import unknown_key
-from declarative_train.recipe.checks.unknown_type import unknown_type
-from declarative_train.recipe.checks.wrong_type import wrong_type
+from declarative_train.recipe.checks.blocks import bad_node, bad_repeat, bad_reuse, bad_when, model_too_large
+from declarative_train.recipe.checks.expressions import (
+    batch_dimension,
+    expression_form,
+    expression_syntax,
+    function_arguments,
+    unknown_function,
+)
+from declarative_train.recipe.checks.keys import missing_key, unknown_key, unknown_type, wrong_type
 from declarative_train.recipe.validate import found_words
 from declarative_train.recipe.wiring_names import RESERVED, REUSE, Edge, check_name, read_reference
 from declarative_train.recipe.wiring_ports import Wanted, only_inputs, read_wanted

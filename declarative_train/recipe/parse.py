@@ -11,8 +11,7 @@ from collections.abc import Mapping as MappingABC
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.recipe.check import check
 from declarative_train.recipe.checks import displaced_loss
-from declarative_train.recipe.checks.newer_dtrain import newer_dtrain
-from declarative_train.recipe.checks.wrong_value import wrong_value
+from declarative_train.recipe.checks.keys import newer_dtrain, wrong_value
 from declarative_train.recipe.meant import with_meant_sections
 from declarative_train.recipe.moved_wires import moved_wires
 from declarative_train.recipe.recipe import Recipe

@@ -15,13 +15,14 @@ from declarative_train.components.plugin_layer import import_plugin
 from declarative_train.components.plugins import PluginProblem, read_plugin
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.recipe.blocks import shipped_names
-from declarative_train.recipe.checks.missing_plugin import missing_plugin
-from declarative_train.recipe.checks.plugin_fails import plugin_fails
-from declarative_train.recipe.checks.plugin_signature import plugin_signature
-from declarative_train.recipe.checks.plugin_without_layers import plugin_without_layers
-from declarative_train.recipe.checks.reserved_name import reserved_name
-from declarative_train.recipe.checks.shadowed_type import shadowed_type
-from declarative_train.recipe.checks.unreadable_plugin import unreadable_plugin
+from declarative_train.recipe.checks.blocks import reserved_name, shadowed_type
+from declarative_train.recipe.checks.plugins import (
+    missing_plugin,
+    plugin_fails,
+    plugin_signature,
+    plugin_without_layers,
+    unreadable_plugin,
+)
 from declarative_train.recipe.wiring_names import REUSE
 from declarative_train.source.document import SourceFile
 from declarative_train.terms.span import Span

@@ -10,13 +10,8 @@ from pydantic import BaseModel
 
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.diagnostics.suggest import did_you_mean, nearest, respelt
-from declarative_train.recipe.checks.bad_duration import bad_duration
-from declarative_train.recipe.checks.bare_duration import bare_duration
-from declarative_train.recipe.checks.missing_key import missing_key
-from declarative_train.recipe.checks.unknown_key import unknown_key
-from declarative_train.recipe.checks.unknown_type import unknown_type
-from declarative_train.recipe.checks.wrong_type import wrong_type
-from declarative_train.recipe.checks.wrong_value import wrong_value
+from declarative_train.recipe.checks.durations import bad_duration, bare_duration
+from declarative_train.recipe.checks.keys import missing_key, unknown_key, unknown_type, wrong_type, wrong_value
 from declarative_train.recipe.other_words import FROM_THE_INPUT, KEYS, NOTES, OTHERWISE, renamed, value_here
 from declarative_train.recipe.validate import found_words, models_in
 from declarative_train.recipe.way_out import WayOut, way_out

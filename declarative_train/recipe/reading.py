@@ -29,11 +29,7 @@ from declarative_train.components.component import (
 )
 from declarative_train.diagnostics.diagnostic import Diagnostic, Fix
 from declarative_train.diagnostics.suggest import nearest
-from declarative_train.recipe.checks.missing_key import missing_key
-from declarative_train.recipe.checks.unknown_key import unknown_key
-from declarative_train.recipe.checks.unknown_type import unknown_type
-from declarative_train.recipe.checks.wrong_type import wrong_type
-from declarative_train.recipe.checks.wrong_value import wrong_value
+from declarative_train.recipe.checks.keys import missing_key, unknown_key, unknown_type, wrong_type, wrong_value
 from declarative_train.recipe.other_words import letters, type_here
 from declarative_train.recipe.sections.section import Section
 from declarative_train.recipe.validate import found_words, validate

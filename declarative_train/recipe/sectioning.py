@@ -12,13 +12,9 @@ from typing import Any
 from declarative_train.components.component import Layer
 from declarative_train.components.layers import LAYERS
 from declarative_train.diagnostics.diagnostic import Diagnostic, Related
-from declarative_train.recipe.checks.missing_key import missing_key
-from declarative_train.recipe.checks.newest_run import newest_run
-from declarative_train.recipe.checks.unknown_type import CODE as UNKNOWN_TYPE
-from declarative_train.recipe.checks.unknown_type import unknown_type
-from declarative_train.recipe.checks.unknown_weights_node import unknown_weights_node
-from declarative_train.recipe.checks.wrong_type import wrong_type
-from declarative_train.recipe.checks.wrong_value import wrong_value
+from declarative_train.recipe.checks.keys import CODE as UNKNOWN_TYPE
+from declarative_train.recipe.checks.keys import missing_key, unknown_type, wrong_type, wrong_value
+from declarative_train.recipe.checks.parameters import newest_run, unknown_weights_node
 from declarative_train.recipe.draft import Draft
 from declarative_train.recipe.expand import Expanded, expand
 from declarative_train.recipe.fragments import check_nodes

@@ -12,9 +12,8 @@ from collections.abc import Mapping as MappingABC
 from typing import NamedTuple
 
 from declarative_train.diagnostics.diagnostic import Diagnostic
-from declarative_train.recipe.checks.bad_selector import bad_selector
-from declarative_train.recipe.checks.selector_matches_nothing import selector_matches_nothing
-from declarative_train.recipe.checks.wrong_type import wrong_type
+from declarative_train.recipe.checks.keys import wrong_type
+from declarative_train.recipe.checks.parameters import bad_selector, selector_matches_nothing
 from declarative_train.recipe.reading import read
 from declarative_train.recipe.sections.parameters import ParameterSettings
 from declarative_train.source.node import Mapping, Node, Scalar, Sequence, is_template

@@ -14,16 +14,18 @@ from declarative_train.components.component import Port
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.diagnostics.suggest import nearest
 from declarative_train.recipe.blocks import Library
-from declarative_train.recipe.checks.bad_reference import bad_reference
-from declarative_train.recipe.checks.bad_reuse import bad_reuse
-from declarative_train.recipe.checks.cycle import cycle
-from declarative_train.recipe.checks.dead_node import dead_node
-from declarative_train.recipe.checks.name_clash import name_clash
-from declarative_train.recipe.checks.open_input import open_input
-from declarative_train.recipe.checks.open_port import open_port
-from declarative_train.recipe.checks.unknown_copy import unknown_copy
-from declarative_train.recipe.checks.unknown_edge import unknown_edge
-from declarative_train.recipe.checks.unknown_output import unknown_output
+from declarative_train.recipe.checks.blocks import bad_reuse
+from declarative_train.recipe.checks.wiring import (
+    bad_reference,
+    cycle,
+    dead_node,
+    name_clash,
+    open_input,
+    open_port,
+    unknown_copy,
+    unknown_edge,
+    unknown_output,
+)
 from declarative_train.recipe.expand_draft import Draft
 from declarative_train.recipe.model_tree import Wire
 from declarative_train.recipe.wiring_names import Edge, is_name

@@ -7,8 +7,7 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from declarative_train.diagnostics.diagnostic import Diagnostic
-from declarative_train.recipe.checks.bad_name import bad_name
-from declarative_train.recipe.checks.reserved_name import reserved_name
+from declarative_train.recipe.checks.blocks import bad_name, reserved_name
 from declarative_train.source.node import Scalar
 from declarative_train.terms.span import Span
 

@@ -7,11 +7,8 @@ from typing import NamedTuple
 
 from declarative_train.components.component import Port
 from declarative_train.diagnostics.diagnostic import Diagnostic
-from declarative_train.recipe.checks.bad_reference import bad_reference
-from declarative_train.recipe.checks.input_and_inputs import input_and_inputs
-from declarative_train.recipe.checks.too_many_inputs import too_many_inputs
-from declarative_train.recipe.checks.unknown_port import unknown_port
-from declarative_train.recipe.checks.wrong_type import wrong_type
+from declarative_train.recipe.checks.keys import wrong_type
+from declarative_train.recipe.checks.wiring import bad_reference, input_and_inputs, too_many_inputs, unknown_port
 from declarative_train.recipe.validate import found_words
 from declarative_train.recipe.wiring_names import Edge, read_reference
 from declarative_train.source.node import Entry, Mapping, Node, Scalar, Sequence

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from declarative_train.plan.checks.rename_matches_nothing import words
+from declarative_train.plan.checks.parameters import words
 from declarative_train.plan.weights import TORCH_BEGINS, misfit, renamed, same_name, unmatched
 from declarative_train.runtime.checkpoint_store import Entry, read_entry
 from declarative_train.runtime.failures import RunFailure

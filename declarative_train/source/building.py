@@ -14,23 +14,24 @@ import yaml
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.diagnostics.lines import Lines
 from declarative_train.source import lexing
-from declarative_train.source.checks.duplicate_key import duplicate_key
-from declarative_train.source.checks.empty_value import (
+from declarative_train.source.checks.templates import template_in_key
+from declarative_train.source.checks.yaml_layout import duplicate_key, missing_space, unquoted_template
+from declarative_train.source.checks.yaml_values import (
+    anchor_in_itself,
     decimal_comma,
     empty_item,
+    empty_key,
     empty_value,
+    explicit_tag,
+    key_not_scalar,
+    key_not_text,
+    leading_zero,
+    several_documents,
+    too_deep,
+    too_many_nodes,
+    unknown_anchor,
+    wrong_merge_key,
 )
-from declarative_train.source.checks.explicit_tag import explicit_tag
-from declarative_train.source.checks.key_not_text import empty_key, key_not_scalar, key_not_text
-from declarative_train.source.checks.leading_zero import leading_zero
-from declarative_train.source.checks.missing_space import missing_space
-from declarative_train.source.checks.several_documents import several_documents
-from declarative_train.source.checks.template_in_key import template_in_key
-from declarative_train.source.checks.too_deep import too_deep
-from declarative_train.source.checks.too_many_nodes import too_many_nodes
-from declarative_train.source.checks.unknown_anchor import anchor_in_itself, unknown_anchor
-from declarative_train.source.checks.unquoted_template import unquoted_template
-from declarative_train.source.checks.wrong_merge_key import wrong_merge_key
 from declarative_train.source.cut_brackets import num_open, whole
 from declarative_train.source.node import Entry, Mapping, Node, Scalar, Sequence, is_plain, kind_of
 from declarative_train.source.scalars import has_leading_zero, pieces, resolve

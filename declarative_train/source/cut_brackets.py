@@ -10,7 +10,7 @@ from collections.abc import Sequence as SequenceABC
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.diagnostics.lines import Lines
 from declarative_train.source import lexing
-from declarative_train.source.checks.empty_value import cut_expression, cut_tuple
+from declarative_train.source.checks.yaml_values import cut_expression, cut_tuple
 from declarative_train.source.node import Node, Scalar, Sequence
 from declarative_train.source.scalars import resolve
 from declarative_train.terms.span import Span

@@ -11,13 +11,15 @@ from collections.abc import Mapping as MappingABC
 
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.diagnostics.suggest import did_you_mean
-from declarative_train.source.checks.template_failed import template_failed
-from declarative_train.source.checks.template_forbidden import template_forbidden
-from declarative_train.source.checks.template_syntax import template_syntax
-from declarative_train.source.checks.template_too_costly import template_too_costly
-from declarative_train.source.checks.template_without_value import template_without_value
-from declarative_train.source.checks.undefined_name import undefined_name
-from declarative_train.source.checks.unset_variable import unset_variable
+from declarative_train.source.checks.templates import (
+    template_failed,
+    template_forbidden,
+    template_syntax,
+    template_too_costly,
+    template_without_value,
+    undefined_name,
+    unset_variable,
+)
 from declarative_train.source.node import Scalar
 from declarative_train.source.template import Environment
 from declarative_train.terms.span import Span

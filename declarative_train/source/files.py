@@ -8,8 +8,7 @@ from pathlib import Path
 
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.diagnostics.lines import Lines
-from declarative_train.source.checks.not_utf8 import another_encoding, not_utf8
-from declarative_train.source.checks.unreadable_file import file_too_large
+from declarative_train.source.checks.yaml_values import another_encoding, file_too_large, not_utf8
 from declarative_train.source.document import SourceFile
 from declarative_train.terms.span import Span
 

@@ -12,11 +12,15 @@ from collections.abc import Sequence as SequenceABC
 from typing import NamedTuple
 
 from declarative_train.diagnostics.diagnostic import Diagnostic
-from declarative_train.source.checks.base_outside_tree import base_outside_tree
-from declarative_train.source.checks.circular_extends import circular_extends, extends_too_long
-from declarative_train.source.checks.missing_base import missing_base
-from declarative_train.source.checks.unreadable_file import unreadable_file
-from declarative_train.source.checks.wrong_extends import template_in_extends, wrong_extends
+from declarative_train.source.checks.merging import (
+    base_outside_tree,
+    circular_extends,
+    extends_too_long,
+    missing_base,
+    template_in_extends,
+    wrong_extends,
+)
+from declarative_train.source.checks.yaml_values import unreadable_file
 from declarative_train.source.document import Document, SourceFile
 from declarative_train.source.files import read_file, recipes_beside, tree_of, why
 from declarative_train.source.merge import Merger, MergeRules, fragment_of, orders_that_changed, whole

@@ -13,8 +13,7 @@ from collections.abc import Sequence as SequenceABC
 from typing import NamedTuple
 
 from declarative_train.diagnostics.diagnostic import Diagnostic
-from declarative_train.source.checks.null_removes_nothing import null_removes_nothing
-from declarative_train.source.checks.set_inside_list import set_inside_list
+from declarative_train.source.checks.merging import null_removes_nothing, set_inside_list
 from declarative_train.source.document import Dropped
 from declarative_train.source.node import Entry, Mapping, Node, Path, Scalar, Sequence
 from declarative_train.terms.span import Span

@@ -15,10 +15,8 @@ from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.diagnostics.lines import Lines, num_marks
 from declarative_train.source import lexing
 from declarative_train.source.building import Builder, Stop
-from declarative_train.source.checks.control_character import control_character
-from declarative_train.source.checks.empty_file import empty_file
-from declarative_train.source.checks.missing_space import missing_space
-from declarative_train.source.checks.not_a_mapping import not_a_mapping
+from declarative_train.source.checks.yaml_layout import missing_space
+from declarative_train.source.checks.yaml_values import control_character, empty_file, not_a_mapping
 from declarative_train.source.node import Mapping, Node, Scalar
 from declarative_train.terms.span import Span
 

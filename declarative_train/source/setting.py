@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.diagnostics.lines import Lines
-from declarative_train.source.checks.empty_value import empty_option
-from declarative_train.source.checks.wrong_extends import extends_by_option
-from declarative_train.source.checks.wrong_set import wrong_set
+from declarative_train.source.checks.merging import extends_by_option, wrong_set
+from declarative_train.source.checks.yaml_values import empty_option
 from declarative_train.source.node import Entry, Mapping, Node, Scalar
 from declarative_train.source.reader import read_value
 

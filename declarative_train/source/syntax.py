@@ -16,22 +16,23 @@ import yaml
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.diagnostics.lines import Lines
 from declarative_train.source import lexing
-from declarative_train.source.checks.control_character import no_space
-from declarative_train.source.checks.empty_value import empty_value
-from declarative_train.source.checks.key_not_text import empty_key
-from declarative_train.source.checks.missing_colon import missing_colon
-from declarative_train.source.checks.missing_comma import missing_comma
-from declarative_train.source.checks.missing_space import missing_space
-from declarative_train.source.checks.several_documents import several_documents
-from declarative_train.source.checks.tab_in_indentation import tab_in_indentation
-from declarative_train.source.checks.text_after_quote import text_after_quote
-from declarative_train.source.checks.unclosed_bracket import closes_nothing, unclosed_bracket, wrong_bracket
-from declarative_train.source.checks.unclosed_quote import unclosed_quote
-from declarative_train.source.checks.unquoted_template import unquoted_template
-from declarative_train.source.checks.unquoted_text import unquoted_text
-from declarative_train.source.checks.wrong_escape import wrong_escape
 from declarative_train.source.checks.wrong_indentation import below_a_value, fits_no_line, item_among_keys
-from declarative_train.source.checks.yaml_syntax import yaml_syntax
+from declarative_train.source.checks.yaml_layout import (
+    closes_nothing,
+    missing_colon,
+    missing_comma,
+    missing_space,
+    tab_in_indentation,
+    text_after_quote,
+    unclosed_bracket,
+    unclosed_quote,
+    unquoted_template,
+    unquoted_text,
+    wrong_bracket,
+    wrong_escape,
+    yaml_syntax,
+)
+from declarative_train.source.checks.yaml_values import empty_key, empty_value, no_space, several_documents
 from declarative_train.terms.span import Span
 
 _FALSE_SPACE = re.compile("[\u00a0\u2000-\u200b\u202f\u3000\ufeff]")

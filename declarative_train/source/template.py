@@ -14,7 +14,7 @@ from operator import is_
 from typing import TYPE_CHECKING, NoReturn
 
 from declarative_train.diagnostics.diagnostic import Diagnostic
-from declarative_train.source.checks.circular_vars import circular_vars
+from declarative_train.source.checks.templates import circular_vars
 from declarative_train.source.node import Entry, Mapping, Node, Scalar, Sequence, is_template
 from declarative_train.source.plain_template import NOT_PLAIN, plain_value
 from declarative_train.terms.span import Span

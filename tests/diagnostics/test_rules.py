@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 
 import pytest
@@ -26,13 +27,26 @@ raise AssertionError("never imported")
 def test_a_page(tmp_path: Path) -> None:
     path = tmp_path / "stage_count_mismatch.py"
     path.write_text(PAGE)
-    rule = read_rule(path)
+    rule = read_rule(path, ast.parse(path.read_text()))
     assert (rule.code, rule.name) == ("P012", "stage-count-mismatch")
     assert rule.finds == "a number of stages that does not divide."
     assert rule.why == "ranks would be idle."
     assert rule.bad == "parallelism: {stages: 6}   # on 4 GPUs\n"
     assert rule.good == "parallelism:\n  stages: 4\n"
     assert rule.page.startswith("stage-count-mismatch (P012)\n\nFinds:")
+
+
+def test_the_page_of_a_message_is_the_docstring_of_its_function(tmp_path: Path) -> None:
+    page = PAGE.partition("raise")[0].rstrip()
+    indented = "\n".join(f"    {line}" if line else line for line in page.splitlines())
+    path = tmp_path / "stages.py"
+    path.write_text(f'"""Messages."""\n\ndef other():\n    """No page."""\n\ndef count_mismatch():\n{indented}\n')
+    module = tmp_path / "module.py"
+    module.write_text(page)
+    rule = read_rule(path, ast.parse(path.read_text()), "count_mismatch")
+    assert rule.page == read_rule(module, ast.parse(module.read_text())).page
+    with pytest.raises(ValueError, match=r"stages\.py, other: "):
+        read_rule(path, ast.parse(path.read_text()), "other")
 
 
 @pytest.mark.parametrize(
@@ -50,7 +64,7 @@ def test_what_is_no_page_is_our_mistake(broken: str, tmp_path: Path) -> None:
     path = tmp_path / "x.py"
     path.write_text(broken)
     with pytest.raises(ValueError, match="is no manual page"):
-        read_rule(path)
+        read_rule(path, ast.parse(path.read_text()))
 
 
 def test_tables(tmp_path: Path) -> None:

@@ -16,8 +16,7 @@ from declarative_train.plan.auto.candidates import candidates
 from declarative_train.plan.auto.judge import Judge, Verdict, findings
 from declarative_train.plan.auto.target import Target, target_of
 from declarative_train.plan.auto.ways_out import ways_out
-from declarative_train.plan.checks.does_not_fit import does_not_fit
-from declarative_train.plan.checks.no_mode_left import no_mode_left
+from declarative_train.plan.checks.stages import does_not_fit, no_mode_left
 from declarative_train.plan.plan import TAKEN, CandidatePlan, ChoicePlan, ParameterPlan
 from declarative_train.plan.text_tables import amount, time_in_words
 from declarative_train.recipe.recipe import Recipe

@@ -1,0 +1,140 @@
+"""Messages on the files of a source: whether they are there, readable, and of one kind.
+
+Each function is one message; its docstring is the manual page of its code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from declarative_train.components.component import SourceError
+from declarative_train.components.datasets.files import shown
+from declarative_train.diagnostics.diagnostic import Diagnostic, error, unverified
+from declarative_train.diagnostics.suggest import did_you_mean, nearest, paths_start, respelt
+from declarative_train.terms.span import Span
+
+
+def missing_file(span: Span, problem: SourceError) -> Diagnostic:
+    """missing-file (D001)
+
+    Finds: a file of a source that is not there.
+    Why:   the run would stop as soon as it reads the first row.
+    Bad:
+        data:
+          source: {type: csv, path: data/digit.csv}
+    Good:
+        data:
+          source: {type: csv, path: data/digits.csv}
+    """
+    close = nearest(problem.name, problem.known)
+    way_out = f"did you mean `{close}`?" if close is not None else problem.help or paths_start(span)
+    return error("D001", span, str(problem), way_out)
+
+
+def empty_glob(span: Span, problem: SourceError) -> Diagnostic:
+    """empty-glob (D002)
+
+    Finds: a glob that matches no file.
+    Why:   a source without files has no rows, and that is hardly what was meant.
+    Bad:
+        data:
+          source: {type: csv, path: "data/*.tsv"}
+    Good:
+        data:
+          source: {type: csv, path: "data/digits*.csv"}
+    """
+    return error("D002", span, str(problem), problem.help or f"{paths_start(span)}; `**` goes through folders")
+
+
+def unreadable_source(span: Span, problem: SourceError) -> Diagnostic:
+    """unreadable-source (D003)
+
+    Finds: a file that is not what its source reads: torn, empty, of another kind, or closed to us.
+    Why:   a table that is read in part is another table.
+    Bad:
+        data:
+          source: {type: parquet, path: data/digits.csv}
+    Good:
+        data:
+          source: {type: csv, path: data/digits.csv}
+    """
+    return error("D003", span, str(problem), problem.help)
+
+
+def different_columns(span: Span, problem: SourceError) -> Diagnostic:
+    """different-columns (D004)
+
+    Finds: files of one source whose columns are not the same, or a file with two columns of one name.
+    Why:   rows of such files do not make one table.
+    Bad:
+        data:
+          source: {type: csv, path: [data/digits.csv, data/people.csv]}
+    Good:
+        data:
+          source: {type: csv, path: [data/digits.csv]}
+    """
+    return error("D004", span, str(problem), problem.help or "name only files with the same columns")
+
+
+def unknown_column(
+    span: Span, name: str, known: Iterable[str], left_out: Mapping[str, str], source: str = "the source"
+) -> Diagnostic:
+    """unknown-column (D005)
+
+    Finds: a column, or a glob of columns, that the source does not have.
+    Why:   a field or a set cannot be made of it.
+    Bad:
+        data:
+          fields:
+            digit: {type: category, column: lable, num_classes: 10}
+    Good:
+        data:
+          fields:
+            digit: {type: category, column: label, num_classes: 10}
+    """
+    # `left_out` says why a column that the file does have cannot be read.
+    names = list(known)
+    if name in left_out:
+        return error("D005", span, f"`{name}` cannot be read: {left_out[name]}", did_you_mean("", names))
+    if any(sign in name for sign in "*?["):
+        return error("D005", span, f"no column of {source} matches `{name}`", did_you_mean(name.strip("*?"), names))
+    if len(names) == 1 and (other := next((sign for sign in ";\t|," if sign in names[0]), None)) is not None:
+        way_out = f"its only column is `{names[0]}`: set `delimiter: {other!r}` in the source"
+        return error("D005", span, f"{source} has no column `{name}`", way_out)
+    message, fixes = f"{source} has no column `{name}`", respelt(span, name, names)
+    return error("D005", span, message, did_you_mean(name, names), fixes=fixes)
+
+
+def remote_source(span: Span, path: str) -> Diagnostic:
+    """remote-source (D015)
+
+    Finds: a source on another machine, when nothing but the recipe is looked at.
+    Why:   its columns, types and rows can only be known by reading it: `dtrain plan` and `dtrain run` do.
+    Bad:
+        data:
+          source: {type: parquet, path: "s3://corpus/*.parquet"}  # not wrong: only not looked at by lint
+    Good:
+        data:
+          source: {type: csv, path: data/digits.csv}  # a copy on this machine is looked at
+    """
+    return unverified(
+        "D015",
+        span,
+        f"{shown(path)} is remote and was not looked at",
+        "`dtrain plan` reads its columns and rows",
+    )
+
+
+def source_without_file_system(span: Span, problem: SourceError) -> Diagnostic:
+    """source-without-file-system (D020)
+
+    Finds: a URL whose file system is not installed or not known.
+    Why:   nothing can be read from it on this machine.
+    Bad:
+        data:
+          source: {type: csv, path: "nowhere://digits.csv"}
+    Good:
+        data:
+          source: {type: csv, path: data/digits.csv}
+    """
+    return error("D020", span, str(problem), problem.help)

@@ -1,0 +1,314 @@
+"""Messages on sets, windows and batches: which rows become samples, and how many at a time.
+
+Each function is one message; its docstring is the manual page of its code.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from declarative_train.components.component import Table
+from declarative_train.components.splits.last import codes
+from declarative_train.diagnostics.diagnostic import Diagnostic, Related, error, warning
+from declarative_train.terms.span import Span
+
+
+def empty_set(span: Span, name: str, message: str, help: str | None) -> Diagnostic:
+    """empty-set (D010)
+
+    Finds: a set without a sample.
+    Why:   nothing can be learned or measured on it.
+    Bad:
+        data:
+          split: {validation: {type: where, column: label, equals: 11}}
+    Good:
+        data:
+          split: {validation: {type: where, column: label, equals: 9}}
+    """
+    return error("D010", span, f"set `{name}` is empty: {message}", help)
+
+
+def window_cut_to_pieces(span: Span, name: str, kind: str, length: int) -> Diagnostic:
+    """window-cut-to-pieces (D011)
+
+    Finds: windows over rows that are split one by one, by chance.
+    Why:   neighbours land in different sets, so that hardly a window stays whole.
+    Bad:
+        data:
+          window: {length: 16, stride: 1}
+          split: {validation: {type: random, fraction: 0.2}}
+    Good:
+        data:
+          window: {length: 16, stride: 1}
+          split: {validation: {type: last, fraction: 0.2}}
+    """
+    return error(
+        "D011",
+        span,
+        f"`{kind}` puts each row into `{name}` or not by itself, and a window takes {length} neighbours",
+        "cut with `type: last` (the last rows) or `type: grouped` (whole groups)",
+    )
+
+
+def rows_without_window(span: Span, field: str) -> Diagnostic:
+    """rows-without-window (D012)
+
+    Finds: `rows` on a field where there is no window.
+    Why:   without a window a sample is one row, and there is nothing to slice.
+    Bad:
+        data:
+          fields:
+            pixels: {rows: ":4"}
+    Good:
+        data:
+          window: {length: 8, stride: 8}
+          fields:
+            pixels: {rows: ":4"}
+            digit: {rows: 0}
+          split: {validation: {type: last, fraction: 0.2}}
+    """
+    return error(
+        "D012", span, f"field `{field}` takes `rows` of a window, and there is none", "add `window: {length: N}`"
+    )
+
+
+def rows_outside_window(span: Span, field: str, rows: str | int, length: int) -> Diagnostic:
+    """rows-outside-window (D013)
+
+    Finds: `rows` that are not in the window.
+    Why:   the field would be empty.
+    Bad:
+        data:
+          window: {length: 8, stride: 8}
+          fields:
+            pixels: {rows: "8:"}
+            digit: {rows: 0}
+          split: {validation: {type: last, fraction: 0.2}}
+    Good:
+        data:
+          window: {length: 8, stride: 8}
+          fields:
+            pixels: {rows: "7:"}
+            digit: {rows: 0}
+          split: {validation: {type: last, fraction: 0.2}}
+    """
+    message = f"field `{field}` takes rows `{rows}` of a window of {length}: there are none"
+    return error("D013", span, message, f"rows go from 0 to {length - 1}")
+
+
+def split_does_not_fit(span: Span, name: str, message: str) -> Diagnostic:
+    """split-does-not-fit (D016)
+
+    Finds: a set that cannot be cut: a comparison of numbers with text, rows that have no order.
+    Why:   the rows of the set would be decided by accident.
+    Bad:
+        data:
+          split: {validation: {type: where, column: label, equals: nine}}
+    Good:
+        data:
+          split: {validation: {type: where, column: label, equals: 9}}
+    """
+    return error("D016", span, f"`{name}` cannot be cut: {message}")
+
+
+def token_by_token(span: Span) -> Diagnostic:
+    """token-by-token (D017)
+
+    Finds: a text source without a window.
+    Why:   every sample would be a single token, which has nothing to be predicted from.
+    Bad:
+        data:
+          source: {type: text, path: data/people.csv}
+          fields:
+            tokens: {column: tokens}
+    Good:
+        data:
+          source: {type: text, path: data/people.csv}
+          window: {length: 17, stride: 16}
+          fields:
+            tokens: {column: tokens, rows: ":-1"}
+            next: {column: tokens, rows: "1:"}
+          split: {validation: {type: last, fraction: 0.2}}
+    """
+    return warning(
+        "D017", span, "without a window every sample is one token", "add `window: {length: N + 1, stride: N}`"
+    )
+
+
+def rows_without_order(span: Span, column: str, message: str) -> Diagnostic:
+    """rows-without-order (D018)
+
+    Finds: windows over rows that cannot be put in order: the `sort` column misses values.
+    Why:   a sample is a run of consecutive rows, and these have no neighbours.
+    Bad:
+        data:
+          source: {type: csv, path: data/people.csv}
+          window: {length: 2, stride: 1, sort: age}
+          split: {validation: {type: last, fraction: 0.5}}
+    Good:
+        data:
+          source: {type: csv, path: data/people.csv}
+          window: {length: 2, stride: 1, sort: height}
+          split: {validation: {type: last, fraction: 0.5}}
+    """
+    return error("D018", span, f"`{column}` does not order the rows: {message}")
+
+
+_ISO = re.compile(r"\d{4}-\d\d-\d\d(?!\d)")
+_MONTH = re.compile(r"(?i)\b(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\b")
+_LOOKED_AT = 100_000  # rows
+
+
+def sorted_as_text(span: Span, table: Table, column: str) -> Diagnostic | None:
+    """sorted-as-text (D022)
+
+    Finds: rows that are put in order by a column of text which text does not order: dates that do not begin with the year,
+           numbers of different lengths.
+    Why:   text is compared letter by letter, so that 31/01 comes after 01/12, and 10 before 9: the last rows are not the
+           latest ones, and windows run over rows that do not follow each other.
+    Bad:
+        data:
+          source: {path: data/days.csv}
+          split: {validation: {type: last, fraction: 0.25, sort: day}}
+    Good:
+        data:
+          source: {path: data/days.csv}
+          split: {validation: {type: last, fraction: 0.25, sort: iso}}
+    """  # noqa: E501
+    # None where text is ordered as what it stands for is.
+    found = table.columns[column]
+    if found.dtype != "object" or found.shape:
+        return None
+    values = table.read([column], slice(0, _LOOKED_AT))[column]
+    present = np.unique(np.asarray([str(value) for value in values if value is not None], str)).tolist()
+    if len(present) < 2 or all(_ISO.match(value) for value in present):
+        return None
+    shapes = {re.sub(r"\d", "0", value) for value in present}
+    runs = re.findall("0+", max(shapes, key=len))
+    is_date = any(_MONTH.search(value) for value in present) and bool(runs)
+    if not runs or (len(shapes) == 1 and (len(runs) == 1 or len(runs[0]) >= 4) and not is_date):
+        return None
+    return warning(
+        "D022",
+        span,
+        f"`{column}` is text, such as `{present[0]:.40}` and `{present[-1]:.40}`, and is sorted letter by letter",
+        "write dates as 2024-01-31, numbers as numbers",
+    )
+
+
+_interleaved_windows_looked_at = 100_000  # rows
+
+
+def interleaved_windows(span: Span, table: Table, column: str) -> Diagnostic | None:
+    """interleaved-windows (D023)
+
+    Finds: windows over rows whose `sort` column holds the same value more than once, without `by`.
+    Why:   two meters measured at the same time, for example, then stand row by row between each other, and every window
+           jumps from one to the other: `by` names the column that tells them apart.
+    Bad:
+        data:
+          source: {path: data/days.csv}
+          window: {length: 2, sort: x}
+    Good:
+        data:
+          source: {path: data/days.csv}
+          window: {length: 2, sort: iso}
+    """
+    # None where no two of the rows looked at have the same value.
+    values = codes(table.read([column], slice(0, _interleaved_windows_looked_at))[column])
+    found, counts = np.unique(values, return_counts=True)
+    if len(found) == len(values):
+        return None
+    often = int(np.argmax(counts))
+    return warning(
+        "D023",
+        span,
+        f"`{column}` is {found[often]} in {counts[often]:,} rows, and windows follow it without `by`",
+        "say with `by` which column tells the series apart",
+    )
+
+
+def value_unknown_to_run(
+    span: Span, field: str, column: str, value: str, known: str, place: str, made: tuple[Related, ...]
+) -> Diagnostic:
+    """value-unknown-to-run (D030)
+
+    Finds: a value of a category that has no class number in the run whose weights the model starts from.
+    Why:   class numbers come from the run named by `model.weights`: numbers made anew from other rows would give each
+           class the weights of another one.
+    Bad:
+        data:
+          source: {type: csv, path: data/people.csv}
+          fields:
+            city: {type: category, column: city}
+        model: {weights: earlier_people}
+    Good:
+        data:
+          source: {type: csv, path: data/people.csv}
+          fields:
+            city: {type: category, column: city}
+        model: {weights: {path: earlier_people, statistics: data}}
+    """
+    way_out = "correct the value; or, for classes of its own, add `statistics: data` to model.weights"
+    return error("D030", span, f"field `{field}`: `{column}` is {value} in {place}, and {known}", way_out, made)
+
+
+def field_of_another_run(span: Span, field: str, found: str, origin: str, weights: Span) -> Diagnostic:
+    """field-of-another-run (D031)
+
+    Finds: a field that reads its columns in another way than the run whose weights the model starts from: another
+           `normalize`, other class numbers, columns in another order.
+    Why:   the weights would see other numbers than those that they were trained on, and the predictions would be wrong
+           without an error. Statistics and class numbers come from the run named by `model.weights`; `statistics: data`
+           there makes them anew, for weights that are trained again on them.
+    Bad:
+        data:
+          fields:
+            pixels: {columns: "p*", normalize: minmax}
+        model: {weights: earlier}
+    Good:
+        data:
+          fields:
+            pixels: {columns: "p*", normalize: minmax}
+        model: {weights: {path: earlier, statistics: data}}
+    """
+    message = f"field `{field}`: {found} in {origin}, whose weights the model starts from"
+    way_out = "write it as it was, or add `statistics: data` to model.weights to make statistics and classes anew"
+    return error("D031", span, message, way_out, (Related(weights, f"the weights are those of {origin}"),))
+
+
+def set_of_the_same_rows(span: Span, name: str, other: str, what: str, made: Span) -> Diagnostic:
+    """set-of-the-same-rows (D032)
+
+    Finds: a set with a source of its own that reads a file which training, or another set, reads too.
+    Why:   the model has seen these rows: its loss there is the loss of training under another name.
+    Bad:
+        data:
+          source: {type: csv, path: data/digits.csv}
+          split: {validation: {source: {type: csv, path: data/digits.csv}}}
+    Good:
+        data:
+          source: {type: csv, path: data/digits.csv}
+          split: {validation: 0.2}
+    """
+    message = f"`{name}` reads {what}, as `{other}` does"
+    way_out = f"give `{name}` rows of its own: a file that nothing else reads, or a part of the source: `{name}: 0.1`"
+    return error("D032", span, message, way_out, (Related(made, f"the rows of `{other}`"),))
+
+
+def set_without_class(span: Span, name: str, field: str, classes: str, way_out: str) -> Diagnostic:
+    """set-without-class (D033)
+
+    Finds: a set in which a class of the target has no row, though it has some in another set.
+    Why:   f1, recall and auroc of that class are 1, 0 or nan there, whatever the model says; a class without a training row
+           is never learned.
+    Bad:
+        data:
+          split: {validation: {type: where, column: label, in: [3, 8]}}
+    Good:
+        data:
+          split: {validation: {type: stratified, fraction: 0.2, column: label}}
+    """  # noqa: E501
+    return warning("D033", span, f"`{name}` has no row whose `{field}` is {classes}", way_out)

@@ -1,0 +1,103 @@
+"""Messages on the values of columns.
+
+Each function is one message; its docstring is the manual page of its code.
+"""
+
+from __future__ import annotations
+
+from declarative_train.diagnostics.diagnostic import Diagnostic, Related, error
+from declarative_train.terms.span import Span
+
+
+def column_does_not_fit(span: Span, field: str, message: str, help: str | None) -> Diagnostic:
+    """column-does-not-fit (D006)
+
+    Finds: a column of a type or shape that a field cannot be made of.
+    Why:   text is no number, and values of different shapes make no tensor.
+    Bad:
+        data:
+          fields:
+            pixels: {columns: "p*", shape: [1, 8, 9]}
+    Good:
+        data:
+          fields:
+            pixels: {columns: "p*", shape: [1, 8, 8]}
+    """
+    return error("D006", span, f"field `{field}`: {message}", help)
+
+
+def missing_value(span: Span, field: str, message: str, place: str, help: str | None) -> Diagnostic:
+    """missing-value (D007)
+
+    Finds: missing values in the columns of a field that does not say what stands for them.
+    Why:   a single nan makes every gradient nan.
+    Bad:
+        data:
+          source: {type: csv, path: data/people.csv}
+          fields:
+            age: {column: age}
+    Good:
+        data:
+          source: {type: csv, path: data/people.csv}
+          fields:
+            age: {column: age, missing: mean}
+    """
+    return error("D007", span, f"field `{field}`: {message}, first in {place}", help)
+
+
+def value_out_of_range(
+    span: Span, field: str, message: str, place: str, help: str | None, made: tuple[Related, ...] = ()
+) -> Diagnostic:
+    """value-out-of-range (D008)
+
+    Finds: a label outside the classes, a value that is in none of the training rows, a number that the dtype does not hold.
+    Why:   a class that does not exist stops a GPU in the middle of a step, and its message names no row.
+    Bad:
+        data:
+          fields:
+            digit: {type: category, column: label, num_classes: 9}
+    Good:
+        data:
+          fields:
+            digit: {type: category, column: label, num_classes: 10}
+    """  # noqa: E501
+    return error("D008", span, f"field `{field}`: {message}, in {place}", help, made)
+
+
+def not_a_whole_number(span: Span, field: str, message: str, place: str, made: tuple[Related, ...] = ()) -> Diagnostic:
+    """not-a-whole-number (D009)
+
+    Finds: fractions in a field of whole numbers.
+    Why:   cut off, 0.5 and 0.9 both become 0.
+    Bad:
+        data:
+          source: {type: csv, path: data/people.csv}
+          fields:
+            height: {column: height, dtype: int64}
+    Good:
+        data:
+          source: {type: csv, path: data/people.csv}
+          fields:
+            height: {column: height, dtype: float32}
+    """
+    way_out = "use `dtype: float32`, or round it in the file"
+    return error("D009", span, f"field `{field}`: {message}, in {place}", way_out, made)
+
+
+def no_statistics(span: Span, field: str, message: str) -> Diagnostic:
+    """no-statistics (D014)
+
+    Finds: statistics that cannot be computed from the training rows: no value there, infinite ones, too many classes.
+    Why:   a normalisation or a vocabulary made of nothing gives nan.
+    Bad:
+        data:
+          source: {type: csv, path: data/people.csv}
+          fields:
+            city: {type: category, column: city, num_classes: 2}
+    Good:
+        data:
+          source: {type: csv, path: data/people.csv}
+          fields:
+            city: {type: category, column: city, num_classes: 2, unknown: 0}
+    """
+    return error("D014", span, f"field `{field}`: {message}")

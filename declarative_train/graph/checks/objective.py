@@ -1,0 +1,176 @@
+"""Messages on losses and metrics.
+
+Each function is one message; its docstring is the manual page of its code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from declarative_train.components.component import Misfit
+from declarative_train.diagnostics.diagnostic import Diagnostic, Related, error, warning
+from declarative_train.terms.span import Span
+
+
+def target_among_inputs(
+    span: Span, field: str, target: str, columns: Sequence[str], way_out: str, made: Span
+) -> Diagnostic:
+    """target-among-inputs (O009)
+
+    Finds: a column that a loss is to be told from, among the columns that its input is computed of; of windows, the same
+           rows of it.
+    Why:   the model copies the answer: nearly every prediction is right in training and validation, and none where the
+           answer is not known yet. A field that is its own target (an autoencoder), a field all of whose columns are
+           targets, and rows shifted against each other are meant, and not said.
+    Bad:
+        data:
+          fields:
+            pixels: {columns: "*"}
+    Good:
+        data:
+          fields:
+            pixels: {columns: "*", exclude: [label]}
+    """  # noqa: E501
+    which = ", ".join(f"`{column}`" for column in columns[:4]) + (", ..." if len(columns) > 4 else "")
+    message = f"field `{field}`, which the model reads, holds {which}, which is what the target `{target}` is made of"
+    return error("O009", span, message, way_out, (Related(made, f"`{target}` is the target"),))
+
+
+def metric_without_unit(span: Span, metric: str, target: str, field: str) -> Diagnostic:
+    """metric-without-unit (O011)
+
+    Finds: an error in the target's unit (`rmse`, `mae`, `mse`, `mape`) of a target that is computed of a scaled or
+           normalised field.
+    Why:   such an error is told in the unit of the column: what `scale` and `normalize` did is undone. Of a target that
+           was computed further this is not possible, and the number would have no unit.
+    Bad:
+        model: {graph: {doubled: pixels * 2, back: {type: linear, out_features: 64, input: act}}}
+        objective:
+          losses: {loss: {}, again: {type: mse, input: back, target: doubled}}
+          metrics: {accuracy: {of: loss}, rmse: {of: again}}
+    Good:
+        model: {graph: {back: {type: linear, out_features: 64, input: act}}}
+        objective:
+          losses: {loss: {}, again: {type: mse, input: back, target: pixels}}
+          metrics: {accuracy: {of: loss}, rmse: {of: again}}
+    """
+    message = f"`{metric}` of `{target}` has no unit: it is computed of `{field}`, which is scaled or normalised"
+    way_out = f"make a field of what is the target; or watch `r2`, which has none; or leave `{field}` as it is"
+    return error("O011", span, message, way_out)
+
+
+def objective_does_not_fit(span: Span, misfit: Misfit, made: tuple[Related, ...] = ()) -> Diagnostic:
+    """objective-does-not-fit (O101)
+
+    Finds: a loss or metric that does not take its input, target or mask: shape, dtype, or number of classes.
+    Why:   losses never broadcast: a target of another shape would train on nonsense without a word.
+    Bad:
+        objective:
+          loss: {type: mse, input: logits, target: pixels}
+    Good:
+        objective:
+          loss: {type: cross_entropy, input: logits, target: digit}
+    """
+    # A warning where the component says that it can be computed but is hardly meant.
+    grade = warning if misfit.is_warning else error
+    return grade("O101", span, misfit.message, misfit.help, made)
+
+
+def count_from_model(span: Span, port: str, name: str, made: Span | None, *, is_drawn: bool = False) -> Diagnostic:
+    """count-from-model (O102)
+
+    Finds: a mask, or a target whose values decide how many items count, that is computed by the model.
+    Why:   a term is divided by the number of valid items of the whole global batch, which must be known before the first
+           backward; only what is computed from fields alone is.
+    Bad:
+        model:
+          graph:
+            sure: amax(hidden, dim=-1) > 0
+        objective:
+          loss: {type: cross_entropy, input: logits, target: digit, mask: sure}
+    Good:
+        model:
+          graph:
+            sure: amax(pixels, dim=-1) > 0
+        objective:
+          loss: {type: cross_entropy, input: logits, target: digit, mask: sure}
+    """  # noqa: E501
+    # `is_drawn`: no parameter has a part in it, only random numbers.
+    reason = "it is drawn anew in each step" if is_drawn else "the model computes it"
+    way_out = "compute it from fields alone, by nodes without parameters or draws"
+    return error(
+        "O102",
+        span,
+        f"the {port} `{name}` decides how many items count, and {reason}",
+        f"{way_out}; a column of the source can hold what was drawn once" if is_drawn else way_out,
+        () if made is None else (Related(made, f"`{name}` is made here"),),
+    )
+
+
+def nothing_to_learn(span: Span, term: str, input: str) -> Diagnostic:
+    """nothing-to-learn (O103)
+
+    Finds: a loss term whose input does not depend on any parameter.
+    Why:   it is a constant: its gradient is zero, and torch fails in the first backward when it is the only term.
+    Bad:
+        model:
+          graph:
+            size: mean(pixels ** 2, dim=-1)
+        objective:
+          losses:
+            kind: {type: cross_entropy, input: logits, target: digit}
+            size: {type: mean, input: size}
+          metrics: {accuracy: {of: kind}}
+    Good:
+        model:
+          graph:
+            size: mean(hidden ** 2, dim=-1)
+        objective:
+          losses:
+            kind: {type: cross_entropy, input: logits, target: digit}
+            size: {type: mean, input: size}
+          metrics: {accuracy: {of: kind}}
+    """
+    return error(
+        "O103",
+        span,
+        f"the loss `{term}` cannot change: no parameter stands between the fields and `{input}`",
+        "give it a node of the model, or watch the number as a metric",
+    )
+
+
+def no_parameters(span: Span) -> Diagnostic:
+    """no-parameters (O104)
+
+    Finds: a model without a single parameter.
+    Why:   there is nothing to train.
+    Bad:
+        # whole file
+        name: nothing_to_train
+        data:
+          source: {type: synthetic, kind: classification, rows: 64, features: 10}
+          fields:
+            x: {column: x}
+            y: {type: category, column: y, num_classes: 10}
+        model:
+          graph:
+            logits: x * 2
+        objective:
+          loss: {type: cross_entropy, input: logits, target: y}
+        training: {epochs: 1, global_batch_size: 8, optimizer: {type: sgd, lr: 0.1}}
+    Good:
+        # whole file
+        name: something_to_train
+        data:
+          source: {type: synthetic, kind: classification, rows: 64, features: 10}
+          fields:
+            x: {column: x}
+            y: {type: category, column: y, num_classes: 10}
+        model:
+          graph:
+            logits: {type: linear, out_features: 10, input: x}
+        objective:
+          loss: {type: cross_entropy, input: logits, target: y}
+        training: {epochs: 1, global_batch_size: 8, optimizer: {type: sgd, lr: 0.1}}
+    """
+    return error("O104", span, "this graph has no parameter: there is nothing to train", "add a layer that learns")

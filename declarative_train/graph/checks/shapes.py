@@ -1,0 +1,289 @@
+"""Messages on shapes and types that do not fit.
+
+Each function is one message; its docstring is the manual page of its code.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import cache
+from keyword import iskeyword
+
+from declarative_train.components.component import Misfit
+from declarative_train.diagnostics.diagnostic import Diagnostic, Related, error, unverified, warning
+from declarative_train.terms.amounts import counted
+from declarative_train.terms.span import Span
+from declarative_train.terms.tensor_spec import TensorSpec
+
+
+def inputs_do_not_fit(span: Span, misfit: Misfit, made: tuple[Related, ...] = ()) -> Diagnostic:
+    """inputs-do-not-fit (G001)
+
+    Finds: a layer that does not take what arrives at its inputs: the shape, the dtype, or the range of whole numbers; or a
+           field of the layer that does not go with them.
+    Why:   torch would say so in its own words, after launch, on every rank.
+    Bad:
+        model:
+          graph:
+            hidden: {type: conv2d, out_channels: 8, kernel_size: 3, input: pixels}
+    Good:
+        model:
+          graph:
+            hidden: {type: linear, out_features: 32, input: pixels}
+    """  # noqa: E501
+    grade = warning if misfit.is_warning else error
+    return grade("G001", span, misfit.message, misfit.help, made)
+
+
+CODE = "G002"
+_MATRICES = re.compile(r"mat1 and mat2 shapes cannot be multiplied \(\d+x(\d+) and (\d+)x(\d+)\)")
+
+
+def layer_refused(
+    span: Span, type: str, specs: Mapping[str, TensorSpec], said: str, made: tuple[Related, ...], precision: str
+) -> Diagnostic:
+    """layer-refused (G002)
+
+    Finds: a layer (mostly a plugin's) that torch cannot build or run for what arrives at its inputs.
+    Why:   it would fail in the first step, on every rank.
+    Bad:
+        model:
+          graph:
+            hidden: {type: linear, out_features: 1000000000000000000, input: pixels}
+    Good:
+        model:
+          graph:
+            hidden: {type: linear, out_features: 32, input: pixels}
+    """
+    # `said` by torch, or by the plugin; what we know of it is said in words that hold for every batch.
+    inputs = ", ".join(f"{port} {spec.said(precision)}" for port, spec in specs.items())
+    message = f"`{type}` cannot work on {inputs or 'nothing'}"
+    if found := _MATRICES.search(said):
+        return error(
+            CODE, span, f"{message}: it multiplies by a matrix of {counted(int(found[2]), 'row')}", related=made
+        )
+    if "Overflow when unpacking long" in said or "too large" in said.lower():
+        return error(CODE, span, f"{message}: one of its sizes is larger than torch can count", related=made)
+    return error(CODE, span, f"{message}; it says: {said}", related=made)
+
+
+def batch_moved(span: Span, name: str, found: str) -> Diagnostic:
+    """batch-moved (G003)
+
+    Finds: a node whose result has the batch in another place than dimension 0.
+    Why:   the samples of a batch are shared out over ranks and microbatches along dimension 0; a node that mixes them up
+           trains on other data in every layout.
+    Bad:
+        model:
+          graph:
+            pairs: pixels + unsqueeze(pixels, 1)
+            hidden: {input: pairs}
+    Good:
+        model:
+          graph:
+            pairs: unsqueeze(pixels, 2) + unsqueeze(pixels, 1)
+            flat: {type: flatten, input: pairs}
+            hidden: {input: flat}
+    """  # noqa: E501
+    return error("G003", span, f"`{name}`: {found}", "every node keeps the batch as dimension 0, and nowhere else")
+
+
+def expression_does_not_fit(
+    span: Span, said: str, help: str | None = None, made: tuple[Related, ...] = ()
+) -> Diagnostic:
+    """expression-does-not-fit (G004)
+
+    Finds: an operation of an expression that does not take the shapes or dtypes of its tensors.
+    Why:   it would fail in the first step, on every rank.
+    Bad:
+        model:
+          graph:
+            mixed: pixels + pixels[:, :32]
+            hidden: {input: mixed}
+    Good:
+        model:
+          graph:
+            mixed: pixels[:, 32:] + pixels[:, :32]
+            hidden: {input: mixed}
+    """
+    return error("G004", span, said, help, made)
+
+
+def shapes_unknown(span: Span, type: str) -> Diagnostic:
+    """shapes-unknown (G005)
+
+    Finds: a node of a plugin, whose shapes only its code can tell.
+    Why:   a recipe is checked without running its code; what stands behind such a node is not checked either.
+    Bad:
+        plugins: [my_layers.py]
+        model:
+          graph:
+            hidden: {type: my_layer, input: pixels}
+    Good:
+        model:
+          graph:
+            hidden: {type: linear, out_features: 32, input: pixels}
+    """
+    return unverified(
+        "G005",
+        span,
+        f"the shapes of `{type}` and of what stands behind it are not known: it is a plugin's",
+        "`--plugins` imports the recipe's plugins and checks the whole graph",
+    )
+
+
+@cache
+def _taken() -> frozenset[str]:
+    from torch import fx, nn
+
+    return frozenset(dir(fx.GraphModule(nn.Module(), fx.Graph())))
+
+
+def is_name_of_torch(name: str) -> bool:
+    """`name` may be that of a copy: `half.0`."""
+    first = name.partition(".")[0]
+    return iskeyword(first) or first in _taken()
+
+
+def name_of_torch(span: Span, name: str) -> Diagnostic:
+    """name-of-torch (G006)
+
+    Finds: a node named like something that every torch module has, such as `forward` or `train`, or with a word of
+           Python's own, such as `in`.
+    Why:   the node becomes a member of a module under its own name, where it would hide torch's; and the code that torch
+           writes for the graph could not name it.
+    Bad:
+        model:
+          graph:
+            half: {type: linear, out_features: 32, input: pixels}
+            hidden: {input: half}
+    Good:
+        model:
+          graph:
+            half_width: {type: linear, out_features: 32, input: pixels}
+            hidden: {input: half_width}
+    """  # noqa: E501
+    name = name.partition(".")[0]
+    reason = "it is a word of Python" if iskeyword(name) else f"every torch module has a `{name}`"
+    return error("G006", span, f"a node cannot be called `{name}`: {reason}", f"such as `{name}_node`")
+
+
+def reuse_does_not_fit(
+    span: Span,
+    target: str,
+    target_span: Span,
+    found: Mapping[str, TensorSpec],
+    made_for: Mapping[str, TensorSpec],
+    said: str | None = None,
+) -> Diagnostic:
+    """reuse-does-not-fit (G007)
+
+    Finds: a node that is called again with inputs that it was not made for.
+    Why:   a `reuse` keeps the parameters, and with them the sizes, of its node.
+    Bad:
+        model:
+          graph:
+            first: {type: linear, out_features: 32, input: pixels}
+            again: {type: reuse, node: first, input: first}
+            hidden: {input: again}
+    Good:
+        model:
+          graph:
+            first: {type: linear, out_features: 64, input: pixels}
+            again: {type: reuse, node: first, input: first}
+            hidden: {input: again}
+    """
+    # `said` is the reason where there is one besides the shapes.
+    message = f"`{target}` was made for {_shown(made_for)}, here it gets {_shown(found)}"
+    made = Related(target_span, f"`{target}` stands here")
+    return error("G007", span, message if said is None else f"{message}: {said}", related=(made,))
+
+
+def reuse_before_target(span: Span, name: str, target: str, target_span: Span) -> Diagnostic:
+    message = f"`{name}` calls `{target}` again, and `{target}` waits for its result"
+    made = Related(target_span, f"`{target}` stands here")
+    return error("G007", span, message, f"give `{target}` another input", related=(made,))
+
+
+def _shown(specs: Mapping[str, TensorSpec]) -> str:
+    return ", ".join(f"{port} {spec}" for port, spec in specs.items()) or "nothing"
+
+
+def double_precision(span: Span, type: str, port: str, precision: str, made: tuple[Related, ...]) -> Diagnostic:
+    """double-precision (G008)
+
+    Finds: a layer with parameters behind a float64 field, in a run that does not compute in float64.
+    Why:   parameters follow the dtype of their input; the layer would be held and computed in float64, at twice the memory
+           and a fraction of the speed, whatever `training.precision` says.
+    Bad:
+        data:
+          fields:
+            pixels: {dtype: float64}
+    Good:
+        data:
+          fields:
+            pixels: {dtype: float32}
+    """  # noqa: E501
+    return error(
+        "G008",
+        span,
+        f"`{type}` gets float64 at `{port}`, and training.precision is {precision}",
+        "give the field `dtype: float32`, or set training.precision to fp64",
+        made,
+    )
+
+
+def non_finite_values(span: Span, shown: str) -> Diagnostic:
+    """non-finite-values (G011)
+
+    Finds: a node computed from fields alone that gives nan or an infinite number for real rows, on its way into the model
+           or into a loss.
+    Why:   one such number makes the loss of its step nan, and the run stops there: a logarithm or root of what may be
+           negative, a division by what may be zero.
+    Bad:
+        model:
+          graph:
+            scaled: log(pixels - 0.5)
+            hidden: {type: linear, out_features: 64, input: scaled}
+            act: {type: relu, input: hidden}
+            logits: {type: linear, out_features: 10, input: act}
+    Good:
+        model:
+          graph:
+            scaled: log(pixels + 1)
+            hidden: {type: linear, out_features: 64, input: scaled}
+            act: {type: relu, input: hidden}
+            logits: {type: linear, out_features: 10, input: act}
+    """  # noqa: E501
+    # `shown`: the inputs of the row, and where it stands.
+    return error(
+        "G011",
+        span,
+        f"this is not a finite number where {shown}",
+        "keep the numbers inside: `clamp`, `where`, or a small constant added",
+    )
+
+
+def mask_without_items(span: Span, num_rows: int, *, is_certain: bool) -> Diagnostic:
+    """mask-without-items (G014)
+
+    Finds: a loss whose mask, with its `ignore_index`, lets no item of the training rows count.
+    Why:   there is nothing to learn from: the run fails at the end of its first epoch.
+    Bad:
+        model:
+          graph: {large: digit > 20}
+        objective:
+          loss: {mask: large}
+    Good:
+        model:
+          graph: {large: digit > 2}
+        objective:
+          loss: {mask: large}
+    """
+    # `is_certain`: all training rows were looked at.
+    if is_certain:
+        return error(
+            "G014", span, f"no item of the {num_rows:,} training samples counts: there is nothing to learn from"
+        )
+    return warning("G014", span, f"no item counts of the {num_rows:,} training samples that were looked at")

@@ -1,0 +1,233 @@
+"""Messages on settings of parameters, and on start values from files.
+
+Each function is one message; its docstring is the manual page of its code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from declarative_train.components.component import Misfit
+from declarative_train.components.datasets.files import shown
+from declarative_train.diagnostics.diagnostic import Diagnostic, error, warning
+from declarative_train.diagnostics.suggest import did_you_mean, nearest, paths_start, respelt
+from declarative_train.terms.span import Span
+
+
+def init_does_not_fit(span: Span, parameter: str, misfit: Misfit) -> Diagnostic:
+    """init-does-not-fit (U101)
+
+    Finds: start values chosen for a parameter whose shape the rule cannot fill.
+    Why:   rules that count inputs and outputs have no meaning for a bias.
+    Bad:
+        model:
+          parameters:
+            hidden: {init: {type: orthogonal}}
+    Good:
+        model:
+          parameters:
+            hidden.weight: {init: {type: orthogonal}}
+    """
+    return error("U101", span, f"`{parameter}`: {misfit.message}", misfit.help)
+
+
+def tie_does_not_fit(
+    span: Span,
+    name: str,
+    shape: tuple[int, ...],
+    tie: str,
+    shapes: Mapping[str, tuple[int, ...]],
+    *,
+    in_circle: bool = False,
+) -> Diagnostic:
+    """tie-does-not-fit (U102)
+
+    Finds: a `tie` to a parameter that does not exist, that has another shape, or that is tied back.
+    Why:   tied parameters are one tensor in two places.
+    Bad:
+        model:
+          parameters:
+            logits.weight: {tie: hiden.weight}
+    Good:
+        model:
+          graph:
+            first: {type: linear, out_features: 64, input: pixels}
+            second: {type: linear, out_features: 64, input: first}
+            hidden: {input: second}
+          parameters:
+            second.weight: {tie: first.weight}
+    """
+    if in_circle:
+        return error("U102", span, f"`{name}` is tied to `{tie}`, and so to itself", "tie the others to one of them")
+    if tie not in shapes:
+        message, fixes = f"`{name}` is tied to `{tie}`, which does not exist", respelt(span, tie, shapes)
+        return error("U102", span, message, did_you_mean(tie, shapes), fixes=fixes)
+    fitting = [other for other, size in shapes.items() if size == shape and other != name]
+    listed = f"of that shape: {', '.join(fitting[:6])}" if fitting else "no other parameter has that shape"
+    return error("U102", span, f"`{name}` has shape {_shown(shape)}, `{tie}` has {_shown(shapes[tie])}", listed)
+
+
+def _shown(shape: tuple[int, ...]) -> str:
+    return f"({', '.join(map(str, shape))})"
+
+
+def optimizer_does_not_fit(span: Span, misfit: Misfit) -> Diagnostic:
+    """optimizer-does-not-fit (U103)
+
+    Finds: an optimizer that cannot update some of the parameters it is given, such as muon with a bias.
+    Why:   torch refuses them when the optimizer is made, on every rank.
+    Bad:
+        training:
+          optimizer: {type: muon, lr: 0.01}
+    Good:
+        training:
+          optimizer: {type: adamw, lr: 0.001}
+    """
+    grade = warning if misfit.is_warning else error
+    return grade("U103", span, misfit.message, misfit.help)
+
+
+def nothing_trains(span: Span) -> Diagnostic:
+    """nothing-trains (U104)
+
+    Finds: a model all of whose parameters are frozen.
+    Why:   there is nothing to train; mostly a selector reaches further than was meant.
+    Bad:
+        model:
+          parameters:
+            "*": {frozen: true}
+    Good:
+        model:
+          parameters:
+            hidden: {frozen: true}
+    """
+    return error("U104", span, "every parameter is frozen: there is nothing to train", "leave something to learn")
+
+
+def weights_not_found(span: Span, path: str) -> Diagnostic:
+    """weights-not-found (U105)
+
+    Finds: a file of start values that is not there.
+    Why:   every rank would fail before its first step.
+    Bad:
+        model:
+          weights: {hidden: {path: no_such_file.safetensors}}
+    Good:
+        model:
+          graph:
+            hidden: {type: linear, out_features: 32, input: pixels}
+            logits: {type: linear, out_features: 10}
+    """
+    return error("U105", span, f"there is no file or run at `{shown(path)}`", paths_start(span))
+
+
+def weights_do_not_fit(span: Span, path: str, problem: str, way_out: str | None) -> Diagnostic:
+    """weights-do-not-fit (U106)
+
+    Finds: a file of start values whose names or shapes are not those of the parameters that it is for.
+    Why:   every rank would fail before its first step. `rename: {"head.": null}` leaves out what the model does not have.
+    Bad:
+        model:
+          weights: {hidden: {path: data/backbone.safetensors}}
+    Good:
+        model:
+          graph:
+            hidden: {type: linear, out_features: 8, input: pixels}
+          weights: {hidden: {path: data/backbone.safetensors, rename: {"head.": null}}}
+    """  # noqa: E501
+    return error("U106", span, f"{shown(path)} {problem}", way_out)
+
+
+def words(prefix: str, path: str, names: Sequence[str]) -> tuple[str, str]:
+    """(what is wrong, a hint); `names` are those in the file. A run says the same of a file that lint could not see."""
+    heads = list(dict.fromkeys(name.rpartition(".")[0] + "." for name in names if "." in name))
+    close = nearest(prefix, heads)
+    listed = ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")
+    way_out = f"did you mean {close}?" if close else f"its names are {listed}" if names else "it holds nothing"
+    return f"no name in {path} begins with `{prefix}`: nothing is renamed", way_out
+
+
+def rename_matches_nothing(span: Span, prefix: str, path: str, names: Sequence[str]) -> Diagnostic:
+    """rename-matches-nothing (U107)
+
+    Finds: an entry of `rename` that no name in the file of start values begins with.
+    Why:   nothing is renamed by it: a slip in the name, or another file than the one it was written for.
+    Bad:
+        model:
+          weights: {hidden: {path: hidden.safetensors, rename: {"encoder.": ""}}}
+    Good:
+        model:
+          weights: {hidden: {path: hidden.safetensors}}
+    """
+    return error("U107", span, *words(prefix, path, names))
+
+
+def tied_embedding_start(span: Span, table: str, head: str, std: float, width: int) -> Diagnostic:
+    """tied-embedding-start (U108)
+
+    Finds: an embedding whose weights are those of the last layer too, and start as an embedding alone does: N(0, 1).
+    Why:   as a head they make logits as large as the square root of the width, so that training starts with a loss of tens
+           or hundreds, far above ln(number of classes), and spends its first part on coming down.
+    Bad:
+        model:
+          graph:
+            embed: {type: embedding, num_embeddings: 10, embedding_dim: 64, input: digit}
+            both: embed + hidden
+            act: {type: relu, input: both}
+          parameters:
+            logits.weight: {tie: embed.weight}
+    Good:
+        model:
+          graph:
+            embed: {type: embedding, num_embeddings: 10, embedding_dim: 64, input: digit}
+            both: embed + hidden
+            act: {type: relu, input: both}
+          parameters:
+            embed.weight: {init: {type: normal, std: 0.02}}
+            logits.weight: {tie: embed.weight}
+    """  # noqa: E501
+    return warning(
+        "U108",
+        span,
+        f"`{head}` is tied to the embedding `{table}`, which starts with a standard deviation of {std:g}: with a width "
+        f"of {width} the logits start at about {std * width**0.5:.0f}, and the loss far above that of guessing",
+        f"under `model.parameters`: `{table}: {{init: {{type: normal, std: 0.02}}}}`",
+    )
+
+
+def muon_on_embedding(span: Span, names: Sequence[str]) -> Diagnostic:
+    """muon-on-embedding (U109)
+
+    Finds: an embedding that `muon` updates.
+    Why:   its rows are looked up one by one, and those of the samples alone have a gradient; made orthogonal, that gradient
+           moves all others as much. The authors of muon give embeddings another optimizer.
+    Bad:
+        model:
+          graph:
+            embed: {type: embedding, num_embeddings: 10, embedding_dim: 64, input: digit}
+            both: embed + hidden
+            act: {type: relu, input: both}
+          parameters:
+            bias: {optimizer: {type: adamw, lr: 1e-3}}
+        training:
+          optimizer: {type: muon, lr: 0.02}
+    Good:
+        model:
+          graph:
+            embed: {type: embedding, num_embeddings: 10, embedding_dim: 64, input: digit}
+            both: embed + hidden
+            act: {type: relu, input: both}
+          parameters:
+            bias: {optimizer: {type: adamw, lr: 1e-3}}
+            embed: {optimizer: {type: adamw, lr: 1e-3}}
+        training:
+          optimizer: {type: muon, lr: 0.02}
+    """  # noqa: E501
+    # Said once, of the first of them.
+    more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
+    return warning(
+        "U109",
+        span,
+        f"`muon` is for the matrices of hidden layers, and `{names[0]}`{more} is an embedding",
+        f"under `model.parameters`: `{names[0]}: {{optimizer: {{type: adamw, lr: 3e-4}}}}`",
+    )

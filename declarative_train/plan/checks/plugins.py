@@ -1,0 +1,140 @@
+"""Messages on plugins.
+
+Each function is one message; its docstring is the manual page of its code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from declarative_train.data.spec import BatchSpec
+from declarative_train.diagnostics.diagnostic import Diagnostic, error, warning
+from declarative_train.graph.examine import Habits
+from declarative_train.terms.amounts import counted
+from declarative_train.terms.span import Span
+
+
+def plugin_mixes_samples(span: Span, name: str, habits: Habits, batch: BatchSpec) -> Diagnostic:
+    """plugin-mixes-samples (R135)
+
+    Finds: a layer of a plugin in which the result of a sample depends on the other samples of its batch, or that holds a
+           batch normalisation of torch, in a layout that shares the batch out; or, in evaluation, in any layout. Found by
+           running it on made samples, with `--plugins` and by `run`.
+    Why:   what one rank has at a time depends on the number of ranks, accumulation steps and microbatches, and so does
+           every gradient. That every mode gives the same gradients is promised without such layers.
+    Bad:
+        plugins: [mixes.py]       # def forward(self, x): return x - x.mean(0)
+        model:
+          graph:
+            hidden: {type: centred_in_batch, input: pixels}
+        parallelism: ddp
+        layout: {gpus: 2}
+    Good:
+        plugins: [my_layers.py]   # def forward(self, x): return x
+        model:
+          graph:
+            hidden: {type: my_layer, input: pixels}
+        parallelism: ddp
+        layout: {gpus: 2}
+    """  # noqa: E501
+    size = batch.microbatch_size
+    differs = f"over what one rank has at a time, {counted(size, 'sample')}: on another layout the gradients differ"
+    if habits.batch_norms and "evaluation" not in habits.mixes:
+        inside = habits.batch_norms[0]
+        others = f" (and {len(habits.batch_norms) - 1} more)" if len(habits.batch_norms) > 1 else ""
+        message = f"`{name}` holds batch normalisation, `{inside}`{others}, {differs}"
+        way_out = f"`over: {size} samples` on a node `batch_norm` outside the plugin gives the same on every layout"
+        return warning("R135", span, message, way_out)
+    if "evaluation" not in habits.mixes:
+        message = f"in `{name}` the result of a sample depends on the other samples of its batch, {differs}"
+    else:
+        message = (
+            f"in `{name}` the result of a sample depends on the other samples of its batch, in evaluation too: another "
+            "batch size or layout gives other metrics"
+        )
+    return warning("R135", span, message, "let no operation in `forward` work across dimension 0, the batch")
+
+
+def scalar_in_shards(span: Span, names: Sequence[str]) -> Diagnostic:
+    """scalar-in-shards (R136)
+
+    Finds: a parameter without dimensions, such as a plugin's logit scale, in a mode that shards parameters. Seen with
+           `--plugins`, and by `run`.
+    Why:   shards are cut along the first dimension, which a scalar does not have; torch's `fully_shard` refuses it.
+    Bad:
+        plugins: [scalar.py]      # self.scale = nn.Parameter(torch.tensor(1.0))
+        model:
+          graph:
+            hidden: {type: scaled_by_one, input: pixels}
+        parallelism: fsdp
+        layout: {gpus: 2}
+    Good:
+        plugins: [scalar.py]
+        model:
+          graph:
+            hidden: {type: scaled_by_one, input: pixels}
+        parallelism: ddp
+        layout: {gpus: 2}
+    """
+    others = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
+    return error(
+        "R136",
+        span,
+        f"the parameter `{names[0]}`{others} has no dimensions, so it cannot be sharded",
+        "give it one dimension of size 1, `torch.ones(1)` for `torch.tensor(1.0)`, or take another mode",
+    )
+
+
+def plugin_tensor_unregistered(span: Span, name: str, tensors: Sequence[str]) -> Diagnostic:
+    """plugin-tensor-unregistered (R137)
+
+    Finds: a layer of a plugin that holds a tensor as a plain attribute, neither a parameter nor a buffer. Seen with
+           `--plugins`, and by `run`.
+    Why:   such a tensor stays on the CPU when the model goes to a GPU, where the first step fails; it keeps its precision,
+           is not trained, and is in no checkpoint.
+    Bad:
+        plugins: [plain_tensor.py]   # self.centre = torch.zeros(64)
+        model:
+          graph:
+            hidden: {type: centred, input: pixels}
+    Good:
+        plugins: [my_layers.py]      # self.register_buffer("centre", torch.zeros(64))
+        model:
+          graph:
+            hidden: {type: my_layer, input: pixels}
+    """  # noqa: E501
+    others = f" (and {len(tensors) - 1} more)" if len(tensors) > 1 else ""
+    *owner, attribute = tensors[0].split(".")
+    return warning(
+        "R137",
+        span,
+        f"`{name}` holds the tensor `{tensors[0]}`{others}, which is neither a parameter nor a buffer: it does not go "
+        "to a GPU with the model and is in no checkpoint",
+        f'`{".".join(["self", *owner])}.register_buffer("{attribute}", ...)`, or `nn.Parameter` if it is to be trained',
+    )
+
+
+def plugin_changes_input(span: Span, name: str, port: str) -> Diagnostic:
+    """plugin-changes-input (R138)
+
+    Finds: a layer of a plugin whose `forward` writes into its input (`x += 1`, `x.clamp_()`, `nn.ReLU(inplace=True)` as
+           the first thing that it does). Seen with `--plugins`, and by `run`.
+    Why:   another node, or the loss, may read the same tensor and would see other numbers; in some modes the input is a
+           view that torch does not let anybody write to.
+    Bad:
+        plugins: [in_place.py]   # def forward(self, x): return x.mul_(2)
+        model:
+          graph:
+            hidden: {type: doubled, input: pixels}
+    Good:
+        plugins: [my_layers.py]  # def forward(self, x): return x
+        model:
+          graph:
+            hidden: {type: my_layer, input: pixels}
+    """
+    return error(
+        "R138",
+        span,
+        f"`{name}` writes into its input `{port}`, which other nodes may read",
+        f"make a new tensor in `forward` (`{port} = {port} + 1`, not `{port} += 1`; `inplace=False`)",
+    )

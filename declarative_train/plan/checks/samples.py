@@ -1,0 +1,328 @@
+"""Messages on sets, windows and batches: which rows become samples, and how many at a time.
+
+Each function is one message; its docstring is the manual page of its code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from declarative_train.components.component import Misfit
+from declarative_train.data.spec import BatchSpec
+from declarative_train.diagnostics.diagnostic import Diagnostic, error, unverified, warning
+from declarative_train.terms.amounts import counted
+from declarative_train.terms.duration import Duration
+from declarative_train.terms.span import Span
+
+
+def cannot_balance(span: Span, term: str, problem: str) -> Diagnostic:
+    """cannot-balance (O105)
+
+    Finds: `balanced` weights that cannot be counted: a training row has a class that the input has no score for, or none
+           has any that counts.
+    Why:   the weight of a class is its inverse share of the training rows, counted when the recipe is compiled.
+    Bad:
+        # whole file
+        name: balance
+        data:
+          source: {type: synthetic, kind: classification, rows: 200, features: 10}
+          fields:
+            x: {column: x}
+            y: {type: category, column: y, num_classes: 10}
+        model:
+          graph:
+            rare: float(y > 20)
+            logits: {type: linear, out_features: 1, input: x}
+            score: logits[:, 0]
+        objective:
+          loss: {type: bce_with_logits, input: score, target: rare, pos_weight: balanced}
+        training: {epochs: 1, global_batch_size: 8, optimizer: {type: sgd, lr: 0.1}}
+    Good:
+        # whole file
+        name: balance
+        data:
+          source: {type: synthetic, kind: classification, rows: 200, features: 10}
+          fields:
+            x: {column: x}
+            y: {type: category, column: y, num_classes: 10}
+        model:
+          graph:
+            shifted: y + 1
+            logits: {type: linear, out_features: 11, input: x}
+        objective:
+          loss: {type: cross_entropy, input: logits, target: shifted, class_weights: balanced}
+        training: {epochs: 1, global_batch_size: 8, optimizer: {type: sgd, lr: 0.1}}
+    """  # noqa: E501
+    return error("O105", span, f"the loss `{term}` cannot be balanced: {problem}", "give the weights as numbers")
+
+
+def batch_larger_than_data(span: Span, size: int, num_samples: int, *, drops: bool) -> Diagnostic:
+    """batch-larger-than-data (R101)
+
+    Finds: a global batch of more samples than the training set has.
+    Why:   every step would be one partial batch; with `last_batch: drop` there would be no step at all.
+    Bad:
+        training:
+          global_batch_size: 1000000
+    Good:
+        training:
+          global_batch_size: 8
+    """
+    message = f"a batch of {size:,}, and the training set has {counted(num_samples, 'sample')}"
+    at_most = f"set training.global_batch_size to at most {num_samples}"
+    if drops:
+        return error("R101", span, f"{message}: with `last_batch: drop` no step is left", at_most)
+    return warning("R101", span, f"{message}: every step is one partial batch", at_most)
+
+
+def no_tokens(span: Span, duration: str) -> Diagnostic:
+    """no-tokens (R102)
+
+    Finds: a duration in tokens, where samples are not made of tokens.
+    Why:   what counts as tokens is the first sequence of token ids that the model reads; here it reads none.
+    Bad:
+        evaluation: {every: 1000 tokens}
+    Good:
+        evaluation: {every: 1 epoch}
+    """
+    return error("R102", span, f"{duration}: the samples here are not made of tokens", "count steps, epochs or samples")
+
+
+def past_the_end(span: Span, duration: Duration, steps: int, num_steps: int, *, is_warmup: bool = False) -> Diagnostic:
+    """past-the-end (R103)
+
+    Finds: an interval, a patience or a duration of the lr schedule that, counted in steps of this data and batch, is longer
+           than the run, or than what a warm-up leaves of it.
+    Why:   it never comes; and a warm-up that takes the whole run never reaches the learning rate that the recipe names.
+    Bad:
+        training: {epochs: 1}
+        checkpoint: {every: 1000000 steps}
+    Good:
+        training: {epochs: 1}
+        checkpoint: {every: 1 epoch}
+    """  # noqa: E501
+    length = f"{duration}" if duration.unit == "steps" else f"{duration} ({counted(steps, 'step')})"
+    if is_warmup:
+        message = f"a warm-up of {length} leaves nothing of a run of {counted(num_steps, 'step')}"
+        return error("R103", span, message, "make it shorter, such as `5%`")
+    message = f"{length} never comes in a run of {counted(num_steps, 'step')}"
+    return warning("R103", span, message, "make it shorter, or leave it out")
+
+
+def schedule_past_the_end(span: Span, misfit: Misfit) -> Diagnostic:
+    say = warning if misfit.is_warning else error
+    return say("R103", span, misfit.message, misfit.help)
+
+
+def group_does_not_divide(span: Span, name: str, size: int, near: Sequence[int], batch: BatchSpec) -> Diagnostic:
+    """group-does-not-divide (R104)
+
+    Finds: `over: N samples` where groups of N cannot be made of the rows that travel together.
+    Why:   N divides the rows of one rank's microbatch (several groups in a forward), or is a multiple of them that divides
+           ranks x microbatch (a group over several ranks); else a group would be torn apart.
+    Bad:
+        model:
+          graph:
+            norm: {type: batch_norm, over: 7 samples, input: pixels}
+            hidden: {input: norm}
+        parallelism: single
+        layout: {gpus: 1}
+        training: {global_batch_size: 16}
+    Good:
+        model:
+          graph:
+            norm: {type: batch_norm, over: 8 samples, input: pixels}
+            hidden: {input: norm}
+        parallelism: single
+        layout: {gpus: 1}
+        training: {global_batch_size: 16}
+    """  # noqa: E501
+    ranks = f" on each of {batch.data_parallel_size} ranks" if batch.data_parallel_size > 1 else ""
+    return error(
+        "R104",
+        span,
+        f"`{name}` looks at {size} samples at a time, and {batch.microbatch_size} go through together{ranks}",
+        f"set `over` to {' or '.join(f'{n} samples' for n in near)}",
+    )
+
+
+def group_of_microbatch(span: Span, names: Sequence[str], batch: BatchSpec) -> Diagnostic:
+    """group-of-microbatch (R105)
+
+    Finds: a node that reads across the batch, over whatever one rank has at a time, in a layout with several such slices.
+    Why:   its result, and so every gradient, depends on the number of ranks, accumulation steps and microbatches; with a
+           number of samples it is the same everywhere.
+    Bad:
+        model:
+          graph:
+            norm: {type: batch_norm, input: pixels}
+            hidden: {input: norm}
+        parallelism: ddp
+        layout: {gpus: 2}
+        training: {global_batch_size: 16}
+    Good:
+        model:
+          graph:
+            norm: {type: batch_norm, over: 8 samples, input: pixels}
+            hidden: {input: norm}
+        parallelism: ddp
+        layout: {gpus: 2}
+        training: {global_batch_size: 16}
+    """  # noqa: E501
+    # Said once, at the first of them.
+    others = f" (and {len(names) - 1} more, such as `{names[1]}`)" if len(names) > 1 else ""
+    return warning(
+        "R105",
+        span,
+        f"`{names[0]}`{others} looks at what one rank has at a time, {counted(batch.microbatch_size, 'sample')}: on "
+        "another layout the gradients differ",
+        f"`over: {batch.microbatch_size} samples` gives the same here, and on every layout",
+    )
+
+
+def padded_group(span: Span, name: str) -> Diagnostic:
+    """padded-group (R106)
+
+    Finds: a pipeline whose last, partial batch is padded, with a node that reads across the batch.
+    Why:   a pipeline passes microbatches of one size only; the padding would be part of the statistics.
+    Bad:
+        data: {last_batch: keep}
+        model:
+          graph:
+            norm: {type: batch_norm, over: 3 samples, input: pixels}
+            hidden: {input: norm}
+        parallelism: {mode: pipeline, stages: 2, microbatches: 2}
+        layout: {gpus: 2}
+        training: {global_batch_size: 12}
+    Good:
+        data: {last_batch: drop}
+        model:
+          graph:
+            norm: {type: batch_norm, over: 3 samples, input: pixels}
+            hidden: {input: norm}
+        parallelism: {mode: pipeline, stages: 2, microbatches: 2}
+        layout: {gpus: 2}
+        training: {global_batch_size: 12}
+    """
+    return error(
+        "R106",
+        span,
+        f"`{name}` reads across the batch, and a pipeline pads the last batch of an epoch",
+        "set data.last_batch to drop",
+    )
+
+
+def group_across_replicas(span: Span, name: str, size: int, batch: BatchSpec) -> Diagnostic:
+    """group-across-replicas (R107)
+
+    Finds: a node in `dp` that looks at more samples at a time than one replica has.
+    Why:   the replicas of `dp` share one process and cannot talk to each other in the middle of a forward, as ranks do.
+    Bad:
+        model:
+          graph:
+            norm: {type: batch_norm, over: 16 samples, input: pixels}
+            hidden: {input: norm}
+        parallelism: dp
+        layout: {gpus: 2}
+        training: {global_batch_size: 16}
+    Good:
+        model:
+          graph:
+            norm: {type: batch_norm, over: 8 samples, input: pixels}
+            hidden: {input: norm}
+        parallelism: dp
+        layout: {gpus: 2}
+        training: {global_batch_size: 16}
+    """
+    return error(
+        "R107",
+        span,
+        f"`{name}` looks at {size} samples at a time, and each of the {batch.data_parallel_size} replicas of dp has "
+        f"{batch.microbatch_size}",
+        f"set `over` to {batch.microbatch_size} samples, or parallelism to ddp",
+    )
+
+
+def draws_of_layout(span: Span, names: Sequence[str], *, is_certain: bool = True) -> Diagnostic:
+    """draws-of-layout (R108)
+
+    Finds: a node that draws random numbers (dropout, `randn_like`), in a layout that shares a batch out.
+    Why:   the numbers are drawn where the samples are: the same layout draws the same ones, to the bit, and another layout
+           others, of the same distribution. That every mode gives the same gradients is promised without such nodes. No
+           file can tell whether that matters here; `# dtrain: ignore[R108]` on its line says that it does not.
+    Bad:
+        model:
+          graph:
+            act: {type: dropout, p: 0.1}
+        parallelism: ddp
+        layout: {gpus: 2}
+    Good:
+        model:
+          graph:
+            act: {type: dropout, p: 0.1}
+        parallelism: single
+        layout: {gpus: 1}
+    """  # noqa: E501
+    # Said once, at the first of them. Of a plugin too large to be tried nobody knows whether it draws.
+    draws = "draws" if is_certain else "may draw"
+    others = f" (and {len(names) - 1} more, such as `{names[1]}`)" if len(names) > 1 else ""
+    return unverified(
+        "R108",
+        span,
+        f"`{names[0]}`{others} {draws} random numbers: on this layout always the same ones, on another layout others",
+        "compare runs of several layouts without it, or by their statistics",
+    )
+
+
+def group_of_one(span: Span, name: str, num_rows: int, batch_size: int) -> Diagnostic:
+    """group-of-one (R120)
+
+    Finds: a batch_norm over single values whose last group of an epoch is one sample.
+    Why:   one value has no variance. It is normalised to 0, so that the sample teaches the layers below nothing, and is
+           left out of the running statistics; torch stops there.
+    Bad:
+        data: {split: {validation: 0.1}}
+        model:
+          graph:
+            norm: {type: batch_norm, over: 16 samples, input: pixels}
+            hidden: {input: norm}
+        training: {global_batch_size: 32}
+    Good:
+        data: {split: {validation: 0.1}, last_batch: drop}
+        model:
+          graph:
+            norm: {type: batch_norm, over: 16 samples, input: pixels}
+            hidden: {input: norm}
+        training: {global_batch_size: 32}
+    """
+    # `num_rows` of the training set, in global batches of `batch_size`.
+    return warning(
+        "R120",
+        span,
+        f"`{name}`: of {num_rows} training rows in batches of {batch_size}, the last group of an epoch is 1 sample, "
+        "which has no variance",
+        "set data.last_batch to drop, or take another training.global_batch_size",
+    )
+
+
+def weights_without_statistics(span: Span, path: str) -> Diagnostic:
+    """weights-without-statistics (R126)
+
+    Finds: weights of a run whose checkpoint does not say how its fields were read: an earlier dtrain wrote it, and it no
+           longer lies in the folder of its run.
+    Why:   means, standard deviations and class numbers are made anew from the training rows. Where these are others than
+           the run's, the weights see other numbers than those that they were trained on.
+    Bad:
+        data:
+          fields:
+            pixels: {columns: "p*", normalize: standard}
+        model: {weights: bare}
+    Good:
+        data:
+          fields:
+            pixels: {columns: "p*", normalize: standard}
+        model: {weights: {path: bare, statistics: data}}
+    """  # noqa: E501
+    message = f"the checkpoint in {path} does not hold its run's statistics: they are made anew of the training rows"
+    way_out = "take the checkpoint in its run's folder; or, if new ones are meant, write `statistics: data`"
+    return warning("R126", span, message, way_out)

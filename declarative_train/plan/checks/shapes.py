@@ -1,0 +1,154 @@
+"""Messages on shapes and types that do not fit.
+
+Each function is one message; its docstring is the manual page of its code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from declarative_train.diagnostics.diagnostic import Diagnostic, Related, Severity, error, warning
+from declarative_train.terms.amounts import counted
+from declarative_train.terms.span import Span
+
+
+def no_gradient(span: Span, term: str, input: str, stops: tuple[Related, ...]) -> Diagnostic:
+    """no-gradient (G009)
+
+    Finds: a loss term from which no gradient comes back to any parameter, since a function on the way stops it, or one that
+           torch cannot differentiate.
+    Why:   `detach`, comparisons, `argmax`, `int` and `one_hot` have no derivative, that of `round`, `floor` and `sign` is
+           zero: the run ends well and has learned nothing, or fails in the first backward.
+    Bad:
+        model:
+          graph:
+            chosen: float(logits > 0)
+            far: mean(square(chosen), dim=-1)
+        objective:
+          losses: {far: {type: mean, input: far}}
+          metrics: {accuracy: {input: logits, target: digit}}
+    Good:
+        model:
+          graph:
+            chosen: sigmoid(logits)
+            far: mean(square(chosen), dim=-1)
+        objective:
+          losses: {far: {type: mean, input: far}}
+          metrics: {accuracy: {input: logits, target: digit}}
+    """  # noqa: E501
+    return error(
+        "G009",
+        span,
+        f"the loss `{term}` teaches nothing: no gradient comes back from `{input}` to a parameter",
+        f"take the function that stops it out of the loss's way; as a number to watch, `{input}` can be a metric",
+        stops,
+    )
+
+
+def no_derivative(span: Span, term: str, input: str, stops: tuple[Related, ...]) -> Diagnostic:
+    return error(
+        "G009",
+        span,
+        f"the loss `{term}` cannot be learned from: a function on the way to `{input}` has no derivative",
+        "`//` is for whole numbers: `floor(detach(x / y))` has its value",
+        stops,
+    )
+
+
+def idle_parameters(span: Span, node: str, names: Sequence[str]) -> Diagnostic:
+    """idle-parameters (G010)
+
+    Finds: parameters that no loss term reaches, while others are trained.
+    Why:   they keep their start values: a head that only a metric reads, or what stands behind `detach`. They are left out
+           of the optimizer in every mode, so that its weight decay does not move them either.
+    Bad:
+        model:
+          graph:
+            hidden: {type: linear, out_features: 64, input: pixels}
+            act: {type: relu}
+            logits: {type: linear, out_features: 10}
+            other: {type: linear, out_features: 10, input: act}
+        objective:
+          metrics: {other: {type: accuracy, input: other, target: digit}}
+    Good:
+        model:
+          graph:
+            hidden: {type: linear, out_features: 64, input: pixels}
+            act: {type: relu}
+            logits: {type: linear, out_features: 10}
+            other: {type: linear, out_features: 10, input: act}
+        objective:
+          losses:
+            first: {type: cross_entropy, input: logits, target: digit}
+            second: {type: cross_entropy, input: other, target: digit}
+          metrics: {accuracy: {of: first}, other: {type: accuracy, input: other, target: digit}}
+    """  # noqa: E501
+    shown = ", ".join(f"`{name}`" for name in names[:3]) + (", ..." if len(names) > 3 else "")
+    return warning(
+        "G010",
+        span,
+        f"no loss reaches {counted(len(names), 'parameter')} of `{node}`: {shown}; they are never trained",
+        f"let a loss read what they give, or freeze them: `model.parameters: {{{node}: {{frozen: true}}}}`",
+    )
+
+
+def lone_sample(span: Span, name: str) -> Diagnostic:
+    """lone-sample (G012)
+
+    Finds: a node or loss that compares samples, such as `batch_norm` or `info_nce`, with one sample at a time to look at.
+    Why:   one number less its own mean is 0, and one candidate is always the right one: nothing is learned.
+    Bad:
+        model:
+          graph:
+            hidden: {type: linear, out_features: 64, input: pixels}
+            act: {type: batch_norm}
+            logits: {type: linear, out_features: 10}
+        training: {global_batch_size: 2}
+    Good:
+        model:
+          graph:
+            hidden: {type: linear, out_features: 64, input: pixels}
+            act: {type: batch_norm, over: 12 samples}
+            logits: {type: linear, out_features: 10}
+    """  # noqa: E501
+    return error(
+        "G012",
+        span,
+        f"`{name}` looks at one sample at a time: compared with nothing, it gives the same for all",
+        "`over: 16 samples`, or larger microbatches",
+    )
+
+
+def step_fails(span: Span, phase: str, said: str, node: str | None) -> Diagnostic:
+    """step-fails (G013)
+
+    Finds: a model that cannot make its first step on the first rows: an operation fails, or a loss is not a finite number.
+    Why:   the run would stop there; here the node is known that begins it.
+    Bad:
+        model:
+          graph:
+            size: logits / sum(logits - logits, dim=-1, keepdim=true)
+        objective:
+          loss: {input: size}
+    Good:
+        model:
+          graph:
+            size: logits / (1 + sum(abs(logits), dim=-1, keepdim=true))
+        objective:
+          loss: {input: size}
+    """  # noqa: E501
+    where = "" if node is None else f" in `{node}`"
+    return error("G013", span, f"the first {phase} step fails{where}", f"torch says: {said}")
+
+
+def not_finite(span: Span, term: str, value: float, culprit: tuple[str, Span] | None, *, skips: bool) -> Diagnostic:
+    """`skips`: steps that are not finite are left out, as the recipe asks."""
+    made = () if culprit is None else (Related(culprit[1], f"the first such number comes out of `{culprit[0]}`"),)
+    said = error(
+        "G013",
+        span,
+        f"the loss `{term}` is {value:g} in the first step, before anything is learned",
+        "look at what is divided by, and at what logarithms and roots are taken of",
+        made,
+    )
+    return said._replace(severity=Severity.WARNING) if skips else said

@@ -1,0 +1,278 @@
+"""Messages on the stages of a pipeline and the layout.
+
+Each function is one message; its docstring is the manual page of its code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from declarative_train.diagnostics.diagnostic import Diagnostic, Related, error, warning
+from declarative_train.diagnostics.suggest import did_you_mean, respelt
+from declarative_train.plan.text_tables import amount
+from declarative_train.terms.amounts import counted
+from declarative_train.terms.span import Span
+
+
+def cut_not_a_node(span: Span, name: str, known: Sequence[str]) -> Diagnostic:
+    """cut-not-a-node (P101)
+
+    Finds: a name in `cut_before` that is no node at which the model can be cut.
+    Why:   a cut goes between top-level nodes, or between the copies of an outermost `repeat` and their neighbours; what is
+           inside a copy belongs together, and nodes computed from fields alone belong to no stage.
+    Bad:
+        parallelism: {mode: pipeline, stages: 2, microbatches: 2, cut_before: [logit]}
+        layout: {gpus: 2}
+        training: {global_batch_size: 8}
+    Good:
+        parallelism: {mode: pipeline, stages: 2, microbatches: 2, cut_before: [logits]}
+        layout: {gpus: 2}
+        training: {global_batch_size: 8}
+    """  # noqa: E501
+    message, fixes = f"the model cannot be cut before `{name}`", respelt(span, name, known)
+    return error("P101", span, message, did_you_mean(name, known), fixes=fixes)
+
+
+def cut_out_of_order(span: Span, name: str, before: str) -> Diagnostic:
+    """cut-out-of-order (P102)
+
+    Finds: names in `cut_before` that are not in the order of the graph, or that open a stage without a node.
+    Why:   stage after stage, the model is gone through from the fields to the loss.
+    Bad:
+        parallelism: {mode: pipeline, stages: 3, microbatches: 4, cut_before: [logits, hidden]}
+        layout: {gpus: 3}
+        training: {global_batch_size: 8}
+    Good:
+        parallelism: {mode: pipeline, stages: 2, microbatches: 4, cut_before: [logits]}
+        layout: {gpus: 2}
+        training: {global_batch_size: 8}
+    """
+    # `before`: the first node of the stage that is already open.
+    return error(
+        "P102",
+        span,
+        f"`{name}` comes before `{before}` in the graph, where a stage opens already"
+        if name != before
+        else f"the first stage opens with `{name}` anyway",
+        "name the nodes in the order of the graph, and not its first one",
+    )
+
+
+def nothing_in_stage(span: Span, stage: int, nodes: Sequence[str]) -> Diagnostic:
+    """nothing-in-stage (P103)
+
+    Finds: a pipeline stage without a parameter.
+    Why:   its rank would train nothing, and only pass on what it gets.
+    Bad:
+        model:
+          graph:
+            last: {type: relu, input: logits}
+        objective:
+          loss: {type: cross_entropy, input: last, target: digit}
+        parallelism: {mode: pipeline, stages: 2, microbatches: 2, cut_before: [last]}
+        layout: {gpus: 2}
+        training: {global_batch_size: 8}
+    Good:
+        model:
+          graph:
+            last: {type: relu, input: logits}
+        objective:
+          loss: {type: cross_entropy, input: last, target: digit}
+        parallelism: {mode: pipeline, stages: 2, microbatches: 2, cut_before: [logits]}
+        layout: {gpus: 2}
+        training: {global_batch_size: 8}
+    """
+    held = ", ".join(nodes[:4]) + (", ..." if len(nodes) > 4 else "")
+    return error("P103", span, f"stage {stage} ({held}) has no parameter", "cut elsewhere, or leave `cut_before` out")
+
+
+def too_few_nodes(span: Span, stages: int, nodes: Sequence[str]) -> Diagnostic:
+    """too-few-nodes (P104)
+
+    Finds: more pipeline stages than nodes with parameters to share out.
+    Why:   a stage needs at least one node that learns; a node is never split.
+    Bad:
+        parallelism: {mode: pipeline, stages: 3, microbatches: 3}
+        layout: {gpus: 3}
+        training: {global_batch_size: 12}
+    Good:
+        parallelism: {mode: pipeline, stages: 2, microbatches: 2}
+        layout: {gpus: 2}
+        training: {global_batch_size: 8}
+    """
+    listed = ", ".join(nodes[:8]) + (f", and {len(nodes) - 8} more" if len(nodes) > 8 else "")
+    return error(
+        "P104",
+        span,
+        f"{counted(stages, 'stage')}, and {counted(len(nodes), 'node')} with parameters to share out",
+        f"at most {len(nodes)}: {listed}" if nodes else None,
+    )
+
+
+def tie_across_stages(
+    span: Span, name: str, stage: int, source: str, source_stage: int, cut: str, tie: Span
+) -> Diagnostic:
+    """tie-across-stages (P105)
+
+    Finds: two tied parameters that lie in different pipeline stages.
+    Why:   each stage would hold a copy, and the copies' gradients would have to be added up between ranks; that this is
+           exact has not been proven here yet, and what is not proven is refused.
+    Bad:
+        model:
+          graph:
+            first: {type: linear, out_features: 64, input: pixels}
+            second: {type: linear, out_features: 64, input: first}
+            hidden: {input: second}
+          parameters:
+            second.weight: {tie: first.weight}
+        parallelism: {mode: pipeline, stages: 2, microbatches: 2, cut_before: [second]}
+        layout: {gpus: 2}
+        training: {global_batch_size: 8}
+    Good:
+        model:
+          graph:
+            first: {type: linear, out_features: 64, input: pixels}
+            second: {type: linear, out_features: 64, input: first}
+            hidden: {input: second}
+          parameters:
+            second.weight: {tie: first.weight}
+        parallelism: {mode: pipeline, stages: 2, microbatches: 2, cut_before: [hidden]}
+        layout: {gpus: 2}
+        training: {global_batch_size: 8}
+    """
+    # `cut`: the node that opens the later of the two stages; `tie`: where the recipe, or a block of it, ties them.
+    return error(
+        "P105",
+        span,
+        f"`{name}` in stage {stage} is tied to `{source}` in stage {source_stage}: the cut before `{cut}` parts them",
+        "cut so that both are in one stage, take the tie away, or use fsdp",
+        (Related(tie, "tied here"),),
+    )
+
+
+def reuse_across_stages(span: Span, name: str, stage: int, target: str, target_stage: int, cut: str) -> Diagnostic:
+    """reuse-across-stages (P106)
+
+    Finds: a node that is called again in another pipeline stage than its own.
+    Why:   its parameters would have to be held, and their gradients added up, in both stages; that this is exact has not
+           been proven here yet, and what is not proven is refused.
+    Bad:
+        model:
+          graph:
+            first: {type: linear, out_features: 64, input: pixels}
+            again: {type: reuse, node: first, input: first}
+            hidden: {input: again}
+        parallelism: {mode: pipeline, stages: 2, microbatches: 2, cut_before: [again]}
+        layout: {gpus: 2}
+        training: {global_batch_size: 8}
+    Good:
+        model:
+          graph:
+            first: {type: linear, out_features: 64, input: pixels}
+            again: {type: reuse, node: first, input: first}
+            hidden: {input: again}
+        parallelism: {mode: pipeline, stages: 2, microbatches: 2, cut_before: [hidden]}
+        layout: {gpus: 2}
+        training: {global_batch_size: 8}
+    """  # noqa: E501
+    # `cut`: the node that opens the later of the two stages.
+    return error(
+        "P106",
+        span,
+        f"`{name}` in stage {stage} calls `{target}` of stage {target_stage} again: the cut before `{cut}` parts them",
+        "cut so that both are in one stage, or use fsdp",
+    )
+
+
+def reuse_with_split_backward(span: Span, schedule: str, name: str) -> Diagnostic:
+    """reuse-with-split-backward (P107)
+
+    Finds: a node that is called twice, under a pipeline schedule that splits each backward in two (interleaved_zero_bubble,
+           zbv, dualpipev).
+    Why:   torch fails there with "backward through the graph a second time".
+    Bad:
+        model:
+          graph:
+            first: {type: linear, out_features: 64, input: pixels}
+            again: {type: reuse, node: first, input: first}
+            second: {type: linear, out_features: 64, input: again}
+            hidden: {input: second}
+        parallelism:
+          {mode: pipeline, stages: 4, schedule: zbv, microbatches: 4, cut_before: [second, hidden, logits]}
+        layout: {gpus: 2}
+        training: {global_batch_size: 8}
+    Good:
+        model:
+          graph:
+            first: {type: linear, out_features: 64, input: pixels}
+            again: {type: reuse, node: first, input: first}
+            second: {type: linear, out_features: 64, input: again}
+            hidden: {input: second}
+        parallelism:
+          {mode: pipeline, stages: 4, schedule: interleaved_1f1b, microbatches: 4, cut_before: [second, hidden, logits]}
+        layout: {gpus: 2}
+        training: {global_batch_size: 8}
+    """  # noqa: E501
+    return error(
+        "P107",
+        span,
+        f"`{name}` calls a node a second time, and {schedule} splits each backward in two",
+        "use interleaved_1f1b or looped_bfs (with one stage per rank: 1f1b or gpipe)",
+    )
+
+
+def does_not_fit(
+    span: Span, mode: str, needed_bytes: int, memory_bytes: int, ways_out: Sequence[str], *, is_certain: bool
+) -> Diagnostic:
+    """does-not-fit (P108)
+
+    Finds: a model whose training state needs more memory than the devices have that `layout.hardware` names.
+    Why:   the run would end with "out of memory" in its first step, after everything was started.
+    Bad:
+        model:
+          graph:
+            hidden: {type: linear, out_features: 100000000, input: pixels}
+        parallelism: auto
+        layout: {gpus: 1, hardware: h100-sxm}
+    Good:
+        model:
+          graph:
+            hidden: {type: linear, out_features: 1000000, input: pixels}
+        parallelism: auto
+        layout: {gpus: 1, hardware: h100-sxm}
+    """
+    # `mode` needs the least of those that were looked at. `is_certain`: nothing can be taken that fits.
+    message = (
+        f"{mode} needs about {amount(needed_bytes, 'B')} on a device, of {amount(memory_bytes, 'B')} that it may fill"
+    )
+    if not is_certain:
+        return warning("P108", span, message, _either("worth a try: ", ways_out))
+    return error("P108", span, f"no mode fits: {message}", _either("these would fit: ", ways_out))
+
+
+def _either(head: str, ways_out: Sequence[str]) -> str:
+    return head + "; ".join(ways_out) if ways_out else "make the model smaller, or take devices with more memory"
+
+
+def no_mode_left(span: Span, mode: str, refusal: Diagnostic) -> Diagnostic:
+    """no-mode-left (P109)
+
+    Finds: `parallelism: auto` where lint would refuse every mode, most often because the batch divides over none.
+    Why:   nothing is floored and no GPU is left out, so there is nothing to choose from.
+    Bad:
+        training: {global_batch_size: 100, microbatch_size: 3}
+        parallelism: auto
+        layout: {gpus: 2}
+    Good:
+        training: {global_batch_size: 100, microbatch_size: 5}
+        parallelism: auto
+        layout: {gpus: 2}
+    """
+    # `refusal` of the simplest mode.
+    return error(
+        "P109",
+        span,
+        f"auto has no mode to choose: {mode} is refused, as all others are, since {refusal.message}",
+        refusal.help,
+        (Related(refusal.span, f"{refusal.code}, for {mode}"),),
+    )

@@ -1,0 +1,53 @@
+"""Messages on durations.
+
+Each function is one message; its docstring is the manual page of its code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from declarative_train.diagnostics.diagnostic import Diagnostic, Fix, error
+from declarative_train.terms.duration import meant_duration
+from declarative_train.terms.span import Span
+
+
+def bare_duration(span: Span, name: str, number: str, units: Sequence[str]) -> Diagnostic:
+    """bare-duration (R001)
+
+    Finds: a number without a unit where a duration is wanted.
+    Why:   `every: 100` may mean steps, epochs or samples, and each is right for someone.
+    Bad:
+        evaluation: {every: 1}
+    Good:
+        evaluation: {every: 1 epoch}
+    """
+    ways = [
+        f"`{number}%`" if unit == "%" else f"`{number} {unit[:-1] if number == '1' else unit}`"
+        for unit in units
+        if unit != "%" or float(number) <= 100
+    ]
+    if "%" in units and 0 < float(number) < 1:  # other frameworks write a share of the run
+        ways = [f"`{100 * float(number):g}%`", *(way for way in ways if not way.endswith("%`"))]
+    either = f"{', '.join(ways[:-1])} or {ways[-1]}" if len(ways) > 1 else ways[0]
+    return error("R001", span, f"`{name}` is {number} without a unit", f"write {either}")
+
+
+def bad_duration(span: Span, name: str, problem: str, typed: str = "", units: Sequence[str] = ()) -> Diagnostic:
+    """bad-duration (R002)
+
+    Finds: a duration that cannot be read, or in a unit that does not fit the key.
+    Why:   a warm-up in hours or a time limit in epochs has no exact meaning.
+    Bad:
+        training:
+          max_time: 5 epochs
+    Good:
+        training:
+          max_time: 2 hours
+    """
+    # `typed`: the text that was read, which may be in another tool's form; `units`: those of the key.
+    meant = meant_duration(typed, units)
+    if meant is None:
+        return error("R002", span, f"`{name}`: {problem}")
+    fixes = (Fix(span, str(meant), safe=True),)
+    return error("R002", span, f"`{name}` is `{typed}`, which is not a duration here", f"write `{meant}`", fixes=fixes)

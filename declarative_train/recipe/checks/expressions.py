@@ -1,0 +1,121 @@
+"""Messages on tensor expressions.
+
+Each function is one message; its docstring is the manual page of its code.
+"""
+
+from __future__ import annotations
+
+from declarative_train.components.expressions.error import ExpressionError
+from declarative_train.components.expressions.functions import FUNCTIONS
+from declarative_train.diagnostics.diagnostic import Diagnostic, Fix, error
+from declarative_train.diagnostics.suggest import is_slip
+from declarative_train.terms.span import Span
+
+
+def expression_syntax(span: Span, problem: ExpressionError) -> Diagnostic:
+    """expression-syntax (E001)
+
+    Finds: an expression that cannot be read.
+    Why:   it is one formula in Python's syntax, on names of nodes and fields.
+    Bad:
+        model:
+          graph:
+            hidden: {type: linear, out_features: 32, input: pixels}
+            scaled: hidden * * 2
+            logits: {type: linear, out_features: 10}
+    Good:
+        model:
+          graph:
+            hidden: {type: linear, out_features: 32, input: pixels}
+            scaled: hidden * 2
+            act: {input: scaled}
+    """
+    return error("E001", span, problem.message, problem.help)
+
+
+def expression_form(span: Span, problem: ExpressionError) -> Diagnostic:
+    """expression-form (E002)
+
+    Finds: a form of Python that expressions do not have, or one that uses no tensor.
+    Why:   expressions are read, never run: no attributes, loops, texts or conditions.
+    Bad:
+        model:
+          graph:
+            hidden: {type: linear, out_features: 32, input: pixels}
+            scaled: 1 + 2
+            logits: {type: linear, out_features: 10}
+    Good:
+        model:
+          graph:
+            hidden: {type: linear, out_features: 32, input: pixels}
+            scaled: hidden * 2
+            act: {input: scaled}
+    """
+    return error("E002", span, problem.message, problem.help)
+
+
+def unknown_function(span: Span, problem: ExpressionError) -> Diagnostic:
+    """unknown-function (E003)
+
+    Finds: a function that expressions do not know.
+    Why:   the list is closed: everything in it is pure and known to the planner.
+    Bad:
+        model:
+          graph:
+            hidden: {type: linear, out_features: 32, input: pixels}
+            scaled: doubled(hidden)
+            logits: {type: linear, out_features: 10}
+    Good:
+        model:
+          graph:
+            hidden: {type: linear, out_features: 32, input: pixels}
+            scaled: hidden * 2
+            act: {input: scaled}
+    """
+    if problem.instead is None:
+        return error("E003", span, problem.message, problem.help)
+    typed, new = problem.instead
+    safe = typed.endswith(f".{new}") or is_slip(typed, new, FUNCTIONS)
+    return error("E003", span, problem.message, problem.help, fixes=(Fix(span, new, safe, typed),))
+
+
+def function_arguments(span: Span, problem: ExpressionError) -> Diagnostic:
+    """function-arguments (E004)
+
+    Finds: arguments that a function of an expression does not take.
+    Why:   torch would refuse them after launch.
+    Bad:
+        model:
+          graph:
+            hidden: {type: linear, out_features: 32, input: pixels}
+            scaled: softmax(hidden)
+            logits: {type: linear, out_features: 10}
+    Good:
+        model:
+          graph:
+            hidden: {type: linear, out_features: 32, input: pixels}
+            scaled: softmax(hidden, dim=-1)
+            act: {input: scaled}
+    """
+    return error("E004", span, problem.message, problem.help)
+
+
+def batch_dimension(span: Span, problem: ExpressionError) -> Diagnostic:
+    """batch-dimension (E005)
+
+    Finds: an expression that indexes, reduces or moves dimension 0.
+    Why:   dimension 0 is the batch; what reads across it depends on how the batch is split.
+    Bad:
+        model:
+          graph:
+            hidden: {type: linear, out_features: 32, input: pixels}
+            scaled: mean(hidden, dim=0)
+            logits: {type: linear, out_features: 10}
+    Good:
+        model:
+          graph:
+            hidden: {type: linear, out_features: 32, input: pixels}
+            scaled: hidden - mean(hidden, dim=-1, keepdim=True)
+            act: {input: scaled}
+    """
+    return error("E005", span, problem.message, problem.help)

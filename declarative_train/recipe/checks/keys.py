@@ -1,0 +1,134 @@
+"""Messages on keys and their values.
+
+Each function is one message; its docstring is the manual page of its code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from declarative_train.diagnostics.diagnostic import Diagnostic, Fix, error
+from declarative_train.diagnostics.suggest import did_you_mean, nearest, respelt
+from declarative_train.recipe.other_words import NOT_BUILT, letters, renamed, type_here
+from declarative_train.terms.span import Span
+
+
+def unknown_key(
+    span: Span,
+    name: str,
+    where: str,
+    known: Iterable[str],
+    home: str | None = None,
+    beside: Collection[str] = (),
+    fixes: tuple[Fix, ...] = (),
+    closed: bool = True,
+) -> Diagnostic:
+    """unknown-key (S001)
+
+    Finds: a key that the section, or the component named by `type`, does not have.
+    Why:   a key that is ignored is a setting that somebody believes to be on.
+    Bad:
+        training:
+          epoch: 5
+    Good:
+        training:
+          epochs: 5
+    """
+    # `home`: where a key of that name does belong, with its own `fixes`; `beside`: the keys that are there already;
+    # `closed`: the keys are the language's, not names that a user gave.
+    names = list(known)
+    if home is None:
+        fixes = respelt(span, name, names, closed=closed, taken=beside)
+    return error("S001", span, f"{where} has no key `{name}`", home or did_you_mean(name, names), fixes=fixes)
+
+
+def missing_key(span: Span, name: str, where: str, wanted: str = "", help: str | None = None) -> Diagnostic:
+    """missing-key (S002)
+
+    Finds: a section or component without a key that it cannot do without.
+    Why:   there is no value that would be right for everyone.
+    Bad:
+        training:
+          optimizer: {type: sgd}
+    Good:
+        training:
+          optimizer: {type: sgd, lr: 0.1}
+    """
+    return error("S002", span, f"{where} needs `{name}`", help or f"add `{name}: {wanted or '...'}`")
+
+
+def wrong_type(
+    span: Span, name: str, found: str, wanted: str, help: str | None = None, fixes: tuple[Fix, ...] = ()
+) -> Diagnostic:
+    """wrong-type (S003)
+
+    Finds: a value of another kind than the key takes: text for a number, a mapping for a list.
+    Why:   values are never converted silently; `"10"` is text, and `yes` is text too.
+    Bad:
+        training:
+          global_batch_size: many
+    Good:
+        training:
+          global_batch_size: 100
+    """
+    return error("S003", span, f"`{name}` is {found}; it takes {wanted}", help, fixes=fixes)
+
+
+def wrong_value(span: Span, message: str, help: str | None = None, fixes: tuple[Fix, ...] = ()) -> Diagnostic:
+    """wrong-value (S004)
+
+    Finds: a value of the right kind that the key does not allow: out of its range, or not one of its words.
+    Why:   torch would refuse it after launch, or do something else than what was meant.
+    Bad:
+        training:
+          global_batch_size: -1
+    Good:
+        training:
+          global_batch_size: 100
+    """
+    return error("S004", span, message, help, fixes=fixes)
+
+
+CODE = "S005"
+
+
+def unknown_type(
+    span: Span, name: str, kind: str, known: Iterable[str], help: str | None = None, own: Collection[str] = ()
+) -> Diagnostic:
+    """unknown-type (S005)
+
+    Finds: a `type` that names no component of the kind that belongs there.
+    Why:   `type` picks the component; the nearest known name is usually the one that was meant.
+    Bad:
+        model:
+          graph:
+            hidden: {type: liner, out_features: 32, input: pixels}
+            logits: {type: linear, out_features: 10}
+    Good:
+        model:
+          graph:
+            hidden: {type: linear, out_features: 32, input: pixels}
+            logits: {type: linear, out_features: 10}
+    """
+    # `kind` is the table's word: layer, loss, optimizer; `own`: the names among `known` that a user gave.
+    names = list(known)
+    word = type_here(name, names)
+    if word is not None:
+        way_out, fixes = f"here it is called `{word}`", renamed(span, name, word)
+    else:
+        way_out = NOT_BUILT.get(letters(name)) or help or did_you_mean(name, names)
+        fixes = () if letters(name) in NOT_BUILT else respelt(span, name, names, closed=nearest(name, names) not in own)
+    return error(CODE, span, f"there is no {kind} `{name}`", way_out, fixes=fixes)
+
+
+def newer_dtrain(span: Span, requires: str, version: str) -> Diagnostic:
+    """newer-dtrain (S007)
+
+    Finds: a recipe that asks for another dtrain than this one.
+    Why:   keys that only a later version knows would be called mistakes.
+    Bad:
+        requires: dtrain>=99.0
+    Good:
+        requires: dtrain>=0.1
+    """
+    return error("S007", span, f"the recipe requires {requires}, this is dtrain {version}", "install that version")

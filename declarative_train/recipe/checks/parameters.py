@@ -1,0 +1,97 @@
+"""Messages on settings of parameters, and on start values from files.
+
+Each function is one message; its docstring is the manual page of its code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from declarative_train.diagnostics.diagnostic import Diagnostic, error, unverified
+from declarative_train.diagnostics.suggest import did_you_mean, nearest, respelt
+from declarative_train.terms.span import Span
+
+
+def bad_selector(span: Span, selector: str, problem: str) -> Diagnostic:
+    """bad-selector (U001)
+
+    Finds: a key of `model.parameters` that cannot be read as a selector.
+    Why:   a selector that means something else than it seems to would train the wrong parameters.
+    Bad:
+        model:
+          parameters:
+            hidden.{3..0}: {frozen: true}
+    Good:
+        model:
+          parameters:
+            hidden.*: {frozen: true}
+    """
+    return error("U001", span, f"`{selector}` is not a selector: {problem}")
+
+
+def selector_matches_nothing(span: Span, selector: str, parameters: Sequence[str]) -> Diagnostic:
+    """selector-matches-nothing (U002)
+
+    Finds: an entry of `model.parameters` that no parameter of the model meets.
+    Why:   a frozen encoder that is not frozen costs a whole run before anyone sees it.
+    Bad:
+        model:
+          parameters:
+            hiden: {frozen: true}
+    Good:
+        model:
+          parameters:
+            hidden: {frozen: true}
+    """
+    # `parameters`: the names that the selector could have met, as it sees them.
+    inside = next((name for name in parameters if f".{selector}." in f"{name}."), None)
+    if "." in selector and inside is not None:
+        way = inside[: inside.index(f".{selector}") + 1 + len(selector)]
+        way_out = f"with a dot a selector begins at the root: `{way}`"
+        return error("U002", span, f"no parameter matches `{selector}`", way_out)
+    known = _ways(parameters) if "." in selector else {part for name in parameters for part in name.split(".")}
+    close = nearest(selector, known)
+    message = f"no parameter matches `{selector}`"
+    if close is not None:
+        return error("U002", span, message, f"did you mean `{close}`?", fixes=respelt(span, selector, known))
+    shown = ", ".join(parameters[:6]) + (f", and {len(parameters) - 6} more" if len(parameters) > 6 else "")
+    return error("U002", span, message, f"the parameters are {shown}" if parameters else "there are no parameters here")
+
+
+def _ways(parameters: Sequence[str]) -> set[str]:
+    """Every parameter and everything that holds parameters."""
+    parts = [name.split(".") for name in parameters]
+    return {".".join(way[:end]) for way in parts for end in range(1, len(way) + 1)}
+
+
+def newest_run(span: Span, path: str) -> Diagnostic:
+    """newest-run (U003)
+
+    Finds: start values taken from the folder of a run that is on another machine.
+    Why:   whether they fit, and which statistics and class numbers go with them, shows only where the run starts.
+    Bad:
+        model:
+          weights: s3://bucket/runs/digits
+    Good:
+        model:
+          weights: {hidden: {path: hidden.safetensors}}
+    """
+    message = f"`{path}` is not on this machine: whether its weights and statistics fit shows when the run starts"
+    return unverified("U003", span, message)
+
+
+def unknown_weights_node(span: Span, name: str, known: Iterable[str]) -> Diagnostic:
+    """unknown-weights-node (U004)
+
+    Finds: start values for a node that the model does not have.
+    Why:   nothing would be loaded, and the model would start from random numbers.
+    Bad:
+        model:
+          weights: {hiden: {path: hidden.safetensors}}
+    Good:
+        model:
+          weights: {hidden: {path: hidden.safetensors}}
+    """
+    names = list(known)
+    message = f"there is no node `{name}` to give weights to"
+    return error("U004", span, message, did_you_mean(name, names), fixes=respelt(span, name, names))

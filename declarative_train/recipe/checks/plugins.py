@@ -1,0 +1,92 @@
+"""Messages on plugins.
+
+Each function is one message; its docstring is the manual page of its code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from declarative_train.diagnostics.diagnostic import Diagnostic, Related, error, warning
+from declarative_train.diagnostics.suggest import nearest, paths_start
+from declarative_train.terms.span import Span
+
+
+def missing_plugin(span: Span, path: str, reason: str, beside: Iterable[str]) -> Diagnostic:
+    """missing-plugin (X001)
+
+    Finds: a plugin file that is not there, or that cannot be read.
+    Why:   its layers would be unknown types everywhere.
+    Bad:
+        plugins: [my_layer.py]
+    Good:
+        data:
+          shuffle: true
+    """
+    # `beside`: the Python files in its folder.
+    close = nearest(path.replace("\\", "/").rpartition("/")[2], beside)
+    way_out = f"did you mean `{close}`?" if close else paths_start(span)
+    return error("X001", span, f"cannot read the plugin {path}: {reason}", way_out)
+
+
+def unreadable_plugin(span: Span, problem: str, named: Span) -> Diagnostic:
+    """unreadable-plugin (X002)
+
+    Finds: a plugin whose Python cannot be parsed.
+    Why:   its layers cannot be known, and the run would fail on it.
+    Bad:
+        # whole file
+        plugins: [broken.py]
+    Good:
+        # whole file
+        fragment: true
+    """
+    # `span` lies in the plugin, `named` in the recipe.
+    return error("X002", span, f"this is not Python: {problem}", None, (Related(named, "a plugin of this recipe"),))
+
+
+def plugin_signature(span: Span, problem: str, named: Span, help: str | None = None) -> Diagnostic:
+    """plugin-signature (X003)
+
+    Finds: a layer of a plugin whose `__init__` or `forward` does not say what a recipe must know.
+    Why:   the arguments of `__init__` are the keys of a node, those of `forward` its ports: each needs a name and a kind.
+    Bad:
+        # whole file
+        plugins: [vague.py]   # def forward(self, x, scale=1.0): ...
+    Good:
+        # whole file
+        fragment: true        # def __init__(self, scale: float = 1.0): ...
+    """  # noqa: E501
+    # `span` lies in the plugin, `named` in the recipe.
+    return error("X003", span, problem, help, (Related(named, "a plugin of this recipe"),))
+
+
+def plugin_without_layers(span: Span, path: str) -> Diagnostic:
+    """plugin-without-layers (X004)
+
+    Finds: a plugin file without a single layer.
+    Why:   it does nothing; a layer is a public class at the top of the file with a `forward`.
+    Bad:
+        # whole file
+        plugins: [empty.py]
+    Good:
+        # whole file
+        fragment: true
+    """
+    way_out = "a layer is a public class at the top of the file with a `forward`"
+    return warning("X004", span, f"{path} has no layer", way_out)
+
+
+def plugin_fails(span: Span, path: str, problem: str) -> Diagnostic:
+    """plugin-fails (X005)
+
+    Finds: a plugin that raises when it is imported (only where that is asked for: `--plugins`, `run`).
+    Why:   the run would fail on it.
+    Bad:
+        # whole file
+        plugins: [raises.py]
+    Good:
+        # whole file
+        fragment: true
+    """
+    return error("X005", span, f"importing {path} fails: {problem}")

@@ -1,0 +1,373 @@
+"""Messages on edges, ports and names.
+
+Each function is one message; its docstring is the manual page of its code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from declarative_train.diagnostics.diagnostic import Diagnostic, Related, error, warning
+from declarative_train.diagnostics.suggest import did_you_mean, respelt
+from declarative_train.terms.amounts import counted
+from declarative_train.terms.span import Span
+
+
+def unknown_edge(span: Span, name: str, known: Iterable[str], help: str | None = None) -> Diagnostic:
+    """unknown-edge (W001)
+
+    Finds: an input, an expression or an output that names no node and no field.
+    Why:   a wire must come from somewhere; a block sees its own inputs and nodes only.
+    Bad:
+        model:
+          graph:
+            hidden: {type: linear, out_features: 32, input: pixel}
+            logits: {type: linear, out_features: 10}
+    Good:
+        model:
+          graph:
+            hidden: {type: linear, out_features: 32, input: pixels}
+            logits: {type: linear, out_features: 10}
+    """
+    names, message = list(known), f"there is no node or field `{name}` here"
+    if help is not None:
+        return error("W001", span, message, help)
+    return error("W001", span, message, did_you_mean(name, names), fixes=respelt(span, name, names))
+
+
+def unknown_port(span: Span, name: str, kind: str, known: Iterable[str]) -> Diagnostic:
+    """unknown-port (W002)
+
+    Finds: an input by a name that the component does not have.
+    Why:   ports have names so that a memory is never taken for a mask.
+    Bad:
+        model:
+          graph:
+            hidden: {type: linear, out_features: 32, input: pixels}
+            logits: {type: linear, out_features: 10, inputs: {y: act}}
+    Good:
+        model:
+          graph:
+            hidden: {type: linear, out_features: 32, input: pixels}
+            logits: {type: linear, out_features: 10, inputs: {x: act}}
+    """
+    names = list(known)
+    fixes = respelt(span, name, names)
+    return error("W002", span, f"`{kind}` has no input `{name}`", did_you_mean(name, names), fixes=fixes)
+
+
+def unknown_output(
+    span: Span, message: str, known: Iterable[str], name: str = "", help: str | None = None
+) -> Diagnostic:
+    """unknown-output (W003)
+
+    Finds: a reference to an output that the node does not have.
+    Why:   only a component's outputs can be read; what happens inside of it stays there.
+    Bad:
+        model:
+          graph:
+            hidden: {type: linear, out_features: 32, input: pixels}
+            logits: {type: linear, out_features: 10, input: act.memory}
+    Good:
+        model:
+          graph:
+            hidden: {type: linear, out_features: 32, input: pixels}
+            logits: {type: linear, out_features: 10, input: act}
+    """
+    # `span`: of the whole reference, `name` at its end.
+    names = list(known)
+    at = Span(span.path, span.line, span.end_column - len(name), span.end_line, span.end_column)
+    fixes = () if help else respelt(at, name, names)
+    return error("W003", span, message, help or did_you_mean(name, names), fixes=fixes)
+
+
+def input_and_inputs(span: Span, other: Span) -> Diagnostic:
+    """input-and-inputs (W004)
+
+    Finds: `input` and `inputs` on one node.
+    Why:   `input: a` is short for `inputs: [a]`; which of the two counts would be a guess.
+    Bad:
+        model:
+          graph:
+            hidden: {type: linear, out_features: 32, input: pixels}
+            logits: {type: linear, out_features: 10, input: act, inputs: [act]}
+    Good:
+        model:
+          graph:
+            hidden: {type: linear, out_features: 32, input: pixels}
+            logits: {type: linear, out_features: 10, input: act}
+    """
+    related = (Related(other, "the other one"),)
+    message = "`inputs` stands beside `input`; a node has one of them"
+    return error("W004", span, message, "join them in `inputs`", related)
+
+
+def open_port(span: Span, message: str, help: str) -> Diagnostic:
+    """open-port (W005)
+
+    Finds: an input that must be wired and is not.
+    Why:   only the first input takes the node above by itself, and the first node of the model has none above.
+    Bad:
+        model:
+          graph:
+            hidden: {type: bilinear, out_features: 32, input: pixels}
+            logits: {type: linear, out_features: 10}
+    Good:
+        model:
+          graph:
+            hidden: {type: bilinear, out_features: 32, inputs: [pixels, pixels]}
+            logits: {type: linear, out_features: 10}
+    """
+    return error("W005", span, message, help)
+
+
+def cycle(span: Span, way: Sequence[str], places: Sequence[Span]) -> Diagnostic:
+    """cycle (W006)
+
+    Finds: nodes that wait for each other.
+    Why:   a graph is computed once, from the fields to the outputs; a loop has no first node.
+    Bad:
+        model:
+          graph:
+            hidden: {type: linear, out_features: 32, input: logits}
+            logits: {type: linear, out_features: 10}
+    Good:
+        model:
+          graph:
+            hidden: {type: linear, out_features: 32, input: pixels}
+            logits: {type: linear, out_features: 10}
+    """
+    # `way`: from a node through those that it reads, back to it; `places`: where each reads the next.
+    shown = " <- ".join(f"`{name}`" for name in way)
+    steps = zip(places, way[:-1], way[1:], strict=True)
+    related = tuple(Related(place, f"`{name}` reads `{read}`") for place, name, read in steps)
+    message = f"nodes wait for each other: {shown}"
+    return error("W006", span, message, "cut the loop at one of these inputs", related[1:])
+
+
+def dead_node(span: Span, name: str, readers: str) -> Diagnostic:
+    """dead-node (W007)
+
+    Finds: a node whose result nobody uses.
+    Why:   it costs time and trains nothing; mostly another node reads the wrong name.
+    Bad:
+        model:
+          graph:
+            hidden: {type: linear, out_features: 32, input: pixels}
+            spare:  {type: relu, input: hidden}
+            logits: {type: linear, out_features: 10}
+    Good:
+        model:
+          graph:
+            hidden: {type: linear, out_features: 32, input: pixels}
+            logits: {type: linear, out_features: 10}
+    """
+    # `readers`: who could use it (the objective, the outputs of a block).
+    way_out = f"use it in a node or in {readers}, or remove it"
+    return error("W007", span, f"nobody uses the result of `{name}`", way_out)
+
+
+def unused_field(span: Span, name: str) -> Diagnostic:
+    """unused-field (W008)
+
+    Finds: a field of the data that neither the model nor the objective uses.
+    Why:   it is read, transformed and moved to the device in every step.
+    Bad:
+        data:
+          fields:
+            spare: {columns: [p0], dtype: float32}
+    Good:
+        data:
+          shuffle: true
+    """
+    return warning("W008", span, f"nobody uses the field `{name}`", "remove it from `data.fields`, or use it")
+
+
+def moved_default_wire(
+    span: Span, name: str, before: str, before_at: Span | None, now: str, now_at: Span
+) -> Diagnostic:
+    """moved-default-wire (W009)
+
+    Finds: a recipe that adds or removes a node of its base, so that another node gets another node above.
+    Why:   the base wired that node without naming its input, and now it reads something else than its author saw.
+    Bad:
+        # whole file
+        extends: base.yaml
+        model:
+          graph:
+            act: null
+    Good:
+        # whole file
+        extends: base.yaml
+        model:
+          graph:
+            act: null
+            logits: {input: hidden}
+    """
+    # `before_at`: the node in the base, if its place is known; `now_at`: the node that it reads now.
+    there = () if before_at is None else (Related(before_at, f"it reads `{before}` in the base"),)
+    related = (*there, Related(now_at, f"`{now}` is above it now"))
+    message = f"`{name}` reads the node above, which was `{before}` in the base and is now `{now}`"
+    return warning("W009", span, message, f"name it: `input: {now}`", related)
+
+
+def name_clash(span: Span, name: str, what: str, other: Span | None) -> Diagnostic:
+    """name-clash (W010)
+
+    Finds: a node that has the name of a field, or in a block that of an input.
+    Why:   fields and nodes share one namespace, so a reference never means two things.
+    Bad:
+        model:
+          graph:
+            pixels: {type: linear, out_features: 32, input: pixels}
+            logits: {type: linear, out_features: 10}
+    Good:
+        model:
+          graph:
+            hidden: {type: linear, out_features: 32, input: pixels}
+            logits: {type: linear, out_features: 10}
+    """
+    related = () if other is None else (Related(other, f"the {what}"),)
+    return error("W010", span, f"the node `{name}` has the name of a {what}", "give the node another name", related)
+
+
+def too_many_inputs(span: Span, kind: str, ports: Sequence[str]) -> Diagnostic:
+    """too-many-inputs (W011)
+
+    Finds: more inputs in a list than the component takes.
+    Why:   a list binds inputs in order; those left over would be dropped.
+    Bad:
+        model:
+          graph:
+            hidden: {type: linear, out_features: 32, input: pixels}
+            logits: {type: linear, out_features: 10, inputs: [act, pixels]}
+    Good:
+        model:
+          graph:
+            hidden: {type: linear, out_features: 32, input: pixels}
+            logits: {type: linear, out_features: 10, inputs: [act]}
+    """
+    takes = f"takes {len(ports)}: {', '.join(ports)}" if ports else "takes none"
+    return error("W011", span, f"one input too many: `{kind}` {takes}", "`add` and `concat` join several tensors")
+
+
+def open_input(span: Span, name: str, block: str, reader: str) -> Diagnostic:
+    """open-input (W012)
+
+    Finds: an optional input of a block that is left open here, and read by something that cannot do without.
+    Why:   what is optional outside must be optional inside too.
+    Bad:
+        model:
+          blocks:
+            gate:
+              inputs: {x: required, mask: optional}
+              graph:
+                out: x * mask
+              output: out
+          graph:
+            hidden: {type: gate, input: pixels}
+            logits: {type: linear, out_features: 10}
+    Good:
+        model:
+          blocks:
+            gate:
+              inputs: {x: required, mask: optional}
+              graph:
+                out: x * mask
+              output: out
+          graph:
+            hidden: {type: gate, inputs: {x: pixels, mask: pixels}}
+            logits: {type: linear, out_features: 10}
+    """
+    message = f"`{reader}` needs `{name}`, an optional input of `{block}` that is open here"
+    return error("W012", span, message, f"make `{name}` required in `{block}`, or wire it where the block is used")
+
+
+def unknown_copy(span: Span, name: str, num_copies: int | None) -> Diagnostic:
+    """unknown-copy (W013)
+
+    Finds: a reference to a copy of a node that is not repeated, or not so often.
+    Why:   copies are counted from 0, so the last of 4 is 3.
+    Bad:
+        model:
+          graph:
+            hidden: {type: linear, out_features: 64, repeat: 2, input: pixels}
+            act: {type: relu, input: hidden.2}
+    Good:
+        model:
+          graph:
+            hidden: {type: linear, out_features: 64, repeat: 2, input: pixels}
+            act: {type: relu, input: hidden.1}
+    """
+    if num_copies is None:
+        return error("W013", span, f"`{name}` is not repeated and has no numbered copies", f"write `{name}`")
+    return error("W013", span, f"`{name}` has {counted(num_copies, 'copy')}, `{name}.0` to `{name}.{num_copies - 1}`")
+
+
+def bad_reference(span: Span, found: str, help: str | None = None) -> Diagnostic:
+    """bad-reference (W014)
+
+    Finds: an input that is not a reference: an expression, a number, a mapping.
+    Why:   wires live under `input` and `inputs` by name alone, so that a graph can be drawn without knowing its
+           components.
+    Bad:
+        model:
+          graph:
+            hidden: {type: linear, out_features: 32, input: pixels}
+            act: {type: relu, input: hidden * 2}
+    Good:
+        model:
+          graph:
+            hidden: {type: linear, out_features: 32, input: pixels}
+            doubled: hidden * 2
+            act: {type: relu, input: doubled}
+    """
+    wanted = "`node`, `node.output`, `node.3` (a copy) or `node.3.output`"
+    return error("W014", span, f"{found} is no reference", help or f"a reference is {wanted}")
+
+
+def unused_param(span: Span, name: str, block: str) -> Diagnostic:
+    """unused-param (W015)
+
+    Finds: a param of a block that no template of the block reads.
+    Why:   who sets it believes that it does something; most often a number was left in the block's body.
+    Bad:
+        model:
+          blocks:
+            layer: {params: {width: 64}, inputs: [x], graph: {out: {type: linear, out_features: 64}}, output: out}
+          graph:
+            hidden: {type: layer, width: 32, input: pixels}
+    Good:
+        model:
+          blocks:
+            layer:
+              params: {width: 64}
+              inputs: [x]
+              graph: {out: {type: linear, out_features: "{{ params.width }}"}}
+              output: out
+          graph:
+            hidden: {type: layer, width: 32, input: pixels}
+    """
+    reason = f"the block `{block}` never reads its param `{name}`"
+    return warning("W015", span, reason, f"use `{{{{ params.{name} }}}}` in the block, or remove the param")
+
+
+def unused_input(span: Span, name: str, block: str) -> Diagnostic:
+    """unused-input (W016)
+
+    Finds: an input of a block that none of its nodes reads.
+    Why:   what is wired to it has no effect: a mask that is handed in and never applied trains on the padding.
+    Bad:
+        model:
+          blocks:
+            layer: {inputs: [x, mask], graph: {out: {type: linear, out_features: 64, input: x}}, output: out}
+          graph:
+            hidden: {type: layer, inputs: [pixels, pixels]}
+    Good:
+        model:
+          blocks:
+            layer: {inputs: [x], graph: {out: {type: linear, out_features: 64}}, output: out}
+          graph:
+            hidden: {type: layer, input: pixels}
+    """
+    return warning("W016", span, f"no node of the block `{block}` reads its input `{name}`", "read it, or remove it")

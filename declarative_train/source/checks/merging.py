@@ -1,0 +1,151 @@
+"""Messages on `extends`, `--set` and what they merge.
+
+Each function is one message; its docstring is the manual page of its code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+from declarative_train.diagnostics.diagnostic import Diagnostic, Related, error, warning
+from declarative_train.diagnostics.suggest import nearest, respelt
+from declarative_train.source.node import Entry
+from declarative_train.terms.span import Span
+
+
+def missing_base(span: Span, typed: str, path: str, reason: str, beside: Iterable[str]) -> Diagnostic:
+    """missing-base (M001)
+
+    Finds: an `extends`, or a `--with`, whose file is not there or cannot be read.
+    Why:   the settings of that file would be missing from the recipe.
+    Bad:
+        # file: recipe.yaml
+        extends: nowhere.yaml
+    Good:
+        meta: {owner: me}
+    """
+    # `beside`: the YAML files that are there, as they would be typed.
+    names = list(beside)
+    close = nearest(typed, names)
+    way_out = f"did you mean `{close}`?" if close else None
+    if way_out is None and path != typed:
+        way_out = f"`{path}` was looked for: the path is relative to the file that names it"
+    return error("M001", span, f"`{typed}` {reason}", way_out, fixes=respelt(span, typed, names))
+
+
+def circular_extends(span: Span, chain: Sequence[str]) -> Diagnostic:
+    """circular-extends (M002)
+
+    Finds: a file that extends itself, directly or through other files.
+    Why:   there is no first file to begin with.
+    Bad:
+        # file: recipe.yaml
+        extends: recipe.yaml
+    Good:
+        meta: {owner: me}
+    """
+    # `chain`: the files from the first one that is met again, to itself.
+    way = " -> ".join(f"`{path}`" for path in chain)
+    return error("M002", span, f"`extends` goes in a circle: {way}", "take one of these `extends` out")
+
+
+def extends_too_long(span: Span, limit: int) -> Diagnostic:
+    return error("M002", span, f"more than {limit} files are read through `extends`", "extend fewer files")
+
+
+def wrong_extends(span: Span, found: str) -> Diagnostic:
+    """wrong-extends (M003)
+
+    Finds: an `extends` that is neither a path nor a list of paths, holds a template, or comes from `--set`.
+    Why:   files are merged before templates are rendered and before `--set` is applied.
+    Bad:
+        # file: recipe.yaml
+        extends: {base: base.yaml}
+    Good:
+        meta: {owner: me}
+    """
+    return error(
+        "M003", span, f"`extends` is {found}; it takes a path, or a list of paths", "write `extends: base.yaml`"
+    )
+
+
+def template_in_extends(span: Span) -> Diagnostic:
+    return error(
+        "M003",
+        span,
+        "`extends` cannot be a template: files are merged before templates are rendered",
+        "name the file, and choose another one with `--with`",
+    )
+
+
+def extends_by_option(span: Span) -> Diagnostic:
+    return error("M003", span, "`extends` cannot be set: files are merged before `--set`", "use `--with FILE`")
+
+
+def base_outside_tree(span: Span, path: str, root: str) -> Diagnostic:
+    """base-outside-tree (M004)
+
+    Finds: an `extends` that leaves the folder tree of the recipe: its git repository, else the working directory.
+    Why:   the recipe cannot be moved, or reviewed, without that file.
+    Bad:
+        # file: tree/recipe.yaml
+        extends: ../base.yaml
+        # file: base.yaml
+        meta: {owner: me}
+        # file: tree/.git
+        gitdir: ../elsewhere
+    Good:
+        meta: {owner: me}
+    """
+    return warning("M004", span, f"`{path}` lies outside `{root}`", "copy it into the tree of the recipe")
+
+
+def null_removes_nothing(entry: Entry, where: str, known: Iterable[str], beside: Collection[str] = ()) -> Diagnostic:
+    """null-removes-nothing (M005)
+
+    Finds: a `null` for a key that no file before this one has.
+    Why:   `null` removes what a base says; where there is nothing, the name is usually misspelt.
+    Bad:
+        training:
+          clip_grad_normm: null
+    Good:
+        meta: {owner: me}
+    """
+    # `known`: the keys that are there to be removed; `beside`: those of the file that wants to.
+    name, keys = entry.name, list(known)
+    close, fixes = nearest(name, keys), respelt(entry.key.span, name, keys, taken=beside)
+    way_out = f"did you mean `{close}`?" if close else "leave the key out: `null` only removes what a base says"
+    message = f"`{name}: null` removes nothing: {where} has no such key so far"
+    return error("M005", entry.value.span, message, way_out, fixes=fixes)
+
+
+def wrong_set(span: Span, message: str, help: str) -> Diagnostic:
+    """wrong-set (M006)
+
+    Finds: a `--set` that is not `PATH=VALUE` with a dotted path.
+    Why:   it could not be said which value was meant.
+    Bad:
+        # options: --set training.steps
+    Good:
+        # options: --set training.steps=10
+    """
+    return error("M006", span, message, help)
+
+
+def set_inside_list(span: Span, name: str, there: Span) -> Diagnostic:
+    """set-inside-list (M007)
+
+    Finds: a `--set`, or a mapping of a derived recipe, that reaches into a list.
+    Why:   lists are only replaced whole: their positions shift when an item is inserted.
+    Bad:
+        # options: --set meta.sizes=[1,2] --set meta.sizes.0=5
+    Good:
+        # options: --set meta.sizes=[1,2] --set meta.sizes=[5,2]
+    """
+    return error(
+        "M007",
+        span,
+        f"`{name}` is a list; lists are replaced whole",
+        f"give the whole list: `{name}=[...]`",
+        (Related(there, "the list"),),
+    )

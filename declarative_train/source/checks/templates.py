@@ -1,0 +1,184 @@
+"""Messages on templates.
+
+Each function is one message; its docstring is the manual page of its code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from declarative_train.diagnostics.diagnostic import Diagnostic, error
+from declarative_train.diagnostics.suggest import did_you_mean, nearest, respelt
+from declarative_train.terms.span import Span
+
+
+def template_syntax(span: Span, message: str, help: str | None = None) -> Diagnostic:
+    """template-syntax (T001)
+
+    Finds: a template that is not written in Jinja's expression syntax.
+    Why:   what cannot be read has no value.
+    Bad:
+        vars: {width: 32}
+        meta:
+          half: "{{ vars.width // }}"
+    Good:
+        vars: {width: 32}
+        meta:
+          half: "{{ vars.width // 2 }}"
+    """
+    return error("T001", span, message, help)
+
+
+_SECTIONS = ("checkpoint", "data", "evaluation", "layout", "logging", "model", "objective", "parallelism", "training")
+_WHERE = {
+    **dict.fromkeys(_SECTIONS, "a template sees no section: put the value into `vars`, and use it in both places"),
+    "params": "`params` are known inside a block only",
+    "index": "`index` is known on a node with `repeat` only",
+    "vars": "the recipe has no section `vars`",
+}
+
+
+def undefined_name(
+    span: Span, name: str, owner: str | None, known: Iterable[str], holder: str | None = None
+) -> Diagnostic:
+    """undefined-name (T002)
+
+    Finds: a name in a template that is not defined where the template stands.
+    Why:   an undefined name would render as nothing.
+    Bad:
+        vars: {width: 32}
+        meta:
+          size: "{{ vars.widht }}"
+    Good:
+        vars: {width: 32}
+        meta:
+          size: "{{ vars.width }}"
+    """
+    # `owner`: what the name was looked for in (`vars`), None for a name by itself; `holder`: what does have it.
+    names = [str(each) for each in known]
+    if owner is None:
+        way_out = _WHERE.get(name) if name not in names else None
+        if name == "vars" and "params" in names:
+            way_out = "a block sees its `params` only: hand the value on as one"
+        elif holder is not None:
+            way_out = f"did you mean `{holder}.{name}`?"
+        message = f"`{name}` is not known here"
+        if way_out is None and name not in names:
+            return error("T002", span, message, did_you_mean(name, names), fixes=respelt(span, name, names))
+        return error("T002", span, message, way_out)
+    way_out = did_you_mean(name, names) if names else "add it to the section `vars`" if owner == "`vars`" else None
+    return error("T002", span, f"{owner} has no `{name}`", way_out, fixes=respelt(span, name, names))
+
+
+def unset_variable(span: Span, name: str, known: Iterable[str]) -> Diagnostic:
+    """unset-variable (T003)
+
+    Finds: `{{ env.NAME }}` where the environment has no variable NAME.
+    Why:   an empty path or an empty number would be used instead.
+    Bad:
+        meta:
+          owner: "{{ env.DTRAIN_NOT_SET_ANYWHERE }}"
+    Good:
+        meta:
+          owner: "{{ env.DTRAIN_NOT_SET_ANYWHERE | default('me') }}"
+    """
+    by_lower = {each.lower(): each for each in known}
+    close = nearest(name, by_lower)
+    way_out = f"did you mean `{by_lower[close]}`? or " if close else ""
+    way_out += f"set it (`{name}=... dtrain ...`), or give a default: `env.{name} | default('...')`"
+    return error("T003", span, f"the environment variable `{name}` is not set", way_out)
+
+
+def circular_vars(span: Span, chain: Sequence[str]) -> Diagnostic:
+    """circular-vars (T004)
+
+    Finds: a value of `vars` that needs itself, directly or through others.
+    Why:   it has no value.
+    Bad:
+        vars:
+          width: "{{ vars.heads * 64 }}"
+          heads: "{{ vars.width // 64 }}"
+    Good:
+        vars:
+          width: "{{ vars.heads * 64 }}"
+          heads: 4
+    """
+    way = " -> ".join(f"`{name}`" for name in chain)
+    return error("T004", span, f"these vars go in a circle: {way}", "give one of them a value of its own")
+
+
+def template_too_costly(span: Span, message: str) -> Diagnostic:
+    """template-too-costly (T005)
+
+    Finds: a template that would need much time or memory: huge powers, repeated text, long ranges.
+    Why:   a recipe is read in an instant, on any machine, whoever wrote it.
+    Bad:
+        meta:
+          size: "{{ 10 ** 10 ** 10 }}"
+    Good:
+        meta:
+          size: "{{ 10 ** 10 }}"
+    """
+    return error("T005", span, message, "write the value itself")
+
+
+def template_failed(span: Span, message: str) -> Diagnostic:
+    """template-failed (T006)
+
+    Finds: a template that fails while it is rendered: a division by zero, text plus number, an index out of range.
+    Why:   it has no value.
+    Bad:
+        vars: {sizes: [1, 2]}
+        meta:
+          size: "{{ vars.sizes + 1 }}"
+    Good:
+        vars: {sizes: [1, 2]}
+        meta:
+          size: "{{ vars.sizes[0] + 1 }}"
+    """
+    return error("T006", span, f"this template fails: {message}")
+
+
+def template_in_key(span: Span, text: str) -> Diagnostic:
+    """template-in-key (T007)
+
+    Finds: a key that holds a template.
+    Why:   names are what `extends`, `--set` and messages point at; they must stand in the file as they are.
+    Bad:
+        meta:
+          "run_{{ vars.width }}": 1
+    Good:
+        meta:
+          run_32: 1
+    """
+    return error("T007", span, f"the key `{text}` holds a template; keys are never templates", "write the name itself")
+
+
+def template_forbidden(span: Span, message: str, help: str | None = None) -> Diagnostic:
+    """template-forbidden (T008)
+
+    Finds: a part of Jinja that recipes do not have: macros, includes, blocks, `%` formatting, methods that are not safe.
+    Why:   a recipe is data: rendering it must be bounded, and must not reach outside.
+    Bad:
+        meta:
+          name: "{% include 'secrets.txt' %}"
+    Good:
+        meta:
+          name: "{{ 'a' if true else 'b' }}"
+    """  # noqa: E501
+    return error("T008", span, message, help)
+
+
+def template_without_value(span: Span, kind: str) -> Diagnostic:
+    """template-without-value (T009)
+
+    Finds: a template whose result is no value of a recipe: a function, a method.
+    Why:   only numbers, texts, booleans, null, lists and mappings can stand in a recipe.
+    Bad:
+        meta:
+          steps: "{{ range }}"
+    Good:
+        meta:
+          steps: "{{ range(3) }}"
+    """
+    return error("T009", span, f"this template gives {kind}", "call it, or name the value that is meant")

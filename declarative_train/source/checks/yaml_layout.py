@@ -1,0 +1,280 @@
+"""Messages on YAML text: indentation, quotes, brackets.
+
+Each function is one message; its docstring is the manual page of its code.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from declarative_train.diagnostics.diagnostic import Diagnostic, Fix, Related, error
+from declarative_train.terms.amounts import counted
+from declarative_train.terms.span import Span
+
+
+def yaml_syntax(span: Span, message: str, help: str | None = None) -> Diagnostic:
+    """yaml-syntax (Y001)
+
+    Finds: text that is not YAML, in a way that no other rule describes better.
+    Why:   what cannot be read cannot be checked.
+    Bad:
+        training: ,steps
+    Good:
+        training:
+          steps: 10
+    """
+    return error("Y001", span, message, help)
+
+
+def unclosed_quote(span: Span, quote: str, closed_on: int | None) -> Diagnostic:
+    """unclosed-quote (Y002)
+
+    Finds: a quote that is opened and never closed, or closed only by the opening quote of a later value.
+    Why:   everything in between becomes part of the text.
+    Bad:
+        meta:
+          owner: "me
+          team: vision
+    Good:
+        meta:
+          owner: "me"
+          team: vision
+    """
+    # `closed_on`: the line of the next such quote, which was meant to open another text.
+    if closed_on is None:
+        return error("Y002", span, f"the quote `{quote}` is never closed", f"add `{quote}` where the text ends")
+    return error(
+        "Y002",
+        span,
+        f"the quote `{quote}` is closed only on line {closed_on}, by the quote of another text",
+        f"add `{quote}` where the text on line {span.line} ends",
+    )
+
+
+def duplicate_key(span: Span, name: str, first: Span) -> Diagnostic:
+    """duplicate-key (Y003)
+
+    Finds: a key that stands twice in one mapping.
+    Why:   the second would silently replace the first.
+    Bad:
+        training:
+          epochs: 3
+          epochs: 4
+    Good:
+        training:
+          epochs: 3
+    """
+    return error(
+        "Y003",
+        span,
+        f"`{name}` stands twice in this mapping, first on line {first.line}",
+        "keep one of them",
+        (Related(first, "first here"),),
+    )
+
+
+CLOSERS = {"[": "]", "{": "}"}
+
+
+def unclosed_bracket(span: Span, bracket: str) -> Diagnostic:
+    """unclosed-bracket (Y004)
+
+    Finds: a `[` or `{` that is never closed, is closed by the wrong bracket, or a `]` or `}` that closes nothing.
+    Why:   the lines after it are read as part of the list or mapping.
+    Bad:
+        meta:
+          sizes: [1, 2
+          owner: me
+    Good:
+        meta:
+          sizes: [1, 2]
+          owner: me
+    """
+    closer = CLOSERS[bracket]
+    return error("Y004", span, f"the `{bracket}` is never closed", f"add `{closer}` where the value ends")
+
+
+def wrong_bracket(span: Span, found: str, opened: Span, bracket: str) -> Diagnostic:
+    return error(
+        "Y004",
+        span,
+        f"`{found}` cannot close `{bracket}`",
+        f"write `{CLOSERS[bracket]}`",
+        (Related(opened, "opened here"),),
+    )
+
+
+def closes_nothing(span: Span, bracket: str) -> Diagnostic:
+    return error("Y004", span, f"the `{bracket}` closes nothing", f"take the `{bracket}` out, or open it before")
+
+
+def tab_in_indentation(span: Span, others: Sequence[Span]) -> Diagnostic:
+    r"""tab-in-indentation (Y005)
+
+    Finds: a tab where a line's indentation stands.
+    Why:   YAML indents with spaces only; how wide a tab is depends on who looks.
+    Bad:
+        # bytes: training:\n\tsteps: 10\n
+    Good:
+        training:
+          steps: 10
+    """
+    # `others` are the tabs of further lines, mended along with the first.
+    more = f", and {counted(len(others), 'more line')} too" if others else ""
+    fixes = tuple(Fix(tab, "  " * (tab.end_column - tab.column), safe=False) for tab in (span, *others))
+    return error("Y005", span, f"a tab indents this line{more}", "indent with spaces, two for each level", fixes=fixes)
+
+
+def unquoted_template(span: Span, text: str, quoted: str) -> Diagnostic:
+    """unquoted-template (Y006)
+
+    Finds: a value that begins with `{{`, or holds it inside `{ }` or `[ ]`, without quotes.
+    Why:   to YAML, `{` opens a mapping; the template is never seen.
+    Bad:
+        vars: {width: 32}
+        meta:
+          width: {{ vars.width }}
+    Good:
+        vars: {width: 32}
+        meta:
+          width: "{{ vars.width }}"
+    """
+    return error(
+        "Y006",
+        span,
+        f"the template `{text}` needs quotes: to YAML a bare `{{` opens a mapping",
+        f"write `{quoted}`",
+        fixes=(Fix(span, quoted, safe=True),),
+    )
+
+
+def unquoted_text(span: Span, what: str, quoted: str) -> Diagnostic:
+    """unquoted-text (Y007)
+
+    Finds: a value that means something else to YAML unless it is quoted: one that begins with `* & ! % @ | > [ {` or a
+           backtick and goes on as text, or one that contains `: `.
+    Why:   these characters open aliases, anchors, tags, lists and mappings.
+    Bad:
+        meta:
+          note: lr: 0.1 was too high
+    Good:
+        meta:
+          note: "lr: 0.1 was too high"
+    """
+    # `what` says which part of the text is special: "begins with `*`". An anchor or alias may have been meant.
+    is_text = not quoted.startswith(('"&', '"*', "'&", "'*"))
+    return error(
+        "Y007",
+        span,
+        f"this text {what}, and so needs quotes",
+        f"write `{quoted}`",
+        fixes=(Fix(span, quoted, safe=is_text),),
+    )
+
+
+def missing_space(span: Span, text: str) -> Diagnostic:
+    """missing-space (Y022)
+
+    Finds: a `:` without a space after it, where a key and its value were meant.
+    Why:   `epochs:3` is one text to YAML; a key ends with `: `.
+    Bad:
+        meta:
+          owner:me
+          team: vision
+    Good:
+        meta:
+          owner: me
+          team: vision
+    """
+    # `text` is the key, the colon and the value, on one line.
+    key, _, value = text.partition(":")
+    colon = span.within(len(key))
+    return error(
+        "Y022",
+        span,
+        f"`{text}` is one text: a space is missing after the `:`",
+        f"write `{key}: {value}`",
+        fixes=(Fix(colon, ": ", safe=False),),
+    )
+
+
+def missing_comma(span: Span, text: str, bracket: str, after: Span) -> Diagnostic:
+    """missing-comma (Y024)
+
+    Finds: two entries of `[ ]` or `{ }` without a comma between them.
+    Why:   the two would become one text.
+    Bad:
+        meta: {owner: me team: vision}
+    Good:
+        meta: {owner: me, team: vision}
+    """
+    # `after`: the empty place behind the entry before.
+    return error(
+        "Y024",
+        span,
+        f"a comma is missing before `{text}`, inside `{bracket}`",
+        f"write `, {text}`",
+        fixes=(Fix(after, ",", safe=False),),
+    )
+
+
+def text_after_quote(span: Span, quote: str) -> Diagnostic:
+    """text-after-quote (Y025)
+
+    Finds: more text after a closing quote.
+    Why:   a quoted value ends with its quote.
+    Bad:
+        meta:
+          owner: "me" and you
+    Good:
+        meta:
+          owner: "me and you"
+    """
+    way_out = "quote the whole text"
+    if quote == '"':
+        way_out += ' in single quotes: a `"` may stand inside them'
+    return error("Y025", span, f"text goes on after the closing `{quote}`", way_out)
+
+
+_PAIR = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?:\s*=\s*|\s+)([^\s:=].*)")  # `epochs = 2`, `epochs 2`
+
+
+def missing_colon(span: Span, text: str) -> Diagnostic:
+    """missing-colon (Y026)
+
+    Finds: a line among keys and values that has no `: `.
+    Why:   it is neither a key nor part of the value above it.
+    Bad:
+        meta:
+          owner: me
+          team
+          site: here
+    Good:
+        meta:
+          owner: me
+          team: vision
+          site: here
+    """
+    pair = _PAIR.fullmatch(text)
+    way_out = f"write `{pair[1]}: {pair[2]}`" if pair is not None else f"write `{text}: ...`"
+    what = "a `:` is missing" if pair is not None else "a `:` and a value are missing"
+    return error("Y026", span, f"`{text}` is no key: {what}", way_out)
+
+
+def wrong_escape(span: Span, text: str) -> Diagnostic:
+    r"""wrong-escape (Y027)
+
+    Finds: a backslash in double quotes that begins no YAML escape.
+    Why:   in double quotes `\` is special; regular expressions and Windows paths belong in single quotes.
+    Bad:
+        meta: {pattern: "\d+"}
+    Good:
+        meta: {pattern: '\d+'}
+    """
+    return error(
+        "Y027",
+        span,
+        f"`{text}` is no escape in double quotes",
+        f"use single quotes, or write `\\{text}`",
+    )

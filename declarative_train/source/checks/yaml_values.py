@@ -1,0 +1,328 @@
+"""Messages on YAML documents: what they hold, and what they may not.
+
+Each function is one message; its docstring is the manual page of its code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from declarative_train.diagnostics.diagnostic import Diagnostic, Fix, Related, error, warning
+from declarative_train.diagnostics.suggest import did_you_mean, respelt
+from declarative_train.terms.span import Span
+
+
+def empty_value(key: Span, name: str, following: tuple[str, Span] | None, *, flow: bool) -> Diagnostic:
+    """empty-value (Y009)
+
+    Finds: a key or a list item without a value, often because the lines meant to be inside it are not indented.
+    Why:   whether nothing, zero or the default was meant cannot be known; `null` says that a key is to be removed.
+    Bad:
+        meta:
+          owner:
+          team: vision
+    Good:
+        meta:
+          owner: me
+          team: vision
+    """
+    # `following`: the next key of the same mapping, when it begins a line of its own below this one.
+    if following is None:
+        way_out = (
+            f"give `{name}` a value; a list of names is written `[{name}, ...]`" if flow else f"give `{name}` a value"
+        )
+        return error("Y009", key, f"`{name}` has no value", way_out)
+    other, span = following
+    return error(
+        "Y009",
+        key,
+        f"`{name}` has no value: `{other}` on line {span.line} stands beside it, not inside",
+        f"give `{name}` a value, or indent what belongs inside it",
+        (Related(span, f"not inside `{name}`"),),
+    )
+
+
+def decimal_comma(span: Span, text: str) -> Diagnostic:
+    """`lr: 0,001` between brackets: a number, and a key `001` without a value."""
+    point = text.replace(",", ".")
+    return error("Y009", span, f"`{text}` is two entries: a comma ends a value", f"write `{point}` for the number")
+
+
+def cut_tuple(span: Span, text: str, written: str) -> Diagnostic:
+    """Python's `(3, 3)` between brackets of YAML, where a comma ends a value."""
+    message = f"`{text}` is cut at its commas: a list has square brackets"
+    return error("Y009", span, message, f"write `{written}`", fixes=(Fix(span, written, safe=True),))
+
+
+def cut_expression(span: Span, text: str, written: str) -> Diagnostic:
+    message = "between brackets of YAML this text is cut at its commas: a formula with a comma needs quotes there"
+    return error("Y009", span, message, f"write `{written}`", fixes=(Fix(span, written, safe=True),))
+
+
+def empty_item(dash: Span) -> Diagnostic:
+    return error("Y009", dash, "this list item has no value", "give it a value, or take the `-` out")
+
+
+def empty_option(span: Span, name: str) -> Diagnostic:
+    return error(
+        "Y009", span, f"`{name}` is set to nothing", f'`{name}=null` removes it, `{name}=""` is the empty text'
+    )
+
+
+def key_not_text(span: Span, text: str, kind: str) -> Diagnostic:
+    """key-not-text (Y010)
+
+    Finds: a key that YAML reads as a number, a boolean, null, a list or a mapping.
+    Why:   names are text everywhere: in paths, in `--set`, in checkpoints.
+    Bad:
+        meta:
+          2026: a good year
+    Good:
+        meta:
+          "2026": a good year
+    """
+    return error(
+        "Y010",
+        span,
+        f"the key `{text}` is {kind}; keys are text",
+        f'write `"{text}"`',
+        fixes=(Fix(span, f'"{text}"', safe=True),),
+    )
+
+
+def key_not_scalar(span: Span, kind: str) -> Diagnostic:
+    return error("Y010", span, f"{kind} stands where a key belongs; keys are text", "name the key with a word")
+
+
+def empty_key(span: Span) -> Diagnostic:
+    return error("Y010", span, "there is no key before the `:`", "name the key")
+
+
+def unknown_anchor(span: Span, name: str, known: Iterable[str]) -> Diagnostic:
+    """unknown-anchor (Y011)
+
+    Finds: an alias `*name` for which no anchor `&name` stands above.
+    Why:   an alias repeats a value that was written before, in the same file.
+    Bad:
+        meta:
+          owner: *team
+    Good:
+        meta:
+          team: &team vision
+          owner: *team
+    """
+    names = list(known)
+    way_out = did_you_mean(name, names) if names else f'if the text `*{name}` is meant, quote it: `"*{name}"`'
+    fixes = respelt(span.within(1, len(name)), name, names)
+    return error("Y011", span, f"there is no anchor `&{name}` above", way_out, fixes=fixes)
+
+
+def anchor_in_itself(span: Span, name: str) -> Diagnostic:
+    return error("Y011", span, f"`*{name}` stands inside `&{name}`, which would never end", "write the value out")
+
+
+def too_many_nodes(span: Span, limit: int, *, alias: bool) -> Diagnostic:
+    """too-many-nodes (Y012)
+
+    Finds: a file that holds, or that its aliases blow up to, more than 200,000 values.
+    Why:   a few aliases of aliases make billions of values out of ten lines.
+    Bad:
+        meta:
+          a: &a [x, x, x, x, x, x, x, x, x, x]
+          b: &b [*a, *a, *a, *a, *a, *a, *a, *a, *a, *a]
+          c: &c [*b, *b, *b, *b, *b, *b, *b, *b, *b, *b]
+          d: &d [*c, *c, *c, *c, *c, *c, *c, *c, *c, *c]
+          e: [*d, *d, *d, *d, *d, *d, *d, *d, *d, *d, *d, *d, *d, *d, *d, *d, *d, *d, *d]
+    Good:
+        meta:
+          team: &team vision
+          owner: *team
+    """
+    how = "with this alias the file grows to" if alias else "the file holds"
+    return error("Y012", span, f"{how} more than {limit:,} values", "put tables of data into a file of their own")
+
+
+def wrong_merge_key(span: Span, kind: str) -> Diagnostic:
+    """wrong-merge-key (Y013)
+
+    Finds: a merge key `<<` whose value is not a mapping, or a list of mappings.
+    Why:   only keys can be merged.
+    Bad:
+        meta:
+          sizes: &sizes [1, 2]
+          more: {<<: *sizes}
+    Good:
+        meta:
+          sizes: &sizes {a: 1, b: 2}
+          more: {<<: *sizes}
+    """
+    return error("Y013", span, f"`<<` merges {kind}; it takes a mapping", "give it an alias of a mapping: `<<: *name`")
+
+
+def explicit_tag(span: Span, tag: str, *, text: str | None) -> Diagnostic:
+    """explicit-tag (Y014)
+
+    Finds: a YAML tag, such as `!!int` or `!name`.
+    Why:   tags are not part of the language: the schema knows the type of each value.
+    Bad:
+        training:
+          steps: !!int 10
+    Good:
+        training:
+          steps: 10
+    """
+    # `text`: the whole value, when it may have been meant as text that begins with `!`.
+    way_out = f"take `{tag}` out"
+    if text is not None:
+        way_out += f', or quote the text: `"{text}"`'
+    return error("Y014", span, f"`{tag}` is a YAML tag, which recipes do not have", way_out)
+
+
+def too_deep(span: Span, limit: int) -> Diagnostic:
+    """too-deep (Y015)
+
+    Finds: lists and mappings nested more than 64 deep.
+    Why:   no recipe needs it, and readers of recipes need a bound.
+    Bad:
+        meta:
+          [[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[1
+          ]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]
+    Good:
+        meta: {grid: [[[[1]]]]}
+    """
+    return error("Y015", span, f"values are nested more than {limit} deep here", "flatten it, or close a bracket")
+
+
+def not_utf8(span: Span, byte: int) -> Diagnostic:
+    r"""not-utf8 (Y016)
+
+    Finds: bytes that are not UTF-8.
+    Why:   in another encoding the same bytes are other letters.
+    Bad:
+        # bytes: meta: {owner: Ren\xe9}
+    Good:
+        meta: {owner: René}
+    """
+    return error("Y016", span, f"the byte 0x{byte:02x} is not UTF-8", "save the file as UTF-8")
+
+
+def another_encoding(span: Span, encoding: str) -> Diagnostic:
+    return error("Y016", span, f"the file is {encoding}; recipes are UTF-8", "save the file as UTF-8")
+
+
+def control_character(spans: Sequence[Span], character: str) -> Diagnostic:
+    r"""control-character (Y017)
+
+    Finds: a character that cannot be seen and that YAML does not allow: NUL, escape, a lone surrogate; in a line that
+           cannot be read, one that only looks like a space, such as the no-break space.
+    Why:   such characters come from damaged files or from pasting out of a terminal, a page or a chat.
+    Bad:
+        # bytes: meta: {owner: a\x07b}
+    Good:
+        meta: {owner: ab}
+    """
+    # `character` is the first of those that stand at `spans`.
+    others = f", and {len(spans) - 1} more in this file" if len(spans) > 1 else ""
+    return error(
+        "Y017",
+        spans[0],
+        f"the character U+{ord(character):04X} cannot stand in YAML{others}",
+        'take it out; inside double quotes an escape such as "\\x07" may be written',
+        fixes=tuple(Fix(span, "", safe=False) for span in spans),
+    )
+
+
+def no_space(span: Span, character: str) -> Diagnostic:
+    """One that looks like a space: pasted from a page or a chat, and no space to YAML."""
+    return error(
+        "Y017",
+        span,
+        f"the character U+{ord(character):04X} looks like a space and is none",
+        "write a space",
+        fixes=(Fix(span, " ", safe=False),),
+    )
+
+
+def empty_file(span: Span) -> Diagnostic:
+    """empty-file (Y018)
+
+    Finds: a file without any key: empty, or nothing but comments.
+    Why:   it is no recipe, and overrides nothing.
+    Bad:
+        # whole file
+        # a story, but no recipe
+    Good:
+        meta: {owner: me}
+    """
+    return error("Y018", span, "the file holds no recipe", "`dtrain init` writes a first one")
+
+
+def several_documents(span: Span) -> Diagnostic:
+    """several-documents (Y019)
+
+    Finds: a second YAML document in the file, after `---` or `...`.
+    Why:   a file is one recipe; the second document would be ignored.
+    Bad:
+        meta: {owner: me}
+        ---
+        meta: {owner: you}
+    Good:
+        meta: {owner: me}
+    """
+    return error("Y019", span, "a second document begins here; a file is one recipe", "put it into a file of its own")
+
+
+def not_a_mapping(span: Span, kind: str) -> Diagnostic:
+    """not-a-mapping (Y020)
+
+    Finds: a file that is a list or a text instead of keys and values.
+    Why:   a recipe is a mapping of sections.
+    Bad:
+        # whole file
+        - training
+        - data
+    Good:
+        meta: {owner: me}
+    """
+    return error("Y020", span, f"the file is {kind}; it takes keys and values", "begin with a key such as `name: ...`")
+
+
+def leading_zero(span: Span, text: str, value: int) -> Diagnostic:
+    """leading-zero (Y021)
+
+    Finds: an unquoted integer that begins with a zero.
+    Why:   `010` is 10 in YAML 1.2, and here; in YAML 1.1, so in many tools, it is 8.
+    Bad:
+        meta: {house: 010}
+    Good:
+        meta: {house: 10}
+    """
+    return warning(
+        "Y021",
+        span,
+        f"`{text}` is {value} here, but octal to tools that read YAML 1.1",
+        f'write `{value}`, or `"{text}"` if it is text',
+        fixes=(Fix(span, str(value), safe=True),),
+    )
+
+
+def unreadable_file(span: Span, path: str, reason: str, help: str | None = None) -> Diagnostic:
+    """unreadable-file (Y023)
+
+    Finds: a recipe that is not there, is a folder, or cannot be opened.
+    Why:   nothing can be said of a file that cannot be read.
+    Bad:
+        # no file
+    Good:
+        meta: {owner: me}
+    """
+    return error("Y023", span, f"`{path}` {reason}", help)
+
+
+def file_too_large(span: Span, path: str, limit_bytes: int) -> Diagnostic:
+    return error(
+        "Y023",
+        span,
+        f"`{path}` is larger than {limit_bytes // 1_000_000} MB, which no recipe is",
+        "put tables of data into a file of their own",
+    )
