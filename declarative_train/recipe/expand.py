@@ -1,7 +1,7 @@
 """`model` of a recipe, merged -> the tree of nodes: blocks opened, copies made, templates rendered, wires drawn.
 
 A block that stands in several places with the same params is opened once; paths are given at the end. Templates of the
-main graph see `vars` and `env`, those of a block its `params`, both `index` under a `repeat` (questions 4 and 20).
+main graph see `vars` and `env`, those of a block its `params`, both `index` under a `repeat` (decisions, Q4 and Q20).
 """
 
 from __future__ import annotations

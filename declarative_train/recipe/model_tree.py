@@ -82,7 +82,7 @@ ModelNode = LayerNode | ExpressionNode | BlockNode | ReuseNode
 class Scope(NamedTuple):
     """Nodes in an order in which each comes after all it reads. `inputs` are those that are wired: of the main scope
     the fields that nodes read, of a block all but the optional ones that are open. `units` are the copies of outermost
-    repeats or, where the model has none, the top-level layers and blocks: see LANGUAGE question 36."""
+    repeats or, where the model has none, the top-level layers and blocks: see decisions, Q36."""
 
     inputs: tuple[str, ...]
     nodes: tuple[ModelNode, ...]

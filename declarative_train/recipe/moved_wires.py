@@ -1,6 +1,6 @@
 """Nodes that read another node than in the base, because a derived recipe added or removed one above them.
 
-LANGUAGE question 3: it is what the merged text says, but hardly what was meant, so it is told with both ends.
+decisions, Q3: it is what the merged text says, but hardly what was meant, so it is reported with both ends.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ class Recipe(NamedTuple):
         return Spans(self.tree).key(path)
 
     def leaves(self) -> Iterator[Leaf]:
-        """Every value in the order of LANGUAGE.md, defaults included, with where it was typed."""
+        """Every value in the order of a whole recipe, defaults included, with where it was typed."""
         for name in ("requires", "name", "seed", "vars", "meta", "plugins"):
             yield from _leaves((name,), getattr(self, name), self.tree.get(name))
         for name in SECTIONS:

@@ -40,7 +40,7 @@ class Document(NamedTuple):
     """`complete` is False when a base or a `--with` file could not be read: what is missing may be in there, so only
     what is there can be judged.
 
-    `base_orders` is for LANGUAGE question 3 (a default wire that a derived recipe moves): for each mapping whose keys
+    `base_orders` is for decisions, Q3 (a default wire that a derived recipe moves): for each mapping whose keys
     later files changed, its path and the keys as they stood, in order, in the first file: the merged `extends` of the
     recipe, or the recipe itself when it extends nothing. The node above `act` was the key before it in there.
     """

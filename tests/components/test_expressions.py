@@ -31,7 +31,7 @@ def refused(text: str) -> ExpressionError:
         ("lstm.hidden[:, -1]", ["lstm.hidden"]),
         ("layers.3 + layers.3.output*.5", ["layers.3", "layers.3.output"]),
         ("mean(stages, dim=[2, 3])", ["stages"]),
-        ("class + from * is", ["class", "from", "is"]),  # every name is legal: question 5
+        ("class + from * is", ["class", "from", "is"]),  # every name is legal: decisions, Q5
         ("-0.5 * sum(1 + log_var - mu ** 2 - exp(log_var), dim=-1)", ["log_var", "mu"]),
         ("(a > 0) & ~(b == 1) | c", ["a", "b", "c"]),
         ("q @ transpose(k, 1, 2)", ["q", "k"]),

@@ -23,7 +23,7 @@ HERE = Path(__file__).parent
 NAMES = sorted(path.stem for path in HERE.glob("*.yaml"))
 FEW_CORES = "P014"  # a warning of this machine, not of the recipe: 8 ranks with 8 loaders
 DRAWS = "R108"  # what lint says of a recipe that draws random numbers over ranks
-UNTIED = ('model.parameters."logits.weight"=null',)  # a tie across stages is refused: question 34
+UNTIED = ('model.parameters."logits.weight"=null',)  # a tie across stages is refused: decisions, Q34
 SMALL_GPT = ("model.graph.gpt.layers=2", "model.graph.gpt.width=32", "model.graph.gpt.heads=2")
 SMALL_GPT += ("data.window={length: 65, stride: 64}", "training.steps=30", "training.lr_schedule.warmup=3 steps")
 SMALL_GPT += ("training.global_batch_size=16", "training.microbatch_size=8", "training.optimizer.lr=1e-2")

@@ -1,4 +1,4 @@
-"""Parameter selectors: which names they mean, what they set, and what is wrong with them (LANGUAGE idea 7)."""
+"""Parameter selectors: which names they mean, what they set, and what is wrong with them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `extends` does, exactly (LANGUAGE idea 6)."""
+"""What `extends` does, exactly (docs/language.md, "Putting recipes together")."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ output: inner
 ALL_READ = "relu, when: '{{ params == params }}'"  # a block that reads its params whole has none unread
 
 
-def test_the_first_node_of_a_block_gets_its_first_input(open_model) -> None:  # question 2
+def test_the_first_node_of_a_block_gets_its_first_input(open_model) -> None:  # decisions, Q2
     opened = open_model(block(BODY))
     assert opened.node("hidden.inner").inputs == {"x": "x"}
     assert opened.node("hidden").scope.inputs == ("x",)
@@ -32,7 +32,7 @@ def test_the_first_node_of_a_block_gets_its_first_input(open_model) -> None:  # 
     assert opened.node("logits").inputs == {"x": "hidden:output"}
 
 
-def test_the_default_gives_a_param_its_type(open_model) -> None:  # question 22
+def test_the_default_gives_a_param_its_type(open_model) -> None:  # decisions, Q22
     body = "params: {width: 8, rate: 0.1, act: relu, bias: true, sizes: [1, 2]}\n" + BODY.replace("relu", ALL_READ)
     for key, value, words in [
         ("width", "x", "an integer"),
@@ -52,7 +52,7 @@ def test_the_default_gives_a_param_its_type(open_model) -> None:  # question 22
         assert open_model(block(body, USE.replace("type: block", f"type: block, {key}: {value}"))).codes == []
 
 
-def test_a_param_without_default_is_required(open_model) -> None:  # question 22
+def test_a_param_without_default_is_required(open_model) -> None:  # decisions, Q22
     body = """
 params: {width: {type: int, min: 1}}
 inputs: [x]
@@ -140,13 +140,13 @@ def test_blocks_that_are_refused_where_they_are_declared(open_model, body: str, 
 
 
 @pytest.mark.parametrize(("name", "code"), [("linear", "B001"), ("gpt", "B001"), ("reuse", "B001"), ("Mine", "B003")])
-def test_a_block_may_not_shadow_a_type(open_model, name: str, code: str) -> None:  # question 6
+def test_a_block_may_not_shadow_a_type(open_model, name: str, code: str) -> None:  # decisions, Q6
     text = block(BODY).replace("  block:\n", f"  {name}:\n").replace("type: block", "type: relu")
     opened = open_model(text)
     assert opened.said() == [(code, name)]
 
 
-def test_an_unused_block_is_nothing(open_model) -> None:  # question 7
+def test_an_unused_block_is_nothing(open_model) -> None:  # decisions, Q7
     assert open_model(block(BODY).replace("type: block", "type: relu")).codes == []
 
 
@@ -269,7 +269,7 @@ graph:
     assert rules[0].names == {"params": {"std": 0.5}}
 
 
-def test_units_are_opened_down_to_the_outermost_repeat(open_model) -> None:  # questions 8 and 36
+def test_units_are_opened_down_to_the_outermost_repeat(open_model) -> None:  # decisions, Q8 and Q36
     text = """
 blocks:
   inner: {inputs: [x], graph: {a: {type: relu, repeat: 2}}, output: a}

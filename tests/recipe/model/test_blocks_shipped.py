@@ -158,7 +158,7 @@ graph:
     assert [span.line for span in spans] == [3, 4]
 
 
-def test_no_shipped_layer_takes_a_word_of_the_language() -> None:  # question 6
+def test_no_shipped_layer_takes_a_word_of_the_language() -> None:  # decisions, Q6
     for name, layer in LAYERS.items():
         fields = set(layer.model_fields) - {"type"}
         ports = {port.name for port in layer.ports}

@@ -201,7 +201,7 @@ def test_a_template_that_is_no_text_is_no_expression(open_model) -> None:
     assert "B010" in opened.codes
 
 
-def test_the_type_may_be_a_template(open_model) -> None:  # question 21
+def test_the_type_may_be_a_template(open_model) -> None:  # decisions, Q21
     text = graph(FIRST, 'act: {type: "{{ vars.act }}"}', LAST)
     assert open_model(text, vars={"act": "gelu"}).node("act").layer.type == "gelu"
     opened = open_model(text, vars={"act": "gelo"})

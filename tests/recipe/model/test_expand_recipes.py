@@ -1,4 +1,4 @@
-"""The recipes of LANGUAGE.md section 4, as far as their models go: blocks, copies, wires, names."""
+"""Recipes of many kinds, as far as their models go: blocks, copies, wires, names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wires: references and default wires (LANGUAGE questions 1 to 9), and what is said when they lead nowhere."""
+"""Wires: references and default wires (decisions, Q1 to Q9), and what is said when they lead nowhere."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def graph(*lines: str) -> str:
     return "graph:\n" + "".join(f"  {line}\n" for line in lines)
 
 
-def test_input_is_inputs_with_one_entry_and_a_list_binds_in_order(open_model) -> None:  # question 1
+def test_input_is_inputs_with_one_entry_and_a_list_binds_in_order(open_model) -> None:  # decisions, Q1
     one = open_model(graph(FIRST, "logits: {type: linear, out_features: 10, input: hidden}"))
     two = open_model(graph(FIRST, "logits: {type: linear, out_features: 10, inputs: [hidden]}"))
     assert one.node("logits").inputs == two.node("logits").inputs == {"x": "hidden:output"}
@@ -20,18 +20,18 @@ def test_input_is_inputs_with_one_entry_and_a_list_binds_in_order(open_model) ->
     assert ports.node("logits").inputs == {"query": "a", "context": "b", "mask": "c"}
 
 
-def test_input_beside_inputs_is_an_error(open_model) -> None:  # question 1
+def test_input_beside_inputs_is_an_error(open_model) -> None:  # decisions, Q1
     opened = open_model(graph(FIRST, "logits: {type: linear, out_features: 10, input: hidden, inputs: [hidden]}"))
     assert opened.said() == [("W004", "inputs")]
     assert opened.under(opened.only.related[0].span) == "input"
 
 
-def test_the_node_above_is_the_entry_above_expressions_included(open_model) -> None:  # question 2
+def test_the_node_above_is_the_entry_above_expressions_included(open_model) -> None:  # decisions, Q2
     opened = open_model(graph(FIRST, "double: hidden * 2", LAST))
     assert opened.node("logits").inputs == {"x": "double:output"}
 
 
-def test_the_node_above_fills_only_the_first_port(open_model) -> None:  # question 2
+def test_the_node_above_fills_only_the_first_port(open_model) -> None:  # decisions, Q2
     opened = open_model(graph(FIRST, "logits: {type: cross_attention, heads: 2}"))
     assert opened.said() == [("W005", "cross_attention")]
     assert "`context`" in opened.only.message
@@ -39,19 +39,19 @@ def test_the_node_above_fills_only_the_first_port(open_model) -> None:  # questi
     assert named.node("logits").inputs == {"query": "hidden:output", "context": "pixels"}
 
 
-def test_the_first_node_of_the_main_graph_names_its_input(open_model) -> None:  # question 2
+def test_the_first_node_of_the_main_graph_names_its_input(open_model) -> None:  # decisions, Q2
     opened = open_model(graph("hidden: {type: linear, out_features: 8}", LAST))
     assert opened.said() == [("W005", "linear")]
     assert "first node" in opened.only.message
     assert "pixels" in opened.only.help
 
 
-def test_references_point_down_as_well_as_up(open_model) -> None:  # question 3
+def test_references_point_down_as_well_as_up(open_model) -> None:  # decisions, Q3
     opened = open_model(graph("logits: {type: linear, out_features: 10, input: hidden}", FIRST))
     assert [node.name for node in opened.scope.nodes] == ["hidden", "logits"]
 
 
-def test_a_cycle_is_shown_with_the_way_round(open_model) -> None:  # question 3
+def test_a_cycle_is_shown_with_the_way_round(open_model) -> None:  # decisions, Q3
     text = graph(
         "a: {type: linear, out_features: 8, inputs: [c]}",
         "b: {type: relu}",
@@ -64,12 +64,12 @@ def test_a_cycle_is_shown_with_the_way_round(open_model) -> None:  # question 3
     assert [opened.under(each.span) for each in opened.only.related] == ["b", "relu"]
 
 
-def test_fields_and_nodes_share_one_namespace(open_model) -> None:  # question 4
+def test_fields_and_nodes_share_one_namespace(open_model) -> None:  # decisions, Q4
     opened = open_model(graph("pixels: {type: relu}", "logits: {type: linear, out_features: 10, input: pixels}"))
     assert ("W010", "pixels") in opened.said()
 
 
-def test_a_block_sees_neither_fields_nor_outer_nodes_nor_vars(open_model) -> None:  # question 4
+def test_a_block_sees_neither_fields_nor_outer_nodes_nor_vars(open_model) -> None:  # decisions, Q4
     text = """
 blocks:
   inner:
@@ -90,18 +90,18 @@ graph:
 
 
 @pytest.mark.parametrize("name", ["Hidden", "hid-den", "2nd", "_x", "h.x"])
-def test_names_are_lower_case_letters_digits_and_underscores(open_model, name: str) -> None:  # question 5
+def test_names_are_lower_case_letters_digits_and_underscores(open_model, name: str) -> None:  # decisions, Q5
     opened = open_model(graph(FIRST, f"{name}: {{type: relu}}", LAST))
     assert ("B003", name) in opened.said()
 
 
-def test_every_name_is_legal_in_an_expression(open_model) -> None:  # question 5
+def test_every_name_is_legal_in_an_expression(open_model) -> None:  # decisions, Q5
     text = graph("class: {type: relu, input: pixels}", "lambda: class * 2", "logits: lambda - mean")
     opened = open_model(text, fields=["pixels", "mean"])
     assert opened.node("logits").inputs == {"lambda": "lambda:output", "mean": "mean"}
 
 
-def test_a_node_that_nobody_uses_is_an_error(open_model) -> None:  # question 7
+def test_a_node_that_nobody_uses_is_an_error(open_model) -> None:  # decisions, Q7
     text = graph(FIRST, "spare: {type: relu}", "logits: {type: linear, out_features: 10, input: hidden}")
     assert open_model(text).said() == [("W007", "spare")]
     assert open_model(text, objective=["logits", "spare"]).codes == []
@@ -120,7 +120,7 @@ def test_nothing_is_dead_where_the_objective_or_a_node_could_not_be_read(open_mo
     assert open_model(graph(FIRST, "a: {type: relu}", "logits: a +")).codes == ["E001"]
 
 
-def test_an_unused_field_is_a_warning_and_an_unused_output_nothing(open_model) -> None:  # question 7
+def test_an_unused_field_is_a_warning_and_an_unused_output_nothing(open_model) -> None:  # decisions, Q7
     from declarative_train.terms.span import Span
 
     spans = {name: Span("model.yaml", 2, 3, 2, 9) for name in ("pixels", "spare")}
@@ -132,7 +132,7 @@ def test_an_unused_field_is_a_warning_and_an_unused_output_nothing(open_model) -
     assert used_by_objective.codes == []
 
 
-def test_repeat_of_one_still_names_its_copy(open_model) -> None:  # question 8
+def test_repeat_of_one_still_names_its_copy(open_model) -> None:  # decisions, Q8
     opened = open_model(graph(FIRST, "layers: {type: linear, out_features: 8, repeat: 1}", LAST))
     assert [node.name for node in opened.scope.nodes] == ["hidden", "layers.0", "logits"]
     assert opened.node("logits").inputs == {"x": "layers.0:output"}
