@@ -8,10 +8,11 @@ Sequences arrive as tuples (`source.node.to_value`), so models are strict: `"10"
 Over 400 lines because all families stand side by side: the one page to read before writing a component.
 """
 
+import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict
 
@@ -25,11 +26,25 @@ if TYPE_CHECKING:
 
 
 class Component(BaseModel):
-    """Anything with a `type:`. A leaf declares `type: Literal["name"]` with that name as its default."""
+    """Anything with a `type:`. A leaf declares `type: Literal["name"]` with that name as its default.
+
+    A plan holds it as data: `as_data` writes, `Registry.read` (or `from_data`, where the class is known) reads.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
     type: str
+
+    def as_data(self, *, defaults: bool = True) -> dict[str, object]:
+        """JSON values by the names that a recipe uses, `type` first. `defaults` False: fields that have their default
+        value, `type` among them, are left out."""
+        data: dict[str, object] = self.model_dump(mode="json", by_alias=True, exclude_defaults=not defaults)
+        return data
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, object]) -> Self:
+        """Through JSON, where strict models take a list for a tuple. Raises pydantic's ValidationError."""
+        return cls.model_validate_json(json.dumps(data))
 
 
 class Port(NamedTuple):

@@ -10,9 +10,15 @@ from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import Generic, TypeVar
 
+from pydantic import ValidationError
+
 from declarative_train.components.component import Component
 
 C = TypeVar("C", bound=Component)
+
+
+class ComponentError(ValueError):
+    """A plan holds a component that this version of dtrain does not have, or has otherwise."""
 
 
 class Registry(Mapping[str, type[C]], Generic[C]):
@@ -29,6 +35,17 @@ class Registry(Mapping[str, type[C]], Generic[C]):
             module, _, attribute = self._table[name].rpartition(".")
             self._found[name] = getattr(import_module(f"{self._package}.{module}"), attribute)
         return self._found[name]
+
+    def read(self, data: Mapping[str, object]) -> C:
+        """What `Component.as_data` wrote, as an object again. Raises ComponentError."""
+        name = str(data.get("type"))
+        if name not in self:
+            raise ComponentError(f"the plan names `{name}`, which this version of dtrain does not have")
+        try:
+            return self[name].from_data(data)
+        except ValidationError as error:
+            said = error.errors()[0]["msg"]
+            raise ComponentError(f"the plan's `{name}` does not fit this version of dtrain: {said}") from error
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._table)

@@ -35,7 +35,6 @@ from declarative_train.data.overlaps import overlaps
 from declarative_train.data.parts import Part, columns_of, make_part
 from declarative_train.data.prepare import BadSampleError, Prepared, prepare
 from declarative_train.data.problems import bad_sample, source_problem
-from declarative_train.data.revive import to_mapping
 from declarative_train.data.rows import RowRange, Rows
 from declarative_train.data.section import Place, SectionLike
 from declarative_train.data.spec import DataSpec, FieldSpec, FileRecord, SetSpec, WindowSpec
@@ -342,16 +341,16 @@ class _Description:
                 SetSpec(
                     name,
                     each.num_samples,
-                    source=None if own is None else to_mapping(own),
-                    split=None if split is None or own is not None else to_mapping(split),
+                    source=None if own is None else own.as_data(),
+                    split=None if split is None or own is not None else split.as_data(),
                 )
             )
         return DataSpec(
-            source=to_mapping(section.source),
+            source=section.source.as_data(),
             fields=tuple(
                 FieldSpec(
                     name,
-                    to_mapping(part.field),
+                    part.field.as_data(),
                     part.sample,
                     dict(part.statistics),
                     tuple(column.name for column in part.columns),

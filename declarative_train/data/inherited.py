@@ -13,7 +13,6 @@ from declarative_train.components.fields.columns import is_glob
 from declarative_train.data.checks.samples import field_of_another_run, value_unknown_to_run
 from declarative_train.data.parts import Part
 from declarative_train.data.prepare import BadSampleError
-from declarative_train.data.revive import to_mapping
 from declarative_train.data.rows import Rows
 from declarative_train.data.spec import FieldSpec
 from declarative_train.data.statistics import Problem, measure
@@ -38,7 +37,7 @@ class Inherited(NamedTuple):
 
     def is_alike(self, field: Field) -> bool:
         """Whether the run has all statistics that the field needs."""
-        return bool(self.statistics) and self.spec.component == to_mapping(field)
+        return bool(self.statistics) and self.spec.component == field.as_data()
 
 
 def origin_of(inherited: Inherited | None) -> str:
@@ -64,7 +63,7 @@ def misread(part: Part, inherited: Inherited, span: Span) -> list[Diagnostic]:
 
 
 def _other_keys(part: Part, inherited: Inherited) -> str | None:
-    here = to_mapping(part.field)
+    here = part.field.as_data()
     for key in ("type", *part.field.meaning):
         before, now = inherited.spec.component.get(key), here.get(key)
         if before != now:

@@ -11,12 +11,12 @@ import numpy as np
 from declarative_train.components.component import Field, SourceError, Split, Table
 from declarative_train.components.datasets import DATASETS
 from declarative_train.components.fields import FIELDS
+from declarative_train.components.registry import ComponentError
 from declarative_train.components.splits import SPLITS
 from declarative_train.data.cuts import TRAINING, SplitError, cut
 from declarative_train.data.data_error import DataError
 from declarative_train.data.parts import columns_of, make_part
 from declarative_train.data.prepare import BadSampleError, Prepared, prepare
-from declarative_train.data.revive import revive
 from declarative_train.data.rows import RowRange, Rows
 from declarative_train.data.spec import DataSpec, FieldSpec, SetSpec, WindowSpec
 from declarative_train.data.windows import RowOrder, Windows, row_order, windowed
@@ -46,10 +46,10 @@ def prepared_sets(spec: DataSpec) -> dict[str, Prepared]:
     if key not in _latest:
         try:
             remember(spec, _prepare_all(spec))
+        except (BadSampleError, ComponentError) as error:
+            raise DataError(str(error)) from error
         except (SourceError, SplitError, ValueError) as error:
             raise DataError(f"the data cannot be read as when the plan was made: {error}") from error
-        except BadSampleError as error:
-            raise DataError(str(error)) from error
     return _latest[key]
 
 
@@ -72,17 +72,17 @@ def arranged(
 
 def _prepare_all(spec: DataSpec) -> dict[str, Prepared]:
     window = spec.window
-    fields = [(each, revive(FIELDS, each.component)) for each in spec.fields]
+    fields = [(each, FIELDS.read(each.component)) for each in spec.fields]
     splits: dict[str, Split] = {
-        each.name: revive(SPLITS, each.split) for each in spec.sets if each.split is not None and each.source is None
+        each.name: SPLITS.read(each.split) for each in spec.sets if each.split is not None and each.source is None
     }
-    main = revive(DATASETS, spec.source).open()
+    main = DATASETS.read(spec.source).open()
     by, sort = (None, None) if window is None else (window.by, window.sort)
     rows = arranged(cut(main, splits, spec.seed, by, sort), window, row_order(main, window))
     sets = {}
     for each in spec.sets:
         if each.source is not None:
-            table = revive(DATASETS, each.source).open()
+            table = DATASETS.read(each.source).open()
             whole: dict[str, Rows] = {each.name: RowRange(0, table.num_rows)}
             own = arranged(whole, window, row_order(table, window))[each.name]
             sets[each.name] = _prepare_one(each, table, own, fields, window)

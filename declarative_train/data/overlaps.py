@@ -13,7 +13,6 @@ from declarative_train.components.datasets.files import shown
 from declarative_train.data.checks.samples import set_of_the_same_rows, set_without_class
 from declarative_train.data.cuts import TRAINING
 from declarative_train.data.opened import prepared_sets
-from declarative_train.data.revive import to_mapping
 from declarative_train.data.section import Place
 from declarative_train.data.spec import DataSpec, FieldSpec
 from declarative_train.diagnostics.diagnostic import Diagnostic
@@ -44,9 +43,7 @@ def overlaps(
 
 def _shared(own: Dataset, table: Table | None, other: Dataset, other_table: Table | None) -> str | None:
     if not own.paths or not other.paths:
-        kinds = [
-            {key: item for key, item in to_mapping(each).items() if key not in _NOT_WHICH} for each in (own, other)
-        ]
+        kinds = [{key: item for key, item in each.as_data().items() if key not in _NOT_WHICH} for each in (own, other)]
         return "the same made rows" if kinds[0] == kinds[1] else None
     if table is None or other_table is None:
         return None

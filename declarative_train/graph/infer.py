@@ -229,10 +229,10 @@ class Inference:
             seen = given and self._observer.layer(layer, given, specs, outputs[name], node.span)
             if seen:
                 state.seen[f"{node.name}:{name}"] = seen
-        return Node(node.name, "layer", inputs, outputs, component=layer.model_dump(mode="json"))
+        return Node(node.name, "layer", inputs, outputs, component=layer.as_data())
 
     def _probe(self, layer: Layer, inputs: Specs, built_for: Specs) -> Probed:
-        key = (type(layer), layer.model_dump_json(), tuple(inputs.items()), tuple(built_for.items()))
+        key = (type(layer), repr(layer), tuple(inputs.items()), tuple(built_for.items()))
         if key not in self._probes:
             self._probes[key] = probe_layer(layer, inputs, built_for)
         return self._probes[key]

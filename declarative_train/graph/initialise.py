@@ -8,7 +8,6 @@ other.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
@@ -178,8 +177,8 @@ def _ways(name: str) -> Iterator[str]:
 
 
 def _read_init(component: Mapping[str, object]) -> Init:
-    known: dict[str, type[Init]] = {**INITS, "as_the_code_does": AsTheCodeDoes}
-    return known[str(component["type"])].model_validate_json(json.dumps(component))
+    is_the_codes = component["type"] == "as_the_code_does"
+    return AsTheCodeDoes.from_data(component) if is_the_codes else INITS.read(component)
 
 
 def _empty(tensor: torch.Tensor) -> torch.Tensor:

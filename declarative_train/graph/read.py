@@ -19,8 +19,8 @@ def read_layer(component: Mapping[str, object], plugins: Sequence[str] = ()) -> 
 
 @lru_cache(maxsize=4096)
 def _read(component: str, plugins: tuple[str, ...]) -> Layer:
-    # strict models take a list for a tuple only from JSON, which is what a plan holds
-    return _layer_class(json.loads(component)["type"], plugins).model_validate_json(component)
+    data = json.loads(component)
+    return _layer_class(data["type"], plugins).from_data(data)
 
 
 def _layer_class(name: str, plugins: tuple[str, ...]) -> type[Layer]:

@@ -9,7 +9,6 @@ from declarative_train.components.expressions.functions import INDEX
 from declarative_train.components.expressions.tree import Operation, Reference, Term
 from declarative_train.components.fields import FIELDS
 from declarative_train.components.fields.columns import parse_cut
-from declarative_train.data.revive import revive
 from declarative_train.data.spec import DataSpec, FieldSpec
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.graph.checks.objective import metric_without_unit, target_among_inputs
@@ -124,7 +123,7 @@ def units(recipe: Recipe, data: DataSpec) -> tuple[dict[str, tuple[str, Unit]], 
 
 
 def _unit(field: FieldSpec) -> Unit | None:
-    return revive(FIELDS, field.component).unit(field.statistics)
+    return FIELDS.read(field.component).unit(field.statistics)
 
 
 def _is_view(scope: Scope, wire: str) -> bool:

@@ -81,7 +81,7 @@ def _plan(name: str, shape: tuple[int, ...], found: ParameterSettings) -> Parame
 
 
 def _data(component: Component | None) -> dict[str, object] | None:
-    return None if component is None else component.model_dump(mode="json")
+    return None if component is None else component.as_data()
 
 
 def _sources(

@@ -7,7 +7,6 @@ refused  what the checkpoint holds would be of another run; the reason is said w
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from functools import cache
@@ -147,6 +146,5 @@ def _of_the_lr(before: TrainingPlan, now: TrainingPlan, step: int) -> str | None
 
 def _factor(training: TrainingPlan, at: int) -> float:
     """On lr in the step after `at` steps; after the end of a run, that of its last step."""
-    component = LR_SCHEDULES[str(training.lr_schedule["type"])]
-    schedule = component.model_validate_json(json.dumps(training.lr_schedule))  # strict models take tuples so
+    schedule = LR_SCHEDULES.read(training.lr_schedule)
     return schedule.factor(min(at, training.num_steps - 1), training.num_steps, training.num_warmup_steps)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from declarative_train.components.component import Component, Unit
+from declarative_train.components.component import Unit
 from declarative_train.data.spec import BatchSpec, DataSpec
 from declarative_train.graph.objective import Measure, Term
 from declarative_train.plan.plan import (
@@ -22,12 +22,6 @@ from declarative_train.plan.plan import (
 from declarative_train.plan.timing import Timing
 from declarative_train.recipe.recipe import Recipe
 from declarative_train.recipe.watched import FINAL_SETS, evaluated_sets
-
-
-def component_data(component: Component) -> dict[str, object]:
-    """JSON values, `type` and defaults included."""
-    data: dict[str, object] = component.model_dump(mode="json", by_alias=True)
-    return data
 
 
 def plan_units(units: Mapping[str, tuple[str, Unit]], data: DataSpec) -> dict[str, UnitPlan]:
@@ -54,7 +48,7 @@ def plan_objective(
         tuple(
             TermPlan(
                 name=term.name,
-                component=component_data(term.component),
+                component=term.component.as_data(),
                 input=sources[term.edges.input],
                 target=source(term.edges.target),
                 mask=source(term.edges.mask),
@@ -65,7 +59,7 @@ def plan_objective(
         tuple(
             MetricPlan(
                 name=measure.name,
-                component=component_data(measure.component),
+                component=measure.component.as_data(),
                 input=sources[measure.edges.input],
                 target=source(measure.edges.target),
                 mask=source(measure.edges.mask),
@@ -85,8 +79,8 @@ def plan_training(recipe: Recipe, timing: Timing) -> TrainingPlan:
     return TrainingPlan(
         num_steps=timing.num_steps,
         num_epochs=training.epochs,
-        optimizer=component_data(training.optimizer),
-        lr_schedule=component_data(timing.resolved(schedule.component, schedule.warmup)),
+        optimizer=training.optimizer.as_data(),
+        lr_schedule=timing.resolved(schedule.component, schedule.warmup).as_data(),
         num_warmup_steps=timing.warmup("training.lr_schedule.warmup", schedule.warmup),
         clip_grad_norm=training.clip_grad_norm,
         precision=training.precision,

@@ -5,7 +5,6 @@ Equal ranks and equal rows are told once, so that 4,096 ranks fit on a page.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Sequence
 
@@ -14,7 +13,6 @@ from declarative_train.components.datasets.files import masked
 from declarative_train.components.losses import LOSSES
 from declarative_train.components.metrics import METRICS
 from declarative_train.components.registry import C, Registry
-from declarative_train.data.revive import revive
 from declarative_train.data.spec import BatchSpec, FieldSpec, SetSpec
 from declarative_train.plan.plan import LayoutPlan, MetricPlan, Plan, TermPlan
 from declarative_train.plan.text_estimate import describe_choice, describe_estimate, estimate_in_words
@@ -129,8 +127,7 @@ def _classes(field: FieldSpec) -> list[str]:
 
 def _made_up(source: dict[str, object]) -> str:
     """A source without a path, by the fields that are not as they are by default."""
-    component = DATASETS[str(source["type"])].model_validate_json(json.dumps(source))
-    return component_in_words({"type": source["type"]} | component.model_dump(mode="json", exclude_defaults=True))
+    return component_in_words({"type": source["type"]} | DATASETS.read(source).as_data(defaults=False))
 
 
 def _set(each: SetSpec) -> list[str]:
@@ -183,8 +180,7 @@ def _objective(plan: Plan) -> list[str]:
 
 def _call(table: Registry[C], term: TermPlan | MetricPlan) -> str:
     """The type, its edges, and the fields that are not their defaults."""
-    component = revive(table, term.component)
-    fields = component.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    fields = table.read(term.component).as_data(defaults=False)
     words = [f"{key} {_short(value)}" for key, value in fields.items() if key != "type"]
     against = "" if term.target is None else f" against {term.target}"
     where = "" if term.mask is None else f" where {term.mask}"

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from declarative_train.components.lr_schedules import LR_SCHEDULES
 from declarative_train.data.slots import locate
-from declarative_train.runtime.read_component import read_component
 
 if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan
@@ -37,7 +36,7 @@ class Calendar:
         self._last_step = last_step
         self._batch = plan.batch
         self._num_samples = plan.data.set("training").num_samples
-        self._schedule = read_component(LR_SCHEDULES, plan.training.lr_schedule)
+        self._schedule = LR_SCHEDULES.read(plan.training.lr_schedule)
         self._num_steps, self._num_warmup_steps = plan.training.num_steps, plan.training.num_warmup_steps
         self._log_every = plan.logging.every_steps
         evaluation, checkpoint = plan.evaluation, plan.checkpoint

@@ -6,6 +6,7 @@
     └── CheckpointFailure      a checkpoint that cannot be used
     PeerFailure                another rank failed, and tells it itself
     DataError                  of the data room: the data are not those of the plan
+    ComponentError             of the components: the plan names one that this version does not have
     anything else              a mistake of ours or of a plugin: the traceback goes to a file, its last line is shown
 
 A rank that fails writes a file before it leaves. A rank that lost a peer writes one too, but waits before it leaves, so
@@ -22,6 +23,7 @@ import traceback
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from declarative_train.components.registry import ComponentError
 from declarative_train.data.data_error import DataError
 
 VICTIM_WAIT_S = 1.5
@@ -87,7 +89,7 @@ class Failure:
     trace: str
 
 
-_NOT_OURS = (RunFailure, PeerFailure, DataError, OSError, MemoryError)
+_NOT_OURS = (RunFailure, PeerFailure, DataError, ComponentError, OSError, MemoryError)
 
 
 def describe_failure(
@@ -160,7 +162,7 @@ def is_peer_loss(error: BaseException) -> bool:
 
 def explain(error: BaseException, run_dir: Path | None = None) -> str:
     """One line for the user. `run_dir`: so that a file in it is known as the run's own."""
-    if isinstance(error, RunFailure | PeerFailure | DataError):
+    if isinstance(error, RunFailure | PeerFailure | DataError | ComponentError):
         return str(error)
     if _is_out_of_memory(error):
         return f"out of memory: {first_line(error)}; {_MEMORY_HELP}"

@@ -8,7 +8,6 @@ import torch
 
 from declarative_train.components.component import Collective, MetricModule
 from declarative_train.runtime.objective import Values, tensor_specs
-from declarative_train.runtime.read_component import read_component
 
 if TYPE_CHECKING:
     from declarative_train.plan.plan import MetricPlan, Plan, UnitPlan
@@ -24,7 +23,7 @@ class Metrics:
         for metric in plan.objective.metrics:
             from declarative_train.components.metrics import METRICS  # only a plan that has some pays for them
 
-            component = read_component(METRICS, metric.component)
+            component = METRICS.read(metric.component)
             if component.is_mean or not training:
                 target = None if metric.target is None else specs[metric.target]
                 module = component.build(specs[metric.input], target, device, metric.ignore_index, metric.class_dim)

@@ -12,7 +12,6 @@ from torch import nn
 from declarative_train.components.component import LossModule
 from declarative_train.components.layers.sample_groups import HoldsSamples
 from declarative_train.components.losses import LOSSES
-from declarative_train.runtime.read_component import read_component
 
 if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan, TermPlan
@@ -93,7 +92,7 @@ def mean(total: float, count: float) -> float | None:
 
 def build_term(term: TermPlan, specs: Mapping[str, TensorSpec]) -> LossModule:
     """The module of one term; `specs` as in `tensor_specs`."""
-    return read_component(LOSSES, term.component).build(
+    return LOSSES.read(term.component).build(
         specs[term.input],
         None if term.target is None else specs[term.target],
         None if term.mask is None else specs[term.mask],

@@ -13,7 +13,6 @@ from torch import nn
 
 from declarative_train.components.component import Optimizer
 from declarative_train.components.optimizers import OPTIMIZERS
-from declarative_train.runtime.read_component import read_component
 
 if TYPE_CHECKING:
     from declarative_train.plan.plan import ParameterPlan
@@ -185,7 +184,7 @@ def rules_of(plans: Sequence[ParameterPlan], optimizer: Mapping[str, object]) ->
     seen: Counter[str] = Counter()
     for fields, by_setting in found.values():
         if by_setting:
-            component = read_component(OPTIMIZERS, fields)
+            component = OPTIMIZERS.read(fields)
             seen[component.type] += 1
             number = seen[component.type]
             rules[component.type if number == 1 else f"{component.type}_{number}"] = component, by_setting

@@ -24,7 +24,7 @@ class SourceSplit(Split):
         from declarative_train.components.datasets import DATASETS
 
         if isinstance(value, dict) and value.get("type") in DATASETS:
-            return DATASETS[value["type"]].model_validate_json(_json(value))
+            return DATASETS[value["type"]].from_data(value)
         return value
 
     @property
@@ -33,10 +33,3 @@ class SourceSplit(Split):
 
     def choose(self, rows: Candidates) -> range:
         return range(rows.num_rows)
-
-
-def _json(value: dict[str, object]) -> str:
-    """Through JSON, where a list stands for a tuple even in strict models."""
-    import json
-
-    return json.dumps(value)

@@ -20,7 +20,6 @@ from declarative_train.plan.estimate.step_time import step_time
 from declarative_train.plan.plan import ParameterPlan
 from declarative_train.plan.plugins import check_shards
 from declarative_train.plan.sample_groups import check_mixing
-from declarative_train.plan.sections import component_data
 from declarative_train.plan.stages import PlacementInput, Stages, stages_of, wire_elements
 from declarative_train.recipe.check import CHECKS
 from declarative_train.recipe.draft import Draft
@@ -66,7 +65,7 @@ class Judge:
             lowered.units,
             precision=training.precision,
             checkpointing=training.activation_checkpointing,
-            optimizer=component_data(training.optimizer),
+            optimizer=training.optimizer.as_data(),
         )
         return Judge(recipe, lowered, parameters, data, target, model)
 
