@@ -11,7 +11,7 @@ from declarative_train.cli.views.components import component_page
 from declarative_train.cli.views.hardware import hardware_table
 from declarative_train.cli.views.sections import NAMES, section_page
 from declarative_train.components.hardware import HARDWARE
-from declarative_train.recipe.blocks import shipped_file, shipped_names
+from declarative_train.recipe.model.blocks import shipped_file, shipped_names
 from declarative_train.recipe.schema import schema_text
 
 ROOT = Path(__file__).parent.parent

@@ -36,7 +36,7 @@ NOT_NEEDED = (
     "declarative_train.diagnostics.sarif",
     "declarative_train.diagnostics.suppress",
     "declarative_train.plan.plan",
-    "declarative_train.recipe.pydantic_errors",
+    "declarative_train.recipe.mistakes.pydantic_errors",
     "difflib",
     "fsspec",
     "importlib.metadata",

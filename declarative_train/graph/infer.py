@@ -32,7 +32,7 @@ from declarative_train.graph.examine import Habits
 from declarative_train.graph.graph import Edge, Graph, Node
 from declarative_train.graph.observe import Observer, Seen
 from declarative_train.graph.probe import BatchMovedError, Probed, RefusedError, probe_expression, probe_layer
-from declarative_train.recipe.model_tree import BlockNode, ExpressionNode, LayerNode, ModelNode, ReuseNode, Scope
+from declarative_train.recipe.model.tree import BlockNode, ExpressionNode, LayerNode, ModelNode, ReuseNode, Scope
 from declarative_train.terms.span import Span
 from declarative_train.terms.tensor_spec import TensorSpec
 

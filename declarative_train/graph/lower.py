@@ -15,7 +15,7 @@ from declarative_train.graph.infer import Inference, NodeFact, Origin
 from declarative_train.graph.objective import Measure, ObjectiveCheck, Term, measures_of, names_read, terms_of
 from declarative_train.graph.observe import Observer, Seen
 from declarative_train.graph.split import split
-from declarative_train.recipe.model_tree import Scope
+from declarative_train.recipe.model.tree import Scope
 from declarative_train.recipe.recipe import Recipe
 from declarative_train.terms.tensor_spec import TensorSpec
 

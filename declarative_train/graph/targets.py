@@ -13,7 +13,7 @@ from declarative_train.data.spec import DataSpec, FieldSpec
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.graph.checks.objective import metric_without_unit, target_among_inputs
 from declarative_train.graph.objective import measures_of
-from declarative_train.recipe.model_tree import ExpressionNode, Scope, inputs_before
+from declarative_train.recipe.model.tree import ExpressionNode, Scope, inputs_before
 from declarative_train.recipe.recipe import Recipe
 
 _VIEWS = frozenset({INDEX, "expand", "flatten", "flip", "permute", "reshape", "squeeze", "transpose", "unsqueeze"})

@@ -20,9 +20,9 @@ from declarative_train.plan.checks.parameters import (
 )
 from declarative_train.plan.plan import ParameterPlan
 from declarative_train.recipe.batch import num_shards
+from declarative_train.recipe.model.selectors import ParameterRule, check_rules, settings_of
 from declarative_train.recipe.recipe import Recipe
 from declarative_train.recipe.sections.parameters import ParameterSettings
-from declarative_train.recipe.selectors import ParameterRule, check_rules, settings_of
 from declarative_train.terms.span import Span
 
 Shapes = Mapping[str, tuple[int, ...]]

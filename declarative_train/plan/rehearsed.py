@@ -14,7 +14,7 @@ from declarative_train.graph.lower import Lowered
 from declarative_train.graph.rehearse import ROWS, Rehearsal, rehearse, stops_gradients
 from declarative_train.plan.checks.shapes import idle_parameters, no_derivative, no_gradient, not_finite, step_fails
 from declarative_train.plan.plan import ParameterPlan
-from declarative_train.recipe.model_tree import BlockNode, ExpressionNode, Scope
+from declarative_train.recipe.model.tree import BlockNode, ExpressionNode, Scope
 from declarative_train.recipe.recipe import Recipe
 from declarative_train.terms.span import Span
 

@@ -22,7 +22,7 @@ from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.plan.checks.parameters import weights_do_not_fit
 from declarative_train.plan.checks.samples import weights_without_statistics
 from declarative_train.plan.run_folder import PLAN, taken_in_folder, taken_remotely
-from declarative_train.recipe.model_tree import ExpressionNode, LayerNode, ModelNode, ReuseNode, Scope, inputs_before
+from declarative_train.recipe.model.tree import ExpressionNode, LayerNode, ModelNode, ReuseNode, Scope, inputs_before
 from declarative_train.recipe.recipe import Recipe, Weights
 
 Read = Callable[[str], bytes]

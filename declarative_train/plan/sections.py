@@ -20,8 +20,8 @@ from declarative_train.plan.plan import (
     UnitPlan,
 )
 from declarative_train.plan.timing import Timing
+from declarative_train.recipe.metric_names import FINAL_SETS, evaluated_sets
 from declarative_train.recipe.recipe import Recipe
-from declarative_train.recipe.watched import FINAL_SETS, evaluated_sets
 
 
 def plan_units(units: Mapping[str, tuple[str, Unit]], data: DataSpec) -> dict[str, UnitPlan]:

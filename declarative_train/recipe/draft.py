@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping as MappingABC
 from typing import NamedTuple, TypeVar
 
-from declarative_train.recipe.model_tree import Scope
+from declarative_train.recipe.model.selectors import ParameterRule
+from declarative_train.recipe.model.tree import Scope
 from declarative_train.recipe.recipe import Spans
 from declarative_train.recipe.sections.checkpoint import Checkpoint
 from declarative_train.recipe.sections.data import DataSection
@@ -16,7 +17,6 @@ from declarative_train.recipe.sections.objective import ObjectiveSection
 from declarative_train.recipe.sections.parallelism import Parallelism, Pipeline
 from declarative_train.recipe.sections.section import Section
 from declarative_train.recipe.sections.training import Training
-from declarative_train.recipe.selectors import ParameterRule
 from declarative_train.source.node import Mapping, find
 
 T = TypeVar("T", bound=Section)

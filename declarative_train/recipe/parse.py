@@ -12,8 +12,8 @@ from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.recipe.check import check
 from declarative_train.recipe.checks import displaced_loss
 from declarative_train.recipe.checks.keys import newer_dtrain, wrong_value
-from declarative_train.recipe.meant import with_meant_sections
-from declarative_train.recipe.moved_wires import moved_wires
+from declarative_train.recipe.mistakes.misspelt_sections import with_meant_sections
+from declarative_train.recipe.model.moved_wires import moved_wires
 from declarative_train.recipe.recipe import Recipe
 from declarative_train.recipe.requires import is_met
 from declarative_train.recipe.sectioning import Sectioning

@@ -14,7 +14,6 @@ from declarative_train.components.layers import LAYERS
 from declarative_train.components.plugin_layer import import_plugin
 from declarative_train.components.plugins import PluginProblem, read_plugin
 from declarative_train.diagnostics.diagnostic import Diagnostic
-from declarative_train.recipe.blocks import shipped_names
 from declarative_train.recipe.checks.blocks import reserved_name, shadowed_type
 from declarative_train.recipe.checks.plugins import (
     missing_plugin,
@@ -23,7 +22,8 @@ from declarative_train.recipe.checks.plugins import (
     plugin_without_layers,
     unreadable_plugin,
 )
-from declarative_train.recipe.wiring_names import REUSE
+from declarative_train.recipe.model.blocks import shipped_names
+from declarative_train.recipe.model.wiring_names import REUSE
 from declarative_train.source.document import SourceFile
 from declarative_train.terms.span import Span
 

@@ -30,7 +30,7 @@ from declarative_train.components.component import (
 from declarative_train.diagnostics.diagnostic import Diagnostic, Fix
 from declarative_train.diagnostics.suggest import nearest
 from declarative_train.recipe.checks.keys import missing_key, unknown_key, unknown_type, wrong_type, wrong_value
-from declarative_train.recipe.other_words import letters, type_here
+from declarative_train.recipe.mistakes.aliases import letters, type_here
 from declarative_train.recipe.sections.section import Section
 from declarative_train.recipe.validate import found_words, validate
 from declarative_train.source.node import Entry, Mapping, Node, Scalar, Sequence, to_value
@@ -65,8 +65,8 @@ def read(
 ) -> tuple[S | None, list[Diagnostic]]:
     """The section, or None and all that is wrong. `where` is its dotted path, `at` the place for missing keys."""
     if not isinstance(node, Mapping):
-        way_out = _as_mapping(model, node) or _with_keys(model)
-        return None, [wrong_type(node.span, where, found_words(node), "a mapping", way_out)]
+        hint = _as_mapping(model, node) or _with_keys(model)
+        return None, [wrong_type(node.span, where, found_words(node), "a mapping", hint)]
     own, children = node, _Children()
     if model.inline is not None:
         own_keys = [name for name in model.model_fields if name != model.inline]
@@ -105,8 +105,8 @@ def read_component(
     word = KINDS[kind][0]
     known = table(kind) if choices is None else choices
     if not isinstance(node, Mapping):
-        way_out = (_source(node, known) if where.endswith("source") else None) or _typed(node, known)
-        return None, [wrong_type(node.span, where, found_words(node), "a mapping with a `type`", way_out)]
+        hint = (_source(node, known) if where.endswith("source") else None) or _typed(node, known)
+        return None, [wrong_type(node.span, where, found_words(node), "a mapping with a `type`", hint)]
     name = node.get("type")
     if name is None:
         anyones = {key for each in known.values() for key in each.model_fields} | set(others)
@@ -140,7 +140,9 @@ def _in_another_type(known: MappingABC[str, type[C]], model: type[C], name: str,
     others = [word for word, other in known.items() if name in other.model_fields and other is not model]
     if others:
         return f"it is a key of {', '.join(f'`{word}`' for word in others[:4])}"
-    from declarative_train.recipe.homes import home_of  # which reads all that can be read with this module
+    from declarative_train.recipe.mistakes.key_places import (
+        home_of,  # which reads all that can be read with this module
+    )
 
     return home_of(name, near)
 
@@ -217,10 +219,10 @@ def _read_child(child: Child, node: Node, where: str, at: Span) -> tuple[object,
     if isinstance(node, Sequence) and child.holder is dict and (again := _repeated(node)) is not None:
         return None, [wrong_value(again.span, f"`{again.text}` is named twice", "name it once")]
     if child.holder is dict and not isinstance(node, Mapping):
-        way_out, fixes = _named(child.model, node, where), tuple[Fix, ...]()
+        hint, fixes = _named(child.model, node, where), tuple[Fix, ...]()
         if where == "data.split" and isinstance(node, Scalar) and (part := _part(node)) is not None:
-            way_out, fixes = f"give it a name: `{part}`", (Fix(node.span, part, safe=False),)
-        return None, [wrong_type(node.span, where, found_words(node), "a mapping of names", way_out, fixes)]
+            hint, fixes = f"give it a name: `{part}`", (Fix(node.span, part, safe=False),)
+        return None, [wrong_type(node.span, where, found_words(node), "a mapping of names", hint, fixes)]
     if child.holder is tuple and not isinstance(node, Sequence):
         return None, [wrong_type(node.span, where, found_words(node), "a list")]
     values: dict[str | int, object] = {}

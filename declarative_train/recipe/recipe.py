@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 from pydantic import BaseModel
 
-from declarative_train.recipe.model_tree import Scope
+from declarative_train.recipe.model.selectors import ParameterRule
+from declarative_train.recipe.model.tree import Scope
 from declarative_train.recipe.sections.checkpoint import Checkpoint
 from declarative_train.recipe.sections.data import DataSection
 from declarative_train.recipe.sections.evaluation import Evaluation
@@ -17,7 +18,6 @@ from declarative_train.recipe.sections.parallelism import Auto, Parallelism
 from declarative_train.recipe.sections.section import Section
 from declarative_train.recipe.sections.top import SECTIONS
 from declarative_train.recipe.sections.training import Training
-from declarative_train.recipe.selectors import ParameterRule
 from declarative_train.source.document import Document
 from declarative_train.source.node import Mapping, Node, Path, Scalar, Sequence, find, to_value
 from declarative_train.terms.duration import Duration

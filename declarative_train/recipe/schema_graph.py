@@ -6,8 +6,8 @@ import json
 import re
 from typing import Any
 
-from declarative_train.recipe.blocks import shipped_block, shipped_file
-from declarative_train.recipe.blocks_params import Param
+from declarative_train.recipe.model.blocks import shipped_block, shipped_file
+from declarative_train.recipe.model.blocks_params import Param
 from declarative_train.source.node import is_template, to_value
 
 REFERENCE = {"type": "string", "description": "A node, node.output, node.3 (a copy of a repeat), or a field."}

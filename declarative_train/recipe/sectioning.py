@@ -16,11 +16,12 @@ from declarative_train.recipe.checks.keys import CODE as UNKNOWN_TYPE
 from declarative_train.recipe.checks.keys import missing_key, unknown_type, wrong_type, wrong_value
 from declarative_train.recipe.checks.parameters import newest_run, unknown_weights_node
 from declarative_train.recipe.draft import Draft
-from declarative_train.recipe.expand import Expanded, expand
-from declarative_train.recipe.fragments import check_nodes
-from declarative_train.recipe.homes import home_in_mode, home_of
-from declarative_train.recipe.meant import is_misspelt
-from declarative_train.recipe.model_tree import BlockNode, Scope
+from declarative_train.recipe.mistakes.key_places import home_in_mode, home_of
+from declarative_train.recipe.mistakes.misspelt_sections import is_misspelt
+from declarative_train.recipe.model.expand import Expanded, expand
+from declarative_train.recipe.model.fragments import check_nodes
+from declarative_train.recipe.model.selectors import ParameterRule, parse_rules
+from declarative_train.recipe.model.tree import BlockNode, Scope
 from declarative_train.recipe.paths import Paths
 from declarative_train.recipe.reading import read
 from declarative_train.recipe.recipe import Model, Recipe, Spans, Weights
@@ -29,7 +30,6 @@ from declarative_train.recipe.sections.objective import ObjectiveSection
 from declarative_train.recipe.sections.parallelism import MODES
 from declarative_train.recipe.sections.section import Section
 from declarative_train.recipe.sections.top import REQUIRED, SECTIONS, Head, Top
-from declarative_train.recipe.selectors import ParameterRule, parse_rules
 from declarative_train.recipe.short_forms import with_default_types
 from declarative_train.recipe.validate import found_words, models_in, validate
 from declarative_train.source.document import Document, SourceFile

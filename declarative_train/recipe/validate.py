@@ -40,7 +40,10 @@ def validate(
         return model.model_validate({**values, **(given or {})}), []
     except ValidationError as found:
         errors = [error for error in found.errors(include_url=False) if not left.intersection(error["loc"][:1])]
-    from declarative_train.recipe.pydantic_errors import Reading, explain  # which a recipe that is right does not need
+    from declarative_train.recipe.mistakes.pydantic_errors import (  # which a recipe that is right does not need
+        Reading,
+        explain,
+    )
 
     kept = Mapping(tuple(entry for entry in node.entries if entry.name not in left), node.span)
     kind = kept.get("type")

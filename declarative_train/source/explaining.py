@@ -97,8 +97,8 @@ def _syntax(message: str, line: int, scalar: Scalar) -> Diagnostic:
         from declarative_train.source.sandbox import FILTERS
 
         kind = "filter" if "filter" in message else "test"
-        way_out = did_you_mean(typed or "", FILTERS) if kind == "filter" else None
-        return template_syntax(scalar.place(at, length), f"there is no {kind} `{typed}`", way_out)
+        hint = did_you_mean(typed or "", FILTERS) if kind == "filter" else None
+        return template_syntax(scalar.place(at, length), f"there is no {kind} `{typed}`", hint)
     return template_syntax(scalar.place(at, length), f"this is no template: {_in_words(message)}")
 
 

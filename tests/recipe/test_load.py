@@ -9,8 +9,8 @@ import pytest
 
 from declarative_train.diagnostics.diagnostic import Diagnostic, Severity
 from declarative_train.recipe.load import Loaded, load
+from declarative_train.recipe.model.selectors import settings_of
 from declarative_train.recipe.recipe import Recipe
-from declarative_train.recipe.selectors import settings_of
 
 Laid = Callable[..., Loaded]
 Wrong = Callable[..., list[Diagnostic]]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from declarative_train.components.layers import LAYERS
-from declarative_train.recipe.blocks import shipped_names
+from declarative_train.recipe.model.blocks import shipped_names
 from declarative_train.recipe.schema import schema
 from declarative_train.source.reader import read_text
 from declarative_train.source.template import to_lists

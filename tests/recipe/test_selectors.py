@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from declarative_train.diagnostics.diagnostic import Diagnostic
-from declarative_train.recipe.selectors import ParameterRule, check_rules, compile_selector, parse_rules, settings_of
+from declarative_train.recipe.model.selectors import (
+    ParameterRule,
+    check_rules,
+    compile_selector,
+    parse_rules,
+    settings_of,
+)
 from declarative_train.source.reader import read_text
 from declarative_train.source.template import Templates
 

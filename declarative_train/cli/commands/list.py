@@ -43,7 +43,7 @@ def tables() -> dict[str, Mapping[str, type[Component]]]:
 def run(args: argparse.Namespace) -> int:
     from declarative_train.cli.views.sections import NAMES, section_page, section_table
     from declarative_train.components.hardware import HARDWARE
-    from declarative_train.recipe.blocks import shipped_file, shipped_names
+    from declarative_train.recipe.model.blocks import shipped_file, shipped_names
 
     kinds = tables()
     blocks = {name: shipped_file(name).text for name in shipped_names()}

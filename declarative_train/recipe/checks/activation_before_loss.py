@@ -20,7 +20,7 @@ from collections.abc import Iterator
 
 from declarative_train.diagnostics.diagnostic import Diagnostic, warning
 from declarative_train.recipe.draft import Draft
-from declarative_train.recipe.model_tree import operation_of
+from declarative_train.recipe.model.tree import operation_of
 
 _ACTIVATIONS = ("hardsigmoid", "relu", "relu6", "sigmoid", "softmax")
 _REFUSED = {
@@ -40,8 +40,8 @@ def check(draft: Draft) -> Iterator[Diagnostic]:
         if given not in refused:
             continue
         kind = term.component.type
-        way_out = "put a `log_softmax` before it, or use `cross_entropy`"
+        hint = "put a `log_softmax` before it, or use `cross_entropy`"
         if kind != "nll":
-            way_out = f"leave the {given} out of what the loss reads; metrics and exports may have a node of their own"
+            hint = f"leave the {given} out of what the loss reads; metrics and exports may have a node of their own"
         message = f"{kind} takes {wanted}, and `{term.input}` comes out of a {given}"
-        yield warning("O008", draft.span(f"objective.losses.{name}.input"), message, way_out)
+        yield warning("O008", draft.span(f"objective.losses.{name}.input"), message, hint)

@@ -176,8 +176,8 @@ def bad_when(span: Span, found: str, value: object) -> Diagnostic:
             logits: {type: linear, out_features: 10, when: true}
     """
     word = _WORDS.get(value.lower()) if isinstance(value, str) else None
-    way_out = f"write `{word}`" if word else "a template gives one: `{{ params.deep }}`"
-    return error("B006", span, f"`when` is {found}; it is `true` or `false`", way_out)
+    hint = f"write `{word}`" if word else "a template gives one: `{{ params.deep }}`"
+    return error("B006", span, f"`when` is {found}; it is `true` or `false`", hint)
 
 
 def bad_reuse(span: Span, message: str, help: str | None = None) -> Diagnostic:

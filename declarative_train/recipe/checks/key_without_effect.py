@@ -18,8 +18,8 @@ from pydantic import BaseModel
 from declarative_train.diagnostics.diagnostic import Diagnostic, warning
 from declarative_train.recipe.checks.implausible_lr import optimizers_of
 from declarative_train.recipe.draft import Draft
-from declarative_train.recipe.model_tree import BlockNode, LayerNode, Scope
-from declarative_train.recipe.selectors import ParameterRule
+from declarative_train.recipe.model.selectors import ParameterRule
+from declarative_train.recipe.model.tree import BlockNode, LayerNode, Scope
 from declarative_train.terms.span import Span
 
 Idle = tuple[str, Callable[[Any], bool], str, str]  # the key, when it does nothing, why, and what would use it
@@ -72,8 +72,8 @@ def check(draft: Draft) -> Iterator[Diagnostic]:
 
 
 def _idle(span: Span, key: str, reason: str, used_with: str = "") -> Diagnostic:
-    way_out = f"leave it out, or add {used_with}" if used_with else "leave it out"
-    return warning("S009", span, f"`{key}` changes nothing: {reason}", way_out)
+    hint = f"leave it out, or add {used_with}" if used_with else "leave it out"
+    return warning("S009", span, f"`{key}` changes nothing: {reason}", hint)
 
 
 def _of(component: BaseModel, place: Callable[[str], Span]) -> Iterator[Diagnostic]:

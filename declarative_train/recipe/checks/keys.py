@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable
 
 from declarative_train.diagnostics.diagnostic import Diagnostic, Fix, error
 from declarative_train.diagnostics.suggest import did_you_mean, nearest, respelt
-from declarative_train.recipe.other_words import NOT_BUILT, letters, renamed, type_here
+from declarative_train.recipe.mistakes.aliases import NOT_BUILT, letters, renamed, type_here
 from declarative_train.terms.span import Span
 
 
@@ -114,11 +114,11 @@ def unknown_type(
     names = list(known)
     word = type_here(name, names)
     if word is not None:
-        way_out, fixes = f"here it is called `{word}`", renamed(span, name, word)
+        hint, fixes = f"here it is called `{word}`", renamed(span, name, word)
     else:
-        way_out = NOT_BUILT.get(letters(name)) or help or did_you_mean(name, names)
+        hint = NOT_BUILT.get(letters(name)) or help or did_you_mean(name, names)
         fixes = () if letters(name) in NOT_BUILT else respelt(span, name, names, closed=nearest(name, names) not in own)
-    return error(CODE, span, f"there is no {kind} `{name}`", way_out, fixes=fixes)
+    return error(CODE, span, f"there is no {kind} `{name}`", hint, fixes=fixes)
 
 
 def newer_dtrain(span: Span, requires: str, version: str) -> Diagnostic:

@@ -36,5 +36,5 @@ def check(draft: Draft) -> Iterator[Diagnostic]:
         if borrows and term is not None and term.target is None and metric.component.needs_target:
             if term.component.needs_target:
                 continue  # the loss is told to have one
-            way_out = f"write `{name}: {{input: NODE, target: FIELD}}`"
-            yield error("O007", key, f"{kind} needs a target, and the loss `{metric.of or only}` has none", way_out)
+            hint = f"write `{name}: {{input: NODE, target: FIELD}}`"
+            yield error("O007", key, f"{kind} needs a target, and the loss `{metric.of or only}` has none", hint)

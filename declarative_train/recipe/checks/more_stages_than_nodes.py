@@ -18,7 +18,7 @@ from collections.abc import Iterator
 
 from declarative_train.diagnostics.diagnostic import Diagnostic, error
 from declarative_train.recipe.draft import Draft
-from declarative_train.recipe.model_tree import num_nodes
+from declarative_train.recipe.model.tree import num_nodes
 from declarative_train.terms.amounts import counted
 
 

@@ -47,8 +47,8 @@ def selector_matches_nothing(span: Span, selector: str, parameters: Sequence[str
     inside = next((name for name in parameters if f".{selector}." in f"{name}."), None)
     if "." in selector and inside is not None:
         way = inside[: inside.index(f".{selector}") + 1 + len(selector)]
-        way_out = f"with a dot a selector begins at the root: `{way}`"
-        return error("U002", span, f"no parameter matches `{selector}`", way_out)
+        hint = f"with a dot a selector begins at the root: `{way}`"
+        return error("U002", span, f"no parameter matches `{selector}`", hint)
     known = _ways(parameters) if "." in selector else {part for name in parameters for part in name.split(".")}
     close = nearest(selector, known)
     message = f"no parameter matches `{selector}`"

@@ -25,8 +25,8 @@ def missing_plugin(span: Span, path: str, reason: str, beside: Iterable[str]) ->
     """
     # `beside`: the Python files in its folder.
     close = nearest(path.replace("\\", "/").rpartition("/")[2], beside)
-    way_out = f"did you mean `{close}`?" if close else paths_start(span)
-    return error("X001", span, f"cannot read the plugin {path}: {reason}", way_out)
+    hint = f"did you mean `{close}`?" if close else paths_start(span)
+    return error("X001", span, f"cannot read the plugin {path}: {reason}", hint)
 
 
 def unreadable_plugin(span: Span, problem: str, named: Span) -> Diagnostic:
@@ -73,8 +73,8 @@ def plugin_without_layers(span: Span, path: str) -> Diagnostic:
         # whole file
         fragment: true
     """
-    way_out = "a layer is a public class at the top of the file with a `forward`"
-    return warning("X004", span, f"{path} has no layer", way_out)
+    hint = "a layer is a public class at the top of the file with a `forward`"
+    return warning("X004", span, f"{path} has no layer", hint)
 
 
 def plugin_fails(span: Span, path: str, problem: str) -> Diagnostic:

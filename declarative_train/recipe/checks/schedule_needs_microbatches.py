@@ -19,7 +19,7 @@ from declarative_train.components.pipeline_schedules import PIPELINE_SCHEDULES
 from declarative_train.diagnostics.diagnostic import Diagnostic, error
 from declarative_train.recipe.batch import accumulation, num_pipeline_ranks
 from declarative_train.recipe.draft import Draft
-from declarative_train.recipe.model_tree import num_nodes
+from declarative_train.recipe.model.tree import num_nodes
 from declarative_train.terms.amounts import counted
 
 

@@ -42,8 +42,8 @@ def _walk(node: Node, key: str, found: list[Diagnostic]) -> None:
             _walk(item, key, found)
     elif isinstance(node.value, str) and _is_secret(node.value, key):
         what = f"`{key}`" if KEYS.search(key) else "this value"
-        way_out = 'keep it in the environment: "{{ env.NAME }}"'
-        found.append(warning("H001", node.span, f"{what} looks like a secret", way_out))
+        hint = 'keep it in the environment: "{{ env.NAME }}"'
+        found.append(warning("H001", node.span, f"{what} looks like a secret", hint))
 
 
 def _is_secret(text: str, key: str) -> bool:

@@ -38,7 +38,7 @@ from declarative_train.components.expressions.tree import Operation, Reference
 from declarative_train.components.fields.columns import parse_cut
 from declarative_train.diagnostics.diagnostic import Diagnostic, Related, warning
 from declarative_train.recipe.draft import Draft
-from declarative_train.recipe.model_tree import BlockNode, ExpressionNode, LayerNode, Scope, Wire
+from declarative_train.recipe.model.tree import BlockNode, ExpressionNode, LayerNode, Scope, Wire
 
 _NOT_FOLLOWED = frozenset({"mask", "keep", "context"})  # what is seen of them is no matter of order
 

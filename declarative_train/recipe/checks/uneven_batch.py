@@ -42,11 +42,11 @@ def check(draft: Draft) -> Iterator[Diagnostic]:
         return
     over = " x ".join(text for number, text in parts if number > 1)
     total = f" = {unit}" if sum(number > 1 for number, _ in parts) > 1 else ""
-    way_out = f"set training.global_batch_size to {_either(_multiples(size, unit))}"
+    hint = f"set training.global_batch_size to {_either(_multiples(size, unit))}"
     share, rest = divmod(size, ranks * chunks)
     if not rest and own > 1:
-        way_out += f", or training.{key} to {_either(_divisors_near(share, own))}"
-    yield error("R003", draft.span("training.global_batch_size"), f"{size} does not divide over {over}{total}", way_out)
+        hint += f", or training.{key} to {_either(_divisors_near(share, own))}"
+    yield error("R003", draft.span("training.global_batch_size"), f"{size} does not divide over {over}{total}", hint)
 
 
 def _multiples(size: int, unit: int) -> list[int]:

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from declarative_train.diagnostics.diagnostic import Diagnostic, error
 from declarative_train.diagnostics.suggest import did_you_mean, respelt
 from declarative_train.recipe.draft import Draft
-from declarative_train.recipe.watched import FINAL_SETS, evaluated_sets, watched_names
+from declarative_train.recipe.metric_names import FINAL_SETS, evaluated_sets, watched_names
 
 
 def check(draft: Draft) -> Iterator[Diagnostic]:
@@ -27,15 +27,15 @@ def check(draft: Draft) -> Iterator[Diagnostic]:
         if metric in known:
             continue
         first = metric.partition("/")[0]
-        way_out, span = did_you_mean(metric, known), draft.span(path)
+        hint, span = did_you_mean(metric, known), draft.span(path)
         fixes = respelt(span, metric, known)
         if not split:
-            way_out = "there is no set to evaluate: add `data.split`"
+            hint = "there is no set to evaluate: add `data.split`"
         elif first == "training":
-            way_out = f"numbers of the training hold for a logging window only; {way_out}"
+            hint = f"numbers of the training hold for a logging window only; {hint}"
         elif first in FINAL_SETS and first in split:
-            way_out = f"`{first}` is evaluated once, at the end: name it in evaluation.sets, or watch another set"
-        yield error("K001", span, f"no evaluation computes `{metric}`", way_out, fixes=fixes)
+            hint = f"`{first}` is evaluated once, at the end: name it in evaluation.sets, or watch another set"
+        yield error("K001", span, f"no evaluation computes `{metric}`", hint, fixes=fixes)
 
 
 def watches(draft: Draft) -> Iterator[tuple[str, str, str]]:

@@ -23,6 +23,6 @@ def check(draft: Draft) -> Iterator[Diagnostic]:
         return
     for position, name in enumerate(evaluation.sets):
         if name not in split:
-            way_out = did_you_mean(name, split) if split else f"add `{name}` to data.split"
+            hint = did_you_mean(name, split) if split else f"add `{name}` to data.split"
             span = draft.span(("evaluation", "sets", position))
-            yield error("K003", span, f"data.split has no set `{name}`", way_out, fixes=respelt(span, name, split))
+            yield error("K003", span, f"data.split has no set `{name}`", hint, fixes=respelt(span, name, split))

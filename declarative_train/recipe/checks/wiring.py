@@ -163,8 +163,8 @@ def dead_node(span: Span, name: str, readers: str) -> Diagnostic:
             logits: {type: linear, out_features: 10}
     """
     # `readers`: who could use it (the objective, the outputs of a block).
-    way_out = f"use it in a node or in {readers}, or remove it"
-    return error("W007", span, f"nobody uses the result of `{name}`", way_out)
+    hint = f"use it in a node or in {readers}, or remove it"
+    return error("W007", span, f"nobody uses the result of `{name}`", hint)
 
 
 def unused_field(span: Span, name: str) -> Diagnostic:

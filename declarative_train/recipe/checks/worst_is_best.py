@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from declarative_train.diagnostics.diagnostic import Diagnostic, Related, warning
 from declarative_train.recipe.checks.unknown_metric import watches
 from declarative_train.recipe.draft import Draft
-from declarative_train.recipe.watched import evaluated_sets, watched_names
+from declarative_train.recipe.metric_names import evaluated_sets, watched_names
 
 
 def check(draft: Draft) -> Iterator[Diagnostic]:

@@ -1,4 +1,4 @@
-"""`model`: the graph and what it is made of. Blocks and nodes are opened by `recipe/expand.py`."""
+"""`model`: the graph and what it is made of. Blocks and nodes are opened by `recipe/model/expand.py`."""
 
 from typing import Any, Literal
 

@@ -27,10 +27,10 @@ def missing_base(span: Span, typed: str, path: str, reason: str, beside: Iterabl
     # `beside`: the YAML files that are there, as they would be typed.
     names = list(beside)
     close = nearest(typed, names)
-    way_out = f"did you mean `{close}`?" if close else None
-    if way_out is None and path != typed:
-        way_out = f"`{path}` was looked for: the path is relative to the file that names it"
-    return error("M001", span, f"`{typed}` {reason}", way_out, fixes=respelt(span, typed, names))
+    hint = f"did you mean `{close}`?" if close else None
+    if hint is None and path != typed:
+        hint = f"`{path}` was looked for: the path is relative to the file that names it"
+    return error("M001", span, f"`{typed}` {reason}", hint, fixes=respelt(span, typed, names))
 
 
 def circular_extends(span: Span, chain: Sequence[str]) -> Diagnostic:
@@ -114,9 +114,9 @@ def null_removes_nothing(entry: Entry, where: str, known: Iterable[str], beside:
     # `known`: the keys that are there to be removed; `beside`: those of the file that wants to.
     name, keys = entry.name, list(known)
     close, fixes = nearest(name, keys), respelt(entry.key.span, name, keys, taken=beside)
-    way_out = f"did you mean `{close}`?" if close else "leave the key out: `null` only removes what a base says"
+    hint = f"did you mean `{close}`?" if close else "leave the key out: `null` only removes what a base says"
     message = f"`{name}: null` removes nothing: {where} has no such key so far"
-    return error("M005", entry.value.span, message, way_out, fixes=fixes)
+    return error("M005", entry.value.span, message, hint, fixes=fixes)
 
 
 def wrong_set(span: Span, message: str, help: str) -> Diagnostic:

@@ -57,17 +57,17 @@ def undefined_name(
     # `owner`: what the name was looked for in (`vars`), None for a name by itself; `holder`: what does have it.
     names = [str(each) for each in known]
     if owner is None:
-        way_out = _WHERE.get(name) if name not in names else None
+        hint = _WHERE.get(name) if name not in names else None
         if name == "vars" and "params" in names:
-            way_out = "a block sees its `params` only: hand the value on as one"
+            hint = "a block sees its `params` only: hand the value on as one"
         elif holder is not None:
-            way_out = f"did you mean `{holder}.{name}`?"
+            hint = f"did you mean `{holder}.{name}`?"
         message = f"`{name}` is not known here"
-        if way_out is None and name not in names:
+        if hint is None and name not in names:
             return error("T002", span, message, did_you_mean(name, names), fixes=respelt(span, name, names))
-        return error("T002", span, message, way_out)
-    way_out = did_you_mean(name, names) if names else "add it to the section `vars`" if owner == "`vars`" else None
-    return error("T002", span, f"{owner} has no `{name}`", way_out, fixes=respelt(span, name, names))
+        return error("T002", span, message, hint)
+    hint = did_you_mean(name, names) if names else "add it to the section `vars`" if owner == "`vars`" else None
+    return error("T002", span, f"{owner} has no `{name}`", hint, fixes=respelt(span, name, names))
 
 
 def unset_variable(span: Span, name: str, known: Iterable[str]) -> Diagnostic:
@@ -84,9 +84,9 @@ def unset_variable(span: Span, name: str, known: Iterable[str]) -> Diagnostic:
     """
     by_lower = {each.lower(): each for each in known}
     close = nearest(name, by_lower)
-    way_out = f"did you mean `{by_lower[close]}`? or " if close else ""
-    way_out += f"set it (`{name}=... dtrain ...`), or give a default: `env.{name} | default('...')`"
-    return error("T003", span, f"the environment variable `{name}` is not set", way_out)
+    hint = f"did you mean `{by_lower[close]}`? or " if close else ""
+    hint += f"set it (`{name}=... dtrain ...`), or give a default: `env.{name} | default('...')`"
+    return error("T003", span, f"the environment variable `{name}` is not set", hint)
 
 
 def circular_vars(span: Span, chain: Sequence[str]) -> Diagnostic:

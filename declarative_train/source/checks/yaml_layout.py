@@ -231,10 +231,10 @@ def text_after_quote(span: Span, quote: str) -> Diagnostic:
         meta:
           owner: "me and you"
     """
-    way_out = "quote the whole text"
+    hint = "quote the whole text"
     if quote == '"':
-        way_out += ' in single quotes: a `"` may stand inside them'
-    return error("Y025", span, f"text goes on after the closing `{quote}`", way_out)
+        hint += ' in single quotes: a `"` may stand inside them'
+    return error("Y025", span, f"text goes on after the closing `{quote}`", hint)
 
 
 _PAIR = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?:\s*=\s*|\s+)([^\s:=].*)")  # `epochs = 2`, `epochs 2`
@@ -257,9 +257,9 @@ def missing_colon(span: Span, text: str) -> Diagnostic:
           site: here
     """
     pair = _PAIR.fullmatch(text)
-    way_out = f"write `{pair[1]}: {pair[2]}`" if pair is not None else f"write `{text}: ...`"
+    hint = f"write `{pair[1]}: {pair[2]}`" if pair is not None else f"write `{text}: ...`"
     what = "a `:` is missing" if pair is not None else "a `:` and a value are missing"
-    return error("Y026", span, f"`{text}` is no key: {what}", way_out)
+    return error("Y026", span, f"`{text}` is no key: {what}", hint)
 
 
 def wrong_escape(span: Span, text: str) -> Diagnostic:

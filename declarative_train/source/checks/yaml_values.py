@@ -28,10 +28,10 @@ def empty_value(key: Span, name: str, following: tuple[str, Span] | None, *, flo
     """
     # `following`: the next key of the same mapping, when it begins a line of its own below this one.
     if following is None:
-        way_out = (
+        hint = (
             f"give `{name}` a value; a list of names is written `[{name}, ...]`" if flow else f"give `{name}` a value"
         )
-        return error("Y009", key, f"`{name}` has no value", way_out)
+        return error("Y009", key, f"`{name}` has no value", hint)
     other, span = following
     return error(
         "Y009",
@@ -112,9 +112,9 @@ def unknown_anchor(span: Span, name: str, known: Iterable[str]) -> Diagnostic:
           owner: *team
     """
     names = list(known)
-    way_out = did_you_mean(name, names) if names else f'if the text `*{name}` is meant, quote it: `"*{name}"`'
+    hint = did_you_mean(name, names) if names else f'if the text `*{name}` is meant, quote it: `"*{name}"`'
     fixes = respelt(span.within(1, len(name)), name, names)
-    return error("Y011", span, f"there is no anchor `&{name}` above", way_out, fixes=fixes)
+    return error("Y011", span, f"there is no anchor `&{name}` above", hint, fixes=fixes)
 
 
 def anchor_in_itself(span: Span, name: str) -> Diagnostic:
@@ -172,10 +172,10 @@ def explicit_tag(span: Span, tag: str, *, text: str | None) -> Diagnostic:
           steps: 10
     """
     # `text`: the whole value, when it may have been meant as text that begins with `!`.
-    way_out = f"take `{tag}` out"
+    hint = f"take `{tag}` out"
     if text is not None:
-        way_out += f', or quote the text: `"{text}"`'
-    return error("Y014", span, f"`{tag}` is a YAML tag, which recipes do not have", way_out)
+        hint += f', or quote the text: `"{text}"`'
+    return error("Y014", span, f"`{tag}` is a YAML tag, which recipes do not have", hint)
 
 
 def too_deep(span: Span, limit: int) -> Diagnostic:

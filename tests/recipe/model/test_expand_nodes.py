@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from declarative_train.recipe.model_tree import ExpressionNode
+from declarative_train.recipe.model.tree import ExpressionNode
 
 FIRST = "hidden: {type: linear, out_features: 8, input: pixels}"
 LAST = "logits: {type: linear, out_features: 10}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from declarative_train.recipe.model_tree import BlockNode, ExpressionNode, LayerNode, ReuseNode
+from declarative_train.recipe.model.tree import BlockNode, ExpressionNode, LayerNode, ReuseNode
 
 RESNET = """
 blocks:

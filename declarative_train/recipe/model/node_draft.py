@@ -11,7 +11,6 @@ from declarative_train.components.expressions.error import ExpressionError
 from declarative_train.components.expressions.grammar import Expression, parse
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.diagnostics.suggest import nearest
-from declarative_train.recipe.blocks import BlockDefinition, Library
 from declarative_train.recipe.checks.blocks import bad_node, bad_repeat, bad_reuse, bad_when, model_too_large
 from declarative_train.recipe.checks.expressions import (
     batch_dimension,
@@ -21,9 +20,10 @@ from declarative_train.recipe.checks.expressions import (
     unknown_function,
 )
 from declarative_train.recipe.checks.keys import missing_key, unknown_key, unknown_type, wrong_type
+from declarative_train.recipe.model.blocks import BlockDefinition, Library
+from declarative_train.recipe.model.wiring_names import RESERVED, REUSE, Edge, check_name, read_reference
+from declarative_train.recipe.model.wiring_ports import Wanted, only_inputs, read_wanted
 from declarative_train.recipe.validate import found_words
-from declarative_train.recipe.wiring_names import RESERVED, REUSE, Edge, check_name, read_reference
-from declarative_train.recipe.wiring_ports import Wanted, only_inputs, read_wanted
 from declarative_train.source.node import Entry, Mapping, Node, Scalar, to_value
 from declarative_train.terms.span import Span
 
@@ -45,7 +45,7 @@ class Renderer(Protocol):
 
 
 @dataclass(slots=True)
-class Draft:
+class NodeDraft:
     """A node on its way. `broken`: what is wrong with it is reported, and nothing more is said of it.
 
     `fields` are the node's own keys, not yet rendered: each copy renders them with its `index`. `is_off`: `when` is
@@ -92,9 +92,9 @@ def read_entry(
     names: MappingABC[str, object],
     inside: BlockDefinition | None,
     graph: Mapping,
-) -> tuple[Draft, list[Diagnostic]]:
+) -> tuple[NodeDraft, list[Diagnostic]]:
     """The draft of a node of `graph`. `names` are those that its templates see, `index` aside."""
-    broken = Draft(entry.name, entry, "broken")
+    broken = NodeDraft(entry.name, entry, "broken")
     problem = check_name(entry.key, "a node")
     if problem is not None:
         return broken, [problem]
@@ -103,14 +103,14 @@ def read_entry(
         return draft, [_no_type(entry, library, graph), *found] if entry.value.entry("type") is None else found
     if isinstance(entry.value, Scalar) and isinstance(entry.value.value, str):
         return _expression(entry, entry.value, renderer, names)
-    way_out = None if isinstance(entry.value, Scalar) else "an expression that begins with `[` needs quotes"
-    return broken, [bad_node(entry.value.span, entry.name, found_words(entry.value), way_out)]
+    hint = None if isinstance(entry.value, Scalar) else "an expression that begins with `[` needs quotes"
+    return broken, [bad_node(entry.value.span, entry.name, found_words(entry.value), hint)]
 
 
 def _expression(
     entry: Entry, typed: Scalar, renderer: Renderer, names: MappingABC[str, object]
-) -> tuple[Draft, list[Diagnostic]]:
-    broken = Draft(entry.name, entry, "broken")
+) -> tuple[NodeDraft, list[Diagnostic]]:
+    broken = NodeDraft(entry.name, entry, "broken")
     scalar, found = renderer.render(typed, names)
     if found:
         return broken, found
@@ -121,7 +121,7 @@ def _expression(
     except ExpressionError as problem:
         span = scalar.place(problem.offset, problem.length)
         return broken, [_RULES[problem.rule](span, problem)]
-    return Draft(entry.name, entry, "expression", expression=expression, scalar=scalar), []
+    return NodeDraft(entry.name, entry, "expression", expression=expression, scalar=scalar), []
 
 
 def _component(
@@ -131,8 +131,8 @@ def _component(
     renderer: Renderer,
     names: MappingABC[str, object],
     inside: BlockDefinition | None,
-) -> tuple[Draft, list[Diagnostic]]:
-    draft = Draft(entry.name, entry, "broken", fields=_fields(node))
+) -> tuple[NodeDraft, list[Diagnostic]]:
+    draft = NodeDraft(entry.name, entry, "broken", fields=_fields(node))
     diagnostics: list[Diagnostic] = []
     inputs, found = renderer.render(only_inputs(node), names)
     assert isinstance(inputs, Mapping)
@@ -162,7 +162,7 @@ def _no_type(entry: Entry, library: Library, graph: Mapping) -> Diagnostic:
 
 
 def _read_type(
-    draft: Draft,
+    draft: NodeDraft,
     node: Mapping,
     library: Library,
     renderer: Renderer,
@@ -185,8 +185,8 @@ def _read_type(
         return []
     if named is None:
         types = library.types()
-        way_out = None if nearest(kind.value, types) else f"`dtrain list` shows all {len(types)}"
-        return [unknown_type(kind.span, kind.value, "layer or block", types, way_out, library.own())]
+        hint = None if nearest(kind.value, types) else f"`dtrain list` shows all {len(types)}"
+        return [unknown_type(kind.span, kind.value, "layer or block", types, hint, library.own())]
     if isinstance(named, BlockDefinition):
         draft.kind, draft.block = "block", named
         draft.ports, draft.outputs = named.ports, tuple(named.outputs)
@@ -196,7 +196,7 @@ def _read_type(
     return []
 
 
-def _read_reuse(draft: Draft, renderer: Renderer, names: MappingABC[str, object]) -> list[Diagnostic]:
+def _read_reuse(draft: NodeDraft, renderer: Renderer, names: MappingABC[str, object]) -> list[Diagnostic]:
     assert draft.fields is not None
     beside = {entry.name for entry in (*draft.reserved(), *draft.fields)}
     diagnostics = [
@@ -213,15 +213,15 @@ def _read_reuse(draft: Draft, renderer: Renderer, names: MappingABC[str, object]
     if target is None or found:
         return [*diagnostics, *(found or [wrong_type(node.span, "node", found_words(node), "the name of a node")])]
     if target.output is not None:
-        way_out = f"a node is called again whole: `node: {target.name}`"
-        return [*diagnostics, bad_reuse(target.span, f"`{target.text}` is an output, not a node", way_out)]
+        hint = f"a node is called again whole: `node: {target.name}`"
+        return [*diagnostics, bad_reuse(target.span, f"`{target.text}` is an output, not a node", hint)]
     if not diagnostics:
         draft.kind, draft.target = "reuse", target
     return diagnostics
 
 
 def _read_repeat(
-    draft: Draft, entry: Entry | None, renderer: Renderer, names: MappingABC[str, object]
+    draft: NodeDraft, entry: Entry | None, renderer: Renderer, names: MappingABC[str, object]
 ) -> list[Diagnostic]:
     if entry is None:
         return []
@@ -241,7 +241,7 @@ def _read_repeat(
 
 
 def _read_when(
-    draft: Draft, entry: Entry | None, renderer: Renderer, names: MappingABC[str, object]
+    draft: NodeDraft, entry: Entry | None, renderer: Renderer, names: MappingABC[str, object]
 ) -> list[Diagnostic]:
     if entry is None:
         return []

@@ -12,14 +12,14 @@ from typing import NamedTuple
 
 from declarative_train.components.component import Layer
 from declarative_train.diagnostics.diagnostic import Diagnostic
-from declarative_train.recipe.blocks import BlockDefinition, Library
-from declarative_train.recipe.blocks_params import bind_params
 from declarative_train.recipe.checks.blocks import bad_reuse, model_too_large, recursive_block
 from declarative_train.recipe.checks.wiring import bad_reference, unused_field, unused_input
-from declarative_train.recipe.expand_draft import MOST_NODES, Draft, Renderer, read_entry
-from declarative_train.recipe.expand_outside import param_spans, placed_outside, seen_from_outside
-from declarative_train.recipe.expand_paths import placed, units_of
-from declarative_train.recipe.model_tree import (
+from declarative_train.recipe.model.blocks import BlockDefinition, Library
+from declarative_train.recipe.model.blocks_params import bind_params
+from declarative_train.recipe.model.expand_outside import param_spans, placed_outside, seen_from_outside
+from declarative_train.recipe.model.expand_paths import placed, units_of
+from declarative_train.recipe.model.node_draft import MOST_NODES, NodeDraft, Renderer, read_entry
+from declarative_train.recipe.model.tree import (
     BlockNode,
     BlockRules,
     ExpressionNode,
@@ -29,10 +29,10 @@ from declarative_train.recipe.model_tree import (
     Scope,
     Wire,
 )
+from declarative_train.recipe.model.wiring import Surroundings, Wiring
+from declarative_train.recipe.model.wiring_names import RESERVED, Edge, read_reference
+from declarative_train.recipe.model.wiring_ports import first_key
 from declarative_train.recipe.validate import validate
-from declarative_train.recipe.wiring import Surroundings, Wiring
-from declarative_train.recipe.wiring_names import RESERVED, Edge, read_reference
-from declarative_train.recipe.wiring_ports import first_key
 from declarative_train.source.document import SourceFile
 from declarative_train.source.node import Entry, Mapping, Node, Scalar, Sequence
 from declarative_train.terms.span import Span
@@ -154,7 +154,7 @@ class _Expander:
         return any_error
 
     def wire_up(self, frame: _Frame) -> Wiring:
-        drafts: list[Draft] = []
+        drafts: list[NodeDraft] = []
         for entry in frame.graph:
             draft, found = read_entry(entry, self._library, self._renderer, frame.names, frame.inside, frame.graph)
             self._say(found)
@@ -211,7 +211,7 @@ class _Expander:
 
     # -- nodes
 
-    def _nodes(self, draft: Draft, frame: _Frame, wiring: Wiring) -> Iterable[ModelNode | None]:
+    def _nodes(self, draft: NodeDraft, frame: _Frame, wiring: Wiring) -> Iterable[ModelNode | None]:
         """The node of a draft, or its copies; None for one that is wrong (and then no more)."""
         bound = {port: edge for port, edge in wiring.edges[draft.name].items() if edge is not None}
         inputs = {port: wire for port, edge in bound.items() if (wire := wiring.wire(edge)) is not None}
@@ -239,7 +239,7 @@ class _Expander:
 
     def _node(
         self,
-        draft: Draft,
+        draft: NodeDraft,
         name: str,
         inputs: dict[str, Wire],
         spans: dict[str, Span],
@@ -279,7 +279,7 @@ class _Expander:
         params = {field: self._given[span] for field, span in spans.items() if span in self._given}
         return LayerNode(*common, layer, spans, params if frame.param_spans else {})
 
-    def _open(self, draft: Draft, fields: Mapping, bound: frozenset[str], frame: _Frame) -> Scope | None:
+    def _open(self, draft: NodeDraft, fields: Mapping, bound: frozenset[str], frame: _Frame) -> Scope | None:
         """The body of a block where it stands."""
         block = draft.block
         assert block is not None

@@ -9,8 +9,8 @@ from declarative_train.components.component import Port
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.recipe.checks.keys import wrong_type
 from declarative_train.recipe.checks.wiring import bad_reference, input_and_inputs, too_many_inputs, unknown_port
+from declarative_train.recipe.model.wiring_names import Edge, read_reference
 from declarative_train.recipe.validate import found_words
-from declarative_train.recipe.wiring_names import Edge, read_reference
 from declarative_train.source.node import Entry, Mapping, Node, Scalar, Sequence
 
 
@@ -39,8 +39,8 @@ def read_wanted(node: Mapping) -> tuple[Wanted, list[Diagnostic]]:
         return _named(many.value)
     if isinstance(many.value, Scalar) and isinstance(many.value.value, str):
         text = many.value.value
-        way_out = f"write `inputs: [{text}]`" if "," in text else f"write `input: {text}` or `inputs: [{text}]`"
-        return Wanted((None,)), [wrong_type(many.value.span, "inputs", "one name", "a list or a mapping", way_out)]
+        hint = f"write `inputs: [{text}]`" if "," in text else f"write `input: {text}` or `inputs: [{text}]`"
+        return Wanted((None,)), [wrong_type(many.value.span, "inputs", "one name", "a list or a mapping", hint)]
     return Wanted((None,)), [wrong_type(many.value.span, "inputs", found_words(many.value), "a list or a mapping")]
 
 
@@ -65,16 +65,16 @@ def _edges(node: Sequence) -> tuple[tuple[Edge | None, ...], list[Diagnostic]]:
 
 def _edge(node: Node) -> tuple[Edge | None, list[Diagnostic]]:
     if not isinstance(node, Scalar) or not isinstance(node.value, str):
-        way_out = "a list stands under `inputs`" if isinstance(node, Sequence) else None
-        return None, [bad_reference(node.span, found_words(node), way_out)]
+        hint = "a list stands under `inputs`" if isinstance(node, Sequence) else None
+        return None, [bad_reference(node.span, found_words(node), hint)]
     edge = read_reference(node.value, node.span)
     if edge is not None:
         return edge, []
     looks_computed = any(sign in node.value for sign in "+-*/[(<>=&|~@ ")
-    way_out = "give the expression a node of its own, and name that node" if looks_computed else None
+    hint = "give the expression a node of its own, and name that node" if looks_computed else None
     if read_reference(node.value.lower(), node.span) is not None:
-        way_out = f"names are lower-case: `{node.value.lower()}`"
-    return None, [bad_reference(node.span, f"`{node.value}`", way_out)]
+        hint = f"names are lower-case: `{node.value.lower()}`"
+    return None, [bad_reference(node.span, f"`{node.value}`", hint)]
 
 
 def bind(

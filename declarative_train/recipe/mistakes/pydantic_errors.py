@@ -12,9 +12,9 @@ from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.diagnostics.suggest import did_you_mean, nearest, respelt
 from declarative_train.recipe.checks.durations import bad_duration, bare_duration
 from declarative_train.recipe.checks.keys import missing_key, unknown_key, unknown_type, wrong_type, wrong_value
-from declarative_train.recipe.other_words import FROM_THE_INPUT, KEYS, NOTES, OTHERWISE, renamed, value_here
+from declarative_train.recipe.mistakes.aliases import FROM_THE_INPUT, KEYS, NOTES, OTHERWISE, renamed, value_here
+from declarative_train.recipe.mistakes.value_hints import ValueHint, value_hint
 from declarative_train.recipe.validate import found_words, models_in
-from declarative_train.recipe.way_out import WayOut, way_out
 from declarative_train.source.node import Mapping, Node, Scalar, Sequence, find, to_value
 from declarative_train.terms.span import Span
 
@@ -179,7 +179,7 @@ def _diagnostic(problem: _Problem | list[_Problem], reading: Reading) -> Diagnos
         return bad_duration(problem.span, name, error["ctx"]["problem"], typed, error["ctx"].get("units", ()))
     if kind in _KINDS:
         return wrong_type(
-            problem.span, name or where, found_words(problem.node), _KINDS[kind], *way_out(problem.node, kind, name)
+            problem.span, name or where, found_words(problem.node), _KINDS[kind], *value_hint(problem.node, kind, name)
         )
     return _value(problem, name or where)
 
@@ -212,13 +212,13 @@ def _value(problem: _Problem, name: str) -> Diagnostic:
         allowed = _allowed(context["expected"])
         typed = f"`{problem.node.text}`" if isinstance(problem.node, Scalar) else found
         message = f"`{name}` is {typed}; it is one of {', '.join(allowed)}"
-        said = way_out(problem.node, "bool_type") if "true" in allowed else WayOut()
+        said = value_hint(problem.node, "bool_type") if "true" in allowed else ValueHint()
         if (word := value_here(typed.strip("`"), allowed)) is not None:
             fixes = renamed(problem.span, typed.strip("`"), word)
             return wrong_value(problem.span, message, f"here it is called `{word}`", fixes)
         text = str(to_value(problem.node))
         if said.help is None:
-            said = WayOut(did_you_mean(text, allowed), respelt(problem.span, text, allowed, closed=True))
+            said = ValueHint(did_you_mean(text, allowed), respelt(problem.span, text, allowed, closed=True))
         return wrong_value(problem.span, message, *said)
     if kind in _BOUNDS:
         return wrong_value(problem.span, f"`{name}` is {found}; it must be {_bound(kind, context)}")
@@ -250,7 +250,9 @@ def _no_branch(problems: SequenceABC[_Problem], where: str) -> Diagnostic:
             wanted.append(str(problem.error["ctx"]["error"]))
     words = list(dict.fromkeys(wanted)) or [first.error["msg"].lower()]
     name = _dotted(first.path) or where
-    return wrong_type(first.span, name, found_words(first.node), " or ".join(words), *way_out(first.node, "int_type"))
+    return wrong_type(
+        first.span, name, found_words(first.node), " or ".join(words), *value_hint(first.node, "int_type")
+    )
 
 
 def _bound(kind: str, context: dict[str, Any]) -> str:

@@ -16,18 +16,18 @@ from pathlib import Path
 from declarative_train.components.component import Layer, Port
 from declarative_train.components.layers import LAYERS
 from declarative_train.diagnostics.diagnostic import Diagnostic
-from declarative_train.recipe.blocks_params import Param, read_params
 from declarative_train.recipe.checks.blocks import shadowed_type
 from declarative_train.recipe.checks.keys import missing_key, unknown_key, wrong_type, wrong_value
 from declarative_train.recipe.checks.wiring import unused_param
+from declarative_train.recipe.model.blocks_params import Param, read_params
+from declarative_train.recipe.model.wiring_names import REUSE, Edge, check_name, read_reference
 from declarative_train.recipe.validate import found_words
-from declarative_train.recipe.wiring_names import REUSE, Edge, check_name, read_reference
 from declarative_train.source.document import SourceFile
 from declarative_train.source.node import Mapping, Node, Scalar, Sequence, is_template
 from declarative_train.source.reader import read_text
 from declarative_train.terms.span import Span
 
-_FOLDER = Path(__file__).parent.parent / "blocks"
+_FOLDER = Path(__file__).parent.parent.parent / "blocks"
 _ONE_PARAM = re.compile(r"\bparams\s*\.\s*(\w+)")
 _ALL_PARAMS = re.compile(r"\bparams\b(?!\s*\.\s*\w)")  # handed on, or read by a name that is computed
 _KEYS = ("params", "inputs", "graph", "output", "outputs", "parameters")

@@ -22,26 +22,26 @@ _WITH_UNIT = re.compile(r"(\d+(?:\.\d+)?)\s*(epoch|step|sample)s?")
 _NUMBERS = ("int_type", "int_from_float", "float_type")
 
 
-class WayOut(NamedTuple):
+class ValueHint(NamedTuple):
     help: str | None = None
     fixes: tuple[Fix, ...] = ()
 
 
-def way_out(node: Node, kind: str, key: str = "") -> WayOut:
+def value_hint(node: Node, kind: str, key: str = "") -> ValueHint:
     """`kind`: pydantic's word for the type that was wanted; `key`: what the value is given to."""
     if not isinstance(node, Scalar) or node.value is None:
-        return WayOut()
+        return ValueHint()
     if node.template is not None:
-        return _of_template(node) if kind in _NUMBERS else WayOut()
+        return _of_template(node) if kind in _NUMBERS else ValueHint()
     if kind == "string_type":
         return _write(node, f'"{node.text}"')
     if isinstance(node.value, float) and node.value.is_integer() and kind in ("int_type", "int_from_float"):
         return _write(node, str(int(node.value)))
     if not isinstance(node.value, str):
-        return WayOut()
+        return ValueHint()
     word = _WORDS_OF_1_1.get(node.value.lower())
     if word is not None:
-        return _write(node, word) if kind == "bool_type" else WayOut(f"`{node.text}` is a text in YAML 1.2")
+        return _write(node, word) if kind == "bool_type" else ValueHint(f"`{node.text}` is a text in YAML 1.2")
     text = node.value.strip()
     if kind not in _NUMBERS:
         return _of_list(node, text)
@@ -50,36 +50,36 @@ def way_out(node: Node, kind: str, key: str = "") -> WayOut:
     return _of_number(node, text, kind, is_share=not key.endswith("epochs"))
 
 
-def _of_number(node: Scalar, text: str, kind: str, *, is_share: bool) -> WayOut:
+def _of_number(node: Scalar, text: str, kind: str, *, is_share: bool) -> ValueHint:
     """A number in a form that YAML has not: a percentage, a thousand with a mark or a letter, a formula."""
     if node.quoted and _is_number(text):
-        return WayOut("write it without quotes", _edit(node, text))
+        return ValueHint("write it without quotes", _edit(node, text))
     if (share := _SHARE.fullmatch(text)) is not None and kind == "float_type" and is_share:
         return _write(node, f"{Decimal(share[1]) / 100:f}")
     if _GROUPED.fullmatch(text):
         return _write(node, text.replace(",", "").replace("_", ""))
     if (round_number := _ROUND.fullmatch(text)) is not None:
         number = Decimal(round_number[1]) * _LETTERS[round_number[2].lower()]
-        return WayOut(f"write `{number:f}`") if number == number.to_integral_value() else WayOut()
+        return ValueHint(f"write `{number:f}`") if number == number.to_integral_value() else ValueHint()
     if _FORMULA.fullmatch(text):
-        return WayOut(f'a template computes: `"{{{{ {text} }}}}"`')
+        return ValueHint(f'a template computes: `"{{{{ {text} }}}}"`')
     return _of_list(node, text)
 
 
-def _of_list(node: Scalar, text: str) -> WayOut:
+def _of_list(node: Scalar, text: str) -> ValueHint:
     """Python's tuple where a list is wanted, or may stand for a number per dimension."""
     tuple_ = _TUPLE.fullmatch(text) or _NUMBERS_IN_TEXT.fullmatch(text)
-    return WayOut() if tuple_ is None else _write(node, f"[{tuple_[1].strip().removesuffix(',')}]")
+    return ValueHint() if tuple_ is None else _write(node, f"[{tuple_[1].strip().removesuffix(',')}]")
 
 
-def _of_template(node: Scalar) -> WayOut:
+def _of_template(node: Scalar) -> ValueHint:
     if isinstance(node.value, float):
-        return WayOut("`//` divides without a rest, `| int` cuts one off")
-    return WayOut("a template keeps the type of its value only when nothing stands around it, not even a space")
+        return ValueHint("`//` divides without a rest, `| int` cuts one off")
+    return ValueHint("a template keeps the type of its value only when nothing stands around it, not even a space")
 
 
-def _write(node: Scalar, text: str) -> WayOut:
-    return WayOut(f"write `{text}`", _edit(node, text))
+def _write(node: Scalar, text: str) -> ValueHint:
+    return ValueHint(f"write `{text}`", _edit(node, text))
 
 
 def _edit(node: Scalar, text: str) -> tuple[Fix, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from declarative_train.recipe.other_words import KEYS as OTHER_WORDS
+from declarative_train.recipe.mistakes.aliases import KEYS as ALIASES
 from declarative_train.recipe.reading import KINDS, children_of, table
 from declarative_train.recipe.sections.parallelism import MODES
 from declarative_train.recipe.sections.section import Section
@@ -19,16 +19,16 @@ def home_of(name: str, near: str | None = None) -> str | None:
     Slow (it reads every optimizer): for mistakes only."""
     from difflib import SequenceMatcher  # which only mistakes need
 
-    if near is not None and name not in OTHER_WORDS and SequenceMatcher(None, name, near).ratio() > SLIP:
+    if near is not None and name not in ALIASES and SequenceMatcher(None, name, near).ratio() > SLIP:
         return None
-    for word in OTHER_WORDS.get(name, (name,)):
+    for word in ALIASES.get(name, (name,)):
         places = sorted(dict.fromkeys(path for path, key in _keys() if key == word), key=lambda path: path.count("."))
         if places:
             break
     else:
         return None
     shown = " or ".join(f"`{place}`" if place else "the top level" for place in places[:3])
-    if name in OTHER_WORDS and near == word:
+    if name in ALIASES and near == word:
         return f"here it is called `{word}`"
     if word == name:
         return f"`{name}` belongs in {shown}"

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping as MappingABC
 
 from declarative_train.diagnostics.diagnostic import Diagnostic, Related
-from declarative_train.recipe.blocks import BlockDefinition
+from declarative_train.recipe.model.blocks import BlockDefinition
 from declarative_train.source.node import Entry, Mapping, Node, Scalar, Sequence
 from declarative_train.terms.span import Span
 

@@ -13,7 +13,6 @@ from typing import NamedTuple
 from declarative_train.components.component import Port
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.diagnostics.suggest import nearest
-from declarative_train.recipe.blocks import Library
 from declarative_train.recipe.checks.blocks import bad_reuse
 from declarative_train.recipe.checks.wiring import (
     bad_reference,
@@ -26,10 +25,11 @@ from declarative_train.recipe.checks.wiring import (
     unknown_edge,
     unknown_output,
 )
-from declarative_train.recipe.expand_draft import Draft
-from declarative_train.recipe.model_tree import Wire
-from declarative_train.recipe.wiring_names import Edge, is_name
-from declarative_train.recipe.wiring_ports import bind, first_key, open_required
+from declarative_train.recipe.model.blocks import Library
+from declarative_train.recipe.model.node_draft import NodeDraft
+from declarative_train.recipe.model.tree import Wire
+from declarative_train.recipe.model.wiring_names import Edge, is_name
+from declarative_train.recipe.model.wiring_ports import bind, first_key, open_required
 from declarative_train.source.node import Mapping
 from declarative_train.terms.span import Span
 
@@ -51,12 +51,12 @@ class Wiring:
     """The wires of one graph. After the constructor, `diagnostics` says all that is wrong with them, and `order` is
     the drafts in an order in which each comes after all it reads (or the order of the text, when there is a cycle)."""
 
-    def __init__(self, drafts: Iterable[Draft], around: Surroundings, library: Library) -> None:
+    def __init__(self, drafts: Iterable[NodeDraft], around: Surroundings, library: Library) -> None:
         self.around = around
         self._library = library
         self.diagnostics: list[Diagnostic] = []
         self.knows_all_readers = True
-        self.drafts: dict[str, Draft] = {}
+        self.drafts: dict[str, NodeDraft] = {}
         for draft in drafts:
             self._add(draft)
         self.edges: dict[str, dict[str, Edge | None]] = {}
@@ -73,7 +73,7 @@ class Wiring:
         self.has_cycle = False
         self.order = self._ordered()
 
-    def _add(self, draft: Draft) -> None:
+    def _add(self, draft: NodeDraft) -> None:
         if draft.name in self.around.inputs:
             what = "input of the block" if self.around.block else "field"
             other = self.around.input_spans.get(draft.name)
@@ -93,15 +93,15 @@ class Wiring:
                 draft.ports, draft.outputs = target.ports, target.outputs
                 draft.layer, draft.block, draft.is_off = target.layer, target.block, draft.is_off or target.is_off
 
-    def _reused(self, draft: Draft, edge: Edge) -> Draft | None:
+    def _reused(self, draft: NodeDraft, edge: Edge) -> NodeDraft | None:
         seen = {draft.name}
         while True:
             target = self.drafts.get(edge.name)
             if target is None:
                 known = [name for name, each in self.drafts.items() if each.kind in ("layer", "block")]
                 close = nearest(edge.name, known)
-                way_out = f"did you mean `{close}`?" if close else "name a node of this graph"
-                self.diagnostics.append(bad_reuse(edge.span, f"there is no node `{edge.name}` here", way_out))
+                hint = f"did you mean `{close}`?" if close else "name a node of this graph"
+                self.diagnostics.append(bad_reuse(edge.span, f"there is no node `{edge.name}` here", hint))
                 return None
             if target.kind == "broken":
                 return None
@@ -120,13 +120,13 @@ class Wiring:
             seen.add(target.name)
             edge = target.target
 
-    def _is_one_node(self, edge: Edge, target: Draft) -> bool:
+    def _is_one_node(self, edge: Edge, target: NodeDraft) -> bool:
         if target.num_copies is None and edge.copy is not None:
             self.diagnostics.append(unknown_copy(edge.span, edge.name, None))
         elif target.num_copies is not None and edge.copy is None:
             message = f"`{edge.name}` is {target.num_copies} nodes in a chain"
-            way_out = f"name one copy, `{edge.name}.0`, or put the chain into a block"
-            self.diagnostics.append(bad_reuse(edge.span, message, way_out))
+            hint = f"name one copy, `{edge.name}.0`, or put the chain into a block"
+            self.diagnostics.append(bad_reuse(edge.span, message, hint))
         elif target.num_copies is not None and edge.copy is not None and edge.copy >= target.num_copies:
             self.diagnostics.append(unknown_copy(edge.span, edge.name, target.num_copies))
         else:
@@ -151,13 +151,13 @@ class Wiring:
                 self.edges[draft.name] = self._bind(draft, above)
             above = Edge(draft.name, None, None, draft.name, draft.entry.key.span, is_default=True)
 
-    def _no_reference(self, draft: Draft, name: str) -> Diagnostic:
+    def _no_reference(self, draft: NodeDraft, name: str) -> Diagnostic:
         assert draft.expression is not None
         assert draft.scalar is not None
         offset = next(each.offset for each in draft.expression.names if each.text == name)
         return bad_reference(draft.scalar.place(offset, len(name)), f"`{name}`")
 
-    def _bind(self, draft: Draft, above: Edge | None) -> dict[str, Edge | None]:
+    def _bind(self, draft: NodeDraft, above: Edge | None) -> dict[str, Edge | None]:
         if above is not None:
             span = draft.type_span or draft.entry.value.span
             above = Edge(above.name, None, None, above.text, span, is_default=True)
@@ -167,7 +167,7 @@ class Wiring:
             self.diagnostics.append(self._open_port(draft, port))
         return bound
 
-    def _open_port(self, draft: Draft, port: Port) -> Diagnostic:
+    def _open_port(self, draft: NodeDraft, port: Port) -> Diagnostic:
         span = draft.type_span or draft.entry.key.span
         if port is draft.ports[0]:
             message = f"`{draft.name}` is the first node and must name its input"
@@ -192,7 +192,7 @@ class Wiring:
             return True
         return self._left_open(self.drafts[reader], key, edge)
 
-    def _left_open(self, reader: Draft, key: str, edge: Edge) -> bool:
+    def _left_open(self, reader: NodeDraft, key: str, edge: Edge) -> bool:
         """An optional input that is open here may only feed optional ports (or a node that is switched off)."""
         if reader.is_off and reader.kind != "expression":
             return True
@@ -202,7 +202,7 @@ class Wiring:
         self.diagnostics.append(open_input(edge.span, edge.name, self.around.block, reader.name))
         return False
 
-    def problem_of(self, edge: Edge, reader: Draft | None = None) -> Diagnostic | None:
+    def problem_of(self, edge: Edge, reader: NodeDraft | None = None) -> Diagnostic | None:
         """What is wrong with a reference, or None."""
         if edge.name in self.around.inputs and edge.name not in self.drafts:
             if edge.copy is None and edge.output is None:
@@ -225,32 +225,30 @@ class Wiring:
             return self._no_output(edge, draft)
         return None
 
-    def _problem_of_off(self, edge: Edge, draft: Draft) -> Diagnostic | None:
+    def _problem_of_off(self, edge: Edge, draft: NodeDraft) -> Diagnostic | None:
         if edge.copy is None and edge.output in (None, draft.outputs[0]) and not edge.below:
             return None
         message = f"`{edge.name}` is switched off here and stands for its first input, so there is no `{edge.text}`"
         return unknown_output(edge.span, message, [], help=f"write `{edge.name}`")
 
-    def _no_output(self, edge: Edge, draft: Draft) -> Diagnostic:
+    def _no_output(self, edge: Edge, draft: NodeDraft) -> Diagnostic:
         output = edge.output or edge.below.lstrip(".")
         message = f"`{edge.name}` has no output `{output}`{edge.below if edge.output else ''}"
         if draft.block is not None and draft.block.graph.entry(output) is not None:
-            way_out = (
-                f"a block shows its outputs only: add `outputs: {{..., {output}: {output}}}` to `{draft.block.name}`"
-            )
-            return unknown_output(edge.span, message, [], help=way_out)
+            hint = f"a block shows its outputs only: add `outputs: {{..., {output}: {output}}}` to `{draft.block.name}`"
+            return unknown_output(edge.span, message, [], help=hint)
         return unknown_output(edge.span, message, draft.outputs, output)
 
-    def _unknown(self, edge: Edge, reader: Draft | None) -> Diagnostic:
+    def _unknown(self, edge: Edge, reader: NodeDraft | None) -> Diagnostic:
         known = [*self.around.inputs, *self.drafts]
-        way_out = None
+        hint = None
         lone = reader.expression.lone_name if reader is not None and reader.expression is not None else None
         if lone == edge.name and edge.name in self._library.types():
-            way_out = f"for the layer write `{{type: {edge.name}}}`"
+            hint = f"for the layer write `{{type: {edge.name}}}`"
         elif self.around.block and nearest(edge.name, known) is None:
             inputs = ", ".join(self.around.inputs)
-            way_out = f"the block `{self.around.block}` sees its nodes and its inputs ({inputs}) only: add an input"
-        return unknown_edge(edge.span, edge.name, known, way_out)
+            hint = f"the block `{self.around.block}` sees its nodes and its inputs ({inputs}) only: add an input"
+        return unknown_edge(edge.span, edge.name, known, hint)
 
     def wire(self, edge: Edge) -> Wire | None:
         """Where an edge that has no problem comes from; None for an optional input that is open."""
@@ -275,9 +273,9 @@ class Wiring:
 
     # -- the graph as a whole
 
-    def _ordered(self) -> list[Draft]:
+    def _ordered(self) -> list[NodeDraft]:
         done: dict[str, bool] = {}  # False: on the way
-        order: list[Draft] = []
+        order: list[NodeDraft] = []
         for name in self.drafts:
             stack = [(name, iter(self._reads[name]))] if name not in done else []
             if stack:
@@ -339,5 +337,5 @@ class Wiring:
         return unused, said
 
 
-def _all_edges(draft: Draft) -> list[Edge | None]:
+def _all_edges(draft: NodeDraft) -> list[Edge | None]:
     return [*draft.wanted.listed, *(edge for _, edges in draft.wanted.named for edge in edges)]

@@ -11,13 +11,13 @@ from pydantic import BaseModel, ConfigDict
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.recipe.checks.blocks import bad_param
 from declarative_train.recipe.checks.keys import missing_key, unknown_key, wrong_type, wrong_value
+from declarative_train.recipe.model.wiring_names import RESERVED, check_name
 from declarative_train.recipe.validate import found_words, validate
-from declarative_train.recipe.wiring_names import RESERVED, check_name
 from declarative_train.source.node import Mapping, Node, Scalar, Sequence, to_value
 from declarative_train.terms.span import Span
 
 if TYPE_CHECKING:
-    from declarative_train.recipe.expand_draft import Renderer
+    from declarative_train.recipe.model.node_draft import Renderer
 
 Kind = Literal["int", "float", "str", "bool", "list", "mapping"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from declarative_train.recipe.blocks import BlockDefinition
-from declarative_train.recipe.model_tree import BlockNode, BlockRules, LayerNode, ModelNode, Scope
+from declarative_train.recipe.model.blocks import BlockDefinition
+from declarative_train.recipe.model.tree import BlockNode, BlockRules, LayerNode, ModelNode, Scope
 
 Opened = Mapping[int, tuple[BlockDefinition, Mapping[str, object]]]  # id of a scope -> its block, its template names
 
