@@ -34,7 +34,7 @@ from declarative_train.plan.text import describe
 from declarative_train.runtime import rank
 from declarative_train.runtime.engine import Engine
 from declarative_train.runtime.launch import run as run_plan
-from declarative_train.runtime.objective import Objective
+from declarative_train.runtime.step.objective import Objective
 
 HEAD = """\
 name: asked

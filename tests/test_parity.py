@@ -8,10 +8,10 @@ import torch
 from declarative_train.components.component import Collective
 from declarative_train.components.pipeline_schedules import PIPELINE_SCHEDULES
 from declarative_train.recipe.sections.parallelism import MODES
-from declarative_train.runtime import scale
 from declarative_train.runtime.collectives import Ranks
 from declarative_train.runtime.parallelise import replicate
-from declarative_train.runtime.worker import Sums
+from declarative_train.runtime.step import scale
+from declarative_train.runtime.step.step_runner import Sums
 from tests.parity.cells import SCHEDULES, SMALL_DDP, Cell, cells, short_cells, ways
 from tests.parity.measure import BOUND, measure
 

@@ -37,7 +37,7 @@ def unit_works(opened: Graph, parameters: Iterable[ParameterPlan]) -> dict[str, 
 
 
 def is_recomputed(node: Node, units: Collection[str], checkpointing: str) -> bool:
-    """Whether the node's forward runs once more in the backward, as `runtime/model.py` sees to."""
+    """Whether the node's forward runs once more in the backward, as `runtime/step/model.py` sees to."""
     if checkpointing == "all":
         return node.kind in ("layer", "block")
     return checkpointing == "blocks" and node.name in units

@@ -21,11 +21,11 @@ from declarative_train.components.datasets.files import masked
 from declarative_train.data.slots import samples_until
 from declarative_train.plan.codec import to_json
 from declarative_train.plan.run_folder import FORMAT, PLAN
-from declarative_train.runtime.checkpoint_store import CheckpointStore, Entry, damage, read_entry
 from declarative_train.runtime.engine import Engine
 from declarative_train.runtime.failures import CheckpointFailure
 from declarative_train.runtime.run_state import RunState
 from declarative_train.runtime.signals import SAVING
+from declarative_train.runtime.storage.checkpoint_store import CheckpointStore, Entry, damage, read_entry
 
 if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan
@@ -72,7 +72,7 @@ class Checkpoints:
         alone = self._alone or self._by_one_rank(_num_bytes(tensors))
         if alone and self._rank != 0:
             return self.store.path(state.step)
-        from declarative_train.runtime.checkpoint_format import save_tensors
+        from declarative_train.runtime.storage.checkpoint_format import save_tensors
 
         if self._rank == 0:
             self.store.prepare(state.step)
@@ -121,7 +121,7 @@ class Checkpoints:
 
     def load_model(self, entry: Entry) -> None:
         """Parameters and buffers only."""
-        from declarative_train.runtime.checkpoint_format import entries, load_tensors
+        from declarative_train.runtime.storage.checkpoint_format import entries, load_tensors
 
         wanted = model_tensors(self._engine.model)
         missing = sorted(set(wanted) - set(entries(entry.path)))
@@ -130,7 +130,7 @@ class Checkpoints:
         load_tensors(entry.path, wanted, alone=self._alone)
 
     def _load_optimizer(self, entry: Entry) -> None:
-        from declarative_train.runtime.checkpoint_format import entries, load_tensors
+        from declarative_train.runtime.storage.checkpoint_format import entries, load_tensors
 
         parameters = self._engine.optimizer.parameters
         targets: dict[str, torch.Tensor] = {}
@@ -191,7 +191,7 @@ def _import() -> None:
     interval_s = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_S)
     try:
-        import_module("declarative_train.runtime.checkpoint_format")
+        import_module("declarative_train.runtime.storage.checkpoint_format")
     finally:
         sys.setswitchinterval(interval_s)
 

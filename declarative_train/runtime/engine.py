@@ -16,17 +16,17 @@ from torch import nn
 from declarative_train.components.layers.sample_groups import make_process_groups
 from declarative_train.data.batch import Batch
 from declarative_train.runtime.collectives import Place, average_buffers
-from declarative_train.runtime.model import fill, freeze, prepare_units, set_training, whole_model
-from declarative_train.runtime.optimizers import build_optimizers
 from declarative_train.runtime.parallelise import share
-from declarative_train.runtime.update import Update
-from declarative_train.runtime.worker import RankContext, Sums, Worker, group_spans
+from declarative_train.runtime.step.model import fill, freeze, prepare_units, set_training, whole_model
+from declarative_train.runtime.step.optimizers import build_optimizers
+from declarative_train.runtime.step.step_runner import RankContext, StepRunner, Sums, group_spans
+from declarative_train.runtime.step.update import Update
 
 if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan
-    from declarative_train.runtime.model import Held
     from declarative_train.runtime.parallelise.sharing import Sharing
-    from declarative_train.runtime.passage import Chunk
+    from declarative_train.runtime.step.forward_path import Chunk
+    from declarative_train.runtime.step.model import Held
 
 
 @dataclass(slots=True)
@@ -60,23 +60,23 @@ class Driver(Protocol):
 class DirectDriver:
     """Calls the model, chunk after chunk."""
 
-    def __init__(self, worker: Worker, model: nn.Module, sharing: Sharing) -> None:
-        self._worker = worker
+    def __init__(self, runner: StepRunner, model: nn.Module, sharing: Sharing) -> None:
+        self._runner = runner
         self._model = model
         self._sharing = sharing
 
     def run(self, step: int, chunks: Sequence[Chunk], factors: Sequence[torch.Tensor]) -> Sums:
-        worker, sharing = self._worker, self._sharing
+        runner, sharing = self._runner, self._sharing
         begin, end, call, last = sharing.begin, sharing.end, sharing.call, len(chunks) - 1
         sums = []
         for position, chunk in enumerate(chunks):
             begin(chunk.num_rows if chunk.row_weight is not None else None, position == last)
-            sums.append(worker.run(step, position, chunk, factors, call))
+            sums.append(runner.run(step, position, chunk, factors, call))
             end()
         return sums
 
     def evaluate(self, batch: Batch) -> dict[str, torch.Tensor]:
-        return self._worker.evaluate(batch, self._model)
+        return self._runner.evaluate(batch, self._model)
 
 
 class Engine:
@@ -104,30 +104,30 @@ class Engine:
 
             held = pipeline.held_stages(plan, place.world.rank)
         freeze(held.model, plan.parameters)
-        worker = Worker(plan, held.model, device, place.data, _context(plan, held, place, device))
+        runner = StepRunner(plan, held.model, device, place.data, _context(plan, held, place, device))
         if not layout.scatters:  # which has several models, and prepares each
-            prepare_units(held.model, layout, plan.training, worker.groups)
-        stages = [] if layout.pipeline is None else pipeline.bound_stages(plan, held, worker)
+            prepare_units(held.model, layout, plan.training, runner.groups)
+        stages = [] if layout.pipeline is None else pipeline.bound_stages(plan, held, runner)
         if not layout.is_sharded:
             fill(held, plan, device)
-        sharing = share(plan, held, place, worker)
+        sharing = share(plan, held, place, runner)
         if layout.is_sharded:
             fill(held, plan, device)
         self.device = device
         self.ranks, self.dp_rank = place.world, place.data_index
         self.model = held.model
         self.is_replicated = sharing.is_replicated
-        self.objective, self.metrics, self.loss_scale = worker.objective, worker.metrics, worker.loss_scale
+        self.objective, self.metrics, self.loss_scale = runner.objective, runner.metrics, runner.loss_scale
         self.optimizer = build_optimizers(
             plan.parameters,
             plan.training.optimizer,
             {name: item for name, item in held.model.named_parameters() if item.requires_grad},
         )
-        self._worker, self._held, self._place, self._sharing = worker, held, place, sharing
+        self._runner, self._held, self._place, self._sharing = runner, held, place, sharing
         self._update = Update(self.optimizer, plan.training, self.loss_scale, self._global_norm)
-        self._driver: Driver = DirectDriver(worker, held.model, sharing)
+        self._driver: Driver = DirectDriver(runner, held.model, sharing)
         if layout.pipeline is not None:
-            self._driver = pipeline.PipelineDriver(plan, worker, held, place, stages)
+            self._driver = pipeline.PipelineDriver(plan, runner, held, place, stages)
         self.set_training(True)
 
     def step(
@@ -137,9 +137,9 @@ class Engine:
 
         `num_rows` are the real rows of the global batch; `measure`: the gradient norm is wanted.
         """
-        worker, sharing = self._worker, self._sharing
-        chunks = worker.chunks(batches)
-        factors, counts = worker.factors(chunks, num_rows)
+        runner, sharing = self._runner, self._sharing
+        chunks = runner.chunks(batches)
+        factors, counts = runner.factors(chunks, num_rows)
         self.optimizer.zero_grad()
         sums = self._driver.run(step, chunks, factors)
         sums, is_added = sharing.reduce(self.optimizer, sums)

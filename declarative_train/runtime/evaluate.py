@@ -11,9 +11,9 @@ import torch
 from declarative_train.data.batch import Batch
 from declarative_train.logs.event import EvaluationDone
 from declarative_train.runtime.engine import Engine
-from declarative_train.runtime.metrics import Metrics
-from declarative_train.runtime.randomness import Randomness, draws
-from declarative_train.runtime.window import no_valid_item
+from declarative_train.runtime.loss_window import no_valid_item
+from declarative_train.runtime.step.metrics import Metrics
+from declarative_train.runtime.step.randomness import Randomness, draws
 
 if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan

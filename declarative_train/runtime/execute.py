@@ -11,9 +11,9 @@ from declarative_train.logs.event import Event, Notice, Progress, RunEnded
 from declarative_train.runtime.after_step import AfterStep
 from declarative_train.runtime.calendar import Calendar
 from declarative_train.runtime.engine import Engine
+from declarative_train.runtime.loss_window import LossWindow, Means
 from declarative_train.runtime.meter import Meter
 from declarative_train.runtime.run_state import RunState
-from declarative_train.runtime.window import Means, Window
 
 if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan
@@ -39,7 +39,7 @@ def execute(
     """
     calendar, meter = Calendar(plan, last_step), Meter(plan, engine)
     begun = (Means.from_json(state.logging), Means.from_json(state.epoch))
-    window = Window(engine, *begun, skips=plan.training.non_finite == "skip")
+    window = LossWindow(engine, *begun, skips=plan.training.non_finite == "skip")
     after = AfterStep(plan, state, evaluator, checkpoints)
     meter.start()
     for batches in steps:

@@ -12,7 +12,7 @@ from declarative_train.logs.sink import Sink
 
 if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan
-    from declarative_train.runtime.run_dir import Place
+    from declarative_train.runtime.storage.run_dir import Place
 
 SinkFactory = Callable[[Path], Sequence[Sink]]
 

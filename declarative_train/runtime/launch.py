@@ -13,9 +13,9 @@ from declarative_train.runtime.devices import choose_device, num_gpus
 from declarative_train.runtime.failures import RunFailure, describe_failure, explain, write_failure
 from declarative_train.runtime.job import Job, SinkFactory, default_sinks
 from declarative_train.runtime.processes import launch_ranks, leave_unsaved, report, tell_stopping
-from declarative_train.runtime.run_dir import open_place
-from declarative_train.runtime.run_lock import RunLock
 from declarative_train.runtime.signals import EXIT_FAILED, StopRequest, late
+from declarative_train.runtime.storage.run_dir import open_place
+from declarative_train.runtime.storage.run_lock import RunLock
 
 if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan
@@ -59,7 +59,7 @@ def choose_here(plan: Plan) -> tuple[str, tuple[str, ...]]:
 
 def run_here(job: Job) -> int:
     """`single` and `dp`: this process is the only rank, without a process group."""
-    from declarative_train.runtime.rank import Where, run_rank
+    from declarative_train.runtime.rank import FailureContext, run_rank
 
     watch = StopRequest(
         on_first=lambda: tell_stopping(job),
@@ -67,13 +67,13 @@ def run_here(job: Job) -> int:
         on_late=lambda: leave_unsaved(job, late()),
     )
     watch.install()
-    where = Where(0)
+    context = FailureContext(0)
     try:
-        return run_rank(job, where, lambda: watch.is_asked)
+        return run_rank(job, context, lambda: watch.is_asked)
     except BaseException as error:  # DCP's CheckpointException is no Exception
         if isinstance(error, SystemExit | KeyboardInterrupt):
             raise
-        failure = describe_failure(error, 0, where.stage, where.step, job.run_dir)
+        failure = describe_failure(error, 0, context.stage, context.step, job.run_dir)
         write_failure(job.failures_dir, failure)
         report(job, failure, 1)
         return EXIT_FAILED

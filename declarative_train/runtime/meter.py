@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from declarative_train.logs.event import EpochDone, StepDone
+from declarative_train.runtime.loss_window import Means
 from declarative_train.runtime.utilisation import samples_per_s_at_peak
-from declarative_train.runtime.window import Means
 
 if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan

@@ -34,7 +34,6 @@ from declarative_train.runtime.failures import (
     write_failure,
 )
 from declarative_train.runtime.job import Job
-from declarative_train.runtime.run_lock import is_alive
 from declarative_train.runtime.signals import (
     EXIT_FAILED,
     STOP_SIGNALS,
@@ -45,6 +44,7 @@ from declarative_train.runtime.signals import (
     leave_now,
     limit_s,
 )
+from declarative_train.runtime.storage.run_lock import is_alive
 from declarative_train.terms.amounts import counted
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ def rank_main(job: Job, num_threads: int, method: str) -> int:
     """In the rank. It leaves by returning: a forked child then ends by `os._exit` (torch-facts, section 4)."""
     import torch
 
-    from declarative_train.runtime.rank import Where, run_rank
+    from declarative_train.runtime.rank import FailureContext, run_rank
 
     rank, parent = int(os.environ["RANK"]), os.getppid()
     scratch = job.run_dir / "launch"
@@ -169,14 +169,14 @@ def rank_main(job: Job, num_threads: int, method: str) -> int:
     )
     watch.install()
     announce(scratch, rank)
-    where = Where(rank)
+    context = FailureContext(rank)
     try:
         torch.set_num_threads(num_threads)
         wait_for_forks(scratch, len(job.plan.layout.ranks))
         join_process_group(device_of(job.plan.layout.ranks[rank], job.device_kind))
-        code = run_rank(job, where, lambda: watch.is_asked)
+        code = run_rank(job, context, lambda: watch.is_asked)
     except BaseException as error:
-        failure = describe_failure(error, rank, where.stage, where.step, job.run_dir)
+        failure = describe_failure(error, rank, context.stage, context.step, job.run_dir)
         write_failure(job.failures_dir, failure)
         flush()
         if failure.is_peer_loss:
@@ -351,7 +351,7 @@ def report(job: Job, failure: Failure, num_ranks: int) -> None:
 def tell_way_on(job: Job) -> None:
     """Where the last whole checkpoint is, and how to go on from it."""
     from declarative_train.plan.run_folder import CHECKPOINTS
-    from declarative_train.runtime.checkpoint_store import CheckpointStore, hasty_damage
+    from declarative_train.runtime.storage.checkpoint_store import CheckpointStore, hasty_damage
 
     entry, _ = CheckpointStore(str(job.run_dir / CHECKPOINTS)).newest(hasty_damage)
     if entry is not None:

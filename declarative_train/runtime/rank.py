@@ -20,18 +20,17 @@ from declarative_train.logs.sink import Sink
 from declarative_train.plan.run_folder import CHECKPOINTS
 from declarative_train.plan.text import describe, summary
 from declarative_train.runtime.checkpoint import Checkpoints
-from declarative_train.runtime.checkpoint_store import CheckpointStore
-from declarative_train.runtime.devices import device_of
+from declarative_train.runtime.devices import device_of, keep_freed_memory
 from declarative_train.runtime.engine import Engine
 from declarative_train.runtime.evaluate import Evaluator
 from declarative_train.runtime.execute import execute
-from declarative_train.runtime.host_memory import keep_freed_memory
 from declarative_train.runtime.hyperparameters import hyperparameters
 from declarative_train.runtime.job import Job
-from declarative_train.runtime.randomness import same_bits
 from declarative_train.runtime.run_state import RunState
 from declarative_train.runtime.signals import EXIT_STOPPED
+from declarative_train.runtime.step.randomness import same_bits
 from declarative_train.runtime.stop import StopAgreement
+from declarative_train.runtime.storage.checkpoint_store import CheckpointStore
 from declarative_train.runtime.utilisation import predicted
 
 if TYPE_CHECKING:
@@ -41,34 +40,36 @@ _ALIVE: list[object] = []  # engines are never freed: tearing a process group do
 
 
 @dataclass(slots=True)
-class Where:
-    """What a failure is told with."""
+class FailureContext:
+    """What the message of a failure names beside the error."""
 
     rank: int
     stage: int | None = None
     step: int | None = None
 
 
-def run_rank(job: Job, where: Where, asked: Callable[[], bool]) -> int:
+def run_rank(job: Job, context: FailureContext, asked: Callable[[], bool]) -> int:
     """The exit code: 0, or 75 when the run was asked to stop and saved. The process group, if any, is there already."""
     plan = job.plan
-    rank_plan = plan.layout.ranks[where.rank]
-    where.stage = rank_plan.stages[0] if rank_plan.stages else None
+    rank_plan = plan.layout.ranks[context.rank]
+    context.stage = rank_plan.stages[0] if rank_plan.stages else None
     device = device_of(rank_plan, job.device_kind, job.device_index)
     if device.type == "cuda":
         torch.cuda.set_device(device)
     else:
         keep_freed_memory()
     with default_dtype(plan), same_bits(plan.training.deterministic):
-        sinks = job.sinks(job.run_dir) if where.rank == 0 else ()
+        sinks = job.sinks(job.run_dir) if context.rank == 0 else ()
         try:
-            return _train(job, where, asked, device, sinks)
+            return _train(job, context, asked, device, sinks)
         finally:
             for sink in sinks:
                 sink.close()
 
 
-def _train(job: Job, where: Where, asked: Callable[[], bool], device: torch.device, sinks: Sequence[Sink]) -> int:
+def _train(
+    job: Job, context: FailureContext, asked: Callable[[], bool], device: torch.device, sinks: Sequence[Sink]
+) -> int:
     plan = job.plan
     # a checkpoint replaces the start values, and their file may be gone by now
     entry = job.place.entry
@@ -85,7 +86,7 @@ def _train(job: Job, where: Where, asked: Callable[[], bool], device: torch.devi
     training = TrainingBatches(plan.data, slots_of(plan), engine.dp_rank, sets, device=device, hold_on_device=True)
     stop = StopAgreement(engine.ranks, device, asked, plan.training.max_time_s)
     evaluator = Evaluator(plan, engine, evaluation_batches(plan, engine, sets))
-    if where.rank == 0:
+    if context.rank == 0:
         expected, notice = predicted(plan, device)
         tell(sinks, replace(started(job, engine, state.step), predicted=expected))
         for message in job.place.warnings:
@@ -95,7 +96,7 @@ def _train(job: Job, where: Where, asked: Callable[[], bool], device: torch.devi
     if plan.checkpoint is not None:
         checkpoints.import_ahead()
     collect_garbage()
-    steps = followed(training.iterate(state.step + 1, last_step - state.step), where, state.step + 1)
+    steps = followed(training.iterate(state.step + 1, last_step - state.step), context, state.step + 1)
     for event in execute(
         plan, engine, steps, state, last_step=last_step, evaluator=evaluator, checkpoints=checkpoints, stop=stop
     ):
@@ -104,13 +105,13 @@ def _train(job: Job, where: Where, asked: Callable[[], bool], device: torch.devi
     return EXIT_STOPPED if stop.reason is not None else 0
 
 
-def followed(steps: Iterable[Sequence[Batch]], where: Where, first_step: int) -> Iterator[Sequence[Batch]]:
+def followed(steps: Iterable[Sequence[Batch]], context: FailureContext, first_step: int) -> Iterator[Sequence[Batch]]:
     """A step lasts from its data to the last that is done after it, an evaluation or a checkpoint."""
-    where.step = first_step
+    context.step = first_step
     for step, batches in enumerate(steps, first_step):
         yield batches
-        where.step = step + 1
-    where.step = None
+        context.step = step + 1
+    context.step = None
 
 
 def collect_garbage() -> None:

@@ -18,7 +18,6 @@ from datetime import timedelta
 from itertools import count
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from declarative_train.runtime.checkpoint_store import Entry, damage
 from declarative_train.runtime.devices import device_of, own_seat, seat_devices, threads_per_rank
 from declarative_train.runtime.failures import (
     VICTIM_WAIT_S,
@@ -31,9 +30,10 @@ from declarative_train.runtime.failures import (
 )
 from declarative_train.runtime.job import Job, SinkFactory, default_sinks
 from declarative_train.runtime.processes import LOOPBACK, join_process_group
-from declarative_train.runtime.run_dir import Place, open_place
-from declarative_train.runtime.run_lock import RunLock
 from declarative_train.runtime.signals import EXIT_FAILED, StopRequest, leave
+from declarative_train.runtime.storage.checkpoint_store import Entry, damage
+from declarative_train.runtime.storage.run_dir import Place, open_place
+from declarative_train.runtime.storage.run_lock import RunLock
 from declarative_train.terms.amounts import counted
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ NEEDED = ("MASTER_ADDR", "MASTER_PORT")
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class BroadcastJob:
     """What rank 0 sends: a plan as JSON and where to write, or None and the code that all leave with."""
 
     plan_json: str | None
@@ -69,10 +69,10 @@ def run_as_rank(
     sinks: SinkFactory | None = None,
 ) -> NoReturn:
     """This process is one rank; it does not return."""
-    from declarative_train.runtime.rank import Where, run_rank
+    from declarative_train.runtime.rank import FailureContext, run_rank
 
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    watch, where, job, lock = StopRequest(), Where(rank), None, RunLock()
+    watch, context, job, lock = StopRequest(), FailureContext(rank), None, RunLock()
     watch.install()
     try:
         store, seat = meet(), own_seat()
@@ -80,14 +80,14 @@ def run_as_rank(
         if rank == 0:
             words = _Words(store, world)
             words.send(_prepared(compile_plan, resume, words, lock))
-        sent = _received(store, rank, world)
-        if sent.plan_json is None:
-            leave(sent.code)
-        job = _job(sent, rank, max_steps, sinks or default_sinks(quiet))
-        join(job, rank, seat.host, sent.hosts, store)
-        code = run_rank(job, where, lambda: watch.is_asked)
+        broadcast = _received(store, rank, world)
+        if broadcast.plan_json is None:
+            leave(broadcast.code)
+        job = _job(broadcast, rank, max_steps, sinks or default_sinks(quiet))
+        join(job, rank, seat.host, broadcast.hosts, store)
+        code = run_rank(job, context, lambda: watch.is_asked)
     except BaseException as error:
-        failure = describe_failure(error, rank, where.stage, where.step, None if job is None else job.run_dir)
+        failure = describe_failure(error, rank, context.stage, context.step, None if job is None else job.run_dir)
         if job is not None:
             write_failure(job.failures_dir, failure)
         if failure.is_peer_loss:
@@ -192,7 +192,7 @@ class _Words:
         self.world = world
         self._number = -1
 
-    def send(self, word: Sent | Entry) -> None:
+    def send(self, word: BroadcastJob | Entry) -> None:
         self._number += 1
         put(self.store, f"word/{self._number}", word)
 
@@ -204,24 +204,24 @@ class _Words:
         return next(filter(None, [mine, *(take(self.store, key) for key in keys)]), None)
 
 
-def _received(store: Store, rank: int, world: int) -> Sent:
+def _received(store: Store, rank: int, world: int) -> BroadcastJob:
     """Rank 0's last word, on every rank."""
     for number in count():
         word = take(store, f"word/{number}")
-        if isinstance(word, Sent):
+        if isinstance(word, BroadcastJob):
             return word
         if rank != 0:
             put(store, f"damage/{number}/{rank}", damage(word, part=rank, num_parts=world))
     raise AssertionError
 
 
-def _prepared(compile_plan: Compile, resume: str | None, words: _Words, lock: RunLock) -> Sent:
+def _prepared(compile_plan: Compile, resume: str | None, words: _Words, lock: RunLock) -> BroadcastJob:
     """On rank 0, where alone anything is printed or written."""
     from declarative_train.plan.codec import to_json
 
     plan, code = compile_plan()
     if plan is None:
-        return Sent(None, code)
+        return BroadcastJob(None, code)
     try:
         check_world(plan, words.world)
         seats = [take(words.store, f"seat/{rank}") for rank in range(words.world)]
@@ -230,10 +230,10 @@ def _prepared(compile_plan: Compile, resume: str | None, words: _Words, lock: Ru
     except (RunFailure, OSError) as error:
         lock.release()
         print(f"dtrain: {explain(error)}", file=sys.stderr)
-        return Sent(None, EXIT_FAILED)
+        return BroadcastJob(None, EXIT_FAILED)
     notices = () if choice.notice is None else (choice.notice,)
     hosts = tuple(seat.host for seat in seats)
-    return Sent(to_json(plan), 0, place, choice.kind, choice.indices, hosts, notices)
+    return BroadcastJob(to_json(plan), 0, place, choice.kind, choice.indices, hosts, notices)
 
 
 def check_world(plan: Plan, num_started: int) -> None:
@@ -247,17 +247,17 @@ def check_world(plan: Plan, num_started: int) -> None:
         )
 
 
-def _job(sent: Sent, rank: int, max_steps: int | None, sinks: SinkFactory) -> Job:
+def _job(broadcast: BroadcastJob, rank: int, max_steps: int | None, sinks: SinkFactory) -> Job:
     from declarative_train.plan.codec import from_json
 
-    assert sent.plan_json is not None
-    assert sent.place is not None
+    assert broadcast.plan_json is not None
+    assert broadcast.place is not None
     return Job(
-        from_json(sent.plan_json),
-        sent.device_kind,
-        sent.place,
+        from_json(broadcast.plan_json),
+        broadcast.device_kind,
+        broadcast.place,
         max_steps,
         sinks,
-        sent.notices,
-        device_index=sent.indices[rank] if sent.indices else None,
+        broadcast.notices,
+        device_index=broadcast.indices[rank] if broadcast.indices else None,
     )

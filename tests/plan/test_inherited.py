@@ -18,11 +18,11 @@ from declarative_train.plan.plan import Plan
 from declarative_train.plan.run_fields import fields_of
 from declarative_train.plan.text import describe
 from declarative_train.recipe import load
-from declarative_train.runtime.checkpoint_store import read_entry
 from declarative_train.runtime.failures import CheckpointFailure
 from declarative_train.runtime.job import default_sinks
 from declarative_train.runtime.launch import run
-from declarative_train.runtime.run_dir import changes_since
+from declarative_train.runtime.storage.checkpoint_store import read_entry
+from declarative_train.runtime.storage.run_dir import changes_since
 
 NAMES = ("barolo", "grignolino", "barbera")
 WINE = """

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from declarative_train.plan.codec import from_json
-from declarative_train.runtime.checkpoint_store import CheckpointStore
 from declarative_train.runtime.launch import run
 from declarative_train.runtime.signals import leave
-from declarative_train.runtime.worker import Worker
+from declarative_train.runtime.step.step_runner import StepRunner
+from declarative_train.runtime.storage.checkpoint_store import CheckpointStore
 
 
 def happen(fault: str) -> None:
@@ -45,7 +45,7 @@ class Broken:
 
 def plant(mode: str, fault: str, rank: int, at_step: int) -> None:
     """Where a rank begins its part of a step."""
-    holder: Any = Worker
+    holder: Any = StepRunner
     method = "run"
     if mode == "pipeline":
         from declarative_train.runtime.parallelise.pipeline import StageForward

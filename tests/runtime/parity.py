@@ -30,6 +30,7 @@ from declarative_train.data.sets import open_sets
 from declarative_train.data.slots import locate
 from declarative_train.plan.plan import Plan
 from declarative_train.runtime.engine import Engine
+from declarative_train.runtime.loss_window import LossWindow
 from declarative_train.runtime.parallelise import replicate
 from declarative_train.runtime.processes import (
     announce,
@@ -39,7 +40,6 @@ from declarative_train.runtime.processes import (
     wait_for_forks,
 )
 from declarative_train.runtime.rank import default_dtype, slots_of
-from declarative_train.runtime.window import Window
 from tests.runtime.made_recipes import compiled
 
 FLOOR = 1e-6  # of the model's largest gradient: below it a parameter's own gradient is rounding noise
@@ -157,7 +157,7 @@ def _record_here(plan: Plan, num_steps: int, first_step: int) -> RankRecording:
         found = RankRecording([], [], [], {})
         take_gradients(engine, found.gradients)
         batches = TrainingBatches(plan.data, slots_of(plan), engine.dp_rank, open_sets(plan.data))
-        window, num_samples = Window(engine, skips=False), plan.data.set("training").num_samples
+        window, num_samples = LossWindow(engine, skips=False), plan.data.set("training").num_samples
         for step in range(first_step, first_step + num_steps):
             mine = batches.step(step)
             num_rows = locate(step, plan.batch, num_samples).size

@@ -21,10 +21,10 @@ from declarative_train.data.batches import TrainingBatches
 from declarative_train.logs.event import Event
 from declarative_train.logs.sinks.jsonl import read_events
 from declarative_train.runtime import rank
-from declarative_train.runtime.checkpoint_format import entries, load_tensors
-from declarative_train.runtime.checkpoint_store import CheckpointStore
 from declarative_train.runtime.job import default_sinks
 from declarative_train.runtime.launch import run
+from declarative_train.runtime.storage.checkpoint_format import entries, load_tensors
+from declarative_train.runtime.storage.checkpoint_store import CheckpointStore
 from tests.runtime.made_recipes import compiled, merged
 
 Samples = dict[int, tuple[int, ...]]

@@ -16,11 +16,11 @@ import torch
 from declarative_train.plan.plan import Plan
 from declarative_train.plan.run_folder import UNSEALED, TornError, read_manifest
 from declarative_train.runtime.checkpoint import Checkpoints
-from declarative_train.runtime.checkpoint_format import AllowList, Reader, load_tensors, save_tensors
-from declarative_train.runtime.checkpoint_store import CheckpointStore, damage, read_entry
 from declarative_train.runtime.engine import Engine
 from declarative_train.runtime.failures import CheckpointFailure
 from declarative_train.runtime.run_state import RunState
+from declarative_train.runtime.storage.checkpoint_format import AllowList, Reader, load_tensors, save_tensors
+from declarative_train.runtime.storage.checkpoint_store import CheckpointStore, damage, read_entry
 from tests.runtime.plans import made_batch, made_data, make_plan
 
 CPU = torch.device("cpu")
@@ -70,7 +70,7 @@ def test_a_functional_optimizer_continues_as_torchs_own(tmp_path: Path) -> None:
     plan = make_plan(optimizer={"type": "adam", "lr": 1e-2})
     engine, store = saved(plan, tmp_path, 4)
     compiled = Engine(plan, CPU)
-    from declarative_train.runtime.optimizers import build_optimizers
+    from declarative_train.runtime.step.optimizers import build_optimizers
 
     named = dict(compiled.model.named_parameters())
     compiled.optimizer = build_optimizers(plan.parameters, plan.training.optimizer, named, functional=False)

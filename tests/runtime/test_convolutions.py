@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from declarative_train.components.optimizers import OPTIMIZERS
-from declarative_train.runtime import model
 from declarative_train.runtime.engine import Engine
+from declarative_train.runtime.step import model
 from tests.runtime.made_recipes import DIGITS, WAYS, compiled, write_data
 from tests.runtime.runs import assert_same_tensors, go, last_tensors
 

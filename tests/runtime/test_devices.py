@@ -13,7 +13,7 @@ import torch
 
 from declarative_train.logs.event import RunEnded
 from declarative_train.plan.plan import LayoutPlan, RankPlan
-from declarative_train.runtime import host_memory, processes, rank
+from declarative_train.runtime import devices, processes, rank
 from declarative_train.runtime.devices import Seat, choose_device, num_gpus_wanted, seat_devices, threads_per_rank
 from declarative_train.runtime.failures import RunFailure
 from declarative_train.terms import machine
@@ -117,9 +117,9 @@ def test_cores_where_the_system_does_not_tell_those_of_a_process(monkeypatch: py
 
 
 def test_the_c_library_is_asked_on_linux_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host_memory.sys, "platform", "darwin")
-    monkeypatch.setattr(host_memory.ctypes, "CDLL", None)
-    host_memory.keep_freed_memory()
+    monkeypatch.setattr(devices.sys, "platform", "darwin")
+    monkeypatch.setattr(devices.ctypes, "CDLL", None)
+    devices.keep_freed_memory()
 
 
 def refuses() -> bool:

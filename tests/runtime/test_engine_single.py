@@ -16,7 +16,7 @@ from declarative_train.graph.graph import Graph, Node
 from declarative_train.graph.initialise import initialise
 from declarative_train.plan.plan import ObjectivePlan, Plan, TermPlan
 from declarative_train.runtime.engine import Engine, StepResult
-from declarative_train.runtime.optimizers import build_optimizers
+from declarative_train.runtime.step.optimizers import build_optimizers
 from declarative_train.terms.tensor_spec import TensorSpec
 from tests.runtime.plans import CLASSES, FEATURES, layer, made_batch, made_data, make_plan, mlp, parameters_of
 

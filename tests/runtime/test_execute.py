@@ -29,10 +29,10 @@ from declarative_train.logs.event import (
 from declarative_train.logs.sink import Sink
 from declarative_train.logs.sinks.jsonl import read_events
 from declarative_train.plan.plan import Plan
-from declarative_train.runtime.checkpoint_store import CheckpointStore
 from declarative_train.runtime.launch import run
-from declarative_train.runtime.weights import read_weights
-from declarative_train.runtime.worker import Worker
+from declarative_train.runtime.step.load_weights import read_weights
+from declarative_train.runtime.step.step_runner import StepRunner
+from declarative_train.runtime.storage.checkpoint_store import CheckpointStore
 from tests.runtime.made_recipes import DIGITS, compiled, merged, on_pipeline, write_data
 
 
@@ -353,14 +353,14 @@ def test_a_term_without_a_valid_item_adds_nothing_to_the_loss(directory: Path) -
 
 @pytest.fixture
 def nan_at_7(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = Worker.run
+    right = StepRunner.run
 
-    def poisoned(self: Worker, step: int, position: int, chunk: Any, *rest: Any) -> Any:
+    def poisoned(self: StepRunner, step: int, position: int, chunk: Any, *rest: Any) -> Any:
         if step == 7:
             chunk = replace(chunk, tensors=chunk.tensors | {"x": chunk.tensors["x"] * math.nan})
         return right(self, step, position, chunk, *rest)
 
-    monkeypatch.setattr(Worker, "run", poisoned)
+    monkeypatch.setattr(StepRunner, "run", poisoned)
 
 
 @pytest.mark.usefixtures("nan_at_7")
@@ -395,13 +395,13 @@ def test_no_host_synchronisation_between_logging_steps(directory: Path, monkeypa
     """`item` and `tolist` are how a host waits for a device."""
     steps: list[int] = []
     waited: dict[int, list[str]] = {}
-    right = Worker.run
+    right = StepRunner.run
 
-    def counted(self: Worker, step: int, *rest: Any) -> Any:
+    def counted(self: StepRunner, step: int, *rest: Any) -> Any:
         steps.append(step)
         return right(self, step, *rest)
 
-    monkeypatch.setattr(Worker, "run", counted)
+    monkeypatch.setattr(StepRunner, "run", counted)
     for name in ("item", "tolist", "__bool__", "__float__", "__int__"):
         original = getattr(torch.Tensor, name)
 

@@ -16,9 +16,9 @@ import pytest
 import torch
 
 from declarative_train.logs.event import StepDone
-from declarative_train.runtime import loss_scale
 from declarative_train.runtime.parallelise import replicate
-from declarative_train.runtime.update import Update
+from declarative_train.runtime.step import loss_scale
+from declarative_train.runtime.step.update import Update
 from tests.runtime.made_recipes import DEEP, WAYS, write_data
 from tests.runtime.runs import checkpoints, go
 

@@ -19,11 +19,11 @@ from declarative_train.logs.event import CheckpointSaved, EpochDone, Event, RunE
 from declarative_train.logs.sinks.jsonl import read_events
 from declarative_train.plan.codec import to_json
 from declarative_train.plan.plan import Plan
-from declarative_train.runtime.checkpoint_format import HashingFileSystem
-from declarative_train.runtime.checkpoint_store import CheckpointStore
 from declarative_train.runtime.failures import RunFailure
 from declarative_train.runtime.launch import run
 from declarative_train.runtime.signals import limit_s
+from declarative_train.runtime.storage.checkpoint_format import HashingFileSystem
+from declarative_train.runtime.storage.checkpoint_store import CheckpointStore
 from tests.runtime.launched import finish, saved, start, wait_for_steps
 from tests.runtime.made_recipes import DIGITS, compiled, merged, write_data
 

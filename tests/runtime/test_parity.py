@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from declarative_train.runtime import scale
 from declarative_train.runtime.engine import Engine
+from declarative_train.runtime.step import scale
 from tests.runtime.made_recipes import DIGITS, merged, write_data
 from tests.runtime.parity import Recording, ddp_buckets, largest_difference, record
 

@@ -15,7 +15,7 @@ from declarative_train.components.layers.modules.batch_norm import BatchNorm
 from declarative_train.components.layers.sample_groups import MixesSamples
 from declarative_train.graph.build import build
 from declarative_train.plan.plan import Plan
-from declarative_train.runtime.model import fill, whole_model
+from declarative_train.runtime.step.model import fill, whole_model
 from tests.runtime.made_recipes import compiled, merged, on_pipeline, write_data
 from tests.runtime.parity import Recording, largest_difference, record
 from tests.runtime.runs import go, last_tensors

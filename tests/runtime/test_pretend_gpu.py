@@ -26,12 +26,12 @@ from declarative_train.components.losses import LOSSES
 from declarative_train.components.metrics import METRICS
 from declarative_train.components.optimizers import OPTIMIZERS
 from declarative_train.plan.plan import Plan
-from declarative_train.runtime.checkpoint_store import CheckpointStore
 from declarative_train.runtime.job import Job
 from declarative_train.runtime.parallelise import replicate
-from declarative_train.runtime.rank import Where, run_rank
-from declarative_train.runtime.run_dir import Place
-from declarative_train.runtime.update import Update
+from declarative_train.runtime.rank import FailureContext, run_rank
+from declarative_train.runtime.step.update import Update
+from declarative_train.runtime.storage.checkpoint_store import CheckpointStore
+from declarative_train.runtime.storage.run_dir import Place
 from declarative_train.terms.tensor_spec import TensorSpec
 from tests.components.test_layers_all import CASES
 from tests.runtime.made_recipes import DEEP, DIGITS, WAYS, compiled, merged, write_data
@@ -62,7 +62,7 @@ def on_gpu(plan: Plan, run_dir: Path, rank: int = 0) -> PretendGpu:
     for _ in range(2):
         with gpu:
             job = Job(plan, "cuda", Place(run_dir, entry), None, lambda _: (), device_index=0)
-            assert run_rank(job, Where(rank), lambda: False) == 0
+            assert run_rank(job, FailureContext(rank), lambda: False) == 0
         whole, torn = CheckpointStore(str(run_dir / "checkpoints")).entries()
         assert whole
         assert not torn

@@ -16,11 +16,11 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from declarative_train.logs.event import CheckpointSaved, EpochDone, Event, Notice, RunEnded, RunStarted, StepDone
 from declarative_train.logs.sinks.jsonl import JsonlSink
 from declarative_train.plan.run_folder import sealed
-from declarative_train.runtime.checkpoint_store import CheckpointStore, Entry
 from declarative_train.runtime.job import Job, default_sinks
 from declarative_train.runtime.launch import run
 from declarative_train.runtime.processes import tell_way_on
-from declarative_train.runtime.run_dir import Place
+from declarative_train.runtime.storage.checkpoint_store import CheckpointStore, Entry
+from declarative_train.runtime.storage.run_dir import Place
 from tests.runtime import runs
 from tests.runtime.launched import finish, saved, start, wait_for_steps
 from tests.runtime.made_recipes import DEEP, DIGITS, WAYS, compiled, merged, write_data

@@ -19,8 +19,8 @@ import pytest
 from declarative_train.logs.event import Notice, RunEnded, StepDone
 from declarative_train.runtime.failures import RunFailure
 from declarative_train.runtime.launch import run
-from declarative_train.runtime.run_dir import new_run_dir
-from declarative_train.runtime.run_lock import RunLock
+from declarative_train.runtime.storage.run_dir import new_run_dir
+from declarative_train.runtime.storage.run_lock import RunLock
 from tests.runtime import runs
 from tests.runtime.launched import finish, saved, session, start, wait_for_steps
 from tests.runtime.made_recipes import DIGITS, WAYS, compiled, merged, write_data
@@ -72,7 +72,7 @@ def test_one_process_holds_a_run(tmp_path: Path) -> None:
 HOLDS = """
 import os, signal, sys, time
 from pathlib import Path
-from declarative_train.runtime.run_lock import RunLock
+from declarative_train.runtime.storage.run_lock import RunLock
 RunLock().take(Path(sys.argv[1]))
 if os.fork() == 0:
     os.close(1)
@@ -104,7 +104,7 @@ def test_a_run_is_held_until_its_last_rank_is_gone(tmp_path: Path) -> None:
 
 
 def test_ranks_that_outlive_their_parent_for_long_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("declarative_train.runtime.run_lock.ORPHANS_S", 0.2)
+    monkeypatch.setattr("declarative_train.runtime.storage.run_lock.ORPHANS_S", 0.2)
     process = holder(tmp_path, 2.0)
     process.kill()
     process.communicate()

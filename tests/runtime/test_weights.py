@@ -14,13 +14,13 @@ from torch import nn
 
 from declarative_train.plan.plan import WeightsPlan
 from declarative_train.runtime.checkpoint import Checkpoints
-from declarative_train.runtime.checkpoint_store import CheckpointStore, damage
 from declarative_train.runtime.engine import Engine
 from declarative_train.runtime.failures import RunFailure
 from declarative_train.runtime.parallelise.scatter import in_dtype_of_caller
-from declarative_train.runtime.run_dir import settled_weights
 from declarative_train.runtime.run_state import RunState
-from declarative_train.runtime.weights import load_weights
+from declarative_train.runtime.step.load_weights import load_weights
+from declarative_train.runtime.storage.checkpoint_store import CheckpointStore, damage
+from declarative_train.runtime.storage.run_dir import settled_weights
 from tests.runtime.plans import make_plan
 
 

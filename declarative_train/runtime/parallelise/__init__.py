@@ -10,11 +10,11 @@ from declarative_train.runtime.parallelise.sharing import Sharing
 if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan
     from declarative_train.runtime.collectives import Place
-    from declarative_train.runtime.model import Held
-    from declarative_train.runtime.worker import Worker
+    from declarative_train.runtime.step.model import Held
+    from declarative_train.runtime.step.step_runner import StepRunner
 
 
-def share(plan: Plan, held: Held, place: Place, worker: Worker) -> Sharing:
+def share(plan: Plan, held: Held, place: Place, runner: StepRunner) -> Sharing:
     """How those who take different rows of a batch make one step of it. Only the file in question is imported.
 
     `held.model` has its start values already, unless it is sharded: no rank holds that one whole.
@@ -23,14 +23,14 @@ def share(plan: Plan, held: Held, place: Place, worker: Worker) -> Sharing:
     if layout.is_sharded:  # replicas of a sharded model are an axis of its own mesh
         from declarative_train.runtime.parallelise.shard import shard
 
-        return shard(plan, held, place, worker)
+        return shard(plan, held, place, runner)
     if layout.has("replicate"):
         from declarative_train.runtime.parallelise.replicate import replicate
 
-        return replicate(plan, held, place, worker)
+        return replicate(plan, held, place, runner)
     if layout.scatters:
         from declarative_train.runtime.parallelise.scatter import scatter
 
-        return scatter(plan, held, place, worker)
+        return scatter(plan, held, place, runner)
     call = direct(held.graph_module) if layout.pipeline is None else held.model
-    return Sharing(call=call, finish=worker.finish)
+    return Sharing(call=call, finish=runner.finish)

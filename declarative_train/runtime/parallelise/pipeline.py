@@ -18,9 +18,9 @@ from declarative_train.components.pipeline_schedules import PIPELINE_SCHEDULES
 from declarative_train.data.batches import Batch
 from declarative_train.graph.build import build
 from declarative_train.graph.cut import Stage, cut, open_blocks
-from declarative_train.runtime.model import Held
-from declarative_train.runtime.passage import Chunk
-from declarative_train.runtime.worker import Sums, Worker
+from declarative_train.runtime.step.forward_path import Chunk
+from declarative_train.runtime.step.model import Held
+from declarative_train.runtime.step.step_runner import StepRunner, Sums
 
 if TYPE_CHECKING:
     from declarative_train.plan.plan import PipelinePlan, Plan
@@ -51,17 +51,19 @@ class PipelineDriver:
     """Makes the steps of this rank's stages by the plan's schedule. The stages' modules are sharded already, if they
     are at all: torch looks at that when it makes a schedule."""
 
-    def __init__(self, plan: Plan, worker: Worker, held: Held, place: Place, forwards: Sequence[StageForward]) -> None:
+    def __init__(
+        self, plan: Plan, runner: StepRunner, held: Held, place: Place, forwards: Sequence[StageForward]
+    ) -> None:
         # a failing rank would print the whole schedule, over 50 lines
         logging.getLogger("torch.distributed.pipelining").setLevel(logging.CRITICAL)
-        self._worker = worker
+        self._runner = runner
         self._forwards = forwards
         self._entries = tuple(dict.fromkeys(name for each in forwards for name in each.piece.batch))
         self._num_chunks = pipeline_of(plan).num_microbatches
         self._rows_per_chunk = plan.batch.microbatch_size
         # the target that torch splits with the microbatches: row numbers, on the host, where reading them is free
         self._row_numbers = torch.arange(self._num_chunks * self._rows_per_chunk)
-        self._loss = ScheduleLoss(worker, self._rows_per_chunk)
+        self._loss = ScheduleLoss(runner, self._rows_per_chunk)
         self._schedule = self._make_schedule(plan, held, place)
 
     def run(self, step: int, chunks: Sequence[Chunk], factors: Sequence[torch.Tensor]) -> Sums:
@@ -76,7 +78,7 @@ class PipelineDriver:
     @torch.no_grad()
     def evaluate(self, batch: Batch) -> dict[str, torch.Tensor] | None:
         """The stages know one size of microbatch: rows are cut into steps of it, the last filled up with a real row."""
-        chunk = self._worker.passage.chunk(batch)
+        chunk = self._runner.forward_path.chunk(batch)
         num_rows = len(next(iter(chunk.tensors.values())))
         at_once = len(self._row_numbers)
         self._loss.pause()
@@ -89,7 +91,7 @@ class PipelineDriver:
         if parts[0] is None:
             return None
         outputs = tuple(torch.cat(pieces)[:num_rows] for pieces in zip(*parts, strict=True))
-        return self._worker.passage.named(chunk, outputs)
+        return self._runner.forward_path.named(chunk, outputs)
 
     def _make_schedule(self, plan: Plan, held: Held, place: Place) -> Any:
         pipeline = pipeline_of(plan)
@@ -99,7 +101,7 @@ class PipelineDriver:
                 held.stages[each.stage],
                 each.stage,
                 pipeline.num_stages,
-                self._worker.device,
+                self._runner.device,
                 input_args=examples(each.piece, each.piece.wires_in, self._rows_per_chunk, plan),
                 output_args=examples(each.piece, None, self._rows_per_chunk, plan),
                 group=place.pipeline.group,
@@ -108,7 +110,7 @@ class PipelineDriver:
         ]
         torch_class = getattr(schedules, PIPELINE_SCHEDULES[pipeline.schedule].torch_class)
         is_single = issubclass(torch_class, schedules.PipelineScheduleSingle)
-        # all scaling is done in the loss (runtime/scale.py)
+        # all scaling is done in the loss (runtime/step/scale.py)
         return torch_class(
             made[0] if is_single else made, n_microbatches=self._num_chunks, loss_fn=self._loss, scale_grads=False
         )
@@ -135,10 +137,10 @@ class RunningStage(PipelineStage):
 class StageForward:
     """The forward of one stage, microbatch after microbatch: every schedule runs them in order."""
 
-    def __init__(self, worker: Worker, stage: int, piece: Stage, plan: Plan) -> None:
+    def __init__(self, runner: StepRunner, stage: int, piece: Stage, plan: Plan) -> None:
         self.stage = stage
         self.piece = piece
-        self._worker = worker
+        self._runner = runner
         # those of the last stage, too: its loss would raise half precision anyway, and torch 2.11 compares them with
         # the `output_args` of the stage
         self._dtypes = [wire_dtype(piece.graph.spec(edge), plan) for edge in piece.graph.outputs.values()]
@@ -156,30 +158,30 @@ class StageForward:
     def bind(self, module: nn.Module) -> None:
         """The module takes wires by position and entries of the batch by name, those of other stages too."""
         forward: Callable[..., tuple[torch.Tensor, ...]] = module.forward
-        batch, worker, dtypes = self.piece.batch, self._worker, self._dtypes
+        batch, runner, dtypes = self.piece.batch, self._runner, self._dtypes
 
         def staged(*wires: torch.Tensor, **entries: torch.Tensor) -> tuple[torch.Tensor, ...]:
             inputs = (*wires, *(entries[name] for name in batch))
             if self._chunks is None:
-                with worker.passage.autocast():
+                with runner.forward_path.autocast():
                     outputs = forward(*inputs)
             else:
                 chunk = self._chunks[self._position]
-                worker.randomness.begin(self._step, self._position, self.stage)
-                worker.groups.begin(chunk.num_rows if chunk.row_weight is not None else None)
-                with worker.passage.autocast():
+                runner.randomness.begin(self._step, self._position, self.stage)
+                runner.groups.begin(chunk.num_rows if chunk.row_weight is not None else None)
+                with runner.forward_path.autocast():
                     outputs = forward(*inputs)
-                worker.groups.end()
+                runner.groups.end()
                 self._position += 1
             return tuple(output.to(dtype) for output, dtype in zip(outputs, dtypes, strict=True))
 
         module.forward = staged
 
 
-def bound_stages(plan: Plan, held: Held, worker: Worker) -> list[StageForward]:
+def bound_stages(plan: Plan, held: Held, runner: StepRunner) -> list[StageForward]:
     """The forward of each stage, put in the place of its module's own."""
     pieces = pieces_of(plan)
-    forwards = [StageForward(worker, index, pieces[index], plan) for index in held.stages]
+    forwards = [StageForward(runner, index, pieces[index], plan) for index in held.stages]
     for forward in forwards:
         forward.bind(held.stages[forward.stage])
     return forwards
@@ -188,8 +190,8 @@ def bound_stages(plan: Plan, held: Held, worker: Worker) -> list[StageForward]:
 class ScheduleLoss:
     """What the schedule calls in the last stage: (outputs, row numbers of a microbatch) to its scaled loss."""
 
-    def __init__(self, worker: Worker, rows_per_chunk: int) -> None:
-        self._worker = worker
+    def __init__(self, runner: StepRunner, rows_per_chunk: int) -> None:
+        self._runner = runner
         self._rows_per_chunk = rows_per_chunk
         self._chunks: Sequence[Chunk] | None = None
         self._factors: Sequence[torch.Tensor] = ()
@@ -208,14 +210,14 @@ class ScheduleLoss:
     def __call__(self, outputs: tuple[torch.Tensor, ...], rows: torch.Tensor) -> torch.Tensor:
         if self._chunks is None:
             return torch.zeros(())
-        worker = self._worker
+        runner = self._runner
         chunk = self._chunks[int(rows[0]) // self._rows_per_chunk]
-        values = worker.passage.named(chunk, outputs)
-        worker.groups.begin(chunk.num_rows if chunk.row_weight is not None else None)
-        sums = worker.objective.sums(values, chunk.row_weight)
-        worker.groups.end()
-        if worker.metrics:
-            worker.metrics.update({name: value.detach() for name, value in values.items()}, chunk.row_weight)
+        values = runner.forward_path.named(chunk, outputs)
+        runner.groups.begin(chunk.num_rows if chunk.row_weight is not None else None)
+        sums = runner.objective.sums(values, chunk.row_weight)
+        runner.groups.end()
+        if runner.metrics:
+            runner.metrics.update({name: value.detach() for name, value in values.items()}, chunk.row_weight)
         self._sums.append(tuple(value.detach() for value in sums))
         return torch.stack([value * factor for value, factor in zip(sums, self._factors, strict=True)]).sum()
 

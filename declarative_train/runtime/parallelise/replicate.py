@@ -23,9 +23,9 @@ from declarative_train.runtime.parallelise.sharing import Sharing
 if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan
     from declarative_train.runtime.collectives import Alone, Place, Ranks
-    from declarative_train.runtime.model import Held
-    from declarative_train.runtime.optimizers import Optimizers
-    from declarative_train.runtime.worker import Sums, Worker
+    from declarative_train.runtime.step.model import Held
+    from declarative_train.runtime.step.optimizers import Optimizers
+    from declarative_train.runtime.step.step_runner import StepRunner, Sums
 
 BUCKET_BYTES = 25 << 20  # as DistributedDataParallel's, which has a first one of 1 MiB that leaves early
 
@@ -36,7 +36,7 @@ NO_BUFFERS: dict[str, Any] = {
 }
 
 
-def replicate(plan: Plan, held: Held, place: Place, worker: Worker) -> Sharing:
+def replicate(plan: Plan, held: Held, place: Place, runner: StepRunner) -> Sharing:
     """Between whole copies of the model, or of the stages of a pipeline."""
     if plan.layout.pipeline is not None:
 
@@ -45,19 +45,19 @@ def replicate(plan: Plan, held: Held, place: Place, worker: Worker) -> Sharing:
                 average_gradients(optimizers.gradients(), place.data)
             return sums, False
 
-        return Sharing(call=held.model, finish=worker.finish, reduce=in_buckets)
+        return Sharing(call=held.model, finish=runner.finish, reduce=in_buckets)
     if are_one_bucket(item for item in held.model.parameters() if item.requires_grad):
 
         def in_one(optimizers: Optimizers, sums: Sums) -> tuple[Sums, bool]:
             return average_with_sums(optimizers.whole_gradients(), sums, place.data), True
 
-        return Sharing(call=direct(held.graph_module), finish=worker.finish, reduce=in_one, is_replicated=True)
-    model = wrapped(held.model, worker.device)
+        return Sharing(call=direct(held.graph_module), finish=runner.finish, reduce=in_one, is_replicated=True)
+    model = wrapped(held.model, runner.device)
 
     def begin(num_rows: int | None, is_last: bool) -> None:
         model.require_backward_grad_sync = is_last
 
-    return Sharing(call=model, finish=worker.finish, begin=begin, is_replicated=True)
+    return Sharing(call=model, finish=runner.finish, begin=begin, is_replicated=True)
 
 
 def wrapped(model: nn.Module, device: torch.device) -> nn.parallel.DistributedDataParallel:

@@ -23,24 +23,24 @@ from torch import nn
 from declarative_train.components.component import Collective
 from declarative_train.components.layers.sample_groups import MixesSamples, SampleGroups, attach, end_step
 from declarative_train.runtime.failures import RunFailure
-from declarative_train.runtime.model import prepare_units
 from declarative_train.runtime.parallelise.sharing import Sharing
+from declarative_train.runtime.step.model import prepare_units
 
 if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan
     from declarative_train.runtime.collectives import Place
-    from declarative_train.runtime.model import Held
-    from declarative_train.runtime.worker import Worker
+    from declarative_train.runtime.step.model import Held
+    from declarative_train.runtime.step.step_runner import StepRunner
 
 
-def scatter(plan: Plan, held: Held, place: Place, worker: Worker) -> Sharing:
+def scatter(plan: Plan, held: Held, place: Place, runner: StepRunner) -> Sharing:
     """Replicas are made on all devices of the plan; evaluation uses the first, which holds the running statistics."""
-    layout, device = plan.layout, worker.device
-    worker.groups.microbatch_size = plan.batch.microbatch_size * layout.num_copies
+    layout, device = plan.layout, runner.device
+    runner.groups.microbatch_size = plan.batch.microbatch_size * layout.num_copies
     devices = [device] * layout.num_copies
     if device.type == "cuda":
         devices = [torch.device("cuda", index) for index in layout.devices]
-        worker.randomness.add(devices[1:])
+        runner.randomness.add(devices[1:])
     replicas = Replicas(held.model, devices, plan.batch.microbatch_size)
     held.modules = replicas.modules
     for module, groups in zip(replicas.modules, replicas.groups, strict=True):
@@ -52,7 +52,7 @@ def scatter(plan: Plan, held: Held, place: Place, worker: Worker) -> Sharing:
         if statistics is not None:
             end_step(held.model, statistics, finite)
         else:
-            worker.finish(finite)
+            runner.finish(finite)
 
     def begin(num_rows: int | None, is_last: bool) -> None:
         replicas.begin(num_rows)

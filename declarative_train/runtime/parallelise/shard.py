@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 from torch import nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
-from declarative_train.runtime.model import unit_modules
 from declarative_train.runtime.parallelise.sharing import Sharing
-from declarative_train.runtime.update import sharded_norm
+from declarative_train.runtime.step.model import unit_modules
+from declarative_train.runtime.step.update import sharded_norm
 from declarative_train.terms.mesh import DATA_AXES
 
 if TYPE_CHECKING:
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
     from declarative_train.plan.plan import Plan
     from declarative_train.runtime.collectives import Place
-    from declarative_train.runtime.model import Held
-    from declarative_train.runtime.worker import Worker
+    from declarative_train.runtime.step.model import Held
+    from declarative_train.runtime.step.step_runner import StepRunner
 
 
-def shard(plan: Plan, held: Held, place: Place, worker: Worker) -> Sharing:
+def shard(plan: Plan, held: Held, place: Place, runner: StepRunner) -> Sharing:
     mesh = place.mesh[tuple(axis for axis in DATA_AXES if plan.layout.has(axis))]
     in_pipeline = plan.layout.pipeline is not None
     reshard = False if in_pipeline else None  # None: torch's own choice, all but the root
@@ -42,7 +42,7 @@ def shard(plan: Plan, held: Held, place: Place, worker: Worker) -> Sharing:
             for root in roots:
                 root.set_requires_gradient_sync(is_last)
 
-    return Sharing(call=held.model, finish=worker.finish, begin=begin, norm=sharded_norm)
+    return Sharing(call=held.model, finish=runner.finish, begin=begin, norm=sharded_norm)
 
 
 def shard_units(

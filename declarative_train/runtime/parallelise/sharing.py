@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from declarative_train.runtime.update import local_norm
+from declarative_train.runtime.step.update import local_norm
 
 if TYPE_CHECKING:
     import torch
 
-    from declarative_train.runtime.optimizers import Optimizers
-    from declarative_train.runtime.worker import Call, Sums
+    from declarative_train.runtime.step.optimizers import Optimizers
+    from declarative_train.runtime.step.step_runner import Call, Sums
 
 
 def nothing(*_: object) -> None:

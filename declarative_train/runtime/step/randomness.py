@@ -23,10 +23,10 @@ _MASK = (1 << 64) - 1
 
 
 class Randomness:
-    """`lane`: what tells this rank's draws from the others': (dp rank, stage). Does nothing when not `needed`."""
+    """`key`: what tells this rank's draws from the others': (dp rank, stage). Does nothing when not `needed`."""
 
-    def __init__(self, seed: int, lane: tuple[int, ...], device: torch.device, *, needed: bool) -> None:
-        self._key = mix(seed, *lane)
+    def __init__(self, seed: int, key: tuple[int, ...], device: torch.device, *, needed: bool) -> None:
+        self._key = mix(seed, *key)
         self._needed = needed
         self._generators = [torch.default_generator]
         self.add([device])

@@ -13,7 +13,7 @@ from torch import fx, nn
 from declarative_train.components.layers.sample_groups import MixesSamples, SampleGroups
 from declarative_train.graph.build import build
 from declarative_train.graph.initialise import initialise
-from declarative_train.runtime.weights import load_weights
+from declarative_train.runtime.step.load_weights import load_weights
 
 if TYPE_CHECKING:
     from declarative_train.plan.plan import LayoutPlan, ParameterPlan, Plan, TrainingPlan

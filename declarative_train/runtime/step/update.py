@@ -9,8 +9,8 @@ import torch
 
 if TYPE_CHECKING:
     from declarative_train.plan.plan import TrainingPlan
-    from declarative_train.runtime.loss_scale import LossScale
-    from declarative_train.runtime.optimizers import Optimizers
+    from declarative_train.runtime.step.optimizers import Optimizers
+    from declarative_train.runtime.step.scale import LossScale
 
 
 class Update:

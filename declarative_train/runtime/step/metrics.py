@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from declarative_train.components.component import Collective, MetricModule
-from declarative_train.runtime.objective import Values, tensor_specs
+from declarative_train.runtime.step.objective import Values, tensor_specs
 
 if TYPE_CHECKING:
     from declarative_train.plan.plan import MetricPlan, Plan, UnitPlan

@@ -10,8 +10,8 @@ from torch import nn
 
 from declarative_train.plan.checks.parameters import words
 from declarative_train.plan.weights import TORCH_BEGINS, misfit, renamed, same_name, unmatched
-from declarative_train.runtime.checkpoint_store import Entry, read_entry
 from declarative_train.runtime.failures import RunFailure
+from declarative_train.runtime.storage.checkpoint_store import Entry, read_entry
 
 if TYPE_CHECKING:
     from declarative_train.plan.plan import WeightsPlan
@@ -118,7 +118,7 @@ def _read_torch(path: str) -> dict[str, torch.Tensor]:
 
 
 def _read_checkpoint(entry: Entry) -> dict[str, torch.Tensor]:
-    from declarative_train.runtime.checkpoint_format import entries, load_tensors
+    from declarative_train.runtime.storage.checkpoint_format import entries, load_tensors
 
     names = {name: item for name, item in entries(entry.path).items() if name.startswith("model/")}
     tensors = {name: torch.empty(size, dtype=dtype) for name, (size, dtype) in names.items()}

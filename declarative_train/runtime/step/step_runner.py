@@ -11,12 +11,11 @@ from torch import nn
 from declarative_train.components.component import Collective
 from declarative_train.components.layers.sample_groups import SampleGroups, attach, end_step, rank_spans
 from declarative_train.data.batch import Batch
-from declarative_train.runtime.loss_scale import LossScale
-from declarative_train.runtime.metrics import Metrics
-from declarative_train.runtime.objective import Objective
-from declarative_train.runtime.passage import Chunk, Passage
-from declarative_train.runtime.randomness import Randomness, draws
-from declarative_train.runtime.scale import Scale
+from declarative_train.runtime.step.forward_path import Chunk, ForwardPath
+from declarative_train.runtime.step.metrics import Metrics
+from declarative_train.runtime.step.objective import Objective
+from declarative_train.runtime.step.randomness import Randomness, draws
+from declarative_train.runtime.step.scale import LossScale, Scale
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -28,14 +27,14 @@ Sums = Sequence[tuple[torch.Tensor, ...]]
 _run_backward: Any = torch.autograd.Variable._execution_engine.run_backward
 
 
-class Worker:
+class StepRunner:
     """The parts of a rank that do not depend on how the ranks share the work."""
 
     def __init__(
         self, plan: Plan, model: nn.Module, device: torch.device, ranks: Collective, context: RankContext
     ) -> None:
         self.device = device
-        self.passage = Passage(plan, device)
+        self.forward_path = ForwardPath(plan, device)
         self.objective = Objective(plan, device)
         self.metrics = Metrics(plan, device, training=True)
         precision = plan.training.precision
@@ -52,7 +51,7 @@ class Worker:
         self._end_step = any(hasattr(module, "take_pending") for module in model.modules())
 
     def chunks(self, batches: Sequence[Batch]) -> list[Chunk]:
-        return [self.passage.chunk(batch) for batch in batches]
+        return [self.forward_path.chunk(batch) for batch in batches]
 
     def factors(
         self, chunks: Sequence[Chunk], num_rows: int
@@ -69,7 +68,7 @@ class Worker:
         """Forward and backward of chunk number `position`; its sums (L,), without their graph."""
         self.randomness.begin(step, position)
         self.groups.begin(chunk.num_rows if chunk.row_weight is not None else None)
-        values = self.passage.values(chunk, call)
+        values = self.forward_path.values(chunk, call)
         sums = self.objective.sums(values, chunk.row_weight)
         backward(sums, factors, at_once=self._at_once)
         self.groups.end()
@@ -84,7 +83,7 @@ class Worker:
 
     @torch.no_grad()
     def evaluate(self, batch: Batch, call: Call) -> dict[str, torch.Tensor]:
-        return self.passage.values(self.passage.chunk(batch), call)
+        return self.forward_path.values(self.forward_path.chunk(batch), call)
 
 
 class RankContext:

@@ -27,7 +27,7 @@ class Chunk:
     row_weight: torch.Tensor | None
 
 
-class Passage:
+class ForwardPath:
     """Holds no parameters: `call` (the model, wrapped or not) is given with every chunk."""
 
     def __init__(self, plan: Plan, device: torch.device) -> None:

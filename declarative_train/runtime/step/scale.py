@@ -3,7 +3,8 @@
     loss of a microbatch = sum over its terms of  weight x sum x dp_size / global count
 
 where `dp_size` is the number of ranks whose gradients torch averages (1 in `single` and `dp`) and the count is that of
-the whole global batch: all ranks, accumulation chunks and microbatches. Nothing else is scaled anywhere.
+the whole global batch: all ranks, accumulation chunks and microbatches. Nothing else is scaled anywhere, but
+for `LossScale`'s factor in fp16, which the update takes out again.
 
 Counts that depend on the values (ignored targets, masks, class weights) are added up over the ranks, once per step, in
 float64, before the first backward; all others are known from the number of rows.
@@ -17,10 +18,13 @@ from typing import TYPE_CHECKING
 import torch
 
 from declarative_train.components.component import Collective
-from declarative_train.runtime.objective import Objective
+from declarative_train.runtime.step.objective import Objective
 
 if TYPE_CHECKING:
-    from declarative_train.runtime.passage import Chunk
+    from declarative_train.runtime.step.forward_path import Chunk
+
+GROWTH_STEPS = 2000
+START = 65536.0
 
 
 class Scale:
@@ -64,6 +68,34 @@ class Scale:
             # a global batch without a single valid item gives no gradient, and not nan
             factors = torch.where(counts != 0, self._weights / counts, 0.0).to(self._dtype)
             return list(factors.unbind()), counts
+
+
+class LossScale:
+    """fp16: the factor that keeps small gradients above the smallest half-precision number.
+
+    As torch's GradScaler, but the factor stays on the device, and whether a step was finite comes from the global
+    gradient norm, which all ranks share: no rank can skip a step that another one takes.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.factor = torch.tensor(START, device=device)
+        self._good_steps = torch.zeros((), device=device)
+
+    def update(self, finite: torch.Tensor) -> None:
+        """After a step: halve when it was not finite, double after 2000 that were."""
+        good = torch.where(finite, self._good_steps + 1, 0.0)
+        grows = good >= GROWTH_STEPS
+        growth = torch.where(grows, 2.0, 1.0)
+        self.factor = self.factor * torch.where(finite, growth, 0.5)
+        self._good_steps = torch.where(grows, 0.0, good)
+
+    def state(self) -> dict[str, float]:
+        """The host waits."""
+        return {"factor": self.factor.item(), "good_steps": self._good_steps.item()}
+
+    def load(self, state: dict[str, float]) -> None:
+        self.factor.fill_(state["factor"])
+        self._good_steps.fill_(state["good_steps"])
 
 
 def sum_of(parts: Sequence[torch.Tensor]) -> torch.Tensor:

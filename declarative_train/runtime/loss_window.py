@@ -13,7 +13,7 @@ import torch
 
 from declarative_train.runtime.engine import Engine, StepResult
 from declarative_train.runtime.failures import NonFiniteLoss, NoValidItem
-from declarative_train.runtime.objective import Objective, mean
+from declarative_train.runtime.step.objective import Objective, mean
 from declarative_train.terms.amounts import counted
 
 Terms = list[float | None]  # the value of each over a global batch; None: there was no valid item
@@ -65,7 +65,7 @@ class Means:
         return {name: total / rows for name, (total, rows) in self.metrics.items()}
 
 
-class Window:
+class LossWindow:
     """`add` after every step, without the host waiting; `flush` where it waits anyway."""
 
     def __init__(

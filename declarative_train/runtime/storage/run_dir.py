@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 from declarative_train.plan.codec import PlanError, from_json, save, to_json
 from declarative_train.plan.resumable import judge
 from declarative_train.plan.run_folder import CHECKPOINTS, MANIFEST, PLAN, position_of_best, run_folders
-from declarative_train.runtime.checkpoint_store import CheckpointStore, Entry, Look, damage, read_entry
 from declarative_train.runtime.failures import CheckpointFailure, RunFailure
-from declarative_train.runtime.run_lock import LOCK, RunLock
+from declarative_train.runtime.storage.checkpoint_store import CheckpointStore, Entry, Look, damage, read_entry
+from declarative_train.runtime.storage.run_lock import LOCK, RunLock
 from declarative_train.terms.amounts import counted
 
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""What one rank computes in a step: the model, the objective, gradients, the update."""
