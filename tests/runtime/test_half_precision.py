@@ -17,7 +17,7 @@ import torch
 
 from declarative_train.logs.event import StepDone
 from declarative_train.runtime.parallelise import replicate
-from declarative_train.runtime.step import loss_scale
+from declarative_train.runtime.step import scale
 from declarative_train.runtime.step.update import Update
 from tests.runtime.made_recipes import DEEP, WAYS, write_data
 from tests.runtime.runs import checkpoints, go
@@ -32,7 +32,7 @@ SHARED = ["fsdp 2", "pipeline 2", "pipeline 2 x ddp 2", "pipeline 2 x fsdp 2"]
 
 @pytest.fixture
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(loss_scale, "START", START)
+    monkeypatch.setattr(scale, "START", START)
     write_data(tmp_path)
     return tmp_path
 
