@@ -1,0 +1,149 @@
+"""CONTRIBUTING.md is tried: its code blocks, put where their first lines say in a copy of the package, are listed,
+linted and trained with; and the files that each task touches are counted."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import shutil
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from declarative_train.logs.event import StepDone
+from declarative_train.logs.sinks.jsonl import read_events
+
+ROOT = Path(__file__).parent.parent
+GUIDE = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+WHERE = re.compile(r"# (?P<how>new|at the end of|in) (?P<file>[\w./]+?)(?:, table (?P<table>\w+))?\n")
+COMMANDS = """
+import contextlib, io, json, sys
+from declarative_train.__main__ import main
+
+def said(*words):
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        code = main(list(words))
+    return code, out.getvalue()
+
+found = {name: said("list", name) for name in ("hardshrink", "log_cosh", "adamax", "sqlite")}
+found["page"] = said("explain", "K050")
+found["lint"] = said("lint", "--format", "concise", "contributed.yaml")
+print(json.dumps(found), flush=True)
+sys.exit(main(["run", "--quiet", "contributed.yaml"]))
+"""
+
+
+@dataclass(frozen=True)
+class Step:
+    task: str
+    how: str
+    file: str
+    table: str | None
+    text: str
+
+
+def steps() -> list[Step]:
+    found = []
+    for part in re.split(r"^### ", GUIDE, flags=re.M)[1:]:
+        task = part.partition("\n")[0]
+        for block in re.findall(r"^```(?:python|yaml)\n(.*?)^```$", part, re.M | re.S):
+            where = WHERE.match(block)
+            assert where is not None, f"{task}: the first line of a block says where it goes, not {block[:60]!r}"
+            found.append(Step(task, where["how"], where["file"], where["table"], block[where.end() :]))
+    return found
+
+
+def apply(step: Step, folder: Path) -> None:
+    path = folder / step.file
+    if step.how == "new":
+        assert not path.exists(), f"{step.file} is there already: the guide needs another example"
+        path.write_text(step.text, "utf-8")
+    elif step.how == "at the end of":
+        path.write_text(path.read_text("utf-8") + step.text, "utf-8")
+    else:
+        path.write_text(with_row(path.read_text("utf-8"), str(step.table), step.text), "utf-8")
+
+
+def with_row(text: str, table: str, row: str) -> str:
+    """Before the first row whose key is larger: tables are sorted."""
+    assigned = [node for node in ast.parse(text).body if isinstance(node, ast.Assign | ast.AnnAssign)]
+    named = next(node for node in assigned if table in ast.unparse(node).partition("=")[0].partition(":")[0].split())
+    rows = next(node for node in ast.walk(named) if isinstance(node, ast.Dict))
+    key = row.strip().partition(":")[0].strip('"')
+    keys = [(node.value, node.lineno) for node in rows.keys if isinstance(node, ast.Constant)]
+    at = next((line for name, line in keys if str(name) > key), rows.end_lineno)
+    assert at is not None
+    lines = text.splitlines(keepends=True)
+    return "".join([*lines[: at - 1], row, *lines[at - 1 :]])
+
+
+Tried = tuple[dict[str, tuple[int, str]], "subprocess.CompletedProcess[str]", Path]
+
+
+@pytest.fixture(scope="module")
+def tried(tmp_path_factory: pytest.TempPathFactory) -> Tried:
+    folder = tmp_path_factory.mktemp("contributed")
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "declarative_train", folder / "declarative_train", ignore=ignored)
+    for step in steps():
+        apply(step, folder)
+    with closing(sqlite3.connect(folder / "made.db")) as file:
+        file.execute("CREATE TABLE points (a REAL, b REAL, c REAL)")
+        rows = [(i % 7 / 7, i % 5 / 5, i % 7 / 7 - i % 5 / 5) for i in range(64)]
+        file.executemany("INSERT INTO points VALUES (?, ?, ?)", rows)
+        file.commit()
+    done = subprocess.run(
+        [sys.executable, "-c", COMMANDS],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(folder)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.stdout, done.stderr
+    return json.loads(done.stdout.splitlines()[0]), done, folder
+
+
+def test_the_new_things_are_listed_with_their_fields(tried: Tried) -> None:
+    found, _, _ = tried
+    for name, field in {"hardshrink": "lambd", "log_cosh": "log(cosh", "adamax": "betas", "sqlite": "table"}.items():
+        code, text = found[name]
+        assert (code, field in text) == (0, True), (name, text)
+
+
+def test_the_new_check_fires_and_has_its_page(tried: Tried) -> None:
+    found, _, _ = tried
+    assert found["page"][0] == 0
+    assert "evaluation-every-step" in found["page"][1]
+    code, text = found["lint"]
+    assert code == 0
+    assert [line.split(": ", 1)[1] for line in text.splitlines() if "K050" in line] == [
+        "warning[K050] the model is evaluated after every step"
+    ], text
+
+
+def test_a_recipe_of_all_of_them_trains(tried: Tried) -> None:
+    _, done, folder = tried
+    assert done.returncode == 0, done.stdout + done.stderr
+    (written,) = folder.glob("runs/contributed/*/events.jsonl")
+    losses = [event.loss for event in read_events(written) if isinstance(event, StepDone)]
+    assert len(losses) == 40
+    assert sum(losses[-5:]) < 0.8 * sum(losses[:5])
+
+
+def test_the_table_counts_the_files_of_each_task() -> None:
+    rows = dict(re.findall(r"^\| \[([^\]]+)\]\([^)]+\) \| ([^|]+?) \|", GUIDE, re.M))
+    counted: dict[str, set[str]] = {}
+    for step in steps():
+        if not step.file.endswith(".yaml"):
+            counted.setdefault(step.task.lower(), set()).add(step.file)
+    shown = {task: int(number) for task, number in rows.items() if number.isdigit()}
+    assert shown == {task: len(files) for task, files in counted.items()}
