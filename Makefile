@@ -5,18 +5,22 @@ BIN    := $(VENV)/bin
 RECIPE ?= recipes/digits_mlp.yaml
 
 # ranks of a test share the cores of the machine
-test test-long accept bench parity: export OMP_NUM_THREADS ?= 1
+test test-long matrix accept bench parity: export OMP_NUM_THREADS ?= 1
 
-.PHONY: run test test-long check format generate docs accept bench parity clean
+.PHONY: run test test-long matrix check format generate docs accept bench parity clean
 
 run: $(VENV)/.installed
 	$(BIN)/dtrain run $(RECIPE)
 
 test: $(VENV)/.installed
-	$(BIN)/pytest -n 2 --dist loadfile -m "not long and not gpu"
+	$(BIN)/pytest -n 2 --dist loadfile -m "not long and not matrix and not gpu"
 
 test-long: $(VENV)/.installed
 	$(BIN)/pytest -n 2 --dist loadfile -m "long and not gpu" --timeout 1200
+
+# a checkpoint of every layout goes on on every other: what test-long takes a part of
+matrix: $(VENV)/.installed
+	$(BIN)/pytest -n 2 --dist loadfile -m matrix --timeout 1200
 
 check: $(VENV)/.installed
 	$(BIN)/ruff check .
@@ -34,7 +38,7 @@ generate docs: $(VENV)/.installed
 
 # golden files: plans of the shipped recipes, messages of tests/cases
 accept: $(VENV)/.installed
-	ACCEPT=1 $(BIN)/pytest -n 2 -m "not long and not gpu" tests/test_recipes.py tests/test_cases.py
+	ACCEPT=1 $(BIN)/pytest -n 2 -m "not long and not matrix and not gpu" tests/test_recipes.py tests/test_cases.py
 
 bench: $(VENV)/.installed
 	$(BIN)/python -m benchmarks

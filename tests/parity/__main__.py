@@ -26,7 +26,7 @@ The same recipe in every mode: largest relative difference of any parameter's gr
 batch in one process, torch's own mean loss and SGD), over 3 steps, in float64:
 `|d| / max(|g_ref| of the parameter, 1e-6 of |g_ref| of the model)`. The bound is {bound:.0e}. Every rank is a real
 process; the samples of each step are the same, in the same order. Made by `make parity`; a part of it runs in
-`make test`, all of it in `make test-long`.
+`make test`, more of it in `make test-long`.
 
 {where}
 

@@ -392,6 +392,18 @@ def cells() -> tuple[Cell, ...]:
     return tuple(found)
 
 
+def long_cells() -> tuple[Cell, ...]:
+    """What the long tests run: all but the plain model's easier cells, of which each way has one, by turns. The whole
+    table is `make parity`, whose page is docs/parity.md."""
+    plain = [cell for cell in cells() if cell.model == "plain" and not cell.options]
+    easier = [cell for cell in plain if not (cell.rows == "masked" and cell.accumulation == 2)]
+    by_way: dict[str, list[Cell]] = {}
+    for cell in easier:
+        by_way.setdefault(cell.way, []).append(cell)
+    kept = {found[position % len(found)] for position, found in enumerate(by_way.values())}
+    return tuple(cell for cell in cells() if cell not in easier or cell in kept)
+
+
 def short_cells() -> tuple[Cell, ...]:
     """A part of the table for every test run: each way on 2 ranks at its hardest, and what mixes samples."""
     hardest = [cell for cell in cells() if cell.rows == "masked" and cell.accumulation == 2 and cell.model == "plain"]

@@ -1,6 +1,6 @@
 """A run that goes on under another mode or on another number of ranks: the same samples, losses and bookkeeping.
 
-In float64, so that only what truly differs shows. The way from every layout to every other is the long part.
+In float64, so that only what truly differs shows. The way from every layout to every other is run by `make matrix`.
 """
 
 from __future__ import annotations
@@ -38,9 +38,22 @@ ROUND = (
     "single",
 )
 SHORT = tuple(zip(ROUND, ROUND[1:], cycle((INSIDE, AT_ITS_END)), strict=False))
-LONG = tuple(
+ALL = tuple(
     (*pair, stop) for pair in permutations(WAYS, 2) for stop in (INSIDE, AT_ITS_END) if (*pair, stop) not in SHORT
 )
+
+
+def circles(*apart: int) -> Iterator[tuple[str, str, int]]:
+    """Every way is left once and entered once for each distance, at both stops by turns. A checkpoint does not know who
+    reads it, so that this proves what all pairs do (which `make matrix` runs)."""
+    names, stops = list(WAYS), cycle((INSIDE, AT_ITS_END))
+    for distance in apart:
+        for position, before in enumerate(names):
+            yield before, names[(position + distance) % len(names)], next(stops)
+        next(stops)  # the other one for the next distance
+
+
+LONG = tuple(crossing for crossing in circles(3, 8) if crossing not in SHORT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,5 +153,11 @@ def test_another_layout_goes_on(parts: Parts, before: str, after: str, stop: int
 
 @pytest.mark.long
 @pytest.mark.parametrize(("before", "after", "stop"), LONG)
+def test_every_layout_is_left_and_entered(parts: Parts, before: str, after: str, stop: int) -> None:
+    parts.go_on(before, stop, after)
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize(("before", "after", "stop"), ALL)
 def test_every_layout_goes_on_on_every_other(parts: Parts, before: str, after: str, stop: int) -> None:
     parts.go_on(before, stop, after)
