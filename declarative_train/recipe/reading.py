@@ -6,58 +6,27 @@ A section's fields say what stands where: a field annotated with a kind of compo
 
 from __future__ import annotations
 
-import types
 from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Mapping as MappingABC
-from functools import cache, partial
-from importlib import import_module
-from typing import Annotated, Any, NamedTuple, TypeVar, Union, get_args, get_origin
+from functools import partial
+from typing import TypeVar
 
 from pydantic import BaseModel
 
-from declarative_train.components.component import (
-    Component,
-    Dataset,
-    Field,
-    Init,
-    Layer,
-    Loss,
-    LrSchedule,
-    Metric,
-    Optimizer,
-    Split,
-)
+from declarative_train.components.component import Component
 from declarative_train.diagnostics.diagnostic import Diagnostic, Fix
 from declarative_train.diagnostics.suggest import nearest
 from declarative_train.recipe.checks.keys import missing_key, unknown_key, unknown_type, wrong_type, wrong_value
+from declarative_train.recipe.component_fields import KINDS, Child, children_of, table
 from declarative_train.recipe.mistakes.aliases import letters, type_here
 from declarative_train.recipe.sections.section import Section
-from declarative_train.recipe.validate import found_words, validate
-from declarative_train.source.node import Entry, Mapping, Node, Scalar, Sequence, to_value
+from declarative_train.recipe.validate import validate
+from declarative_train.source.node import Entry, Mapping, Node, Scalar, Sequence, found_words, to_value
 from declarative_train.terms.span import Span
 
 S = TypeVar("S", bound=Section)
 C = TypeVar("C", bound=Component)
 Elsewhere = Callable[[str, str | None], str | None]
-
-KINDS: dict[type[Component], tuple[str, str]] = {  # the interface -> (its word, where its table is)
-    Dataset: ("source", "datasets.DATASETS"),
-    Field: ("field", "fields.FIELDS"),
-    Init: ("init", "inits.INITS"),
-    Layer: ("layer", "layers.LAYERS"),
-    Loss: ("loss", "losses.LOSSES"),
-    LrSchedule: ("lr schedule", "lr_schedules.LR_SCHEDULES"),
-    Metric: ("metric", "metrics.METRICS"),
-    Optimizer: ("optimizer", "optimizers.OPTIMIZERS"),
-    Split: ("split", "splits.SPLITS"),
-}
-
-
-def table(kind: type[C]) -> MappingABC[str, type[C]]:
-    """The table of a kind; imported when asked for, since the tables import their interface."""
-    module, _, name = KINDS[kind][1].rpartition(".")
-    found: MappingABC[str, type[C]] = getattr(import_module(f"declarative_train.components.{module}"), name)
-    return found
 
 
 def read(
@@ -141,7 +110,7 @@ def _in_another_type(known: MappingABC[str, type[C]], model: type[C], name: str,
     if others:
         return f"it is a key of {', '.join(f'`{word}`' for word in others[:4])}"
     from declarative_train.recipe.mistakes.key_places import (
-        home_of,  # which reads all that can be read with this module
+        home_of,  # slow, and for mistakes only
     )
 
     return home_of(name, near)
@@ -168,37 +137,6 @@ class _Children:
             if child is not None:
                 path = f"{where}.{entry.name}" if where else entry.name
                 self.take(entry.name, *_read_child(child, entry.value, path, entry.key.span))
-
-
-class Child(NamedTuple):
-    """A field that is read here: one section or component, or a mapping or list of them."""
-
-    model: Any
-    holder: type | None  # dict, tuple, or None for one
-
-
-@cache
-def children_of(model: type[BaseModel]) -> dict[str, Child]:
-    found = {}
-    for name, info in model.model_fields.items():
-        child = _child(info.annotation)
-        if child is not None:
-            found[name] = child
-    return found
-
-
-def _child(annotation: Any) -> Child | None:
-    origin = get_origin(annotation)
-    if origin is Annotated:
-        return _child(get_args(annotation)[0])
-    if origin in (Union, types.UnionType):
-        return next((child for each in get_args(annotation) if (child := _child(each)) is not None), None)
-    if origin in (dict, tuple):
-        inner = _child(get_args(annotation)[1 if origin is dict else 0])
-        return None if inner is None else Child(inner.model, origin)
-    if annotation in KINDS or (isinstance(annotation, type) and issubclass(annotation, Section)):
-        return Child(annotation, None)
-    return None
 
 
 def _repeated(names: Sequence) -> Scalar | None:

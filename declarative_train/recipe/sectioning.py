@@ -29,11 +29,11 @@ from declarative_train.recipe.sections.model import ModelSection
 from declarative_train.recipe.sections.objective import ObjectiveSection
 from declarative_train.recipe.sections.parallelism import MODES
 from declarative_train.recipe.sections.section import Section
-from declarative_train.recipe.sections.top import REQUIRED, SECTIONS, Head, Top
+from declarative_train.recipe.sections.top import REQUIRED, SECTIONS, Head, Top, keys_of
 from declarative_train.recipe.short_forms import with_default_types
-from declarative_train.recipe.validate import found_words, models_in, validate
+from declarative_train.recipe.validate import validate
 from declarative_train.source.document import Document, SourceFile
-from declarative_train.source.node import Entry, Mapping, Node, Scalar, find
+from declarative_train.source.node import Entry, Mapping, Node, Scalar, find, found_words
 from declarative_train.source.template import Templates
 from declarative_train.terms.span import Span
 
@@ -281,8 +281,7 @@ def _outdented(root: Mapping) -> Iterator[str]:
     for entry in root:
         if entry.name in Top.model_fields:
             is_empty = entry.name in SECTIONS and isinstance(entry.value, Scalar) and entry.value.is_empty
-            models = models_in(Top.model_fields[entry.name].annotation) if is_empty else ()
-            holder = {key for model in models for key in (*model.model_fields, *getattr(model, "short_forms", ()))}
+            holder = keys_of(entry.name) if is_empty else set()
         elif entry.name in holder:
             yield entry.name
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from collections.abc import Mapping as MappingABC
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from declarative_train.diagnostics.diagnostic import Diagnostic
-from declarative_train.source.node import Mapping, Node, Scalar, Sequence, to_value
+from declarative_train.source.node import Mapping, Scalar, to_value
 from declarative_train.terms.span import Span
 
 M = TypeVar("M", bound=BaseModel)
@@ -50,23 +50,3 @@ def validate(
     called = where or (f"`{kind.text}`" if isinstance(kind, Scalar) else "this mapping")
     place = at or (kind.span if kind is not None else node.span)
     return None, explain(errors, kept, place, Reading(node, called, tuple(extra_known), model, elsewhere))
-
-
-def models_in(annotation: Any) -> Iterable[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
-    for argument in getattr(annotation, "__args__", ()):
-        yield from models_in(argument)
-
-
-def found_words(node: Node) -> str:
-    """What stands there, for a message: `a list`, `the text `ten``, `3`."""
-    if isinstance(node, Sequence):
-        return "a list"
-    if isinstance(node, Mapping):
-        return "a mapping"
-    if node.value is None:
-        return "empty"
-    if isinstance(node.value, str):
-        return f"the text `{node.value}`" if len(node.value) <= 60 else "a text"
-    return f"`{node.text}`" if isinstance(node.value, bool) else f"{node.text or node.value}"

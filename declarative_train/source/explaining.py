@@ -21,7 +21,7 @@ from declarative_train.source.checks.templates import (
     unset_variable,
 )
 from declarative_train.source.node import Scalar
-from declarative_train.source.template import Environment
+from declarative_train.source.template_names import Environment
 from declarative_train.terms.span import Span
 
 _NOT_CLOSED = "`{opener}` is never closed"

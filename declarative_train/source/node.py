@@ -145,3 +145,16 @@ def kind_of(node: Node) -> str:
     if not isinstance(node, Scalar):
         return "a list" if isinstance(node, Sequence) else "a mapping"
     return "a text" if isinstance(node.value, str) else "nothing" if node.value is None else f"`{node.text}`"
+
+
+def found_words(node: Node) -> str:
+    """What stands there, for a message: `a list`, `the text `ten``, `3`."""
+    if isinstance(node, Sequence):
+        return "a list"
+    if isinstance(node, Mapping):
+        return "a mapping"
+    if node.value is None:
+        return "empty"
+    if isinstance(node.value, str):
+        return f"the text `{node.value}`" if len(node.value) <= 60 else "a text"
+    return f"`{node.text}`" if isinstance(node.value, bool) else f"{node.text or node.value}"

@@ -7,16 +7,16 @@ render the same text over and over.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from collections.abc import Mapping as MappingABC
 from operator import is_
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.source.checks.templates import circular_vars
 from declarative_train.source.node import Entry, Mapping, Node, Scalar, Sequence, is_template
 from declarative_train.source.plain_template import NOT_PLAIN, plain_value
+from declarative_train.source.template_names import FAILED, Circle, FailedBefore, Names, Values, to_lists
 from declarative_train.terms.span import Span
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class Templates:
 
     def __init__(self) -> None:
         self.failed: set[Span] = set()
-        self._names: tuple[MappingABC[str, object], _Names] | None = None  # the last: as given, as seen
+        self._names: tuple[MappingABC[str, object], Names] | None = None  # the last: as given, as seen
         self._sandbox: Sandbox | None = None
         self._compiled: dict[str, Compiled] = {}
 
@@ -64,7 +64,7 @@ class Templates:
 
     def _scalar(self, scalar: Scalar, names: MappingABC[str, object], diagnostics: list[Diagnostic]) -> Node:
         if self._names is None or self._names[0] is not names:
-            self._names = (names, _Names(names))
+            self._names = (names, Names(names))
         listed = self._names[1]
         try:
             return from_value(self._value(scalar.text, listed), scalar.span, scalar)
@@ -123,27 +123,6 @@ def render_vars(root: Mapping, env: MappingABC[str, str]) -> tuple[dict[str, obj
     values = Values((name, value) for name, value in variables.known.items() if value is not FAILED)
     values.failed = frozenset(section_name for section_name in variables if section_name not in values)
     return values, variables.diagnostics
-
-
-FAILED = object()  # the value of a var that could not be rendered
-
-
-class Values(dict[str, object]):
-    """The values of `vars`; `failed` names those whose own template went wrong, which is said there and only there."""
-
-    failed: frozenset[str] = frozenset()
-
-
-class Circle(Exception):  # noqa: N818
-    """A var that needs itself."""
-
-    def __init__(self, chain: list[str]) -> None:
-        super().__init__(" -> ".join(chain))
-        self.chain = chain
-
-
-class FailedBefore(Exception):  # noqa: N818
-    """A var that is asked for, but could not be rendered."""
 
 
 def _is_echo(problem: Exception) -> bool:
@@ -208,55 +187,3 @@ def _scalars(node: Node) -> Iterator[Scalar]:
 def _is_left(scalar: Scalar) -> bool:
     """A template that was not rendered."""
     return scalar.template is None and isinstance(scalar.value, str) and is_template(scalar.value)
-
-
-def to_lists(node: Node) -> object:
-    """Plain values as templates see them: lists, not tuples."""
-    if isinstance(node, Scalar):
-        return node.value
-    if isinstance(node, Sequence):
-        return [to_lists(item) for item in node.items]
-    return {entry.name: to_lists(entry.value) for entry in node.entries}
-
-
-class _Names(dict[str, object]):
-    """The names of a template, with lists for tuples; `vars` and `env` are looked into only when asked."""
-
-    def __init__(self, names: MappingABC[str, object]) -> None:
-        super().__init__({name: _listed(value) for name, value in names.items()})
-
-
-class Environment(MappingABC[str, str]):
-    """The variables of the environment, one at a time: all of them together, which hold secrets, are no value."""
-
-    def __init__(self, variables: MappingABC[str, str]) -> None:
-        self.variables = variables
-
-    def __getitem__(self, name: str) -> str:
-        return self.variables[name]
-
-    def _as_a_whole(self) -> NoReturn:
-        from declarative_train.source.sandbox import NoValue  # there already: plain templates ask for nothing whole
-
-        raise NoValue("the whole environment")
-
-    def __iter__(self) -> Iterator[str]:
-        self._as_a_whole()
-
-    def __len__(self) -> int:
-        self._as_a_whole()
-
-    def __str__(self) -> str:
-        self._as_a_whole()
-
-    __repr__ = __str__
-
-
-def _listed(value: object) -> object:
-    if isinstance(value, type(os.environ)):
-        return Environment(value)
-    if isinstance(value, tuple | list):
-        return [_listed(item) for item in value]
-    if isinstance(value, dict) and not isinstance(value, Values):
-        return {key: _listed(item) for key, item in value.items()}
-    return value

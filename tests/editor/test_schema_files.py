@@ -10,7 +10,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from declarative_train.source.reader import read_text
-from declarative_train.source.template import to_lists
+from declarative_train.source.template_names import to_lists
 
 ROOT = Path(__file__).parents[2]
 GOOD = sorted([*(ROOT / "recipes").rglob("*.yaml"), *(ROOT / "tests" / "cases" / "ok").rglob("*.yaml")])

@@ -12,7 +12,7 @@ from declarative_train.components.layers import LAYERS
 from declarative_train.recipe.model.blocks import shipped_names
 from declarative_train.recipe.schema import schema
 from declarative_train.source.reader import read_text
-from declarative_train.source.template import to_lists
+from declarative_train.source.template_names import to_lists
 
 RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*.yaml"))
 TYPES = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from declarative_train.recipe.component_fields import KINDS, children_of, table
 from declarative_train.recipe.mistakes.aliases import KEYS as ALIASES
-from declarative_train.recipe.reading import KINDS, children_of, table
 from declarative_train.recipe.sections.parallelism import MODES
 from declarative_train.recipe.sections.section import Section
 from declarative_train.recipe.sections.top import Top

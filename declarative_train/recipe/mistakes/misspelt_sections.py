@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from declarative_train.diagnostics.suggest import nearest
 from declarative_train.recipe.merge_rules import MERGE_RULES
-from declarative_train.recipe.sections.top import SECTIONS, Top
-from declarative_train.recipe.validate import models_in
+from declarative_train.recipe.sections.top import SECTIONS, Top, keys_of
 from declarative_train.source.node import Entry, Mapping, Scalar
 
 
@@ -28,11 +27,7 @@ def _is_of(section: str, entry: Entry) -> bool:
     """Whether half of the keys or more are of the section."""
     if section not in SECTIONS or not isinstance(entry.value, Mapping):
         return False
-    known = {
-        key
-        for model in models_in(Top.model_fields[section].annotation)
-        for key in (*model.model_fields, *getattr(model, "short_forms", ()))
-    }
+    known = keys_of(section)
     keys = [each.name in known for each in entry.value]
     return bool(keys) and 2 * sum(keys) >= len(keys)
 

@@ -14,8 +14,8 @@ from declarative_train.recipe.checks.durations import bad_duration, bare_duratio
 from declarative_train.recipe.checks.keys import missing_key, unknown_key, unknown_type, wrong_type, wrong_value
 from declarative_train.recipe.mistakes.aliases import FROM_THE_INPUT, KEYS, NOTES, OTHERWISE, renamed, value_here
 from declarative_train.recipe.mistakes.value_hints import ValueHint, value_hint
-from declarative_train.recipe.validate import found_words, models_in
-from declarative_train.source.node import Mapping, Node, Scalar, Sequence, find, to_value
+from declarative_train.recipe.sections.section import models_in
+from declarative_train.source.node import Mapping, Node, Scalar, Sequence, find, found_words, to_value
 from declarative_train.terms.span import Span
 
 _KINDS = {  # pydantic's error type -> what the key takes

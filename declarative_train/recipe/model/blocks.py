@@ -21,9 +21,8 @@ from declarative_train.recipe.checks.keys import missing_key, unknown_key, wrong
 from declarative_train.recipe.checks.wiring import unused_param
 from declarative_train.recipe.model.blocks_params import Param, read_params
 from declarative_train.recipe.model.wiring_names import REUSE, Edge, check_name, read_reference
-from declarative_train.recipe.validate import found_words
 from declarative_train.source.document import SourceFile
-from declarative_train.source.node import Mapping, Node, Scalar, Sequence, is_template
+from declarative_train.source.node import Mapping, Node, Scalar, Sequence, found_words, is_template
 from declarative_train.source.reader import read_text
 from declarative_train.terms.span import Span
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from collections.abc import Mapping as MappingABC
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
@@ -12,12 +12,10 @@ from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.recipe.checks.blocks import bad_param
 from declarative_train.recipe.checks.keys import missing_key, unknown_key, wrong_type, wrong_value
 from declarative_train.recipe.model.wiring_names import RESERVED, check_name
-from declarative_train.recipe.validate import found_words, validate
-from declarative_train.source.node import Mapping, Node, Scalar, Sequence, to_value
+from declarative_train.recipe.validate import validate
+from declarative_train.source.node import Mapping, Node, Scalar, Sequence, found_words, to_value
+from declarative_train.source.template import Templates
 from declarative_train.terms.span import Span
-
-if TYPE_CHECKING:
-    from declarative_train.recipe.model.node_draft import Renderer
 
 Kind = Literal["int", "float", "str", "bool", "list", "mapping"]
 
@@ -131,7 +129,7 @@ def bind_params(
     params: MappingABC[str, Param],
     given: Mapping,
     at: Span,
-    renderer: Renderer,
+    templates: Templates,
     beside: Collection[str] = (),
     *,
     shipped: bool = False,
@@ -151,7 +149,7 @@ def bind_params(
             continue
         if node is None:
             assert param.default is not None
-            node, found = renderer.render(param.default, {"params": values})
+            node, found = templates.render(param.default, {"params": values})
             if found:
                 return None, [*diagnostics, *found]
         value, found = checked(param, node, f"`{block}`")

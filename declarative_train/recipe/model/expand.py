@@ -18,7 +18,7 @@ from declarative_train.recipe.model.blocks import BlockDefinition, Library
 from declarative_train.recipe.model.blocks_params import bind_params
 from declarative_train.recipe.model.expand_outside import param_spans, placed_outside, seen_from_outside
 from declarative_train.recipe.model.expand_paths import placed, units_of
-from declarative_train.recipe.model.node_draft import MOST_NODES, NodeDraft, Renderer, read_entry
+from declarative_train.recipe.model.node_draft import MOST_NODES, NodeDraft, read_entry
 from declarative_train.recipe.model.tree import (
     BlockNode,
     BlockRules,
@@ -35,6 +35,7 @@ from declarative_train.recipe.model.wiring_ports import first_key
 from declarative_train.recipe.validate import validate
 from declarative_train.source.document import SourceFile
 from declarative_train.source.node import Entry, Mapping, Node, Scalar, Sequence
+from declarative_train.source.template import Templates
 from declarative_train.terms.span import Span
 
 MOST_NESTED = 40
@@ -61,7 +62,7 @@ def expand(
     model: Mapping,
     fields: Collection[str],
     names: MappingABC[str, object],
-    templates: Renderer,
+    templates: Templates,
     layers: MappingABC[str, type[Layer]],
     *,
     objective: Collection[tuple[str, Span]] | None = None,
@@ -132,9 +133,9 @@ class _Frame(NamedTuple):
 class _Expander:
     """Collects diagnostics over all blocks, each once, and keeps what was opened."""
 
-    def __init__(self, library: Library, renderer: Renderer) -> None:
+    def __init__(self, library: Library, templates: Templates) -> None:
         self._library = library
-        self._renderer = renderer
+        self._templates = templates
         self._said: dict[tuple[str, Span, str], Diagnostic] = {}
         self._memory: dict[tuple[object, ...], Scope | None] = {}
         self.opened: dict[int, tuple[BlockDefinition, MappingABC[str, object]]] = {}
@@ -156,7 +157,7 @@ class _Expander:
     def wire_up(self, frame: _Frame) -> Wiring:
         drafts: list[NodeDraft] = []
         for entry in frame.graph:
-            draft, found = read_entry(entry, self._library, self._renderer, frame.names, frame.inside, frame.graph)
+            draft, found = read_entry(entry, self._library, self._templates, frame.names, frame.inside, frame.graph)
             self._say(found)
             drafts.append(draft)
         wiring = Wiring(drafts, frame.around, self._library)
@@ -258,7 +259,7 @@ class _Expander:
             return ReuseNode(*common, target.name if target.copy is None else f"{target.name}.{target.copy}")
         assert draft.fields is not None
         names = frame.names if index is None else {**frame.names, "index": index}
-        fields, found = self._renderer.render(draft.fields, names)
+        fields, found = self._templates.render(draft.fields, names)
         if self._say(found):
             return None
         fields = placed_outside(draft.fields, fields, frame.param_spans)
@@ -286,7 +287,7 @@ class _Expander:
         at = draft.type_span or draft.entry.key.span
         shipped = block.file is not None
         beside = {entry.name for entry in (*draft.reserved(), *fields)}
-        values, found = bind_params(block.name, block.params, fields, at, self._renderer, beside, shipped=shipped)
+        values, found = bind_params(block.name, block.params, fields, at, self._templates, beside, shipped=shipped)
         if self._say(found) or values is None:
             return None
         if any(port.name not in bound and not port.optional for port in block.ports):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping as MappingABC
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal
 
 from declarative_train.components.component import Layer, Port
 from declarative_train.components.expressions.error import ExpressionError
@@ -23,8 +23,8 @@ from declarative_train.recipe.checks.keys import missing_key, unknown_key, unkno
 from declarative_train.recipe.model.blocks import BlockDefinition, Library
 from declarative_train.recipe.model.wiring_names import RESERVED, REUSE, Edge, check_name, read_reference
 from declarative_train.recipe.model.wiring_ports import Wanted, only_inputs, read_wanted
-from declarative_train.recipe.validate import found_words
-from declarative_train.source.node import Entry, Mapping, Node, Scalar, to_value
+from declarative_train.source.node import Entry, Mapping, Scalar, found_words, to_value
+from declarative_train.source.template import Templates
 from declarative_train.terms.span import Span
 
 MOST_NODES = 50_000
@@ -36,12 +36,6 @@ _RULES = {
     "arguments": function_arguments,
     "batch": batch_dimension,
 }
-
-
-class Renderer(Protocol):
-    """What expansion needs of `source.template.Templates`."""
-
-    def render(self, node: Node, names: MappingABC[str, object]) -> tuple[Node, list[Diagnostic]]: ...
 
 
 @dataclass(slots=True)
@@ -88,7 +82,7 @@ class NodeDraft:
 def read_entry(
     entry: Entry,
     library: Library,
-    renderer: Renderer,
+    templates: Templates,
     names: MappingABC[str, object],
     inside: BlockDefinition | None,
     graph: Mapping,
@@ -99,19 +93,19 @@ def read_entry(
     if problem is not None:
         return broken, [problem]
     if isinstance(entry.value, Mapping):
-        draft, found = _component(entry, entry.value, library, renderer, names, inside)
+        draft, found = _component(entry, entry.value, library, templates, names, inside)
         return draft, [_no_type(entry, library, graph), *found] if entry.value.entry("type") is None else found
     if isinstance(entry.value, Scalar) and isinstance(entry.value.value, str):
-        return _expression(entry, entry.value, renderer, names)
+        return _expression(entry, entry.value, templates, names)
     hint = None if isinstance(entry.value, Scalar) else "an expression that begins with `[` needs quotes"
     return broken, [bad_node(entry.value.span, entry.name, found_words(entry.value), hint)]
 
 
 def _expression(
-    entry: Entry, typed: Scalar, renderer: Renderer, names: MappingABC[str, object]
+    entry: Entry, typed: Scalar, templates: Templates, names: MappingABC[str, object]
 ) -> tuple[NodeDraft, list[Diagnostic]]:
     broken = NodeDraft(entry.name, entry, "broken")
-    scalar, found = renderer.render(typed, names)
+    scalar, found = templates.render(typed, names)
     if found:
         return broken, found
     if not isinstance(scalar, Scalar) or not isinstance(scalar.value, str):
@@ -128,22 +122,22 @@ def _component(
     entry: Entry,
     node: Mapping,
     library: Library,
-    renderer: Renderer,
+    templates: Templates,
     names: MappingABC[str, object],
     inside: BlockDefinition | None,
 ) -> tuple[NodeDraft, list[Diagnostic]]:
     draft = NodeDraft(entry.name, entry, "broken", fields=_fields(node))
     diagnostics: list[Diagnostic] = []
-    inputs, found = renderer.render(only_inputs(node), names)
+    inputs, found = templates.render(only_inputs(node), names)
     assert isinstance(inputs, Mapping)
     if found:
         draft.wanted = Wanted((None,))
     else:
         draft.wanted, found = read_wanted(inputs)
     diagnostics += found
-    diagnostics += _read_type(draft, node, library, renderer, names, inside)
-    diagnostics += _read_repeat(draft, node.entry("repeat"), renderer, names)
-    diagnostics += _read_when(draft, node.entry("when"), renderer, names)
+    diagnostics += _read_type(draft, node, library, templates, names, inside)
+    diagnostics += _read_repeat(draft, node.entry("repeat"), templates, names)
+    diagnostics += _read_when(draft, node.entry("when"), templates, names)
     return draft, diagnostics
 
 
@@ -165,21 +159,21 @@ def _read_type(
     draft: NodeDraft,
     node: Mapping,
     library: Library,
-    renderer: Renderer,
+    templates: Templates,
     names: MappingABC[str, object],
     inside: BlockDefinition | None,
 ) -> list[Diagnostic]:
     written = node.get("type")
     if written is None:
         return []  # which is told
-    kind, found = renderer.render(written, names)
+    kind, found = templates.render(written, names)
     if found:
         return found
     if not isinstance(kind, Scalar) or not isinstance(kind.value, str):
         return [wrong_type(kind.span, "type", found_words(kind), "the name of a layer or a block")]
     draft.type_name, draft.type_span = kind.value, kind.span
     if kind.value == REUSE:
-        return _read_reuse(draft, renderer, names)
+        return _read_reuse(draft, templates, names)
     named = library.find(kind.value, inside)
     if named is None and library.is_broken(kind.value):
         return []
@@ -196,7 +190,7 @@ def _read_type(
     return []
 
 
-def _read_reuse(draft: NodeDraft, renderer: Renderer, names: MappingABC[str, object]) -> list[Diagnostic]:
+def _read_reuse(draft: NodeDraft, templates: Templates, names: MappingABC[str, object]) -> list[Diagnostic]:
     assert draft.fields is not None
     beside = {entry.name for entry in (*draft.reserved(), *draft.fields)}
     diagnostics = [
@@ -207,7 +201,7 @@ def _read_reuse(draft: NodeDraft, renderer: Renderer, names: MappingABC[str, obj
     written = draft.fields.get("node")
     if written is None:
         return [*diagnostics, missing_key(draft.type_span or draft.entry.key.span, "node", "`reuse`", "NAME")]
-    node, found = renderer.render(written, names)
+    node, found = templates.render(written, names)
     text = node.value if isinstance(node, Scalar) and isinstance(node.value, str) else None
     target = None if text is None else read_reference(text, node.span)
     if target is None or found:
@@ -221,11 +215,11 @@ def _read_reuse(draft: NodeDraft, renderer: Renderer, names: MappingABC[str, obj
 
 
 def _read_repeat(
-    draft: NodeDraft, entry: Entry | None, renderer: Renderer, names: MappingABC[str, object]
+    draft: NodeDraft, entry: Entry | None, templates: Templates, names: MappingABC[str, object]
 ) -> list[Diagnostic]:
     if entry is None:
         return []
-    node, found = renderer.render(entry.value, names)
+    node, found = templates.render(entry.value, names)
     if found:
         draft.kind = "broken"
         return found
@@ -241,11 +235,11 @@ def _read_repeat(
 
 
 def _read_when(
-    draft: NodeDraft, entry: Entry | None, renderer: Renderer, names: MappingABC[str, object]
+    draft: NodeDraft, entry: Entry | None, templates: Templates, names: MappingABC[str, object]
 ) -> list[Diagnostic]:
     if entry is None:
         return []
-    node, found = renderer.render(entry.value, names)
+    node, found = templates.render(entry.value, names)
     if found:
         draft.kind = "broken"
         return found

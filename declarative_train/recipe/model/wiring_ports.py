@@ -10,8 +10,7 @@ from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.recipe.checks.keys import wrong_type
 from declarative_train.recipe.checks.wiring import bad_reference, input_and_inputs, too_many_inputs, unknown_port
 from declarative_train.recipe.model.wiring_names import Edge, read_reference
-from declarative_train.recipe.validate import found_words
-from declarative_train.source.node import Entry, Mapping, Node, Scalar, Sequence
+from declarative_train.source.node import Entry, Mapping, Node, Scalar, Sequence, found_words
 
 
 class Wanted(NamedTuple):

@@ -1,6 +1,7 @@
 """What every section of a recipe shares: frozen, closed, strict; docs under the fields become the JSON schema."""
 
-from typing import ClassVar
+from collections.abc import Iterator
+from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
@@ -22,3 +23,11 @@ class Section(BaseModel):
     stand beside `input` and `weight`."""
     short_forms: ClassVar[tuple[str, ...]] = ()
     """Keys that are written out before the section is read (`recipe/merge_rules.py`)."""
+
+
+def models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    """The models that a field with this annotation may hold."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for argument in getattr(annotation, "__args__", ()):
+        yield from models_in(argument)

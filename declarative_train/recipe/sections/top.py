@@ -13,7 +13,7 @@ from declarative_train.recipe.sections.logging import Logging
 from declarative_train.recipe.sections.model import ModelSection
 from declarative_train.recipe.sections.objective import ObjectiveSection
 from declarative_train.recipe.sections.parallelism import Auto, Parallelism, Single
-from declarative_train.recipe.sections.section import Section
+from declarative_train.recipe.sections.section import Section, models_in
 from declarative_train.recipe.sections.training import Training
 
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
@@ -73,3 +73,9 @@ SECTIONS = (
     "logging",
 )
 REQUIRED = SECTIONS[:4]
+
+
+def keys_of(section: str) -> set[str]:
+    """The keys that a section takes in any of its forms (the modes of `parallelism`)."""
+    models = models_in(Top.model_fields[section].annotation)
+    return {key for model in models for key in (*model.model_fields, *getattr(model, "short_forms", ()))}

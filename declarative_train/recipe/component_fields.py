@@ -1,0 +1,77 @@
+"""Which fields of a section hold components and sections, by their annotations: `Optimizer`, `dict[str, LossTerm]`."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Mapping as MappingABC
+from functools import cache
+from importlib import import_module
+from typing import Annotated, Any, NamedTuple, TypeVar, Union, get_args, get_origin
+
+from pydantic import BaseModel
+
+from declarative_train.components.component import (
+    Component,
+    Dataset,
+    Field,
+    Init,
+    Layer,
+    Loss,
+    LrSchedule,
+    Metric,
+    Optimizer,
+    Split,
+)
+from declarative_train.recipe.sections.section import Section
+
+C = TypeVar("C", bound=Component)
+
+KINDS: dict[type[Component], tuple[str, str]] = {  # the interface -> (its word, where its table is)
+    Dataset: ("source", "datasets.DATASETS"),
+    Field: ("field", "fields.FIELDS"),
+    Init: ("init", "inits.INITS"),
+    Layer: ("layer", "layers.LAYERS"),
+    Loss: ("loss", "losses.LOSSES"),
+    LrSchedule: ("lr schedule", "lr_schedules.LR_SCHEDULES"),
+    Metric: ("metric", "metrics.METRICS"),
+    Optimizer: ("optimizer", "optimizers.OPTIMIZERS"),
+    Split: ("split", "splits.SPLITS"),
+}
+
+
+def table(kind: type[C]) -> MappingABC[str, type[C]]:
+    """The table of a kind; imported when asked for, since the tables import their interface."""
+    module, _, name = KINDS[kind][1].rpartition(".")
+    found: MappingABC[str, type[C]] = getattr(import_module(f"declarative_train.components.{module}"), name)
+    return found
+
+
+class Child(NamedTuple):
+    """A field that is read here: one section or component, or a mapping or list of them."""
+
+    model: Any
+    holder: type | None  # dict, tuple, or None for one
+
+
+@cache
+def children_of(model: type[BaseModel]) -> dict[str, Child]:
+    found = {}
+    for name, info in model.model_fields.items():
+        child = _child(info.annotation)
+        if child is not None:
+            found[name] = child
+    return found
+
+
+def _child(annotation: Any) -> Child | None:
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        return _child(get_args(annotation)[0])
+    if origin in (Union, types.UnionType):
+        return next((child for each in get_args(annotation) if (child := _child(each)) is not None), None)
+    if origin in (dict, tuple):
+        inner = _child(get_args(annotation)[1 if origin is dict else 0])
+        return None if inner is None else Child(inner.model, origin)
+    if annotation in KINDS or (isinstance(annotation, type) and issubclass(annotation, Section)):
+        return Child(annotation, None)
+    return None
