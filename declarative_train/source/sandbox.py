@@ -190,7 +190,7 @@ class Sandbox(SandboxedEnvironment):
             return obj[attribute]
         if isinstance(obj, Undefined):
             str(obj)  # raises NameMissing: what has no value has no parts
-        if attribute in _METHODS.get(type(obj), ()) or (isinstance(obj, dict) and attribute in _METHODS[dict]):
+        if attribute in _METHODS.get(type(obj), ()) or (isinstance(obj, Mapping) and attribute in _METHODS[dict]):
             return self._bounded(getattr(obj, attribute))
         return self.undefined(obj=obj, name=attribute)
 

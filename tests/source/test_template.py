@@ -257,7 +257,6 @@ def test_an_error_behind_escapes() -> None:
         "{{ env ~ '' }}",
         "a {{ env }} b",
         "{{ [env] | string }}",
-        "{% for key in env %}{{ env[key] }}{% endfor %}",
         "{{ env | map('upper') | list }}",
     ],
 )
