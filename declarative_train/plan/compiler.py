@@ -21,6 +21,7 @@ from declarative_train.plan.draws import check_draws
 from declarative_train.plan.estimated import estimated
 from declarative_train.plan.fingerprint import signed
 from declarative_train.plan.flops import plan_flops
+from declarative_train.plan.inputs import check_inputs
 from declarative_train.plan.parameters import plan_parameters
 from declarative_train.plan.place import place
 from declarative_train.plan.plan import PLAN_VERSION, ChoicePlan, ParameterPlan, Plan, WeightsPlan
@@ -61,6 +62,7 @@ def compile(  # noqa: A001 (plan.compile reads as what it does)
     diagnostics = [*diagnostics, *found]
     parameters, choice = None, None
     if lowered is not None:
+        diagnostics += check_inputs(recipe, data, rows)
         parameters, found = plan_parameters(recipe, lowered.graph, lowered.parameters)
         diagnostics += found
     if lowered is not None and parameters is not None:

@@ -1,0 +1,170 @@
+"""The numbers that a network reads and is to give, held against those that its start values are made for.
+
+A field counts where it reaches a layer with weights as it is: in another shape or beside others, not normalised, scaled
+or computed with.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from declarative_train.components.expressions.functions import INDEX
+from declarative_train.components.expressions.tree import Constant, Operation, Term
+from declarative_train.components.fields import FIELDS
+from declarative_train.data.revive import revive
+from declarative_train.data.sample import Sample
+from declarative_train.data.spec import DataSpec, FieldSpec
+from declarative_train.diagnostics.diagnostic import Diagnostic
+from declarative_train.plan.checks.inputs import (
+    channels_last,
+    columns_of_other_magnitude,
+    id_as_feature,
+    large_targets,
+    unscaled_input,
+)
+from declarative_train.recipe.model_tree import BlockNode, ExpressionNode, LayerNode, Scope, Wire
+from declarative_train.recipe.recipe import Recipe
+from declarative_train.terms.span import Span
+
+_WEIGHING = frozenset({"bilinear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d",
+                       "conv_transpose3d", "gru", "linear", "lstm", "patch_embedding", "rnn"})  # fmt: skip
+_SAME_LAYERS = frozenset({"concat", "dropout", "flatten", "identity", "permute", "reshape", "squeeze", "stack",
+                          "unflatten", "unsqueeze"})  # fmt: skip
+_SAME = frozenset({"concat", "expand", "flatten", "flip", "float", "permute", "reshape", "squeeze", "stack",
+                   "transpose", "unsqueeze"})  # fmt: skip
+_SHAPED = _SAME - {"concat", "stack"}
+_ROWS = 2048  # looked at
+_LARGE, _LARGE_TARGETS = 30.0, 1e4  # root mean squares; start values are made for inputs of about 1
+_APART = 1000.0  # of one column to another
+_CHANNELS = (1, 3, 4)
+_LEAST_IDS = 100  # rows after which numbers without a name that tells are an id too
+_ID = re.compile(r"(?i)(|unnamed:? ?\d*|(.*[_ .-])?(id|idx|index|uuid|key|rownum|row_?(id|no|number|index)))")
+_DISTANCES = frozenset({"huber", "l1", "mse", "smooth_l1"})
+
+
+def check_inputs(recipe: Recipe, data: DataSpec, rows: Sample) -> Iterator[Diagnostic]:
+    fields = {field.name: field for field in data.fields}
+    read: dict[str, list[LayerNode]] = {}
+    wires: dict[Wire, frozenset[str]] = {name: frozenset({name}) for name in recipe.model.scope.inputs}
+    _follow(recipe.model.scope, wires, read)
+    for name, layers in read.items():
+        if name in fields:
+            yield from _of_field(recipe, data, fields[name], layers, rows)
+    yield from _of_targets(recipe, fields, wires, rows)
+
+
+def _follow(scope: Scope, wires: dict[Wire, frozenset[str]], read: dict[str, list[LayerNode]]) -> None:
+    """Adds to `wires` the fields that travel on each as they are, and to `read` the layers that weigh them."""
+    for node in scope.nodes:
+        arriving = {port: wires[wire] for port, wire in node.inputs.items() if wire in wires}
+        if not arriving:
+            continue
+        found = frozenset[str]().union(*arriving.values())
+        if isinstance(node, BlockNode):
+            inner: dict[Wire, frozenset[str]] = dict(arriving)
+            _follow(node.scope, inner, read)
+            wires |= {f"{node.name}:{name}": inner[wire] for name, wire in node.scope.outputs.items() if wire in inner}
+        elif isinstance(node, ExpressionNode) and _keeps(node.expression.root, _SAME):
+            wires[f"{node.name}:output"] = found
+        elif isinstance(node, LayerNode) and node.layer.type in _WEIGHING:
+            for name in sorted(found):
+                read.setdefault(name, []).append(node)
+        elif isinstance(node, LayerNode) and node.layer.type in _SAME_LAYERS:
+            wires[f"{node.name}:{node.layer.outputs[0]}"] = found
+
+
+def _keeps(term: Term, names: frozenset[str]) -> bool:
+    if isinstance(term, Operation):
+        return term.name in names and all(_keeps(each, names) for each in term.operands)
+    return not isinstance(term, Constant)
+
+
+def _of_field(
+    recipe: Recipe, data: DataSpec, field: FieldSpec, layers: Sequence[LayerNode], rows: Sample
+) -> Iterator[Diagnostic]:
+    place, shape = recipe.span(f"data.fields.{field.name}.{_key(field)}"), field.tensor.shape
+    images = [node for node in layers if node.layer.type == "conv2d" and field.name in node.inputs.values()]
+    if images and len(shape) == 3 and shape[0] == shape[1] > shape[2] and shape[2] in _CHANNELS:
+        yield channels_last(images[0].input_spans.get("x", images[0].span), field.name, shape)
+    values = rows.first(field.name, _ROWS)
+    if values is None or not len(values) or values.dtype == bool:
+        return
+    yield from _of_magnitudes(field, place, layers[0].path, np.asarray(values, np.float64))
+    if data.window is None and shape == (len(field.columns),) and len(field.columns) > 1:
+        columns = _as_in_the_file(field, np.asarray(values, np.float64))
+        numbers = [name for name, each in zip(field.columns, columns.T, strict=True) if _numbers_rows(name, each)]
+        if numbers:
+            yield id_as_feature(place, field.name, numbers[0])
+
+
+def _of_magnitudes(field: FieldSpec, place: Span, layer: str, values: np.ndarray) -> Iterator[Diagnostic]:
+    shape = field.tensor.shape
+    by_column = values if len(field.columns) > 1 and shape[-1:] == (len(field.columns),) else values[..., None]
+    sizes = _root_mean_square(by_column.reshape(-1, by_column.shape[-1]))
+    least, greatest = values.min(), values.max()
+    told = sizes > 0
+    if told.any() and sizes.max() >= max(_LARGE, _APART * sizes[told].min()):
+        small = int(np.flatnonzero(told)[np.argmin(sizes[told])])
+        large = int(np.argmax(sizes))
+        names = (field.columns[small], field.columns[large])
+        yield columns_of_other_magnitude(place, field.name, names, (sizes[small], sizes[large]))
+    elif _root_mean_square(values.reshape(-1, 1))[0] >= _LARGE:
+        is_image = 100 < greatest <= 255 and least >= 0 and bool((values == np.floor(values)).all()) and len(shape) > 0
+        yield unscaled_input(place, field.name, layer, (float(least), float(greatest)), is_image=is_image)
+
+
+def _root_mean_square(columns: np.ndarray) -> np.ndarray:
+    return np.asarray(np.sqrt(np.mean(np.square(columns), axis=0)))
+
+
+def _as_in_the_file(field: FieldSpec, values: np.ndarray) -> np.ndarray:
+    unit = revive(FIELDS, field.component).unit(field.statistics)
+    return values if unit is None else values * np.asarray(unit.multiply) + np.asarray(unit.add)
+
+
+def _numbers_rows(name: str, values: np.ndarray) -> bool:
+    """Whether the column counts the rows: whole numbers that grow from row to row, with no more gaps than the rows of
+    other sets leave."""
+    whole = np.rint(values)
+    if len(whole) < 3 or np.abs(values - whole).max() > 0.01 or (np.diff(whole) < 1).any():
+        return False
+    is_dense = whole[-1] - whole[0] < 2 * len(whole)
+    return _ID.fullmatch(name) is not None or (is_dense and len(whole) >= _LEAST_IDS)
+
+
+def _of_targets(
+    recipe: Recipe, fields: Mapping[str, FieldSpec], wires: Mapping[Wire, frozenset[str]], rows: Sample
+) -> Iterator[Diagnostic]:
+    scope = recipe.model.scope
+    for name, term in recipe.objective.losses.items():
+        target = scope.outputs.get(term.target or "", term.target or "")
+        made = scope.outputs.get(term.input, term.input)
+        if term.component.type not in _DISTANCES or not _is_of_a_layer(scope, made):
+            continue
+        for field in [fields[each] for each in sorted(wires.get(target, {target})) if each in fields]:
+            values = rows.first(field.name, _ROWS)
+            if values is None or not len(values):
+                continue
+            size = float(_root_mean_square(np.asarray(values, np.float64).reshape(-1, 1))[0])
+            if size >= _LARGE_TARGETS:
+                place = recipe.span(f"data.fields.{field.name}.{_key(field)}")
+                yield large_targets(place, field.name, name, size)
+
+
+def _is_of_a_layer(scope: Scope, wire: Wire) -> bool:
+    """Whether a layer makes it, in whatever shape: what an expression computes may be in the target's unit."""
+    name, _, output = wire.partition(":")
+    node = next((node for node in scope.nodes if node.name == name), None)
+    if isinstance(node, BlockNode):
+        return output in node.scope.outputs and _is_of_a_layer(node.scope, node.scope.outputs[output])
+    if isinstance(node, ExpressionNode):
+        views = _keeps(node.expression.root, _SHAPED | {INDEX})
+        return views and all(_is_of_a_layer(scope, each) for each in node.inputs.values())
+    return isinstance(node, LayerNode) and node.layer.type in _WEIGHING
+
+
+def _key(field: FieldSpec) -> str:
+    return "columns" if field.component.get("columns") is not None else "column"
