@@ -14,7 +14,6 @@ import numpy as np
 from declarative_train.components.expressions.functions import INDEX
 from declarative_train.components.expressions.tree import Constant, Operation, Term
 from declarative_train.components.fields import FIELDS
-from declarative_train.data.revive import revive
 from declarative_train.data.sample import Sample
 from declarative_train.data.spec import DataSpec, FieldSpec
 from declarative_train.diagnostics.diagnostic import Diagnostic
@@ -25,7 +24,7 @@ from declarative_train.plan.checks.inputs import (
     large_targets,
     unscaled_input,
 )
-from declarative_train.recipe.model_tree import BlockNode, ExpressionNode, LayerNode, Scope, Wire
+from declarative_train.recipe.model.tree import BlockNode, ExpressionNode, LayerNode, Scope, Wire
 from declarative_train.recipe.recipe import Recipe
 from declarative_train.terms.span import Span
 
@@ -121,7 +120,7 @@ def _root_mean_square(columns: np.ndarray) -> np.ndarray:
 
 
 def _as_in_the_file(field: FieldSpec, values: np.ndarray) -> np.ndarray:
-    unit = revive(FIELDS, field.component).unit(field.statistics)
+    unit = FIELDS.read(field.component).unit(field.statistics)
     return values if unit is None else values * np.asarray(unit.multiply) + np.asarray(unit.add)
 
 
