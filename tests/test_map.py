@@ -3,6 +3,7 @@ the few places that say why."""
 
 from __future__ import annotations
 
+import ast
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -107,3 +108,56 @@ def test_the_layer_table_is_that_of_the_test() -> None:
     shown = {room: set(re.findall(r"\w+", may)) for room, may in rows}
     assert shown.pop("cli") == {"every", "room"}
     assert shown == MAY_IMPORT
+
+
+MODE_CLASSES = {"Single", "Dp", "Ddp", "Fsdp", "Pipeline", "DataParallel"}
+MODE_WORDS = {"single", "dp", "ddp", "fsdp"}  # `pipeline` is the name of an axis, too
+ASKS_FOR_A_MODE = {  # beside recipe/sections/parallelism.py, where each mode says its mesh
+    "plan/auto/candidates.py": "makes every mode that `auto` compares",
+    "plan/auto/judge.py": "a candidate pipeline has stages to place",
+    "plan/place.py": "a pipeline's own keys (schedule, cuts) become stages",
+    "plan/plan.py": "the word that is shown to the user",
+    "recipe/checks/idle_gpus.py": "a rule about single",
+    "recipe/checks/pipeline_of_one.py": "a hint that names other modes",
+    "recipe/checks/ranks_do_not_divide.py": "a rule about keys of fsdp and pipeline",
+    "recipe/checks/ranks_of_one.py": "a rule about ddp, dp and fsdp",
+    "recipe/checks/shards_of_one.py": "a rule about a key of fsdp",
+    "recipe/checks/shards_refused.py": "the key that asks for shards, for its place",
+    "recipe/draft.py": "rules about keys of a pipeline get it here",
+    "recipe/mistakes/aliases.py": "what other tools call a mode",
+}
+
+
+def asks_for_a_mode(tree: ast.Module) -> bool:
+    """By its word, by its class, or by making one."""
+    classes = {
+        alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").endswith("sections.parallelism")
+        for alias in node.names
+        if alias.name in MODE_CLASSES
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and node.value in MODE_WORDS:
+            return True
+        if isinstance(node, ast.Compare) and ".mode" in ast.unparse(node) and "'pipeline'" in ast.unparse(node):
+            return True
+        asked: list[ast.expr] = []
+        if isinstance(node, ast.Call):
+            asked = [node.func, *node.args]
+        elif isinstance(node, ast.MatchClass):
+            asked = [node.cls]
+        if any(name_of.id in classes for each in asked for name_of in ast.walk(each) if isinstance(name_of, ast.Name)):
+            return True
+    return False
+
+
+def test_a_mode_is_asked_for_in_few_places_that_say_why() -> None:
+    """Everything else asks for axes of the mesh, so that a new mode or axis is not looked for by grep."""
+    found = {
+        str(path.relative_to(PACKAGE))
+        for path in PACKAGE.rglob("*.py")
+        if asks_for_a_mode(ast.parse(path.read_text("utf-8")))
+    }
+    assert found == {"recipe/sections/parallelism.py", *ASKS_FOR_A_MODE}
+    assert len(ASKS_FOR_A_MODE) <= 12

@@ -30,7 +30,7 @@ COMMANDS = {
     "schema": "the JSON schema of recipes",
     "show": "the resolved recipe, each value with its provenance",
     "tensorboard": "TensorBoard on the runs",
-    "trace": "the way of the data before a run, the epochs after one",
+    "trace": "the path of the data before a run, the epochs after one",
 }
 
 
@@ -89,7 +89,7 @@ def _main(argv: Sequence[str] | None) -> int:
         description="Declarative training: a YAML recipe, checked, planned and run.",
         formatter_class=Help,
     )
-    parser.add_argument("--version", action=Version, nargs=0, help="show the version and leave")
+    parser.add_argument("--version", action=Version, nargs=0, help="show the version and exit")
     commands = parser.add_subparsers(prog=parser.prog, dest="command", metavar="COMMAND", required=True)
     without_plugins()
     # Only the command that was asked for is imported: the others' arguments are not needed to run it. Where it is the

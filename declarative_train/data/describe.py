@@ -67,7 +67,6 @@ class _Description:
         self.span = span
         self.offline = offline
         self.diagnostics: list[Diagnostic] = []
-        self.window_fits = True  # else what can be cut, and how much is left of it, says nothing
         window = section.window
         self.window = (
             None
@@ -86,7 +85,7 @@ class _Description:
             return None, self.diagnostics
         self.diagnostics += overlaps(self.section.source, self.section.split, tables, self.span)
         columns = self._columns(tables)
-        sets = None if self._unknown_in_sets(main) or not self.window_fits else self._sets(tables)
+        sets = self._sets(tables) if not self._unknown_in_sets(main) else None
         if sets is None:
             return None, self.diagnostics
         parts = self._parts(main, sets[TRAINING].rows, columns)
@@ -109,7 +108,6 @@ class _Description:
             if self.window is None:
                 self.say(rows_without_window(place, name))
             elif not _taken(field.cut, self.window.length):
-                self.window_fits = False
                 self.say(rows_outside_window(place, name, getattr(field, "rows", ""), self.window.length))
         if self.window is None:
             if self.section.source.type == "text":
@@ -118,7 +116,6 @@ class _Description:
         for name, split in self.section.split.items():
             if split.cuts_singly:
                 place = self.span(f"data.split.{name}.type")
-                self.window_fits = False
                 self.say(window_cut_to_pieces(place, name, split.type, self.window.length))
 
     def _open_all(self) -> dict[str | None, Table]:
@@ -195,7 +192,7 @@ class _Description:
         unknown = [(place, column) for place, column in asked if column is not None and column not in main.columns]
         for place, column in unknown:
             self.say(unknown_column(self.span(place), column, main.columns, main.left_out))
-        return bool(unknown)
+        return bool(unknown) or any(item.code in ("D011", "D013", "D019") for item in self.diagnostics)
 
     def _sets(self, tables: Mapping[str | None, Table]) -> dict[str, _SetRows] | None:
         """The rows of every set, in the order of the recipe; None when they cannot be cut."""
@@ -220,9 +217,9 @@ class _Description:
             self.say(source_problem(self.span("data.source.path"), error))
             return None
         ordered = {name: found[name] for name in (TRAINING, *self.section.split) if name in found}
-        empty = [said for name, each in ordered.items() if (said := self._if_empty(name, each)) is not None]
-        self.diagnostics += empty
-        return None if empty else ordered
+        for name, each in ordered.items():
+            self._check_size(name, each.table, each.rows, each.windows)
+        return None if any(item.code == "D010" for item in self.diagnostics) else ordered
 
     def _check_cuts(self, main: Table, cuts: Mapping[str, Rows]) -> None:
         """What can be cut, and is hardly meant."""
@@ -237,22 +234,18 @@ class _Description:
         if order is not None and (found := interleaved_windows(self.span("data.window.sort"), main, order)) is not None:
             self.say(found)
 
-    def _if_empty(self, name: str, each: _SetRows) -> Diagnostic | None:
+    def _check_size(self, name: str, table: Table, rows: Rows, windows: Windows | None) -> None:
         place = self.span("data.split" if name == TRAINING else f"data.split.{name}")
-        if not len(each.rows) and not each.table.num_rows:
-            if name != TRAINING:
-                return None
-            return empty_set(self.span("data.source.path"), name, "the source has columns and no row", None)
-        if not len(each.rows):
+        if not len(rows) and not table.num_rows:
+            if name == TRAINING:
+                self.say(empty_set(self.span("data.source.path"), name, "the source has columns and no row", None))
+        elif not len(rows):
             message = "the sets take all rows" if name == TRAINING else "no row is left for it, or none is as it asks"
-            return empty_set(place, name, message, "give the other sets less" if name == TRAINING else None)
-        if each.windows is None or len(each.windows):
-            return None
-        of_one = "" if self.window is None or self.window.by is None else f" of one `{self.window.by}`"
-        message = (
-            f"nowhere among its {counted(len(each.rows), 'row')} do {each.windows.length}{of_one} follow each other"
-        )
-        return empty_set(self.span("data.window.length"), name, message, "make the window shorter")
+            self.say(empty_set(place, name, message, "give the other sets less" if name == TRAINING else None))
+        elif windows is not None and not len(windows):
+            of_one = "" if self.window is None or self.window.by is None else f" of one `{self.window.by}`"
+            message = f"nowhere among its {counted(len(rows), 'row')} do {windows.length}{of_one} follow each other"
+            self.say(empty_set(self.span("data.window.length"), name, message, "make the window shorter"))
 
     def _parts(
         self, main: Table, training: Rows, columns: Mapping[tuple[str | None, str], tuple[Column, ...]]

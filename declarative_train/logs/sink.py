@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Self
 
 from declarative_train.logs.event import Event
 
 
 class Sink(ABC):
     """Only the main rank has sinks. `write` is called from the loop: it must not wait for a device or a network."""
+
+    @classmethod
+    def of_run(cls, run_dir: Path, quiet: bool) -> Self:
+        """Of those in `SINKS`: the one of a run, which writes below `run_dir`; `quiet` asks for no progress in the
+        terminal. Raises OSError."""
+        raise NotImplementedError
 
     @abstractmethod
     def write(self, event: Event) -> None:

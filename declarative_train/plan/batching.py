@@ -7,9 +7,8 @@ from math import ceil
 from declarative_train.data.spec import BatchSpec, DataSpec
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.plan.checks.samples import batch_larger_than_data
-from declarative_train.recipe.batch import accumulation, data_parallel_size, num_microbatches
+from declarative_train.recipe.batch import accumulation, data_parallel_size, has_axis, num_microbatches
 from declarative_train.recipe.recipe import Recipe
-from declarative_train.recipe.sections.parallelism import Pipeline
 
 
 def batch_of(recipe: Recipe, data: DataSpec) -> tuple[BatchSpec | None, list[Diagnostic]]:
@@ -34,7 +33,7 @@ def batch_of(recipe: Recipe, data: DataSpec) -> tuple[BatchSpec | None, list[Dia
         microbatch_size=size // (ranks * steps * parts),
         num_microbatches=parts,
         steps_per_epoch=num_samples // size if drops else ceil(num_samples / size),
-        pad_to_full=isinstance(parallelism, Pipeline) or training.compile,
+        pad_to_full=has_axis(parallelism, layout, "pipeline") or training.compile,
     ), diagnostics
 
 

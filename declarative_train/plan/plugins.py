@@ -15,8 +15,8 @@ from declarative_train.plan.checks.plugins import (
     scalar_in_shards,
 )
 from declarative_train.plan.sample_groups import num_slices
+from declarative_train.recipe.batch import has_axis
 from declarative_train.recipe.recipe import Recipe
-from declarative_train.recipe.sections.parallelism import Fsdp, Pipeline
 
 
 def check_plugins(recipe: Recipe, lowered: Lowered, batch: BatchSpec) -> list[Diagnostic]:
@@ -41,11 +41,7 @@ def _of(fact: NodeFact, batch: BatchSpec) -> Iterator[Diagnostic]:
 
 def check_shards(recipe: Recipe, lowered: Lowered) -> list[Diagnostic]:
     """Whether torch's `fully_shard` can cut every parameter, where the recipe asks for it."""
-    parallelism = recipe.parallelism
-    if isinstance(parallelism, Pipeline):
-        if parallelism.data_parallel is None or parallelism.data_parallel.mode != "fsdp":
-            return []
-    elif not isinstance(parallelism, Fsdp):
+    if not has_axis(recipe.parallelism, recipe.layout, "shard"):
         return []
     scalars = [name for name, shape in lowered.parameters.items() if shape == ()]
     if not scalars:

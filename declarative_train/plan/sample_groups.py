@@ -18,8 +18,8 @@ from declarative_train.plan.checks.samples import (
     padded_group,
 )
 from declarative_train.plan.checks.shapes import lone_sample
+from declarative_train.recipe.batch import has_axis
 from declarative_train.recipe.recipe import Recipe
-from declarative_train.recipe.sections.parallelism import Pipeline
 from declarative_train.terms.span import Span
 
 
@@ -55,7 +55,7 @@ def check_mixing(recipe: Recipe, lowered: Lowered, batch: BatchSpec, data: DataS
         diagnostics.append(group_of_microbatch(free[0].span, [mixer.name for mixer in free], batch))
     num_rows = data.set("training").num_samples
     rest = num_rows % batch.global_batch_size if data.last_batch == "keep" else 0
-    if mixers and rest and isinstance(recipe.mode, Pipeline):
+    if mixers and rest and has_axis(recipe.mode, recipe.layout, "pipeline"):
         diagnostics.append(padded_group(mixers[0].span, mixers[0].name))
         return diagnostics
     single = [mixer for mixer in mixers if mixer.values == 1 and rest % _size(mixer, batch) == 1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from declarative_train.recipe.sections.layout import Layout
 from declarative_train.recipe.sections.parallelism import Auto, Parallelism, Pipeline
 from declarative_train.recipe.sections.training import Training
-from declarative_train.terms.mesh import size_of
+from declarative_train.terms.mesh import Axis, size_of
 
 
 def data_parallel_size(parallelism: Parallelism, layout: Layout) -> int:
@@ -20,7 +20,7 @@ def num_pipeline_ranks(parallelism: Pipeline, layout: Layout) -> int | None:
 
 
 def num_microbatches(parallelism: Parallelism) -> int:
-    return parallelism.microbatches if isinstance(parallelism, Pipeline) else 1
+    return parallelism.microbatches
 
 
 def accumulation(training: Training, parallelism: Parallelism, layout: Layout) -> int | None:
@@ -31,6 +31,11 @@ def accumulation(training: Training, parallelism: Parallelism, layout: Layout) -
         return None if rest or not steps else steps
     steps = training.gradient_accumulation_steps or 1
     return None if training.global_batch_size % (share * steps) else steps
+
+
+def has_axis(parallelism: Parallelism | Auto, layout: Layout, name: Axis) -> bool:
+    """Also where it is one rank long; no mesh (the GPUs do not divide, or `auto`) has none."""
+    return any(axis.name == name for axis in parallelism.mesh(layout.num_gpus) or ())
 
 
 def num_shards(parallelism: Parallelism | Auto, layout: Layout) -> int:

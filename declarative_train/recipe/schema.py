@@ -22,7 +22,7 @@ from declarative_train.recipe.component_fields import KINDS, Child, children_of,
 from declarative_train.recipe.model.blocks import shipped_names
 from declarative_train.recipe.model.wiring_names import REUSE
 from declarative_train.recipe.schema_graph import REUSE_SCHEMA, documented, graph_definitions, shipped_schema, unwrapped
-from declarative_train.recipe.sections.parallelism import MODES
+from declarative_train.recipe.sections.parallelism import DEFAULT, MODES
 from declarative_train.recipe.sections.section import Section, models_in
 from declarative_train.recipe.sections.top import Top
 
@@ -69,7 +69,7 @@ def schema() -> Schema:
     model["blocks"] |= {"type": "object", "additionalProperties": {"$ref": "#/$defs/block"}}
     properties["parallelism"] = {
         "description": "How the ranks share the work: a mode, or a mapping with its keys.",
-        "default": "single",
+        "default": DEFAULT().mode,
         "anyOf": [{"enum": sorted(MODES)}, {"$ref": "#/$defs/parallelism"}, OPEN],
     }
     whole: Schema = unwrapped({"$schema": ADDRESS, **root, "$defs": dict(sorted(definitions.items()))})

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from declarative_train.logs.sink import Sink
+from declarative_train.logs.sinks import open_sinks
 
 if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan
@@ -41,13 +42,5 @@ class Job:
 
 
 def default_sinks(quiet: bool) -> SinkFactory:
-    return partial(_default_sinks, quiet)
-
-
-def _default_sinks(quiet: bool, run_dir: Path) -> Sequence[Sink]:
-    """Terminal, TensorBoard and JSON lines."""
-    from declarative_train.logs.sinks.console import ConsoleSink
-    from declarative_train.logs.sinks.jsonl import JsonlSink
-    from declarative_train.logs.sinks.tensorboard import TensorBoardSink
-
-    return (ConsoleSink(quiet=quiet), TensorBoardSink(run_dir), JsonlSink(run_dir / "events.jsonl"))
+    """Every sink of the table."""
+    return partial(open_sinks, quiet)

@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--diff",
         metavar="OTHER",
-        help="how it differs from another recipe or saved plan, taken as it is; exit 1 if it does",
+        help="compare with another recipe or saved plan, taken as it is; exit 1 if they differ",
     )
     parser.add_argument("--plugins", action="store_true", help="import the recipe's plugins, to know their shapes")
 

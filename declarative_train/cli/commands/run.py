@@ -18,11 +18,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const="auto",
         metavar="auto|PATH",
-        help="go on from a checkpoint: the newest of this recipe's runs, or a run or checkpoint folder",
+        help="continue from a checkpoint: the newest of this recipe's runs, or a run or checkpoint folder",
     )
     parser.add_argument("--max-steps", type=positive, metavar="N", help="end this session after N more optimizer steps")
     parser.add_argument("--dry-run", action="store_true", help="print the plan and stop")
-    parser.add_argument("--quiet", action="store_true", help="say only what goes wrong")
+    parser.add_argument("--quiet", action="store_true", help="print only what goes wrong")
 
 
 def positive(text: str) -> int:

@@ -23,7 +23,7 @@ from declarative_train.source.document import Document
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_recipe_arguments(parser)
-    parser.add_argument("--graph", action="store_true", help="the nodes of the model with what goes in and comes out")
+    parser.add_argument("--graph", action="store_true", help="the nodes of the model with their inputs and outputs")
     parser.add_argument("--plugins", action="store_true", help="import the recipe's plugins, to know their shapes")
 
 

@@ -11,7 +11,8 @@ import sys
 import time
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, TextIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Self, TextIO
 
 from declarative_train.logs.event import (
     CheckpointSaved,
@@ -39,6 +40,10 @@ COLUMN = 12
 
 class ConsoleSink(Sink):
     """One run on one terminal (or in one log file)."""
+
+    @classmethod
+    def of_run(cls, run_dir: Path, quiet: bool) -> Self:
+        return cls(quiet=quiet)
 
     def __init__(self, stream: TextIO | None = None, *, quiet: bool = False) -> None:
         self._stream = stream or sys.stderr

@@ -11,6 +11,7 @@ import math
 import time
 from dataclasses import fields
 from pathlib import Path
+from typing import Self
 
 from declarative_train.logs import event as events
 from declarative_train.logs.event import Event, Progress
@@ -37,6 +38,10 @@ _KINDS: dict[str, type] = {
 class JsonlSink(Sink):
     """Appends to `path`. Lines are in the file as soon as `write` returns, but for those of steps and epochs, which a
     crash may cost when they are younger than half a second and than the last checkpoint."""
+
+    @classmethod
+    def of_run(cls, run_dir: Path, quiet: bool) -> Self:
+        return cls(run_dir / "events.jsonl")
 
     def __init__(self, path: str | Path) -> None:
         self._stream = Path(path).open("a", encoding="utf-8")  # noqa: SIM115 (open for the run)

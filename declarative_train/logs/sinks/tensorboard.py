@@ -27,7 +27,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, Self
 
 from declarative_train.logs.event import (
     EpochDone,
@@ -52,6 +52,10 @@ MEASURED = {"step_ms": "throughput/step_ms", "memory_gib": "memory/peak_gib", "m
 
 class TensorBoardSink(Sink):
     """Writes one event file in `directory`."""
+
+    @classmethod
+    def of_run(cls, run_dir: Path, quiet: bool) -> Self:
+        return cls(run_dir)
 
     def __init__(self, directory: str | Path) -> None:
         self._stream = new_event_file(Path(directory))

@@ -16,11 +16,12 @@ from collections.abc import Iterator
 
 from declarative_train.diagnostics.diagnostic import Diagnostic, Related, error
 from declarative_train.recipe.draft import Draft
-from declarative_train.recipe.sections.parallelism import Dp
 
 
 def check(draft: Draft) -> Iterator[Diagnostic]:
-    if isinstance(draft.parallelism, Dp) and draft.layout is not None and draft.layout.num_nodes > 1:
+    if draft.parallelism is None or draft.layout is None:
+        return
+    if draft.parallelism.scatters and draft.layout.num_nodes > 1:
         yield error(
             "P002",
             draft.span("layout.nodes"),

@@ -29,7 +29,7 @@ def check(draft: Draft) -> Iterator[Diagnostic]:
         return
     size = training.global_batch_size
     ranks, chunks = data_parallel_size(parallelism, layout), num_microbatches(parallelism)
-    word = "device" if parallelism.mode == "dp" else "data-parallel rank"
+    word = "device" if parallelism.scatters else "data-parallel rank"
     if training.microbatch_size is not None:
         key, own = "microbatch_size", training.microbatch_size
         middle = f"{counted(own, 'sample')} per microbatch"

@@ -22,6 +22,7 @@ class Single(Section):
     """How the ranks share the work."""
     in_one_process: ClassVar[bool] = True
     scatters: ClassVar[bool] = False
+    microbatches: ClassVar[int] = 1
 
     def data_parallel_size(self, num_gpus: int) -> int:
         return 1
@@ -37,6 +38,7 @@ class Dp(Section):
     """How the ranks share the work."""
     in_one_process: ClassVar[bool] = True
     scatters: ClassVar[bool] = True
+    microbatches: ClassVar[int] = 1
 
     def data_parallel_size(self, num_gpus: int) -> int:
         return num_gpus
@@ -53,6 +55,7 @@ class Ddp(Section):
     """How the ranks share the work."""
     in_one_process: ClassVar[bool] = False
     scatters: ClassVar[bool] = False
+    microbatches: ClassVar[int] = 1
 
     def data_parallel_size(self, num_gpus: int) -> int:
         return num_gpus
@@ -70,6 +73,7 @@ class Fsdp(Section):
     """Hybrid sharding: this many groups of ranks hold a whole sharded model each."""
     in_one_process: ClassVar[bool] = False
     scatters: ClassVar[bool] = False
+    microbatches: ClassVar[int] = 1
 
     def data_parallel_size(self, num_gpus: int) -> int:
         return num_gpus
@@ -141,6 +145,7 @@ class Auto(Section):
 
 
 Parallelism = Single | Dp | Ddp | Fsdp | Pipeline
+DEFAULT = Single
 
 MODES: dict[str, type[Single | Dp | Ddp | Fsdp | Pipeline | Auto]] = {
     "auto": Auto,

@@ -12,7 +12,7 @@ from declarative_train.recipe.sections.layout import Layout
 from declarative_train.recipe.sections.logging import Logging
 from declarative_train.recipe.sections.model import ModelSection
 from declarative_train.recipe.sections.objective import ObjectiveSection
-from declarative_train.recipe.sections.parallelism import Auto, Parallelism, Single
+from declarative_train.recipe.sections.parallelism import DEFAULT, Auto, Parallelism
 from declarative_train.recipe.sections.section import Section, models_in
 from declarative_train.recipe.sections.training import Training
 
@@ -55,7 +55,7 @@ class Top(Head):
     objective: ObjectiveSection
     training: Training
     evaluation: Evaluation = Field(default_factory=Evaluation)  # a model is built when it is first made, not imported
-    parallelism: Parallelism | Auto = Field(default_factory=Single)
+    parallelism: Parallelism | Auto = Field(default_factory=DEFAULT)
     layout: Layout = Field(default_factory=Layout)
     checkpoint: Checkpoint = Field(default_factory=Checkpoint)
     logging: Logging = Field(default_factory=Logging)
