@@ -30,7 +30,7 @@ from declarative_train.diagnostics.diagnostic import Diagnostic, Severity
 from declarative_train.graph.build import build
 from declarative_train.graph.initialise import initialise
 from declarative_train.plan.plan import Plan
-from declarative_train.plan.text import describe
+from declarative_train.plan.text.describe import describe
 from declarative_train.runtime import rank
 from declarative_train.runtime.engine import Engine
 from declarative_train.runtime.launch import run as run_plan

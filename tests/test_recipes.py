@@ -23,7 +23,7 @@ from declarative_train import recipe as recipe_room
 from declarative_train.cli.commands.init import FIRST_RECIPE
 from declarative_train.cli.main import main
 from declarative_train.plan.plan import Plan
-from declarative_train.plan.text import describe
+from declarative_train.plan.text.describe import describe
 from declarative_train.runtime.devices import choose_device
 
 ROOT = Path(__file__).parent.parent

@@ -113,8 +113,7 @@ def report(compiled: Compiled) -> None:
 
 def read_saved_plan(path: str) -> Plan | None:
     """A saved plan that still holds, or None after saying what is wrong with it."""
-    from declarative_train.plan.codec import PlanError, from_json
-    from declarative_train.plan.fingerprint import is_as_signed
+    from declarative_train.plan.codec import PlanError, from_json, is_as_signed
     from declarative_train.plan.stale import staleness
 
     try:

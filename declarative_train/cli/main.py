@@ -15,7 +15,7 @@ from contextlib import nullcontext
 from importlib import import_module
 
 from declarative_train.cli.pydantic_plugins import without_plugins
-from declarative_train.cli.termination import TerminatedError, told_to_leave
+from declarative_train.cli.termination import TerminatedError, sigterm_raises
 from declarative_train.logs.streams import outlive_readers, write_any_character
 
 COMMANDS = {
@@ -109,7 +109,7 @@ def _main(argv: Sequence[str] | None) -> int:
     except SystemExit as stop:
         return int(stop.code or 0)
     try:
-        with outlive_readers() if asked == "run" else nullcontext(), told_to_leave():
+        with outlive_readers() if asked == "run" else nullcontext(), sigterm_raises():
             code: int = args.run(args)
         if sys.stdout is not None:  # a daemon may have none
             sys.stdout.flush()

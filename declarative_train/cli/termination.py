@@ -14,29 +14,29 @@ class TerminatedError(BaseException):
 
 
 @contextmanager
-def told_to_leave() -> Iterator[None]:
+def sigterm_raises() -> Iterator[None]:
     """SIGTERM raises TerminatedError in this process; a forked child it ends at once, as any other."""
     if signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
         yield
         return
     own = os.getpid()
 
-    def tell(number: int, frame: FrameType | None) -> None:
+    def terminate(number: int, frame: FrameType | None) -> None:
         if os.getpid() == own:
             raise TerminatedError
         forget()  # heard by a child that is just being forked
         os.kill(os.getpid(), number)
 
     def forget() -> None:
-        if signal.getsignal(signal.SIGTERM) is tell:
+        if signal.getsignal(signal.SIGTERM) is terminate:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
-    hears = True
+    is_main_thread = True
     try:
-        signal.signal(signal.SIGTERM, tell)
+        signal.signal(signal.SIGTERM, terminate)
     except ValueError:  # only the main thread does
-        hears = False
-    if not hears:
+        is_main_thread = False
+    if not is_main_thread:
         yield
         return
     os.register_at_fork(after_in_child=forget)

@@ -1,13 +1,15 @@
-"""A batch: what one rank feeds to one forward."""
+"""A batch: what one rank feeds to one forward; and its way from a loader process to the rank, and to its device."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
+
+SHARED_BYTES = 256 << 10  # larger tensors cross by shared memory, which costs most of a millisecond each
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,3 +26,45 @@ class Batch:
     num_rows: int
     row_weight: torch.Tensor | None
     sample_ids: np.ndarray
+
+
+def packed(batch: Batch) -> Batch:
+    """For the way between processes: small tensors as arrays, which are sent with the batch."""
+    return Batch({name: _packed(tensor) for name, tensor in batch.tensors.items()}, *_rest(batch))
+
+
+def _packed(tensor: torch.Tensor) -> Any:
+    import torch
+
+    is_small = tensor.numel() * tensor.itemsize < SHARED_BYTES
+    return tensor.numpy() if is_small and tensor.dtype != torch.bfloat16 else tensor  # NumPy has no bfloat16
+
+
+def unpacked(batch: Batch) -> Batch:
+    import torch
+
+    tensors = {
+        name: value if isinstance(value, torch.Tensor) else torch.from_numpy(value)
+        for name, value in batch.tensors.items()
+    }
+    return Batch(tensors, *_rest(batch))
+
+
+def _rest(batch: Batch) -> tuple[int, torch.Tensor | None, Any]:
+    return batch.num_rows, batch.row_weight, batch.sample_ids
+
+
+def moved(batch: Batch, device: torch.device | None) -> Batch:
+    if device is None:
+        return batch
+    weight = None if batch.row_weight is None else _moved(batch.row_weight, device)
+    return Batch(tensors_moved(batch.tensors, device), batch.num_rows, weight, batch.sample_ids)
+
+
+def tensors_moved(tensors: dict[str, torch.Tensor], device: torch.device | None) -> dict[str, torch.Tensor]:
+    """By pinned memory, without waiting; what is there already stays."""
+    return tensors if device is None else {name: _moved(tensor, device) for name, tensor in tensors.items()}
+
+
+def _moved(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    return tensor.pin_memory().to(device, non_blocking=True) if tensor.is_cpu else tensor

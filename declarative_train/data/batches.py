@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from declarative_train.data.batch import Batch
-from declarative_train.data.cuts import TRAINING
+from declarative_train.data.batch import Batch, moved, packed, tensors_moved, unpacked
 from declarative_train.data.order import sample_index
 from declarative_train.data.slots import Slot, evaluation_slots, locate, slots
 from declarative_train.data.spec import BatchSpec, DataSpec
-from declarative_train.data.transfer import moved, packed, tensors_moved, unpacked
+from declarative_train.data.splitting import TRAINING
 
 if TYPE_CHECKING:
     import torch

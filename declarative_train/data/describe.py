@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from declarative_train.components.component import Column, Dataset, Field, Misfit, SourceError, Table
 from declarative_train.components.datasets.files import is_known, is_remote
@@ -26,26 +27,27 @@ from declarative_train.data.checks.samples import (
     window_cut_to_pieces,
 )
 from declarative_train.data.checks.values import column_does_not_fit, no_statistics
-from declarative_train.data.cuts import TRAINING, SplitError, cut
 from declarative_train.data.files import records
 from declarative_train.data.inherited import Inherited, measured, misread, origin_of, unknown_value
-from declarative_train.data.odd_value import with_the_odd_value
 from declarative_train.data.opened import arranged, remember
 from declarative_train.data.overlaps import overlaps
 from declarative_train.data.parts import Part, columns_of, make_part
 from declarative_train.data.prepare import BadSampleError, Prepared, prepare
-from declarative_train.data.problems import bad_sample, source_problem
+from declarative_train.data.problems import Place, bad_sample, source_problem, with_the_odd_value
 from declarative_train.data.rows import RowRange, Rows
-from declarative_train.data.section import Place, SectionLike
 from declarative_train.data.spec import DataSpec, FieldSpec, FileRecord, SetSpec, WindowSpec
+from declarative_train.data.splitting import TRAINING, SplitError, split_rows
 from declarative_train.data.windows import RowOrder, Windows, row_order
 from declarative_train.diagnostics.diagnostic import Diagnostic, Related
 from declarative_train.terms.amounts import counted
 from declarative_train.terms.span import Span
 
+if TYPE_CHECKING:
+    from declarative_train.recipe.sections.data import DataSection
+
 
 def describe(
-    section: SectionLike,
+    section: DataSection,
     seed: int,
     span: Place,
     *,
@@ -59,7 +61,7 @@ def describe(
 
 class _Description:
     def __init__(
-        self, section: SectionLike, seed: int, span: Place, offline: bool, inherited: Mapping[str, Inherited]
+        self, section: DataSection, seed: int, span: Place, offline: bool, inherited: Mapping[str, Inherited]
     ) -> None:
         self.inherited = inherited
         self.section = section
@@ -67,14 +69,11 @@ class _Description:
         self.span = span
         self.offline = offline
         self.diagnostics: list[Diagnostic] = []
-        window = section.window
-        self.window = (
-            None
-            if window is None
-            else WindowSpec(window.length, window.stride or window.length, window.by, window.sort)
-        )
+        self.window: WindowSpec | None = None
+        if (window := section.window) is not None:
+            self.window = WindowSpec(window.length, window.stride or window.length, window.by, window.sort)
 
-    def say(self, diagnostic: Diagnostic) -> None:
+    def report(self, diagnostic: Diagnostic) -> None:
         self.diagnostics.append(diagnostic)
 
     def describe(self) -> tuple[DataSpec | None, list[Diagnostic]]:
@@ -106,17 +105,17 @@ class _Description:
             if field.cut is None:
                 continue
             if self.window is None:
-                self.say(rows_without_window(place, name))
+                self.report(rows_without_window(place, name))
             elif not _taken(field.cut, self.window.length):
-                self.say(rows_outside_window(place, name, getattr(field, "rows", ""), self.window.length))
+                self.report(rows_outside_window(place, name, getattr(field, "rows", ""), self.window.length))
         if self.window is None:
             if self.section.source.type == "text":
-                self.say(token_by_token(self.span("data.source.type")))
+                self.report(token_by_token(self.span("data.source.type")))
             return
         for name, split in self.section.split.items():
             if split.cuts_singly:
                 place = self.span(f"data.split.{name}.type")
-                self.say(window_cut_to_pieces(place, name, split.type, self.window.length))
+                self.report(window_cut_to_pieces(place, name, split.type, self.window.length))
 
     def _open_all(self) -> dict[str | None, Table]:
         """The main source under None, the own sources of sets under their names; without those that do not open."""
@@ -129,12 +128,12 @@ class _Description:
             place = "data.source" if name is None else f"data.split.{name}.source"
             remote = next((path for path in dataset.paths if is_remote(path)), None)
             if remote is not None and self.offline and is_known(remote):
-                self.say(remote_source(self.span(f"{place}.path"), remote))
+                self.report(remote_source(self.span(f"{place}.path"), remote))
                 continue
             try:
                 tables[name] = dataset.open()
             except SourceError as error:
-                self.say(source_problem(self.span(f"{place}.path"), error))
+                self.report(source_problem(self.span(f"{place}.path"), error))
         return tables
 
     def _columns(self, tables: Mapping[str | None, Table]) -> dict[tuple[str | None, str], tuple[Column, ...]]:
@@ -144,12 +143,12 @@ class _Description:
             for name, field in self.section.fields.items():
                 columns, missed = columns_of(field, table)
                 for missing in missed:
-                    self.say(self._missed(source, table, name, field, missing))
+                    self.report(self._missed(source, table, name, field, missing))
                 if missed:
                     continue
                 if not columns:
                     at = self.span(f"data.fields.{name}.exclude")
-                    self.say(column_does_not_fit(at, name, "`exclude` leaves none of its columns", None))
+                    self.report(column_does_not_fit(at, name, "`exclude` leaves none of its columns", None))
                     continue
                 misfit = field.check(columns) if table.num_rows else None  # types are those of the values
                 if misfit is None and source is not None and (None, name) in found:
@@ -158,7 +157,7 @@ class _Description:
                     misfit = with_the_odd_value(misfit, table, columns)
                     place = f"data.fields.{name}.{misfit.field or 'column'}"
                     span = self.span(place if source is None else f"data.split.{source}.source")
-                    self.say(column_does_not_fit(span, name, misfit.message, misfit.help))
+                    self.report(column_does_not_fit(span, name, misfit.message, misfit.help))
                     continue
                 found[source, name] = columns
         return found
@@ -191,7 +190,7 @@ class _Description:
             asked += [(f"data.window.{key}", getattr(self.window, key)) for key in ("by", "sort")]
         unknown = [(place, column) for place, column in asked if column is not None and column not in main.columns]
         for place, column in unknown:
-            self.say(unknown_column(self.span(place), column, main.columns, main.left_out))
+            self.report(unknown_column(self.span(place), column, main.columns, main.left_out))
         return bool(unknown) or any(item.code in ("D011", "D013", "D019") for item in self.diagnostics)
 
     def _sets(self, tables: Mapping[str | None, Table]) -> dict[str, _SetRows] | None:
@@ -200,7 +199,7 @@ class _Description:
         found: dict[str, _SetRows] = {}
         try:
             order = row_order(tables[None], self.window)  # first: sets cut by `last` follow it too
-            cuts = cut(tables[None], self.section.split, self.seed, by, sort)
+            cuts = split_rows(tables[None], self.section.split, self.seed, by, sort)
             self._check_cuts(tables[None], cuts)
             found |= _set_rows(None, tables[None], cuts, self.window, order)
             for name, table in tables.items():
@@ -208,13 +207,13 @@ class _Description:
                     whole = {name: RowRange(0, table.num_rows)}
                     found |= _set_rows(name, table, whole, self.window, row_order(table, self.window))
         except SplitError as error:
-            self.say(split_does_not_fit(self.span(f"data.split.{error.name}"), error.name, str(error)))
+            self.report(split_does_not_fit(self.span(f"data.split.{error.name}"), error.name, str(error)))
             return None
         except ValueError as error:
-            self.say(rows_without_order(self.span("data.window.sort"), sort or "", str(error)))
+            self.report(rows_without_order(self.span("data.window.sort"), sort or "", str(error)))
             return None
         except SourceError as error:
-            self.say(source_problem(self.span("data.source.path"), error))
+            self.report(source_problem(self.span("data.source.path"), error))
             return None
         ordered = {name: found[name] for name in (TRAINING, *self.section.split) if name in found}
         for name, each in ordered.items():
@@ -224,28 +223,28 @@ class _Description:
     def _check_cuts(self, main: Table, cuts: Mapping[str, Rows]) -> None:
         """What can be cut, and is hardly meant."""
         for diagnostic in group_in_two_sets.check(main, cuts, self.section.split, self.span):
-            self.say(diagnostic)
+            self.report(diagnostic)
         sorts = {f"data.split.{name}.sort": getattr(split, "sort", None) for name, split in self.section.split.items()}
         sorts["data.window.sort"] = None if self.window is None else self.window.sort
         for place, column in sorts.items():
             if column is not None and (found := sorted_as_text(self.span(place), main, column)) is not None:
-                self.say(found)
+                self.report(found)
         order = None if self.window is None or self.window.by is not None else self.window.sort
         if order is not None and (found := interleaved_windows(self.span("data.window.sort"), main, order)) is not None:
-            self.say(found)
+            self.report(found)
 
     def _check_size(self, name: str, table: Table, rows: Rows, windows: Windows | None) -> None:
         place = self.span("data.split" if name == TRAINING else f"data.split.{name}")
         if not len(rows) and not table.num_rows:
             if name == TRAINING:
-                self.say(empty_set(self.span("data.source.path"), name, "the source has columns and no row", None))
+                self.report(empty_set(self.span("data.source.path"), name, "the source has columns and no row", None))
         elif not len(rows):
             message = "the sets take all rows" if name == TRAINING else "no row is left for it, or none is as it asks"
-            self.say(empty_set(place, name, message, "give the other sets less" if name == TRAINING else None))
+            self.report(empty_set(place, name, message, "give the other sets less" if name == TRAINING else None))
         elif windows is not None and not len(windows):
             of_one = "" if self.window is None or self.window.by is None else f" of one `{self.window.by}`"
             message = f"nowhere among its {counted(len(rows), 'row')} do {windows.length}{of_one} follow each other"
-            self.say(empty_set(self.span("data.window.length"), name, message, "make the window shorter"))
+            self.report(empty_set(self.span("data.window.length"), name, message, "make the window shorter"))
 
     def _parts(
         self, main: Table, training: Rows, columns: Mapping[tuple[str | None, str], tuple[Column, ...]]
@@ -259,11 +258,11 @@ class _Description:
         statistics, problems = measured(main, training, draft, self.inherited)
         for name, problem in {id(problem): (name, problem) for name, problem in problems.items()}.values():
             if isinstance(problem, BadSampleError):
-                self._say_bad(main, problem)
+                self._report_bad(main, problem)
             elif isinstance(problem, SourceError):
-                self.say(source_problem(self.span("data.source.path"), problem))
+                self.report(source_problem(self.span("data.source.path"), problem))
             else:
-                self.say(no_statistics(self.span(f"data.fields.{name}"), name, str(problem)))
+                self.report(no_statistics(self.span(f"data.fields.{name}"), name, str(problem)))
         found = {
             part.name: make_part(part.name, part.field, part.columns, statistics[part.name], self.window)
             for part in draft
@@ -294,10 +293,10 @@ class _Description:
                     break
                 except BadSampleError as error:
                     del left[error.part.name]
-                    self._say_bad(each.table, error)
+                    self._report_bad(each.table, error)
                 except SourceError as error:
                     place = "data.source.path" if each.source is None else f"data.split.{name}.source.path"
-                    self.say(source_problem(self.span(place), error))
+                    self.report(source_problem(self.span(place), error))
                     break
         return found
 
@@ -315,19 +314,19 @@ class _Description:
             Part(part.name, part.field, found, part.statistics, part.row, part.sample) for part, found in own.items()
         )
 
-    def _say_bad(self, table: Table, error: BadSampleError) -> None:
+    def _report_bad(self, table: Table, error: BadSampleError) -> None:
         """At the key that says what the value should be where the recipe has it, else at the column."""
         name, field, key = error.part.name, error.part.field, error.cause.key
         column = self._column_span(name, field, error.cause.column)
         unknown = unknown_value(error, table, self.inherited.get(name), column)
         if unknown is not None:
-            self.say(unknown)
+            self.report(unknown)
             return
         if key is None or key not in field.model_fields_set:
-            self.say(bad_sample(column, error, table.place(error.row)))
+            self.report(bad_sample(column, error, table.place(error.row)))
             return
         made = (Related(column, "the column stands here"),)
-        self.say(bad_sample(self.span(f"data.fields.{name}.{key}"), error, table.place(error.row), made))
+        self.report(bad_sample(self.span(f"data.fields.{name}.{key}"), error, table.place(error.row), made))
 
     def _spec(
         self, tables: Mapping[str | None, Table], parts: Mapping[str, Part], prepared: Mapping[str, Prepared]

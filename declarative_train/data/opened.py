@@ -13,12 +13,11 @@ from declarative_train.components.datasets import DATASETS
 from declarative_train.components.fields import FIELDS
 from declarative_train.components.registry import ComponentError
 from declarative_train.components.splits import SPLITS
-from declarative_train.data.cuts import TRAINING, SplitError, cut
-from declarative_train.data.data_error import DataError
 from declarative_train.data.parts import columns_of, make_part
 from declarative_train.data.prepare import BadSampleError, Prepared, prepare
 from declarative_train.data.rows import RowRange, Rows
-from declarative_train.data.spec import DataSpec, FieldSpec, SetSpec, WindowSpec
+from declarative_train.data.spec import DataError, DataSpec, FieldSpec, SetSpec, WindowSpec
+from declarative_train.data.splitting import TRAINING, SplitError, split_rows
 from declarative_train.data.windows import RowOrder, Windows, row_order, windowed
 from declarative_train.terms.amounts import counted
 
@@ -78,7 +77,7 @@ def _prepare_all(spec: DataSpec) -> dict[str, Prepared]:
     }
     main = DATASETS.read(spec.source).open()
     by, sort = (None, None) if window is None else (window.by, window.sort)
-    rows = arranged(cut(main, splits, spec.seed, by, sort), window, row_order(main, window))
+    rows = arranged(split_rows(main, splits, spec.seed, by, sort), window, row_order(main, window))
     sets = {}
     for each in spec.sets:
         if each.source is not None:

@@ -11,10 +11,10 @@ import numpy as np
 from declarative_train.components.component import Dataset, Split, Table
 from declarative_train.components.datasets.files import shown
 from declarative_train.data.checks.samples import set_of_the_same_rows, set_without_class
-from declarative_train.data.cuts import TRAINING
 from declarative_train.data.opened import prepared_sets
-from declarative_train.data.section import Place
+from declarative_train.data.problems import Place
 from declarative_train.data.spec import DataSpec, FieldSpec
+from declarative_train.data.splitting import TRAINING
 from declarative_train.diagnostics.diagnostic import Diagnostic
 
 MOST_CLASSES = 20  # of more, a small set lacks some by chance
@@ -66,10 +66,10 @@ def without_class(data: DataSpec, targets: Collection[str], span: Place) -> Iter
                 break
             seen[name] = set(values.tolist())
         else:
-            yield from _said(data, field, seen, span)
+            yield from _problems(data, field, seen, span)
 
 
-def _said(data: DataSpec, field: FieldSpec, seen: Mapping[str, set[Any]], span: Place) -> Iterator[Diagnostic]:
+def _problems(data: DataSpec, field: FieldSpec, seen: Mapping[str, set[Any]], span: Place) -> Iterator[Diagnostic]:
     every = set[Any]().union(*seen.values())
     for name, values in seen.items():
         lacking = sorted(every - values)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from multiprocessing import get_all_start_methods
 from typing import Generic, TypeVar
 
-from declarative_train.data.data_error import DataError
+from declarative_train.data.spec import DataError
 
 T = TypeVar("T")
 DEPTH = 2  # results that lie ready, per loader

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from declarative_train.components.component import SourceError
+from declarative_train.components.component import Column, Misfit, SourceError, Table
 from declarative_train.data.checks.files import (
     different_columns,
     empty_glob,
@@ -17,6 +17,10 @@ from declarative_train.data.prepare import BadSampleError
 from declarative_train.diagnostics.diagnostic import Diagnostic, Related
 from declarative_train.terms.span import Span
 
+Place = Callable[[str | tuple[str | int, ...]], Span]
+"""Where the value at a dotted path (or a tuple of its parts) was typed, else its nearest ancestor."""
+
+_LOOKED_AT = 100_000  # rows, for the value that makes a column text
 _OF_SOURCES: dict[str, Callable[[Span, SourceError], Diagnostic]] = {
     "different_columns": different_columns,
     "no_file_system": source_without_file_system,
@@ -38,3 +42,25 @@ def bad_sample(span: Span, error: BadSampleError, place: str, made: tuple[Relate
     if error.cause.problem == "outside":
         return value_out_of_range(span, name, message, place, way_out, made)
     return not_a_whole_number(span, name, message, place, made)
+
+
+def with_the_odd_value(misfit: Misfit, table: Table, columns: Sequence[Column]) -> Misfit:
+    """Where a column is text only because of a few of its values, the first of those."""
+    for column in columns:
+        if column.dtype != "object" or column.shape:
+            continue
+        values = table.read([column.name], slice(0, _LOOKED_AT))[column.name]
+        odd = [row for row, value in enumerate(values) if value is not None and not _is_number(value)]
+        if odd and 5 * len(odd) < len(values):
+            where = f"`{values[odd[0]]:.40}` in {table.place(odd[0])}"
+            message = f"`{column.name}` holds numbers, and text beside them: {where}"
+            return misfit._replace(message=message, help="write a number there, or nothing and `missing: mean`")
+    return misfit
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

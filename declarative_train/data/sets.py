@@ -8,10 +8,9 @@ import numpy as np
 import torch
 
 from declarative_train.components.component import SourceError
-from declarative_train.data.data_error import DataError
 from declarative_train.data.opened import prepared_sets
 from declarative_train.data.prepare import BadSampleError, Prepared
-from declarative_train.data.spec import DataSpec
+from declarative_train.data.spec import DataError, DataSpec
 from declarative_train.terms.tensor_spec import TensorSpec
 
 

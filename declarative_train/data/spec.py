@@ -97,3 +97,7 @@ class BatchSpec:
     num_microbatches: int  # of the pipeline; 1 elsewhere
     steps_per_epoch: int
     pad_to_full: bool = False  # every chunk has microbatch_size rows (pipeline, compile)
+
+
+class DataError(Exception):
+    """One message for the user; a run that meets it fails (exit 3)."""

@@ -148,7 +148,7 @@ class Inference:
         certain = {name: spec for name, spec in inputs.items() if spec is not None}
         return Graph(certain, tuple(nodes), dict(scope.outputs)), outputs, state.see
 
-    def _say(self, diagnostic: Diagnostic) -> None:
+    def _report(self, diagnostic: Diagnostic) -> None:
         """Once: the copies of a block have the same mistake at the same place."""
         if not any((item.code, item.span) == (diagnostic.code, diagnostic.span) for item in self.diagnostics):
             self.diagnostics.append(diagnostic)
@@ -163,7 +163,7 @@ class Inference:
 
     def _node(self, node: ModelNode, state: _Scope) -> Node | None:
         if state.like is None and is_name_of_torch(node.name):
-            self._say(name_of_torch(node.key_span, node.name))
+            self._report(name_of_torch(node.key_span, node.name))
             return None
         if isinstance(node, BlockNode):
             return self._block(node, state)
@@ -191,7 +191,7 @@ class Inference:
         layer = node.layer
         if isinstance(layer, PluginLayer) and not layer.may_import:
             if layer.type not in self._unknown:
-                self._say(shapes_unknown(node.span, layer.type))
+                self._report(shapes_unknown(node.span, layer.type))
             self._unknown.add(layer.type)
             return None
         whole = (
@@ -201,23 +201,23 @@ class Inference:
         if misfit is not None:
             said = _in_words_of_the_recipe(node, misfit)
             related = [Related(node.input_spans.get(port, node.span), row) for port, row in rows.items()]
-            self._say(inputs_do_not_fit(_place(node, misfit), said, (*self._made(specs, made_by), *related)))
+            self._report(inputs_do_not_fit(_place(node, misfit), said, (*self._made(specs, made_by), *related)))
             if not misfit.is_warning:
                 return None
         try:
             probed = self._probe(layer, specs, built_for or specs)
         except RefusedError as problem:
             made = self._made(specs, made_by)
-            self._say(layer_refused(node.span, layer.type, specs, str(problem), made, self._precision))
+            self._report(layer_refused(node.span, layer.type, specs, str(problem), made, self._precision))
             return None
         except BatchMovedError as problem:
-            self._say(batch_moved(node.span, node.name, str(problem)))
+            self._report(batch_moved(node.span, node.name, str(problem)))
             return None
         double = next((port for port, spec in specs.items() if spec.dtype == "float64"), None)
         if double is not None and probed.parameters:
             span = node.input_spans.get(double, node.span)
             made = self._made({double: specs[double]}, made_by)
-            self._say(double_precision(span, layer.type, double, self._precision, made))
+            self._report(double_precision(span, layer.type, double, self._precision, made))
             return None
         if built_for is None:
             self.parameters |= {f"{node.path}.{name}": shape for name, shape in probed.parameters.items()}
@@ -260,10 +260,10 @@ class Inference:
         except ExpressionError as problem:
             span = node.place(problem.offset, problem.length)
             made = self._made(specs, made_by)
-            self._say(expression_does_not_fit(span, problem.message, problem.help, made))
+            self._report(expression_does_not_fit(span, problem.message, problem.help, made))
             return None
         except BatchMovedError as problem:
-            self._say(batch_moved(node.span, node.name, str(problem)))
+            self._report(batch_moved(node.span, node.name, str(problem)))
             return None
         if node.expression.is_random:
             self.facts.append(NodeFact(node.path, "random", node.span))
@@ -290,7 +290,7 @@ class Inference:
         target, origin = state.done.get(node.target), _named(state.scope, node.target)
         if target is None:
             if node.target not in state.done:  # which else comes first
-                self._say(reuse_before_target(node.span, node.name, node.target, origin.key_span))
+                self._report(reuse_before_target(node.span, node.name, node.target, origin.key_span))
             return None
         built_for = state.built_for(node.target)
         again = Inference(self._precision, self._probes)
@@ -306,7 +306,7 @@ class Inference:
             return Node(node.name, "reuse", inputs, certain, target=node.target)
         own = (item.message for item in again.diagnostics if item.code != LAYER_REFUSED)  # which has the shapes alone
         problem = next(own, None)
-        self._say(reuse_does_not_fit(node.span, node.target, origin.key_span, specs, built_for, problem))
+        self._report(reuse_does_not_fit(node.span, node.target, origin.key_span, specs, built_for, problem))
         return None
 
 

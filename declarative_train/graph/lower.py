@@ -9,12 +9,12 @@ import torch
 
 from declarative_train.data.sample import Sample
 from declarative_train.diagnostics.diagnostic import Diagnostic
+from declarative_train.graph.batch_graph import split_batch_graph
+from declarative_train.graph.check_objective import Measure, ObjectiveCheck, Term, measures_of, names_read, terms_of
 from declarative_train.graph.checks.objective import no_parameters
 from declarative_train.graph.graph import Graph, above
 from declarative_train.graph.infer import Inference, NodeFact, Origin
-from declarative_train.graph.objective import Measure, ObjectiveCheck, Term, measures_of, names_read, terms_of
 from declarative_train.graph.observe import Observer, Seen
-from declarative_train.graph.split import split
 from declarative_train.recipe.model.tree import Scope
 from declarative_train.recipe.recipe import Recipe
 from declarative_train.terms.tensor_spec import TensorSpec
@@ -81,7 +81,7 @@ def lower(
         diagnostics.append(no_parameters(recipe.key_span("model.graph")))
         return None, diagnostics
     bound = {*inference.parameters, *(fact.path for fact in inference.facts)}
-    batch_graph, model = split(graph, bound)
+    batch_graph, model = split_batch_graph(graph, bound)
     sources = {name: name if name in model.outputs else _batch_name(batch_graph, wire) for name, wire in wires.items()}
     check.diagnostics.clear()
     for term in fitting:

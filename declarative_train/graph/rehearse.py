@@ -23,12 +23,12 @@ from declarative_train.components.expressions.grammar import parse
 from declarative_train.components.expressions.lower import infer as evaluate
 from declarative_train.components.layers import LAYERS
 from declarative_train.graph.build import build, call_order
+from declarative_train.graph.check_objective import Measure
+from declarative_train.graph.check_objective import Term as LossTerm
 from declarative_train.graph.cost import activations
 from declarative_train.graph.graph import Edge, Graph, Node
 from declarative_train.graph.initialise import Start, initialise
 from declarative_train.graph.lower import Lowered
-from declarative_train.graph.objective import Measure
-from declarative_train.graph.objective import Term as LossTerm
 
 SMALL_PARAMETERS = 1 << 21
 """Elements of all parameters of a model that is built with its start values."""
@@ -99,7 +99,7 @@ class _Step:
         try:
             self._reach(self._outputs(rows))
         except Exception as error:  # whatever torch or a plugin raises is what the user has to hear
-            self.found.failure = ("training", _said(error))
+            self.found.failure = ("training", _first_line(error))
         return self.found
 
     def on(self, rows: Values) -> Rehearsal:
@@ -117,7 +117,7 @@ class _Step:
                 for measure in self.lowered.measures:
                     self._measure(measure, seen)
         except Exception as error:
-            self.found.failure = (phase, _said(error))
+            self.found.failure = (phase, _first_line(error))
         if self.found.failure is not None or self.found.not_finite:
             self.found.culprit = self._culprit(values)
         return self.found
@@ -303,7 +303,7 @@ def _quietly(double: bool) -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def _said(error: Exception) -> str:
+def _first_line(error: Exception) -> str:
     lines = str(error).strip().splitlines()
     said = lines[0] if lines else type(error).__name__
     return said[:1].lower() + said[1:]

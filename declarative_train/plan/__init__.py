@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from declarative_train.plan.compiler import compile  # noqa: A004
     from declarative_train.plan.plan import Plan
     from declarative_train.plan.stale import staleness
-    from declarative_train.plan.text import describe, summary
+    from declarative_train.plan.text.describe import describe, summary
 
 __all__ = ["Plan", "PlanError", "compile", "describe", "from_json", "staleness", "summary", "to_json"]
 
@@ -21,10 +21,10 @@ _PLACES = {
     "Plan": "plan",
     "PlanError": "codec",
     "compile": "compiler",
-    "describe": "text",
+    "describe": "text.describe",
     "from_json": "codec",
     "staleness": "stale",
-    "summary": "text",
+    "summary": "text.describe",
     "to_json": "codec",
 }
 

@@ -10,25 +10,23 @@ from declarative_train.data.overlaps import without_class
 from declarative_train.data.sample import sample
 from declarative_train.data.spec import BatchSpec, DataSpec
 from declarative_train.diagnostics.diagnostic import Diagnostic
+from declarative_train.graph.check_targets import check_targets, units
 from declarative_train.graph.lower import Lowered, lower
-from declarative_train.graph.targets import check_targets, units
 from declarative_train.plan.auto.choose import choose
-from declarative_train.plan.balanced import balance
 from declarative_train.plan.batching import batch_of, num_steps_of
 from declarative_train.plan.checks import metric_of_another_kind
-from declarative_train.plan.codec import from_json, to_json
-from declarative_train.plan.draws import check_draws
-from declarative_train.plan.estimated import estimated
-from declarative_train.plan.fingerprint import signed
+from declarative_train.plan.class_weights import balanced_terms
+from declarative_train.plan.codec import from_json, signed, to_json
+from declarative_train.plan.estimates import with_estimates
+from declarative_train.plan.first_step import check_first_step
 from declarative_train.plan.flops import plan_flops
 from declarative_train.plan.inputs import check_inputs
 from declarative_train.plan.parameters import plan_parameters
 from declarative_train.plan.place import place
 from declarative_train.plan.plan import PLAN_VERSION, ChoicePlan, ParameterPlan, Plan, WeightsPlan
 from declarative_train.plan.plugins import check_plugins
-from declarative_train.plan.rehearsed import rehearsed
 from declarative_train.plan.run_fields import inherited_fields
-from declarative_train.plan.sample_groups import check_mixing
+from declarative_train.plan.sample_groups import check_draws, check_mixing
 from declarative_train.plan.sections import (
     plan_checkpoint,
     plan_evaluation,
@@ -66,7 +64,7 @@ def compile(  # noqa: A001 (plan.compile reads as what it does)
         parameters, found = plan_parameters(recipe, lowered.graph, lowered.parameters)
         diagnostics += found
     if lowered is not None and parameters is not None:
-        parameters, found = rehearsed(recipe, lowered, parameters, rows)
+        parameters, found = check_first_step(recipe, lowered, parameters, rows)
         diagnostics += found
     weights, found = plan_weights(recipe, lowered, parameters)
     diagnostics += found
@@ -104,7 +102,7 @@ def _assembled(
     diagnostics += metric_of_another_kind.check(recipe, lowered, data)
     of_targets, found = units(recipe, data)
     diagnostics += found
-    terms, found = balance(recipe, lowered, data)
+    terms, found = balanced_terms(recipe, lowered, data)
     diagnostics += found
     timing = Timing(recipe, batch, num_steps_of(recipe, batch), _tokens_per_sample(lowered))
     sections = (plan_training(recipe, timing), plan_evaluation(recipe, timing, batch))
@@ -142,7 +140,7 @@ def _assembled(
         draws=tuple(fact.path for fact in lowered.facts if fact.kind == "random"),
         flops=plan_flops(lowered.graph, parameters, layout.units, recipe.training.activation_checkpointing),
     )
-    plan, found = estimated(plan, recipe, choice)
+    plan, found = with_estimates(plan, recipe, choice)
     diagnostics += found
     return signed(from_json(to_json(plan))), diagnostics  # through JSON once: what is run is what can be saved
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple, TypeGuard
 
-from declarative_train.plan.fingerprint import deciding
+from declarative_train.plan.codec import deciding
 from declarative_train.plan.plan import Plan
 
 _LONGEST = 60  # characters of a value that is shown

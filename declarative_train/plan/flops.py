@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from declarative_train.graph.cost import Work, work_of
-from declarative_train.graph.cut import open_blocks
 from declarative_train.graph.graph import Graph, Node
+from declarative_train.graph.stage_graphs import open_blocks
 from declarative_train.plan.plan import FlopsPlan, ParameterPlan
 
 

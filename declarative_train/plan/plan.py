@@ -156,7 +156,7 @@ class RankPlan:
 @dataclass(frozen=True, slots=True)
 class PipelinePlan:
     """`stages[i]` are the node paths of stage i, `wires[i]` what travels from stage i to i + 1, under the names of
-    `graph.cut.cut(open_blocks(plan.graph, layout.units), stages)`, which makes the stages' graphs.
+    `graph.stage_graphs.stage_graphs(open_blocks(plan.graph, layout.units), stages)`, which makes the stages' graphs.
 
     `schedule` is the recipe's word (`1f1b`). `num_microbatches` are those of one optimizer step: accumulation steps
     are made microbatches. `grid[rank][time]` is an action ("0F1": stage 0, forward of microbatch 1) or "" when idle.

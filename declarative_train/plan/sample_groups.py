@@ -11,6 +11,7 @@ from declarative_train.data.spec import BatchSpec, DataSpec
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.graph.lower import Lowered
 from declarative_train.plan.checks.samples import (
+    draws_of_layout,
     group_across_replicas,
     group_does_not_divide,
     group_of_microbatch,
@@ -101,3 +102,12 @@ def _mixers(recipe: Recipe, lowered: Lowered) -> Iterator[Mixer]:
         if term.component.mixes_samples:
             span = recipe.span(("objective", "losses", term.name, "over"))
             yield Mixer(term.name, getattr(term.component, "over", "microbatch"), span, in_model=False)
+
+
+def check_draws(lowered: Lowered, batch: BatchSpec) -> list[Diagnostic]:
+    random = [fact for fact in lowered.facts if fact.kind == "random"]
+    if not random or num_slices(batch) == 1:
+        return []
+    unknown = [fact for fact in random if fact.habits is not None and fact.habits.draws is None]
+    random = [fact for fact in random if fact not in unknown] + unknown  # what is certain is named first
+    return [draws_of_layout(random[0].span, [fact.path for fact in random], is_certain=random[0] not in unknown)]

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from declarative_train.components.component import Unit
 from declarative_train.data.spec import BatchSpec, DataSpec
-from declarative_train.graph.objective import Measure, Term
+from declarative_train.graph.check_objective import Measure, Term
 from declarative_train.plan.plan import (
     CheckpointPlan,
     EarlyStopPlan,

@@ -9,10 +9,9 @@ from typing import TypeVar
 from declarative_train.components.pipeline_schedules import PIPELINE_SCHEDULES
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.graph.cost import num_parameters
-from declarative_train.graph.cut import Stage, cut, open_blocks
 from declarative_train.graph.graph import Graph
 from declarative_train.graph.lower import Lowered
-from declarative_train.plan.balance import balanced_cuts
+from declarative_train.graph.stage_graphs import Stage, open_blocks, stage_graphs
 from declarative_train.plan.checks.stages import (
     cut_not_a_node,
     cut_out_of_order,
@@ -25,6 +24,7 @@ from declarative_train.plan.checks.stages import (
 from declarative_train.plan.parameters import rule_span
 from declarative_train.plan.plan import LayoutPlan, ParameterPlan, PipelinePlan
 from declarative_train.plan.schedule_grid import schedule_grid
+from declarative_train.plan.stage_balance import balanced_cuts
 from declarative_train.recipe.recipe import Recipe
 from declarative_train.recipe.sections.parallelism import Pipeline
 from declarative_train.terms.span import Span
@@ -52,7 +52,7 @@ def pipeline_of(
     if stages is None:
         return None, diagnostics
     schedule, num_ranks = PIPELINE_SCHEDULES[parallelism.schedule], layout.size("pipeline")
-    pieces = cut(opened, stages)
+    pieces = stage_graphs(opened, stages)
     return PipelinePlan(
         schedule=parallelism.schedule,
         num_stages=len(stages),

@@ -45,7 +45,7 @@ class Timing:
         if duration is None:
             return None
         steps = self._steps_at(path, duration)
-        if steps > self.num_steps and self._is_written(path) and not self._is_told(duration):
+        if steps > self.num_steps and self._is_written(path) and not self._is_checked_by_recipe(duration):
             self.diagnostics.append(past_the_end(self.recipe.span(path), duration, steps, self.num_steps))
         return steps
 
@@ -81,7 +81,7 @@ class Timing:
             self.diagnostics.append(no_tokens(self.recipe.span(path), str(duration)))
             return 1
 
-    def _is_told(self, duration: Duration) -> bool:
+    def _is_checked_by_recipe(self, duration: Duration) -> bool:
         """In the unit that the run itself is given in, the recipe alone has shown it (longer-than-run)."""
         return getattr(self.recipe.training, duration.unit, None) is not None
 

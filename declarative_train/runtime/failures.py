@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from declarative_train.components.registry import ComponentError
-from declarative_train.data.data_error import DataError
+from declarative_train.data.spec import DataError
 
 VICTIM_WAIT_S = 1.5
 # what gloo, TCPStore and NCCL say when another process went away

@@ -18,7 +18,7 @@ from declarative_train.data.spec import BatchSpec
 from declarative_train.logs.event import Event, Notice, RunStarted
 from declarative_train.logs.sink import Sink
 from declarative_train.plan.run_folder import CHECKPOINTS
-from declarative_train.plan.text import describe, summary
+from declarative_train.plan.text.describe import describe, summary
 from declarative_train.runtime.checkpoint import Checkpoints
 from declarative_train.runtime.devices import device_of, keep_freed_memory
 from declarative_train.runtime.engine import Engine

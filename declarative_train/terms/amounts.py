@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import floor, isfinite, log10
 
 _SIBILANTS = ("s", "x", "z", "tch", "sh")  # batch, but epoch
 _VOWELS = "aeiou"
+_PREFIXES = ("", "k", "M", "G", "T", "P", "E", "Z")
 
 
 def counted(number: int, noun: str) -> str:
@@ -42,3 +44,32 @@ def clock(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60} s"
     return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def amount(number: float, unit: str = "") -> str:
+    """`1.2 GB`, `25 M`, `6.45 B`: three digits and a prefix; a plain count has B for billions, as people say."""
+    step = 0
+    while number >= 999.5 and step < len(_PREFIXES) - 1:
+        number, step = number / 1000, step + 1
+    space = " " if unit or step else ""
+    prefix = "B" if not unit and _PREFIXES[step] == "G" else _PREFIXES[step]
+    return f"{number:.3g}{space}{prefix}{unit}"
+
+
+def time_in_words(seconds: float) -> str:
+    """`12.3 ms`, `4.5 s`, `3 h 20 min`."""
+    for unit, scale in (("us", 1e-6), ("ms", 1e-3)):
+        if seconds < 999.5 * scale:
+            return f"{seconds / scale:.3g} {unit}"
+    return f"{seconds:.3g} s" if seconds < 60 else clock(seconds)
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """`0-3, 8, 12-15` for ascending numbers."""
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1][1:] = [number]
+        else:
+            parts.append([number])
+    return ", ".join("-".join(map(str, part)) for part in parts)

@@ -124,7 +124,7 @@ def test_groups_stay_whole_beside_sets_of_single_rows_in_any_order(order: tuple[
     import pyarrow as pa
 
     from declarative_train.components.datasets.arrow import MemoryTable
-    from declarative_train.data.cuts import cut
+    from declarative_train.data.splitting import split_rows
 
     rng = np.random.default_rng(0)
     patient = rng.integers(0, 20, 400)
@@ -134,7 +134,7 @@ def test_groups_stay_whole_beside_sets_of_single_rows_in_any_order(order: tuple[
         "random": make("random", fraction=0.2),
         "stratified": make("stratified", fraction=0.2, column="ill"),
     }
-    found = cut(table, {kind: makes[kind] for kind in order}, seed=1)
+    found = split_rows(table, {kind: makes[kind] for kind in order}, seed=1)
     groups = {name: set(patient[rows.at(np.arange(len(rows)))]) for name, rows in found.items()}
     assert list(found) == ["training", *order]
     assert groups["grouped"]

@@ -13,10 +13,9 @@ import pytest
 import torch
 
 from declarative_train.data.batches import EvaluationBatches, TrainingBatches
-from declarative_train.data.data_error import DataError
 from declarative_train.data.prefetch import ahead, by_workers
 from declarative_train.data.sets import open_sets
-from declarative_train.data.spec import BatchSpec, DataSpec
+from declarative_train.data.spec import BatchSpec, DataError, DataSpec
 
 
 def square(number: int) -> int:

@@ -12,11 +12,10 @@ import numpy as np
 import pytest
 import torch
 
-from declarative_train.data.data_error import DataError
 from declarative_train.data.files import SAMPLE_BYTES, WHOLE_BYTES, records
 from declarative_train.data.opened import forget, training_values
 from declarative_train.data.sets import HeldSet, open_sets
-from declarative_train.data.spec import DataSpec, FieldSpec, SetSpec
+from declarative_train.data.spec import DataError, DataSpec, FieldSpec, SetSpec
 from declarative_train.terms.tensor_spec import TensorSpec
 
 Spec = Callable[..., DataSpec]
@@ -326,7 +325,7 @@ def test_a_set_of_very_many_made_rows_is_drawn_at_once(monkeypatch: pytest.Monke
     """By position: as many draws as rows are looked at, and no list of all."""
     from declarative_train.components.datasets.synthetic import SyntheticDataset
     from declarative_train.components.splits.random import RandomSplit
-    from declarative_train.data import cuts, rows
+    from declarative_train.data import rows, splitting
 
     drawn = []
 
@@ -336,10 +335,10 @@ def test_a_set_of_very_many_made_rows_is_drawn_at_once(monkeypatch: pytest.Monke
 
     from declarative_train.data.order import permuted
 
-    for module in (cuts, rows):
+    for module in (splitting, rows):
         monkeypatch.setattr(module, "permuted", counting)
     table = SyntheticDataset(kind="regression", rows=10**8).open()
-    found = cuts.cut(table, {"v": RandomSplit(fraction=0.1), "t": RandomSplit(fraction=0.1)}, seed=0)
+    found = splitting.split_rows(table, {"v": RandomSplit(fraction=0.1), "t": RandomSplit(fraction=0.1)}, seed=0)
     assert [len(each) for each in found.values()] == [8 * 10**7, 10**7, 10**7]
     places = np.arange(1000)
     numbers = np.concatenate([each.at(places) for each in found.values()])

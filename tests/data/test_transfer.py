@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from declarative_train.data.batch import Batch
+from declarative_train.data.batch import SHARED_BYTES, Batch, moved, packed, unpacked
 from declarative_train.data.prefetch import by_workers
-from declarative_train.data.transfer import SHARED_BYTES, moved, packed, unpacked
 
 
 def batch(number: int) -> Batch:

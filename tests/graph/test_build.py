@@ -9,10 +9,10 @@ import torch
 from torch import fx, nn
 
 from declarative_train.graph.build import build, materialise
-from declarative_train.graph.cut import cut, open_blocks
 from declarative_train.graph.direct import direct
 from declarative_train.graph.graph import Graph, Node
 from declarative_train.graph.initialise import initialise
+from declarative_train.graph.stage_graphs import open_blocks, stage_graphs
 from declarative_train.terms.tensor_spec import TensorSpec
 
 
@@ -176,7 +176,7 @@ def test_a_stage_starts_as_the_whole_model_does() -> None:
     names = [node.name for node in opened.nodes]
     assert names == ["stem", "tower.layers.0", "tower.layers.1", "tower.last", "mixed", "logits"]
     whole = started(model())
-    stages = cut(opened, (names[:2], names[2:3], names[3:]))
+    stages = stage_graphs(opened, (names[:2], names[2:3], names[3:]))
     held: list[str] = []
     for stage in stages:
         part = build(stage.graph, own_outputs=True)
@@ -193,7 +193,7 @@ def test_stages_in_a_row_compute_what_the_whole_does() -> None:
     whole = started(model())
     batch = {"pixels": torch.randn(4, 5), "scale": torch.randn(4, 8)}
     carried: dict[str, torch.Tensor] = {}
-    stages = cut(opened, (names[:2], names[2:3], names[3:]))
+    stages = stage_graphs(opened, (names[:2], names[2:3], names[3:]))
     assert stages[0].wires_out == ("stem", "tower.layers.0")  # `mixed` reads the stem two stages later
     assert stages[1].wires_in == stages[0].wires_out
     assert stages[1].wires_out == ("stem", "tower.layers.1")

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from declarative_train.diagnostics.diagnostic import Diagnostic
+from declarative_train.graph.batch_graph import split_batch_graph
 from declarative_train.graph.build import build
-from declarative_train.graph.cut import open_blocks
 from declarative_train.graph.graph import Graph, Node, above
 from declarative_train.graph.lower import Lowered, lower
-from declarative_train.graph.split import split
+from declarative_train.graph.stage_graphs import open_blocks
 from declarative_train.recipe import load
 from declarative_train.terms.tensor_spec import TensorSpec
 
@@ -558,7 +558,7 @@ def test_what_is_asked_of_every_node_does_not_look_through_all_others() -> None:
     )
     graph = Graph({"x": spec}, nodes, {"y": f"{names[-1]}:output"})
     begin = time.monotonic()
-    batch_graph, model = split(graph, {f"{name}.{end}" for name in names for end in ("weight", "bias")})
+    batch_graph, model = split_batch_graph(graph, {f"{name}.{end}" for name in names for end in ("weight", "bias")})
     assert len(model.nodes) == len(names)
     assert not batch_graph.nodes
     assert open_blocks(graph, names).nodes == nodes

@@ -9,7 +9,7 @@ import pytest
 
 from declarative_train import plan as plan_room
 from declarative_train.logs.event import EvaluationDone
-from declarative_train.plan.text import describe
+from declarative_train.plan.text.describe import describe
 from declarative_train.recipe import load
 from declarative_train.runtime.job import default_sinks
 from declarative_train.runtime.launch import run

@@ -16,7 +16,7 @@ from declarative_train.plan.estimate.memory import largest_bytes
 from declarative_train.plan.estimate.model import facts_of
 from declarative_train.plan.estimate.placement import placement_of
 from declarative_train.plan.plan import TAKEN, ChoicePlan, Plan
-from declarative_train.plan.text import describe, summary
+from declarative_train.plan.text.describe import describe, summary
 from declarative_train.recipe import load
 
 AUTO = "parallelism: auto\n"

@@ -7,12 +7,11 @@ from dataclasses import replace
 import pytest
 
 from declarative_train.components.hardware import HARDWARE
-from declarative_train.plan.codec import from_json, to_json
+from declarative_train.plan.codec import from_json, signed, to_json
 from declarative_train.plan.estimate.step_time import COMPUTE_EFFICIENCY, LAUNCH_S, MEMORY_EFFICIENCY
 from declarative_train.plan.estimate.traffic import LATENCY_S, LINK_EFFICIENCY
-from declarative_train.plan.fingerprint import signed
 from declarative_train.plan.plan import EstimatePlan, Plan
-from declarative_train.plan.text import describe, summary
+from declarative_train.plan.text.describe import describe, summary
 
 H100 = HARDWARE["h100-sxm"]
 WIDTH, BATCH = 4096, 768

@@ -16,7 +16,7 @@ from declarative_train.logs.event import EvaluationDone
 from declarative_train.logs.sinks.jsonl import read_events
 from declarative_train.plan.plan import Plan
 from declarative_train.plan.run_fields import fields_of
-from declarative_train.plan.text import describe
+from declarative_train.plan.text.describe import describe
 from declarative_train.recipe import load
 from declarative_train.runtime.failures import CheckpointFailure
 from declarative_train.runtime.job import default_sinks

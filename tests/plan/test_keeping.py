@@ -10,7 +10,7 @@ import pytest
 
 from declarative_train import plan as plan_room
 from declarative_train.plan import PlanError, from_json, staleness, to_json
-from declarative_train.plan.fingerprint import signed
+from declarative_train.plan.codec import signed
 from declarative_train.recipe import load
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from declarative_train.components.pipeline_schedules import PIPELINE_SCHEDULES
-from declarative_train.graph.cut import cut, open_blocks
-from declarative_train.plan.balance import _partition
+from declarative_train.graph.stage_graphs import open_blocks, stage_graphs
 from declarative_train.plan.schedule_grid import bubble, schedule_grid
+from declarative_train.plan.stage_balance import _partition
 
 NET = """
 model:
@@ -55,7 +55,7 @@ def test_automatic_cuts_are_balanced_and_open_the_block(planned) -> None:
     assert stages.wire_elements == (32, 32, 32)
     assert [rank.stages for rank in plan.layout.ranks] == [(0,), (1,), (2,), (3,)]
     assert stages.last_stage_rank == 3
-    pieces = cut(open_blocks(plan.graph, plan.layout.units), stages.stages)
+    pieces = stage_graphs(open_blocks(plan.graph, plan.layout.units), stages.stages)
     assert [piece.batch for piece in pieces] == [("x",), (), (), ("x",)], "fields are delivered, and do not travel"
 
 

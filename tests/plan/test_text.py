@@ -11,7 +11,8 @@ import torch
 from declarative_train.components.optimizers import OPTIMIZERS
 from declarative_train.plan import describe, summary
 from declarative_train.plan.optimizer_state import num_state_elements
-from declarative_train.plan.text_tables import amount, columns, ranges
+from declarative_train.plan.text.tables import columns
+from declarative_train.terms.amounts import amount, ranges
 
 
 def parts(text: str) -> dict[str, list[str]]:

@@ -45,7 +45,7 @@ def hardware_overrides(text: str) -> list[str]:
 
 def run(args: argparse.Namespace) -> int:
     from declarative_train.plan.codec import save
-    from declarative_train.plan.text import describe
+    from declarative_train.plan.text.describe import describe
 
     plan, code = read(args)
     if plan is None:

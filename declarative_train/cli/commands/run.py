@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     if plan is None:
         return code
     if args.dry_run:
-        from declarative_train.plan.text import describe
+        from declarative_train.plan.text.describe import describe
 
         print(describe(plan))
         return 0

@@ -12,7 +12,7 @@ from declarative_train.cli.language_server.places import holds
 from declarative_train.cli.views.graph import described
 from declarative_train.graph.graph import Graph, Node
 from declarative_train.plan.plan import Plan
-from declarative_train.plan.text_estimate import estimate_in_words
+from declarative_train.plan.text.estimate import estimate_in_words
 from declarative_train.recipe.model.tree import BlockNode, ExpressionNode, LayerNode, ModelNode, ReuseNode, Scope
 from declarative_train.recipe.recipe import Leaf, Recipe
 from declarative_train.source.node import Mapping, Path, Scalar, Sequence, find, is_template

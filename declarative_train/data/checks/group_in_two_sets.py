@@ -24,8 +24,8 @@ import numpy as np
 
 from declarative_train.components.component import Split, Table
 from declarative_train.components.splits.last import codes
-from declarative_train.data.cuts import TRAINING
 from declarative_train.data.rows import Rows
+from declarative_train.data.splitting import TRAINING
 from declarative_train.diagnostics.diagnostic import Diagnostic, Related, warning
 from declarative_train.terms.span import Span
 

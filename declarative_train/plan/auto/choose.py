@@ -18,8 +18,8 @@ from declarative_train.plan.auto.target import Target, target_of
 from declarative_train.plan.auto.ways_out import ways_out
 from declarative_train.plan.checks.stages import does_not_fit, no_mode_left
 from declarative_train.plan.plan import TAKEN, CandidatePlan, ChoicePlan, ParameterPlan
-from declarative_train.plan.text_tables import amount, time_in_words
 from declarative_train.recipe.recipe import Recipe
+from declarative_train.terms.amounts import amount, time_in_words
 
 EQUAL = 1.01
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from declarative_train.components.pipeline_schedules import PIPELINE_SCHEDULES
 from declarative_train.data.spec import BatchSpec, DataSpec
 from declarative_train.diagnostics.diagnostic import Diagnostic
-from declarative_train.graph.cut import cut
 from declarative_train.graph.lower import Lowered
+from declarative_train.graph.stage_graphs import stage_graphs
 from declarative_train.plan.auto.candidates import Candidate
 from declarative_train.plan.auto.target import Target
 from declarative_train.plan.batching import batch_of
@@ -112,7 +112,9 @@ class Judge:
         schedule = PIPELINE_SCHEDULES[parallelism.schedule]
         key = (parallelism.stages, schedule.splits_backward)
         if key not in self.cuts:
-            self.cuts[key] = self._cut(PlacementInput(recipe, self.lowered, self.parameters, number), parallelism)
+            self.cuts[key] = self._stage_graphs(
+                PlacementInput(recipe, self.lowered, self.parameters, number), parallelism
+            )
         stages, found, wires = self.cuts[key]
         if stages is None:
             return None, _first_error(found)
@@ -124,9 +126,9 @@ class Judge:
             pipes=Pipes(parallelism.schedule, num_ranks, parallelism.stages, wires, stride=batch.data_parallel_size),
         ), None
 
-    def _cut(self, site: PlacementInput, pipeline: Pipeline) -> Cut:
+    def _stage_graphs(self, site: PlacementInput, pipeline: Pipeline) -> Cut:
         stages, found = stages_of(site, pipeline, self.model.opened)
-        wires = () if stages is None else wire_elements(cut(self.model.opened, stages))
+        wires = () if stages is None else wire_elements(stage_graphs(self.model.opened, stages))
         return stages, found, wires
 
 

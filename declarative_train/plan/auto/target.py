@@ -8,9 +8,8 @@ from pathlib import Path
 
 from declarative_train.components.hardware import HARDWARE, hardware_of_device
 from declarative_train.components.hardware.hardware import Hardware
-from declarative_train.plan.text_tables import amount
 from declarative_train.recipe.sections.layout import Layout
-from declarative_train.terms.amounts import counted
+from declarative_train.terms.amounts import amount, counted
 
 RESERVE = 0.1  # of a device's memory: for CUDA, its libraries, fragments, and what the estimate does not count
 DRIVER = Path(

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from declarative_train.plan.auto.candidates import candidates
 from declarative_train.plan.auto.judge import Judge
 from declarative_train.plan.auto.target import target_of
-from declarative_train.plan.text_tables import amount
 from declarative_train.recipe.recipe import Recipe
 from declarative_train.recipe.sections.training import Training
+from declarative_train.terms.amounts import amount
 
 MOST = 3  # ways that are told
 FACTORS = (2, 4, 8, 16, 32, 64)  # of the GPUs

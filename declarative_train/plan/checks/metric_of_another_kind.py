@@ -22,8 +22,8 @@ import numpy as np
 from declarative_train.data.opened import training_values
 from declarative_train.data.spec import DataSpec
 from declarative_train.diagnostics.diagnostic import Diagnostic, error
+from declarative_train.graph.check_objective import Measure, Term
 from declarative_train.graph.lower import Lowered
-from declarative_train.graph.objective import Measure, Term
 from declarative_train.recipe.recipe import Recipe
 
 _WAYS_OUT = {"numbers": "a regression has rmse, mae, mape, r2", "classes": "classes have accuracy, f1, auroc"}

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 
 from declarative_train.diagnostics.diagnostic import Diagnostic, Related, error, warning
 from declarative_train.diagnostics.suggest import did_you_mean, respelt
-from declarative_train.plan.text_tables import amount
-from declarative_train.terms.amounts import counted
+from declarative_train.terms.amounts import amount, counted
 from declarative_train.terms.span import Span
 
 

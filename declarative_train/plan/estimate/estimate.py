@@ -15,7 +15,7 @@ from declarative_train.plan.estimate.step_time import (
 )
 from declarative_train.plan.estimate.traffic import LATENCY_S, LINK_EFFICIENCY, Transfer, transfers_of
 from declarative_train.plan.plan import EstimatePlan, FlopsPlan, TransferPlan
-from declarative_train.plan.text_tables import amount
+from declarative_train.terms.amounts import amount
 
 
 def estimate(

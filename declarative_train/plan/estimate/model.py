@@ -8,8 +8,8 @@ from math import ceil, prod
 
 from declarative_train.components.hardware.hardware import Precision
 from declarative_train.graph.cost import Work, activations
-from declarative_train.graph.cut import open_blocks
 from declarative_train.graph.graph import Graph, Node
+from declarative_train.graph.stage_graphs import open_blocks
 from declarative_train.plan.flops import is_recomputed, unit_works
 from declarative_train.plan.optimizer_state import num_state_elements
 from declarative_train.plan.plan import ParameterPlan, Plan

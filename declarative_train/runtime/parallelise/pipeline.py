@@ -17,7 +17,7 @@ from torch.distributed.pipelining import PipelineStage, schedules
 from declarative_train.components.pipeline_schedules import PIPELINE_SCHEDULES
 from declarative_train.data.batches import Batch
 from declarative_train.graph.build import build
-from declarative_train.graph.cut import Stage, cut, open_blocks
+from declarative_train.graph.stage_graphs import Stage, open_blocks, stage_graphs
 from declarative_train.runtime.step.forward_path import Chunk
 from declarative_train.runtime.step.model import Held
 from declarative_train.runtime.step.step_runner import StepRunner, Sums
@@ -44,7 +44,7 @@ def held_stages(plan: Plan, rank: int) -> Held:
 
 def pieces_of(plan: Plan) -> list[Stage]:
     """The graph of every stage."""
-    return list(cut(open_blocks(plan.graph, plan.layout.units), pipeline_of(plan).stages))
+    return list(stage_graphs(open_blocks(plan.graph, plan.layout.units), pipeline_of(plan).stages))
 
 
 class PipelineDriver:

@@ -174,7 +174,7 @@ def read_entry(path: str) -> Entry:
     except TornError as torn:
         raise CheckpointFailure(str(torn)) from None
     except OSError as error:  # no right to read it, a folder in the place of a file, a bad sector
-        raise CheckpointFailure(f"the checkpoint {path} cannot be read: {_said(error)}") from None
+        raise CheckpointFailure(f"the checkpoint {path} cannot be read: {_reason(error)}") from None
     return Entry(int(manifest["step"]), path, manifest)
 
 
@@ -207,12 +207,12 @@ def _damage_of(entry: Entry, name: str) -> str | None:
     except FileNotFoundError:
         return f"{name} is missing"
     except OSError as error:
-        return f"{name} cannot be read: {_said(error)}"
+        return f"{name} cannot be read: {_reason(error)}"
     is_right = digest.hexdigest() == entry.manifest["files"][name]["sha256"]
     return None if is_right else f"the checksum of {name} does not match"
 
 
-def _said(error: OSError) -> str:
+def _reason(error: OSError) -> str:
     return (error.strerror or str(error)).lower()
 
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from declarative_train.plan.plan import LayoutPlan, PipelinePlan, Plan, RankPlan
 from declarative_train.plan.schedule_grid import bubble
-from declarative_train.plan.text_tables import amount, columns, ranges
-from declarative_train.terms.amounts import counted
+from declarative_train.plan.text.tables import columns
+from declarative_train.terms.amounts import amount, counted, ranges
 
 _MOST_RANKS = 16  # listed one by one
 _MOST_STAGES = 16

@@ -5,11 +5,11 @@ from __future__ import annotations
 from itertools import groupby
 
 from declarative_train.graph.cost import num_parameters
-from declarative_train.graph.cut import open_blocks
 from declarative_train.graph.graph import Node
+from declarative_train.graph.stage_graphs import open_blocks
 from declarative_train.plan.plan import Plan
-from declarative_train.plan.text_tables import amount, columns
-from declarative_train.terms.amounts import counted
+from declarative_train.plan.text.tables import columns
+from declarative_train.terms.amounts import amount, counted
 
 
 def describe_model(plan: Plan) -> list[str]:

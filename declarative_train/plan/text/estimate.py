@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from declarative_train.plan.plan import TAKEN, CandidatePlan, ChoicePlan, EstimatePlan, Plan, TransferPlan
-from declarative_train.plan.text_tables import amount, columns, time_in_words
-from declarative_train.terms.amounts import counted
+from declarative_train.plan.text.tables import columns
+from declarative_train.terms.amounts import amount, counted, time_in_words
 
 _MOST_CANDIDATES = 16
 _LINKS = {"node": "inside the node", "network": "between nodes"}

@@ -11,14 +11,14 @@ from declarative_train.data.opened import training_values
 from declarative_train.data.spec import DataSpec
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.graph.build import build
+from declarative_train.graph.check_objective import Term
 from declarative_train.graph.graph import Graph
 from declarative_train.graph.lower import Lowered
-from declarative_train.graph.objective import Term
 from declarative_train.plan.checks.samples import cannot_balance
 from declarative_train.recipe.recipe import Recipe
 
 
-def balance(recipe: Recipe, lowered: Lowered, data: DataSpec) -> tuple[tuple[Term, ...], list[Diagnostic]]:
+def balanced_terms(recipe: Recipe, lowered: Lowered, data: DataSpec) -> tuple[tuple[Term, ...], list[Diagnostic]]:
     """The terms, with numbers where a loss said `balanced`."""
     terms, diagnostics = [], []
     for term in lowered.terms:

@@ -69,7 +69,7 @@ def _placed(inner: Node, name: str, outside: Mapping[Edge, Edge]) -> Node:
     )
 
 
-def cut(graph: Graph, stages: Sequence[Sequence[str]]) -> tuple[Stage, ...]:
+def stage_graphs(graph: Graph, stages: Sequence[Sequence[str]]) -> tuple[Stage, ...]:
     """The stages of an opened graph; `stages` share out its node names in their order."""
     place = {name: position for position, names in enumerate(stages) for name in names}
     last = len(stages) - 1

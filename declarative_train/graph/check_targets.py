@@ -11,8 +11,8 @@ from declarative_train.components.fields import FIELDS
 from declarative_train.components.fields.columns import parse_cut
 from declarative_train.data.spec import DataSpec, FieldSpec
 from declarative_train.diagnostics.diagnostic import Diagnostic
+from declarative_train.graph.check_objective import measures_of
 from declarative_train.graph.checks.objective import metric_without_unit, target_among_inputs
-from declarative_train.graph.objective import measures_of
 from declarative_train.recipe.model.tree import ExpressionNode, Scope, inputs_before
 from declarative_train.recipe.recipe import Recipe
 
@@ -40,7 +40,7 @@ def check_targets(recipe: Recipe, data: DataSpec) -> Iterator[Diagnostic]:
                 shared = _shared(field, target, data, wanted)
                 if shared and (field.name, target.name) not in said:
                     said.add((field.name, target.name))
-                    yield _said(recipe, data, field, target, shared)
+                    yield _problem(recipe, data, field, target, shared)
 
 
 def _shared(field: FieldSpec, target: FieldSpec, data: DataSpec, wanted: set[str]) -> list[str]:
@@ -71,7 +71,7 @@ def _rows(field: FieldSpec, length: int) -> range:
     return range(*(cut or slice(None)).indices(length))
 
 
-def _said(recipe: Recipe, data: DataSpec, field: FieldSpec, target: FieldSpec, shared: Sequence[str]) -> Diagnostic:
+def _problem(recipe: Recipe, data: DataSpec, field: FieldSpec, target: FieldSpec, shared: Sequence[str]) -> Diagnostic:
     key = "column" if field.component.get("column") is not None else "columns"
     other = "column" if target.component.get("column") is not None else "columns"
     if data.window is not None and "rows" in (*_given(field), *_given(target)):

@@ -19,7 +19,7 @@ from declarative_train.recipe.recipe import Recipe
 from declarative_train.terms.span import Span
 
 
-def rehearsed(
+def check_first_step(
     recipe: Recipe, lowered: Lowered, parameters: tuple[ParameterPlan, ...], sample: Sample
 ) -> tuple[tuple[ParameterPlan, ...], list[Diagnostic]]:
     """The parameters, the idle ones frozen; and what is to be said."""

@@ -16,7 +16,7 @@ from declarative_train.plan.plan import TAKEN, ChoicePlan, Plan
 from declarative_train.recipe.recipe import Recipe
 
 
-def estimated(plan: Plan, recipe: Recipe, choice: ChoicePlan | None) -> tuple[Plan, list[Diagnostic]]:
+def with_estimates(plan: Plan, recipe: Recipe, choice: ChoicePlan | None) -> tuple[Plan, list[Diagnostic]]:
     """`choice`: of `auto`, which has looked at the memory already; the hardware that it found here counts, too."""
     named = recipe.layout.hardware
     if named is None and choice is None:

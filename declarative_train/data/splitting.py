@@ -26,7 +26,7 @@ class SplitError(Exception):
         self.name = name
 
 
-def cut(
+def split_rows(
     table: Table, splits: Mapping[str, Split], seed: int, by: str | None = None, sort: str | None = None
 ) -> dict[str, Rows]:
     """The rows of `training`, then of every set that is cut from this table; a row is in one set at most.

@@ -6,7 +6,8 @@ from declarative_train.plan.estimate.memory import Memory, largest_bytes, memory
 from declarative_train.plan.estimate.model import facts_of
 from declarative_train.plan.estimate.placement import Placement, placement_of
 from declarative_train.plan.plan import Plan
-from declarative_train.plan.text_tables import amount, columns
+from declarative_train.plan.text.tables import columns
+from declarative_train.terms.amounts import amount
 
 
 def describe_memory(plan: Plan) -> list[str]:

@@ -9,7 +9,7 @@ import json
 from typing import NamedTuple
 
 from declarative_train.plan.plan import ParameterPlan, Plan
-from declarative_train.plan.text_tables import columns, component_in_words
+from declarative_train.plan.text.tables import columns, component_in_words
 
 MOST_GROUPS = 24
 

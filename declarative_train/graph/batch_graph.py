@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
-from declarative_train.graph.cut import wire_name
 from declarative_train.graph.graph import Edge, Graph, Node, above
+from declarative_train.graph.stage_graphs import wire_name
 
 
-def split(graph: Graph, bound_to_model: Collection[str]) -> tuple[Graph, Graph]:
+def split_batch_graph(graph: Graph, bound_to_model: Collection[str]) -> tuple[Graph, Graph]:
     """The batch graph and the model graph. `graph.outputs` are all edges that the objective reads, fields included;
     `bound_to_model` are the paths of parameters, and of nodes that draw or mix samples."""
     moved = _moved(graph, bound_to_model)

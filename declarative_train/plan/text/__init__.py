@@ -1,0 +1,1 @@
+"""A plan as text, for people: `dtrain plan` and the summary of a run."""
