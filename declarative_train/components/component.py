@@ -11,11 +11,12 @@ Over 400 lines because all families stand side by side: the one page to read bef
 import json
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict
 
+from declarative_train.components.products import Product, Use
 from declarative_train.terms.duration import Duration
 from declarative_train.terms.tensor_spec import TensorSpec
 
@@ -102,6 +103,11 @@ class Layer(Component, ABC):
         """How a parameter of the built module (by its name in it) starts when the recipe says nothing: torch's own
         distribution, as a rule that can be drawn from any generator. Raises LookupError for a name it does not have."""
         raise LookupError(f"`{self.type}` has no parameter {parameter}")
+
+    def products(self, use: Use) -> Iterable[Product]:
+        """The matrix products of its forward, for estimates and utilisation; none for a look-up, a norm, or what works
+        element by element. A test holds every layer beside torch's counter."""
+        return ()
 
 
 class LossModule(ABC):
@@ -257,6 +263,14 @@ class Optimizer(Component, ABC):
     @abstractmethod
     def build(self, groups: list[dict[str, object]]) -> "torch.optim.Optimizer":
         """torch's own object over param groups `{params, lr, weight_decay}`; fused where the device has it."""
+
+    @abstractmethod
+    def num_state_elements(self, shape: tuple[int, ...]) -> int:
+        """Elements of the tensors that it remembers for a parameter; step counters are not counted."""
+
+    def arguments(self) -> dict[str, Any]:
+        """Its fields as keywords of torch's object."""
+        return self.model_dump(exclude={"type"})
 
     def build_functional(self, groups: list[dict[str, object]]) -> "torch.optim.Optimizer | None":
         """The same update through torch's functional form, without importing `torch._dynamo`; None: there is none.

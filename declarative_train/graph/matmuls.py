@@ -11,6 +11,7 @@ from torch.overrides import TorchFunctionMode
 
 from declarative_train.components.expressions.grammar import parse
 from declarative_train.components.expressions.lower import infer
+from declarative_train.components.products import Product
 from declarative_train.graph.probe import SMALL_ACTIVATIONS
 from declarative_train.terms.tensor_spec import TensorSpec
 
@@ -18,8 +19,8 @@ from declarative_train.terms.tensor_spec import TensorSpec
 @lru_cache(maxsize=256)
 def matmuls(
     text: str, inputs: tuple[tuple[str, TensorSpec], ...], graded: tuple[tuple[str, bool], ...]
-) -> tuple[tuple[int, int], ...]:
-    """Of one sample: the operations of each product, and how many of its two sides want a gradient."""
+) -> tuple[Product, ...]:
+    """Of one sample."""
     if "@" not in text and "matmul" not in text:
         return ()
     wants = dict(graded)
@@ -41,7 +42,7 @@ def _example(spec: TensorSpec, wants_gradient: bool, device: torch.device) -> to
 class _Counting(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
-        self.found: list[tuple[int, int]] = []
+        self.found: list[Product] = []
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -50,5 +51,5 @@ class _Counting(TorchFunctionMode):
         if getattr(func, "__name__", "") in ("matmul", "__matmul__", "__rmatmul__"):
             first, second = args[:2]
             sides = int(first.requires_grad) + int(second.requires_grad)
-            self.found.append((2 * result.numel() * first.shape[-1], sides))
+            self.found.append(Product(2 * result.numel() * first.shape[-1], sides))
         return result

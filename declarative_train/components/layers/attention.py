@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from math import prod
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -9,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from declarative_train.components.component import Init, Layer, Misfit, Port
 from declarative_train.components.layers.fit import Inputs, divisors, dtype_of, needs_parameter_dtype, needs_shape
 from declarative_train.components.layers.starts import linear_weight, start
+from declarative_train.components.products import Product, Use
 from declarative_train.terms.amounts import counted
 
 if TYPE_CHECKING:
@@ -85,6 +88,9 @@ class SelfAttention(Layer):
     def init_of(self, parameter: str, inputs: Inputs) -> Init:
         return _start_of(parameter) or super().init_of(parameter, inputs)
 
+    def products(self, use: Use) -> Iterable[Product]:
+        return _products(use, "x", "x")
+
 
 class CrossAttention(Layer):
     """Multi-head attention of a sequence to another: `query` (B, T, D) and `context` (B, S, E) to (B, T, D).
@@ -132,6 +138,9 @@ class CrossAttention(Layer):
 
     def init_of(self, parameter: str, inputs: Inputs) -> Init:
         return _start_of(parameter) or super().init_of(parameter, inputs)
+
+    def products(self, use: Use) -> Iterable[Product]:
+        return _products(use, "query", "context")
 
 
 def _heads(layer: SelfAttention | CrossAttention, width: int) -> Heads:
@@ -199,3 +208,16 @@ def _start_of(parameter: str) -> Init | None:
     if parameter == "out.weight":
         return linear_weight()
     return start(_STARTS[parameter]) if parameter in _STARTS else None
+
+
+def _products(use: Use, query: str, context: str) -> Iterable[Product]:
+    """Projections of T queries and S keys; then queries with keys, and weights with values. In full also where it is
+    causal, as torch counts."""
+    T, S = use.inputs[query].shape[0], use.inputs[context].shape[0]
+    for each in use.matrices:
+        name = each.name.partition(".")[0]
+        source = context if name in ("key", "value", "key_value") else query
+        rows, side = (T, use.is_inner_graded) if name == "out" else (use.inputs[source].shape[0], use.graded[source])
+        yield Product(2 * prod(each.shape) * rows, side + each.is_trained)
+        if name == "out":
+            yield Product(4 * T * S * each.shape[1], 2 * use.is_inner_graded)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from math import prod
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
@@ -9,6 +11,7 @@ from pydantic import Field
 from declarative_train.components.component import Init, Layer, Misfit, Port
 from declarative_train.components.layers.fit import Inputs, dtype_of, needs_dimensions, needs_parameter_dtype
 from declarative_train.components.layers.starts import linear_bias
+from declarative_train.components.products import Product, Use
 
 if TYPE_CHECKING:
     from torch import nn
@@ -50,3 +53,12 @@ class Bilinear(Layer):
         if parameter in ("weight", "bias"):
             return linear_bias(inputs["x"].shape[-1])
         return super().init_of(parameter, inputs)
+
+    def products(self, use: Use) -> Iterable[Product]:
+        """The first input with the weight (out, in1, in2), then the second with what that gives."""
+        rows = use.output.num_elements // self.out_features
+        first, second = use.graded["x"], use.graded["y"]
+        for each in use.matrices:
+            yield Product(2 * prod(each.shape) * rows, first + each.is_trained)
+            out, _, width = each.shape
+            yield Product(2 * out * width * rows, second + (first or each.is_trained))

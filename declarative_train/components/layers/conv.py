@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC
+from collections.abc import Iterable
 from math import prod
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -12,6 +13,7 @@ from declarative_train.components.component import Init, Layer, Misfit
 from declarative_train.components.layers.fit import Inputs, dtype_of, needs_parameter_dtype, needs_shape
 from declarative_train.components.layers.sizes import SHAPES, Sizes, kernel_misfit, per_dim, sizes_misfit
 from declarative_train.components.layers.starts import linear_bias, linear_weight
+from declarative_train.components.products import Product, Use
 from declarative_train.terms.amounts import counted
 
 if TYPE_CHECKING:
@@ -99,6 +101,9 @@ class Convolution(Layer, ABC):
         if parameter == "bias":
             return linear_bias(inputs["x"].shape[0] // self.groups * prod(per_dim(self.kernel_size, self.num_dims)))
         return super().init_of(parameter, inputs)
+
+    def products(self, use: Use) -> Iterable[Product]:
+        return use.each_matrix_for(use.output)
 
 
 class Conv1d(Convolution):

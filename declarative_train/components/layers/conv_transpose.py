@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC
+from collections.abc import Iterable
 from math import prod
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -13,6 +14,7 @@ from declarative_train.components.layers.conv import groups_misfit
 from declarative_train.components.layers.fit import Inputs, dtype_of, needs_parameter_dtype, needs_shape
 from declarative_train.components.layers.sizes import SHAPES, Sizes, per_dim, sizes_misfit
 from declarative_train.components.layers.starts import linear_bias, linear_weight
+from declarative_train.components.products import Product, Use
 
 if TYPE_CHECKING:
     from torch import nn
@@ -89,6 +91,9 @@ class TransposedConvolution(Layer, ABC):
         if parameter == "bias":  # torch takes the weight's second dimension for the fan, as in a convolution
             return linear_bias(self.out_channels // self.groups * prod(per_dim(self.kernel_size, self.num_dims)))
         return super().init_of(parameter, inputs)
+
+    def products(self, use: Use) -> Iterable[Product]:
+        return use.each_matrix_for(use.inputs["x"])
 
 
 class ConvTranspose1d(TransposedConvolution):

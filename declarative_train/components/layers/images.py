@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import prod
 from typing import TYPE_CHECKING, Literal
 
@@ -11,6 +12,7 @@ from declarative_train.components.component import Init, Layer, Misfit
 from declarative_train.components.layers.fit import Inputs, dtype_of, needs_float, needs_parameter_dtype, needs_shape
 from declarative_train.components.layers.sizes import Sizes, per_dim, sizes_misfit
 from declarative_train.components.layers.starts import linear_bias, linear_weight
+from declarative_train.components.products import Product, Use
 from declarative_train.terms.amounts import counted
 
 if TYPE_CHECKING:
@@ -175,3 +177,6 @@ class PatchEmbedding(Layer):
         if parameter == "bias":
             return linear_bias(inputs["x"].shape[0] * prod(per_dim(self.patch_size, 2)))
         return super().init_of(parameter, inputs)
+
+    def products(self, use: Use) -> Iterable[Product]:
+        return use.each_matrix_for(use.output)

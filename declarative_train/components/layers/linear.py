@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
@@ -9,6 +10,7 @@ from pydantic import Field
 from declarative_train.components.component import Init, Layer, Misfit
 from declarative_train.components.layers.fit import Inputs, dtype_of, needs_dimensions, needs_parameter_dtype
 from declarative_train.components.layers.starts import linear_bias, linear_weight
+from declarative_train.components.products import Product, Use
 
 if TYPE_CHECKING:
     from torch import nn
@@ -40,3 +42,6 @@ class Linear(Layer):
         if parameter == "bias":
             return linear_bias(inputs["x"].shape[-1])
         return super().init_of(parameter, inputs)
+
+    def products(self, use: Use) -> Iterable[Product]:
+        return use.each_matrix_for(use.output)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC
-from math import sqrt
+from collections.abc import Iterable
+from math import prod, sqrt
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
@@ -11,6 +12,7 @@ from pydantic import Field
 from declarative_train.components.component import Init, Layer, Misfit
 from declarative_train.components.layers.fit import Inputs, dtype_of, needs_parameter_dtype, needs_shape
 from declarative_train.components.layers.starts import start
+from declarative_train.components.products import Product, Use
 
 if TYPE_CHECKING:
     from torch import nn
@@ -64,6 +66,18 @@ class Recurrent(Layer, ABC):
             bound = 1 / sqrt(self.hidden_size)
             return start("uniform", low=-bound, high=bound)
         return super().init_of(parameter, inputs)
+
+    def products(self, use: Use) -> Iterable[Product]:
+        """At every step, each gate's matrices. The state before the first step wants no gradient."""
+        steps = use.inputs["x"].shape[0]
+        for each in use.matrices:
+            flops = 2 * prod(each.shape)
+            if each.name.startswith("weight_hh"):
+                yield Product(flops, int(each.is_trained))
+                yield Product(flops * (steps - 1), use.is_inner_graded + each.is_trained)
+            else:
+                side = use.graded["x"] if each.name.startswith("weight_ih_l0") else use.is_inner_graded
+                yield Product(flops * steps, side + each.is_trained)
 
 
 class Lstm(Recurrent):

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from math import ceil, prod
 
 from declarative_train.components.hardware.hardware import Precision
+from declarative_train.components.optimizers import OPTIMIZERS
 from declarative_train.graph.cost import Work, activations
 from declarative_train.graph.graph import Graph, Node
 from declarative_train.graph.stage_graphs import open_blocks
 from declarative_train.plan.flops import is_recomputed, unit_works
-from declarative_train.plan.optimizer_state import num_state_elements
 from declarative_train.plan.plan import ParameterPlan, Plan
 
 PARAMETER_BYTES = {"fp32": 4, "bf16": 4, "fp16": 4, "fp64": 8}  # and of gradients and optimizer state
@@ -123,6 +123,6 @@ def _tensors(
         parts = item.name.split(".")
         node = next(way for end in range(len(parts), 0, -1) if (way := ".".join(parts[:end])) in names)
         size = prod(item.shape)
-        state = num_state_elements(item.optimizer or optimizer, item.shape)
+        state = OPTIMIZERS.read(item.optimizer or optimizer).num_state_elements(item.shape)
         found.setdefault(node, []).append((size, 0, 0) if item.frozen else (size, size, state))
     return found

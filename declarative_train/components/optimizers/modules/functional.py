@@ -1,7 +1,8 @@
-"""An optimizer around an update rule: what `torch.optim.Optimizer` offers, without what it costs.
+"""adam, adamw and sgd as one kernel over all parameters, without what torch's objects cost around it.
 
-Any object of torch's own imports `torch._dynamo` (0.9 s) at its first use, and gathers its lists anew in every step.
-This one gathers them once. Same `param_groups`, `state` and `state_dict()`, so checkpoints go both ways.
+Any of torch's own objects imports `torch._dynamo` (0.9 s) at its first use, and gathers its lists anew in every step:
+of the 29 us of `torch.optim.adamw.adamw(..., fused=True)` 18 go into grouping tensors (4 parameters, CPU). These gather
+once. Same `param_groups` and `state`, so that a checkpoint goes both ways.
 """
 
 from __future__ import annotations
@@ -12,14 +13,25 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 State = dict[str, Tensor]
-DEVICE_FLAGS = frozenset({"fused", "foreach", "capturable", "differentiable"})  # of this machine, not of a checkpoint
+FUSED_DEVICES = ("cpu", "cuda", "xpu")
+
+
+def runs_fused(groups: Iterable[Mapping[str, Any]], *, sharded: bool, devices: tuple[str, ...] = FUSED_DEVICES) -> bool:
+    """Whether a fused kernel takes these parameters; `sharded`: it has a rule for those that are split over ranks."""
+    return all(
+        parameter.is_floating_point()
+        and parameter.device.type in devices
+        and (sharded or type(parameter) in (Tensor, nn.Parameter))
+        for group in groups
+        for parameter in group["params"]
+    )
 
 
 class Run:
-    """Parameters that one call of the rule updates: one group, device and dtype, and one number of steps so far.
+    """Parameters that one call of the kernel updates: one group, device and dtype, and one number of steps so far.
 
     `lists[i]` holds entry `names[i]` of each parameter's state; `step` the counter that they share, where they do.
     """
@@ -31,28 +43,6 @@ class Run:
         self.params: list[Tensor] = []
         self.lists: tuple[list[Any], ...] = ()
         self.step: Tensor | None = None
-
-
-class Rule(ABC):
-    """`defaults` are those of torch's object. `shares_step`: the kernel only reads the step counters, so that all
-    parameters of a run can have the same one, counted once."""
-
-    defaults: Mapping[str, Any]
-    shares_step = False
-    starts_early = False  # the state exists before the first step
-    takes_found_inf = False
-
-    @abstractmethod
-    def names(self, group: Mapping[str, Any]) -> tuple[str, ...]:
-        """The entries of the state that `update` reads as lists."""
-
-    @abstractmethod
-    def start(self, parameter: Tensor, group: Mapping[str, Any]) -> State:
-        """The state before the first step."""
-
-    @abstractmethod
-    def update(self, run: Run, grads: list[Tensor], grad_scale: Tensor | None, found_inf: Tensor | None) -> None:
-        """One step, in place. `found_inf` 1: no step (only of rules that take it)."""
 
 
 class _States(defaultdict[Tensor, State]):
@@ -67,32 +57,34 @@ class _States(defaultdict[Tensor, State]):
         self._owner.gather_anew()
 
 
-class Functional(torch.optim.Optimizer):
+class Functional(torch.optim.Optimizer, ABC):
     """Its lists hold the tensors of `state`: write into those, or set `state[parameter]`; a tensor that is replaced
-    inside a state is not seen. Hooks of torch's optimizers are not called."""
+    inside a state is not seen. Of torch's object it has `param_groups`, `state`, `step()` and `found_inf`, no more.
 
-    def __init__(self, groups: Iterable[dict[str, Any]], rule: Rule) -> None:  # torch's own __init__ imports dynamo
-        self.defaults = dict(rule.defaults)
-        self.param_groups = []
+    `shares_step`: the kernel only reads the step counters, so that all parameters of a run have the same one."""
+
+    shares_step = False
+    _step_supports_amp_scaling = True
+
+    def __init__(self, groups: Iterable[dict[str, Any]], **fields: Any) -> None:  # torch's own imports dynamo
+        self.defaults = {**fields, "maximize": False, "foreach": None, "differentiable": False, "fused": True}
+        self.param_groups = [{**self.defaults, **group} for group in groups]
         self.state = _States(self)
         self.grad_scale: Tensor | None = None
         self.found_inf: Tensor | None = None
-        self._step_supports_amp_scaling = rule.takes_found_inf
-        self._rule = rule
         self._runs: list[Run] | None = None
-        for group in groups:
-            self.add_param_group(group)
 
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        params = param_group["params"]
-        group = {**param_group, "params": [params] if isinstance(params, Tensor) else list(params)}
-        for key, value in self.defaults.items():
-            group.setdefault(key, value)
-        self.param_groups.append(group)
-        if self._rule.starts_early:
-            for parameter in group["params"]:
-                self.state[parameter] = self._rule.start(parameter, group)
-        self.gather_anew()
+    @abstractmethod
+    def names(self, group: Mapping[str, Any]) -> tuple[str, ...]:
+        """The entries of the state that the kernel reads as lists."""
+
+    @abstractmethod
+    def start(self, parameter: Tensor, group: Mapping[str, Any]) -> State:
+        """The state before the first step."""
+
+    @abstractmethod
+    def update(self, run: Run, grads: list[Tensor]) -> None:
+        """One step, in place; none where `found_inf` is 1."""
 
     def gather_anew(self) -> None:
         self._runs = None
@@ -107,7 +99,7 @@ class Functional(torch.optim.Optimizer):
                         break
                     grads.append(grad)
                 else:
-                    self._rule.update(run, grads, self.grad_scale, self.found_inf)
+                    self.update(run, grads)
                     continue
                 self._step_without(run)
 
@@ -115,8 +107,7 @@ class Functional(torch.optim.Optimizer):
         """A parameter of the run has no gradient: it keeps its state and its steps, as in torch's own."""
         with_gradient = [parameter for parameter in run.params if parameter.grad is not None]
         for part in self._gather_group(run.group, with_gradient):
-            grads = [parameter.grad for parameter in part.params if parameter.grad is not None]
-            self._rule.update(part, grads, self.grad_scale, self.found_inf)
+            self.update(part, [parameter.grad for parameter in part.params if parameter.grad is not None])
         self.gather_anew()
 
     def _gather(self) -> list[Run]:
@@ -136,64 +127,88 @@ class Functional(torch.optim.Optimizer):
             state = self.state[parameter]
             first = not state
             if first:
-                state.update(self._rule.start(parameter, group))
+                state.update(self.start(parameter, group))
             key: tuple[object, ...] = (parameter.device, parameter.dtype, first)
-            if self._rule.shares_step:
+            if self.shares_step:
                 key = (*key, float(state["step"]))
             runs.setdefault(key, Run(group, first)).params.append(parameter)
         for run in runs.values():
             states = [self.state[parameter] for parameter in run.params]
-            if self._rule.shares_step:
+            if self.shares_step:
                 run.step = states[0]["step"].clone()
                 for state in states:
                     state["step"] = run.step
-            names = self._rule.names(group)
+            names = self.names(group)
             run.lists = tuple([state.get(name) for state in states] for name in names)
         return runs.values()
 
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if set_to_none:
-                    parameter.grad = None
-                elif parameter.grad is not None:
-                    parameter.grad = parameter.grad.detach().zero_()
 
-    def state_dict(self) -> dict[str, Any]:
-        """As torch's: tensors not copied, but for step counters that are shared here and must not be elsewhere."""
-        number: dict[int, int] = {}
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                number.setdefault(id(parameter), len(number))
-        groups = [{**group, "params": [number[id(p)] for p in group["params"]]} for group in self.param_groups]
-        states = {number[id(p)]: self._saved(state) for p, state in self.state.items() if state}
-        return {"state": states, "param_groups": groups}
+class FusedAdam(Functional):
+    """Adam and, `decoupled`, AdamW."""
 
-    def _saved(self, state: State) -> State:
-        return {**state, "step": state["step"].clone()} if self._rule.shares_step else dict(state)
+    shares_step = True
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """As torch's, but that `fused` and the like stay what this machine has. Raises ValueError when the groups do
-        not match."""
-        saved = state_dict["param_groups"]
-        if [len(group["params"]) for group in saved] != [len(group["params"]) for group in self.param_groups]:
-            raise ValueError(
-                "the saved optimizer has parameter groups of other sizes: "
-                f"{[len(group['params']) for group in saved]}, here {[len(g['params']) for g in self.param_groups]}"
-            )
-        by_number: dict[int, tuple[Tensor, dict[str, Any]]] = {}
-        for group, other in zip(self.param_groups, saved, strict=True):
-            by_number |= {n: (p, group) for n, p in zip(other["params"], group["params"], strict=True)}
-            group.update({key: value for key, value in other.items() if key not in DEVICE_FLAGS | {"params"}})
-        self.state.clear()
-        for number, state in state_dict["state"].items():
-            parameter, group = by_number[number]
-            self.state[parameter] = {name: _placed(name, value, parameter, group) for name, value in state.items()}
-        self.gather_anew()
+    def __init__(self, groups: Iterable[dict[str, Any]], *, decoupled: bool, **fields: Any) -> None:
+        super().__init__(groups, **fields, capturable=False, decoupled_weight_decay=decoupled)
+        self._kernel = torch._fused_adamw_ if decoupled else torch._fused_adam_
+
+    def names(self, group: Mapping[str, Any]) -> tuple[str, ...]:
+        return ("exp_avg", "exp_avg_sq", "step", *(("max_exp_avg_sq",) if group["amsgrad"] else ()))
+
+    def start(self, parameter: Tensor, group: Mapping[str, Any]) -> State:
+        step = torch.zeros((), dtype=torch.float32, device=parameter.device)
+        names = (name for name in self.names(group) if name != "step")
+        return {"step": step, **{name: torch.zeros_like(parameter) for name in names}}
+
+    def update(self, run: Run, grads: list[Tensor]) -> None:
+        group, step = run.group, run.step
+        assert step is not None
+        exp_avgs, exp_avg_sqs, steps, *largest = run.lists
+        beta1, beta2 = group["betas"]
+        step.add_(1)
+        self._kernel(
+            run.params,
+            grads,
+            exp_avgs,
+            exp_avg_sqs,
+            largest[0] if largest else [],
+            steps,
+            amsgrad=group["amsgrad"],
+            lr=group["lr"],
+            beta1=beta1,
+            beta2=beta2,
+            weight_decay=group["weight_decay"],
+            eps=group["eps"],
+            maximize=False,
+            grad_scale=self.grad_scale,
+            found_inf=self.found_inf,
+        )
+        if self.found_inf is not None:
+            step.sub_(self.found_inf)
 
 
-def _placed(name: str, value: Tensor, parameter: Tensor, group: Mapping[str, Any]) -> Tensor:
-    """With the parameter and of its dtype; a step counter is float32, and on the device if the kernel reads it."""
-    if name != "step":
-        return value.to(device=parameter.device, dtype=parameter.dtype)
-    return value.to(device=parameter.device, dtype=torch.float32) if group.get("fused") else value
+class FusedSgd(Functional):
+    def names(self, group: Mapping[str, Any]) -> tuple[str, ...]:
+        return ("momentum_buffer",) if group["momentum"] else ()
+
+    def start(self, parameter: Tensor, group: Mapping[str, Any]) -> State:
+        """torch's momentum starts as the first gradient: the kernel writes it."""
+        return {"momentum_buffer": torch.empty_like(parameter)} if group["momentum"] else {}
+
+    def update(self, run: Run, grads: list[Tensor]) -> None:
+        group = run.group
+        torch._fused_sgd_(
+            run.params,
+            grads,
+            run.lists[0] if run.lists else [],
+            weight_decay=group["weight_decay"],
+            momentum=group["momentum"],
+            lr=group["lr"],
+            dampening=group["dampening"],
+            nesterov=group["nesterov"],
+            maximize=False,
+            is_first_step=run.first and bool(run.lists),
+            grad_scale=self.grad_scale,
+            found_inf=self.found_inf,
+        )
+        run.first = False

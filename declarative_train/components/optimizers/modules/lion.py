@@ -5,13 +5,11 @@ Chen et al., "Symbolic discovery of optimization algorithms", algorithm 2, https
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
-
-from declarative_train.components.optimizers.modules.functional import Rule, Run, State
 
 
 def lion(
@@ -64,25 +62,8 @@ class Lion(torch.optim.Optimizer):
                         self.state[parameter]["exp_avg"] = torch.zeros_like(parameter)
                 if params:
                     exp_avgs = [self.state[parameter]["exp_avg"] for parameter in params]
-                    _update(params, [parameter.grad for parameter in params], exp_avgs, group)
+                    grads = [parameter.grad for parameter in params]
+                    beta1, beta2 = group["betas"]
+                    decay = group["weight_decay"]
+                    lion(params, grads, exp_avgs, lr=group["lr"], beta1=beta1, beta2=beta2, weight_decay=decay)
         return loss
-
-
-class StepwiseLion(Rule):
-    def __init__(self, **fields: Any) -> None:
-        self.defaults = fields
-
-    def names(self, group: Mapping[str, Any]) -> tuple[str, ...]:
-        return ("exp_avg",)
-
-    def start(self, parameter: Tensor, group: Mapping[str, Any]) -> State:
-        return {"exp_avg": torch.zeros_like(parameter)}
-
-    def update(self, run: Run, grads: list[Tensor], grad_scale: Tensor | None, found_inf: Tensor | None) -> None:
-        _update(run.params, grads, run.lists[0], run.group)
-
-
-def _update(params: list[Tensor], grads: list[Any], exp_avgs: list[Tensor], group: Mapping[str, Any]) -> None:
-    beta1, beta2 = group["betas"]
-    decay = group["weight_decay"]
-    lion(params, grads, exp_avgs, lr=group["lr"], beta1=beta1, beta2=beta2, weight_decay=decay)

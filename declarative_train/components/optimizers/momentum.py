@@ -1,17 +1,84 @@
-"""Muon."""
+"""Rules of one momentum: gradient descent, the momentum's sign (lion), the momentum made orthogonal (muon)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar, Literal
+from math import prod
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from declarative_train.components.component import Misfit, Optimizer
 from declarative_train.components.optimizers.numbers import Part, Rate, Tiny
 
 if TYPE_CHECKING:
     import torch
+
+
+class Sgd(Optimizer):
+    """Stochastic gradient descent, with momentum or without."""
+
+    usual_lr: ClassVar[tuple[float, float]] = (1e-3, 1.0)
+
+    type: Literal["sgd"] = "sgd"
+    lr: Rate
+    """The learning rate, before the schedule."""
+    momentum: Part = 0.0
+    """What is kept of the sum of past gradients at each step."""
+    dampening: Rate = 0.0
+    """What is taken from the gradient as it is added to that sum."""
+    weight_decay: Rate = 0.0
+    """Times the weights, added to the gradient."""
+    nesterov: bool = False
+    """Look ahead: add the momentum once more. Needs `momentum`, without `dampening`."""
+
+    @model_validator(mode="after")
+    def _nesterov_has_momentum(self) -> Self:
+        if self.nesterov and (not self.momentum or self.dampening):
+            raise ValueError("`nesterov` needs a `momentum` above 0 and no `dampening`")
+        return self
+
+    def build(self, groups: list[dict[str, object]]) -> torch.optim.Optimizer:
+        import torch
+
+        from declarative_train.components.optimizers.modules.functional import runs_fused
+
+        fused = True if runs_fused(groups, sharded=False) else None
+        return torch.optim.SGD(groups, fused=fused, **self.arguments())
+
+    def build_functional(self, groups: list[dict[str, object]]) -> torch.optim.Optimizer | None:
+        from declarative_train.components.optimizers.modules.functional import FusedSgd, runs_fused
+
+        return FusedSgd(groups, **self.arguments()) if runs_fused(groups, sharded=False) else None
+
+    def num_state_elements(self, shape: tuple[int, ...]) -> int:
+        return prod(shape) if self.momentum else 0
+
+
+class Lion(Optimizer):
+    """Lion: every weight moves by lr, in the direction of a momentum's sign; half of Adam's memory.
+
+    Chen et al., https://arxiv.org/abs/2302.06675, who advise a 3 to 10 times smaller lr than adamw's, and as many times
+    its weight decay. torch has none: this one is ours.
+    """
+
+    usual_lr: ClassVar[tuple[float, float]] = (1e-6, 3e-3)
+
+    type: Literal["lion"] = "lion"
+    lr: Rate
+    """The learning rate, before the schedule: how far every weight moves."""
+    betas: tuple[Part, Part] = (0.9, 0.99)
+    """What is kept of the momentum for the direction, and for the next step."""
+    weight_decay: Rate = 0.0
+    """Times lr: the part of the weights that is taken away at each step."""
+
+    def build(self, groups: list[dict[str, object]]) -> torch.optim.Optimizer:
+        from declarative_train.components.optimizers.modules.lion import Lion as Module
+
+        return Module(groups, **self.arguments())
+
+    def num_state_elements(self, shape: tuple[int, ...]) -> int:
+        return prod(shape)
 
 
 class Muon(Optimizer):
@@ -71,10 +138,7 @@ class Muon(Optimizer):
     def build(self, groups: list[dict[str, object]]) -> torch.optim.Optimizer:
         import torch
 
-        return torch.optim.Muon(groups, **self.model_dump(exclude={"type"}))
+        return torch.optim.Muon(groups, **self.arguments())
 
-    def build_functional(self, groups: list[dict[str, object]]) -> torch.optim.Optimizer | None:
-        from declarative_train.components.optimizers.modules.functional import Functional
-        from declarative_train.components.optimizers.modules.stepwise import StepwiseMuon
-
-        return Functional(groups, StepwiseMuon(**self.model_dump(exclude={"type"})))
+    def num_state_elements(self, shape: tuple[int, ...]) -> int:
+        return prod(shape)
