@@ -44,28 +44,6 @@ class Version(argparse.Action):
         parser.exit()
 
 
-class Help(argparse.HelpFormatter):
-    """As argparse's own, which imports `shutil` and with it the compression libraries to learn the width, even where
-    no help is shown."""
-
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog, width=max(_columns() - 2, 11))
-
-
-def _columns() -> int:
-    """Of the terminal, as `shutil.get_terminal_size` finds them."""
-    try:
-        wanted = int(os.environ.get("COLUMNS", 0))
-    except ValueError:
-        wanted = 0
-    if wanted > 0:
-        return wanted
-    try:
-        return os.get_terminal_size(sys.__stdout__.fileno()).columns or 80  # type: ignore[union-attr]
-    except (AttributeError, ValueError, OSError):  # no stream, a closed one, no terminal
-        return 80
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse the words and run the command.
 
@@ -87,7 +65,6 @@ def _main(argv: Sequence[str] | None) -> int:
     parser = argparse.ArgumentParser(
         prog="dtrain",
         description="Declarative training: a YAML recipe, checked, planned and run.",
-        formatter_class=Help,
     )
     parser.add_argument("--version", action=Version, nargs=0, help="show the version and exit")
     commands = parser.add_subparsers(prog=parser.prog, dest="command", metavar="COMMAND", required=True)
@@ -97,9 +74,7 @@ def _main(argv: Sequence[str] | None) -> int:
     asked = next((word for word in words if word in COMMANDS), None)
     for name in [asked] if asked in words[:1] else COMMANDS:
         summary = COMMANDS[name]
-        command = commands.add_parser(
-            name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.", formatter_class=Help
-        )
+        command = commands.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
         if name == asked:
             module = import_module(f"declarative_train.cli.commands.{name}")
             module.add_arguments(command)

@@ -210,6 +210,16 @@ class MetricModule(ABC):
     def reset(self) -> None: ...
 
 
+class Judged(NamedTuple):
+    """What a metric looks at. `class_dim` and `ignore_index` are those of the loss that it is `of`."""
+
+    input: TensorSpec
+    target: TensorSpec | None = None
+    mask: TensorSpec | None = None
+    class_dim: int = -1
+    ignore_index: int | None = None
+
+
 class Metric(Component, ABC):
     """A number to watch. `is_mean`: a mean over items (or a function of one), so it may also run during training.
 
@@ -223,26 +233,12 @@ class Metric(Component, ABC):
     has_unit: ClassVar[bool] = False
     about: ClassVar[str] = ""
 
-    def check(
-        self,
-        input: TensorSpec,
-        target: TensorSpec | None,
-        mask: TensorSpec | None,
-        class_dim: int = -1,
-        ignore_index: int | None = None,
-    ) -> Misfit | None:
-        """As in `Loss.check`. `class_dim` and `ignore_index` are those of the loss that it is `of`."""
+    def check(self, edges: Judged) -> Misfit | None:
+        """As in `Loss.check`."""
         return None
 
     @abstractmethod
-    def build(
-        self,
-        input: TensorSpec,
-        target: TensorSpec | None,
-        device: "torch.device",
-        ignore_index: int | None,
-        class_dim: int,
-    ) -> MetricModule: ...
+    def build(self, edges: Judged, device: "torch.device") -> MetricModule: ...
 
 
 class Optimizer(Component, ABC):

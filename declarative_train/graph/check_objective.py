@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from declarative_train.components.component import Loss, Metric, Misfit
+from declarative_train.components.component import Judged, Loss, Metric, Misfit
 from declarative_train.diagnostics.diagnostic import Diagnostic, Related
 from declarative_train.graph.checks.objective import count_from_model, nothing_to_learn, objective_does_not_fit
 from declarative_train.graph.checks.shapes import mask_without_items, non_finite_values
@@ -135,7 +135,7 @@ class ObjectiveCheck:
     ) -> Misfit | None:
         if isinstance(item, Term):
             return item.component.check(judged, target, mask)
-        return item.component.check(judged, target, mask, item.class_dim, item.ignore_index)
+        return item.component.check(Judged(judged, target, mask, item.class_dim, item.ignore_index))
 
     def _seen(self, name: str | None, spec: TensorSpec | None) -> Seen | None:
         return None if name is None or spec is None else self._see(name)

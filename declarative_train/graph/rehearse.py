@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from declarative_train.components.component import Collective
+from declarative_train.components.component import Collective, Judged
 from declarative_train.components.expressions.functions import WITHOUT_GRADIENT
 from declarative_train.components.expressions.grammar import parse
 from declarative_train.components.expressions.lower import infer as evaluate
@@ -163,8 +163,9 @@ class _Step:
                     self.found.not_finite[term.name] = total
 
     def _measure(self, measure: Measure, values: Values) -> None:
-        judged, target, _ = self._specs(measure.edges.input, measure.edges.target, None)
-        metric = measure.component.build(judged, target, torch.device("cpu"), measure.ignore_index, measure.class_dim)
+        specs = self._specs(measure.edges.input, measure.edges.target, measure.edges.mask)
+        judged = Judged(*specs, measure.class_dim, measure.ignore_index)
+        metric = measure.component.build(judged, torch.device("cpu"))
         read, wanted, mask = _given(measure, values)
         metric.update(read, wanted, mask, None)
         metric.compute(_Alone())

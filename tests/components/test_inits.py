@@ -14,12 +14,14 @@ from declarative_train.components.component import Init
 from declarative_train.components.field_docs import field_docs
 from declarative_train.components.inits import INITS
 from declarative_train.components.inits.constant import Constant
-from declarative_train.components.inits.kaiming import KaimingNormal, KaimingUniform
-from declarative_train.components.inits.normal import Normal
-from declarative_train.components.inits.orthogonal import Orthogonal
-from declarative_train.components.inits.trunc_normal import TruncNormal
-from declarative_train.components.inits.uniform import Uniform
-from declarative_train.components.inits.xavier import XavierNormal, XavierUniform
+from declarative_train.components.inits.drawn import Normal, TruncNormal, Uniform
+from declarative_train.components.inits.scaled import (
+    KaimingNormal,
+    KaimingUniform,
+    Orthogonal,
+    XavierNormal,
+    XavierUniform,
+)
 from declarative_train.components.layers import LAYERS
 from declarative_train.terms.tensor_spec import TensorSpec
 

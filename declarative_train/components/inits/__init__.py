@@ -1,4 +1,4 @@
-"""Ways a parameter can start: one file per rule."""
+"""Ways a parameter can start: one file per family."""
 
 from declarative_train.components.component import Init
 from declarative_train.components.registry import Registry
@@ -8,15 +8,15 @@ INITS: Registry[Init] = Registry(
     "declarative_train.components.inits",
     {
         "constant": "constant.Constant",
-        "kaiming_normal": "kaiming.KaimingNormal",
-        "kaiming_uniform": "kaiming.KaimingUniform",
-        "normal": "normal.Normal",
+        "kaiming_normal": "scaled.KaimingNormal",
+        "kaiming_uniform": "scaled.KaimingUniform",
+        "normal": "drawn.Normal",
         "ones": "constant.Ones",
-        "orthogonal": "orthogonal.Orthogonal",
-        "trunc_normal": "trunc_normal.TruncNormal",
-        "uniform": "uniform.Uniform",
-        "xavier_normal": "xavier.XavierNormal",
-        "xavier_uniform": "xavier.XavierUniform",
+        "orthogonal": "scaled.Orthogonal",
+        "trunc_normal": "drawn.TruncNormal",
+        "uniform": "drawn.Uniform",
+        "xavier_normal": "scaled.XavierNormal",
+        "xavier_uniform": "scaled.XavierUniform",
         "zeros": "constant.Zeros",
     },
 )

@@ -1,33 +1,108 @@
-"""Leaves elements out at random in training; the identity in evaluation."""
+"""Layers that leave something out at random in training, and are the identity in evaluation."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from abc import ABC
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
 from declarative_train.components.component import Layer, Misfit
-from declarative_train.components.layers.fit import Inputs, needs_float
+from declarative_train.components.layers.fit import Inputs, needs_float, needs_shape
+from declarative_train.components.layers.sizes import SHAPES
 
 if TYPE_CHECKING:
     from torch import nn
 
 
-class Dropout(Layer):
-    """Sets elements to zero with probability `p`, and scales the others by 1 / (1 - p)."""
+class Dropping(Layer, ABC):
+    """What they have in common; `torch_name`: the class in `torch.nn`. `num_dims`: spatial dimensions that the input
+    must have."""
 
-    type: Literal["dropout"] = "dropout"
-    p: float = Field(default=0.5, ge=0, lt=1)
-    """Probability of an element to be left out."""
+    torch_name: ClassVar[str] = ""
+    num_dims: ClassVar[int] = 0
+
+    p: float
 
     @property
     def is_random(self) -> bool:
         return self.p > 0
 
     def check(self, inputs: Inputs) -> Misfit | None:
-        return needs_float(self, inputs)
+        n = self.num_dims
+        return (needs_shape(self, inputs, SHAPES[n], n + 1) if n else None) or needs_float(self, inputs)
 
     def build(self, inputs: Inputs) -> nn.Module:
         from torch import nn
 
-        return nn.Dropout(self.p)
+        made: nn.Module = getattr(nn, self.torch_name)(self.p)
+        return made
+
+
+class Dropout(Dropping):
+    """Sets elements to zero with probability `p`, and scales the others by 1 / (1 - p)."""
+
+    torch_name: ClassVar[str] = "Dropout"
+
+    type: Literal["dropout"] = "dropout"
+    p: float = Field(default=0.5, ge=0, lt=1)
+    """Probability of an element to be left out."""
+
+
+class AlphaDropout(Dropping):
+    """Dropout that keeps mean and variance; for networks of `selu`."""
+
+    torch_name: ClassVar[str] = "AlphaDropout"
+
+    type: Literal["alpha_dropout"] = "alpha_dropout"
+    p: float = Field(default=0.5, ge=0, lt=1)
+    """Probability of an element to be left out."""
+
+
+class Dropout1d(Dropping):
+    """Sets whole channels of (B, C, T) to zero with probability `p`."""
+
+    torch_name: ClassVar[str] = "Dropout1d"
+    num_dims: ClassVar[int] = 1
+
+    type: Literal["dropout1d"] = "dropout1d"
+    p: float = Field(default=0.5, ge=0, lt=1)
+    """Probability of a channel to be left out."""
+
+
+class Dropout2d(Dropping):
+    """Sets whole channels of (B, C, H, W) to zero with probability `p`."""
+
+    torch_name: ClassVar[str] = "Dropout2d"
+    num_dims: ClassVar[int] = 2
+
+    type: Literal["dropout2d"] = "dropout2d"
+    p: float = Field(default=0.5, ge=0, lt=1)
+    """Probability of a channel to be left out."""
+
+
+class Dropout3d(Dropping):
+    """Sets whole channels of (B, C, D, H, W) to zero with probability `p`."""
+
+    torch_name: ClassVar[str] = "Dropout3d"
+    num_dims: ClassVar[int] = 3
+
+    type: Literal["dropout3d"] = "dropout3d"
+    p: float = Field(default=0.5, ge=0, lt=1)
+    """Probability of a channel to be left out."""
+
+
+class DropPath(Dropping):
+    """Stochastic depth: sets a sample's whole branch to zero with probability `p`. Stands before a residual sum.
+
+    Huang et al., Deep networks with stochastic depth, 2016.
+    """
+
+    type: Literal["drop_path"] = "drop_path"
+    p: float = Field(default=0.1, ge=0, lt=1)
+    """Probability of a sample to skip the branch."""
+
+    def build(self, inputs: Inputs) -> nn.Module:
+        from declarative_train.components.layers.modules.dropout import DropPath as Module
+
+        return Module(self.p)

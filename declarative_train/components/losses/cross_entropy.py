@@ -1,8 +1,10 @@
-"""One class out of several."""
+"""One class out of several: cross entropy of logits, or of what is log-probabilities already (nll)."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Literal
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from pydantic import Field
 
@@ -19,26 +21,25 @@ from declarative_train.terms.tensor_spec import TensorSpec
 
 if TYPE_CHECKING:
     import numpy as np
+    import torch
 
 
-class CrossEntropy(Loss):
-    """Cross entropy of logits (scores before the softmax) with the number of the right class, or with a part for each.
-
-    Divided by the number of items, by the sum of their `class_weights` where given, as torch's mean does.
-    """
+class OfClasses(Loss, ABC):
+    """What the two have in common. `takes_parts`: a target may be a part for each class."""
 
     about: ClassVar[str] = "classes"
+    takes_parts: ClassVar[bool] = False
 
-    type: Literal["cross_entropy"] = "cross_entropy"
     class_dim: ClassDim = -1
     """The dimension of the input that holds the classes (0 is the batch): -1, the last; images have 1."""
     ignore_index: int | None = None
     """Items with this target do not count: the id of the padding, or -100."""
-    label_smoothing: float = Field(0.0, ge=0, le=1)
-    """The part of each target that is spread over all classes."""
-    class_weights: ClassWeights = None
-    """What each class counts: a number for each, or `balanced`: items / (classes x items of the class), among the
-    training rows."""
+    if TYPE_CHECKING:  # declared by each, where it stands in the documentation
+        class_weights: ClassWeights
+
+    @abstractmethod
+    def _function(self) -> Callable[..., torch.Tensor]:
+        """Of input and target, item by item."""
 
     @property
     def needs_balance(self) -> bool:
@@ -48,17 +49,19 @@ class CrossEntropy(Loss):
         """Items of each class (C,)."""
         return tally_classes(targets, input, self.class_dim, self.ignore_index)
 
-    def balanced(self, tally: np.ndarray) -> CrossEntropy:
+    def balanced(self, tally: np.ndarray) -> Self:
         return self.model_copy(update={"class_weights": balanced_weights(tally)})
 
     def check(self, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> Misfit | None:
-        if target is not None and target.is_floating and self.ignore_index is not None:
+        if self.takes_parts and target is not None and target.is_floating and self.ignore_index is not None:
             return Misfit(
                 f"`ignore_index` is the number of a class, but the target is {target.dtype}: a part for each class",
                 field="ignore_index",
                 help="leave some items out with a `mask`, or give the target `dtype: int64`",
             )
-        misfit = classes(self.type, input, target, self.class_dim, soft=True, ignore_index=self.ignore_index)
+        misfit = classes(
+            self.type, input, target, self.class_dim, soft=self.takes_parts, ignore_index=self.ignore_index
+        )
         if misfit is not None and not misfit.is_warning:
             return misfit
         axis = class_axis(input.shape, self.class_dim)
@@ -68,7 +71,6 @@ class CrossEntropy(Loss):
         return weights or needs_mask_shape(self.type, mask, items) or misfit
 
     def build(self, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> LossModule:
-        from declarative_train.components.losses.modules import functions
         from declarative_train.components.losses.modules.classes import OverClasses
 
         if self.class_weights == "balanced":
@@ -77,7 +79,7 @@ class CrossEntropy(Loss):
         assert axis is not None
         assert target is not None
         return OverClasses(
-            functions.CrossEntropy(self.label_smoothing),
+            self._function(),
             input.shape,
             axis,
             soft=target.is_floating,
@@ -85,3 +87,38 @@ class CrossEntropy(Loss):
             class_weights=self.class_weights,
             masked=mask is not None,
         )
+
+
+class CrossEntropy(OfClasses):
+    """Cross entropy of logits (scores before the softmax) with the number of the right class, or with a part for each.
+
+    Divided by the number of items, by the sum of their `class_weights` where given, as torch's mean does.
+    """
+
+    takes_parts: ClassVar[bool] = True
+
+    type: Literal["cross_entropy"] = "cross_entropy"
+    label_smoothing: float = Field(0.0, ge=0, le=1)
+    """The part of each target that is spread over all classes."""
+    class_weights: ClassWeights = None
+    """What each class counts: a number for each, or `balanced`: items / (classes x items of the class), among the
+    training rows."""
+
+    def _function(self) -> Callable[..., torch.Tensor]:
+        from declarative_train.components.losses.modules import functions
+
+        return functions.CrossEntropy(self.label_smoothing)
+
+
+class Nll(OfClasses):
+    """Negative log likelihood of the right class; the input is log-probabilities (`log_softmax(logits)`)."""
+
+    type: Literal["nll"] = "nll"
+    class_weights: ClassWeights = None
+    """What each class counts: a number for each, or `balanced`: items / (classes x items of the class), among the
+    training rows."""
+
+    def _function(self) -> Callable[..., torch.Tensor]:
+        from declarative_train.components.losses.modules.functions import nll
+
+        return nll

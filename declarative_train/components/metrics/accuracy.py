@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
-from declarative_train.components.component import Metric, MetricModule, Misfit
+from declarative_train.components.component import Judged, Metric, MetricModule, Misfit
 from declarative_train.components.losses.fit import class_axis
 from declarative_train.components.metrics.task import Task, fits_task, task_of
 from declarative_train.terms.amounts import counted
-from declarative_train.terms.tensor_spec import TensorSpec
 
 if TYPE_CHECKING:
     import torch
@@ -34,43 +33,29 @@ class Accuracy(Metric):
     task: Task | None = None
     """`binary` or `multiclass`; told by the shapes where left out."""
 
-    def check(
-        self,
-        input: TensorSpec,
-        target: TensorSpec | None,
-        mask: TensorSpec | None,
-        class_dim: int = -1,
-        ignore_index: int | None = None,
-    ) -> Misfit | None:
-        task = task_of(self.task, input, target)
-        misfit = fits_task(self.type, task, input, target, mask, class_dim, ignore_index)
+    def check(self, edges: Judged) -> Misfit | None:
+        task = task_of(self.task, edges)
+        misfit = fits_task(self.type, task, edges)
         if misfit is not None or self.top_k == 1:
             return misfit
         if task == "binary":
             return Misfit("`top_k` is about classes, but the input is yes or no", field="top_k")
-        axis = class_axis(input.shape, class_dim)
+        axis = class_axis(edges.input.shape, edges.class_dim)
         assert axis is not None
-        if self.top_k >= input.shape[axis]:
+        if self.top_k >= edges.input.shape[axis]:
             return Misfit(
-                f"`top_k: {self.top_k}` of {counted(input.shape[axis], 'class')} is always right",
+                f"`top_k: {self.top_k}` of {counted(edges.input.shape[axis], 'class')} is always right",
                 field="top_k",
-                help=f"use less than {input.shape[axis]}",
+                help=f"use less than {edges.input.shape[axis]}",
             )
         return None
 
-    def build(
-        self,
-        input: TensorSpec,
-        target: TensorSpec | None,
-        device: torch.device,
-        ignore_index: int | None,
-        class_dim: int,
-    ) -> MetricModule:
+    def build(self, edges: Judged, device: torch.device) -> MetricModule:
         from declarative_train.components.metrics.modules.items import ClassItems, YesNoItems
         from declarative_train.components.metrics.modules.means import Agreements, Hits, MeanOfItems
 
-        if task_of(self.task, input, target) == "binary":
-            return MeanOfItems(Agreements(YesNoItems(ignore_index), self.threshold), device)
-        axis = class_axis(input.shape, class_dim)
+        if task_of(self.task, edges) == "binary":
+            return MeanOfItems(Agreements(YesNoItems(edges.ignore_index), self.threshold), device)
+        axis = class_axis(edges.input.shape, edges.class_dim)
         assert axis is not None
-        return MeanOfItems(Hits(ClassItems(axis, ignore_index), self.top_k), device)
+        return MeanOfItems(Hits(ClassItems(axis, edges.ignore_index), self.top_k), device)

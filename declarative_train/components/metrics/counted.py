@@ -6,10 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from declarative_train.components.component import Metric, MetricModule, Misfit
+from declarative_train.components.component import Judged, Metric, MetricModule, Misfit
 from declarative_train.components.losses.fit import class_axis
 from declarative_train.components.metrics.task import Task, fits_task, task_of
-from declarative_train.terms.tensor_spec import TensorSpec
 
 if TYPE_CHECKING:
     import torch
@@ -31,34 +30,19 @@ class Counted(Metric, ABC):
     def _ratio(self) -> Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]:
         """Of (right, said, there), each (C,) counts."""
 
-    def check(
-        self,
-        input: TensorSpec,
-        target: TensorSpec | None,
-        mask: TensorSpec | None,
-        class_dim: int = -1,
-        ignore_index: int | None = None,
-    ) -> Misfit | None:
-        task = task_of(self.task, input, target)
-        return fits_task(self.type, task, input, target, mask, class_dim, ignore_index)
+    def check(self, edges: Judged) -> Misfit | None:
+        return fits_task(self.type, task_of(self.task, edges), edges)
 
-    def build(
-        self,
-        input: TensorSpec,
-        target: TensorSpec | None,
-        device: torch.device,
-        ignore_index: int | None,
-        class_dim: int,
-    ) -> MetricModule:
+    def build(self, edges: Judged, device: torch.device) -> MetricModule:
         from declarative_train.components.metrics.modules.counts import FromCounts
         from declarative_train.components.metrics.modules.items import ClassItems, YesNoItems
 
-        if task_of(self.task, input, target) == "binary":
-            return FromCounts(self._ratio(), YesNoItems(ignore_index), self.threshold, 1, "micro", device)
-        axis = class_axis(input.shape, class_dim)
+        if task_of(self.task, edges) == "binary":
+            return FromCounts(self._ratio(), YesNoItems(edges.ignore_index), self.threshold, 1, "micro", device)
+        axis = class_axis(edges.input.shape, edges.class_dim)
         assert axis is not None
-        items = ClassItems(axis, ignore_index)
-        return FromCounts(self._ratio(), items, None, input.shape[axis], self.average, device)
+        items = ClassItems(axis, edges.ignore_index)
+        return FromCounts(self._ratio(), items, None, edges.input.shape[axis], self.average, device)
 
 
 class Precision(Counted):

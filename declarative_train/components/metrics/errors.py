@@ -6,9 +6,8 @@ from abc import ABC
 from math import prod
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from declarative_train.components.component import Metric, MetricModule, Misfit
+from declarative_train.components.component import Judged, Metric, MetricModule, Misfit
 from declarative_train.components.losses.fit import elementwise
-from declarative_train.terms.tensor_spec import TensorSpec
 
 if TYPE_CHECKING:
     import torch
@@ -19,15 +18,8 @@ class Elementwise(Metric, ABC):
 
     about: ClassVar[str] = "numbers"
 
-    def check(
-        self,
-        input: TensorSpec,
-        target: TensorSpec | None,
-        mask: TensorSpec | None,
-        class_dim: int = -1,
-        ignore_index: int | None = None,
-    ) -> Misfit | None:
-        return elementwise(self.type, input, target, mask)
+    def check(self, edges: Judged) -> Misfit | None:
+        return elementwise(self.type, edges.input, edges.target, edges.mask)
 
 
 class MeanOfErrors(Elementwise, ABC):
@@ -39,17 +31,10 @@ class MeanOfErrors(Elementwise, ABC):
     error: ClassVar[Literal["absolute", "squared", "relative"]]
     is_root: ClassVar[bool] = False
 
-    def build(
-        self,
-        input: TensorSpec,
-        target: TensorSpec | None,
-        device: torch.device,
-        ignore_index: int | None,
-        class_dim: int,
-    ) -> MetricModule:
+    def build(self, edges: Judged, device: torch.device) -> MetricModule:
         from declarative_train.components.metrics.modules import means
 
-        errors = means.Errors(getattr(means, self.error), ignore_index)
+        errors = means.Errors(getattr(means, self.error), edges.ignore_index)
         if self.is_root:
             return means.MeanOfItems(errors, device, lambda mean: mean.sqrt())
         return means.MeanOfItems(errors, device)
@@ -96,14 +81,7 @@ class R2(Elementwise):
 
     type: Literal["r2"] = "r2"
 
-    def build(
-        self,
-        input: TensorSpec,
-        target: TensorSpec | None,
-        device: torch.device,
-        ignore_index: int | None,
-        class_dim: int,
-    ) -> MetricModule:
+    def build(self, edges: Judged, device: torch.device) -> MetricModule:
         from declarative_train.components.metrics.modules.determination import Determination
 
-        return Determination(prod(input.shape), ignore_index, device)
+        return Determination(prod(edges.input.shape), edges.ignore_index, device)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from declarative_train.components.component import Metric, MetricModule, Misfit
+from declarative_train.components.component import Judged, Metric, MetricModule, Misfit
 from declarative_train.components.losses.fit import needs_float, needs_mask_shape, needs_number
-from declarative_train.terms.tensor_spec import TensorSpec
 
 if TYPE_CHECKING:
     import torch
@@ -21,28 +20,14 @@ class Mean(Metric):
 
     type: Literal["mean"] = "mean"
 
-    def check(
-        self,
-        input: TensorSpec,
-        target: TensorSpec | None,
-        mask: TensorSpec | None,
-        class_dim: int = -1,
-        ignore_index: int | None = None,
-    ) -> Misfit | None:
+    def check(self, edges: Judged) -> Misfit | None:
         return (
-            needs_float(self.type, "input", input)
-            or needs_number(self.type, "input", input)
-            or needs_mask_shape(self.type, mask, input.shape)
+            needs_float(self.type, "input", edges.input)
+            or needs_number(self.type, "input", edges.input)
+            or needs_mask_shape(self.type, edges.mask, edges.input.shape)
         )
 
-    def build(
-        self,
-        input: TensorSpec,
-        target: TensorSpec | None,
-        device: torch.device,
-        ignore_index: int | None,
-        class_dim: int,
-    ) -> MetricModule:
+    def build(self, edges: Judged, device: torch.device) -> MetricModule:
         from declarative_train.components.metrics.modules.means import Itself, MeanOfItems
 
         return MeanOfItems(Itself(), device)

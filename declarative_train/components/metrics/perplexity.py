@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from declarative_train.components.component import Metric, MetricModule, Misfit
+from declarative_train.components.component import Judged, Metric, MetricModule, Misfit
 from declarative_train.components.losses.fit import class_axis
 from declarative_train.components.metrics.task import fits_task
-from declarative_train.terms.tensor_spec import TensorSpec
 
 if TYPE_CHECKING:
     import torch
@@ -25,27 +24,13 @@ class Perplexity(Metric):
 
     type: Literal["perplexity"] = "perplexity"
 
-    def check(
-        self,
-        input: TensorSpec,
-        target: TensorSpec | None,
-        mask: TensorSpec | None,
-        class_dim: int = -1,
-        ignore_index: int | None = None,
-    ) -> Misfit | None:
-        return fits_task(self.type, "multiclass", input, target, mask, class_dim, ignore_index)
+    def check(self, edges: Judged) -> Misfit | None:
+        return fits_task(self.type, "multiclass", edges)
 
-    def build(
-        self,
-        input: TensorSpec,
-        target: TensorSpec | None,
-        device: torch.device,
-        ignore_index: int | None,
-        class_dim: int,
-    ) -> MetricModule:
+    def build(self, edges: Judged, device: torch.device) -> MetricModule:
         from declarative_train.components.metrics.modules.items import ClassItems
         from declarative_train.components.metrics.modules.means import MeanOfItems, Surprises
 
-        axis = class_axis(input.shape, class_dim)
+        axis = class_axis(edges.input.shape, edges.class_dim)
         assert axis is not None
-        return MeanOfItems(Surprises(ClassItems(axis, ignore_index)), device, lambda mean: mean.exp())
+        return MeanOfItems(Surprises(ClassItems(axis, edges.ignore_index)), device, lambda mean: mean.exp())

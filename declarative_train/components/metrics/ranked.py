@@ -6,10 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from declarative_train.components.component import Metric, MetricModule, Misfit
+from declarative_train.components.component import Judged, Metric, MetricModule, Misfit
 from declarative_train.components.losses.fit import class_axis
 from declarative_train.components.metrics.task import Task, fits_task, task_of
-from declarative_train.terms.tensor_spec import TensorSpec
 
 if TYPE_CHECKING:
     import torch
@@ -29,34 +28,19 @@ class Ranked(Metric, ABC):
     def _area(self) -> Callable[..., torch.Tensor]:
         """torchmetrics' function of yes-or-no scores."""
 
-    def check(
-        self,
-        input: TensorSpec,
-        target: TensorSpec | None,
-        mask: TensorSpec | None,
-        class_dim: int = -1,
-        ignore_index: int | None = None,
-    ) -> Misfit | None:
-        task = task_of(self.task, input, target)
-        return fits_task(self.type, task, input, target, mask, class_dim, ignore_index, needs_bool_mask=True)
+    def check(self, edges: Judged) -> Misfit | None:
+        return fits_task(self.type, task_of(self.task, edges), edges, needs_bool_mask=True)
 
-    def build(
-        self,
-        input: TensorSpec,
-        target: TensorSpec | None,
-        device: torch.device,
-        ignore_index: int | None,
-        class_dim: int,
-    ) -> MetricModule:
+    def build(self, edges: Judged, device: torch.device) -> MetricModule:
         from declarative_train.components.metrics.modules.items import ClassItems, YesNoItems
         from declarative_train.components.metrics.modules.ranking import OfRanking
 
-        if task_of(self.task, input, target) == "binary":
-            return OfRanking(self._area(), YesNoItems(ignore_index), None, self.average, device)
-        axis = class_axis(input.shape, class_dim)
+        if task_of(self.task, edges) == "binary":
+            return OfRanking(self._area(), YesNoItems(edges.ignore_index), None, self.average, device)
+        axis = class_axis(edges.input.shape, edges.class_dim)
         assert axis is not None
-        items = ClassItems(axis, ignore_index)
-        return OfRanking(self._area(), items, input.shape[axis], self.average, device)
+        items = ClassItems(axis, edges.ignore_index)
+        return OfRanking(self._area(), items, edges.input.shape[axis], self.average, device)
 
 
 class Auroc(Ranked):

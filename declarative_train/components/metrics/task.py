@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from declarative_train.components.component import Misfit
+from declarative_train.components.component import Judged, Misfit
 from declarative_train.components.losses.fit import (
     class_axis,
     classes,
@@ -17,26 +17,18 @@ from declarative_train.terms.tensor_spec import TensorSpec
 Task = Literal["binary", "multiclass"]
 
 
-def task_of(given: Task | None, input: TensorSpec, target: TensorSpec | None) -> Task:
+def task_of(given: Task | None, edges: Judged) -> Task:
     """Input and target of one shape are scores and answers, element by element; otherwise one dimension of the input
     is the classes."""
     if given is not None:
         return given
-    return "binary" if target is not None and input.shape == target.shape else "multiclass"
+    same = edges.target is not None and edges.input.shape == edges.target.shape
+    return "binary" if same else "multiclass"
 
 
-def fits_task(
-    type: str,
-    task: Task,
-    input: TensorSpec,
-    target: TensorSpec | None,
-    mask: TensorSpec | None,
-    class_dim: int,
-    ignore_index: int | None,
-    *,
-    needs_bool_mask: bool = False,
-) -> Misfit | None:
+def fits_task(type: str, task: Task, edges: Judged, *, needs_bool_mask: bool = False) -> Misfit | None:
     """The sentence for edges that are not what the task takes."""
+    target, mask = edges.target, edges.mask
     if (misfit := needs_target(type, target)) is not None or target is None:
         return misfit
     if needs_bool_mask and mask is not None and mask.dtype != "bool":
@@ -46,13 +38,13 @@ def fits_task(
             help="give the metric a `mask` of its own: a comparison, such as `weight > 0`, is bool",
         )
     if task == "binary":
-        return elementwise(type, input, target, mask) or _yes_or_no(type, target)
-    misfit = classes(type, input, target, class_dim, soft=True, ignore_index=ignore_index)
+        return elementwise(type, edges.input, target, mask) or _yes_or_no(type, target)
+    misfit = classes(type, edges.input, target, edges.class_dim, soft=True, ignore_index=edges.ignore_index)
     if misfit is not None and not misfit.is_warning:  # of scores without a class the loss has warned
         return misfit
-    axis = class_axis(input.shape, class_dim)
+    axis = class_axis(edges.input.shape, edges.class_dim)
     assert axis is not None
-    return needs_mask_shape(type, mask, input.shape[:axis] + input.shape[axis + 1 :])
+    return needs_mask_shape(type, mask, edges.input.shape[:axis] + edges.input.shape[axis + 1 :])
 
 
 def _yes_or_no(type: str, target: TensorSpec) -> Misfit | None:

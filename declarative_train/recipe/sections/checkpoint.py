@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from declarative_train.recipe.sections.durations import Progress
+from declarative_train.components.durations import Progress
 from declarative_train.recipe.sections.section import Section
 from declarative_train.recipe.sections.training import Count
 

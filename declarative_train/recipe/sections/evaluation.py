@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator
 
-from declarative_train.recipe.sections.durations import Progress, Samples
+from declarative_train.components.durations import Progress, Samples
 from declarative_train.recipe.sections.section import Section
 from declarative_train.recipe.sections.training import Count
 from declarative_train.terms.names import distinct

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator
 
-from declarative_train.recipe.sections.durations import Progress
+from declarative_train.components.durations import Progress
 from declarative_train.recipe.sections.section import Section
 from declarative_train.terms.duration import Duration
 

@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from declarative_train.components.component import LrSchedule, Optimizer
-from declarative_train.recipe.sections.durations import Clock, Progress
+from declarative_train.components.durations import Clock, Progress
 from declarative_train.recipe.sections.section import Section
 
 Count = Annotated[int, Field(ge=1)]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from declarative_train.components.component import Collective, MetricModule
+from declarative_train.components.component import Collective, Judged, MetricModule
 from declarative_train.runtime.step.objective import Values, tensor_specs
 
 if TYPE_CHECKING:
@@ -26,7 +26,9 @@ class Metrics:
             component = METRICS.read(metric.component)
             if component.is_mean or not training:
                 target = None if metric.target is None else specs[metric.target]
-                module = component.build(specs[metric.input], target, device, metric.ignore_index, metric.class_dim)
+                mask = None if metric.mask is None else specs[metric.mask]
+                edges = Judged(specs[metric.input], target, mask, metric.class_dim, metric.ignore_index)
+                module = component.build(edges, device)
                 self._parts.append((metric, module))
 
     def __bool__(self) -> bool:

@@ -1,0 +1,81 @@
+"""Fields that hold a duration: `100 steps`, `2 epochs`, `5%`; each key says which units it takes.
+
+A section of the recipe holds a Duration; a component holds the text (the plan is JSON), and the plan puts steps in its
+place before anybody asks for a number.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Annotated
+
+from pydantic_core import PydanticCustomError, core_schema
+
+from declarative_train.terms.duration import Duration, parse_duration
+
+PROGRESS = ("steps", "epochs", "samples", "tokens", "%")  # what a plan can turn into optimizer steps
+CLOCK = ("minutes", "hours")
+_NUMBER = r"[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?"
+
+
+class _Reader:
+    """Reads text, writes text. Speaks to pydantic's core by itself: `PlainValidator` and `PlainSerializer` would first
+    work out a schema of Duration, and throw it away."""
+
+    def __init__(self, units: tuple[str, ...], examples: tuple[str, ...] = (), *, keeps_text: bool = False) -> None:
+        self.units, self.keeps_text = units, keeps_text
+        self.examples = examples or tuple(f"10 {unit}" if unit != "%" else "5%" for unit in units)
+
+    def __get_pydantic_core_schema__(self, source: object, handler: object) -> core_schema.CoreSchema:
+        return core_schema.no_info_plain_validator_function(
+            self.read, serialization=core_schema.plain_serializer_function_ser_schema(str)
+        )
+
+    def __get_pydantic_json_schema__(self, schema: object, handler: object) -> dict[str, object]:
+        words = "|".join("%" if unit == "%" else f"{unit[:-1]}s?" for unit in self.units)
+        return {"type": "string", "pattern": rf"^\s*{_NUMBER}\s*({words})\s*$", "examples": list(self.examples)}
+
+    def read(self, value: object) -> Duration | str:
+        """`recipe/pydantic_errors.py` has diagnostics for `bare_duration` and `bad_duration`."""
+        if isinstance(value, Duration):
+            return value
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            raise PydanticCustomError("bare_duration", "{value}", {"value": f"{value:g}", "units": self.units})
+        try:
+            duration = parse_duration(str(value), self.units)
+        except ValueError as problem:
+            raise self._bad(str(problem)) from None
+        if duration.value <= 0:
+            raise self._bad(f"`{duration}` is nothing" + ("" if self.keeps_text else ": leave it out"))
+        if duration.unit not in self.units:
+            raise self._bad(f"`{duration}` is in {duration.unit}; this takes {', '.join(self.units)}")
+        return str(duration) if self.keeps_text else duration
+
+    def _bad(self, problem: str) -> PydanticCustomError:
+        return PydanticCustomError("bad_duration", "{problem}", {"problem": problem, "units": self.units})
+
+
+Progress = Annotated[Duration, _Reader(PROGRESS)]
+"""Part of a run, counted in work done."""
+
+Clock = Annotated[Duration, _Reader(CLOCK)]
+"""Time on the clock."""
+
+Samples = Annotated[Duration, _Reader(("samples",))]
+"""A number of samples."""
+
+DurationText = Annotated[str, _Reader(PROGRESS, ("30 epochs", "1000 steps", "20%"), keeps_text=True)]
+"""`30 epochs`, `1000 steps`, `20%`."""
+
+
+@lru_cache
+def num_steps_of(text: str) -> int:
+    """The number of a resolved duration (`300 steps`). Raises ValueError for one that the plan has not resolved."""
+    duration = parse_duration(text)
+    if duration.unit != "steps":
+        raise ValueError(f"`{text}` is not in steps: the plan resolves a schedule before it asks for factors")
+    return int(duration.value)
+
+
+def in_steps(num_steps: int) -> str:
+    return f"{num_steps} {'step' if num_steps == 1 else 'steps'}"

@@ -1,0 +1,118 @@
+"""Random matrices that keep the variance of what goes through a layer; a bias or a scale they cannot start.
+
+Xavier: Glorot and Bengio, 2010. Kaiming, for layers with rectifiers: He et al., 2015.
+"""
+
+from __future__ import annotations
+
+from abc import ABC
+from math import prod, sqrt
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field
+
+from declarative_train.components.component import Init, Misfit
+from declarative_train.components.inits.drawn import draw
+
+if TYPE_CHECKING:
+    import torch
+
+
+Nonlinearity = Literal["linear", "sigmoid", "tanh", "relu", "leaky_relu", "selu"]
+
+
+class OfMatrices(Init, ABC):
+    def check(self, shape: tuple[int, ...]) -> Misfit | None:
+        """Rules that count inputs and outputs cannot start a bias or a scale."""
+        if len(shape) >= 2:
+            return None
+        return Misfit(
+            f"`{self.type}` needs a parameter of at least 2 dimensions, this one has shape "
+            f"({', '.join(map(str, shape))})",
+            help="select weights only, and start biases with `zeros`",
+        )
+
+
+class _Xavier(OfMatrices, ABC):
+    gain: float = Field(default=1.0, ge=0, allow_inf_nan=False)
+    """Factor on the standard deviation."""
+
+    def _std(self, tensor: torch.Tensor) -> float:
+        return self.gain * sqrt(2 / sum(_fans(tuple(tensor.shape))))
+
+
+class _Kaiming(OfMatrices, ABC):
+    mode: Literal["fan_in", "fan_out"] = "fan_in"
+    """Keep the variance of the forward (`fan_in`) or of the backward pass (`fan_out`)."""
+    nonlinearity: Nonlinearity = "leaky_relu"
+    """What follows the layer; decides the gain."""
+    a: float = Field(default=0.0, allow_inf_nan=False)
+    """Negative slope, for `leaky_relu`."""
+
+    def _std(self, tensor: torch.Tensor) -> float:
+        from torch import nn
+
+        fan_in, fan_out = _fans(tuple(tensor.shape))
+        return nn.init.calculate_gain(self.nonlinearity, self.a) / sqrt(fan_in if self.mode == "fan_in" else fan_out)
+
+
+class XavierUniform(_Xavier):
+    """Uniform, with variance 2 / (fan in + fan out)."""
+
+    type: Literal["xavier_uniform"] = "xavier_uniform"
+
+    def fill(self, tensor: torch.Tensor, generator: torch.Generator) -> None:
+        bound = self.gain * sqrt(6 / sum(_fans(tuple(tensor.shape))))
+        draw(tensor, lambda values: values.uniform_(-bound, bound, generator=generator))
+
+
+class XavierNormal(_Xavier):
+    """Normal, with variance 2 / (fan in + fan out)."""
+
+    type: Literal["xavier_normal"] = "xavier_normal"
+
+    def fill(self, tensor: torch.Tensor, generator: torch.Generator) -> None:
+        std = self._std(tensor)
+        draw(tensor, lambda values: values.normal_(0.0, std, generator=generator))
+
+
+class KaimingUniform(_Kaiming):
+    """Uniform, with standard deviation gain / sqrt(fan)."""
+
+    type: Literal["kaiming_uniform"] = "kaiming_uniform"
+
+    def fill(self, tensor: torch.Tensor, generator: torch.Generator) -> None:
+        bound = sqrt(3) * self._std(tensor)
+        draw(tensor, lambda values: values.uniform_(-bound, bound, generator=generator))
+
+
+class KaimingNormal(_Kaiming):
+    """Normal, with standard deviation gain / sqrt(fan)."""
+
+    type: Literal["kaiming_normal"] = "kaiming_normal"
+
+    def fill(self, tensor: torch.Tensor, generator: torch.Generator) -> None:
+        std = self._std(tensor)
+        draw(tensor, lambda values: values.normal_(0.0, std, generator=generator))
+
+
+class Orthogonal(OfMatrices):
+    """A random (semi-)orthogonal matrix; a weight of more dimensions is one matrix (first dimension, all others).
+
+    Saxe et al., Exact solutions to the nonlinear dynamics of learning in deep linear neural networks, 2013.
+    """
+
+    type: Literal["orthogonal"] = "orthogonal"
+    gain: float = Field(default=1.0, allow_inf_nan=False)
+    """Factor on the matrix."""
+
+    def fill(self, tensor: torch.Tensor, generator: torch.Generator) -> None:
+        from torch import nn
+
+        draw(tensor, lambda values: nn.init.orthogonal_(values, self.gain, generator=generator))
+
+
+def _fans(shape: tuple[int, ...]) -> tuple[int, int]:
+    """Values that flow into and out of one unit of a weight (out, in, *kernel)."""
+    kernel = prod(shape[2:])
+    return shape[1] * kernel, shape[0] * kernel

@@ -1,0 +1,95 @@
+"""Factors on the lr that fall with the step to the end of the run."""
+
+from __future__ import annotations
+
+from math import cos, pi, sqrt
+from typing import Literal
+
+from pydantic import Field
+
+from declarative_train.components.component import LrSchedule
+from declarative_train.components.lr_schedules.constant import progress, warmup_factor
+
+
+class Linear(LrSchedule):
+    """Falls in a straight line to `min_factor` at the end of the run."""
+
+    type: Literal["linear"] = "linear"
+    min_factor: float = Field(0.0, ge=0, le=1)
+    """What is left of the lr at the end, as a part of it."""
+
+    def factor(self, step: int, num_steps: int, num_warmup_steps: int) -> float:
+        done = progress(step, num_steps, num_warmup_steps)
+        return warmup_factor(step, num_warmup_steps) * (1 + (self.min_factor - 1) * done)
+
+
+class Cosine(LrSchedule):
+    """Falls along half a cosine to `min_factor` at the end of the run.
+
+    Without restarts: Loshchilov and Hutter, "SGDR", https://arxiv.org/abs/1608.03983.
+    """
+
+    type: Literal["cosine"] = "cosine"
+    min_factor: float = Field(0.0, ge=0, le=1)
+    """What is left of the lr at the end, as a part of it."""
+
+    def factor(self, step: int, num_steps: int, num_warmup_steps: int) -> float:
+        falling = (1 + cos(pi * progress(step, num_steps, num_warmup_steps))) / 2
+        return warmup_factor(step, num_warmup_steps) * (self.min_factor + (1 - self.min_factor) * falling)
+
+
+class Polynomial(LrSchedule):
+    """Falls as a power of what is left of the run, to `min_factor` at its end."""
+
+    type: Literal["polynomial"] = "polynomial"
+    power: float = Field(2.0, gt=0)
+    """1 is a straight line; more falls faster at first."""
+    min_factor: float = Field(0.0, ge=0, le=1)
+    """What is left of the lr at the end, as a part of it."""
+
+    def factor(self, step: int, num_steps: int, num_warmup_steps: int) -> float:
+        left = 1 - progress(step, num_steps, num_warmup_steps)
+        return warmup_factor(step, num_warmup_steps) * (
+            self.min_factor + (1 - self.min_factor) * float(left**self.power)
+        )
+
+
+class InverseSqrt(LrSchedule):
+    """Falls as one over the square root of the step, from 1 at the end of the warm-up.
+
+    Vaswani et al., "Attention is all you need", section 5.3, https://arxiv.org/abs/1706.03762, divided by its peak, so
+    that the optimizer's lr is the highest one.
+    """
+
+    type: Literal["inverse_sqrt"] = "inverse_sqrt"
+
+    def factor(self, step: int, num_steps: int, num_warmup_steps: int) -> float:
+        return warmup_factor(step, num_warmup_steps) * min(1.0, sqrt((num_warmup_steps + 1) / (step + 1)))
+
+
+class OneCycle(LrSchedule):
+    """Rises to the optimizer's lr and falls far below where it began, as torch's `OneCycleLR`.
+
+    `warmup` is the rise; without it the rise takes 30% of the run, since a cycle without one is not a cycle.
+    Smith and Topin, "Super-Convergence", https://arxiv.org/abs/1708.07120.
+    """
+
+    type: Literal["one_cycle"] = "one_cycle"
+    start_factor: float = Field(0.04, gt=0, le=1)
+    """The first step's part of the lr (torch's 1 / `div_factor`)."""
+    final_factor: float = Field(4e-6, ge=0, le=1)
+    """The last step's part of the lr (torch's 1 / `div_factor` / `final_div_factor`)."""
+    shape: Literal["cosine", "linear"] = "cosine"
+    """How it goes from one to the other."""
+
+    def factor(self, step: int, num_steps: int, num_warmup_steps: int) -> float:
+        peak = (num_warmup_steps or 0.3 * num_steps) - 1  # as torch: the step before the rise has ended
+        if step <= peak:
+            return self._between(self.start_factor, 1.0, step / peak if peak > 0 else 1.0)
+        fall = num_steps - 1 - peak
+        return self._between(1.0, self.final_factor, min(1.0, (step - peak) / fall) if fall > 0 else 1.0)
+
+    def _between(self, first: float, last: float, done: float) -> float:
+        if self.shape == "linear":
+            return first + (last - first) * done
+        return last + (first - last) / 2 * (1 + cos(pi * done))

@@ -1,0 +1,117 @@
+"""Factors on the lr with durations of their own: a constant ratio from one to the next, stairs, a decay at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import ceil, cos, pi, sqrt
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from declarative_train.components.component import LrSchedule, Misfit
+from declarative_train.components.durations import DurationText, in_steps, num_steps_of
+from declarative_train.components.lr_schedules.constant import warmup_factor
+from declarative_train.terms.amounts import counted
+from declarative_train.terms.duration import Duration, parse_duration
+
+
+class Exponential(LrSchedule):
+    """Falls a little at every step, by `gamma` over each `every`, counted from the end of the warm-up."""
+
+    type: Literal["exponential"] = "exponential"
+    gamma: float = Field(0.95, gt=0, le=1)
+    """The factor of one `every`."""
+    every: DurationText = "1 epoch"
+    """How long one factor `gamma` takes: `1 epoch`, `1000 steps`."""
+
+    def factor(self, step: int, num_steps: int, num_warmup_steps: int) -> float:
+        turns = max(0, step - num_warmup_steps) / num_steps_of(self.every)
+        return warmup_factor(step, num_warmup_steps) * float(self.gamma**turns)
+
+    def resolved(self, to_steps: Callable[[Duration], int]) -> Exponential:
+        return self.model_copy(update={"every": in_steps(to_steps(parse_duration(self.every)))})
+
+
+class Step(LrSchedule):
+    """Drops by `gamma` again and again: `every: 30 epochs`, or at `milestones: [30 epochs, 60 epochs]`.
+
+    Both count from the start of the run, its warm-up included.
+    """
+
+    type: Literal["step"] = "step"
+    gamma: float = Field(0.1, gt=0, le=1)
+    """The factor of one drop."""
+    every: DurationText | None = None
+    """How long each stair is. Either this or `milestones`."""
+    milestones: tuple[DurationText, ...] | None = Field(None, min_length=1)
+    """When it drops, from the start of the run."""
+
+    @model_validator(mode="after")
+    def _one_of_two(self) -> Self:
+        if (self.every is None) == (self.milestones is None):
+            raise ValueError("`step` needs either `every` (such as `30 epochs`) or `milestones`, and not both")
+        return self
+
+    def factor(self, step: int, num_steps: int, num_warmup_steps: int) -> float:
+        if self.every is not None:
+            drops = step // num_steps_of(self.every)
+        else:
+            drops = sum(step >= num_steps_of(milestone) for milestone in self.milestones or ())
+        return warmup_factor(step, num_warmup_steps) * float(self.gamma**drops)
+
+    def resolved(self, to_steps: Callable[[Duration], int]) -> Step:
+        def steps(text: str) -> str:
+            return in_steps(to_steps(parse_duration(text)))
+
+        return self.model_copy(
+            update={
+                "every": self.every and steps(self.every),
+                "milestones": self.milestones and tuple(steps(milestone) for milestone in self.milestones),
+            }
+        )
+
+    def misfits(self, exact_steps: Callable[[Duration], float], num_steps: int, warmup: float) -> Sequence[Misfit]:
+        places = {} if self.every is None else {"every": self.every}
+        places |= {f"milestones.{index}": text for index, text in enumerate(self.milestones or ())}
+        way_out = "make it shorter, or leave it out"
+        return [
+            Misfit(f"a drop at {text} never comes in a run of {counted(num_steps, 'step')}", None, field, way_out, True)
+            for field, text in places.items()
+            if exact_steps(parse_duration(text)) > num_steps
+        ]
+
+
+class Wsd(LrSchedule):
+    """Warm-up, stable, decay: keeps the lr, then falls to `min_factor` over the last part of the run.
+
+    Hu et al., "MiniCPM", section 4, https://arxiv.org/abs/2404.06395; the square-root shape: Hägele et al., "Scaling
+    laws beyond fixed training durations", https://arxiv.org/abs/2405.18392.
+    """
+
+    type: Literal["wsd"] = "wsd"
+    decay: DurationText = "20%"
+    """How long before the end of the run it begins to fall."""
+    shape: Literal["linear", "cosine", "sqrt"] = "linear"
+    """How it falls; `sqrt` is 1 - sqrt(part of the decay that is done)."""
+    min_factor: float = Field(0.0, ge=0, le=1)
+    """What is left of the lr at the end, as a part of it."""
+
+    def factor(self, step: int, num_steps: int, num_warmup_steps: int) -> float:
+        decay = num_steps_of(self.decay)
+        done = min(1.0, max(0.0, (step - (num_steps - decay)) / decay))
+        left = {"linear": 1 - done, "cosine": (1 + cos(pi * done)) / 2, "sqrt": 1 - sqrt(done)}[self.shape]
+        return warmup_factor(step, num_warmup_steps) * (self.min_factor + (1 - self.min_factor) * left)
+
+    def resolved(self, to_steps: Callable[[Duration], int]) -> Wsd:
+        return self.model_copy(update={"decay": in_steps(to_steps(parse_duration(self.decay)))})
+
+    def misfits(self, exact_steps: Callable[[Duration], float], num_steps: int, warmup: float) -> Sequence[Misfit]:
+        decay = exact_steps(parse_duration(self.decay))
+        if warmup + decay <= num_steps:
+            return ()
+        left = num_steps - warmup
+        run = f"a run of {counted(num_steps, 'step')}"
+        room = f"what the warm-up leaves of {run}" if warmup else run
+        message = f"a decay of {counted(ceil(decay), 'step')} is longer than {room}"
+        way_out = f"the longest is `{in_steps(int(left))}`, or `{int(100 * left / num_steps)}%`"
+        return (Misfit(message, field="decay", help=way_out),)
