@@ -163,9 +163,9 @@ class _Step:
                     self.found.not_finite[term.name] = total
 
     def _measure(self, measure: Measure, values: Values) -> None:
-        specs = self._specs(measure.edges.input, measure.edges.target, measure.edges.mask)
-        judged = Judged(*specs, measure.class_dim, measure.ignore_index)
-        metric = measure.component.build(judged, torch.device("cpu"))
+        judged, target, mask = self._specs(measure.edges.input, measure.edges.target, measure.edges.mask)
+        edges = Judged(judged, target, mask, measure.class_dim, measure.ignore_index)
+        metric = measure.component.build(edges, torch.device("cpu"))
         read, wanted, mask = _given(measure, values)
         metric.update(read, wanted, mask, None)
         metric.compute(_Alone())
