@@ -54,10 +54,6 @@ class TrainingBatches:
         if self._device is not None and hold_on_device and self._set.is_held and not spec.workers:
             self._set = self._set.to(self._device)
 
-    def epoch_of(self, step: int) -> int:
-        """Counts from 0, as steps count from 1."""
-        return locate(step, self._batch, self._set.num_samples).epoch
-
     def samples(self, epoch: int, positions: np.ndarray) -> np.ndarray:
         """Which samples stand at these positions of an epoch's order."""
         if not self._spec.shuffle:

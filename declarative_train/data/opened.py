@@ -22,17 +22,15 @@ from declarative_train.data.windows import RowOrder, Windows, row_order, windowe
 from declarative_train.terms.amounts import counted
 
 _COUNTED = 1 << 14  # samples per chunk of `training_values`
-_latest: dict[str, dict[str, Prepared]] = {}  # of one spec: forked ranks inherit it
+# The sets of one spec. Forked ranks find here what their parent prepared, beside the Job and not in it: in a Job that
+# is pickled, for ranks that are spawned, all data would travel; those read them anew.
+_latest: dict[str, dict[str, Prepared]] = {}
 
 
 def remember(spec: DataSpec, sets: dict[str, Prepared]) -> None:
     """Keep these sets for the next `prepared_sets` of an equal spec; those of any other are dropped."""
     _latest.clear()
     _latest[_key(spec)] = sets
-
-
-def forget() -> None:
-    _latest.clear()
 
 
 def _key(spec: DataSpec) -> str:

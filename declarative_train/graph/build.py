@@ -40,7 +40,8 @@ def build(
     ties: Mapping[str, str] | None = None,
     own_outputs: bool = False,
 ) -> fx.GraphModule:
-    """The module of a graph. `device` may be `meta`: nothing is allocated then, and `materialise` follows.
+    """The module of a graph. `device` may be `meta`: nothing is allocated then; `to_empty`, `tie` and
+    `initialise` follow, as `runtime/step/model.py` does it.
 
     `seed` is the run's: the layers of plugins are constructed here, with their start values; where the module is built
     on meta, `initialise` writes them later. None: values do not matter, and none are kept for later.
@@ -60,12 +61,6 @@ def tie(module: nn.Module, ties: Mapping[str, str]) -> None:
     for name, source in ties.items():
         owner, _, attribute = name.rpartition(".")
         setattr(module.get_submodule(owner), attribute, module.get_parameter(source))
-
-
-def materialise(module: nn.Module, device: torch.device | str, ties: Mapping[str, str]) -> None:
-    """Memory for a module that was built on meta, its values not yet written (`initialise` does that)."""
-    module.to_empty(device=device)
-    tie(module, ties)  # a parameter that is moved off meta becomes a new one at each place
 
 
 def own_storage(tensor: torch.Tensor, inputs: tuple[torch.Tensor, ...]) -> torch.Tensor:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import inspect
 import json
-from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
@@ -29,25 +28,12 @@ from declarative_train.recipe.sections.top import Top
 Schema = dict[str, Any]
 
 ADDRESS = "https://json-schema.org/draft/2020-12/schema"
-FILE = Path(__file__).parent.parent.parent / "schemas" / "recipe.schema.json"
 TEMPLATE: Schema = {"type": ["string", "null"], "pattern": r"\{\{"}
 OPEN: Schema = {"$ref": "#/$defs/template"}
 
 
 def schema_text() -> str:
     return json.dumps(schema(), indent=1, ensure_ascii=False) + "\n"
-
-
-def generate(check: bool = False) -> bool:
-    """Write schemas/recipe.schema.json, or with `check` only compare. True when the file is as it should be."""
-    text = schema_text()
-    if FILE.exists() and FILE.read_text(encoding="utf-8") == text:
-        return True
-    if check:
-        return False
-    FILE.parent.mkdir(exist_ok=True)
-    FILE.write_text(text, encoding="utf-8")
-    return True
 
 
 def schema() -> Schema:

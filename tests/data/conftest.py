@@ -12,8 +12,8 @@ from declarative_train.components.component import Dataset, Field, Split
 from declarative_train.components.datasets import DATASETS
 from declarative_train.components.fields import FIELDS
 from declarative_train.components.splits import SPLITS
+from declarative_train.data import opened
 from declarative_train.data.describe import describe
-from declarative_train.data.opened import forget
 from declarative_train.data.spec import DataSpec
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.terms.span import Span
@@ -80,7 +80,7 @@ def look() -> Iterator[Callable[..., Described]]:
         return describe(section(**keys), seed, place, offline=offline)  # type: ignore[arg-type]
 
     yield looked
-    forget()
+    opened._latest.clear()
 
 
 @pytest.fixture

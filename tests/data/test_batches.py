@@ -13,7 +13,7 @@ import torch
 from declarative_train.data.batches import Batch, EvaluationBatches, TrainingBatches
 from declarative_train.data.prepare import HOLD_BYTES
 from declarative_train.data.sets import HeldSet, ReadSet, SampleSet, open_sets
-from declarative_train.data.slots import samples_until
+from declarative_train.data.slots import locate, samples_until
 from declarative_train.data.spec import BatchSpec, DataSpec
 
 Spec = Callable[..., DataSpec]
@@ -111,8 +111,7 @@ def test_the_last_batch_may_be_dropped_and_a_set_may_be_smaller_than_a_batch(spe
     batch = dataclasses.replace(layout(16, 1), steps_per_epoch=3)
     reader = TrainingBatches(data, batch, 0, open_sets(data))
     assert [len(ids(each)) for each in reader.iterate(1, 7)] == [16] * 7
-    assert reader.epoch_of(3) == 0
-    assert reader.epoch_of(4) == 1
+    assert [locate(step, batch, data.set("training").num_samples).epoch for step in (3, 4)] == [0, 1]
     tiny = small(spec, rows=5)
     reader = TrainingBatches(tiny, layout(16, 2, rows=5), 1, open_sets(tiny))
     assert [len(ids(each)) for each in reader.iterate(1, 3)] == [0, 0, 0]

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 import torch
 
+from declarative_train.data import opened
 from declarative_train.data.files import SAMPLE_BYTES, WHOLE_BYTES, records
-from declarative_train.data.opened import forget, training_values
+from declarative_train.data.opened import training_values
 from declarative_train.data.sets import HeldSet, open_sets
 from declarative_train.data.spec import DataError, DataSpec, FieldSpec, SetSpec
 from declarative_train.terms.tensor_spec import TensorSpec
@@ -143,7 +144,7 @@ def test_what_was_described_is_not_read_again(spec: Spec, table: str) -> None:
     data = spec(source={"type": "csv", "path": table}, fields={"x": {"column": "x"}}, split={"validation": 0.2})
     Path(table).unlink()
     assert open_sets(through_json(data))["training"].num_samples == 192
-    forget()
+    opened._latest.clear()
     with pytest.raises(DataError, match=r"there is no file .*table\.csv"):
         open_sets(data)
 
@@ -186,7 +187,7 @@ def test_a_spec_alone_opens_the_same_sets(spec: Spec, table: str) -> None:
         },
     )
     before = {name: each.gather(np.arange(each.num_samples)) for name, each in open_sets(data).items()}
-    forget()
+    opened._latest.clear()
     after = {name: each.gather(np.arange(each.num_samples)) for name, each in open_sets(through_json(data)).items()}
     assert before.keys() == after.keys()
     for name, fields in before.items():
@@ -203,10 +204,10 @@ def test_data_that_changed_since_are_refused(spec: Spec, table: str) -> None:
         (text + "\n1,a,1,1,", "field `x`: `x` misses a value"),
     ):
         Path(table).write_text(changed)
-        forget()
+        opened._latest.clear()
         with pytest.raises(DataError, match=words):
             open_sets(data)
-    forget()
+    opened._latest.clear()
     with pytest.raises(DataError, match="`telepathy`, which this version of dtrain does not have"):
         open_sets(dataclasses.replace(data, source={"type": "telepathy"}))
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import fx, nn
 
-from declarative_train.graph.build import build, materialise
+from declarative_train.graph.build import build, tie
 from declarative_train.graph.direct import direct
 from declarative_train.graph.graph import Graph, Node
 from declarative_train.graph.initialise import initialise
@@ -146,7 +146,7 @@ def test_start_values_depend_on_seed_and_name_alone() -> None:
     whole = build(model())
     initialise(whole, model(), starts(whole), seed=3)
     other = build(model(), device="meta")
-    materialise(other, "cpu", {})
+    other.to_empty(device="cpu")
     initialise(other, model(), reversed(starts(other)), seed=3)
     for name, parameter in whole.named_parameters():
         assert torch.equal(parameter, other.get_parameter(name)), name
@@ -160,7 +160,8 @@ def test_start_values_depend_on_seed_and_name_alone() -> None:
 def test_a_selected_init_wins_and_a_tied_parameter_follows_its_source() -> None:
     ties = {"tower.last.weight": "tower.layers.0.fc.weight"}
     module = build(model(), device="meta", ties=ties)
-    materialise(module, "cpu", ties)
+    module.to_empty(device="cpu")
+    tie(module, ties)  # what is moved off meta becomes a new parameter at each place
     chosen = [
         Start("tower.layers.0.fc.weight", {"type": "constant", "value": 2.5}),
         Start("tower.last.weight", tie="tower.layers.0.fc.weight"),
