@@ -2,8 +2,8 @@
 
 Finds: a set of whole groups of which some have rows in a set that is cut in another way: by value, as the last rows,
        or in groups of another column.
-Why:   what belongs together is then in both: the one set is no longer new to who has seen the other. Sets cut by chance
-       are cut from what whole groups leave, so this cannot happen with them.
+Why:   what belongs together is then in both: the one set is no longer new to a model that has seen the other. Sets cut
+       by chance are cut from what whole groups leave, so this cannot happen with them.
 Bad:
     data:
       split:

@@ -13,7 +13,7 @@ def column_does_not_fit(span: Span, field: str, message: str, help: str | None) 
     """column-does-not-fit (D006)
 
     Finds: a column of a type or shape that a field cannot be made of.
-    Why:   text is no number, and values of different shapes make no tensor.
+    Why:   text is not a number, and values of different shapes make no tensor.
     Bad:
         data:
           fields:

@@ -13,7 +13,7 @@ def unused_ignore(code: Span, word: str, edit: Fix) -> Diagnostic:
     """unused-ignore (I001)
 
     Finds: a `# dtrain: ignore[CODE]` that hides nothing.
-    Why:   it would hide the next mistake of that kind, which nobody has looked at.
+    Why:   it would hide the next mistake of that kind, which has not been looked at.
     Bad:
         meta: {owner: me}    # dtrain: ignore[Y021]
     Good:

@@ -41,8 +41,8 @@ def metric_without_unit(span: Span, metric: str, target: str, field: str) -> Dia
 
     Finds: an error in the target's unit (`rmse`, `mae`, `mse`, `mape`) of a target that is computed of a scaled or
            normalised field.
-    Why:   such an error is told in the unit of the column: what `scale` and `normalize` did is undone. Of a target that
-           was computed further this is not possible, and the number would have no unit.
+    Why:   such an error is reported in the unit of the column: what `scale` and `normalize` did is undone. Of a target
+           that was computed further this is not possible, and the number would have no unit.
     Bad:
         model: {graph: {doubled: pixels * 2, back: {type: linear, out_features: 64, input: act}}}
         objective:

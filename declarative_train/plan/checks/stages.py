@@ -16,7 +16,7 @@ from declarative_train.terms.span import Span
 def cut_not_a_node(span: Span, name: str, known: Sequence[str]) -> Diagnostic:
     """cut-not-a-node (P101)
 
-    Finds: a name in `cut_before` that is no node at which the model can be cut.
+    Finds: a name in `cut_before` that is not a node at which the model can be cut.
     Why:   a cut goes between top-level nodes, or between the copies of an outermost `repeat` and their neighbours; what is
            inside a copy belongs together, and nodes computed from fields alone belong to no stage.
     Bad:

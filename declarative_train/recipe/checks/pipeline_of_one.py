@@ -1,7 +1,7 @@
 """pipeline-of-one (P009)
 
 Finds: a pipeline whose stages all lie on one rank.
-Why:   there is nobody to pass anything to; it would only cost time.
+Why:   there is no other rank to pass anything to; it would only cost time.
 Bad:
     parallelism: {mode: pipeline, stages: 2, microbatches: 2}
     layout: {gpus: 1}

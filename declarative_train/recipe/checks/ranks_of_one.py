@@ -1,8 +1,8 @@
 """ranks-of-one (S010)
 
 Finds: `ddp`, `fsdp` or `dp` on one GPU.
-Why:   there is nobody to share the batch with: the run is that of `single`, with the cost of a process group. Often the
-       number of GPUs was forgotten in `layout`.
+Why:   there is no other rank to share the batch with: the run is that of `single`, with the cost of a process group.
+       Often the number of GPUs was forgotten in `layout`.
 Bad:
     parallelism: ddp
     layout: {gpus: 1}

@@ -148,7 +148,7 @@ def cycle(span: Span, way: Sequence[str], places: Sequence[Span]) -> Diagnostic:
 def dead_node(span: Span, name: str, readers: str) -> Diagnostic:
     """dead-node (W007)
 
-    Finds: a node whose result nobody uses.
+    Finds: a node whose result is not used.
     Why:   it costs time and trains nothing; mostly another node reads the wrong name.
     Bad:
         model:

@@ -172,7 +172,7 @@ def template_forbidden(span: Span, message: str, help: str | None = None) -> Dia
 def template_without_value(span: Span, kind: str) -> Diagnostic:
     """template-without-value (T009)
 
-    Finds: a template whose result is no value of a recipe: a function, a method.
+    Finds: a template whose result is not a value of a recipe: a function, a method.
     Why:   only numbers, texts, booleans, null, lists and mappings can stand in a recipe.
     Bad:
         meta:

@@ -247,7 +247,7 @@ def empty_file(span: Span) -> Diagnostic:
     """empty-file (Y018)
 
     Finds: a file without any key: empty, or nothing but comments.
-    Why:   it is no recipe, and overrides nothing.
+    Why:   it is not a recipe, and overrides nothing.
     Bad:
         # whole file
         # a story, but no recipe
