@@ -12,6 +12,7 @@ from declarative_train import recipe as recipe_room
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.diagnostics.render import render
 from declarative_train.diagnostics.suggest import did_you_mean
+from declarative_train.diagnostics.suppress import suppress
 from declarative_train.recipe.load import Loaded
 
 if TYPE_CHECKING:
@@ -97,16 +98,17 @@ def is_fragment(loaded: Loaded) -> bool:
 
 
 def report(compiled: Compiled) -> None:
-    """The diagnostics on standard error, in full; a fragment is said to be one."""
+    """The diagnostics on standard error, in full, without those that the recipe asks to ignore; a fragment is said to
+    be one."""
     if is_fragment(compiled.loaded):
         assert compiled.loaded.document is not None
         path = compiled.loaded.document.path
         print(
             f"dtrain: {path} is a fragment, a part of a recipe: name a recipe and add `--with {path}`", file=sys.stderr
         )
-    if compiled.diagnostics:
-        color = sys.stderr.isatty()
-        sys.stderr.write(render(compiled.diagnostics, compiled.texts, format="full", color=color))
+    left = suppress(compiled.diagnostics, compiled.texts, checked=())  # a comment without use is told by lint
+    if left:
+        sys.stderr.write(render(left, compiled.texts, format="full", color=sys.stderr.isatty()))
     if compiled.note:
         print(f"dtrain: {compiled.note}", file=sys.stderr)
 

@@ -11,7 +11,6 @@ import gc
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import nullcontext
 from importlib import import_module
 
 from declarative_train.cli.pydantic_plugins import without_plugins
@@ -83,15 +82,17 @@ def _main(argv: Sequence[str] | None) -> int:
         args = parser.parse_args(words)
     except SystemExit as stop:
         return int(stop.code or 0)
+    code = 0
     try:
-        with outlive_readers() if asked == "run" else nullcontext(), sigterm_raises():
-            code: int = args.run(args)
+        # A reader that went away (`dtrain lint bad.yaml | head -1`) changes neither what is done nor how it ends; a run
+        # goes on without any console, while a plan that a full disk cuts off is no plan.
+        with outlive_readers() if asked == "run" else outlive_readers((BrokenPipeError,)), sigterm_raises():
+            code = args.run(args)
         if sys.stdout is not None:  # a daemon may have none
             sys.stdout.flush()
     except BrokenPipeError:
-        # the reader of our output went away (`dtrain list | head`): not a failure, and not worth a traceback
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return code
     except KeyboardInterrupt:
         print("dtrain: interrupted", file=sys.stderr)
         return 130

@@ -13,12 +13,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, TextIO
 
+Errors = tuple[type[Exception], ...]
+
 
 class LastingStream:
-    """A text stream whose writes never fail: after the first that did, the rest is dropped, that of C code too."""
+    """A text stream whose writes never fail by these errors: after the first that did, the rest is dropped, that of C
+    code too. ValueError: somebody closed it."""
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO, errors: Errors = (OSError, ValueError)) -> None:
         self._stream = stream
+        self._errors = errors
         self._is_gone = False
 
     def write(self, text: str) -> int:
@@ -39,30 +43,30 @@ class LastingStream:
             return
         try:
             call(*args)
-        except (OSError, ValueError):  # ValueError: somebody closed it
+        except self._errors:
             self._is_gone = True
             with suppress(OSError, ValueError):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
 
 
 @contextmanager
-def outlive_readers() -> Iterator[None]:
+def outlive_readers(errors: Errors = (OSError, ValueError)) -> Iterator[None]:
     """For this process and those that it forks meanwhile."""
     before = sys.stdout, sys.stderr
-    lasting_streams()
+    lasting_streams(errors)
     try:
         yield
     finally:
         sys.stdout, sys.stderr = before
 
 
-def lasting_streams() -> None:
+def lasting_streams(errors: Errors = (OSError, ValueError)) -> None:
     """For good, in a process that is ours."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if not isinstance(stream, LastingStream):
             stream = stream or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 (for the whole process)
-            setattr(sys, name, LastingStream(stream))
+            setattr(sys, name, LastingStream(stream, errors))
 
 
 def write_any_character() -> None:

@@ -17,6 +17,7 @@ from declarative_train.plan.checks.parameters import (
     optimizer_does_not_fit,
     tie_does_not_fit,
     tied_embedding_start,
+    zeros_everywhere,
 )
 from declarative_train.plan.plan import ParameterPlan
 from declarative_train.recipe.batch import num_shards
@@ -51,6 +52,11 @@ def plan_parameters(
     types = dict(_types(graph))
     diagnostics += _check_tied_starts(recipe, sources, settings, shapes, graph, types)
     diagnostics += _check_optimizers(recipe, plans, settings, types)
+    matrices = [plan for plan in plans if len(plan.shape) > 1 and plan.tie is None]
+    at_zero = [plan for plan in matrices if plan.init is not None and _is_zero(plan.init)]
+    asked = [plan.name for plan in at_zero if settings[plan.name].init is not None]
+    if asked and len(at_zero) == len(matrices) > 1 and not recipe.model.weights:
+        diagnostics.append(zeros_everywhere(_span(rules, asked[0], "init"), len(matrices)))
     return (None if any(item.is_error for item in diagnostics) else tuple(plans)), diagnostics
 
 
@@ -78,6 +84,10 @@ def _plan(name: str, shape: tuple[int, ...], found: ParameterSettings) -> Parame
         init=_data(found.init),
         optimizer=_data(found.optimizer),
     )
+
+
+def _is_zero(init: Mapping[str, object]) -> bool:
+    return init["type"] == "zeros" or (init["type"] == "constant" and init["value"] == 0)
 
 
 def _data(component: Component | None) -> dict[str, object] | None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -264,3 +267,24 @@ def test_what_needs_a_plugin_says_how_to_have_it(capsys: Captured, words: tuple[
     recipe = str(CASES / "err" / "plugin_unverified.yaml")
     assert "--plugins imports them" in told(capsys, *words, recipe, code=1)
     assert "--plugins imports them" not in told(capsys, *words, recipe, "--plugins")
+
+
+def test_a_reader_that_goes_away_does_not_change_the_exit_code() -> None:
+    """`dtrain lint bad.yaml | head -1`: the reader of the pipe is gone before the first line."""
+    for words, code in ((("lint", str(CASES / "err" / "objective_none.yaml")), 1), (("list", "layers"), 0)):
+        reader, writer = os.pipe()
+        os.close(reader)
+        command = subprocess.run(
+            [sys.executable, "-m", "declarative_train", *words], stdout=writer, stderr=subprocess.PIPE, timeout=60
+        )
+        os.close(writer)
+        assert (command.returncode, command.stderr) == (code, b"")
+
+
+def test_what_the_recipe_asks_to_ignore_is_said_by_no_command(tmp_path: Path, capsys: Captured) -> None:
+    path = tmp_path / "recipe.yaml"
+    text = f"extends: {CASES / 'base.yaml'}\ntraining:\n  optimizer:\n    lr: 10"
+    for comment, said in (("", True), ("  # dtrain: ignore[O013]", False)):
+        path.write_text(f"{text}{comment}\n")
+        for command in ("lint", "plan", "trace"):
+            assert ("O013" in told(capsys, command, str(path))) is said, command

@@ -15,6 +15,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from declarative_train.logs.event import CheckpointSaved, EpochDone, Event, Notice, RunEnded, RunStarted, StepDone
 from declarative_train.logs.sinks.jsonl import JsonlSink
+from declarative_train.plan.plan import PLAN_VERSION
 from declarative_train.plan.run_folder import sealed
 from declarative_train.runtime.job import Job, default_sinks
 from declarative_train.runtime.launch import run
@@ -301,8 +302,16 @@ def test_what_cannot_be_resumed_is_one_message(directory: Path, capsys: pytest.C
     assert list((directory / "runs" / "made").iterdir()) == [first.run_dir], "a refusal leaves no folder behind"
 
 
+@pytest.mark.parametrize(
+    ("kept", "why"),
+    [
+        (None, "its plan is no longer there to say which"),
+        ('{"version": 1}', "which of them cannot be said: plan.json is of another dtrain: it has plan version 1, "
+         f"this dtrain reads version {PLAN_VERSION}"),
+    ],
+)  # fmt: skip
 def test_without_the_plan_of_a_checkpoint_nothing_may_change(
-    directory: Path, capsys: pytest.CaptureFixture[str]
+    directory: Path, capsys: pytest.CaptureFixture[str], kept: str | None, why: str
 ) -> None:
     """As an earlier dtrain left it."""
     first = go(directory, max_steps=5)
@@ -312,9 +321,12 @@ def test_without_the_plan_of_a_checkpoint_nothing_may_change(
     path.write_bytes(sealed(manifest))
     (path.parent / "plan.json").unlink()
     (first.run_dir / "plan.json").unlink()
+    if kept is not None:
+        (first.run_dir / "plan.json").write_text(kept)
     capsys.readouterr()
     assert run(compiled(directory, merged(DIGITS, {"seed": 1})), resume="auto", quiet=True) == 3
-    assert "of another run: its model, data, objective, batch or training was another; help" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert f"of another run: its model, data, objective, batch or training was another ({why}); help" in told
     assert run(compiled(directory, DIGITS), resume="auto", quiet=True) == 0
 
 

@@ -6,6 +6,7 @@ RULES: dict[str, str] = {
     "G012": "shapes.lone_sample",
     "G013": "shapes.step_fails",
     "G020": "inputs.channels_last",
+    "G021": "parameters.zeros_everywhere",
     "O010": "metric_of_another_kind",
     "O105": "samples.cannot_balance",
     "P101": "stages.cut_not_a_node",

@@ -231,3 +231,27 @@ def muon_on_embedding(span: Span, names: Sequence[str]) -> Diagnostic:
         f"`muon` is for the matrices of hidden layers, and `{names[0]}`{more} is an embedding",
         f"under `model.parameters`: `{names[0]}: {{optimizer: {{type: adamw, lr: 3e-4}}}}`",
     )
+
+
+def zeros_everywhere(span: Span, num_matrices: int) -> Diagnostic:
+    """zeros-everywhere (G021)
+
+    Finds: a model of several layers whose matrices all start at zero.
+    Why:   each layer gives zeros to the next one and passes a gradient of zero back to the one before: the last bias alone
+           learns, and the model gives the same for every sample. One layer alone may start so.
+    Bad:
+        model:
+          parameters:
+            "*": {init: {type: zeros}}
+    Good:
+        model:
+          parameters:
+            "*": {init: {type: normal, std: 0.02}}
+    """  # noqa: E501
+    # A warning: layers that stand side by side, and are added up, learn all the same.
+    return warning(
+        "G021",
+        span,
+        f"all {num_matrices} matrices start at zero: no gradient passes from one layer to another",
+        "leave `init` out, or start only the last layer, or the biases (`*.bias`), at zero",
+    )

@@ -110,9 +110,9 @@ def changes_since(plan: Plan, entry: Entry) -> tuple[list[str], list[str]]:
     why, when it would be another run."""
     if entry.manifest["fingerprint"] == plan.fingerprint:
         return [], []
-    before = _plan_of(entry)
+    before, why = _plan_of(entry)
     if before is None:
-        raise _another_run(entry, ["its model, data, objective, batch or training was another"])
+        raise _another_run(entry, [f"its model, data, objective, batch or training was another ({why})"])
     verdict = judge(before, plan, entry.step)
     if verdict.refused:
         raise _another_run(entry, verdict.refused)
@@ -128,17 +128,22 @@ def _another_run(entry: Entry, reasons: Sequence[str]) -> CheckpointFailure:
     )
 
 
-def _plan_of(entry: Entry) -> Plan | None:
-    """The plan under which a checkpoint was saved: its own, or, of an earlier dtrain, in the folder of its run."""
+def _plan_of(entry: Entry) -> tuple[Plan | None, str]:
+    """The plan under which a checkpoint was saved: its own, or, of an earlier dtrain, in the folder of its run. Or why
+    it cannot be compared with."""
     run = Path(entry.path).parent.parent
+    why = "its plan is no longer there to say which"
     for path in (Path(entry.path) / PLAN, *sorted(run.glob("plan*.json"))):
         try:
             plan = from_json(path.read_text(encoding="utf-8"))
-        except (OSError, PlanError):
+        except OSError:
+            continue
+        except PlanError as problem:
+            why = f"which of them cannot be said: {path.name} is of another dtrain: {problem}"
             continue
         if plan.fingerprint == entry.manifest["fingerprint"]:
-            return plan
-    return None
+            return plan, ""
+    return None, why
 
 
 def _runs(plan: Plan) -> Path:
