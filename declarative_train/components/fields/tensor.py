@@ -299,8 +299,8 @@ class _Moments(Tally):
         with np.errstate(over="ignore"):
             apart = np.atleast_1d(~np.isfinite(self._squares + (self._greatest - self._least)))
         if apart.any() and self._field.normalize is not None:
-            ends = f"{np.min(self._least):g} to {np.max(self._greatest):g}"
-            raise ValueError(f"`{self._named(apart)}` goes from {ends} in the training rows, too far to be normalised")
+            reach = f"{np.min(self._least):g} to {np.max(self._greatest):g}"
+            raise ValueError(f"`{self._named(apart)}` goes from {reach} in the training rows, too far to be normalised")
         found: dict[str, object] = {}
         if self._field.missing == "mean":
             found["fill"] = np.reshape(self._mean, (len(self._columns), -1)).tolist()
