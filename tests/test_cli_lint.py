@@ -19,11 +19,11 @@ WRONG = """\
 extends: base.yaml
 # a story that stays
 meta:   {house: 010,   owner : "me" }   # spaces stay
-seed: 007
+seed: 003
 training:
   epoch: 4
 """
-MENDED = WRONG.replace("010", "10").replace("007", "7").replace("epoch:", "epochs:")
+MENDED = WRONG.replace("010", "10").replace("003", "3").replace("epoch:", "epochs:")
 
 
 @pytest.fixture(autouse=True)
@@ -108,15 +108,15 @@ def test_selection_by_prefix(options: tuple[str, ...], left: set[str]) -> None:
 
 
 def test_comments_that_accept_a_warning(folder: Path) -> None:
-    write(folder, {"a.yaml": "extends: base.yaml\nseed: 007  # dtrain: ignore[Y021]\n"})
+    write(folder, {"a.yaml": "extends: base.yaml\nseed: 003  # dtrain: ignore[Y021]\n"})
     assert found_in("a.yaml") == []
-    write(folder, {"a.yaml": "extends: base.yaml\n# dtrain: ignore[Y021]\nseed: 007\n"})
+    write(folder, {"a.yaml": "extends: base.yaml\n# dtrain: ignore[Y021]\nseed: 003\n"})
     assert found_in("a.yaml") == []
-    write(folder, {"a.yaml": "# dtrain: ignore-file[Y021]\nextends: base.yaml\nseed: 007\nmeta: {house: 010}\n"})
+    write(folder, {"a.yaml": "# dtrain: ignore-file[Y021]\nextends: base.yaml\nseed: 003\nmeta: {house: 010}\n"})
     assert found_in("a.yaml") == []
-    write(folder, {"a.yaml": "extends: base.yaml\nseed: 7  # dtrain: ignore[Y021]\n"})
+    write(folder, {"a.yaml": "extends: base.yaml\nseed: 3  # dtrain: ignore[Y021]\n"})
     assert codes(found_in("a.yaml")) == {"I001"}
-    write(folder, {"a.yaml": "extends: base.yaml\nseed: 7  # dtrain: ignore[R105]\n"})
+    write(folder, {"a.yaml": "extends: base.yaml\nseed: 3  # dtrain: ignore[R105]\n"})
     assert codes(found_in("a.yaml")) == {"I001"}
     assert codes(found_in("a.yaml", "--static")) == set()  # which does not look for it
     write(folder, {"a.yaml": "extends: base.yaml\nsead: 7  # dtrain: ignore[S001]\n"})
@@ -131,14 +131,14 @@ def test_fix_leaves_every_other_byte(folder: Path) -> None:
 
 
 def test_fix_keeps_line_ends_and_a_missing_last_newline(folder: Path) -> None:
-    text = "extends: base.yaml\r\nseed: 007\t# caf\u00e9 \U0001f642\r\nmeta: {house: 010}"
+    text = "extends: base.yaml\r\nseed: 003\t# caf\u00e9 \U0001f642\r\nmeta: {house: 010}"
     write(folder, {"crlf.yaml": text})
     dtrain("lint", "crlf.yaml", "--fix")
-    assert (folder / "crlf.yaml").read_bytes() == text.replace("007", "7").replace("010", "10").encode()
+    assert (folder / "crlf.yaml").read_bytes() == text.replace("003", "3").replace("010", "10").encode()
 
 
 def test_what_cannot_be_mended_is_still_wrong(folder: Path) -> None:
-    write(folder, {"a.yaml": "extends: base.yaml\nseed: 007\ntraining: {steps: no}\n"})
+    write(folder, {"a.yaml": "extends: base.yaml\nseed: 003\ntraining: {steps: no}\n"})
     output = dtrain("lint", "a.yaml", "--fix", "--format", "concise")
     assert (output.code, "mended 1" in output.err) == (1, True)
     assert "S003" in output.out
@@ -252,9 +252,9 @@ def test_diff_changes_nothing(folder: Path) -> None:
     changed = [line for line in output.out.splitlines() if re.match(r"[+-][^+-]", line)]
     assert changed == [
         '-meta:   {house: 010,   owner : "me" }   # spaces stay',
-        "-seed: 007",
+        "-seed: 003",
         '+meta:   {house: 10,   owner : "me" }   # spaces stay',
-        "+seed: 7",
+        "+seed: 3",
         "-  epoch: 4",
         "+  epochs: 4",
     ]

@@ -15,7 +15,7 @@ from tests.generated_recipes import generated
 from tests.linted import CASES, dtrain
 from tests.mutations import mutated
 
-DRAWS = "R108"  # said of every recipe that draws random numbers over ranks
+TRUE = {"R108", "D033"}  # said of draws over several ranks, and of small sets that chance leaves without a class
 
 
 @pytest.mark.parametrize("first", range(0, 2000, 500))
@@ -53,7 +53,7 @@ def check_generated(first: int, count: int) -> set[str]:
         assert loaded.recipe is not None, (seed, text, loaded.diagnostics)
         planned, found = plan.compile(loaded.recipe)
         assert planned is not None, (seed, text, found)
-        assert [each for each in (*loaded.diagnostics, *found) if each.code != DRAWS] == [], (seed, text)
+        assert [each for each in (*loaded.diagnostics, *found) if each.code not in TRUE] == [], (seed, text)
         modes.add(planned.layout.mode)
     return modes
 

@@ -198,7 +198,7 @@ def test_patch_embedding_reads_row_by_row() -> None:
 
 
 def test_embeddings_look_up_each_column_in_its_own_table() -> None:
-    inputs = {"x": TensorSpec((2,), "int32", 9)}
+    inputs = {"x": TensorSpec((2,), "int32", 9, bounds=((0, 8), (0, 2)))}
     module = made("embeddings", inputs, num_embeddings=(9, 3), embedding_dim=(4, 2))
     found = module(torch.tensor([[8, 2], [0, 1]], dtype=torch.int32))
     assert torch.equal(found[0], torch.cat([module.tables[0][8], module.tables[1][2]]))

@@ -157,7 +157,8 @@ def test_a_remote_source_is_not_looked_at_offline(look: Look) -> None:
 
 def test_a_set_of_its_own_source_is_checked_too(look: Look, folder: Path) -> None:
     (folder / "data" / "new.csv").write_text("x,label\n1,red\n")
-    (folder / "data" / "old.csv").write_text("x,label\n1,0\n2,\n3,2\n")
+    for name in ("old", "later"):
+        (folder / "data" / f"{name}.csv").write_text("x,label\n1,0\n2,\n3,2\n")
     old = {"type": "csv", "path": "data/old.csv"}
     fields = {"x": {"column": "x"}, "label": {"column": "label", "missing": "zero"}}
 
@@ -169,8 +170,9 @@ def test_a_set_of_its_own_source_is_checked_too(look: Look, folder: Path) -> Non
     assert with_set("data/new.csv") == [("D006", "data.split.new.source")]
     assert with_set("data/nwe.csv") == [("D001", "data.split.new.source.path")]
     assert with_set("data/people.csv") == [("D005", "data.split.new.source")] * 2
-    assert with_set("data/old.csv", label={"column": "label"}) == [("D007", "data.fields.label.column")]
-    assert with_set("data/old.csv") == []
+    assert with_set("data/later.csv", label={"column": "label"}) == [("D007", "data.fields.label.column")]
+    assert with_set("data/later.csv") == []
+    assert with_set("data/old.csv") == [("D032", "data.split.new.source.path")]
     (folder / "data" / "wide.csv").write_text("x,x2,label\n1,2,0\n")
     assert with_set("data/wide.csv", x={"columns": "x*"}) == [("D006", "data.split.new.source")]
 

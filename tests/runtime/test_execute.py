@@ -14,6 +14,7 @@ import torch
 from torch.nn import functional as F
 
 from declarative_train.data.sets import open_sets
+from declarative_train.graph import objective
 from declarative_train.graph.build import build
 from declarative_train.logs.event import (
     CheckpointSaved,
@@ -28,12 +29,14 @@ from declarative_train.logs.event import (
 )
 from declarative_train.logs.sink import Sink
 from declarative_train.logs.sinks.jsonl import read_events
+from declarative_train.plan.compiler import compile as compile_plan
 from declarative_train.plan.plan import Plan
+from declarative_train.recipe import load
 from declarative_train.runtime.launch import run
 from declarative_train.runtime.step.load_weights import read_weights
 from declarative_train.runtime.step.step_runner import StepRunner
 from declarative_train.runtime.storage.checkpoint_store import CheckpointStore
-from tests.runtime.made_recipes import DIGITS, compiled, merged, on_pipeline, write_data
+from tests.runtime.made_recipes import DIGITS, compiled, merged, on_pipeline, write_data, write_recipe
 
 
 @dataclass
@@ -317,9 +320,15 @@ def test_a_step_without_a_valid_item_is_told_and_does_not_count(directory: Path)
 
 
 def test_a_run_without_a_valid_item_fails_at_the_end_of_its_first_epoch(
-    directory: Path, capsys: pytest.CaptureFixture[str]
+    directory: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Lint tells it of the rows that it looks at; of larger data it may not see all."""
     without_items(directory, slice(0, 160))
+    loaded = load(str(write_recipe(directory, merged(DIGITS, IGNORES))))
+    assert loaded.recipe is not None
+    assert [item.code for item in compile_plan(loaded.recipe)[1]] == ["G014"]
+    told = objective.mask_without_items
+    monkeypatch.setattr(objective, "mask_without_items", lambda *where, is_certain: told(*where, is_certain=False))
     sink, _ = go(directory, IGNORES, wanted=3)
     assert capsys.readouterr().err.startswith("dtrain: the run failed: step 7: no item was valid in 7 steps")
     assert not sink.of(CheckpointSaved)

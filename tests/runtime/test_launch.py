@@ -302,7 +302,7 @@ def test_a_plan_that_wants_gpus_is_refused_where_there_are_none(directory: Path)
         pytest.skip("there is a GPU")
     code, errors = finish(start(saved(directory, merged(on("ddp", 2), {"layout": {"device": "cuda"}}))))
     assert code == 3
-    assert errors.startswith("dtrain: layout.device is cuda, and this machine has no GPU")
+    assert errors.startswith("dtrain: the layout is for 2 GPUs, and no GPU is visible here")
 
 
 def test_auto_says_in_one_line_that_it_runs_on_cpu(directory: Path) -> None:
@@ -316,8 +316,9 @@ def test_auto_says_in_one_line_that_it_runs_on_cpu(directory: Path) -> None:
 
 
 def test_a_run_folder_that_cannot_be_made(directory: Path) -> None:
+    plan = saved(directory, on("single", 1))  # lint would have seen it
     (directory / "runs").write_text("a file")
-    code, errors = finish(start(saved(directory, on("single", 1))))
+    code, errors = finish(start(plan))
     assert code == 3
     assert errors.startswith(f"dtrain: the run's folder {directory / 'runs' / 'made'}")
     assert f"cannot be made: {directory / 'runs'} is a file; help: let `logging.dir` name a folder" in errors
