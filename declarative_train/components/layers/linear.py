@@ -1,13 +1,14 @@
-"""An affine map."""
+"""Affine maps: of one input, and of the products of two."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Literal
+from math import prod
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
-from declarative_train.components.component import Init, Layer, Misfit
+from declarative_train.components.component import Init, Layer, Misfit, Port
 from declarative_train.components.layers.fit import Inputs, dtype_of, needs_dimensions, needs_parameter_dtype
 from declarative_train.components.layers.starts import linear_bias, linear_weight
 from declarative_train.components.products import Product, Use
@@ -45,3 +46,50 @@ class Linear(Layer):
 
     def products(self, use: Use) -> Iterable[Product]:
         return use.each_matrix_for(use.output)
+
+
+class Bilinear(Layer):
+    """A bilinear form of two inputs: (B, ..., in1) and (B, ..., in2) to (B, ..., out).
+
+    Parameters `weight` (out, in1, in2) and `bias` (out,).
+    """
+
+    ports: ClassVar[tuple[Port, ...]] = (Port("x"), Port("y"))
+
+    type: Literal["bilinear"] = "bilinear"
+    out_features: int = Field(ge=1)
+    """Size of the last dimension of the output."""
+    bias: bool = True
+    """Add a learned vector."""
+
+    def check(self, inputs: Inputs) -> Misfit | None:
+        for port in ("x", "y"):
+            if misfit := needs_dimensions(self, inputs, "(B, ..., D)", 1, port=port):
+                return misfit
+        if inputs["x"].shape[:-1] != inputs["y"].shape[:-1]:
+            return Misfit(
+                f"`bilinear` takes inputs that agree but for their last dimension, "
+                f"`x` is {inputs['x']} and `y` is {inputs['y']}",
+                port="y",
+            )
+        return needs_parameter_dtype(self, inputs)
+
+    def build(self, inputs: Inputs) -> nn.Module:
+        from declarative_train.components.layers.modules.bilinear import Bilinear as Module
+
+        widths = inputs["x"].shape[-1], inputs["y"].shape[-1]
+        return Module(*widths, self.out_features, self.bias, dtype=dtype_of(inputs["x"]))
+
+    def init_of(self, parameter: str, inputs: Inputs) -> Init:
+        if parameter in ("weight", "bias"):
+            return linear_bias(inputs["x"].shape[-1])
+        return super().init_of(parameter, inputs)
+
+    def products(self, use: Use) -> Iterable[Product]:
+        """The first input with the weight (out, in1, in2), then the second with what that gives."""
+        rows = use.output.num_elements // self.out_features
+        first, second = use.graded["x"], use.graded["y"]
+        for each in use.matrices:
+            yield Product(2 * prod(each.shape) * rows, first + each.is_trained)
+            out, _, width = each.shape
+            yield Product(2 * out * width * rows, second + (first or each.is_trained))

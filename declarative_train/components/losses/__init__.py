@@ -15,7 +15,7 @@ LOSSES: Registry[Loss] = Registry(
         "info_nce": "info_nce.InfoNce",
         "kl_div": "kl_div.KlDiv",
         "l1": "elementwise.L1",
-        "mean": "mean.Mean",
+        "mean": "elementwise.Mean",
         "mse": "elementwise.Mse",
         "nll": "cross_entropy.Nll",
         "poisson_nll": "elementwise.PoissonNll",

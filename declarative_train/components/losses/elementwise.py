@@ -1,90 +1,78 @@
-"""Losses of numbers, element by element: input and target have one shape."""
+"""Losses of numbers, element by element: input and target have one shape; `mean` has no target."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import TYPE_CHECKING, ClassVar, Literal
+from abc import ABC
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
 from declarative_train.components.component import Loss, LossModule, Misfit
-from declarative_train.components.losses.fit import elementwise
+from declarative_train.components.losses.fit import (
+    elementwise,
+    needs_float,
+    needs_mask_shape,
+    needs_no_target,
+    needs_number,
+)
 from declarative_train.terms.tensor_spec import TensorSpec
-
-if TYPE_CHECKING:
-    import torch
 
 
 class Elementwise(Loss, ABC):
-    """What they have in common."""
+    """What they have in common. `function`: its name in `modules/functions.py`, where one with fields takes them in
+    their order."""
 
     about: ClassVar[str] = "numbers"
-
-    @abstractmethod
-    def _function(self) -> Callable[[torch.Tensor, torch.Tensor, str], torch.Tensor]:
-        """Of (input, target, reduction)."""
+    function: ClassVar[str]
 
     def check(self, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> Misfit | None:
         return elementwise(self.type, input, target, mask)
 
     def build(self, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> LossModule:
+        from declarative_train.components.losses.modules import functions
         from declarative_train.components.losses.modules.elementwise import Elementwise as Module
 
-        return Module(self._function(), input.shape, mask is not None)
+        function = getattr(functions, self.function)
+        fields = [getattr(self, name) for name in type(self).model_fields if name != "type"]
+        return Module(function(*fields) if fields else function, input.shape, mask is not None)
 
 
 class L1(Elementwise):
     """Mean absolute error, over the elements of input and target, which have one shape."""
 
+    function: ClassVar[str] = "l1"
     type: Literal["l1"] = "l1"
-
-    def _function(self) -> Callable[[torch.Tensor, torch.Tensor, str], torch.Tensor]:
-        from declarative_train.components.losses.modules import functions
-
-        return functions.l1
 
 
 class Mse(Elementwise):
     """Mean squared error, over the elements of input and target, which have one shape."""
 
+    function: ClassVar[str] = "mse"
     type: Literal["mse"] = "mse"
-
-    def _function(self) -> Callable[[torch.Tensor, torch.Tensor, str], torch.Tensor]:
-        from declarative_train.components.losses.modules import functions
-
-        return functions.mse
 
 
 class SmoothL1(Elementwise):
     """Squared error / (2 `beta`) up to `beta`, beyond it the absolute error - `beta` / 2."""
 
+    function: ClassVar[str] = "SmoothL1"
     type: Literal["smooth_l1"] = "smooth_l1"
     beta: float = Field(1.0, ge=0)
     """The error at which the square becomes a straight line of slope 1; 0 is `l1`."""
-
-    def _function(self) -> Callable[[torch.Tensor, torch.Tensor, str], torch.Tensor]:
-        from declarative_train.components.losses.modules import functions
-
-        return functions.SmoothL1(self.beta)
 
 
 class Huber(Elementwise):
     """Half the squared error up to `delta`, beyond it `delta` times (the absolute error - `delta` / 2)."""
 
+    function: ClassVar[str] = "Huber"
     type: Literal["huber"] = "huber"
     delta: float = Field(1.0, gt=0)
     """The error at which the square becomes a straight line."""
-
-    def _function(self) -> Callable[[torch.Tensor, torch.Tensor, str], torch.Tensor]:
-        from declarative_train.components.losses.modules import functions
-
-        return functions.Huber(self.delta)
 
 
 class PoissonNll(Elementwise):
     """Negative log likelihood of counts that are Poisson distributed; the input is the logarithm of the rate."""
 
+    function: ClassVar[str] = "PoissonNll"
     type: Literal["poisson_nll"] = "poisson_nll"
     log_input: bool = True
     """The input is the logarithm of the rate; false: the rate itself."""
@@ -93,7 +81,24 @@ class PoissonNll(Elementwise):
     eps: float = Field(1e-8, gt=0)
     """Added to a rate before its logarithm (`log_input: false`)."""
 
-    def _function(self) -> Callable[[torch.Tensor, torch.Tensor, str], torch.Tensor]:
-        from declarative_train.components.losses.modules import functions
 
-        return functions.PoissonNll(self.log_input, self.full, self.eps)
+class Mean(Loss):
+    """The mean of any tensor that the model computes, over its elements; it has no target."""
+
+    needs_target: ClassVar[bool] = False
+
+    type: Literal["mean"] = "mean"
+
+    def check(self, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> Misfit | None:
+        return (
+            needs_no_target(self.type, target)
+            or needs_float(self.type, "input", input)
+            or needs_number(self.type, "input", input)
+            or needs_mask_shape(self.type, mask, input.shape)
+        )
+
+    def build(self, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> LossModule:
+        from declarative_train.components.losses.modules.elementwise import Elementwise
+        from declarative_train.components.losses.modules.functions import itself
+
+        return Elementwise(itself, input.shape, mask is not None)

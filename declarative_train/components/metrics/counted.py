@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable
+from abc import ABC
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from declarative_train.components.component import Judged, Metric, MetricModule, Misfit
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Counted(Metric, ABC):
-    """What the three have in common."""
+    """What the three have in common; `modules/counts.py` has the ratio of each under its name."""
 
     about: ClassVar[str] = "classes"
 
@@ -26,23 +25,20 @@ class Counted(Metric, ABC):
     task: Task | None = None
     """`binary` or `multiclass`; told by the shapes where left out."""
 
-    @abstractmethod
-    def _ratio(self) -> Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]:
-        """Of (right, said, there), each (C,) counts."""
-
     def check(self, edges: Judged) -> Misfit | None:
         return fits_task(self.type, task_of(self.task, edges), edges)
 
     def build(self, edges: Judged, device: torch.device) -> MetricModule:
-        from declarative_train.components.metrics.modules.counts import FromCounts
+        from declarative_train.components.metrics.modules import counts
         from declarative_train.components.metrics.modules.items import ClassItems, YesNoItems
 
+        ratio = getattr(counts, self.type)
         if task_of(self.task, edges) == "binary":
-            return FromCounts(self._ratio(), YesNoItems(edges.ignore_index), self.threshold, 1, "micro", device)
+            return counts.FromCounts(ratio, YesNoItems(edges.ignore_index), self.threshold, 1, "micro", device)
         axis = class_axis(edges.input.shape, edges.class_dim)
         assert axis is not None
         items = ClassItems(axis, edges.ignore_index)
-        return FromCounts(self._ratio(), items, None, edges.input.shape[axis], self.average, device)
+        return counts.FromCounts(ratio, items, None, edges.input.shape[axis], self.average, device)
 
 
 class Precision(Counted):
@@ -54,11 +50,6 @@ class Precision(Counted):
 
     type: Literal["precision"] = "precision"
 
-    def _ratio(self) -> Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]:
-        from declarative_train.components.metrics.modules.counts import precision
-
-        return precision
-
 
 class Recall(Counted):
     """The part of a class's items that were found.
@@ -69,11 +60,6 @@ class Recall(Counted):
 
     type: Literal["recall"] = "recall"
 
-    def _ratio(self) -> Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]:
-        from declarative_train.components.metrics.modules.counts import recall
-
-        return recall
-
 
 class F1(Counted):
     """The harmonic mean of precision and recall.
@@ -83,8 +69,3 @@ class F1(Counted):
     """
 
     type: Literal["f1"] = "f1"
-
-    def _ratio(self) -> Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]:
-        from declarative_train.components.metrics.modules.counts import f1
-
-        return f1

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable
+from abc import ABC
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from declarative_train.components.component import Judged, Metric, MetricModule, Misfit
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Ranked(Metric, ABC):
-    """What the two have in common."""
+    """What the two have in common; torchmetrics has the area of each under its name."""
 
     about: ClassVar[str] = "classes"
 
@@ -24,23 +23,22 @@ class Ranked(Metric, ABC):
     task: Task | None = None
     """`binary` or `multiclass`; told by the shapes where left out."""
 
-    @abstractmethod
-    def _area(self) -> Callable[..., torch.Tensor]:
-        """torchmetrics' function of yes-or-no scores."""
-
     def check(self, edges: Judged) -> Misfit | None:
         return fits_task(self.type, task_of(self.task, edges), edges, needs_bool_mask=True)
 
     def build(self, edges: Judged, device: torch.device) -> MetricModule:
+        from torchmetrics.functional import classification
+
         from declarative_train.components.metrics.modules.items import ClassItems, YesNoItems
         from declarative_train.components.metrics.modules.ranking import OfRanking
 
+        area = getattr(classification, f"binary_{self.type}")
         if task_of(self.task, edges) == "binary":
-            return OfRanking(self._area(), YesNoItems(edges.ignore_index), None, self.average, device)
+            return OfRanking(area, YesNoItems(edges.ignore_index), None, self.average, device)
         axis = class_axis(edges.input.shape, edges.class_dim)
         assert axis is not None
         items = ClassItems(axis, edges.ignore_index)
-        return OfRanking(self._area(), items, edges.input.shape[axis], self.average, device)
+        return OfRanking(area, items, edges.input.shape[axis], self.average, device)
 
 
 class Auroc(Ranked):
@@ -52,11 +50,6 @@ class Auroc(Ranked):
 
     type: Literal["auroc"] = "auroc"
 
-    def _area(self) -> Callable[..., torch.Tensor]:
-        from torchmetrics.functional.classification import binary_auroc
-
-        return binary_auroc
-
 
 class AveragePrecision(Ranked):
     """Average precision: the precision at every yes, from the highest score down, averaged.
@@ -66,8 +59,3 @@ class AveragePrecision(Ranked):
     """
 
     type: Literal["average_precision"] = "average_precision"
-
-    def _area(self) -> Callable[..., torch.Tensor]:
-        from torchmetrics.functional.classification import binary_average_precision
-
-        return binary_average_precision

@@ -13,7 +13,7 @@ SPLITS: Registry[Split] = Registry(
         "last": "last.LastSplit",
         "random": "random.RandomSplit",
         "source": "source.SourceSplit",
-        "stratified": "stratified.StratifiedSplit",
+        "stratified": "grouped.StratifiedSplit",
         "where": "where.WhereSplit",
     },
 )

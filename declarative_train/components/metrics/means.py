@@ -1,4 +1,4 @@
-"""How many are right."""
+"""Means over items: what is right (accuracy), how surprising the right class is (perplexity), any tensor (mean)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from pydantic import Field
 
 from declarative_train.components.component import Judged, Metric, MetricModule, Misfit
-from declarative_train.components.losses.fit import class_axis
+from declarative_train.components.losses.fit import class_axis, needs_float, needs_mask_shape, needs_number
 from declarative_train.components.metrics.task import Task, fits_task, task_of
 from declarative_train.terms.amounts import counted
 
@@ -59,3 +59,49 @@ class Accuracy(Metric):
         axis = class_axis(edges.input.shape, edges.class_dim)
         assert axis is not None
         return MeanOfItems(Hits(ClassItems(axis, edges.ignore_index), self.top_k), device)
+
+
+class Perplexity(Metric):
+    """The exponential of the mean cross entropy of logits: among how many equally likely classes the model wavers.
+
+    Without the loss's label smoothing and class weights; ignored items do not count.
+    """
+
+    about: ClassVar[str] = "classes"
+    is_mean: ClassVar[bool] = True
+    higher_is_better: ClassVar[bool] = False
+
+    type: Literal["perplexity"] = "perplexity"
+
+    def check(self, edges: Judged) -> Misfit | None:
+        return fits_task(self.type, "multiclass", edges)
+
+    def build(self, edges: Judged, device: torch.device) -> MetricModule:
+        from declarative_train.components.metrics.modules.items import ClassItems
+        from declarative_train.components.metrics.modules.means import MeanOfItems, Surprises
+
+        axis = class_axis(edges.input.shape, edges.class_dim)
+        assert axis is not None
+        return MeanOfItems(Surprises(ClassItems(axis, edges.ignore_index)), device, lambda mean: mean.exp())
+
+
+class Mean(Metric):
+    """The mean of any tensor that the model computes, over its elements. A target, if there is one, is not used."""
+
+    is_mean: ClassVar[bool] = True
+    higher_is_better: ClassVar[bool] = False
+    needs_target: ClassVar[bool] = False
+
+    type: Literal["mean"] = "mean"
+
+    def check(self, edges: Judged) -> Misfit | None:
+        return (
+            needs_float(self.type, "input", edges.input)
+            or needs_number(self.type, "input", edges.input)
+            or needs_mask_shape(self.type, edges.mask, edges.input.shape)
+        )
+
+    def build(self, edges: Judged, device: torch.device) -> MetricModule:
+        from declarative_train.components.metrics.modules.means import Itself, MeanOfItems
+
+        return MeanOfItems(Itself(), device)

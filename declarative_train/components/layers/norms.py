@@ -1,0 +1,152 @@
+"""Normalisation of a sample: over its last dimensions (layer_norm, rms_norm), over channels (group_, instance_norm)."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field
+
+from declarative_train.components.component import Init, Layer, Misfit
+from declarative_train.components.layers.fit import (
+    Inputs,
+    divisors,
+    dtype_of,
+    needs_dimensions,
+    needs_parameter_dtype,
+    needs_trailing,
+)
+from declarative_train.components.layers.starts import scale_and_shift, start
+from declarative_train.terms.amounts import counted
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+class LayerNorm(Layer):
+    """Mean 0 and variance 1 over the last dimensions of each sample, then a learned scale and shift.
+
+    Parameters `weight` and `bias`, of the shape of those dimensions. Ba et al., Layer normalization, 2016.
+    """
+
+    type: Literal["layer_norm"] = "layer_norm"
+    num_dims: int = Field(default=1, ge=1)
+    """How many of the last dimensions are normalised together."""
+    eps: float = Field(default=1e-5, gt=0, allow_inf_nan=False)
+    """Added to the variance."""
+    affine: bool = True
+    """Learn a scale and a shift."""
+    bias: bool = True
+    """Learn the shift too; `affine: false` has neither."""
+
+    def check(self, inputs: Inputs) -> Misfit | None:
+        return needs_trailing(self, inputs, self.num_dims)
+
+    def build(self, inputs: Inputs) -> nn.Module:
+        from declarative_train.components.layers.modules.norms import LayerNorm as Module
+
+        x = inputs["x"]
+        return Module(x.shape[-self.num_dims :], self.eps, self.affine, self.bias, dtype_of(x))
+
+    def init_of(self, parameter: str, inputs: Inputs) -> Init:
+        return scale_and_shift(parameter) or super().init_of(parameter, inputs)
+
+
+class RmsNorm(Layer):
+    """Root mean square 1 over the last dimensions of each sample, then a learned scale.
+
+    Parameter `weight`. Zhang and Sennrich, Root mean square layer normalization, 2019.
+    """
+
+    type: Literal["rms_norm"] = "rms_norm"
+    num_dims: int = Field(default=1, ge=1)
+    """How many of the last dimensions are normalised together."""
+    eps: float = Field(default=1e-6, gt=0, allow_inf_nan=False)
+    """Added to the mean square."""
+    affine: bool = True
+    """Learn a scale."""
+
+    def check(self, inputs: Inputs) -> Misfit | None:
+        return needs_trailing(self, inputs, self.num_dims)
+
+    def build(self, inputs: Inputs) -> nn.Module:
+        from declarative_train.components.layers.modules.norms import RmsNorm as Module
+
+        return Module(inputs["x"].shape[-self.num_dims :], self.eps, self.affine, dtype_of(inputs["x"]))
+
+    def init_of(self, parameter: str, inputs: Inputs) -> Init:
+        return start("ones") if parameter == "weight" else super().init_of(parameter, inputs)
+
+
+class GroupNorm(Layer):
+    """Mean 0 and variance 1 over groups of channels of each sample, then a learned scale and shift per channel.
+
+    For (B, C, ...); parameters `weight` and `bias` (C,). Wu and He, Group normalization, 2018.
+    """
+
+    type: Literal["group_norm"] = "group_norm"
+    num_groups: int = Field(ge=1)
+    """Number of groups; it divides the channels. 1 normalises all channels together."""
+    eps: float = Field(default=1e-5, gt=0, allow_inf_nan=False)
+    """Added to the variance."""
+    affine: bool = True
+    """Learn a scale and a shift."""
+
+    def check(self, inputs: Inputs) -> Misfit | None:
+        x = inputs["x"]
+        if misfit := needs_dimensions(self, inputs, "(B, C, ...)", 1) or needs_parameter_dtype(self, inputs):
+            return misfit
+        if x.shape[0] % self.num_groups:
+            return Misfit(
+                f"{counted(x.shape[0], 'channel')} of `x` {x} cannot be divided into {self.num_groups} groups",
+                field="num_groups",
+                help=f"set `num_groups` to one of {divisors(x.shape[0])}",
+            )
+        if x.num_elements == self.num_groups:
+            return Misfit(
+                f"each group of `x` {x} holds one value, which normalises to 0",
+                field="num_groups",
+                help="use fewer groups",
+            )
+        return None
+
+    def build(self, inputs: Inputs) -> nn.Module:
+        from torch import nn
+
+        x = inputs["x"]
+        return nn.GroupNorm(self.num_groups, x.shape[0], self.eps, self.affine, dtype=dtype_of(x))
+
+    def init_of(self, parameter: str, inputs: Inputs) -> Init:
+        return scale_and_shift(parameter) or super().init_of(parameter, inputs)
+
+
+class InstanceNorm(Layer):
+    """Mean 0 and variance 1 over each channel of each sample, in training and evaluation alike.
+
+    For (B, C, T), (B, C, H, W) and (B, C, D, H, W); parameters `weight` and `bias` (C,) if `affine`.
+    """
+
+    type: Literal["instance_norm"] = "instance_norm"
+    eps: float = Field(default=1e-5, gt=0, allow_inf_nan=False)
+    """Added to the variance."""
+    affine: bool = False
+    """Learn a scale and a shift per channel."""
+
+    def check(self, inputs: Inputs) -> Misfit | None:
+        x = inputs["x"]
+        if misfit := needs_dimensions(self, inputs, "(B, C, T, ...)", 2) or needs_parameter_dtype(self, inputs):
+            return misfit
+        if len(x.shape) > 4:
+            return Misfit(f"`instance_norm` takes at most (B, C, D, H, W), `x` is {x}", port="x")
+        if prod(x.shape[1:]) == 1:
+            return Misfit(f"each channel of `x` {x} holds one value, which normalises to 0", port="x")
+        return None
+
+    def build(self, inputs: Inputs) -> nn.Module:
+        from declarative_train.components.layers.modules.norms import InstanceNorm as Module
+
+        x = inputs["x"]
+        return Module(x.shape[0], self.eps, self.affine, dtype_of(x))
+
+    def init_of(self, parameter: str, inputs: Inputs) -> Init:
+        return scale_and_shift(parameter) or super().init_of(parameter, inputs)
