@@ -82,7 +82,7 @@ def _main(argv: Sequence[str] | None) -> int:
         args = parser.parse_args(words)
     except SystemExit as stop:
         return int(stop.code or 0)
-    code = 0
+    code: int = 0
     try:
         # A reader that went away (`dtrain lint bad.yaml | head -1`) changes neither what is done nor how it ends; a run
         # goes on without any console, while a plan that a full disk cuts off is no plan.

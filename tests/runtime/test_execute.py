@@ -362,10 +362,14 @@ def test_a_term_without_a_valid_item_adds_nothing_to_the_loss(directory: Path) -
 
 @pytest.fixture
 def nan_at_7(monkeypatch: pytest.MonkeyPatch) -> None:
+    poison(monkeypatch, 7)
+
+
+def poison(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
     right = StepRunner.run
 
     def poisoned(self: StepRunner, step: int, position: int, chunk: Any, *rest: Any) -> Any:
-        if step == 7:
+        if step == at:
             chunk = replace(chunk, tensors=chunk.tensors | {"x": chunk.tensors["x"] * math.nan})
         return right(self, step, position, chunk, *rest)
 
@@ -378,6 +382,16 @@ def test_non_finite_stop_names_the_step_and_saves_nothing(directory: Path, capsy
     error = capsys.readouterr().err
     assert error.startswith("dtrain: the run failed: step 7: the loss is nan; help: lower training.optimizer.lr")
     assert not sink.of(CheckpointSaved)  # that of step 7 would have held nan
+
+
+def test_non_finite_in_the_first_step_is_not_put_down_to_the_lr(
+    directory: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    poison(monkeypatch, 1)
+    go(directory, wanted=3)
+    error = capsys.readouterr().err
+    assert error.startswith("dtrain: the run failed: step 1: the loss is nan; help: no update was made yet: look for")
+    assert "lr" not in error.split("help:")[1]
 
 
 @pytest.mark.usefixtures("nan_at_7")

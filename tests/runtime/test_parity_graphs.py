@@ -183,6 +183,9 @@ def test_dp_refuses_groups_across_replicas(directory: Path) -> None:
 
 def test_a_head_that_only_a_metric_reads_trains_nothing_and_hangs_nobody(directory: Path) -> None:
     idle = {
+        "training": {
+            "optimizer": {"type": "adamw", "lr": 0.01, "weight_decay": 0.5}
+        },  # which moves what has no gradient
         "model": {"graph": {"other": {"type": "linear", "out_features": 10, "input": "act"}}},
         "objective": {"metrics": {"accuracy": {"type": "accuracy", "input": "other", "target": "y"}}},
     }
@@ -190,6 +193,9 @@ def test_a_head_that_only_a_metric_reads_trains_nothing_and_hangs_nobody(directo
     for mode in MODES.values():
         found = record(directory, merged(merged(SMALL, idle), mode))
         assert largest_difference(wanted, found) <= LIMIT
+        assert found.parameters.keys() == wanted.parameters.keys()
+        for name, values in wanted.parameters.items():
+            np.testing.assert_allclose(found.parameters[name], values, rtol=0, atol=LIMIT, err_msg=name)
 
 
 @pytest.mark.long
