@@ -17,7 +17,7 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 
 def direct(module: fx.GraphModule) -> Callable[..., Any]:
     """What `module.forward` computes, from the same modules and parameters. Hooks and compiled forms are looked for
-    now: a module that has some is called as ever, one that gets them later is called without."""
+    now: a module that has some is called as usual, one that gets them later is called without."""
     lines = fx.Graph()
     values: dict[fx.Node, fx.Node] = {}
     for node in module.graph.nodes:

@@ -50,7 +50,7 @@ class Means:
 
     @classmethod
     def from_json(cls, entries: Mapping[str, Any]) -> Means:
-        """Of nothing: no step yet."""
+        """The inverse of `as_json`; an empty mapping gives means of no step."""
         terms = [(float(total), int(steps)) for total, steps in entries.get("terms", ())]
         metrics = {name: (float(total), int(rows)) for name, (total, rows) in entries.get("metrics", {}).items()}
         return cls(entries.get("num_steps", 0), terms, metrics)
@@ -199,6 +199,6 @@ def _added(total: float, num_steps: int, values: Sequence[float | None]) -> tupl
 
 
 def no_valid_item(objective: Objective, term: int) -> str:
-    """The begin of a sentence."""
+    """The beginning of a sentence for an error or a warning."""
     name = f" of loss term `{objective.terms[term].name}`" if len(objective.terms) > 1 else ""
     return f"no item{name} was valid (its mask or ignore_index leaves every target out)"

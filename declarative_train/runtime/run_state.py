@@ -28,11 +28,11 @@ class RunState:
     values: dict[str, float] = field(default_factory=dict)  # the latest of every evaluation
     value_steps: dict[str, int] = field(default_factory=dict)  # and the step whose weights it is of
     loss_scale: dict[str, float] | None = None
-    logging: dict[str, Any] = field(default_factory=dict)  # the means since the last log (window.Means)
+    logging: dict[str, Any] = field(default_factory=dict)  # the means since the last log (loss_window.Means)
     epoch: dict[str, Any] = field(default_factory=dict)  # and those of an epoch that is not over
 
     def aim(self, plan: Plan) -> list[str]:
-        """The aims of the plan from here on. What was best under another one is forgotten, and said."""
+        """The aims of the plan from here on. What was best under another one is forgotten; returns notices of it."""
         checkpoint, early = plan.checkpoint, plan.training.early_stop
         best_of = f"{checkpoint.best_mode} {checkpoint.best_metric}" if checkpoint and checkpoint.best_metric else None
         stop_of = f"{early.mode} {early.metric}" if early else None
@@ -40,14 +40,14 @@ class RunState:
         for means in (self.logging, self.epoch):  # what is no longer measured is no longer told
             if "metrics" in means:
                 means["metrics"] = {name: pair for name, pair in means["metrics"].items() if name in watched}
-        said = []
+        notices = []
         if best_of != self.best_of:
             if self.best_step is not None:
-                said.append(f"checkpoint.best was {self.best_of} and is {best_of}: the best starts anew")
+                notices.append(f"checkpoint.best was {self.best_of} and is {best_of}: the best starts anew")
             self.best_of, self.best_value, self.best_step = best_of, None, None
         if stop_of != self.stop_of:
             self.stop_of, self.stop_value, self.stop_step = stop_of, None, self.step
-        return said
+        return notices
 
     def as_json(self) -> dict[str, Any]:
         """nan and inf as strings: JSON has none."""
