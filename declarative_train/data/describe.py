@@ -69,6 +69,7 @@ class _Description:
         self.span = span
         self.offline = offline
         self.diagnostics: list[Diagnostic] = []
+        self.window_fits = True  # else what can be cut, and how much is left of it, says nothing
         self.window: WindowSpec | None = None
         if (window := section.window) is not None:
             self.window = WindowSpec(window.length, window.stride or window.length, window.by, window.sort)
@@ -84,7 +85,7 @@ class _Description:
             return None, self.diagnostics
         self.diagnostics += overlaps(self.section.source, self.section.split, tables, self.span)
         columns = self._columns(tables)
-        sets = self._sets(tables) if not self._unknown_in_sets(main) else None
+        sets = None if self._unknown_in_sets(main) or not self.window_fits else self._sets(tables)
         if sets is None:
             return None, self.diagnostics
         parts = self._parts(main, sets[TRAINING].rows, columns)
@@ -107,6 +108,7 @@ class _Description:
             if self.window is None:
                 self.report(rows_without_window(place, name))
             elif not _taken(field.cut, self.window.length):
+                self.window_fits = False
                 self.report(rows_outside_window(place, name, getattr(field, "rows", ""), self.window.length))
         if self.window is None:
             if self.section.source.type == "text":
@@ -115,6 +117,7 @@ class _Description:
         for name, split in self.section.split.items():
             if split.cuts_singly:
                 place = self.span(f"data.split.{name}.type")
+                self.window_fits = False
                 self.report(window_cut_to_pieces(place, name, split.type, self.window.length))
 
     def _open_all(self) -> dict[str | None, Table]:
@@ -191,7 +194,7 @@ class _Description:
         unknown = [(place, column) for place, column in asked if column is not None and column not in main.columns]
         for place, column in unknown:
             self.report(unknown_column(self.span(place), column, main.columns, main.left_out))
-        return bool(unknown) or any(item.code in ("D011", "D013", "D019") for item in self.diagnostics)
+        return bool(unknown)
 
     def _sets(self, tables: Mapping[str | None, Table]) -> dict[str, _SetRows] | None:
         """The rows of every set, in the order of the recipe; None when they cannot be cut."""
@@ -216,9 +219,9 @@ class _Description:
             self.report(source_problem(self.span("data.source.path"), error))
             return None
         ordered = {name: found[name] for name in (TRAINING, *self.section.split) if name in found}
-        for name, each in ordered.items():
-            self._check_size(name, each.table, each.rows, each.windows)
-        return None if any(item.code == "D010" for item in self.diagnostics) else ordered
+        empty = [problem for name, each in ordered.items() if (problem := self._if_empty(name, each)) is not None]
+        self.diagnostics += empty
+        return None if empty else ordered
 
     def _check_cuts(self, main: Table, cuts: Mapping[str, Rows]) -> None:
         """What can be cut, and is hardly meant."""
@@ -233,18 +236,19 @@ class _Description:
         if order is not None and (found := interleaved_windows(self.span("data.window.sort"), main, order)) is not None:
             self.report(found)
 
-    def _check_size(self, name: str, table: Table, rows: Rows, windows: Windows | None) -> None:
+    def _if_empty(self, name: str, each: _SetRows) -> Diagnostic | None:
         place = self.span("data.split" if name == TRAINING else f"data.split.{name}")
-        if not len(rows) and not table.num_rows:
-            if name == TRAINING:
-                self.report(empty_set(self.span("data.source.path"), name, "the source has columns and no row", None))
-        elif not len(rows):
+        if not len(each.rows) and not each.table.num_rows:
+            message, at = "the source has columns and no row", self.span("data.source.path")
+            return empty_set(at, name, message, None) if name == TRAINING else None
+        if not len(each.rows):
             message = "the sets take all rows" if name == TRAINING else "no row is left for it, or none is as it asks"
-            self.report(empty_set(place, name, message, "give the other sets less" if name == TRAINING else None))
-        elif windows is not None and not len(windows):
-            of_one = "" if self.window is None or self.window.by is None else f" of one `{self.window.by}`"
-            message = f"nowhere among its {counted(len(rows), 'row')} do {windows.length}{of_one} follow each other"
-            self.report(empty_set(self.span("data.window.length"), name, message, "make the window shorter"))
+            return empty_set(place, name, message, "give the other sets less" if name == TRAINING else None)
+        if each.windows is None or len(each.windows):
+            return None
+        of = "" if self.window is None or self.window.by is None else f" of one `{self.window.by}`"
+        message = f"nowhere among its {counted(len(each.rows), 'row')} do {each.windows.length}{of} follow each other"
+        return empty_set(self.span("data.window.length"), name, message, "make the window shorter")
 
     def _parts(
         self, main: Table, training: Rows, columns: Mapping[tuple[str | None, str], tuple[Column, ...]]

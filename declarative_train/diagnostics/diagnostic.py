@@ -1,7 +1,7 @@
 """A diagnostic: one thing that is wrong with a recipe, where, and one way out."""
 
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from declarative_train.terms.span import Span
 
@@ -10,6 +10,10 @@ class Severity(StrEnum):
     ERROR = "error"
     WARNING = "warning"
     UNVERIFIED = "needs verification"  # no file can tell: a remote schema, a plugin's shapes, the newest run
+
+
+Basis = Literal["all files", "data.fields", "plugins"]
+"""What a diagnostic may take for known: every file of a recipe, the names of its fields, the layers of its plugins."""
 
 
 class Related(NamedTuple):
@@ -36,7 +40,8 @@ class Fix(NamedTuple):
 class Diagnostic(NamedTuple):
     """`message` is lower case, says what was found and what was wanted; `help` is one way out, without that word.
 
-    `fixes` are applied together or not at all.
+    `fixes` are applied together or not at all. `rests_on`: what this holds for only where it could be read; where it
+    could not, this is an echo of that mistake, and is left out.
     """
 
     code: str
@@ -46,6 +51,7 @@ class Diagnostic(NamedTuple):
     help: str | None = None
     related: tuple[Related, ...] = ()
     fixes: tuple[Fix, ...] = ()
+    rests_on: Basis | None = None
 
     @property
     def is_error(self) -> bool:
@@ -59,8 +65,9 @@ def error(
     help: str | None = None,
     related: tuple[Related, ...] = (),
     fixes: tuple[Fix, ...] = (),
+    rests_on: Basis | None = None,
 ) -> Diagnostic:
-    return Diagnostic(code, Severity.ERROR, span, message, help, related, fixes)
+    return Diagnostic(code, Severity.ERROR, span, message, help, related, fixes, rests_on)
 
 
 def warning(

@@ -18,13 +18,11 @@ from declarative_train.recipe.recipe import Recipe
 from declarative_train.recipe.requires import is_met
 from declarative_train.recipe.sectioning import Sectioning
 from declarative_train.source.document import Document
-from declarative_train.source.node import Entry, Mapping, Node, Scalar, find
+from declarative_train.source.node import Entry, Mapping, Node, Scalar
 from declarative_train.source.template import Templates, render_vars
 from declarative_train.terms.span import Span
 
 OPENED_LATER = ("graph", "blocks", "parameters")  # of model: `params` and `index` are only known there
-PLUGIN_IS_NOT_READ = frozenset({"X001", "X002"})
-NOT_OF_PARTS = frozenset({"O006", "P004", "R004", "S002"})  # what is missing may stand in another file
 
 
 def parse(document: Document, *, plugins: bool = False) -> tuple[Recipe | None, Document, list[Diagnostic]]:
@@ -40,12 +38,7 @@ def parse(document: Document, *, plugins: bool = False) -> tuple[Recipe | None, 
     sectioning.read()
     found = sectioning.diagnostics + check(sectioning.draft(), document.root)
     found += [*moved_wires(document), *displaced_loss.check(document)]
-    if sectioning.is_part:
-        found = [diagnostic for diagnostic in found if diagnostic.code not in NOT_OF_PARTS]
-    elif not isinstance(find(tree, ("data", "fields")), Mapping):  # which is told: names may be those of fields
-        found = [each for each in found if each.code != "W001" or (each.help or "").startswith("did you mean")]
-    if any(each.is_error and each.code in PLUGIN_IS_NOT_READ for each in found):  # it may have any layer
-        found = [each for each in found if each.code != "S005" or "layer or block" not in each.message]
+    found = [each for each in found if each.rests_on not in sectioning.unread]
     failed += templates.failed  # in the model too, and those that failed only because a var did
     diagnostics += [d for d in found if d.code.startswith("T") or not any(_holds(d.span, each) for each in failed)]
     diagnostics = list(dict.fromkeys(diagnostics))  # a block that stands in many places has its mistakes once

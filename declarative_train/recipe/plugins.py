@@ -30,11 +30,13 @@ from declarative_train.terms.span import Span
 
 @dataclass(slots=True)
 class Plugins:
-    """`layers` are those of dtrain and of the plugins; `files` the plugins' texts, which messages quote."""
+    """`layers` are those of dtrain and of the plugins; `files` the plugins' texts, which messages quote. `is_whole`:
+    every file could be read."""
 
     layers: dict[str, type[Layer]] = field(default_factory=dict)
     files: list[SourceFile] = field(default_factory=list)
     diagnostics: list[Diagnostic] = field(default_factory=list)
+    is_whole: bool = True
 
 
 def read_plugins(paths: Iterable[tuple[str, Span]], *, may_import: bool) -> Plugins:
@@ -52,12 +54,14 @@ def _read(path: str, span: Span, may_import: bool, plugins: Plugins) -> None:
     except (OSError, UnicodeDecodeError) as problem:
         folder = os.path.dirname(path)
         beside = [name for name in os.listdir(folder) if name.endswith(".py")] if os.path.isdir(folder) else []
+        plugins.is_whole = False
         plugins.diagnostics.append(missing_plugin(span, os.path.relpath(path), _reason(problem), beside))
         return
     shown = os.path.relpath(path)
     plugins.files.append(SourceFile(shown, text, "plugin"))
     layers, problems = read_plugin(path, text, may_import=may_import)
     plugins.diagnostics += [_diagnostic(problem, shown, span) for problem in problems]
+    plugins.is_whole &= not any(problem.kind == "syntax" for problem in problems)
     if not layers and not problems:
         plugins.diagnostics.append(plugin_without_layers(span, shown))
     for name, found in layers.items():

@@ -43,7 +43,8 @@ def read(
         inner = children_of(model)[model.inline].model
         children.take(model.inline, *read_component(inner, node, where, at, own_keys))
         if children.diagnostics:  # of another type the base's keys are gone, and of one that is none they may not be
-            is_no_type = any(each.code == "S005" for each in children.diagnostics)
+            kind = rest.get("type")
+            is_no_type = isinstance(kind, Scalar) and isinstance(kind.value, str) and kind.value not in table(inner)
             children.names += [
                 name for name in own_keys if own.get(name) is None and (is_no_type or _is_mistyped(name, rest))
             ]

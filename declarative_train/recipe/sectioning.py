@@ -11,8 +11,7 @@ from typing import Any
 
 from declarative_train.components.component import Layer
 from declarative_train.components.layers import LAYERS
-from declarative_train.diagnostics.diagnostic import Diagnostic, Related
-from declarative_train.recipe.checks.keys import CODE as UNKNOWN_TYPE
+from declarative_train.diagnostics.diagnostic import Basis, Diagnostic, Related
 from declarative_train.recipe.checks.keys import missing_key, unknown_type, wrong_type, wrong_value
 from declarative_train.recipe.checks.parameters import newest_run, unknown_weights_node
 from declarative_train.recipe.draft import Draft
@@ -40,7 +39,7 @@ from declarative_train.terms.span import Span
 
 @dataclass(slots=True)
 class Sectioning:
-    """`read` fills what is below it; `draft` and `recipe` hand it on."""
+    """`read` fills what is below it; `draft` and `recipe` hand it on. `unread`: what no diagnostic may rest on."""
 
     document: Document
     tree: Mapping
@@ -56,6 +55,7 @@ class Sectioning:
     rules: tuple[ParameterRule, ...] = ()
     weights: tuple[Weights, ...] = ()
     diagnostics: list[Diagnostic] = field(default_factory=list)
+    unread: set[Basis] = field(default_factory=set)
 
     @property
     def is_part(self) -> bool:
@@ -66,6 +66,10 @@ class Sectioning:
         return not self.document.complete or is_misspelt("extends", self.document.root)
 
     def read(self) -> None:
+        if self.is_part:
+            self.unread.add("all files")
+        if not isinstance(find(self.tree, ("data", "fields")), Mapping):  # which is reported
+            self.unread.add("data.fields")
         self._head()
         self._plugins()
         tree = with_default_types(self.tree)
@@ -156,7 +160,7 @@ class Sectioning:
         if gone is not None:
             related = Related(gone.span, "these plugins are replaced by the list of this recipe, which must name all")
             for at, each in enumerate(self.diagnostics):
-                if each.code == UNKNOWN_TYPE:
+                if each.rests_on == "plugins":
                     self.diagnostics[at] = each._replace(related=(*each.related, related))
 
     def _expand(self, node: Mapping) -> None:
@@ -216,6 +220,8 @@ class Sectioning:
             self.layers = {**LAYERS, **plugins.layers}
             self.files = tuple(plugins.files)
             self.diagnostics += plugins.diagnostics
+            if not plugins.is_whole:
+                self.unread.add("plugins")
 
     def _plugin_files(self) -> list[tuple[str, Span]]:
         paths, spans = Paths.of(self.document), Spans(self.tree)

@@ -30,7 +30,6 @@ from declarative_train.source.setting import PREFIX, read_setting
 from declarative_train.terms.span import Span
 
 MAX_FILES = 100
-REMOVES_NOTHING = "M005"
 
 
 def load(
@@ -97,7 +96,7 @@ class _Loading:
 
     def _said(self) -> list[Diagnostic]:
         """Without a file that could not be read, what a null was to remove cannot be known."""
-        merging = [d for d in self.merger.diagnostics if self.complete or d.code != REMOVES_NOTHING]
+        merging = [d for d in self.merger.diagnostics if self.complete or d.rests_on != "all files"]
         return list(dict.fromkeys([*self.diagnostics, *merging]))
 
     def _merge(self, root: Mapping, over: Mapping) -> Mapping:

@@ -25,4 +25,5 @@ def check(draft: Draft) -> Iterator[Diagnostic]:
             draft.span.key("layout.nodes"),
             f"{counted(layout.nodes, 'node')}, but not how many GPUs each has",
             "add `gpus_per_node: 8`",
+            rests_on="all files",
         )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from declarative_train.diagnostics.diagnostic import Diagnostic, Fix, error
+from declarative_train.diagnostics.diagnostic import Basis, Diagnostic, Fix, error
 from declarative_train.diagnostics.suggest import did_you_mean, nearest, respelt
 from declarative_train.recipe.mistakes.aliases import NOT_BUILT, letters, renamed, type_here
 from declarative_train.terms.span import Span
@@ -54,7 +54,9 @@ def missing_key(span: Span, name: str, where: str, wanted: str = "", help: str |
         training:
           optimizer: {type: sgd, lr: 0.1}
     """
-    return error("S002", span, f"{where} needs `{name}`", help or f"add `{name}: {wanted or '...'}`")
+    return error(
+        "S002", span, f"{where} needs `{name}`", help or f"add `{name}: {wanted or '...'}`", rests_on="all files"
+    )
 
 
 def wrong_type(
@@ -89,11 +91,14 @@ def wrong_value(span: Span, message: str, help: str | None = None, fixes: tuple[
     return error("S004", span, message, help, fixes=fixes)
 
 
-CODE = "S005"
-
-
 def unknown_type(
-    span: Span, name: str, kind: str, known: Iterable[str], help: str | None = None, own: Collection[str] = ()
+    span: Span,
+    name: str,
+    kind: str,
+    known: Iterable[str],
+    help: str | None = None,
+    own: Collection[str] = (),
+    rests_on: Basis | None = None,
 ) -> Diagnostic:
     """unknown-type (S005)
 
@@ -118,7 +123,7 @@ def unknown_type(
     else:
         hint = NOT_BUILT.get(letters(name)) or help or did_you_mean(name, names)
         fixes = () if letters(name) in NOT_BUILT else respelt(span, name, names, closed=nearest(name, names) not in own)
-    return error(CODE, span, f"there is no {kind} `{name}`", hint, fixes=fixes)
+    return error("S005", span, f"there is no {kind} `{name}`", hint, fixes=fixes, rests_on=rests_on)
 
 
 def newer_dtrain(span: Span, requires: str, version: str) -> Diagnostic:

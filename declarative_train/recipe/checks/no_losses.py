@@ -20,4 +20,10 @@ from declarative_train.recipe.draft import Draft
 
 def check(draft: Draft) -> Iterator[Diagnostic]:
     if draft.objective is not None and not draft.objective.losses:
-        yield error("O006", draft.span.key("objective.losses"), "there is no loss: nothing is minimised", "add `loss`")
+        yield error(
+            "O006",
+            draft.span.key("objective.losses"),
+            "there is no loss: nothing is minimised",
+            "add `loss`",
+            rests_on="all files",
+        )

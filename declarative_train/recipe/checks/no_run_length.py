@@ -24,5 +24,9 @@ def check(draft: Draft) -> Iterator[Diagnostic]:
         return  # one that is left empty is told
     if training is not None and training.epochs is None and training.steps is None:
         yield error(
-            "R004", draft.span.key("training"), "`training` does not say how long", "add `epochs: 10` or `steps: 1000`"
+            "R004",
+            draft.span.key("training"),
+            "`training` does not say how long",
+            "add `epochs: 10` or `steps: 1000`",
+            rests_on="all files",
         )

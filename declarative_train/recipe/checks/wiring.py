@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from declarative_train.diagnostics.diagnostic import Diagnostic, Related, error, warning
-from declarative_train.diagnostics.suggest import did_you_mean, respelt
+from declarative_train.diagnostics.diagnostic import Basis, Diagnostic, Related, error, warning
+from declarative_train.diagnostics.suggest import did_you_mean, nearest, respelt
 from declarative_train.terms.amounts import counted
 from declarative_train.terms.span import Span
 
@@ -31,8 +31,10 @@ def unknown_edge(span: Span, name: str, known: Iterable[str], help: str | None =
     """
     names, message = list(known), f"there is no node or field `{name}` here"
     if help is not None:
-        return error("W001", span, message, help)
-    return error("W001", span, message, did_you_mean(name, names), fixes=respelt(span, name, names))
+        return error("W001", span, message, help, rests_on="data.fields")
+    rests_on: Basis | None = "data.fields" if nearest(name, names) is None else None  # else it is that one, misspelt
+    fixes = respelt(span, name, names)
+    return error("W001", span, message, did_you_mean(name, names), fixes=fixes, rests_on=rests_on)
 
 
 def unknown_port(span: Span, name: str, kind: str, known: Iterable[str]) -> Diagnostic:

@@ -180,7 +180,7 @@ def _read_type(
     if named is None:
         types = library.types()
         hint = None if nearest(kind.value, types) else f"`dtrain list` shows all {len(types)}"
-        return [unknown_type(kind.span, kind.value, "layer or block", types, hint, library.own())]
+        return [unknown_type(kind.span, kind.value, "layer or block", types, hint, library.own(), "plugins")]
     if isinstance(named, BlockDefinition):
         draft.kind, draft.block = "block", named
         draft.ports, draft.outputs = named.ports, tuple(named.outputs)

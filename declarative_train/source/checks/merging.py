@@ -116,7 +116,7 @@ def null_removes_nothing(entry: Entry, where: str, known: Iterable[str], beside:
     close, fixes = nearest(name, keys), respelt(entry.key.span, name, keys, taken=beside)
     hint = f"did you mean `{close}`?" if close else "leave the key out: `null` only removes what a base says"
     message = f"`{name}: null` removes nothing: {where} has no such key so far"
-    return error("M005", entry.value.span, message, hint, fixes=fixes)
+    return error("M005", entry.value.span, message, hint, fixes=fixes, rests_on="all files")
 
 
 def wrong_set(span: Span, message: str, help: str) -> Diagnostic:
