@@ -26,10 +26,9 @@ from pydantic import Field, create_model
 from declarative_train.components.component import Port
 from declarative_train.components.plugin_layer import FROM_EDGE, PluginLayer
 from declarative_train.components.plugin_types import DefaultKind, default_of, type_of
+from declarative_train.terms.names import RESERVED, is_name
 
-_NAME = re.compile(r"[a-z][a-z0-9_]*", re.ASCII)
 _WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
-_RESERVED = ("type", "input", "inputs", "repeat", "when")
 _TUPLES = ("tuple", "Tuple", "typing.Tuple")
 _TAKEN = frozenset(dir(PluginLayer))
 _MOST_BASES = 20
@@ -207,11 +206,11 @@ class _Class:
             target = item.targets[0] if isinstance(item, ast.Assign) else getattr(item, "target", None)
             if isinstance(target, ast.Name) and target.id == "type":
                 value = getattr(item, "value", None)
-                if isinstance(value, ast.Constant) and isinstance(value.value, str) and _NAME.fullmatch(value.value):
+                if isinstance(value, ast.Constant) and isinstance(value.value, str) and is_name(value.value):
                     return value.value
                 self._say("name", "`type` is a name in lower case, such as `gated_unit`", item)
         name = _WORD.sub("_", self._node.name).lower()
-        if not _NAME.fullmatch(name):
+        if not is_name(name):
             self._say_of_class("name", f"`{self._node.name}` gives no name for a layer", 'add `type = "name"` to it')
         return name
 
@@ -229,9 +228,9 @@ class _Class:
             return {}, frozenset(), frozenset()
         for argument, default in _arguments(function):
             name = argument.arg
-            if name in _RESERVED or name in _TAKEN:
+            if name in RESERVED or name in _TAKEN:
                 self._say("reserved", f"an argument of `{self._node.name}`", argument, name)
-            elif not _NAME.fullmatch(name):
+            elif not is_name(name):
                 self._say("name", f"the argument `{name}` cannot be a field", argument, name, "use lower case")
             elif name in FROM_EDGE:
                 fields[name] = (int | None, Field(default=None, description="Taken from the edge when left out."))
@@ -255,9 +254,9 @@ class _Class:
         for argument, default in _positional(function):
             name = argument.arg
             is_none = isinstance(default, ast.Constant) and default.value is None
-            if name in _RESERVED and name != "input":  # torch's own word; a port is named below `inputs` alone
+            if name in RESERVED and name != "input":  # torch's own word; a port is named below `inputs` alone
                 self._say("reserved", f"an argument of `{self._node.name}.forward`", argument, name)
-            elif not _NAME.fullmatch(name):
+            elif not is_name(name):
                 self._say("name", f"the argument `{name}` cannot be a port", argument, name, "use lower case")
             elif default is not None and not is_none:
                 message = f"`{name}` of `forward` has a default, so it is no port"
@@ -293,7 +292,7 @@ class _Class:
         plain = ["output", *(f"output_{number}" for number in range(1, len(parts)))]
         names = [_annotated(part, self._file.dotted) or name for part, name in zip(parts, plain, strict=True)]
         for name, part in zip(names, parts, strict=True):
-            if not _NAME.fullmatch(name):
+            if not is_name(name):
                 self._say("name", f"`{name}` cannot be an output", part, name, "use lower case")
         return tuple(names)
 

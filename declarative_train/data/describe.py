@@ -35,7 +35,7 @@ from declarative_train.data.parts import Part, columns_of, make_part
 from declarative_train.data.prepare import BadSampleError, Prepared, prepare
 from declarative_train.data.problems import Place, bad_sample, source_problem, with_the_odd_value
 from declarative_train.data.rows import RowRange, Rows
-from declarative_train.data.spec import DataSpec, FieldSpec, FileRecord, SetSpec, WindowSpec
+from declarative_train.data.spec import DataSpec, FieldSpec, SetSpec, WindowSpec
 from declarative_train.data.splitting import TRAINING, SplitError, split_rows
 from declarative_train.data.windows import RowOrder, Windows, row_order
 from declarative_train.diagnostics.diagnostic import Diagnostic, Related
@@ -348,6 +348,7 @@ class _Description:
                     split=None if split is None or own is not None else split.as_data(),
                 )
             )
+        paths = dict.fromkeys(path for table in tables.values() for path in table.files)
         return DataSpec(
             source=section.source.as_data(),
             fields=tuple(
@@ -367,7 +368,7 @@ class _Description:
             workers=section.workers,
             last_batch=section.last_batch,
             window=self.window,
-            files=() if self.offline else tuple(_records(tables)),  # lint keeps no plan
+            files=() if self.offline else tuple(records(paths)),  # lint keeps no plan
         )
 
 
@@ -396,7 +397,3 @@ def _taken(cut: slice | int, length: int) -> bool:
     if isinstance(cut, int):
         return -length <= cut < length
     return len(range(*cut.indices(length))) > 0
-
-
-def _records(tables: Mapping[str | None, Table]) -> list[FileRecord]:
-    return records(dict.fromkeys(path for table in tables.values() for path in table.files))

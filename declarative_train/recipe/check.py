@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from importlib import import_module
 
@@ -11,6 +10,7 @@ from declarative_train.recipe.checks import RULES, deprecated_key, exclusive_key
 from declarative_train.recipe.checks.blocks import bad_name
 from declarative_train.recipe.draft import Draft
 from declarative_train.source.node import Mapping, find
+from declarative_train.terms.names import is_name
 
 OF_TEXT = {"deprecated_key", "displaced_loss", "exclusive_keys", "secret_in_recipe"}  # they look at trees, not drafts
 CHECKS: tuple[Callable[[Draft], Iterator[Diagnostic]], ...] = tuple(
@@ -20,7 +20,6 @@ CHECKS: tuple[Callable[[Draft], Iterator[Diagnostic]], ...] = tuple(
 )
 
 
-NAME = re.compile(r"[a-z][a-z0-9_]*")
 NAMED = {  # what has a name besides nodes and blocks
     "a field": ("data", "fields"),
     "a set": ("data", "split"),
@@ -44,5 +43,5 @@ def _bad_names(tree: Mapping) -> Iterator[Diagnostic]:
         for entry in holder if isinstance(holder, Mapping) else ():
             if what == "a metric" and isinstance(entry.value, Mapping) and entry.value.get("type") is None:
                 continue  # its name is its type, and told as one
-            if not NAME.fullmatch(entry.name):
+            if not is_name(entry.name):
                 yield bad_name(entry.key.span, entry.name, what)

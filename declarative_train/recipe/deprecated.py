@@ -25,7 +25,7 @@ def renamed(path: Path, node: Mapping) -> Mapping:
     if not DEPRECATED:
         return node
     entries = tuple(_today(path, entry, node) for entry in node)
-    return node if all(a is b for a, b in zip(entries, node, strict=True)) else Mapping(entries, node.span)
+    return node if all(a is b for a, b in zip(entries, node, strict=True)) else node.with_entries(entries)
 
 
 def _today(path: Path, entry: Entry, node: Mapping) -> Entry:

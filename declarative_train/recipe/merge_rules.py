@@ -1,11 +1,43 @@
-"""Short forms written out before recipes are merged, and keys that displace each other."""
+"""Short forms written out before recipes are merged, types that need not be said, and keys that displace each other."""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 from declarative_train.recipe.deprecated import DEPRECATED, renamed
 from declarative_train.source.merge import ANY, MergeRules
 from declarative_train.source.node import Entry, Mapping, Node, Path, Scalar, Sequence
 from declarative_train.terms.span import Span
+
+
+class Alternatives(NamedTuple):
+    """Two keys of the mapping at `holder`, of which one may stand there."""
+
+    holder: Path
+    either: str
+    other: str
+    is_said_by_reader: bool = False
+    """Whoever reads the mapping reports both; else the rule `exclusive_keys` does."""
+
+
+EXCLUSIVE = (
+    Alternatives(("training",), "epochs", "steps"),
+    Alternatives(("training",), "gradient_accumulation_steps", "microbatch_size"),
+    Alternatives(("layout",), "gpus", "nodes"),
+    Alternatives(("layout",), "gpus", "gpus_per_node"),
+    Alternatives(("data", "fields", ANY), "column", "columns", True),
+    Alternatives(("model", "blocks", ANY), "output", "outputs", True),
+    Alternatives(("model", "blocks", ANY, "graph", ANY), "input", "inputs", True),
+    Alternatives(("model", "graph", ANY), "input", "inputs", True),
+    Alternatives(("objective", "metrics", ANY), "of", "input", True),
+    Alternatives(("objective", "metrics", ANY), "of", "mask", True),
+    Alternatives(("objective", "metrics", ANY), "of", "target", True),
+    Alternatives(("training", "lr_schedule"), "every", "milestones", True),
+)
+DEFAULT_TYPES: dict[Path, str | None] = {  # None: the name of the entry is its type
+    ("data", "fields"): "tensor",
+    ("objective", "metrics"): None,
+}
 
 
 def normalise(path: Path, node: Node) -> Node:
@@ -47,7 +79,7 @@ def _with_losses(node: Mapping) -> Mapping:
             entries += (losses,) if long is None else (long, losses)
         elif entry.name != "losses":
             entries.append(entry)
-    return Mapping(tuple(entries), node.span)
+    return node.with_entries(entries)
 
 
 def _go_together(short: Node, long: Node) -> bool:
@@ -63,7 +95,7 @@ def _with_own_source(node: Mapping) -> Mapping:
     source = node.entry("source")
     if source is None or not _says(source.value) or node.entry("type") is not None:
         return node
-    return Mapping((_entry("type", _text("source", source.key.span), source.key.span), *node.entries), node.span)
+    return node.with_entries((_entry("type", _text("source", source.key.span), source.key.span), *node.entries))
 
 
 def _named(node: Sequence) -> Node:
@@ -106,33 +138,31 @@ def _text(text: str, span: Span) -> Scalar:
 
 def _default_type(path: Path) -> str | None:
     """What a mapping without `type` is."""
-    if len(path) != 3:
-        return None
-    if path[:2] == ("data", "fields"):
-        return "tensor"
-    return str(path[2]) if path[:2] == ("objective", "metrics") else None
+    return (DEFAULT_TYPES[path[:2]] or str(path[2])) if len(path) == 3 and path[:2] in DEFAULT_TYPES else None
 
 
-def _pair(*holder: str, either: str, other: str) -> frozenset[Path]:
-    return frozenset({(*holder, either), (*holder, other)})
+def with_default_types(tree: Mapping) -> Mapping:
+    """`type` written out for each entry of `DEFAULT_TYPES` that has none: once recipes are merged and rendered, since
+    before it would look like a change of the base's type."""
+
+    def typed(path: Path, entry: Entry) -> Node:
+        here, node = (*path, entry.name), entry.value
+        if not isinstance(node, Mapping):
+            return node
+        name = _default_type(here)
+        if name is not None:
+            span = entry.key.span
+            added = Entry(_text("type", span), _text(name, span))
+            return node if node.entry("type") is not None else node.with_entries((added, *node.entries))
+        is_above = any(holder[: len(here)] == here for holder in DEFAULT_TYPES)
+        return node.with_values(lambda each: typed(here, each)) if is_above else node
+
+    return tree.with_values(lambda entry: typed((), entry))
 
 
 MERGE_RULES = MergeRules(
     normalise=normalise,
-    exclusive=(
-        _pair("data", "fields", ANY, either="column", other="columns"),
-        _pair("layout", either="gpus", other="gpus_per_node"),
-        _pair("layout", either="gpus", other="nodes"),
-        _pair("model", "blocks", ANY, either="output", other="outputs"),
-        _pair("model", "blocks", ANY, "graph", ANY, either="input", other="inputs"),
-        _pair("model", "graph", ANY, either="input", other="inputs"),
-        _pair("objective", "metrics", ANY, either="of", other="input"),
-        _pair("objective", "metrics", ANY, either="of", other="mask"),
-        _pair("objective", "metrics", ANY, either="of", other="target"),
-        _pair("training", either="epochs", other="steps"),
-        _pair("training", either="gradient_accumulation_steps", other="microbatch_size"),
-        _pair("training", "lr_schedule", either="every", other="milestones"),
-    ),
+    exclusive=tuple(frozenset({(*pair.holder, pair.either), (*pair.holder, pair.other)}) for pair in EXCLUSIVE),
     default_type=_default_type,
     depth=max(3, *(len(path) - 1 for path in DEPRECATED)) if DEPRECATED else 3,  # of a set under `data.split`
 )

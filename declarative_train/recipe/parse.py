@@ -58,18 +58,14 @@ def _rendered(root: Mapping, templates: Templates, names: MappingABC[str, object
         diagnostics.extend(found)
         return rendered
 
-    entries = []
-    for entry in root:
+    def rendered(entry: Entry) -> Node:
         if entry.name == "vars":
-            entries.append(entry)
-        elif entry.name == "model" and isinstance(entry.value, Mapping):
-            inner = tuple(
-                part if part.name in OPENED_LATER else Entry(part.key, render(part.value)) for part in entry.value
-            )
-            entries.append(Entry(entry.key, Mapping(inner, entry.value.span)))
-        else:
-            entries.append(Entry(entry.key, render(entry.value)))
-    return Mapping(tuple(entries), root.span), diagnostics
+            return entry.value
+        if entry.name == "model" and isinstance(entry.value, Mapping):
+            return entry.value.with_values(lambda part: part.value if part.name in OPENED_LATER else render(part.value))
+        return render(entry.value)
+
+    return root.with_values(rendered), diagnostics
 
 
 def _holds(outer: Span, inner: Span) -> bool:

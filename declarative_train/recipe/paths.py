@@ -30,14 +30,12 @@ class Paths(NamedTuple):
         """The data section with the `path` of each source made absolute."""
         if not isinstance(node, Mapping):
             return node
-        return Mapping(tuple(Entry(entry.key, self._below(entry)) for entry in node.entries), node.span)
+        return node.with_values(self._below)
 
     def _below(self, entry: Entry) -> Node:
         if entry.name == "source" and isinstance(entry.value, Mapping):
-            source = entry.value
-            return Mapping(
-                tuple(Entry(e.key, self._absolute(e.value)) if e.name == "path" else e for e in source.entries),
-                source.span,
+            return entry.value.with_values(
+                lambda each: self._absolute(each.value) if each.name == "path" else each.value
             )
         return self.in_sources(entry.value) if isinstance(entry.value, Mapping) else entry.value
 

@@ -21,7 +21,7 @@ from declarative_train.recipe.component_fields import KINDS, Child, children_of,
 from declarative_train.recipe.mistakes.aliases import letters, type_here
 from declarative_train.recipe.sections.section import Section
 from declarative_train.recipe.validate import validate
-from declarative_train.source.node import Entry, Mapping, Node, Scalar, Sequence, found_words, to_value
+from declarative_train.source.node import Mapping, Node, Scalar, Sequence, found_words, to_value
 from declarative_train.terms.span import Span
 
 S = TypeVar("S", bound=Section)
@@ -39,7 +39,7 @@ def read(
     own, children = node, _Children()
     if model.inline is not None:
         own_keys = [name for name in model.model_fields if name != model.inline]
-        own, rest = _picked(node, own_keys), _picked(node, own_keys, out=True)
+        own, rest = node.only(own_keys), node.without(own_keys)
         inner = children_of(model)[model.inline].model
         children.take(model.inline, *read_component(inner, node, where, at, own_keys))
         if children.diagnostics:  # of another type the base's keys are gone, and of one that is none they may not be
@@ -90,7 +90,7 @@ def read_component(
         return None, [unknown_type(name.span, name.value, word, known)]
     model = known[name.value]
     keys, children = tuple(others), _Children()
-    children.read(model, _picked(node, keys, out=True), where)
+    children.read(model, node.without(keys), where)
     component, found = validate(
         model,
         node,
@@ -247,10 +247,3 @@ def _source(node: Node, known: MappingABC[str, type[BaseModel]]) -> str | None:
 def _is_mistyped(name: str, rest: Mapping) -> bool:
     """Whether the missing key stands among the component's under a misspelt name: one mistake, not two."""
     return any(nearest(entry.name, [name]) for entry in rest)
-
-
-def _picked(node: Mapping, names: Iterable[str], *, out: bool = False) -> Mapping:
-    """The entries whose key is in `names`, or with `out` the others."""
-    wanted = frozenset(names)
-    kept: tuple[Entry, ...] = tuple(entry for entry in node.entries if (entry.name in wanted) is not out)
-    return Mapping(kept, node.span)

@@ -24,6 +24,7 @@ from declarative_train.recipe.schema_graph import REUSE_SCHEMA, documented, grap
 from declarative_train.recipe.sections.parallelism import DEFAULT, MODES
 from declarative_train.recipe.sections.section import Section, models_in
 from declarative_train.recipe.sections.top import Top
+from declarative_train.terms.names import NODE_WORDS
 
 Schema = dict[str, Any]
 
@@ -200,7 +201,6 @@ def _document(definitions: Schema, model: type[BaseModel]) -> None:
 
 _TERMS = {"losses": "loss_term", "metrics": "metric_term"}
 _UNWANTED = ("title", "default", "required")
-NODE_WORDS = ("input", "inputs", "repeat", "when")
 
 
 def _or_open(value: Schema) -> Schema:

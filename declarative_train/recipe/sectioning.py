@@ -15,6 +15,7 @@ from declarative_train.diagnostics.diagnostic import Basis, Diagnostic, Related
 from declarative_train.recipe.checks.keys import missing_key, unknown_type, wrong_type, wrong_value
 from declarative_train.recipe.checks.parameters import newest_run, unknown_weights_node
 from declarative_train.recipe.draft import Draft
+from declarative_train.recipe.merge_rules import with_default_types
 from declarative_train.recipe.mistakes.key_places import home_in_mode, home_of
 from declarative_train.recipe.mistakes.misspelt_sections import is_misspelt
 from declarative_train.recipe.model.expand import Expanded, expand
@@ -29,10 +30,9 @@ from declarative_train.recipe.sections.objective import ObjectiveSection
 from declarative_train.recipe.sections.parallelism import MODES
 from declarative_train.recipe.sections.section import Section
 from declarative_train.recipe.sections.top import REQUIRED, SECTIONS, Head, Top, keys_of
-from declarative_train.recipe.short_forms import with_default_types
 from declarative_train.recipe.validate import validate
 from declarative_train.source.document import Document, SourceFile
-from declarative_train.source.node import Entry, Mapping, Node, Scalar, find, found_words
+from declarative_train.source.node import Mapping, Node, Scalar, find, found_words
 from declarative_train.source.template import Templates
 from declarative_train.terms.span import Span
 
@@ -98,7 +98,7 @@ class Sectioning:
         unknown = (entry for entry in self.document.root if entry.name not in known and entry.name not in outdented)
         head, found = validate(
             Head,
-            Mapping((*(entry for entry in self.tree if entry.name in known), *unknown), self.tree.span),
+            self.tree.with_entries((*self.tree.only(known), *unknown)),
             where="the recipe",
             at=self._start(),
             leave=SECTIONS,
@@ -137,8 +137,7 @@ class Sectioning:
         if not isinstance(node, Mapping):
             self.diagnostics.append(wrong_type(node.span, "model", found_words(node), "a mapping"))
             return
-        others = Mapping(tuple(entry for entry in node.entries if entry.name != "parameters"), node.span)
-        self._take("model", *read(ModelSection, others, "model", at, home_of))
+        self._take("model", *read(ModelSection, node.without(("parameters",)), "model", at, home_of))
         if self.is_part:
             self.diagnostics += check_nodes(node)
         elif isinstance(graph := node.get("graph"), Mapping):
@@ -201,10 +200,10 @@ class Sectioning:
             if path in ("model.graph", "model.parameters"):
                 return self.templates.render(node, self.names)[0]
             if path == "model" and isinstance(node, Mapping):
-                return Mapping(tuple(Entry(e.key, shown(f"model.{e.name}", e.value)) for e in node), node.span)
+                return node.with_values(lambda entry: shown(f"model.{entry.name}", entry.value))
             return node
 
-        return Mapping(tuple(Entry(e.key, shown(e.name, e.value)) for e in self.tree), self.tree.span)
+        return self.tree.with_values(lambda entry: shown(entry.name, entry.value))
 
     @property
     def variables(self) -> MappingABC[str, object]:

@@ -45,7 +45,7 @@ def validate(
         explain,
     )
 
-    kept = Mapping(tuple(entry for entry in node.entries if entry.name not in left), node.span)
+    kept = node.without(left)
     kind = kept.get("type")
     called = where or (f"`{kind.text}`" if isinstance(kind, Scalar) else "this mapping")
     place = at or (kind.span if kind is not None else node.span)

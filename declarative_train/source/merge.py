@@ -16,7 +16,7 @@ from typing import NamedTuple
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.source.checks.merging import null_removes_nothing, set_inside_list
 from declarative_train.source.document import Dropped
-from declarative_train.source.node import Entry, Mapping, Node, Path, Scalar, Sequence
+from declarative_train.source.node import Entry, Mapping, Node, Path, Scalar, Sequence, scalars
 from declarative_train.terms.span import Span
 
 ANY = "*"  # a part of a path in MergeRules.exclusive that stands for every name
@@ -63,7 +63,7 @@ class MergeRules(NamedTuple):
         entries = tuple(Entry(e.key, self.expand(e.value, (*path, e.name))) for e in node.entries)
         if all(new.value is old.value for new, old in zip(entries, node.entries, strict=True)):
             return node
-        return Mapping(entries, node.span, node.alone)
+        return node.with_entries(entries)
 
     def alternatives(self, path: Path, name: str) -> set[str]:
         """The siblings that `name` in the mapping at `path` displaces."""
@@ -162,7 +162,7 @@ class Merger:
 
     def _fresh(self, path: Path, node: Node) -> Node:
         """A value that meets nothing of a base: a null inside it has nothing to remove."""
-        return self._without_nulls(path, node) if _holds_null(node) else node
+        return self._without_nulls(path, node) if any(map(_is_null, scalars(node, plain=False))) else node
 
     def _without_nulls(self, path: Path, node: Node) -> Node:
         if isinstance(node, Scalar) or _is_free(path):
@@ -176,7 +176,7 @@ class Merger:
                 self._say_nothing(path, entry)
             else:
                 entries.append(Entry(entry.key, self._without_nulls((*path, entry.name), entry.value)))
-        return Mapping(tuple(entries), node.span, node.alone)
+        return node.with_entries(entries)
 
 
 def _another_form(base: Mapping, over: Mapping) -> bool:
@@ -193,15 +193,6 @@ def _is_free(path: Path) -> bool:
 def _is_null(node: Node) -> bool:
     """An explicit `null` or `~`; an empty value is none (and was diagnosed when it was read)."""
     return isinstance(node, Scalar) and node.value is None and not node.is_empty
-
-
-def _holds_null(node: Node) -> bool:
-    if isinstance(node, Scalar):
-        return node.value is None and not node.is_empty
-    if node.is_plain:
-        return False
-    values = node.items if isinstance(node, Sequence) else [entry.value for entry in node.entries]
-    return any(map(_holds_null, values))
 
 
 def _only_positions(node: Mapping) -> bool:
@@ -227,7 +218,7 @@ def orders_that_changed(base: Mapping, final: Mapping) -> dict[Path, tuple[str, 
 
 def fragment_of(node: Mapping, *names: str) -> Mapping:
     """`node` without the entries called `names`."""
-    return Mapping(tuple(entry for entry in node.entries if entry.name not in names), node.span, is_plain=node.is_plain)
+    return node.without(names)
 
 
 def whole(path: str) -> Span:

@@ -5,7 +5,8 @@ After `extends`, `--with` and `--set` are merged, one tree holds nodes of severa
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
+from operator import is_
 from typing import Final, NamedTuple
 
 from declarative_train.terms.span import Span
@@ -100,6 +101,27 @@ class Mapping:
     def __iter__(self) -> Iterator[Entry]:
         return iter(self.entries)
 
+    def with_entries(self, entries: Iterable[Entry]) -> Mapping:
+        """A mapping at the same place, with other entries."""
+        return Mapping(tuple(entries), self.span, self.alone)
+
+    def with_values(self, change: Callable[[Entry], Node]) -> Mapping:
+        """Each key with the value that `change` gives it; the mapping itself where all stay as they are."""
+        values = [change(entry) for entry in self.entries]
+        if all(map(is_, values, [entry.value for entry in self.entries])):
+            return self
+        return self.with_entries([Entry(entry.key, new) for new, entry in zip(values, self.entries, strict=True)])
+
+    def only(self, names: Container[str]) -> Mapping:
+        """The entries whose key is one of `names`."""
+        kept = tuple([entry for entry in self.entries if entry.key.text in names])
+        return Mapping(kept, self.span, self.alone, self.is_plain)
+
+    def without(self, names: Container[str]) -> Mapping:
+        """The entries whose key is none of `names`."""
+        kept = tuple([entry for entry in self.entries if entry.key.text not in names])
+        return Mapping(kept, self.span, self.alone, self.is_plain)
+
 
 Node = Scalar | Sequence | Mapping
 
@@ -121,6 +143,26 @@ def find(root: Node, path: Path) -> Node | None:
         else:
             return None
     return node
+
+
+def scalars(node: Node, *, plain: bool = True) -> Iterator[Scalar]:
+    """Every scalar at `node` and below, in the order of the text; without `plain` none of a list or mapping that is
+    known to hold neither a null nor a template."""
+    waiting = [node]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, Scalar):
+            yield each
+        elif plain or not each.is_plain:
+            if isinstance(each, Sequence):
+                waiting += reversed(each.items)
+            else:
+                waiting += [entry.value for entry in reversed(each.entries)]
+
+
+def is_open(node: Node) -> bool:
+    """Whether it is a template, or holds one: its value is not known yet."""
+    return any(isinstance(each.value, str) and is_template(each.value) for each in scalars(node, plain=False))
 
 
 def to_value(node: Node) -> object:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.source.checks.templates import circular_vars
-from declarative_train.source.node import Entry, Mapping, Node, Scalar, Sequence, is_template
+from declarative_train.source.node import Entry, Mapping, Node, Scalar, Sequence, is_template, scalars
 from declarative_train.source.plain_template import NOT_PLAIN, plain_value
 from declarative_train.source.template_names import FAILED, Circle, FailedBefore, Names, Values, to_lists
 from declarative_train.terms.span import Span
@@ -168,20 +168,9 @@ class _Variables(MappingABC[str, object]):
             node, found = self._templates.render(self._entries[name].value, {"vars": self, "env": self._env})
             self._open.pop()
             self.diagnostics += found
-            failed = any(_is_left(scalar) for scalar in _scalars(node))
+            failed = any(_is_left(scalar) for scalar in scalars(node))
             self.known[name] = FAILED if failed else to_lists(node)
         return self.known[name]
-
-
-def _scalars(node: Node) -> Iterator[Scalar]:
-    if isinstance(node, Scalar):
-        yield node
-    elif isinstance(node, Sequence):
-        for item in node.items:
-            yield from _scalars(item)
-    else:
-        for entry in node.entries:
-            yield from _scalars(entry.value)
 
 
 def _is_left(scalar: Scalar) -> bool:

@@ -16,21 +16,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from declarative_train.diagnostics.diagnostic import Diagnostic, Related, error
+from declarative_train.recipe.merge_rules import EXCLUSIVE, Alternatives
 from declarative_train.source.node import Mapping, find
 
-ALTERNATIVES: tuple[tuple[str, str, str], ...] = (  # section, either, or
-    ("training", "epochs", "steps"),
-    ("training", "gradient_accumulation_steps", "microbatch_size"),
-    ("layout", "gpus", "nodes"),
-    ("layout", "gpus", "gpus_per_node"),
-    ("objective", "loss", "losses"),
+_PAIRS = (
+    *(pair for pair in EXCLUSIVE if not pair.is_said_by_reader),
+    Alternatives(("objective",), "loss", "losses"),  # which merging writes as one
 )
 
 
 def check(tree: Mapping) -> Iterator[Diagnostic]:
     """Over the tree, so that it also holds for a section that cannot be read."""
-    for section, either, other in ALTERNATIVES:
-        holder = find(tree, (section,))
+    for path, either, other, _ in _PAIRS:
+        holder = find(tree, path)
         if not isinstance(holder, Mapping):
             continue
         first, second = holder.entry(either), holder.entry(other)
@@ -40,7 +38,7 @@ def check(tree: Mapping) -> Iterator[Diagnostic]:
         yield error(
             "S006",
             second.key.span,
-            f"`{section}` has both `{first.name}` and `{second.name}`",
+            f"`{'.'.join(map(str, path))}` has both `{first.name}` and `{second.name}`",
             "keep one of them",
             (Related(first.key.span, f"`{first.name}` is here"),),
         )

@@ -20,7 +20,7 @@ def with_meant_sections(root: Mapping) -> Mapping:
             continue
         taken.add(name)
         entries.append(Entry(Scalar(name, name, entry.key.span), MERGE_RULES.expand(entry.value, (name,))))
-    return Mapping(tuple(entries), root.span)
+    return root.with_entries(entries)
 
 
 def _is_of(section: str, entry: Entry) -> bool:

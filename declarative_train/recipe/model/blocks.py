@@ -22,8 +22,9 @@ from declarative_train.recipe.checks.wiring import unused_param
 from declarative_train.recipe.model.blocks_params import Param, read_params
 from declarative_train.recipe.model.wiring_names import REUSE, Edge, check_name, read_reference
 from declarative_train.source.document import SourceFile
-from declarative_train.source.node import Mapping, Node, Scalar, Sequence, found_words, is_template
+from declarative_train.source.node import Mapping, Node, Scalar, Sequence, found_words, is_open, scalars
 from declarative_train.source.reader import read_text
+from declarative_train.terms.names import RESERVED
 from declarative_train.terms.span import Span
 
 _FOLDER = Path(__file__).parent.parent.parent / "blocks"
@@ -110,23 +111,11 @@ def read_block(
 def _unused_params(block: str, node: Mapping) -> Iterator[Diagnostic]:
     """Of a block that has no mistake: the params that no template below it names."""
     params = node.get("params")
-    texts = list(_templates(node))
+    texts = [each.text for each in scalars(node) if each.template is not None or is_open(each)]
     if not isinstance(params, Mapping) or any(_ALL_PARAMS.search(text) for text in texts):
         return
     read = {name for text in texts for name in _ONE_PARAM.findall(text)}
     yield from (unused_param(entry.key.span, entry.name, block) for entry in params if entry.name not in read)
-
-
-def _templates(node: Node) -> Iterator[str]:
-    if isinstance(node, Scalar):
-        if node.template is not None or (isinstance(node.value, str) and is_template(node.value)):
-            yield node.text
-    elif isinstance(node, Sequence):
-        for item in node.items:
-            yield from _templates(item)
-    else:
-        for entry in node:
-            yield from _templates(entry.value)
 
 
 def _read_ports(node: Node | None, where: str, at: Span) -> tuple[tuple[Port, ...], dict[str, Span], list[Diagnostic]]:
@@ -151,7 +140,7 @@ def _read_ports(node: Node | None, where: str, at: Span) -> tuple[tuple[Port, ..
         diagnostics.append(wrong_type(node.span, "inputs", found_words(node), "a list of names, `[x]`, or a mapping"))
     spans: dict[str, Span] = {}
     for name, _ in declared:
-        problem = check_name(name, "an input", ("type", "input", "inputs", "repeat", "when"))
+        problem = check_name(name, "an input", RESERVED)
         if problem is None and name.text in spans:
             problem = wrong_value(name.span, f"the input `{name.text}` is declared twice")
         if problem is not None:

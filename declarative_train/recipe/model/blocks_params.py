@@ -11,10 +11,11 @@ from pydantic import BaseModel, ConfigDict
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.recipe.checks.blocks import bad_param
 from declarative_train.recipe.checks.keys import missing_key, unknown_key, wrong_type, wrong_value
-from declarative_train.recipe.model.wiring_names import RESERVED, check_name
+from declarative_train.recipe.model.wiring_names import check_name
 from declarative_train.recipe.validate import validate
-from declarative_train.source.node import Mapping, Node, Scalar, Sequence, found_words, to_value
+from declarative_train.source.node import Mapping, Node, Scalar, Sequence, found_words, is_open, to_value
 from declarative_train.source.template import Templates
+from declarative_train.terms.names import RESERVED
 from declarative_train.terms.span import Span
 
 Kind = Literal["int", "float", "str", "bool", "list", "mapping"]
@@ -91,7 +92,7 @@ def _read_param(name: str, key_span: Span, node: Node) -> tuple[Param | None, li
             return None, found
         default = node.get("default")
         param = Param(name, spec.type, default, spec.min, spec.max, spec.choices, spec.items)
-        if default is not None and not _is_template(default) and to_value(default) is not None:
+        if default is not None and not is_open(default) and to_value(default) is not None:
             _, found = checked(param, default, "its own declaration")
         return param, found
     if isinstance(node, Mapping) and node.entries and all(each.name in ParamSpec.model_fields for each in node):
@@ -100,16 +101,8 @@ def _read_param(name: str, key_span: Span, node: Node) -> tuple[Param | None, li
     if isinstance(node, Sequence) and node.items:
         kinds = {_kind(item) for item in node.items}
         items = kinds.pop() if len(kinds) == 1 else None
-    kind = None if _is_template(node) else _kind(node)
-    return Param(name, kind, node, items=None if items is None or _is_template(node) else items), []
-
-
-def _is_template(node: Node) -> bool:
-    if isinstance(node, Scalar):
-        return isinstance(node.value, str) and "{{" in node.value
-    if isinstance(node, Sequence):
-        return any(_is_template(item) for item in node.items)
-    return any(_is_template(entry.value) for entry in node)
+    kind = None if is_open(node) else _kind(node)
+    return Param(name, kind, node, items=None if items is None or is_open(node) else items), []
 
 
 def _kind(node: Node) -> Kind | None:

@@ -30,12 +30,13 @@ from declarative_train.recipe.model.tree import (
     Wire,
 )
 from declarative_train.recipe.model.wiring import Surroundings, Wiring
-from declarative_train.recipe.model.wiring_names import RESERVED, Edge, read_reference
+from declarative_train.recipe.model.wiring_names import Edge, read_reference
 from declarative_train.recipe.model.wiring_ports import first_key
 from declarative_train.recipe.validate import validate
 from declarative_train.source.document import SourceFile
-from declarative_train.source.node import Entry, Mapping, Node, Scalar, Sequence
+from declarative_train.source.node import Entry, Mapping, Node, Scalar, scalars
 from declarative_train.source.template import Templates
+from declarative_train.terms.names import NODE_WORDS
 from declarative_train.terms.span import Span
 
 MOST_NESTED = 40
@@ -221,7 +222,7 @@ class _Expander:
             yield self._node(draft, draft.name, inputs, spans, frame, None)
             return
         made: ModelNode | None = None
-        varies = draft.fields is not None and any(_mentions_index(entry.value) for entry in draft.fields)
+        varies = draft.fields is not None and _mentions_index(draft.fields)
         for index in range(draft.num_copies):
             name = f"{draft.name}.{index}"
             first = first_key(draft.ports)
@@ -270,8 +271,8 @@ class _Expander:
         assert draft.layer is not None
         assert draft.type_span is not None
         kind = Entry(Scalar("type", "type", draft.type_span), Scalar(draft.type_name, draft.type_name, draft.type_span))
-        whole = Mapping((kind, *draft.reserved(), *fields.entries), fields.span)
-        others = RESERVED[1:]
+        whole = fields.with_entries((kind, *draft.reserved(), *fields.entries))
+        others = NODE_WORDS
         layer, found = validate(draft.layer, whole, at=draft.type_span, leave=others, extra_known=others)
         self._say(found)
         if layer is None:
@@ -369,13 +370,7 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def _mentions_index(node: Node) -> bool:
-    if isinstance(node, Scalar):
-        return isinstance(node.value, str) and "index" in node.value
-    if node.is_plain:
-        return False
-    if isinstance(node, Sequence):
-        return any(_mentions_index(item) for item in node.items)
-    return any(_mentions_index(entry.value) for entry in node)
+    return any(isinstance(each.value, str) and "index" in each.value for each in scalars(node, plain=False))
 
 
 def _field_spans(fields: Mapping, prefix: str = "") -> Iterable[tuple[str, Span]]:

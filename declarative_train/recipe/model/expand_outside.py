@@ -11,9 +11,10 @@ from collections.abc import Mapping as MappingABC
 from declarative_train.diagnostics.diagnostic import Diagnostic, Related
 from declarative_train.recipe.model.blocks import BlockDefinition
 from declarative_train.source.node import Entry, Mapping, Node, Scalar, Sequence
+from declarative_train.terms.names import NAME
 from declarative_train.terms.span import Span
 
-_PARAM = re.compile(r"\bparams\.([a-z][a-z0-9_]*)")
+_PARAM = re.compile(rf"\bparams\.({NAME})")
 
 
 def seen_from_outside(problem: Diagnostic, block: BlockDefinition, fields: Mapping, at: Span) -> Diagnostic:
@@ -63,5 +64,5 @@ def _moved(node: Node, span: Span) -> Node:
     if isinstance(node, Sequence):
         return Sequence(tuple(_moved(item, span) for item in node.items), span)
     if isinstance(node, Mapping):
-        return Mapping(tuple(Entry(entry.key, _moved(entry.value, span)) for entry in node.entries), span)
+        return Mapping(node.with_values(lambda entry: _moved(entry.value, span)).entries, span)
     return node._replace(span=span)

@@ -8,9 +8,8 @@ from declarative_train.components.component import Layer
 from declarative_train.components.layers import LAYERS
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.recipe.reading import read_component
-from declarative_train.source.node import Mapping, Node, Scalar, Sequence, is_template
-
-OF_EVERY_NODE = ("input", "inputs", "repeat", "when")
+from declarative_train.source.node import Mapping, Scalar, is_open
+from declarative_train.terms.names import NODE_WORDS
 
 
 def check_nodes(model: Mapping) -> list[Diagnostic]:
@@ -20,8 +19,8 @@ def check_nodes(model: Mapping) -> list[Diagnostic]:
         kind = node.get("type")
         if not isinstance(kind, Scalar) or kind.value not in LAYERS:
             continue
-        own = tuple(entry for entry in node.entries if entry.name not in OF_EVERY_NODE and not _is_open(entry.value))
-        found += read_component(Layer, Mapping(own, node.span), "node", node.span)[1]  # type: ignore[type-abstract]
+        own = tuple(entry for entry in node.entries if entry.name not in NODE_WORDS and not is_open(entry.value))
+        found += read_component(Layer, node.with_entries(own), "node", node.span)[1]  # type: ignore[type-abstract]
     return found
 
 
@@ -33,12 +32,3 @@ def _nodes(model: Mapping) -> Iterator[Mapping]:
         for entry in graph if isinstance(graph, Mapping) else ():
             if isinstance(entry.value, Mapping):
                 yield entry.value
-
-
-def _is_open(node: Node) -> bool:
-    """Holds a template, whose value is not known here."""
-    if isinstance(node, Scalar):
-        return isinstance(node.value, str) and is_template(node.value)
-    if isinstance(node, Sequence):
-        return any(_is_open(item) for item in node.items)
-    return any(_is_open(entry.value) for entry in node)

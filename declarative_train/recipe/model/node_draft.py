@@ -21,10 +21,11 @@ from declarative_train.recipe.checks.expressions import (
 )
 from declarative_train.recipe.checks.keys import missing_key, unknown_key, unknown_type, wrong_type
 from declarative_train.recipe.model.blocks import BlockDefinition, Library
-from declarative_train.recipe.model.wiring_names import RESERVED, REUSE, Edge, check_name, read_reference
+from declarative_train.recipe.model.wiring_names import REUSE, Edge, check_name, read_reference
 from declarative_train.recipe.model.wiring_ports import Wanted, only_inputs, read_wanted
 from declarative_train.source.node import Entry, Mapping, Scalar, found_words, to_value
 from declarative_train.source.template import Templates
+from declarative_train.terms.names import NODE_WORDS, RESERVED
 from declarative_train.terms.span import Span
 
 MOST_NODES = 50_000
@@ -66,7 +67,7 @@ class NodeDraft:
     def reserved(self) -> tuple[Entry, ...]:
         """The keys that every node has, but for its type."""
         node = self.entry.value
-        return tuple(e for e in node if e.name in RESERVED[1:]) if isinstance(node, Mapping) else ()
+        return tuple(e for e in node if e.name in NODE_WORDS) if isinstance(node, Mapping) else ()
 
     @property
     def edges_of_expression(self) -> dict[str, Edge | None]:
@@ -126,7 +127,7 @@ def _component(
     names: MappingABC[str, object],
     inside: BlockDefinition | None,
 ) -> tuple[NodeDraft, list[Diagnostic]]:
-    draft = NodeDraft(entry.name, entry, "broken", fields=_fields(node))
+    draft = NodeDraft(entry.name, entry, "broken", fields=node.without(RESERVED))
     diagnostics: list[Diagnostic] = []
     inputs, found = templates.render(only_inputs(node), names)
     assert isinstance(inputs, Mapping)
@@ -139,11 +140,6 @@ def _component(
     diagnostics += _read_repeat(draft, node.entry("repeat"), templates, names)
     diagnostics += _read_when(draft, node.entry("when"), templates, names)
     return draft, diagnostics
-
-
-def _fields(node: Mapping) -> Mapping:
-    kept = tuple([entry for entry in node.entries if entry.key.text not in RESERVED])
-    return Mapping(kept, node.span, is_plain=node.is_plain)
 
 
 def _no_type(entry: Entry, library: Library, graph: Mapping) -> Diagnostic:

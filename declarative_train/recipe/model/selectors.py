@@ -16,7 +16,7 @@ from declarative_train.recipe.checks.keys import wrong_type
 from declarative_train.recipe.checks.parameters import bad_selector, selector_matches_nothing
 from declarative_train.recipe.reading import read
 from declarative_train.recipe.sections.parameters import ParameterSettings
-from declarative_train.source.node import Mapping, Node, Scalar, Sequence, is_template
+from declarative_train.source.node import Mapping, Node, Scalar, is_template, scalars
 from declarative_train.source.template import Templates
 from declarative_train.terms.span import Span
 
@@ -167,11 +167,8 @@ def _settings(node: Node, selector: str, at: Span, prefix: str) -> tuple[Paramet
 
 
 def _uses_index(node: Node) -> bool:
-    if isinstance(node, Scalar):
-        return isinstance(node.value, str) and is_template(node.value) and _INDEX.search(node.value) is not None
-    if isinstance(node, Sequence):
-        return any(_uses_index(item) for item in node.items)
-    return any(_uses_index(entry.value) for entry in node)
+    texts = (each.value for each in scalars(node, plain=False) if isinstance(each.value, str))
+    return any(is_template(text) and _INDEX.search(text) is not None for text in texts)
 
 
 def _index(place: re.Match[str]) -> int | None:

@@ -28,9 +28,10 @@ from declarative_train.recipe.checks.wiring import (
 from declarative_train.recipe.model.blocks import Library
 from declarative_train.recipe.model.node_draft import NodeDraft
 from declarative_train.recipe.model.tree import Wire
-from declarative_train.recipe.model.wiring_names import Edge, is_name
+from declarative_train.recipe.model.wiring_names import Edge
 from declarative_train.recipe.model.wiring_ports import bind, first_key, open_required
 from declarative_train.source.node import Mapping
+from declarative_train.terms.names import is_name
 from declarative_train.terms.span import Span
 
 

@@ -1,4 +1,4 @@
-"""The names that a recipe gives: their form, the words that are taken, and the grammar of references."""
+"""The names that a recipe gives, judged, and the grammar of references to them."""
 
 from __future__ import annotations
 
@@ -9,20 +9,15 @@ from typing import NamedTuple
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.recipe.checks.blocks import bad_name, reserved_name
 from declarative_train.source.node import Scalar
+from declarative_train.terms.names import NAME, is_name
 from declarative_train.terms.span import Span
 
-RESERVED = ("type", "input", "inputs", "repeat", "when")
 REUSE = "reuse"
 
-_NAME = re.compile(r"[a-z][a-z0-9_]*", re.ASCII)
 _REFERENCE = re.compile(
-    r"(?P<name>[a-z][a-z0-9_]*)(?:\.(?P<copy>\d+))?(?:\.(?P<output>[a-z][a-z0-9_]*))?(?P<more>(?:\.[a-z0-9_]+)*)",
+    rf"(?P<name>{NAME})(?:\.(?P<copy>\d+))?(?:\.(?P<output>{NAME}))?(?P<more>(?:\.[a-z0-9_]+)*)",
     re.ASCII,
 )
-
-
-def is_name(text: str) -> bool:
-    return _NAME.fullmatch(text) is not None
 
 
 def check_name(key: Scalar, what: str, reserved: Collection[str] = ()) -> Diagnostic | None:

@@ -10,7 +10,7 @@ from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.recipe.checks.keys import wrong_type
 from declarative_train.recipe.checks.wiring import bad_reference, input_and_inputs, too_many_inputs, unknown_port
 from declarative_train.recipe.model.wiring_names import Edge, read_reference
-from declarative_train.source.node import Entry, Mapping, Node, Scalar, Sequence, found_words
+from declarative_train.source.node import Mapping, Node, Scalar, Sequence, found_words
 
 
 class Wanted(NamedTuple):
@@ -133,5 +133,4 @@ def open_required(ports: SequenceABC[Port], bound: dict[str, Edge | None]) -> li
 
 def only_inputs(node: Mapping) -> Mapping:
     """The entries that hold edges."""
-    kept: tuple[Entry, ...] = tuple([entry for entry in node.entries if entry.key.text in ("input", "inputs")])
-    return Mapping(kept, node.span, is_plain=node.is_plain)
+    return node.only(("input", "inputs"))
