@@ -36,7 +36,7 @@ class _Reader:
         return {"type": "string", "pattern": rf"^\s*{_NUMBER}\s*({words})\s*$", "examples": list(self.examples)}
 
     def read(self, value: object) -> Duration | str:
-        """`recipe/pydantic_errors.py` has diagnostics for `bare_duration` and `bad_duration`."""
+        """`recipe/mistakes/pydantic_errors.py` has diagnostics for `bare_duration` and `bad_duration`."""
         if isinstance(value, Duration):
             return value
         if isinstance(value, int | float) and not isinstance(value, bool):

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 
 from declarative_train.diagnostics.diagnostic import Diagnostic, Related, error
 from declarative_train.recipe.draft import Draft
-from declarative_train.recipe.run_length import share_of_run
+from declarative_train.recipe.sections.training import share_of_run
 
 
 def check(draft: Draft) -> Iterator[Diagnostic]:

@@ -7,6 +7,7 @@ from pydantic import Field
 from declarative_train.components.component import LrSchedule, Optimizer
 from declarative_train.components.durations import Clock, Progress
 from declarative_train.recipe.sections.section import Section
+from declarative_train.terms.duration import Duration
 
 Count = Annotated[int, Field(ge=1)]
 
@@ -74,3 +75,18 @@ class Training(Section):
     """Stop with a checkpoint after this time, such as `11 hours`."""
     non_finite: Literal["stop", "skip"] = "stop"
     """When a gradient is not finite: stop the run, or skip the step."""
+
+
+def share_of_run(duration: Duration, training: Training) -> float | None:
+    """What part of a run it is, as far as a recipe alone can tell; None where it takes the size of the data."""
+    if duration.unit == "%":
+        return duration.value / 100
+    if training.epochs is not None:
+        return duration.value / training.epochs if duration.unit == "epochs" else None
+    if training.steps is None:
+        return None
+    if duration.unit == "steps":
+        return duration.value / training.steps
+    if duration.unit == "samples":
+        return duration.value / (training.steps * training.global_batch_size)
+    return None
