@@ -12,7 +12,6 @@ from declarative_train import recipe as recipe_room
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.diagnostics.render import render
 from declarative_train.diagnostics.suggest import did_you_mean
-from declarative_train.diagnostics.suppress import suppress
 from declarative_train.recipe.load import Loaded
 
 if TYPE_CHECKING:
@@ -106,7 +105,11 @@ def report(compiled: Compiled) -> None:
         print(
             f"dtrain: {path} is a fragment, a part of a recipe: name a recipe and add `--with {path}`", file=sys.stderr
         )
-    left = suppress(compiled.diagnostics, compiled.texts, checked=())  # a comment without use is told by lint
+    left = compiled.diagnostics
+    if left:
+        from declarative_train.diagnostics.suppress import suppress  # which most recipes do not need
+
+        left = suppress(left, compiled.texts, checked=())  # a comment without use is told by lint
     if left:
         sys.stderr.write(render(left, compiled.texts, format="full", color=sys.stderr.isatty()))
     if compiled.note:

@@ -15,6 +15,11 @@ from declarative_train.logs.sinks.jsonl import JsonlSink
 from tests.cli.test_commands import DDP, DP, PIPELINE, ROOT, Captured, told
 
 
+@pytest.fixture(autouse=True)
+def _as_wide_as_it_gets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
 def row(text: str, name: str) -> str:
     """The line of a stage of the data flow (they are numbered), or of a node."""
     form = re.compile(rf"(\d+ +)?{name}  ")

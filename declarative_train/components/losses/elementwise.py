@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC
+from math import inf
 from typing import ClassVar, Literal
 
 from pydantic import Field
@@ -14,6 +15,7 @@ from declarative_train.components.losses.fit import (
     needs_mask_shape,
     needs_no_target,
     needs_number,
+    needs_values,
 )
 from declarative_train.terms.tensor_spec import TensorSpec
 
@@ -80,6 +82,11 @@ class PoissonNll(Elementwise):
     """Add Stirling's approximation of the logarithm of the target's factorial, which does not depend on the input."""
     eps: float = Field(1e-8, gt=0)
     """Added to a rate before its logarithm (`log_input: false`)."""
+
+    def check(self, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> Misfit | None:
+        if (misfit := elementwise(self.type, input, target, mask)) is not None or target is None:
+            return misfit
+        return needs_values(self.type, target, 0, inf, "a count, from 0 on", "use `mse` or `l1` for other numbers")
 
 
 class Mean(Loss):
