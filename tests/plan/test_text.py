@@ -131,13 +131,13 @@ def test_settings_of_parameters_and_fields_of_metrics_are_shown(planned) -> None
     text = describe(
         planned(
             """
-            model: {parameters: {"*": {weight_decay: 0.3, init: {type: normal, std: 0.1}, optimizer: {type: adagrad, lr: 3}}}}
+            model: {parameters: {"*": {weight_decay: 0.3, init: {type: ones}, optimizer: {type: adagrad, lr: 3}}}}
             objective: {metrics: {top: {type: accuracy, top_k: 2}}}
             """
         )
     )
     (row,) = parts(text)["settings of parameters"][1:]
-    assert " ".join(row.split()) == "1,002 4 adagrad eps 1e-10 3 0.3 normal std 0.1 hidden.weight and 3 more"
+    assert " ".join(row.split()) == "1,002 4 adagrad eps 1e-10 3 0.3 ones hidden.weight and 3 more"
     assert any(line.endswith("accuracy of logits against y, top_k 2") for line in parts(text)["objective"])
 
 
