@@ -105,11 +105,11 @@ def report(compiled: Compiled) -> None:
         print(
             f"dtrain: {path} is a fragment, a part of a recipe: name a recipe and add `--with {path}`", file=sys.stderr
         )
-    left = compiled.diagnostics
+    left = list(compiled.diagnostics)
     if left:
         from declarative_train.diagnostics.suppress import suppress  # which most recipes do not need
 
-        left = suppress(left, compiled.texts, checked=())  # a comment without use is told by lint
+        left = list(suppress(left, compiled.texts, checked=()))  # a comment without use is told by lint
     if left:
         sys.stderr.write(render(left, compiled.texts, format="full", color=sys.stderr.isatty()))
     if compiled.note:
