@@ -14,7 +14,7 @@ import torch
 from torch.nn import functional as F
 
 from declarative_train.data.sets import open_sets
-from declarative_train.graph import objective
+from declarative_train.graph import check_objective
 from declarative_train.graph.build import build
 from declarative_train.logs.event import (
     CheckpointSaved,
@@ -327,8 +327,10 @@ def test_a_run_without_a_valid_item_fails_at_the_end_of_its_first_epoch(
     loaded = load(str(write_recipe(directory, merged(DIGITS, IGNORES))))
     assert loaded.recipe is not None
     assert [item.code for item in compile_plan(loaded.recipe)[1]] == ["G014"]
-    told = objective.mask_without_items
-    monkeypatch.setattr(objective, "mask_without_items", lambda *where, is_certain: told(*where, is_certain=False))
+    told = check_objective.mask_without_items
+    monkeypatch.setattr(
+        check_objective, "mask_without_items", lambda *where, is_certain: told(*where, is_certain=False)
+    )
     sink, _ = go(directory, IGNORES, wanted=3)
     assert capsys.readouterr().err.startswith("dtrain: the run failed: step 7: no item was valid in 7 steps")
     assert not sink.of(CheckpointSaved)
