@@ -22,7 +22,7 @@ import numpy as np
 
 from declarative_train import plan as plan_room
 from declarative_train import recipe as recipe_room
-from declarative_train.logs.event import EpochDone, EvaluationDone, Event, StepDone
+from declarative_train.logs.event import EpochDone, EvaluationDone, Event, Notice, StepDone
 from declarative_train.logs.sink import Sink
 from declarative_train.plan.plan import Plan
 from declarative_train.runtime.launch import run
@@ -156,7 +156,9 @@ def _trained(folder: Path, plan: Plan) -> str | None:
         said = file.read()
     if code:
         return f"the run failed with {code}: {said}"
-    odd = {name: value for name, value in seen.losses.items() if not math.isfinite(value)}
+    told = seen.without_items  # such a step is told, has no loss, and does not count
+    values = {name: value for name, value in seen.losses.items() if not (told and name.startswith("step"))}
+    odd = {name: value for name, value in values.items() if not math.isfinite(value)}
     return f"not finite: {odd}" if odd else None
 
 
@@ -165,10 +167,13 @@ class _Seen(Sink):
 
     def __init__(self) -> None:
         self.losses: dict[str, float] = {}
+        self.without_items = False
 
     def write(self, event: Event) -> None:
         if isinstance(event, StepDone):
             self.losses[f"step {event.step}"] = event.loss
+        elif isinstance(event, Notice):
+            self.without_items |= "no item was valid" in event.message
         elif isinstance(event, EvaluationDone | EpochDone):
             self.losses |= {name: value for name, value in event.values.items() if "loss" in name}
 

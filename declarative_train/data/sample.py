@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -16,6 +16,8 @@ MOST_ELEMENTS = 1 << 22
 """Of the largest field: what an operation on it may read without being noticed."""
 MOST_READ = 1 << 12
 """Samples of a set that is not held in memory, which are read once more."""
+
+_MOST_COLUMNS = 64  # of a field whose extremes are looked for: an image has them everywhere
 
 
 class Sample:
@@ -40,6 +42,25 @@ class Sample:
             return self._sets[0].gather(self._samples[0][:num_rows], [name])[name]
         except (SourceError, BadSampleError):
             return None
+
+    def telling(self, names: Sequence[str], num_rows: int, most: int) -> dict[str, np.ndarray | None]:
+        """The first training samples, and up to `most` others in which a field has its least or its greatest value, or
+        the one nearest to zero: where logarithms, roots and divisions fail first. Of sets held in memory only; else
+        the first ones."""
+        if self._sets[0].held is None:
+            return {name: self.first(name, num_rows) for name in names}
+        found = {name: self.values(name) for name in names}
+        chosen = list(range(min(num_rows, self.num_training)))
+        extremes = [row for values in found.values() if values is not None for row in self._extremes(values)]
+        chosen += [row for row in dict.fromkeys(extremes) if row not in chosen][:most]
+        return {name: None if values is None else values[chosen] for name, values in found.items()}
+
+    def _extremes(self, values: np.ndarray) -> Iterator[int]:
+        if values.dtype.kind not in "iuf" or not self.num_training or values[0].size > _MOST_COLUMNS:
+            return
+        columns = values[: self.num_training].reshape(self.num_training, -1)
+        for column in columns.T:
+            yield from (int(np.argmin(column)), int(np.argmax(column)), int(np.argmin(np.abs(column))))
 
     def values(self, name: str) -> np.ndarray | None:
         """(N, *sample shape) of a field, or None when it cannot be read now."""

@@ -34,7 +34,8 @@ SMALL_PARAMETERS = 1 << 21
 """Elements of all parameters of a model that is built with its start values."""
 SMALL_WORK = 1 << 22
 """Elements that its nodes may give for the rows of the rehearsal."""
-ROWS = 4
+ROWS, EXTREMES = 4, 12
+"""The first ones, and at most so many where a field has an extreme value."""
 
 Values = Mapping[str, torch.Tensor]
 _FLAT = frozenset({"CeilBackward0", "FloorBackward0", "RoundBackward0", "RoundBackward1", "SignBackward0"})

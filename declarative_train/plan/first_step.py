@@ -11,7 +11,7 @@ import torch
 from declarative_train.data.sample import Sample
 from declarative_train.diagnostics.diagnostic import Diagnostic, Related
 from declarative_train.graph.lower import Lowered
-from declarative_train.graph.rehearse import ROWS, Rehearsal, rehearse, stops_gradients
+from declarative_train.graph.rehearse import EXTREMES, ROWS, Rehearsal, rehearse, stops_gradients
 from declarative_train.plan.checks.shapes import idle_parameters, no_derivative, no_gradient, not_finite, step_fails
 from declarative_train.plan.plan import ParameterPlan
 from declarative_train.recipe.model.tree import BlockNode, ExpressionNode, Scope
@@ -23,7 +23,7 @@ def check_first_step(
     recipe: Recipe, lowered: Lowered, parameters: tuple[ParameterPlan, ...], sample: Sample
 ) -> tuple[tuple[ParameterPlan, ...], list[Diagnostic]]:
     """The parameters, the idle ones frozen; and what is to be said."""
-    rows = {name: sample.first(name, ROWS) for name in _fields_read(lowered)}
+    rows = sample.telling(sorted(_fields_read(lowered)), ROWS, EXTREMES)
     taken = {name: torch.from_numpy(values) for name, values in rows.items() if values is not None}
     found = rehearse(
         lowered,

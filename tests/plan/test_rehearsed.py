@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.plan.conftest import Compile
@@ -72,6 +74,16 @@ def test_a_number_that_is_not_finite_is_traced_to_its_node(compiled: Compile) ->
     assert [item.code for item in found] == ["G013"]
     assert "`loss` is nan in the first step" in found[0].message
     assert "`bad`" in found[0].related[0].message
+
+
+def test_the_rows_of_the_rehearsal_hold_the_extremes_of_every_field(compiled: Compile, tmp_path: Path) -> None:
+    """One divisor of a thousand is zero, far behind the first samples."""
+    rows = [f"{row % 7 - 3},{0 if row == 500 else 1 + row % 4},{row % 10}" for row in range(1000)]
+    (tmp_path / "table.csv").write_text("\n".join(["a,count,y", *rows]) + "\n")
+    fields = "{x: {columns: [a]}, count: {column: count}, y: {type: category, column: y, num_classes: 10}}"
+    data = f"data: {{source: {{type: csv, path: table.csv}}, fields: {fields}}}\n"
+    found = dict(said(compiled, "out: logits / unsqueeze(count, -1)", more=data))
+    assert "in the first step" in found["G013"]
 
 
 def test_the_rehearsal_leaves_the_generator_alone(compiled: Compile) -> None:
