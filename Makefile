@@ -12,44 +12,48 @@ test test-long matrix accept bench parity: export OMP_NUM_THREADS ?= 1
 run: $(VENV)/.installed
 	$(BIN)/dtrain run $(RECIPE)
 
-test: $(VENV)/.installed
+test: $(VENV)/.installed-dev
 	$(BIN)/pytest -n 2 --dist loadfile -m "not long and not matrix and not gpu"
 
-test-long: $(VENV)/.installed
+test-long: $(VENV)/.installed-dev
 	$(BIN)/pytest -n 2 --dist loadfile -m "long and not gpu" --timeout 1200
 
 # a checkpoint of every layout goes on on every other: what test-long takes a part of
-matrix: $(VENV)/.installed
+matrix: $(VENV)/.installed-dev
 	$(BIN)/pytest -n 2 --dist loadfile -m matrix --timeout 1200
 
-check: $(VENV)/.installed
+check: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m tests.generate --check
 
-format: $(VENV)/.installed
+format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 # schemas/, docs/checks.md and docs/components.md are made from the code
-generate docs: $(VENV)/.installed
+generate docs: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.generate
 
 # golden files: plans of the shipped recipes, messages of tests/cases
-accept: $(VENV)/.installed
+accept: $(VENV)/.installed-dev
 	ACCEPT=1 $(BIN)/pytest -n 2 -m "not long and not matrix and not gpu" tests/test_recipes.py tests/test_cases.py
 
-bench: $(VENV)/.installed
+bench: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks
 	$(BIN)/python -m benchmarks.lint
 
-parity: $(VENV)/.installed
+parity: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.parity
 
-# One install step for everything, under constraints.txt: a second one could move torch.
+# Every install is under constraints.txt, so that none moves torch. `make run` installs what a user needs; tests need more.
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable .
+	touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
