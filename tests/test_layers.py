@@ -22,6 +22,7 @@ MAY_IMPORT = {
     "graph": {"terms", "diagnostics", "components", "recipe", "data"},
     "plan": {"terms", "diagnostics", "components", "recipe", "data", "graph"},
     "runtime": {"terms", "components", "data", "graph", "plan", "logs"},
+    "inference": {"diagnostics", "components", "data", "graph", "plan", "runtime"},
 }
 ROOMS = [*MAY_IMPORT, "cli"]
 

@@ -253,12 +253,21 @@ def _at(path: str, lock: RunLock, look: Look) -> Found:
 class NoWholeCheckpoint(CheckpointFailure):
     """There are checkpoints, and none that could be used."""
 
-    def __init__(self, where: str, reasons: Iterable[str]) -> None:
+    def __init__(
+        self,
+        where: str,
+        reasons: Iterable[str],
+        hint: str = "without --resume a new run starts from the beginning",
+    ) -> None:
         self.reasons = tuple(reasons)
-        super().__init__(
-            f"no whole checkpoint in {where}: {'; '.join(self.reasons)}; help: without --resume a new run starts from "
-            "the beginning"
-        )
+        super().__init__(f"no whole checkpoint in {where}: {'; '.join(self.reasons)}; help: {hint}")
+
+
+class NoCheckpoint(CheckpointFailure):
+    """A path at which there is none at all."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"{path} holds no checkpoint")
 
 
 def settled_weights(plans: Iterable[WeightsPlan], look: Look) -> tuple[tuple[WeightsPlan, ...], list[str]]:
@@ -271,7 +280,14 @@ def settled_weights(plans: Iterable[WeightsPlan], look: Look) -> tuple[tuple[Wei
         if plan.path.endswith(KINDS):
             settled.append(plan)
             continue
-        entry, reasons = find_checkpoint(plan.path, look)
+        try:
+            entry, reasons = find_checkpoint(plan.path, look)
+        except NoWholeCheckpoint as failure:
+            raise RunFailure(f"model.weights: {failure}") from None
+        except NoCheckpoint:
+            raise RunFailure(
+                f"model.weights: {plan.path} holds no weights; help: give a .safetensors or .pt file, or a run's folder"
+            ) from None
         settled.append(replace(plan, path=entry.path))
         passed_over += [f"model.weights: {reason}" for reason in reasons]
     return tuple(settled), passed_over
@@ -279,7 +295,8 @@ def settled_weights(plans: Iterable[WeightsPlan], look: Look) -> tuple[tuple[Wei
 
 def find_checkpoint(path: str, look: Look = damage) -> tuple[Entry, list[str]]:
     """Of a run's folder (the best, else the newest), the folder of a recipe's runs (the newest run) or a checkpoint's:
-    the one to take start values from, and why others were passed over. Raises RunFailure."""
+    the one to take the model from, and why others were passed over. Raises NoWholeCheckpoint where all are damaged, and
+    NoCheckpoint where there is none."""
     path = path.rstrip("/")
     reasons: list[str] = []
     if CheckpointStore(path).has(f"{path}/{MANIFEST}"):
@@ -299,10 +316,8 @@ def find_checkpoint(path: str, look: Look = damage) -> tuple[Entry, list[str]]:
                     return entry, reasons
                 reasons.append(reason)
     if reasons:
-        raise RunFailure(f"model.weights: {'; '.join(reasons)}; help: take another run, or another of its checkpoints")
-    raise RunFailure(
-        f"model.weights: {path} holds no weights; help: give a .safetensors or .pt file, or a run's folder"
-    )
+        raise NoWholeCheckpoint(path, reasons, "take another run, or another of its checkpoints")
+    raise NoCheckpoint(path)
 
 
 def _listed(names: list[str]) -> str:

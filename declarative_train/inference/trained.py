@@ -1,0 +1,293 @@
+"""A run or one of its checkpoints -> the trained model with all that it needs to be used.
+
+A checkpoint holds the plan of its run: the graph, how each field was read with its statistics, vocabularies and class
+names, and the recipe as it was typed. So a copied `step_*` folder is enough, on this machine or at any fsspec URL.
+
+    UsageError           there is no such run, output or setting: exit 2
+    CheckpointFailure    the run is there, and cannot be read: exit 3
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from declarative_train.components.datasets.files import local_path, shown
+from declarative_train.components.fields import FIELDS
+from declarative_train.components.layers import LAYERS
+from declarative_train.diagnostics.suggest import did_you_mean
+from declarative_train.graph.graph import Graph
+from declarative_train.inference.pruned import UnknownOutputError, nodes_of, pruned
+from declarative_train.plan.codec import PlanError, from_json
+from declarative_train.plan.run_folder import CHECKPOINTS, PLAN
+from declarative_train.runtime.failures import CheckpointFailure
+from declarative_train.runtime.run_state import RunState
+from declarative_train.runtime.storage.checkpoint_store import Entry, damage, read_entry
+from declarative_train.runtime.storage.run_dir import NoCheckpoint, find_checkpoint
+
+if TYPE_CHECKING:
+    import torch
+    from torch import fx, nn
+
+    from declarative_train.components.component import Unit
+    from declarative_train.data.spec import FieldSpec
+    from declarative_train.plan.plan import Plan
+
+_PLAN_BYTES = 1 << 30
+
+
+class UsageError(Exception):
+    """What was asked for cannot be had: one message for the user, exit 2."""
+
+
+@dataclass(frozen=True)
+class Network:
+    """From fields to some outputs: `module` takes a tensor (B, ...) for each of `inputs`, by position, and returns a
+    tuple of one for each of `outputs`. In evaluation mode; `graph` is what it was built from."""
+
+    module: fx.GraphModule
+    graph: Graph
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return tuple(self.graph.inputs)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return tuple(self.graph.outputs)
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A trained model.
+
+    path      the checkpoint's folder, or its URL
+    plan      that of the run
+    step      how many optimizer steps the weights have seen
+    is_best   it was the best of its run when it was saved
+    values    what evaluations found at this step, by metric (`validation/accuracy`); of the run's end, if at another
+              step, nothing is here
+    passed_over  why other checkpoints of the run were not taken
+    """
+
+    path: str
+    plan: Plan
+    step: int
+    is_best: bool
+    values: Mapping[str, float]
+    passed_over: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """`runs/wine/20261122-101500 step 40`."""
+        return f"{shown(self.run or self.path)} step {self.step}"
+
+    @property
+    def run(self) -> str | None:
+        """The folder of the run that the checkpoint lies in; None for one that was copied elsewhere."""
+        root, _, _ = self.path.rpartition("/")
+        run, _, folder = root.rpartition("/")
+        return run if folder == CHECKPOINTS and run else None
+
+    @property
+    def run_dir(self) -> Path | None:
+        """The same, where it is on this machine."""
+        local = None if self.run is None else local_path(self.run)
+        return None if local is None else Path(local)
+
+    @property
+    def recipe(self) -> str:
+        """The recipe's own file as it was typed. What it extends is in `plan.recipe` beside it; "" where the plan holds
+        no texts."""
+        return next(iter(self.plan.recipe.values()), "")
+
+    @cached_property
+    def fields(self) -> dict[str, FieldSpec]:
+        """How each field was read, with the run's statistics and vocabularies."""
+        return {field.name: field for field in self.plan.data.fields}
+
+    def class_names(self, field: str) -> tuple[str, ...] | None:
+        """The classes of a category field by number; None for a field that has none. Of several columns: those of the
+        first."""
+        return class_names(self.fields[field])
+
+    def unit(self, field: str) -> Unit | None:
+        """How values of a field go back to what stands in its columns: value * multiply + add; None where they are as
+        in the columns."""
+        spec = self.fields[field]
+        return FIELDS.read(spec.component).unit(spec.statistics)
+
+    @property
+    def outputs(self) -> list[str]:
+        """Every node that can be asked for, as `network` takes it."""
+        return nodes_of(self.plan)
+
+    def module(self, device: torch.device | str = "cpu") -> nn.Module:
+        """The model as it was trained, in evaluation mode, under the recipe's names. It takes what `plan.graph.inputs`
+        names, by position, and returns a tuple in the order of `plan.graph.outputs`. Raises CheckpointFailure."""
+        return self._built(self.plan.graph, device)
+
+    def network(self, outputs: Sequence[str], device: torch.device | str = "cpu") -> Network:
+        """From fields to these outputs: names of what the objective reads, of nodes, or of nodes inside of blocks
+        (`gpt.layers.0.attn`). Raises UsageError for a name that is none of them."""
+        graph = self.graph(outputs)
+        return Network(self._built(graph, device), graph)
+
+    def graph(self, outputs: Sequence[str]) -> Graph:
+        """What `network` builds. Raises UsageError."""
+        try:
+            return pruned(self.plan, outputs)
+        except UnknownOutputError as unknown:
+            raise UsageError(f"{unknown}; help: {did_you_mean(unknown.name, unknown.known)}") from None
+
+    @cached_property
+    def _tensors(self) -> dict[str, torch.Tensor]:
+        from declarative_train.runtime.step.load_weights import read_weights
+
+        return read_weights(self.path)
+
+    def _built(self, graph: Graph, device: torch.device | str) -> fx.GraphModule:
+        import torch
+
+        from declarative_train.graph.build import build, tie
+
+        plan = self.plan
+        module = build(graph, plan.plugins, seed=plan.seed)
+        if plan.training.precision == "fp64":
+            module.double()
+        names = dict(module.named_parameters(remove_duplicate=False))
+        persistent = module.state_dict(keep_vars=True)
+        ties = {item.name: item.tie for item in plan.parameters if item.tie is not None and item.name in names}
+        with torch.no_grad():
+            for name, held in persistent.items():
+                # one that is tied to a parameter of a node that is not here is filled by its own name
+                source = ties.get(name, name)
+                if source not in self._tensors:
+                    raise CheckpointFailure(f"the checkpoint {shown(self.path)} lacks {source}")
+                held.copy_(self._tensors[source])
+        tie(module, {name: source for name, source in ties.items() if source in names})
+        return module.to(device).eval().requires_grad_(False)
+
+
+def open_trained(
+    path: str | os.PathLike[str], *, plugins: bool = False, look: Callable[[Entry], str | None] = damage
+) -> Trained:
+    """Of a run's folder the best checkpoint, else the newest; of the folder of a recipe's runs that of the newest run;
+    or the checkpoint at the path, wherever it was copied to. Local, or any fsspec URL.
+
+    `plugins`: the code of the run's own layers may be imported. `look` reads a checkpoint before it is taken. Raises
+    UsageError where there is no run, or one that needs plugins, and CheckpointFailure for one that cannot be read.
+    """
+    text = os.fspath(path)
+    place = local_path(text) or text
+    entry, passed_over = _found(place.rstrip("/") or "/", look)
+    plan = _plan_of(entry)
+    own = _own_layers(plan)
+    if own and not plugins:
+        files = ", ".join(shown(file) for file in plan.plugins)
+        raise UsageError(
+            f"{shown(text)} has the layer `{own[0]}` of a plugin; help: --plugins runs the code of {files}"
+        )
+    if own:
+        _check_plugins(plan)
+    state = RunState.from_json(entry.manifest["state"])
+    values = {name: value for name, value in state.values.items() if state.value_steps.get(name) == entry.step}
+    is_best = bool(entry.manifest.get("is_best"))
+    return Trained(entry.path, plan, entry.step, is_best, values, tuple(passed_over))
+
+
+def _found(path: str, look: Callable[[Entry], str | None]) -> tuple[Entry, list[str]]:
+    try:
+        return find_checkpoint(path, look)
+    except NoCheckpoint:
+        if path.rpartition("/")[2].startswith("step_") and (local_path(path) is None or os.path.isdir(path)):
+            read_entry(path)  # says why it is torn
+        raise UsageError(_no_run(path)) from None
+    except (ImportError, ValueError) as error:  # fsspec has no file system of that name, or lacks its package
+        raise UsageError(f"cannot open {shown(path)}: {error}") from None
+
+
+def _no_run(path: str) -> str:
+    wanted = "help: give a run's folder (runs/NAME/TIME), or a checkpoint's (.../checkpoints/step_NUMBER)"
+    if local_path(path) is None or os.path.isdir(path):
+        return f"{shown(path)} is not a run: there is no checkpoint in it; {wanted}"
+    if os.path.exists(path):
+        return f"{shown(path)} is a file, and a run is a folder; {wanted}"
+    folder = os.path.dirname(path) or "."
+    beside = [each for each in os.listdir(folder) if os.path.isdir(f"{folder}/{each}")] if os.path.isdir(folder) else []
+    hint = f"help: {did_you_mean(os.path.basename(path), beside)}" if beside else wanted
+    return f"there is no run {shown(path)}; {hint}"
+
+
+def _plan_of(entry: Entry) -> Plan:
+    """The checkpoint's own, or, of one that an earlier dtrain wrote without, that of its run. Raises
+    CheckpointFailure."""
+    from fsspec.core import url_to_fs
+
+    fs, inner = url_to_fs(entry.path)
+    run = inner.rsplit("/", 2)[0]
+    record = entry.manifest["files"].get(PLAN)
+    reason = "it holds no plan"
+    for path in (f"{inner}/{PLAN}",) if record is not None else (f"{run}/{PLAN}",):
+        try:
+            content: bytes = fs.cat_file(path)
+        except OSError:
+            continue
+        if record is not None and hashlib.sha256(content).hexdigest() != record["sha256"]:
+            raise CheckpointFailure(
+                f"the checkpoint {shown(entry.path)} is damaged: the checksum of {PLAN} does not match"
+            )
+        try:
+            plan = from_json(content.decode("utf-8", "replace"))
+        except PlanError as problem:
+            reason = f"{PLAN} is of another dtrain: {problem}"
+            continue
+        if record is not None or plan.fingerprint == entry.manifest["fingerprint"]:
+            return plan
+    raise CheckpointFailure(
+        f"the checkpoint {shown(entry.path)} cannot be used alone: {reason}; help: use it with the dtrain that wrote "
+        f"it ({entry.manifest.get('dtrain_version', 'an earlier one')})"
+    )
+
+
+def _own_layers(plan: Plan) -> list[str]:
+    """The types of layers that plugins have made."""
+
+    def of(graph: Graph) -> list[str]:
+        types = [str(node.component["type"]) for node in graph.nodes if node.component is not None]
+        return [*types, *(each for node in graph.nodes if node.graph is not None for each in of(node.graph))]
+
+    return [each for graph in (plan.batch_graph, plan.graph) for each in of(graph) if each not in LAYERS]
+
+
+def _check_plugins(plan: Plan) -> None:
+    from declarative_train.components.plugins import plugin_layers
+
+    for file in plan.plugins:
+        try:
+            plugin_layers(file)
+        except (OSError, ValueError) as error:
+            reason = error.strerror.lower() if isinstance(error, OSError) and error.strerror else str(error)
+            raise UsageError(f"the run's plugin {shown(file)} cannot be read: {reason}") from None
+
+
+def class_names(field: FieldSpec) -> tuple[str, ...] | None:
+    """By class number: the words or numbers of the vocabulary, `unknown` for the class of strangers; the numbers
+    themselves where the columns hold class numbers. None for a field without classes."""
+    if field.component.get("type") != "category" or field.tensor.num_values is None:
+        return None
+    found = field.statistics.get("vocabulary")
+    vocabulary = found[0] if isinstance(found, list) and found else None
+    size = field.tensor.num_values
+    if not isinstance(vocabulary, list):
+        return tuple(map(str, range(size)))
+    names = [str(value) for value in vocabulary]
+    unknown = field.component.get("unknown")
+    if isinstance(unknown, int):
+        names.insert(min(unknown, len(names)), "unknown")
+    return tuple((names + [str(number) for number in range(len(names), size)])[:size])
