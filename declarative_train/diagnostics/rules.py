@@ -1,7 +1,7 @@
 """The manual pages of the rules, read from their files without importing them.
 
-A rule that looks for its mistake itself is a module of a room's `checks/`, with a function `check`; a message of a pass
-is a function in a file of its family there. The docstring of either is the page, in this form:
+A rule that looks for its mistake itself, and a message of a pass, are functions in a file of their family in a room's
+`checks/`; what several functions word is a module. The docstring is the page, in this form:
 
     name-of-the-mistake (Y003)
 
@@ -42,8 +42,8 @@ class Rule:
 
 
 def read_rules(tables: Mapping[Path, Mapping[str, str]]) -> dict[str, Rule]:
-    """The rules of every room, by code. `tables`: the folder `checks` of a room -> its RULES (code -> `module` of a
-    rule, or `family.function` of a message).
+    """The rules of every room, by code. `tables`: the folder `checks` of a room -> its RULES (code -> `family.function`,
+    or a `module`).
 
     Raises ValueError for a page that has not the form above, or stands in two tables: a mistake of ours.
     """
@@ -84,7 +84,7 @@ def read_rule(path: Path, tree: ast.Module, function: str = "") -> Rule:
     parts = _SECTION.split(body)
     if found is None or parts[1::2] != _ORDER or parts[0].strip() or not all(part.strip() for part in parts[2::2]):
         raise ValueError(
-            f"{path}, {function or 'module'}: the docstring is no manual page (a head, then Finds, Why, Bad, Good)"
+            f"{path}, {function or 'module'}: the docstring is not a manual page (a head, then Finds, Why, Bad, Good)"
         )
     finds, why, bad, good = parts[2::2]
     return Rule(

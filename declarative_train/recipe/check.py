@@ -6,19 +6,24 @@ from collections.abc import Callable, Iterator
 from importlib import import_module
 
 from declarative_train.diagnostics.diagnostic import Diagnostic
-from declarative_train.recipe.checks import RULES, deprecated_key, exclusive_keys, secret_in_recipe
+from declarative_train.recipe.checks import RULES, text_rules
 from declarative_train.recipe.checks.blocks import bad_name
 from declarative_train.recipe.draft import Draft
 from declarative_train.source.node import Mapping, find
 from declarative_train.terms.names import is_name
 
-OF_TEXT = {"deprecated_key", "displaced_loss", "exclusive_keys", "secret_in_recipe"}  # they look at trees, not drafts
-CHECKS: tuple[Callable[[Draft], Iterator[Diagnostic]], ...] = tuple(
-    import_module(f"declarative_train.recipe.checks.{name}").check
-    for name in sorted(RULES.values())
-    if "." not in name and name not in OF_TEXT  # a message of a pass has its family's file before it
-)
+_Rule = Callable[[Draft], Iterator[Diagnostic]]
 
+
+def _rules() -> Iterator[_Rule]:
+    """Those that look at a draft, by name."""
+    for place in sorted(RULES.values(), key=lambda place: place.rpartition(".")[2]):
+        family, name = place.split(".")
+        if family.endswith("_rules") and family != "text_rules":
+            yield getattr(import_module(f"declarative_train.recipe.checks.{family}"), name)
+
+
+CHECKS: tuple[_Rule, ...] = tuple(_rules())
 
 NAMED = {  # what has a name besides nodes and blocks
     "a field": ("data", "fields"),
@@ -30,8 +35,8 @@ NAMED = {  # what has a name besides nodes and blocks
 
 def check(draft: Draft, written: Mapping) -> list[Diagnostic]:
     """`written` is the merged tree before its templates are rendered."""
-    found = [*exclusive_keys.check(draft.tree), *_bad_names(draft.tree), *secret_in_recipe.check(written)]
-    found += deprecated_key.check(written)
+    found = [*text_rules.exclusive_keys(draft.tree), *_bad_names(draft.tree), *text_rules.secret_in_recipe(written)]
+    found += text_rules.deprecated_key(written)
     for rule in CHECKS:
         found += rule(draft)
     return found

@@ -10,8 +10,8 @@ from collections.abc import Mapping as MappingABC
 
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.recipe.check import check
-from declarative_train.recipe.checks import displaced_loss
 from declarative_train.recipe.checks.keys import newer_dtrain, wrong_value
+from declarative_train.recipe.checks.text_rules import displaced_loss
 from declarative_train.recipe.mistakes.misspelt_sections import with_meant_sections
 from declarative_train.recipe.model.moved_wires import moved_wires
 from declarative_train.recipe.recipe import Recipe
@@ -37,7 +37,7 @@ def parse(document: Document, *, plugins: bool = False) -> tuple[Recipe | None, 
     sectioning = Sectioning(document, tree, templates, names, plugins)
     sectioning.read()
     found = sectioning.diagnostics + check(sectioning.draft(), document.root)
-    found += [*moved_wires(document), *displaced_loss.check(document)]
+    found += [*moved_wires(document), *displaced_loss(document)]
     found = [each for each in found if each.rests_on not in sectioning.unread]
     failed += templates.failed  # in the model too, and those that failed only because a var did
     diagnostics += [d for d in found if d.code.startswith("T") or not any(_holds(d.span, each) for each in failed)]

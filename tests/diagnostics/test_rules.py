@@ -63,7 +63,7 @@ def test_the_page_of_a_message_is_the_docstring_of_its_function(tmp_path: Path) 
 def test_what_is_no_page_is_our_mistake(broken: str, tmp_path: Path) -> None:
     path = tmp_path / "x.py"
     path.write_text(broken)
-    with pytest.raises(ValueError, match="is no manual page"):
+    with pytest.raises(ValueError, match="is not a manual page"):
         read_rule(path, ast.parse(path.read_text()))
 
 

@@ -196,9 +196,9 @@ def test_the_gpus_of_this_machine_count_where_no_hardware_is_named(
 
 
 def test_warnings_of_the_mode_that_is_taken_are_told(compiled, monkeypatch: pytest.MonkeyPatch) -> None:
-    from declarative_train.recipe.checks import too_many_workers
+    from declarative_train.recipe.checks import layout_rules
 
-    monkeypatch.setattr(too_many_workers, "num_cores", lambda: 2)
+    monkeypatch.setattr(layout_rules, "num_cores", lambda: 2)
     plan, diagnostics = compiled(TWO, "data.workers=3")
     assert plan is not None
     assert [each.code for each in diagnostics] == ["P014"]

@@ -1,22 +1,19 @@
-"""key-without-effect (S009)
+"""Rules about single keys.
 
-Finds: a key that is written down and changes nothing, because of what another one says.
-Why:   somebody believes it to be on; most often the key beside it was forgotten.
-Bad:
-    checkpoint: {keep: 5}
-Good:
-    checkpoint: {keep: 5, every: 1 epoch}
+Each public function that returns diagnostics is one rule; its docstring is the manual page of its code.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
 
-from declarative_train.diagnostics.diagnostic import Diagnostic, warning
-from declarative_train.recipe.checks.implausible_lr import optimizers_of
+from declarative_train.diagnostics.diagnostic import Diagnostic, error, warning
+from declarative_train.recipe.checks.training_rules import optimizers_of
 from declarative_train.recipe.draft import Draft
 from declarative_train.recipe.model.selectors import ParameterRule
 from declarative_train.recipe.model.tree import BlockNode, LayerNode, Scope
@@ -25,6 +22,7 @@ from declarative_train.terms.span import Span
 Idle = tuple[str, Callable[[Any], bool], str, str]  # the key, when it does nothing, why, and what would use it
 
 _UNPADDED = "there is no padding"
+
 IDLE_KEYS: dict[str, tuple[Idle, ...]] = {  # by `type`
     **dict.fromkeys(
         ("conv1d", "conv2d", "conv3d"),
@@ -55,10 +53,20 @@ IDLE_KEYS: dict[str, tuple[Idle, ...]] = {  # by `type`
     "poisson_nll": (("eps", lambda loss: loss.log_input, "the input is a logarithm already", "`log_input: false`"),),
     "sgd": (("dampening", lambda sgd: sgd.dampening and not sgd.momentum, "there is no momentum", "`momentum`"),),
 }
+
 _OF_CLASSES, _YES_OR_NO = ("cross_entropy", "nll"), ("bce_with_logits",)
 
 
-def check(draft: Draft) -> Iterator[Diagnostic]:
+def key_without_effect(draft: Draft) -> Iterator[Diagnostic]:
+    """key-without-effect (S009)
+
+    Finds: a key that is written down and changes nothing, because of what another one says.
+    Why:   somebody believes it to be on; most often the key beside it was forgotten.
+    Bad:
+        checkpoint: {keep: 5}
+    Good:
+        checkpoint: {keep: 5, every: 1 epoch}
+    """
     for optimizer, path, at in optimizers_of(draft):
         yield from _of(optimizer, lambda key, path=path, at=at: at if path is None else draft.span((*path, key)))  # type: ignore[misc]
     if draft.scope is not None:
@@ -148,3 +156,27 @@ def _of_rule(draft: Draft, rule: ParameterRule, keys: Iterable[str], reason: str
         if getattr(rule.settings, key) is not None:
             path = ("model", "parameters", rule.selector, key)
             yield _idle(rule.span if rule.prefix else draft.span(path), key, reason)
+
+
+def unusable_folder(draft: Draft) -> Iterator[Diagnostic]:
+    """unusable-folder (O030)
+
+    Finds: a `logging.dir` that cannot be made: a file stands where a folder has to be, or one above it is not to be written
+           in.
+    Why:   the run ends before it begins.
+    Bad:
+        logging: {dir: base.yaml/runs}
+    Good:
+        logging: {dir: runs}
+    """  # noqa: E501
+    if draft.logging is None:
+        return
+    folder = Path(draft.logging.dir).expanduser().absolute()
+    there = next((path for path in (folder, *folder.parents) if os.path.lexists(path)), folder)
+    reason = None
+    if not there.is_dir():
+        reason = f"{there} is not a folder"
+    elif not os.access(there, os.W_OK | os.X_OK):
+        reason = f"{there} cannot be written in"
+    if reason is not None:
+        yield error("O030", draft.span("logging.dir"), f"`{draft.logging.dir}` cannot hold runs: {reason}")

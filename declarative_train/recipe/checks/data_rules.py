@@ -1,31 +1,6 @@
-"""target-in-view (O015)
+"""Rules about the split, and about what the model sees of a target.
 
-Finds: a target that is the model's input shifted by one, behind a layer that sees the whole sequence: `self_attention`
-       without `causal` or a mask, or a recurrent layer that is `bidirectional`.
-Why:   each position then sees the element that it is to predict and copies it: the loss falls to nearly 0, and the
-       model can predict nothing once the next element is not there.
-Bad:
-    model:
-      graph:
-        before: pixels[:, :-1]
-        after: pixels[:, 1:]
-        steps: unsqueeze(before, -1)
-        hidden: {type: linear, out_features: 8, input: steps}
-        act: {type: self_attention, heads: 2}
-        logits: {type: linear, out_features: 1}
-        guess: squeeze(logits, -1)
-    objective: {loss: {type: mse, input: guess, target: after}, metrics: null}
-Good:
-    model:
-      graph:
-        before: pixels[:, :-1]
-        after: pixels[:, 1:]
-        steps: unsqueeze(before, -1)
-        hidden: {type: linear, out_features: 8, input: steps}
-        act: {type: self_attention, heads: 2, causal: true}
-        logits: {type: linear, out_features: 1}
-        guess: squeeze(logits, -1)
-    objective: {loss: {type: mse, input: guess, target: after}, metrics: null}
+Each public function that returns diagnostics is one rule; its docstring is the manual page of its code.
 """
 
 from __future__ import annotations
@@ -36,7 +11,7 @@ from typing import NamedTuple
 from declarative_train.components.expressions.functions import INDEX
 from declarative_train.components.expressions.tree import Operation, Reference
 from declarative_train.components.fields.columns import parse_cut
-from declarative_train.diagnostics.diagnostic import Diagnostic, Related, warning
+from declarative_train.diagnostics.diagnostic import Diagnostic, Related, error, warning
 from declarative_train.recipe.draft import Draft
 from declarative_train.recipe.model.tree import BlockNode, ExpressionNode, LayerNode, Scope, Wire
 
@@ -59,7 +34,36 @@ class _Frame(NamedTuple):
     outer: _Frame | None = None
 
 
-def check(draft: Draft) -> Iterator[Diagnostic]:
+def target_in_view(draft: Draft) -> Iterator[Diagnostic]:
+    """target-in-view (O015)
+
+    Finds: a target that is the model's input shifted by one, behind a layer that sees the whole sequence: `self_attention`
+           without `causal` or a mask, or a recurrent layer that is `bidirectional`.
+    Why:   each position then sees the element that it is to predict and copies it: the loss falls to nearly 0, and the
+           model can predict nothing once the next element is not there.
+    Bad:
+        model:
+          graph:
+            before: pixels[:, :-1]
+            after: pixels[:, 1:]
+            steps: unsqueeze(before, -1)
+            hidden: {type: linear, out_features: 8, input: steps}
+            act: {type: self_attention, heads: 2}
+            logits: {type: linear, out_features: 1}
+            guess: squeeze(logits, -1)
+        objective: {loss: {type: mse, input: guess, target: after}, metrics: null}
+    Good:
+        model:
+          graph:
+            before: pixels[:, :-1]
+            after: pixels[:, 1:]
+            steps: unsqueeze(before, -1)
+            hidden: {type: linear, out_features: 8, input: steps}
+            act: {type: self_attention, heads: 2, causal: true}
+            logits: {type: linear, out_features: 1}
+            guess: squeeze(logits, -1)
+        objective: {loss: {type: mse, input: guess, target: after}, metrics: null}
+    """  # noqa: E501
     if draft.objective is None or draft.scope is None:
         return
     for name, term in draft.objective.losses.items():
@@ -151,3 +155,44 @@ def _of_field(draft: Draft, name: str) -> _Sequence | None:
         return None
     start, stop = (0, None) if cut is None else (cut.start or 0, cut.stop)
     return _Sequence((column,) if column is not None else tuple(columns or ()), start, stop)
+
+
+def two_orders_of_last(draft: Draft) -> Iterator[Diagnostic]:
+    """two-orders-of-last (R130)
+
+    Finds: two sets that are both cut as the last rows, by different columns.
+    Why:   what is last by one column is in the middle by the other: rows that train come after rows that are held back, so
+           that the sets no longer measure how well the future is predicted.
+    Bad:
+        data:
+          split:
+            validation: {type: last, fraction: 0.1, sort: label}
+            test: {type: last, fraction: 0.1}
+    Good:
+        data:
+          split:
+            validation: {type: last, fraction: 0.1, sort: label}
+            test: {type: last, fraction: 0.1, sort: label}
+    """  # noqa: E501
+    data = draft.data
+    if data is None:
+        return
+    window = None if data.window is None else data.window.sort
+    orders = {
+        name: getattr(split, "sort", None) or window for name, split in data.split.items() if split.type == "last"
+    }
+    first = next(iter(orders), None)
+    for name, order in orders.items():
+        if first is None or order == orders[first]:
+            continue
+        yield error(
+            "R130",
+            draft.span(f"data.split.{name}"),
+            f"`{name}` is the last rows by {_order(order)}, and `{first}` by {_order(orders[first])}",
+            "sort both by the same column, or cut one of them with `type: where`",
+            (Related(draft.span(f"data.split.{first}"), f"`{first}` is cut here"),),
+        )
+
+
+def _order(column: str | None) -> str:
+    return "the order of the file" if column is None else f"`{column}`"

@@ -1,0 +1,158 @@
+"""Rules about sets, what is watched on them, and how often.
+
+Each public function that returns diagnostics is one rule; its docstring is the manual page of its code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from declarative_train.diagnostics.diagnostic import Diagnostic, Related, error, warning
+from declarative_train.diagnostics.suggest import did_you_mean, respelt
+from declarative_train.recipe.draft import Draft
+from declarative_train.recipe.metric_names import FINAL_SETS, evaluated_sets, watched_names
+from declarative_train.recipe.sections.training import share_of_run
+from declarative_train.terms.duration import Duration
+
+
+def unknown_metric(draft: Draft) -> Iterator[Diagnostic]:
+    """unknown-metric (K001)
+
+    Finds: a `best` or `early_stop` that watches something no evaluation computes.
+    Why:   the best checkpoint would never be found, and the run would never stop early.
+    Bad:
+        checkpoint: {best: {metric: validation/acuracy, mode: max}}
+    Good:
+        checkpoint: {best: {metric: validation/accuracy, mode: max}}
+    """
+    objective, split = draft.objective, draft.split
+    if objective is None or split is None:
+        return
+    known = watched_names(evaluated_sets(split, draft.evaluation), objective)
+    for path, metric, _ in watches(draft):
+        if metric in known:
+            continue
+        first = metric.partition("/")[0]
+        hint, span = did_you_mean(metric, known), draft.span(path)
+        fixes = respelt(span, metric, known)
+        if not split:
+            hint = "there is no set to evaluate: add `data.split`"
+        elif first == "training":
+            hint = f"numbers of the training hold for a logging window only; {hint}"
+        elif first in FINAL_SETS and first in split:
+            hint = f"`{first}` is evaluated once, at the end: name it in evaluation.sets, or watch another set"
+        yield error("K001", span, f"no evaluation computes `{metric}`", hint, fixes=fixes)
+
+
+def watches(draft: Draft) -> Iterator[tuple[str, str, str]]:
+    """Path, metric and mode of each place that watches."""
+    if draft.checkpoint is not None and draft.checkpoint.best is not None:
+        best = draft.checkpoint.best
+        yield "checkpoint.best.metric", best.metric, best.mode
+    if draft.training is not None and draft.training.early_stop is not None:
+        early_stop = draft.training.early_stop
+        yield "training.early_stop.metric", early_stop.metric, early_stop.mode
+
+
+def worst_is_best(draft: Draft) -> Iterator[Diagnostic]:
+    """worst-is-best (K002)
+
+    Finds: a `best` or `early_stop` whose mode goes against its metric: the least accuracy, the most loss.
+    Why:   the checkpoint kept as the best one would be the worst.
+    Bad:
+        checkpoint: {best: {metric: validation/accuracy, mode: min}}
+    Good:
+        checkpoint: {best: {metric: validation/accuracy, mode: max}}
+    """
+    if draft.objective is None or draft.split is None:
+        return
+    known = watched_names(evaluated_sets(draft.split, draft.evaluation), draft.objective)
+    for path, metric, mode in watches(draft):
+        if metric in known and known[metric] is not (mode == "max"):
+            place = path.removesuffix("metric") + "mode"
+            yield warning(
+                "K002",
+                draft.span(place),
+                f"of `{metric}`, {'more' if known[metric] else 'less'} is better",
+                f"write `mode: {'max' if known[metric] else 'min'}`",
+                (Related(draft.span(path), metric),),
+            )
+
+
+def unknown_set(draft: Draft) -> Iterator[Diagnostic]:
+    """unknown-set (K003)
+
+    Finds: a name in `evaluation.sets` that `data.split` does not have.
+    Why:   only what is split off, or has a source of its own, can be evaluated.
+    Bad:
+        evaluation: {sets: [valid]}
+    Good:
+        evaluation: {sets: [validation]}
+    """
+    evaluation, split = draft.evaluation, draft.split
+    if evaluation is None or evaluation.sets is None or split is None:
+        return
+    for position, name in enumerate(evaluation.sets):
+        if name not in split:
+            hint = did_you_mean(name, split) if split else f"add `{name}` to data.split"
+            span = draft.span(("evaluation", "sets", position))
+            yield error("K003", span, f"data.split has no set `{name}`", hint, fixes=respelt(span, name, split))
+
+
+def nothing_to_evaluate(draft: Draft) -> Iterator[Diagnostic]:
+    """nothing-to-evaluate (K004)
+
+    Finds: an `evaluation` section in a recipe that has no set to evaluate.
+    Why:   it does nothing, and the run ends without a single validation number.
+    Bad:
+        data:
+          split: null
+        evaluation: {every: 1 epoch}
+    Good:
+        data:
+          split: {validation: 0.2}
+        evaluation: {every: 1 epoch}
+    """
+    evaluation = draft.evaluation
+    if evaluation is not None and not evaluation.sets and draft.split == () and draft.is_written("evaluation"):
+        message = "there is no set to evaluate: this does nothing"
+        yield warning("K004", draft.span.key("evaluation"), message, "add `split: {validation: 0.1}` to data")
+
+
+def longer_than_run(draft: Draft) -> Iterator[Diagnostic]:
+    """longer-than-run (R006)
+
+    Finds: an interval or a patience that is longer than the run.
+    Why:   what is due every 10 epochs never happens in a run of 5.
+    Bad:
+        training: {epochs: 5}
+        evaluation: {every: 10 epochs}
+    Good:
+        training: {epochs: 5}
+        evaluation: {every: 1 epoch}
+    """
+    training = draft.training
+    if training is None:
+        return
+    length = "training.epochs" if training.epochs is not None else "training.steps"
+    for path, duration in _durations(draft):
+        share = share_of_run(duration, training)
+        if share is not None and share > 1 and draft.is_written(path):
+            yield warning(
+                "R006",
+                draft.span(path),
+                f"{duration} is longer than the run: it never comes",
+                "make it shorter, or leave it out",
+                (Related(draft.span(length), "the length of the run"),),
+            )
+
+
+def _durations(draft: Draft) -> Iterator[tuple[str, Duration]]:
+    if draft.evaluation is not None and draft.evaluation.every is not None:
+        yield "evaluation.every", draft.evaluation.every
+    if draft.checkpoint is not None and draft.checkpoint.every is not None:
+        yield "checkpoint.every", draft.checkpoint.every
+    if draft.logging is not None:
+        yield "logging.every", draft.logging.every
+    if draft.training is not None and draft.training.early_stop is not None:
+        yield "training.early_stop.patience", draft.training.early_stop.patience

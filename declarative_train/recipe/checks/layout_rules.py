@@ -1,0 +1,215 @@
+"""Rules about the layout: GPUs, nodes, hardware, workers.
+
+Each public function that returns diagnostics is one rule; its docstring is the manual page of its code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from declarative_train.diagnostics.diagnostic import Diagnostic, Fix, Related, error, warning
+from declarative_train.diagnostics.suggest import did_you_mean, respelt
+from declarative_train.recipe.draft import Draft
+from declarative_train.recipe.sections.parallelism import Single
+from declarative_train.terms.amounts import counted
+from declarative_train.terms.machine import num_cores
+
+
+def dp_across_nodes(draft: Draft) -> Iterator[Diagnostic]:
+    """dp-across-nodes (P002)
+
+    Finds: `dp`, which is one process, on several nodes.
+    Why:   one process holds the GPUs of one machine only.
+    Bad:
+        parallelism: dp
+        layout: {nodes: 2, gpus_per_node: 2}
+    Good:
+        parallelism: ddp
+        layout: {nodes: 2, gpus_per_node: 2}
+    """
+    if draft.parallelism is None or draft.layout is None:
+        return
+    if draft.parallelism.scatters and draft.layout.num_nodes > 1:
+        yield error(
+            "P002",
+            draft.span("layout.nodes"),
+            f"dp is one process and cannot run on {draft.layout.num_nodes} nodes",
+            "set parallelism to ddp",
+            (Related(draft.span("parallelism.mode"), "dp is asked for here"),),
+        )
+
+
+def idle_gpus(draft: Draft) -> Iterator[Diagnostic]:
+    """idle-gpus (P003)
+
+    Finds: `single` on more than one GPU.
+    Why:   one process on one device leaves the others idle, and somebody waits for them.
+    Bad:
+        parallelism: single
+        layout: {gpus: 2}
+    Good:
+        parallelism: single
+        layout: {gpus: 1}
+    """
+    layout = draft.layout
+    if not isinstance(draft.parallelism, Single) or layout is None or layout.num_gpus == 1:
+        return
+    key = "layout.gpus" if layout.gpus is not None else "layout.gpus_per_node"
+    asked = draft.is_written("parallelism")
+    related = (Related(draft.span("parallelism.mode"), "single is asked for here"),) if asked else ()
+    found = "single" if asked else "parallelism is left out: single"
+    yield error(
+        "P003",
+        draft.span(key),
+        f"{found} uses 1 of {layout.num_gpus} GPUs",
+        "set parallelism to ddp or fsdp, or layout.gpus to 1",
+        related,
+    )
+
+
+def half_a_layout(draft: Draft) -> Iterator[Diagnostic]:
+    """half-a-layout (P004)
+
+    Finds: a number of nodes without the GPUs of each.
+    Why:   how many ranks there are would be a guess.
+    Bad:
+        layout: {nodes: 2}
+    Good:
+        layout: {nodes: 2, gpus_per_node: 1}
+    """
+    layout = draft.layout
+    if layout is not None and layout.nodes is not None and layout.gpus_per_node is None and layout.gpus is None:
+        yield error(
+            "P004",
+            draft.span.key("layout.nodes"),
+            f"{counted(layout.nodes, 'node')}, but not how many GPUs each has",
+            "add `gpus_per_node: 8`",
+            rests_on="all files",
+        )
+
+
+def repeated_gpu(draft: Draft) -> Iterator[Diagnostic]:
+    """repeated-gpu (P005)
+
+    Finds: a GPU that is named twice.
+    Why:   two ranks on one device share its memory and its time, and NCCL refuses it.
+    Bad:
+        layout: {gpus: [0, 0]}
+    Good:
+        layout: {gpus: [0, 1]}
+    """
+    layout = draft.layout
+    if layout is None or not isinstance(layout.gpus, tuple):
+        return
+    for position, gpu in enumerate(layout.gpus):
+        first = layout.gpus.index(gpu)
+        if first < position:
+            yield error(
+                "P005",
+                draft.span(("layout", "gpus", position)),
+                f"GPU {gpu} is named twice",
+                None,
+                (Related(draft.span(("layout", "gpus", first)), "first here"),),
+            )
+
+
+def gpu_numbers_on_cpu(draft: Draft) -> Iterator[Diagnostic]:
+    """gpu-numbers-on-cpu (P011)
+
+    Finds: GPUs picked by number, with `device: cpu`.
+    Why:   the numbers do nothing there; only how many there are counts.
+    Bad:
+        layout: {gpus: [0, 3], device: cpu}
+    Good:
+        layout: {gpus: 2, device: cpu}
+    """
+    layout = draft.layout
+    if layout is not None and layout.device == "cpu" and isinstance(layout.gpus, tuple):
+        span, number = draft.span("layout.gpus"), len(layout.gpus)
+        message = "GPU numbers do nothing on the CPU"
+        yield warning("P011", span, message, f"write `gpus: {number}`", fixes=(Fix(span, str(number), safe=False),))
+
+
+def too_many_workers(draft: Draft) -> Iterator[Diagnostic]:
+    """too-many-workers (P014)
+
+    Finds: more loader processes than this machine has cores.
+    Why:   every rank starts its own; past the number of cores they take time from each other and from training.
+    Bad:
+        data: {workers: 4096}
+        parallelism: ddp
+        layout: {gpus: 2}
+    Good:
+        data: {workers: 0}
+        parallelism: ddp
+        layout: {gpus: 2}
+    """
+    """Of a run on one node: what the nodes of a cluster have is not known here."""
+    data, parallelism, layout = draft.data, draft.parallelism, draft.layout
+    if data is None or parallelism is None or layout is None or layout.num_nodes > 1:
+        return
+    ranks = 1 if parallelism.in_one_process else layout.num_gpus
+    cores = num_cores()
+    if data.workers * ranks > cores:
+        workers, processes = counted(data.workers, "loader worker"), counted(data.workers * ranks, "process")
+        each = f"{counted(ranks, 'rank')} with {workers} each" if ranks > 1 else workers
+        yield warning(
+            "P014",
+            draft.span("data.workers"),
+            f"{each}: {processes}, and this machine has {counted(cores, 'core')}",
+            f"set data.workers to {cores // ranks}",
+            (Related(draft.span("layout"), counted(ranks, "rank")),) if ranks > 1 else (),
+        )
+
+
+def unknown_hardware(draft: Draft) -> Iterator[Diagnostic]:
+    """unknown-hardware (P015)
+
+    Finds: a device in `layout.hardware` that no figures are known of.
+    Why:   the plan's times, and what `auto` takes, would be those of nothing.
+    Bad:
+        layout: {gpus: 1, hardware: h100-smx}
+    Good:
+        layout: {gpus: 1, hardware: h100-sxm}
+    """
+    layout = draft.layout
+    if layout is None or layout.hardware is None:
+        return
+    from declarative_train.components.hardware import HARDWARE  # which few recipes name
+
+    if layout.hardware in HARDWARE:
+        return
+    name = layout.hardware
+    like = [known for known in HARDWARE if known.startswith(name.lower().replace("_", "-"))]
+    yield error(
+        "P015",
+        draft.span("layout.hardware"),
+        f"there are no figures of a device called `{name}`",
+        f"it is one of {', '.join(like)}" if len(like) > 1 else did_you_mean(name, HARDWARE),
+        fixes=() if len(like) > 1 else respelt(draft.span("layout.hardware"), name, HARDWARE, closed=True),
+    )
+
+
+def hardware_elsewhere(draft: Draft) -> Iterator[Diagnostic]:
+    """hardware-elsewhere (P016)
+
+    Finds: `layout.hardware` that is not of the kind that `layout.device` insists on.
+    Why:   the plan would estimate for a device that this run never uses.
+    Bad:
+        layout: {gpus: 1, device: cpu, hardware: h100-sxm}
+    Good:
+        layout: {gpus: 1, device: auto, hardware: h100-sxm}
+    """
+    layout = draft.layout
+    if layout is None or layout.hardware is None or layout.device == "auto":
+        return
+    from declarative_train.components.hardware import HARDWARE  # which few recipes name
+
+    if layout.hardware in HARDWARE and (layout.hardware == "cpu") != (layout.device == "cpu"):
+        yield warning(
+            "P016",
+            draft.span("layout.hardware"),
+            f"the estimates are for {layout.hardware}, and the run is on {layout.device}",
+            "leave layout.hardware out, or set layout.device to auto",
+            (Related(draft.span("layout.device"), f"{layout.device} is asked for here"),),
+        )

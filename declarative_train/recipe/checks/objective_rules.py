@@ -1,0 +1,242 @@
+"""Rules about losses and metrics.
+
+Each public function that returns diagnostics is one rule; its docstring is the manual page of its code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from declarative_train.diagnostics.diagnostic import Diagnostic, Related, error, warning
+from declarative_train.diagnostics.suggest import did_you_mean, respelt
+from declarative_train.recipe.draft import Draft
+from declarative_train.recipe.model.tree import operation_of
+
+
+def metric_of_which_loss(draft: Draft) -> Iterator[Diagnostic]:
+    """metric-of-which-loss (O001)
+
+    Finds: a metric that does not say which of several losses it belongs to.
+    Why:   a metric borrows input, target and mask of a loss term; with two, either could be meant.
+    Bad:
+        objective:
+          losses:
+            kind:  {type: cross_entropy, input: logits, target: digit}
+            again: {type: cross_entropy, input: logits, target: digit, weight: 0.5}
+          metrics: [accuracy]
+    Good:
+        objective:
+          losses:
+            kind:  {type: cross_entropy, input: logits, target: digit}
+            again: {type: cross_entropy, input: logits, target: digit, weight: 0.5}
+          metrics: {accuracy: {of: kind}}
+    """
+    objective = draft.objective
+    if objective is None or len(objective.losses) < 2:
+        return
+    for name, metric in objective.metrics.items():
+        if metric.of is None and metric.input is None:
+            yield error(
+                "O001",
+                draft.span.key(f"objective.metrics.{name}"),
+                f"`{name}` does not say which of {len(objective.losses)} losses it belongs to",
+                f"write `{name}: {{of: {next(iter(objective.losses))}}}`; losses: {', '.join(objective.losses)}",
+            )
+
+
+def unknown_term(draft: Draft) -> Iterator[Diagnostic]:
+    """unknown-term (O002)
+
+    Finds: a metric that is `of` a loss term which does not exist.
+    Why:   the metric takes its input, target and mask from that term.
+    Bad:
+        objective:
+          metrics: {accuracy: {of: kind}}
+    Good:
+        objective:
+          metrics: {accuracy: {of: loss}}
+    """
+    if draft.objective is None:
+        return
+    known = draft.objective.losses
+    for name, metric in draft.objective.metrics.items():
+        if metric.of is not None and metric.of not in known:
+            span = draft.span(f"objective.metrics.{name}.of")
+            fixes = respelt(span, metric.of, known)
+            yield error("O002", span, f"there is no loss `{metric.of}`", did_you_mean(metric.of, known), fixes=fixes)
+
+
+def metric_edges_twice(draft: Draft) -> Iterator[Diagnostic]:
+    """metric-edges-twice (O003)
+
+    Finds: a metric with both `of` and edges of its own, or with a target but no input.
+    Why:   `of` borrows input, target and mask together; a mixture would be two things at once.
+    Bad:
+        objective:
+          metrics: {accuracy: {of: loss, input: logits}}
+    Good:
+        objective:
+          metrics: {accuracy: {of: loss}}
+    """
+    if draft.objective is None:
+        return
+    for name, metric in draft.objective.metrics.items():
+        path = f"objective.metrics.{name}"
+        own = [key for key in ("input", "target", "mask") if getattr(metric, key) is not None]
+        if metric.of is not None and own:
+            yield error(
+                "O003",
+                draft.span.key(f"{path}.{own[0]}"),
+                f"`{name}` is of `{metric.of}` and has its own {own[0]}",
+                "leave one of them out",
+                (Related(draft.span(f"{path}.of"), "borrowed here"),),
+            )
+        elif own and "input" not in own:
+            yield error(
+                "O003",
+                draft.span.key(f"{path}.{own[0]}"),
+                f"`{name}` has its own {own[0]}, but no input",
+                "add `input`, or borrow all with `of`",
+            )
+
+
+def loss_target(draft: Draft) -> Iterator[Diagnostic]:
+    """loss-target (O004)
+
+    Finds: a loss without the target that it compares with, or with a target that it has no use for.
+    Why:   a target that is not read is a mistake in what is trained.
+    Bad:
+        objective:
+          loss: {type: mse, input: logits}
+    Good:
+        objective:
+          loss: {type: cross_entropy, input: logits, target: digit}
+    """
+    if draft.objective is None:
+        return
+    for name, term in draft.objective.losses.items():
+        path, kind = f"objective.losses.{name}", term.component.type
+        if term.component.needs_target and term.target is None:
+            yield error("O004", draft.span(f"{path}.type"), f"{kind} needs a target", "add `target: FIELD`")
+        if not term.component.needs_target and term.target is not None:
+            span = draft.span.key(f"{path}.target")
+            yield error("O004", span, f"{kind} compares with nothing: it has no use for a target", "leave it out")
+
+
+def taken_name(draft: Draft) -> Iterator[Diagnostic]:
+    """taken-name (O005)
+
+    Finds: a set called `training` or `train`, or a metric called `loss`.
+    Why:   the training set is what the other sets leave over; `training/...` are its numbers, and `<set>/loss` is the
+           total loss.
+    Bad:
+        objective:
+          metrics: {loss: {type: accuracy}}
+    Good:
+        objective:
+          metrics: {accuracy: {type: accuracy}}
+    """
+    for name in ("training", "train"):
+        if draft.split is not None and name in draft.split:
+            span = draft.span.key(f"data.split.{name}")
+            message = f"what data.split leaves over is the training set: no other set can be called `{name}`"
+            yield error("O005", span, message, "leave it out, or give it another name")
+    if draft.objective is not None and "loss" in draft.objective.metrics:
+        span = draft.span.key("objective.metrics.loss")
+        yield error("O005", span, "`loss` is the total loss: no metric can have its name", "give it another name")
+
+
+def no_losses(draft: Draft) -> Iterator[Diagnostic]:
+    """no-losses (O006)
+
+    Finds: an objective without a single loss.
+    Why:   there would be nothing to minimise.
+    Bad:
+        objective:
+          loss: null
+    Good:
+        objective:
+          loss: {type: cross_entropy, input: logits, target: digit}
+    """
+    if draft.objective is not None and not draft.objective.losses:
+        yield error(
+            "O006",
+            draft.span.key("objective.losses"),
+            "there is no loss: nothing is minimised",
+            "add `loss`",
+            rests_on="all files",
+        )
+
+
+def metric_target(draft: Draft) -> Iterator[Diagnostic]:
+    """metric-target (O007)
+
+    Finds: a metric that compares with a target, and has none; or one that has a target and no use for it.
+    Why:   a metric borrows the target of its loss term, which may have none, such as `mean`.
+    Bad:
+        objective:
+          metrics: {accuracy: {input: logits}}
+    Good:
+        objective:
+          metrics: {accuracy: {input: logits, target: digit}}
+    """
+    objective = draft.objective
+    if objective is None:
+        return
+    only = next(iter(objective.losses)) if len(objective.losses) == 1 else None
+    for name, metric in objective.metrics.items():
+        key, kind = draft.span.key(f"objective.metrics.{name}"), metric.component.type
+        if metric.input is not None and metric.of is None:
+            if metric.component.needs_target and metric.target is None:
+                yield error("O007", key, f"{kind} needs a target", "add `target: FIELD`")
+            if not metric.component.needs_target and metric.target is not None:
+                span = draft.span.key(f"objective.metrics.{name}.target")
+                yield error("O007", span, f"{kind} compares with nothing: it has no use for a target", "leave it out")
+        term = objective.losses.get(metric.of or only or "")
+        borrows = metric.input is None and metric.target is None
+        if borrows and term is not None and term.target is None and metric.component.needs_target:
+            if term.component.needs_target:
+                continue  # the loss is told to have one
+            hint = f"write `{name}: {{input: NODE, target: FIELD}}`"
+            yield error("O007", key, f"{kind} needs a target, and the loss `{metric.of or only}` has none", hint)
+
+
+_ACTIVATIONS = ("hardsigmoid", "relu", "relu6", "sigmoid", "softmax")
+
+_REFUSED = {
+    "bce_with_logits": ("logits", _ACTIVATIONS),
+    "cross_entropy": ("logits", _ACTIVATIONS),
+    "nll": ("log-probabilities", ("linear", *_ACTIVATIONS)),
+}
+
+
+def activation_before_loss(draft: Draft) -> Iterator[Diagnostic]:
+    """activation-before-loss (O008)
+
+    Finds: a softmax, sigmoid or relu, as a layer or in an expression, in front of a loss that takes logits, or logits in
+           front of `nll`.
+    Why:   `cross_entropy` and `bce_with_logits` apply theirs inside: applied twice the model still learns, only worse; and
+           `nll` takes log-probabilities as they are, so that its value falls without bound for anything else.
+    Bad:
+        model:
+          graph: {probs: {type: softmax, input: logits}}
+        objective:
+          loss: {input: probs}
+    Good:
+        objective:
+          loss: {input: logits}
+    """  # noqa: E501
+    if draft.objective is None or draft.scope is None:
+        return
+    for name, term in draft.objective.losses.items():
+        wanted, refused = _REFUSED.get(term.component.type, ("", ()))
+        wire = draft.scope.outputs.get(term.input or "")
+        given = None if wire is None else operation_of(draft.scope, wire)
+        if given not in refused:
+            continue
+        kind = term.component.type
+        hint = "put a `log_softmax` before it, or use `cross_entropy`"
+        if kind != "nll":
+            hint = f"leave the {given} out of what the loss reads; metrics and exports may have a node of their own"
+        message = f"{kind} takes {wanted}, and `{term.input}` comes out of a {given}"
+        yield warning("O008", draft.span(f"objective.losses.{name}.input"), message, hint)

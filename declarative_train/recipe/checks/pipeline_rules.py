@@ -1,0 +1,172 @@
+"""Rules about the stages, cuts and schedules of a pipeline.
+
+Each public function that returns diagnostics is one rule; its docstring is the manual page of its code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from declarative_train.components.pipeline_schedules import PIPELINE_SCHEDULES
+from declarative_train.diagnostics.diagnostic import Diagnostic, Related, error
+from declarative_train.recipe.batch import accumulation, num_pipeline_ranks
+from declarative_train.recipe.draft import Draft
+from declarative_train.recipe.model.tree import num_nodes
+from declarative_train.terms.amounts import counted
+
+
+def schedule_needs_stages(draft: Draft) -> Iterator[Diagnostic]:
+    """schedule-needs-stages (P006)
+
+    Finds: a pipeline schedule with another number of stages per rank than it works with.
+    Why:   gpipe and 1f1b hold one stage on each rank, zbv and dualpipev exactly two, the looped ones two or more.
+    Bad:
+        parallelism: {mode: pipeline, stages: 4, schedule: 1f1b, microbatches: 4}
+        layout: {gpus: 2}
+    Good:
+        parallelism: {mode: pipeline, stages: 2, schedule: 1f1b, microbatches: 4}
+        layout: {gpus: 2}
+    """
+    parallelism, layout = draft.pipeline, draft.layout
+    if parallelism is None or layout is None:
+        return
+    ranks = num_pipeline_ranks(parallelism, layout)
+    if ranks is None or ranks == 1 or parallelism.stages % ranks:
+        return
+    held = parallelism.stages // ranks
+    schedule = PIPELINE_SCHEDULES[parallelism.schedule]
+    if schedule.holds(held):
+        return
+    least, most = schedule.stages_per_rank
+    wanted = f"{least} or more" if most is None else f"exactly {least}"
+    others = [name for name, each in PIPELINE_SCHEDULES.items() if each.holds(held)]
+    yield error(
+        "P006",
+        draft.span("parallelism.stages"),
+        f"{parallelism.schedule} needs {wanted} {'stage' if wanted.endswith('1') else 'stages'} on each rank; "
+        f"{parallelism.stages} stages on {ranks} ranks are {held}",
+        f"set parallelism.stages to {ranks * least}, or parallelism.schedule to {', '.join(others)}",
+        (Related(draft.span("parallelism.schedule"), parallelism.schedule),),
+    )
+
+
+def schedule_needs_microbatches(draft: Draft) -> Iterator[Diagnostic]:
+    """schedule-needs-microbatches (P007)
+
+    Finds: a number of microbatches that the pipeline schedule cannot work with.
+    Why:   1f1b and dualpipev fill every stage before the first backward; the interleaved ones go in equal rounds.
+           An accumulation step is so many microbatches more.
+    Bad:
+        parallelism: {mode: pipeline, stages: 2, schedule: 1f1b, microbatches: 1}
+        layout: {gpus: 2}
+    Good:
+        parallelism: {mode: pipeline, stages: 2, schedule: 1f1b, microbatches: 2}
+        layout: {gpus: 2}
+    """
+    parallelism, layout, training = draft.pipeline, draft.layout, draft.training
+    if parallelism is None or layout is None or training is None:
+        return
+    ranks = num_pipeline_ranks(parallelism, layout)
+    steps = accumulation(training, parallelism, layout)
+    if ranks is None or steps is None or parallelism.stages % ranks:
+        return
+    if draft.scope is not None and num_nodes(draft.scope) < parallelism.stages:
+        return  # P017 is told: with fewer stages, fewer microbatches do
+    number, schedule = steps * parallelism.microbatches, PIPELINE_SCHEDULES[parallelism.schedule]
+    most = 2 * number + parallelism.stages
+    fits = [each for each in range(1, most + 1) if schedule.takes(each, ranks, parallelism.stages)]
+    if number in fits:
+        return
+    made = f" ({steps} accumulation steps x {parallelism.microbatches})" if steps > 1 else ""
+    rule = (
+        f"at least {parallelism.stages}, one for each stage"
+        if schedule.fills_first
+        else f"a multiple of its {counted(number // ranks, 'round')} over {ranks} ranks"
+    )
+    near = [max((each for each in fits if each < number), default=0), min(each for each in fits if each > number)]
+    values = " or ".join(str(each) for each in near if each and each % steps == 0) or str(near[1])
+    yield error(
+        "P007",
+        draft.span("parallelism.microbatches"),
+        f"{parallelism.schedule} needs {rule}; here: {counted(number, 'microbatch')}{made}",
+        f"make it {values} in all" if steps > 1 else f"set parallelism.microbatches to {values}",
+    )
+
+
+def cut_count(draft: Draft) -> Iterator[Diagnostic]:
+    """cut-count (P008)
+
+    Finds: `cut_before` with another number of names than there are stages to open, or a name twice.
+    Why:   each name opens a new stage; the first stage needs none.
+    Bad:
+        parallelism: {mode: pipeline, stages: 2, microbatches: 2, cut_before: [act, logits]}
+        layout: {gpus: 2}
+    Good:
+        parallelism: {mode: pipeline, stages: 2, microbatches: 2, cut_before: [logits]}
+        layout: {gpus: 2}
+    """
+    parallelism = draft.pipeline
+    if parallelism is None or parallelism.cut_before == "auto":
+        return
+    cuts = parallelism.cut_before
+    for position, name in enumerate(cuts):
+        if name in cuts[:position]:
+            yield error("P008", draft.span(("parallelism", "cut_before", position)), f"`{name}` opens a stage already")
+    wanted = parallelism.stages - 1
+    if len(cuts) != wanted:
+        yield error(
+            "P008",
+            draft.span("parallelism.cut_before"),
+            f"{counted(len(cuts), 'cut')} for {counted(len(cuts) + 1, 'stage')}, not {parallelism.stages}",
+            f"name {counted(wanted, 'node')}, set parallelism.stages to {len(cuts) + 1}, or leave cut_before out",
+            (Related(draft.span("parallelism.stages"), counted(parallelism.stages, "stage")),),
+        )
+
+
+def zero_bubble_compile(draft: Draft) -> Iterator[Diagnostic]:
+    """zero-bubble-compile (P010)
+
+    Finds: `compile: true` with interleaved_zero_bubble, zbv or dualpipev.
+    Why:   these schedules split each backward in two, which torch refuses for compiled stages.
+    Bad:
+        parallelism: {mode: pipeline, stages: 4, schedule: zbv, microbatches: 4}
+        layout: {gpus: 2}
+        training: {compile: true}
+    Good:
+        parallelism: {mode: pipeline, stages: 2, schedule: 1f1b, microbatches: 4}
+        layout: {gpus: 2}
+        training: {compile: true}
+    """
+    parallelism, training = draft.pipeline, draft.training
+    if parallelism is None or training is None or not training.compile:
+        return
+    if PIPELINE_SCHEDULES[parallelism.schedule].splits_backward:
+        yield error(
+            "P010",
+            draft.span("training.compile"),
+            f"torch cannot compile stages for {parallelism.schedule}",
+            "set training.compile to false, or parallelism.schedule to interleaved_1f1b",
+            (Related(draft.span("parallelism.schedule"), parallelism.schedule),),
+        )
+
+
+def more_stages_than_nodes(draft: Draft) -> Iterator[Diagnostic]:
+    """more-stages-than-nodes (P017)
+
+    Finds: more pipeline stages than the model has nodes.
+    Why:   a stage holds at least one node; a node is never split.
+    Bad:
+        parallelism: {mode: pipeline, stages: 64, microbatches: 64}
+        layout: {gpus: 64}
+        training: {global_batch_size: 64}
+    Good:
+        parallelism: {mode: pipeline, stages: 2, microbatches: 2}
+        layout: {gpus: 2}
+        training: {global_batch_size: 8}
+    """
+    if (pipeline := draft.pipeline) is None or draft.scope is None:
+        return
+    stages, nodes = pipeline.stages, num_nodes(draft.scope)
+    if stages > nodes:
+        message = f"{counted(stages, 'stage')}, and the model has {counted(nodes, 'node')} to share out"
+        yield error("P017", draft.span("parallelism.stages"), message, f"at most {nodes}")

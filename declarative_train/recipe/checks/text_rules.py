@@ -1,0 +1,154 @@
+"""Rules about the text of a recipe: they look at its tree of nodes, or its document, and not at a draft.
+
+Each public function that returns diagnostics is one rule; its docstring is the manual page of its code.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from declarative_train.diagnostics.diagnostic import Diagnostic, Fix, Related, error, warning
+from declarative_train.recipe.deprecated import DEPRECATED, lookup
+from declarative_train.recipe.merge_rules import EXCLUSIVE, Alternatives
+from declarative_train.source.document import Document
+from declarative_train.source.node import Mapping, Node, Path, Sequence, find, is_template
+
+KEYS = re.compile(r"(^|_)(password|passwd|secret|api_?key|access_?key|auth_?token|private_?key)(_|$)", re.IGNORECASE)
+
+VALUES = re.compile(
+    r"AKIA[0-9A-Z]{16}"  # https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_identifiers.html
+    r"|gh[pousr]_[A-Za-z0-9]{36}"  # https://github.blog/2021-04-05-behind-githubs-new-authentication-token-formats/
+    r"|hf_[A-Za-z0-9]{30,}"
+    r"|sk-[A-Za-z0-9_-]{20,}"
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----"
+    r"|[a-z][a-z0-9+.-]*://[^/\s:@]+:[^/\s@]+@"  # a password inside a URL
+)
+
+
+def secret_in_recipe(tree: Mapping) -> list[Diagnostic]:
+    """secret-in-recipe (H001)
+
+    Finds: what looks like a password, a key or a token.
+    Why:   recipes are committed, copied into run directories and shown in TensorBoard.
+    Bad:
+        meta: {api_key: 0c1f8a7be2d94c55}
+    Good:
+        meta: {api_key: "{{ env.API_KEY | default('') }}"}
+    """
+    # Over the tree as written, before templates are rendered: what comes from `env` is where it belongs.
+    found: list[Diagnostic] = []
+    _walk(tree, "", found)
+    return found
+
+
+def _walk(node: Node, key: str, found: list[Diagnostic]) -> None:
+    if isinstance(node, Mapping):
+        for entry in node.entries:
+            _walk(entry.value, entry.key.text, found)
+    elif isinstance(node, Sequence):
+        for item in node.items:
+            _walk(item, key, found)
+    elif isinstance(node.value, str) and _is_secret(node.value, key):
+        what = f"`{key}`" if KEYS.search(key) else "this value"
+        hint = 'keep it in the environment: "{{ env.NAME }}"'
+        found.append(warning("H001", node.span, f"{what} looks like a secret", hint))
+
+
+def _is_secret(text: str, key: str) -> bool:
+    if not text or is_template(text):
+        return False
+    return KEYS.search(key) is not None or VALUES.search(text) is not None
+
+
+_PAIRS = (
+    *(pair for pair in EXCLUSIVE if not pair.is_said_by_reader),
+    Alternatives(("objective",), "loss", "losses"),  # which merging writes as one
+)
+
+
+def exclusive_keys(tree: Mapping) -> Iterator[Diagnostic]:
+    """exclusive-keys (S006)
+
+    Finds: two keys in one section that say the same thing in different ways.
+    Why:   which of them holds would be a guess.
+    Bad:
+        training:
+          gradient_accumulation_steps: 2
+          microbatch_size: 10
+    Good:
+        training:
+          gradient_accumulation_steps: 2
+    """
+    # Over the tree, so that it also holds for a section that cannot be read.
+    for path, either, other, _ in _PAIRS:
+        holder = find(tree, path)
+        if not isinstance(holder, Mapping):
+            continue
+        first, second = holder.entry(either), holder.entry(other)
+        if first is None or second is None:
+            continue
+        first, second = sorted((first, second), key=lambda entry: (entry.key.span.line, entry.key.span.column))
+        yield error(
+            "S006",
+            second.key.span,
+            f"`{'.'.join(map(str, path))}` has both `{first.name}` and `{second.name}`",
+            "keep one of them",
+            (Related(first.key.span, f"`{first.name}` is here"),),
+        )
+
+
+def deprecated_key(root: Mapping, path: Path = ()) -> Iterator[Diagnostic]:
+    """deprecated-key (S008)
+
+    Finds: a key under a name that it had in an earlier version.
+    Why:   it still works, but not for ever; `dtrain lint --fix` writes the new name. (In this version no key is
+           deprecated: the example is of a language in which `passes` became `epochs`.)
+    Bad:
+        training:
+          passes: 5
+    Good:
+        training:
+          epochs: 5
+    """
+    # `root` is the merged tree, whose keys have today's names and their typed text as value.
+    for entry in root if DEPRECATED else ():
+        old, key = entry.key.value, entry.key
+        found = lookup((*path, old)) if isinstance(old, str) and old != entry.name else None
+        if found is not None:
+            message = f"`{old}` is called `{found.name}` since dtrain {found.since}"
+            fix = Fix(key.span, found.name, safe=True, replaces=str(old))
+            yield warning("S008", key.span, message, f"write `{found.name}`", fixes=(fix,))
+        if isinstance(entry.value, Mapping):
+            yield from deprecated_key(entry.value, (*path, entry.name))
+
+
+_LOSS, _LOSSES = ("objective", "loss"), ("objective", "losses")
+
+
+def displaced_loss(document: Document) -> Iterator[Diagnostic]:
+    """displaced-loss (W017)
+
+    Finds: `losses` in a derived recipe that take the place of the `loss` of its base, unsaid.
+    Why:   `loss` is the short form of `losses` with one term, so the two do not add up: a term that was to be added trains
+           alone.
+    Bad:
+        objective:
+          losses: {other: {type: cross_entropy, input: logits, target: digit}}
+    Good:
+        objective:
+          losses: {loss: {}, other: {type: cross_entropy, input: logits, target: digit, weight: 0.5}}
+          metrics: {accuracy: {of: loss}}
+    """  # noqa: E501
+    now = document.find(_LOSSES)
+    if not isinstance(now, Mapping) or now.alone or document.find(_LOSS) is not None:
+        return  # a `loss` that displaces several is meant to; both in one file have a rule of their own
+    for gone in document.dropped:
+        if gone.path == _LOSSES and gone.reason == "alternative":
+            yield warning(
+                "W017",
+                gone.by,
+                "these take the place of the `loss` of the base",
+                "`losses: {loss: {}, ...}` keeps it beside them; `loss: null` says that it is not wanted",
+                (Related(gone.span, "the loss of the base"),),
+            )

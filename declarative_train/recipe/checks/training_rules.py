@@ -1,0 +1,195 @@
+"""Rules about the length of a run, its batches and its optimizers.
+
+Each public function that returns diagnostics is one rule; its docstring is the manual page of its code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+
+from declarative_train.components.component import Optimizer
+from declarative_train.diagnostics.diagnostic import Diagnostic, Fix, Related, error, warning
+from declarative_train.recipe.batch import data_parallel_size, num_microbatches
+from declarative_train.recipe.draft import Draft
+from declarative_train.recipe.sections.training import share_of_run
+from declarative_train.terms.amounts import counted
+from declarative_train.terms.span import Span
+
+
+def uneven_batch(draft: Draft) -> Iterator[Diagnostic]:
+    """uneven-batch (R003)
+
+    Finds: a global batch that does not divide over the ranks, accumulation steps and microbatches.
+    Why:   nothing is floored: the batch that is trained is the one that the recipe names.
+    Bad:
+        training:
+          global_batch_size: 100
+          gradient_accumulation_steps: 3
+    Good:
+        training:
+          global_batch_size: 120
+          gradient_accumulation_steps: 3
+    """
+    training, parallelism, layout = draft.training, draft.parallelism, draft.layout
+    if training is None or parallelism is None or layout is None:
+        return
+    size = training.global_batch_size
+    ranks, chunks = data_parallel_size(parallelism, layout), num_microbatches(parallelism)
+    word = "device" if parallelism.scatters else "data-parallel rank"
+    if training.microbatch_size is not None:
+        key, own = "microbatch_size", training.microbatch_size
+        middle = f"{counted(own, 'sample')} per microbatch"
+    else:
+        key, own = "gradient_accumulation_steps", training.gradient_accumulation_steps or 1
+        middle = counted(own, "accumulation step")
+    parts = [(ranks, counted(ranks, word)), (own, middle), (chunks, counted(chunks, "pipeline microbatch"))]
+    unit = prod(number for number, _ in parts)
+    if size % unit == 0:
+        return
+    over = " x ".join(text for number, text in parts if number > 1)
+    total = f" = {unit}" if sum(number > 1 for number, _ in parts) > 1 else ""
+    hint = f"set training.global_batch_size to {_either(_multiples(size, unit))}"
+    share, rest = divmod(size, ranks * chunks)
+    if not rest and own > 1:
+        hint += f", or training.{key} to {_either(_divisors_near(share, own))}"
+    yield error("R003", draft.span("training.global_batch_size"), f"{size} does not divide over {over}{total}", hint)
+
+
+def _multiples(size: int, unit: int) -> list[int]:
+    below = size // unit * unit
+    return [value for value in (below, below + unit) if value]
+
+
+def _divisors_near(number: int, wanted: int) -> list[int]:
+    """The divisors of `number` next below and above `wanted`."""
+    small = [divisor for divisor in range(1, int(number**0.5) + 1) if number % divisor == 0]
+    divisors = sorted({*small, *(number // divisor for divisor in small)})
+    below = [divisor for divisor in divisors if divisor < wanted][-1:]
+    above = [divisor for divisor in divisors if divisor > wanted][:1]
+    return below + above
+
+
+def _either(values: list[int]) -> str:
+    return " or ".join(str(value) for value in values)
+
+
+def no_run_length(draft: Draft) -> Iterator[Diagnostic]:
+    """no-run-length (R004)
+
+    Finds: a training section with neither `epochs` nor `steps`.
+    Why:   the learning-rate schedule, warm-up and every duration in % rest on the length of the run.
+    Bad:
+        training:
+          epochs: null
+    Good:
+        training:
+          epochs: 5
+    """
+    training = draft.training
+    if draft.is_written("training.epochs") or draft.is_written("training.steps"):
+        return  # one that is left empty is told
+    if training is not None and training.epochs is None and training.steps is None:
+        yield error(
+            "R004",
+            draft.span.key("training"),
+            "`training` does not say how long",
+            "add `epochs: 10` or `steps: 1000`",
+            rests_on="all files",
+        )
+
+
+def warmup_longer_than_run(draft: Draft) -> Iterator[Diagnostic]:
+    """warmup-longer-than-run (R005)
+
+    Finds: a warm-up that takes the whole run or more.
+    Why:   the learning rate would never reach the value that the recipe names.
+    Bad:
+        training:
+          epochs: 5
+          lr_schedule: {type: cosine, warmup: 10 epochs}
+    Good:
+        training:
+          epochs: 5
+          lr_schedule: {type: cosine, warmup: 1 epoch}
+    """
+    training = draft.training
+    if training is None or training.lr_schedule.warmup is None:
+        return
+    share = share_of_run(training.lr_schedule.warmup, training)
+    if share is not None and share >= 1:
+        length = "epochs" if training.epochs is not None else "steps"
+        yield error(
+            "R005",
+            draft.span("training.lr_schedule.warmup"),
+            f"a warm-up of {training.lr_schedule.warmup} leaves nothing of the run",
+            "make it shorter, such as `5%`",
+            (Related(draft.span(f"training.{length}"), "the length of the run"),),
+        )
+
+
+_FAR_ABOVE, _FAR_BELOW = 10, 1e-3
+
+
+def implausible_lr(draft: Draft) -> Iterator[Diagnostic]:
+    """implausible-lr (O013)
+
+    Finds: a learning rate far outside of what people train with by that optimizer, or one of 0.
+    Why:   with ten times the largest usual rate a run diverges in its first steps or learns nothing; with a thousandth of
+           the smallest, or with 0, its parameters hardly move, and it ends without an error.
+    Bad:
+        training:
+          optimizer: {type: adam, lr: 10}
+    Good:
+        training:
+          optimizer: {type: adam, lr: 1e-3}
+    """  # noqa: E501
+    for optimizer, path, at in optimizers_of(draft):
+        lr = getattr(optimizer, "lr", None)
+        low, high = optimizer.usual_lr
+        usual = f"the usual ones are {low:g} to {high:g}"
+        span = at if path is None else draft.span((*path, "lr"))
+        if lr == 0:
+            yield warning("O013", span, "an lr of 0: no step changes a parameter", usual)
+        elif lr is not None and not low * _FAR_BELOW <= lr <= high * _FAR_ABOVE:
+            far = "above" if lr > high else "below"
+            yield warning("O013", span, f"an lr of {lr:g} is far {far} what `{optimizer.type}` trains with", usual)
+
+
+def optimizers_of(draft: Draft) -> Iterator[tuple[Optimizer, tuple[str, ...] | None, Span]]:
+    """Every optimizer that the recipe names, with its path where it stands in the recipe's own tree, and a place."""
+    if draft.training is not None:
+        path: tuple[str, ...] = ("training", "optimizer")
+        yield draft.training.optimizer, path, draft.span(path)
+    for rule in draft.rules:
+        if rule.settings.optimizer is not None:
+            path = ("model", "parameters", rule.selector, "optimizer")
+            yield rule.settings.optimizer, None if rule.prefix else path, rule.span
+
+
+def swapped_betas(draft: Draft) -> Iterator[Diagnostic]:
+    """swapped-betas (O014)
+
+    Finds: `betas` of which the first is larger than the second.
+    Why:   the average of the gradient then remembers longer than that of its square: the steps go on in a direction that
+           is long gone, and training becomes unstable. It is nearly always the pair the wrong way round.
+    Bad:
+        training:
+          optimizer: {type: adam, lr: 1e-3, betas: [0.999, 0.9]}
+    Good:
+        training:
+          optimizer: {type: adam, lr: 1e-3, betas: [0.9, 0.999]}
+    """  # noqa: E501
+    for optimizer, path, at in optimizers_of(draft):
+        betas = getattr(optimizer, "betas", None)
+        if betas is None or betas[0] <= betas[1]:
+            continue
+        span = at if path is None else draft.span((*path, "betas"))
+        turned = f"[{betas[1]:g}, {betas[0]:g}]"
+        yield warning(
+            "O014",
+            span,
+            f"`betas` of `{optimizer.type}` are {betas[0]:g}, {betas[1]:g}: the second is the larger one as a rule",
+            f"write `betas: {turned}`",
+            fixes=() if path is None else (Fix(span, turned, safe=False),),
+        )
