@@ -7,7 +7,7 @@ RECIPE ?= recipes/digits_mlp.yaml
 # ranks of a test share the cores of the machine
 test test-long matrix accept bench parity: export OMP_NUM_THREADS ?= 1
 
-.PHONY: run test test-long matrix check format generate docs accept bench parity clean
+.PHONY: run test test-long matrix check format generate docs accept bench parity site site-serve clean
 
 run: $(VENV)/.installed
 	$(BIN)/dtrain run $(RECIPE)
@@ -27,6 +27,7 @@ check: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m tests.generate --check
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .
@@ -56,6 +57,13 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 $(VENV)/.installed-dev: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	touch $@
+
+# the documentation, as pages in build/site
+site: $(VENV)/.installed-dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+site-serve: $(VENV)/.installed-dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve --dev-addr 127.0.0.1:8000
 
 clean:
 	rm -rf $(VENV) runs build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache

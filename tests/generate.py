@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
+from importlib import import_module
 from pathlib import Path
 
 from declarative_train.cli.catalogue import catalogue
 from declarative_train.cli.commands.list import tables
+from declarative_train.cli.main import COMMANDS
 from declarative_train.cli.views.components import component_page
 from declarative_train.cli.views.hardware import hardware_table
 from declarative_train.cli.views.sections import NAMES, section_page
@@ -61,7 +64,47 @@ def sections_page() -> str:
     return "\n".join([*lines, ""])
 
 
+def commands_page() -> str:
+    """docs/commands.md. Not argparse's own help text: its form differs between versions of Python."""
+    lines = ["# Commands", "", "Every command of `dtrain` and its options. Made from the code by `make generate`."]
+    for name, summary in sorted(COMMANDS.items()):
+        parser = argparse.ArgumentParser(prog=f"dtrain {name}", add_help=False)
+        import_module(f"declarative_train.cli.commands.{name}").add_arguments(parser)
+        shown = [action for action in parser._actions if action.help != argparse.SUPPRESS]
+        positional = [action for action in shown if not action.option_strings]
+        usage = " ".join([f"dtrain {name}", *(argument(action) for action in positional)])
+        lines += ["", f"## {name}", "", f"{summary[0].upper()}{summary[1:]}.", "", "```text", usage, "```"]
+        if shown:
+            lines += ["", "| | |", "|---|---|"]
+            lines += [f"| `{escaped(option(action))}` | {escaped(meaning(parser, action))} |" for action in shown]
+    return "\n".join([*lines, ""])
+
+
+def argument(action: argparse.Action) -> str:
+    word = str(action.metavar or action.dest.upper())
+    return {"?": f"[{word}]", "*": f"[{word} ...]", "+": f"{word} ..."}.get(str(action.nargs), word)
+
+
+def option(action: argparse.Action) -> str:
+    if not action.option_strings:
+        return str(action.metavar or action.dest.upper())
+    words = ", ".join(action.option_strings)
+    if action.nargs == 0:
+        return words
+    value = str(action.metavar or "|".join(map(str, action.choices or [action.dest.upper()])))
+    return f"{words} [{value}]" if action.nargs == "?" else f"{words} {value}"
+
+
+def meaning(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
+    return (action.help or "") % {"prog": parser.prog, "default": action.default}
+
+
+def escaped(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
 FILES = {
+    "docs/commands.md": commands_page,
     "schemas/recipe.schema.json": schema_text,
     "docs/checks.md": checks_page,
     "docs/components.md": components_page,

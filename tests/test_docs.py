@@ -2,14 +2,18 @@
 
 A ```yaml block with a model, data and an objective is a recipe; any other is laid over the whole recipe of
 docs/language.md, without that one's model where the block has a graph of its own. Blocks that name a source whose files
-are not there are linted as fragments. A console block after `<!-- runs -->` is run.
+are not there are linted as fragments. A console block after `<!-- runs -->` is run. On a page with blocks that have a
+`title`, these are written as files of that name, and the whole page is run from top to bottom: a tutorial.
 """
 
 from __future__ import annotations
 
 import argparse
 import re
+import runpy
 import shlex
+import subprocess
+import sys
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -24,8 +28,8 @@ from tests.linted import dtrain
 
 DRAWS = "R108"  # said of every recipe that draws random numbers over ranks
 ROOT = Path(__file__).parent.parent
-GENERATED = {"checks.md", "components.md", "sections.md"}
-PAGES = [ROOT / "README.md", *sorted(page for page in (ROOT / "docs").glob("*.md") if page.name not in GENERATED)]
+GENERATED = {"checks.md", "commands.md", "components.md", "sections.md"}
+PAGES = [ROOT / "README.md", *sorted(page for page in (ROOT / "docs").rglob("*.md") if page.name not in GENERATED)]
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,7 @@ class Block:
     language: str
     text: str
     runs: bool
+    file: str | None
 
     def __str__(self) -> str:
         return f"{self.page.name}:{self.line}"
@@ -42,16 +47,29 @@ class Block:
 
 def blocks(page: Path) -> list[Block]:
     text = page.read_text()
-    found = re.finditer(r"(?P<runs><!-- runs -->\n)?^```(?P<language>\w+)\n(?P<text>.*?)^```$", text, re.M | re.S)
+    found = re.finditer(
+        r"(?P<runs><!-- runs -->\n)?^```(?P<language>\w+)(?: title=\"(?P<file>[^\"]+)\")?\n(?P<text>.*?)^```$",
+        text,
+        re.M | re.S,
+    )
     return [
-        Block(page, text.count("\n", 0, match.start("text")), match["language"], match["text"], bool(match["runs"]))
+        Block(
+            page,
+            text.count("\n", 0, match.start("text")),
+            match["language"],
+            match["text"],
+            bool(match["runs"]),
+            match["file"],
+        )
         for match in found
     ]
 
 
 ALL = [block for page in PAGES for block in blocks(page)]
 OTHER_TOOLS = ("repos:",)  # what their files begin with: pre-commit
-YAML = [block for block in ALL if block.language == "yaml" and not block.text.startswith(OTHER_TOOLS)]
+YAML = [
+    block for block in ALL if block.language == "yaml" and block.file is None and not block.text.startswith(OTHER_TOOLS)
+]
 
 
 def sections(text: str) -> set[str]:
@@ -139,16 +157,43 @@ def test_a_command_line_in_the_documents_parses(page: str, line: str) -> None:
     pytest.fail(f"{page} shows a command that does not parse: {line}")
 
 
-@pytest.mark.parametrize("block", [block for block in ALL if block.runs], ids=str)
-def test_a_marked_example_runs(
-    block: Block, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+RUN = [
+    pytest.param(page, id=page.name, marks=[pytest.mark.long] if "$ dtrain run" in page.read_text() else [])
+    for page in PAGES
+    if any(block.page == page and (block.runs or block.file) for block in ALL)
+]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("page", RUN)
+def test_what_a_page_shows_runs(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(ROOT)
-    lines = re.findall(r"^\$ dtrain (.*)$", block.text, re.M)
-    assert lines
-    for line in lines:
-        assert main(shlex.split(line)) == 0, line
-        assert capsys.readouterr().out
+    """In an empty folder beside the recipes, from top to bottom; each command ends with 0."""
+    for name in ("recipes", "LICENSE", "README.md"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    monkeypatch.chdir(tmp_path)
+    mine = [block for block in ALL if block.page == page]
+    is_tutorial = any(block.file for block in mine)
+    ran = []
+    for block in mine:
+        if block.file is not None:
+            Path(block.file).write_text(block.text)
+        elif block.language == "console" and (is_tutorial or block.runs):
+            ran += [run_line(line) for line in re.findall(r"^\$ (.*)$", block.text, re.M)]
+    assert ran
+    assert [line for line, code in ran if code != 0] == [], capsys.readouterr()
+
+
+def run_line(line: str) -> tuple[str, int | None]:
+    words = shlex.split(line, comments=True)
+    if words[:2] == ["dtrain", "run"]:  # forks ranks, which the process of the tests does not like
+        return line, subprocess.run([sys.executable, "-m", "declarative_train", *words[1:]], timeout=200).returncode
+    if words[0] == "dtrain":
+        return line, main(words[1:])
+    assert words[0] == "python", f"a page shows a command that this test cannot run: {line}"
+    runpy.run_path(words[1], run_name="__main__")
+    return line, 0
 
 
 def test_the_functions_of_expressions_are_all_named() -> None:

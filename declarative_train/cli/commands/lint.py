@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("paths", nargs="+", metavar="PATH", help="recipes, folders of recipes, or - for standard input")
-    parser.add_argument("--format", choices=sorted(FORMATS), default="full")
+    parser.add_argument(
+        "--format", choices=sorted(FORMATS), default="full", help="how diagnostics are written (default: full)"
+    )
     parser.add_argument("--select", default="", metavar="CODES", help="only these codes or prefixes: G,P012")
     parser.add_argument("--ignore", default="", metavar="CODES", help="not these codes or prefixes")
     parser.add_argument("--static", action="store_true", help="syntax, keys, wiring and layout only; no data, no torch")

@@ -1,0 +1,83 @@
+"""What mkdocs lacks: pages of files outside docs/ (CONTRIBUTING, CHANGELOG, the recipes), and links to them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).parent.parent
+MOVED = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+LINK = re.compile(r"(?P<image>!?)\[(?P<text>[^\]]*)\]\((?P<target>[^)#\s]+)(?P<anchor>#[^)\s]*)?\)")
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """The recipes stand in the navigation without being written down twice."""
+    assert config.nav is not None
+    for entry in config.nav:
+        if "Recipes" in entry:
+            entry["Recipes"] = [recipe_page(path) for path in recipes()]
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    for name in ("CONTRIBUTING.md", "CHANGELOG.md"):
+        files.append(File.generated(config, MOVED[name], content=(ROOT / name).read_text()))
+    for path in recipes():
+        files.append(File.generated(config, recipe_page(path), content=recipe_text(path)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Links that are right in the repository become right on the site; what has no page here stays as words."""
+    here = PurePosixPath(page.file.src_uri)
+    source = next((name for name, moved in MOVED.items() if moved == str(here) and name != "README.md"), f"docs/{here}")
+    parts = re.split(r"(^```.*?^```$)", markdown, flags=re.M | re.S)
+    parts[::2] = [LINK.sub(lambda match: link(match, PurePosixPath(source).parent, here), part) for part in parts[::2]]
+    return "".join(parts)
+
+
+def link(match: re.Match[str], folder: PurePosixPath, here: PurePosixPath) -> str:
+    target = match["target"]
+    if ":" in target:
+        return match[0]
+    path = (ROOT / folder / target).resolve()
+    if not path.is_relative_to(ROOT):
+        return match[0]
+    place = path.relative_to(ROOT).as_posix()
+    if place.startswith("docs/"):
+        uri = place.removeprefix("docs/")
+    elif place in MOVED:
+        uri = MOVED[place]
+    elif path in recipes():
+        uri = recipe_page(path)
+    elif path.exists():
+        return match["text"]
+    else:
+        return match[0]  # mkdocs says that it is broken
+    up = "../" * (len(here.parts) - 1)
+    return f"{match['image']}[{match['text']}]({up}{uri}{match['anchor'] or ''})"
+
+
+def recipes() -> list[Path]:
+    return sorted((ROOT / "recipes").rglob("*.yaml"))
+
+
+def recipe_page(path: Path) -> str:
+    return f"recipes/{path.relative_to(ROOT / 'recipes').with_suffix('.md').as_posix()}"
+
+
+def recipe_text(path: Path) -> str:
+    """Its story, which is the comment on top, then the whole file."""
+    lines = path.read_text().splitlines()
+    head = [line for line in lines if not line.startswith("# yaml-language-server")]
+    story = []
+    for line in head:
+        if not line.startswith("#"):
+            break
+        story.append(line.removeprefix("#").removeprefix(" "))
+    whole = "\n".join(lines)
+    return f"# {path.stem}\n\n```text\n" + "\n".join(story) + f"\n```\n\n```yaml\n{whole}\n```\n"
