@@ -75,7 +75,7 @@ def commands_page() -> str:
         usage = " ".join([f"dtrain {name}", *(argument(action) for action in positional)])
         lines += ["", f"## {name}", "", f"{summary[0].upper()}{summary[1:]}.", "", "```text", usage, "```"]
         if shown:
-            lines += ["", "| | |", "|---|---|"]
+            lines += ["", "| argument | what it does |", "|---|---|"]
             lines += [f"| `{escaped(option(action))}` | {escaped(meaning(parser, action))} |" for action in shown]
     return "\n".join([*lines, ""])
 

@@ -42,8 +42,8 @@ class Rule:
 
 
 def read_rules(tables: Mapping[Path, Mapping[str, str]]) -> dict[str, Rule]:
-    """The rules of every room, by code. `tables`: the folder `checks` of a room -> its RULES (code -> `family.function`,
-    or a `module`).
+    """The rules of every room, by code. `tables`: the folder `checks` of a room -> its RULES (code -> `family.function`
+    or `module`).
 
     Raises ValueError for a page that has not the form above, or stands in two tables: a mistake of ours.
     """
