@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from declarative_train.components.hardware.devices import CPU, GPUS
 from declarative_train.components.hardware.hardware import Hardware
-from declarative_train.components.hardware.nvidia import NVIDIA
-from declarative_train.components.hardware.others import AMD, CPU
 
-HARDWARE: dict[str, Hardware] = {each.name: each for each in sorted((*NVIDIA, *AMD, CPU), key=lambda each: each.name)}
+HARDWARE: dict[str, Hardware] = {each.name: each for each in sorted((*GPUS, CPU), key=lambda each: each.name)}
 
 
 def hardware_of_device(name: str) -> Hardware | None:

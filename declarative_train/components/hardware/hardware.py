@@ -44,20 +44,23 @@ class Hardware:
 
 def gpu(
     name: str,
-    *,
     gib: float,
-    tflops: Mapping[Precision, float],
+    tflops_64: float,
+    tflops_32: float,
+    tflops_16: float,
     memory_gb_s: float,
     link_gb_s: float,
     network_gb_s: float,
     device_names: tuple[str, ...],
     source: str,
+    has_bf16: bool = True,
 ) -> Hardware:
-    """A GPU in the units of its data sheet."""
+    """A GPU in the units of its data sheet. `tflops_16`: in fp16, and in bf16 where it has that."""
+    tflops: dict[Precision, float] = {"fp64": tflops_64, "fp32": tflops_32, "bf16": tflops_16, "fp16": tflops_16}
     return Hardware(
         name=name,
         memory_bytes=int(gib * GIB),
-        peak_flops={precision: number * TERA for precision, number in tflops.items()},
+        peak_flops={each: number * TERA for each, number in tflops.items() if each != "bf16" or has_bf16},
         memory_per_s=memory_gb_s * GIGA,
         link_per_s=link_gb_s * GIGA,
         network_per_s=network_gb_s * GIGA,
