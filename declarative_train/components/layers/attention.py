@@ -161,17 +161,11 @@ def _heads(layer: SelfAttention | CrossAttention, width: int) -> Heads:
 
 def _heads_misfit(layer: SelfAttention | CrossAttention, width: int) -> Misfit | None:
     if layer.head_width is None and width % layer.heads:
-        return Misfit(
-            f"a width of {width} does not divide into {layer.heads} heads",
-            field="heads",
-            help=f"set `heads` to one of {divisors(width)}, or give `head_width`",
-        )
+        message = f"a width of {width} does not divide into {layer.heads} heads"
+        return Misfit(message, field="heads", help=f"set `heads` to one of {divisors(width)}, or give `head_width`")
     if layer.kv_heads is not None and layer.heads % layer.kv_heads:
-        return Misfit(
-            f"{counted(layer.heads, 'head')} cannot share {layer.kv_heads} key and value heads evenly",
-            field="kv_heads",
-            help=f"set `kv_heads` to one of {divisors(layer.heads)}",
-        )
+        message = f"{counted(layer.heads, 'head')} cannot share {layer.kv_heads} key and value heads evenly"
+        return Misfit(message, field="kv_heads", help=f"set `kv_heads` to one of {divisors(layer.heads)}")
     return None
 
 
@@ -179,11 +173,8 @@ def _rotary_misfit(layer: SelfAttention, width: int) -> Misfit | None:
     head_width = layer.head_width or width // layer.heads
     if layer.rotary is None or head_width % 2 == 0:
         return None
-    return Misfit(
-        f"rotary positions turn pairs, a head width of {head_width} is odd",
-        field="head_width" if layer.head_width else "heads",
-        help="give an even `head_width`",
-    )
+    message = f"rotary positions turn pairs, a head width of {head_width} is odd"
+    return Misfit(message, field="head_width" if layer.head_width else "heads", help="give an even `head_width`")
 
 
 def _mask_misfit(layer: Layer, inputs: Inputs, queries: str, keys: str) -> Misfit | None:
@@ -191,16 +182,11 @@ def _mask_misfit(layer: Layer, inputs: Inputs, queries: str, keys: str) -> Misfi
         return None
     mask, T, S = inputs["mask"], inputs[queries].shape[0], inputs[keys].shape[0]
     if mask.dtype != "bool":
-        return Misfit(
-            f"`mask` of `{layer.type}` is true where a position may be seen, but it is {mask.dtype}",
-            port="mask",
-            help="compare first, as in `keep: tokens != 0`",
-        )
+        message = f"`mask` of `{layer.type}` is true where a position may be seen, but it is {mask.dtype}"
+        return Misfit(message, port="mask", help="compare first, as in `keep: tokens != 0`")
     if mask.shape not in ((S,), (T, S)):
-        return Misfit(
-            f"`mask` of `{layer.type}` must be (B, {S}) or (B, {T}, {S}) here, it is {mask}",
-            port="mask",
-        )
+        message = f"`mask` of `{layer.type}` must be (B, {S}) or (B, {T}, {S}) here, it is {mask}"
+        return Misfit(message, port="mask")
     return None
 
 

@@ -44,11 +44,8 @@ class BatchNorm(Layer):
         if len(x.shape) > 4:
             return Misfit(f"`batch_norm` takes at most (B, C, D, H, W), `x` is {x}", port="x")
         if group_size(self.over) == 1 and prod(x.shape[1:]) == 1:
-            return Misfit(
-                f"over 1 sample each channel of `x` {x} has one value, which normalises to 0",
-                field="over",
-                help="take more samples, or `layer_norm`",
-            )
+            message = f"over 1 sample each channel of `x` {x} has one value, which normalises to 0"
+            return Misfit(message, field="over", help="take more samples, or `layer_norm`")
         return None
 
     def build(self, inputs: Inputs) -> nn.Module:

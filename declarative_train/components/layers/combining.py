@@ -88,11 +88,8 @@ class Stack(Layer):
         port, first = next(iter(inputs.items()))
         for other, spec in inputs.items():
             if spec.shape != first.shape:
-                return Misfit(
-                    f"`stack` takes inputs of one shape, {called(port)} is {first} and {called(other)} is {spec}",
-                    port=other,
-                    help="`concat` joins inputs that differ in one dimension",
-                )
+                message = f"`stack` takes inputs of one shape, {called(port)} is {first} and {called(other)} is {spec}"
+                return Misfit(message, port=other, help="`concat` joins inputs that differ in one dimension")
         dim = resolve_dim(self, "dim", self.dim, len(first.shape) + 2)
         return dim if isinstance(dim, Misfit) else needs_same_dtype(self, inputs)
 

@@ -59,10 +59,8 @@ class TransposedConvolution(Layer, ABC):
         for size, *numbers in zip(x.shape[1:], *(per_dim(field, n) for field in fields), strict=True):
             k, s, p, more, d = numbers
             if more >= max(s, d):
-                return Misfit(
-                    f"`output_padding` of {more} must be smaller than the stride {s} or the dilation {d}",
-                    field="output_padding",
-                )
+                message = f"`output_padding` of {more} must be smaller than the stride {s} or the dilation {d}"
+                return Misfit(message, field="output_padding")
             result = (size - 1) * s - 2 * p + d * (k - 1) + more + 1
             if result < 1:
                 return Misfit(f"`padding` of {p} leaves nothing of the result: `x` is {x}", field="padding")

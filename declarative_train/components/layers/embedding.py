@@ -69,11 +69,8 @@ class Embeddings(Layer):
             value = getattr(self, field)
             sizes = value if isinstance(value, tuple) else () if value is None else (value,)
             if isinstance(value, tuple) and len(value) != x.shape[-1]:
-                return Misfit(
-                    f"`{field}` has {counted(len(value), 'entry')}, `x` {x} has {counted(x.shape[-1], 'column')}",
-                    field=field,
-                    help="write one number per column",
-                )
+                message = f"`{field}` has {counted(len(value), 'entry')}, `x` {x} has {counted(x.shape[-1], 'column')}"
+                return Misfit(message, field=field, help="write one number per column")
             if any(size < 1 for size in sizes):
                 return Misfit(f"`{field}` holds {min(sizes)}, every table needs at least 1", field=field)
         if self.num_embeddings is None:
@@ -158,23 +155,15 @@ class OneHot(Layer):
 def _rows_misfit(layer: Layer, rows: int | None, x: TensorSpec, field: str = "num_embeddings") -> Misfit | None:
     """The table must hold every number that the input is known to have."""
     if rows is None and x.interval is None:
-        return Misfit(
-            f"`{layer.type}` needs `{field}`: the range of `x` is not known",
-            help=f"write `{field}:`, or make the field a `category` or `tokens` field, whose range is known",
-        )
+        hint = f"write `{field}:`, or make the field a `category` or `tokens` field, whose range is known"
+        return Misfit(f"`{layer.type}` needs `{field}`: the range of `x` is not known", help=hint)
     low, high = x.interval or (0, 0)
     if low < 0:
-        return Misfit(
-            f"`{layer.type}` looks up rows from 0 on, and `x` holds numbers from {interval_in_words((low, high))}",
-            port="x",
-            help="add a number to it, or `clamp` it",
-        )
+        message = f"`{layer.type}` looks up rows from 0 on, and `x` holds numbers from {interval_in_words((low, high))}"
+        return Misfit(message, port="x", help="add a number to it, or `clamp` it")
     if rows is not None and high >= rows:
-        return Misfit(
-            f"`{field}: {rows}` is too small, `x` holds numbers from {interval_in_words((low, high))}",
-            field=field,
-            help=f"set `{field}` to {int(high) + 1}, or leave it out",
-        )
+        message = f"`{field}: {rows}` is too small, `x` holds numbers from {interval_in_words((low, high))}"
+        return Misfit(message, field=field, help=f"set `{field}` to {int(high) + 1}, or leave it out")
     return None
 
 
@@ -188,8 +177,5 @@ def _rows_of(x: TensorSpec) -> tuple[int, ...]:
 def _padding_misfit(layer: Layer, padding_idx: int | None, rows: int | None) -> Misfit | None:
     if padding_idx is None or rows is None or padding_idx < rows:
         return None
-    return Misfit(
-        f"`padding_idx: {padding_idx}` is outside the {counted(rows, 'row')} of the table",
-        field="padding_idx",
-        help=f"it must lie in 0..{rows - 1}",
-    )
+    message = f"`padding_idx: {padding_idx}` is outside the {counted(rows, 'row')} of the table"
+    return Misfit(message, field="padding_idx", help=f"it must lie in 0..{rows - 1}")

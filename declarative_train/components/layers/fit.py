@@ -43,11 +43,9 @@ def needs_parameter_dtype(layer: Layer, inputs: Inputs, *ports: str) -> Misfit |
         return misfit
     for port in names:
         if inputs[port].dtype not in ("float32", "float64"):
-            return Misfit(
-                f"`{layer.type}` has float32 parameters, `{port}` is {inputs[port].dtype}",
-                port=port,
-                help="let the field be float32: `training.precision` decides what the model computes in",
-            )
+            message = f"`{layer.type}` has float32 parameters, `{port}` is {inputs[port].dtype}"
+            hint = "let the field be float32: `training.precision` decides what the model computes in"
+            return Misfit(message, port=port, help=hint)
     return needs_same_dtype(layer, inputs, *names)
 
 
@@ -74,11 +72,8 @@ def needs_integer(layer: Layer, inputs: Inputs, port: str = "x") -> Misfit | Non
     """Whole numbers, such as token ids or categories, and something in them."""
     spec = inputs[port]
     if spec.is_floating or spec.dtype == "bool":
-        return Misfit(
-            f"`{layer.type}` looks up whole numbers, `{port}` is {spec.dtype}",
-            port=port,
-            help="give the field an integer dtype, or make it `type: category`",
-        )
+        message = f"`{layer.type}` looks up whole numbers, `{port}` is {spec.dtype}"
+        return Misfit(message, port=port, help="give the field an integer dtype, or make it `type: category`")
     if not spec.num_elements:
         return Misfit(f"`{layer.type}` takes no empty tensor, `{port}` is {spec}", port=port)
     return None
@@ -133,11 +128,8 @@ def resolve_dim(layer: Layer, field: str, dim: int, rank: int) -> int | Misfit:
             f"`{field}: {dim}` is the batch, which every layer keeps", field=field, help=f"dimensions here: {known}"
         )
     if not 0 < found < rank:
-        return Misfit(
-            f"there is no dimension {dim} in an input of {counted(rank, 'dimension')}, the batch included",
-            field=field,
-            help=f"dimensions here: {known}",
-        )
+        message = f"there is no dimension {dim} in an input of {counted(rank, 'dimension')}, the batch included"
+        return Misfit(message, field=field, help=f"dimensions here: {known}")
     return found
 
 

@@ -48,11 +48,8 @@ class Upsample(Layer):
             )
         if self.mode in _DIMS and _DIMS[self.mode] != n:
             fitting = [mode for mode, dims in _DIMS.items() if dims == n]
-            return Misfit(
-                f"`mode: {self.mode}` is for {counted(_DIMS[self.mode], 'spatial dimension')}, `x` {x} has {n}",
-                field="mode",
-                help=f"use {' or '.join(fitting)}",
-            )
+            message = f"`mode: {self.mode}` is for {counted(_DIMS[self.mode], 'spatial dimension')}, `x` {x} has {n}"
+            return Misfit(message, field="mode", help=f"use {' or '.join(fitting)}")
         if self.align_corners and self.mode not in _DIMS:
             return Misfit(f"`align_corners` means nothing with `mode: {self.mode}`", field="align_corners")
         return self._factor_misfit(inputs, n)
@@ -62,10 +59,8 @@ class Upsample(Layer):
             return None
         factors = self._factors(n)
         if len(factors) != n:
-            return Misfit(
-                f"`scale_factor` has {counted(len(factors), 'entry')} for {counted(n, 'spatial dimension')}",
-                field="scale_factor",
-            )
+            message = f"`scale_factor` has {counted(len(factors), 'entry')} for {counted(n, 'spatial dimension')}"
+            return Misfit(message, field="scale_factor")
         for size, factor in zip(inputs["x"].shape[1:], factors, strict=True):
             if not 0 < factor < float("inf"):
                 return Misfit(f"`scale_factor` holds {factor:g}, it must be above 0", field="scale_factor")
@@ -103,10 +98,8 @@ class PixelShuffle(Layer):
         if misfit := needs_shape(self, inputs, "(B, C, H, W)", 3) or needs_float(self, inputs):
             return misfit
         if inputs["x"].shape[0] % self.factor**2:
-            return Misfit(
-                f"{counted(inputs['x'].shape[0], 'channel')}: no multiple of {self.factor} x {self.factor}",
-                field="factor",
-            )
+            message = f"{counted(inputs['x'].shape[0], 'channel')}: no multiple of {self.factor} x {self.factor}"
+            return Misfit(message, field="factor")
         return None
 
     def build(self, inputs: Inputs) -> nn.Module:

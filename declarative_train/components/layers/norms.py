@@ -97,17 +97,11 @@ class GroupNorm(Layer):
         if misfit := needs_dimensions(self, inputs, "(B, C, ...)", 1) or needs_parameter_dtype(self, inputs):
             return misfit
         if x.shape[0] % self.num_groups:
-            return Misfit(
-                f"{counted(x.shape[0], 'channel')} of `x` {x} cannot be divided into {self.num_groups} groups",
-                field="num_groups",
-                help=f"set `num_groups` to one of {divisors(x.shape[0])}",
-            )
+            message = f"{counted(x.shape[0], 'channel')} of `x` {x} cannot be divided into {self.num_groups} groups"
+            return Misfit(message, field="num_groups", help=f"set `num_groups` to one of {divisors(x.shape[0])}")
         if x.num_elements == self.num_groups:
-            return Misfit(
-                f"each group of `x` {x} holds one value, which normalises to 0",
-                field="num_groups",
-                help="use fewer groups",
-            )
+            message = f"each group of `x` {x} holds one value, which normalises to 0"
+            return Misfit(message, field="num_groups", help="use fewer groups")
         return None
 
     def build(self, inputs: Inputs) -> nn.Module:

@@ -42,11 +42,8 @@ class Recurrent(Layer, ABC):
         if misfit := needs_shape(self, inputs, "(B, T, D)", 2) or needs_parameter_dtype(self, inputs):
             return misfit
         if self.dropout > 0 and self.num_layers == 1:
-            return Misfit(
-                "`dropout` acts between layers, and there is one layer",
-                field="dropout",
-                help="set `num_layers` to 2 or more, or put a `dropout` node behind it",
-            )
+            hint = "set `num_layers` to 2 or more, or put a `dropout` node behind it"
+            return Misfit("`dropout` acts between layers, and there is one layer", field="dropout", help=hint)
         return None
 
     def _arguments(self, inputs: Inputs) -> dict[str, Any]:

@@ -35,11 +35,8 @@ class LearnedPositions(Layer):
         if misfit := needs_shape(self, inputs, "(B, T, D)", 2) or needs_parameter_dtype(self, inputs):
             return misfit
         if self.max_length is not None and self.max_length < inputs["x"].shape[0]:
-            return Misfit(
-                f"`max_length: {self.max_length}` is shorter than the input: `x` is {inputs['x']}",
-                field="max_length",
-                help="leave it out to follow the input",
-            )
+            message = f"`max_length: {self.max_length}` is shorter than the input: `x` is {inputs['x']}"
+            return Misfit(message, field="max_length", help="leave it out to follow the input")
         return None
 
     def build(self, inputs: Inputs) -> nn.Module:
@@ -134,11 +131,9 @@ class SequencePool(Layer):
             return misfit
         mask = inputs.get("mask")
         if mask is not None and (mask.dtype != "bool" or mask.shape != inputs["x"].shape[:1]):
-            return Misfit(
-                f"`mask` of `sequence_pool` must be bool (B, {inputs['x'].shape[0]}), it is {mask.dtype} {mask}",
-                port="mask",
-                help=None if mask.dtype == "bool" else "compare first, as in `keep: tokens != 0`",
-            )
+            message = f"`mask` of `sequence_pool` must be bool (B, {inputs['x'].shape[0]}), it is {mask.dtype} {mask}"
+            hint = None if mask.dtype == "bool" else "compare first, as in `keep: tokens != 0`"
+            return Misfit(message, port="mask", help=hint)
         return None
 
     def build(self, inputs: Inputs) -> nn.Module:

@@ -122,11 +122,8 @@ class Permute(Layer):
         if wrong := next((dim for dim in found if isinstance(dim, Misfit)), None):
             return wrong
         if sorted(dim for dim in found if isinstance(dim, int)) != list(range(1, rank)):
-            return Misfit(
-                f"`dims` must name each dimension of `x` {inputs['x']} once, the batch left out",
-                field="dims",
-                help=f"an order of {', '.join(map(str, range(1, rank))) or 'nothing'}",
-            )
+            message = f"`dims` must name each dimension of `x` {inputs['x']} once, the batch left out"
+            return Misfit(message, field="dims", help=f"an order of {', '.join(map(str, range(1, rank))) or 'nothing'}")
         return None
 
     def build(self, inputs: Inputs) -> nn.Module:

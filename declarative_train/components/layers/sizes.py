@@ -45,9 +45,7 @@ def kernel_misfit(
         if reach > size + more:
             spread = f" (dilated to {reach})" if d > 1 else ""
             room = f" padded to {size + more}" if more else ""
-            return Misfit(
-                f"a kernel of {k}{spread} is larger than the input: `x` {x} has size {size}{room}",
-                field="kernel_size",
-                help="use a smaller kernel, more padding, or fewer strides before it",
-            )
+            message = f"a kernel of {k}{spread} is larger than the input: `x` {x} has size {size}{room}"
+            hint = "use a smaller kernel, more padding, or fewer strides before it"
+            return Misfit(message, field="kernel_size", help=hint)
     return None

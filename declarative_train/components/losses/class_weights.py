@@ -35,17 +35,12 @@ def needs_class_weights(
     if class_weights == "balanced":
         if target is None or not target.is_floating:
             return None
-        return Misfit(
-            "`class_weights: balanced` counts the classes of the training rows, but the target has parts of each",
-            field="class_weights",
-            help="give a number for each class",
-        )
+        message = "`class_weights: balanced` counts the classes of the training rows, but the target has parts of each"
+        return Misfit(message, field="class_weights", help="give a number for each class")
     if len(class_weights) == num_classes:
         return None
-    return Misfit(
-        f"`class_weights` has {counted(len(class_weights), 'number')} for {counted(num_classes, 'class')}",
-        field="class_weights",
-    )
+    message = f"`class_weights` has {counted(len(class_weights), 'number')} for {counted(num_classes, 'class')}"
+    return Misfit(message, field="class_weights")
 
 
 def tally_classes(targets: np.ndarray, input: TensorSpec, class_dim: int, ignore_index: int | None) -> np.ndarray:

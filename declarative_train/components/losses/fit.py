@@ -89,11 +89,9 @@ def classes(
     if axis is None:
         return _no_class_dimension(type, input, class_dim)
     if input.shape[axis] == 1:
-        return Misfit(
-            f"`{type}` over one class says nothing: the input is {input}, with one value in dimension {class_dim}",
-            port="input",
-            help="for a yes or no, use `bce_with_logits`; `SCORE[:, 0]` gives the input the target's shape",
-        )
+        message = f"`{type}` over one class says nothing: the input is {input}, with one value in dimension {class_dim}"
+        hint = "for a yes or no, use `bce_with_logits`; `SCORE[:, 0]` gives the input the target's shape"
+        return Misfit(message, port="input", help=hint)
     if target.is_floating:
         return _soft_target(type, input, target, class_dim, soft)
     return _class_numbers(type, input, target, axis, class_dim, ignore_index)
@@ -101,28 +99,20 @@ def classes(
 
 def _no_class_dimension(type: str, input: TensorSpec, class_dim: int) -> Misfit:
     if not input.shape:
-        return Misfit(
-            f"`{type}` needs a score for each class, but the input is {input}: one number per sample",
-            port="input",
-            help="give the last layer as many outputs as there are classes, or use `bce_with_logits` for a yes or no",
-        )
+        message = f"`{type}` needs a score for each class, but the input is {input}: one number per sample"
+        hint = "give the last layer as many outputs as there are classes, or use `bce_with_logits` for a yes or no"
+        return Misfit(message, port="input", help=hint)
     known = ", ".join(str(dim) for dim in range(1, len(input.shape) + 1))
-    return Misfit(
-        f"`class_dim: {class_dim}` is not a dimension of the input, which is {input}",
-        field="class_dim",
-        help=f"use -1 for the last one, or one of {known}",
-    )
+    message = f"`class_dim: {class_dim}` is not a dimension of the input, which is {input}"
+    return Misfit(message, field="class_dim", help=f"use -1 for the last one, or one of {known}")
 
 
 def _soft_target(type: str, input: TensorSpec, target: TensorSpec, class_dim: int, soft: bool) -> Misfit | None:
     if soft and target.shape == input.shape:
         return None
     parts = f", or parts for each class in the input's shape {input}" if soft else ""
-    return Misfit(
-        f"the target of `{type}` is {target.dtype} {target}; it takes the number of the class{parts}",
-        port="target",
-        help="give the field `dtype: int64`, or `type: category`",
-    )
+    message = f"the target of `{type}` is {target.dtype} {target}; it takes the number of the class{parts}"
+    return Misfit(message, port="target", help="give the field `dtype: int64`, or `type: category`")
 
 
 def _class_numbers(
@@ -130,11 +120,8 @@ def _class_numbers(
 ) -> Misfit | None:
     items = TensorSpec(input.shape[:axis] + input.shape[axis + 1 :])
     if target.dtype == "bool":
-        return Misfit(
-            f"the target of `{type}` is bool; it takes the number of the class",
-            port="target",
-            help="give the field `dtype: int64`, or use `bce_with_logits` for a yes or no",
-        )
+        hint = "give the field `dtype: int64`, or use `bce_with_logits` for a yes or no"
+        return Misfit(f"the target of `{type}` is bool; it takes the number of the class", port="target", help=hint)
     if target.shape != items.shape:
         return Misfit(
             f"`{type}` with classes in dimension {class_dim} of {input} takes a target {items}, but it is {target}",
@@ -146,11 +133,9 @@ def _class_numbers(
     num_classes, found = input.shape[axis], target.num_values
     low, high = target.interval or (0, 0)
     if low < 0 and low != ignore_index:
-        return Misfit(
-            f"the target's classes go from {interval_in_words((low, high))}, and classes are counted from 0",
-            port="target",
-            help="add to it what takes the least of them to 0, or name the one to leave out: `ignore_index`",
-        )
+        message = f"the target's classes go from {interval_in_words((low, high))}, and classes are counted from 0"
+        hint = "add to it what takes the least of them to 0, or name the one to leave out: `ignore_index`"
+        return Misfit(message, port="target", help=hint)
     if low < 0 and high >= num_classes:
         found = int(high) + 1
     if found is None or found == num_classes:

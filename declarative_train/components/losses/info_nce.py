@@ -41,17 +41,12 @@ class InfoNce(Loss):
         if mask is not None:
             return Misfit("`info_nce` takes no mask: each sample is compared with all others of its group", port="mask")
         if len(input.shape) != 1:
-            return Misfit(
-                f"`info_nce` compares one vector per sample, (B, D), but the input is {input}",
-                port="input",
-                help="a `flatten`, or a mean over the other dimensions, before it gives (B, D)",
-            )
+            message = f"`info_nce` compares one vector per sample, (B, D), but the input is {input}"
+            hint = "a `flatten`, or a mean over the other dimensions, before it gives (B, D)"
+            return Misfit(message, port="input", help=hint)
         if group_size(self.over) == 1:
-            return Misfit(
-                "a group of 1 sample has no negatives, so that the loss is always 0",
-                field="over",
-                help="take as many samples as fit, such as `256 samples`",
-            )
+            message = "a group of 1 sample has no negatives, so that the loss is always 0"
+            return Misfit(message, field="over", help="take as many samples as fit, such as `256 samples`")
         return (
             needs_float(self.type, "input", input)
             or needs_float(self.type, "target", target)

@@ -43,11 +43,8 @@ class Accuracy(Metric):
         axis = class_axis(edges.input.shape, edges.class_dim)
         assert axis is not None
         if self.top_k >= edges.input.shape[axis]:
-            return Misfit(
-                f"`top_k: {self.top_k}` of {counted(edges.input.shape[axis], 'class')} is always right",
-                field="top_k",
-                help=f"use less than {edges.input.shape[axis]}",
-            )
+            message = f"`top_k: {self.top_k}` of {counted(edges.input.shape[axis], 'class')} is always right"
+            return Misfit(message, field="top_k", help=f"use less than {edges.input.shape[axis]}")
         return None
 
     def build(self, edges: Judged, device: torch.device) -> MetricModule:

@@ -32,11 +32,9 @@ def fits_task(type: str, task: Task, edges: Judged, *, needs_bool_mask: bool = F
     if (misfit := needs_target(type, target)) is not None or target is None:
         return misfit
     if needs_bool_mask and mask is not None and mask.dtype != "bool":
-        return Misfit(
-            f"`{type}` takes items or leaves them, but the mask is {mask.dtype}, a weight for each",
-            port="mask",
-            help="give the metric a `mask` of its own: a comparison, such as `weight > 0`, is bool",
-        )
+        message = f"`{type}` takes items or leaves them, but the mask is {mask.dtype}, a weight for each"
+        hint = "give the metric a `mask` of its own: a comparison, such as `weight > 0`, is bool"
+        return Misfit(message, port="mask", help=hint)
     if task == "binary":
         return elementwise(type, edges.input, target, mask) or _yes_or_no(type, target)
     misfit = classes(type, edges.input, target, edges.class_dim, soft=True, ignore_index=edges.ignore_index)

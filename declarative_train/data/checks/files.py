@@ -117,12 +117,8 @@ def remote_source(span: Span, path: str) -> Diagnostic:
         data:
           source: {type: csv, path: data/digits.csv}  # a copy on this machine is looked at
     """
-    return unverified(
-        "D015",
-        span,
-        f"{shown(path)} is remote and was not looked at",
-        "`dtrain plan` reads its columns and rows",
-    )
+    message = f"{shown(path)} is remote and was not looked at"
+    return unverified("D015", span, message, "`dtrain plan` reads its columns and rows")
 
 
 def source_without_file_system(span: Span, problem: SourceError) -> Diagnostic:

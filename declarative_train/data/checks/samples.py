@@ -44,12 +44,8 @@ def window_cut_to_pieces(span: Span, name: str, kind: str, length: int) -> Diagn
           window: {length: 16, stride: 1}
           split: {validation: {type: last, fraction: 0.2}}
     """
-    return error(
-        "D011",
-        span,
-        f"`{kind}` puts each row into `{name}` or not by itself, and a window takes {length} neighbours",
-        "cut with `type: last` (the last rows) or `type: grouped` (whole groups)",
-    )
+    message = f"`{kind}` puts each row into `{name}` or not by itself, and a window takes {length} neighbours"
+    return error("D011", span, message, "cut with `type: last` (the last rows) or `type: grouped` (whole groups)")
 
 
 def rows_without_window(span: Span, field: str) -> Diagnostic:
@@ -190,12 +186,8 @@ def sorted_as_text(span: Span, table: Table, column: str) -> Diagnostic | None:
     is_date = any(_MONTH.search(value) for value in present) and bool(runs)
     if not runs or (len(shapes) == 1 and (len(runs) == 1 or len(runs[0]) >= 4) and not is_date):
         return None
-    return warning(
-        "D022",
-        span,
-        f"`{column}` is text, such as `{present[0]:.40}` and `{present[-1]:.40}`, and is sorted letter by letter",
-        "write dates as 2024-01-31, numbers as numbers",
-    )
+    message = f"`{column}` is text, such as `{present[0]:.40}` and `{present[-1]:.40}`, and is sorted letter by letter"
+    return warning("D022", span, message, "write dates as 2024-01-31, numbers as numbers")
 
 
 _interleaved_windows_looked_at = 100_000  # rows
@@ -222,12 +214,8 @@ def interleaved_windows(span: Span, table: Table, column: str) -> Diagnostic | N
     if len(found) == len(values):
         return None
     often = int(np.argmax(counts))
-    return warning(
-        "D023",
-        span,
-        f"`{column}` is {found[often]} in {counts[often]:,} rows, and windows follow it without `by`",
-        "say with `by` which column tells the series apart",
-    )
+    message = f"`{column}` is {found[often]} in {counts[often]:,} rows, and windows follow it without `by`"
+    return warning("D023", span, message, "say with `by` which column tells the series apart")
 
 
 def value_unknown_to_run(

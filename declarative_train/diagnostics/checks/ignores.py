@@ -32,13 +32,8 @@ def ignored_error(code: Span, word: str, there: Span) -> Diagnostic:
     Good:
         training: {epochs: 3}
     """
-    return warning(
-        "I002",
-        code,
-        f"`{word}` is an error; only warnings can be ignored",
-        "mend the error",
-        (Related(there, "the error"),),
-    )
+    message = f"`{word}` is an error; only warnings can be ignored"
+    return warning("I002", code, message, "mend the error", (Related(there, "the error"),))
 
 
 def ignore_without_code(span: Span, word: str) -> Diagnostic:

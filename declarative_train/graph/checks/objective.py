@@ -98,13 +98,9 @@ def count_from_model(span: Span, port: str, name: str, made: Span | None, *, is_
     # `is_drawn`: no parameter has a part in it, only random numbers.
     reason = "it is drawn anew in each step" if is_drawn else "the model computes it"
     way_out = "compute it from fields alone, by nodes without parameters or draws"
-    return error(
-        "O102",
-        span,
-        f"the {port} `{name}` decides how many items count, and {reason}",
-        f"{way_out}; a column of the source can hold what was drawn once" if is_drawn else way_out,
-        () if made is None else (Related(made, f"`{name}` is made here"),),
-    )
+    message = f"the {port} `{name}` decides how many items count, and {reason}"
+    hint = f"{way_out}; a column of the source can hold what was drawn once" if is_drawn else way_out
+    return error("O102", span, message, hint, () if made is None else (Related(made, f"`{name}` is made here"),))
 
 
 def nothing_to_learn(span: Span, term: str, input: str) -> Diagnostic:
@@ -131,12 +127,8 @@ def nothing_to_learn(span: Span, term: str, input: str) -> Diagnostic:
             size: {type: mean, input: size}
           metrics: {accuracy: {of: kind}}
     """
-    return error(
-        "O103",
-        span,
-        f"the loss `{term}` cannot change: no parameter stands between the fields and `{input}`",
-        "give it a node of the model, or watch the number as a metric",
-    )
+    message = f"the loss `{term}` cannot change: no parameter stands between the fields and `{input}`"
+    return error("O103", span, message, "give it a node of the model, or watch the number as a metric")
 
 
 def no_parameters(span: Span) -> Diagnostic:

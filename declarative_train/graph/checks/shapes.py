@@ -125,12 +125,8 @@ def shapes_unknown(span: Span, type: str) -> Diagnostic:
           graph:
             hidden: {type: linear, out_features: 32, input: pixels}
     """
-    return unverified(
-        "G005",
-        span,
-        f"the shapes of `{type}` and of what stands behind it are not known: it is a plugin's",
-        "`--plugins` imports the recipe's plugins and checks the whole graph",
-    )
+    message = f"the shapes of `{type}` and of what stands behind it are not known: it is a plugin's"
+    return unverified("G005", span, message, "`--plugins` imports the recipe's plugins and checks the whole graph")
 
 
 @cache
@@ -225,13 +221,8 @@ def double_precision(span: Span, type: str, port: str, precision: str, made: tup
           fields:
             pixels: {dtype: float32}
     """  # noqa: E501
-    return error(
-        "G008",
-        span,
-        f"`{type}` gets float64 at `{port}`, and training.precision is {precision}",
-        "give the field `dtype: float32`, or set training.precision to fp64",
-        made,
-    )
+    message = f"`{type}` gets float64 at `{port}`, and training.precision is {precision}"
+    return error("G008", span, message, "give the field `dtype: float32`, or set training.precision to fp64", made)
 
 
 def non_finite_values(span: Span, shown: str) -> Diagnostic:
@@ -257,12 +248,8 @@ def non_finite_values(span: Span, shown: str) -> Diagnostic:
             logits: {type: linear, out_features: 10, input: act}
     """  # noqa: E501
     # `shown`: the inputs of the row, and where it stands.
-    return error(
-        "G011",
-        span,
-        f"this is not a finite number where {shown}",
-        "keep the numbers inside: `clamp`, `where`, or a small constant added",
-    )
+    message = f"this is not a finite number where {shown}"
+    return error("G011", span, message, "keep the numbers inside: `clamp`, `where`, or a small constant added")
 
 
 def mask_without_items(span: Span, num_rows: int, *, is_certain: bool) -> Diagnostic:

@@ -36,13 +36,11 @@ def channels_last(span: Span, field: str, shape: tuple[int, ...]) -> Diagnostic:
             hidden: {input: flat}
     """  # noqa: E501
     height, width, channels = shape
-    return warning(
-        "G020",
-        span,
+    message = (
         f"`{field}` is ({height}, {width}, {channels}), and `conv2d` takes channels first: here {height} channels of "
-        f"{width} x {channels} pixels",
-        f"put a node before it: `image: permute({field}, 3, 1, 2)`",
+        f"{width} x {channels} pixels"
     )
+    return warning("G020", span, message, f"put a node before it: `image: permute({field}, 3, 1, 2)`")
 
 
 def unscaled_input(span: Span, field: str, layer: str, ends: tuple[float, float], *, is_image: bool) -> Diagnostic:
@@ -61,12 +59,8 @@ def unscaled_input(span: Span, field: str, layer: str, ends: tuple[float, float]
             pixels: {columns: "p*", dtype: float32, scale: 0.0625}
     """  # noqa: E501
     way_out = "`scale: 0.00392` (1/255) makes that 0 to 1" if is_image else "`normalize: standard` brings them there"
-    return unverified(
-        "R131",
-        span,
-        f"`{field}` goes from {ends[0]:g} to {ends[1]:g} into `{layer}`, whose start values are made for -1 to 1",
-        way_out,
-    )
+    message = f"`{field}` goes from {ends[0]:g} to {ends[1]:g} into `{layer}`, whose start values are made for -1 to 1"
+    return unverified("R131", span, message, way_out)
 
 
 def columns_of_other_magnitude(
@@ -103,13 +97,11 @@ def columns_of_other_magnitude(
         5,140000,30
         2,48000,7
     """
-    return unverified(
-        "R132",
-        span,
+    message = (
         f"`{field}`: `{columns[0]}` is about {sizes[0]:.2g}, `{columns[1]}` about {sizes[1]:.2g}: the larger drowns "
-        "the smaller",
-        "`normalize: standard` gives every column the same weight",
+        "the smaller"
     )
+    return unverified("R132", span, message, "`normalize: standard` gives every column the same weight")
 
 
 def large_targets(span: Span, field: str, term: str, size: float) -> Diagnostic:
@@ -145,12 +137,9 @@ def large_targets(span: Span, field: str, term: str, size: float) -> Diagnostic:
         5,450000
         2,190000
     """
-    return warning(
-        "R133",
-        span,
-        f"`{field}` is about {size:.2g}, and the outputs that the loss `{term}` compares it with start at about 1",
-        "`normalize: standard`; metrics such as mae are told in its own unit all the same",
-    )
+    message = f"`{field}` is about {size:.2g}, and the outputs that the loss `{term}` compares it with start at about 1"
+    hint = "`normalize: standard`; metrics such as mae are told in its own unit all the same"
+    return warning("R133", span, message, hint)
 
 
 def id_as_feature(span: Span, field: str, column: str) -> Diagnostic:
@@ -186,9 +175,5 @@ def id_as_feature(span: Span, field: str, column: str) -> Diagnostic:
         2,5,30
         3,2,7
     """  # noqa: E501
-    return unverified(
-        "R134",
-        span,
-        f"`{field}` holds `{column}`, which counts the rows: it says nothing about them",
-        f"leave it out, in a glob by `exclude: [{column}]`",
-    )
+    message = f"`{field}` holds `{column}`, which counts the rows: it says nothing about them"
+    return unverified("R134", span, message, f"leave it out, in a glob by `exclude: [{column}]`")

@@ -186,13 +186,11 @@ def tied_embedding_start(span: Span, table: str, head: str, std: float, width: i
             embed.weight: {init: {type: normal, std: 0.02}}
             logits.weight: {tie: embed.weight}
     """  # noqa: E501
-    return warning(
-        "U108",
-        span,
+    message = (
         f"`{head}` is tied to the embedding `{table}`, which starts with a standard deviation of {std:g}: with a width "
-        f"of {width} the logits start at about {std * width**0.5:.0f}, and the loss far above that of guessing",
-        f"under `model.parameters`: `{table}: {{init: {{type: normal, std: 0.02}}}}`",
+        f"of {width} the logits start at about {std * width**0.5:.0f}, and the loss far above that of guessing"
     )
+    return warning("U108", span, message, f"under `model.parameters`: `{table}: {{init: {{type: normal, std: 0.02}}}}`")
 
 
 def muon_on_embedding(span: Span, names: Sequence[str]) -> Diagnostic:
@@ -225,12 +223,9 @@ def muon_on_embedding(span: Span, names: Sequence[str]) -> Diagnostic:
     """  # noqa: E501
     # Said once, of the first of them.
     more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
-    return warning(
-        "U109",
-        span,
-        f"`muon` is for the matrices of hidden layers, and `{names[0]}`{more} is an embedding",
-        f"under `model.parameters`: `{names[0]}: {{optimizer: {{type: adamw, lr: 3e-4}}}}`",
-    )
+    message = f"`muon` is for the matrices of hidden layers, and `{names[0]}`{more} is an embedding"
+    hint = f"under `model.parameters`: `{names[0]}: {{optimizer: {{type: adamw, lr: 3e-4}}}}`"
+    return warning("U109", span, message, hint)
 
 
 def zeros_everywhere(span: Span, num_matrices: int) -> Diagnostic:
@@ -249,9 +244,6 @@ def zeros_everywhere(span: Span, num_matrices: int) -> Diagnostic:
             "*": {init: {type: normal, std: 0.02}}
     """  # noqa: E501
     # A warning: layers that stand side by side, and are added up, learn all the same.
-    return warning(
-        "G021",
-        span,
-        f"all {num_matrices} matrices start at zero: no gradient passes from one layer to another",
-        "leave `init` out, or start only the last layer, or the biases (`*.bias`), at zero",
-    )
+    message = f"all {num_matrices} matrices start at zero: no gradient passes from one layer to another"
+    hint = "leave `init` out, or start only the last layer, or the biases (`*.bias`), at zero"
+    return warning("G021", span, message, hint)

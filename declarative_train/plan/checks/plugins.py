@@ -77,12 +77,8 @@ def scalar_in_shards(span: Span, names: Sequence[str]) -> Diagnostic:
         layout: {gpus: 2}
     """
     others = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
-    return error(
-        "R136",
-        span,
-        f"the parameter `{names[0]}`{others} has no dimensions, so it cannot be sharded",
-        "give it one dimension of size 1, `torch.ones(1)` for `torch.tensor(1.0)`, or take another mode",
-    )
+    hint = "give it one dimension of size 1, `torch.ones(1)` for `torch.tensor(1.0)`, or take another mode"
+    return error("R136", span, f"the parameter `{names[0]}`{others} has no dimensions, so it cannot be sharded", hint)
 
 
 def plugin_tensor_unregistered(span: Span, name: str, tensors: Sequence[str]) -> Diagnostic:
@@ -132,9 +128,5 @@ def plugin_changes_input(span: Span, name: str, port: str) -> Diagnostic:
           graph:
             hidden: {type: my_layer, input: pixels}
     """
-    return error(
-        "R138",
-        span,
-        f"`{name}` writes into its input `{port}`, which other nodes may read",
-        f"make a new tensor in `forward` (`{port} = {port} + 1`, not `{port} += 1`; `inplace=False`)",
-    )
+    hint = f"make a new tensor in `forward` (`{port} = {port} + 1`, not `{port} += 1`; `inplace=False`)"
+    return error("R138", span, f"`{name}` writes into its input `{port}`, which other nodes may read", hint)

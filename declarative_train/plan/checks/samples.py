@@ -138,12 +138,8 @@ def group_does_not_divide(span: Span, name: str, size: int, near: Sequence[int],
         training: {global_batch_size: 16}
     """  # noqa: E501
     ranks = f" on each of {batch.data_parallel_size} ranks" if batch.data_parallel_size > 1 else ""
-    return error(
-        "R104",
-        span,
-        f"`{name}` looks at {size} samples at a time, and {batch.microbatch_size} go through together{ranks}",
-        f"set `over` to {' or '.join(f'{n} samples' for n in near)}",
-    )
+    message = f"`{name}` looks at {size} samples at a time, and {batch.microbatch_size} go through together{ranks}"
+    return error("R104", span, message, f"set `over` to {' or '.join(f'{n} samples' for n in near)}")
 
 
 def group_of_microbatch(span: Span, names: Sequence[str], batch: BatchSpec) -> Diagnostic:
@@ -204,12 +200,8 @@ def padded_group(span: Span, name: str) -> Diagnostic:
         layout: {gpus: 2}
         training: {global_batch_size: 12}
     """
-    return error(
-        "R106",
-        span,
-        f"`{name}` reads across the batch, and a pipeline pads the last batch of an epoch",
-        "set data.last_batch to drop",
-    )
+    message = f"`{name}` reads across the batch, and a pipeline pads the last batch of an epoch"
+    return error("R106", span, message, "set data.last_batch to drop")
 
 
 def group_across_replicas(span: Span, name: str, size: int, batch: BatchSpec) -> Diagnostic:
@@ -234,13 +226,11 @@ def group_across_replicas(span: Span, name: str, size: int, batch: BatchSpec) ->
         layout: {gpus: 2}
         training: {global_batch_size: 16}
     """
-    return error(
-        "R107",
-        span,
+    message = (
         f"`{name}` looks at {size} samples at a time, and each of the {batch.data_parallel_size} replicas of dp has "
-        f"{batch.microbatch_size}",
-        f"set `over` to {batch.microbatch_size} samples, or parallelism to ddp",
+        f"{batch.microbatch_size}"
     )
+    return error("R107", span, message, f"set `over` to {batch.microbatch_size} samples, or parallelism to ddp")
 
 
 def draws_of_layout(span: Span, names: Sequence[str], *, is_certain: bool = True) -> Diagnostic:
@@ -266,12 +256,10 @@ def draws_of_layout(span: Span, names: Sequence[str], *, is_certain: bool = True
     # Said once, at the first of them. Of a plugin too large to be tried nobody knows whether it draws.
     draws = "draws" if is_certain else "may draw"
     others = f" (and {len(names) - 1} more, such as `{names[1]}`)" if len(names) > 1 else ""
-    return unverified(
-        "R108",
-        span,
-        f"`{names[0]}`{others} {draws} random numbers: on this layout always the same ones, on another layout others",
-        "compare runs of several layouts without it, or by their statistics",
+    message = (
+        f"`{names[0]}`{others} {draws} random numbers: on this layout always the same ones, on another layout others"
     )
+    return unverified("R108", span, message, "compare runs of several layouts without it, or by their statistics")
 
 
 def group_of_one(span: Span, name: str, num_rows: int, batch_size: int) -> Diagnostic:
@@ -296,13 +284,11 @@ def group_of_one(span: Span, name: str, num_rows: int, batch_size: int) -> Diagn
         training: {global_batch_size: 32}
     """
     # `num_rows` of the training set, in global batches of `batch_size`.
-    return warning(
-        "R120",
-        span,
+    message = (
         f"`{name}`: of {num_rows} training rows in batches of {batch_size}, the last group of an epoch is 1 sample, "
-        "which has no variance",
-        "set data.last_batch to drop, or take another training.global_batch_size",
+        "which has no variance"
     )
+    return warning("R120", span, message, "set data.last_batch to drop, or take another training.global_batch_size")
 
 
 def weights_without_statistics(span: Span, path: str) -> Diagnostic:

@@ -36,23 +36,14 @@ def no_gradient(span: Span, term: str, input: str, stops: tuple[Related, ...]) -
           losses: {far: {type: mean, input: far}}
           metrics: {accuracy: {input: logits, target: digit}}
     """  # noqa: E501
-    return error(
-        "G009",
-        span,
-        f"the loss `{term}` teaches nothing: no gradient comes back from `{input}` to a parameter",
-        f"take the function that stops it out of the loss's way; as a number to watch, `{input}` can be a metric",
-        stops,
-    )
+    message = f"the loss `{term}` teaches nothing: no gradient comes back from `{input}` to a parameter"
+    hint = f"take the function that stops it out of the loss's way; as a number to watch, `{input}` can be a metric"
+    return error("G009", span, message, hint, stops)
 
 
 def no_derivative(span: Span, term: str, input: str, stops: tuple[Related, ...]) -> Diagnostic:
-    return error(
-        "G009",
-        span,
-        f"the loss `{term}` cannot be learned from: a function on the way to `{input}` has no derivative",
-        "`//` is for whole numbers: `floor(detach(x / y))` has its value",
-        stops,
-    )
+    message = f"the loss `{term}` cannot be learned from: a function on the way to `{input}` has no derivative"
+    return error("G009", span, message, "`//` is for whole numbers: `floor(detach(x / y))` has its value", stops)
 
 
 def idle_parameters(span: Span, node: str, names: Sequence[str]) -> Diagnostic:
@@ -84,12 +75,9 @@ def idle_parameters(span: Span, node: str, names: Sequence[str]) -> Diagnostic:
           metrics: {accuracy: {of: first}, other: {type: accuracy, input: other, target: digit}}
     """  # noqa: E501
     shown = ", ".join(f"`{name}`" for name in names[:3]) + (", ..." if len(names) > 3 else "")
-    return warning(
-        "G010",
-        span,
-        f"no loss reaches {counted(len(names), 'parameter')} of `{node}`: {shown}; they are never trained",
-        f"let a loss read what they give, or freeze them: `model.parameters: {{{node}: {{frozen: true}}}}`",
-    )
+    message = f"no loss reaches {counted(len(names), 'parameter')} of `{node}`: {shown}; they are never trained"
+    hint = f"let a loss read what they give, or freeze them: `model.parameters: {{{node}: {{frozen: true}}}}`"
+    return warning("G010", span, message, hint)
 
 
 def lone_sample(span: Span, name: str) -> Diagnostic:
@@ -111,12 +99,8 @@ def lone_sample(span: Span, name: str) -> Diagnostic:
             act: {type: batch_norm, over: 12 samples}
             logits: {type: linear, out_features: 10}
     """  # noqa: E501
-    return error(
-        "G012",
-        span,
-        f"`{name}` looks at one sample at a time: compared with nothing, it gives the same for all",
-        "`over: 16 samples`, or larger microbatches",
-    )
+    message = f"`{name}` looks at one sample at a time: compared with nothing, it gives the same for all"
+    return error("G012", span, message, "`over: 16 samples`, or larger microbatches")
 
 
 def step_fails(span: Span, phase: str, said: str, node: str | None) -> Diagnostic:

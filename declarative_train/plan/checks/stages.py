@@ -47,14 +47,12 @@ def cut_out_of_order(span: Span, name: str, before: str) -> Diagnostic:
         training: {global_batch_size: 8}
     """
     # `before`: the first node of the stage that is already open.
-    return error(
-        "P102",
-        span,
+    message = (
         f"`{name}` comes before `{before}` in the graph, where a stage opens already"
         if name != before
-        else f"the first stage opens with `{name}` anyway",
-        "name the nodes in the order of the graph, and not its first one",
+        else f"the first stage opens with `{name}` anyway"
     )
+    return error("P102", span, message, "name the nodes in the order of the graph, and not its first one")
 
 
 def nothing_in_stage(span: Span, stage: int, nodes: Sequence[str]) -> Diagnostic:
@@ -100,12 +98,8 @@ def too_few_nodes(span: Span, stages: int, nodes: Sequence[str]) -> Diagnostic:
         training: {global_batch_size: 8}
     """
     listed = ", ".join(nodes[:8]) + (f", and {len(nodes) - 8} more" if len(nodes) > 8 else "")
-    return error(
-        "P104",
-        span,
-        f"{counted(stages, 'stage')}, and {counted(len(nodes), 'node')} with parameters to share out",
-        f"at most {len(nodes)}: {listed}" if nodes else None,
-    )
+    message = f"{counted(stages, 'stage')}, and {counted(len(nodes), 'node')} with parameters to share out"
+    return error("P104", span, message, f"at most {len(nodes)}: {listed}" if nodes else None)
 
 
 def tie_across_stages(
@@ -140,13 +134,11 @@ def tie_across_stages(
         training: {global_batch_size: 8}
     """
     # `cut`: the node that opens the later of the two stages; `tie`: where the recipe, or a block of it, ties them.
-    return error(
-        "P105",
-        span,
-        f"`{name}` in stage {stage} is tied to `{source}` in stage {source_stage}: the cut before `{cut}` parts them",
-        "cut so that both are in one stage, take the tie away, or use fsdp",
-        (Related(tie, "tied here"),),
+    message = (
+        f"`{name}` in stage {stage} is tied to `{source}` in stage {source_stage}: the cut before `{cut}` parts them"
     )
+    hint = "cut so that both are in one stage, take the tie away, or use fsdp"
+    return error("P105", span, message, hint, (Related(tie, "tied here"),))
 
 
 def reuse_across_stages(span: Span, name: str, stage: int, target: str, target_stage: int, cut: str) -> Diagnostic:
@@ -175,12 +167,10 @@ def reuse_across_stages(span: Span, name: str, stage: int, target: str, target_s
         training: {global_batch_size: 8}
     """  # noqa: E501
     # `cut`: the node that opens the later of the two stages.
-    return error(
-        "P106",
-        span,
-        f"`{name}` in stage {stage} calls `{target}` of stage {target_stage} again: the cut before `{cut}` parts them",
-        "cut so that both are in one stage, or use fsdp",
+    message = (
+        f"`{name}` in stage {stage} calls `{target}` of stage {target_stage} again: the cut before `{cut}` parts them"
     )
+    return error("P106", span, message, "cut so that both are in one stage, or use fsdp")
 
 
 def reuse_with_split_backward(span: Span, schedule: str, name: str) -> Diagnostic:
@@ -212,12 +202,8 @@ def reuse_with_split_backward(span: Span, schedule: str, name: str) -> Diagnosti
         layout: {gpus: 2}
         training: {global_batch_size: 8}
     """  # noqa: E501
-    return error(
-        "P107",
-        span,
-        f"`{name}` calls a node a second time, and {schedule} splits each backward in two",
-        "use interleaved_1f1b or looped_bfs (with one stage per rank: 1f1b or gpipe)",
-    )
+    message = f"`{name}` calls a node a second time, and {schedule} splits each backward in two"
+    return error("P107", span, message, "use interleaved_1f1b or looped_bfs (with one stage per rank: 1f1b or gpipe)")
 
 
 def does_not_fit(
@@ -268,10 +254,5 @@ def no_mode_left(span: Span, mode: str, refusal: Diagnostic) -> Diagnostic:
         layout: {gpus: 2}
     """
     # `refusal` of the simplest mode.
-    return error(
-        "P109",
-        span,
-        f"auto has no mode to choose: {mode} is refused, as all others are, since {refusal.message}",
-        refusal.help,
-        (Related(refusal.span, f"{refusal.code}, for {mode}"),),
-    )
+    message = f"auto has no mode to choose: {mode} is refused, as all others are, since {refusal.message}"
+    return error("P109", span, message, refusal.help, (Related(refusal.span, f"{refusal.code}, for {mode}"),))

@@ -185,13 +185,10 @@ def two_orders_of_last(draft: Draft) -> Iterator[Diagnostic]:
     for name, order in orders.items():
         if first is None or order == orders[first]:
             continue
-        yield error(
-            "R130",
-            draft.span(f"data.split.{name}"),
-            f"`{name}` is the last rows by {_order(order)}, and `{first}` by {_order(orders[first])}",
-            "sort both by the same column, or cut one of them with `type: where`",
-            (Related(draft.span(f"data.split.{first}"), f"`{first}` is cut here"),),
-        )
+        message = f"`{name}` is the last rows by {_order(order)}, and `{first}` by {_order(orders[first])}"
+        hint = "sort both by the same column, or cut one of them with `type: where`"
+        related = (Related(draft.span(f"data.split.{first}"), f"`{first}` is cut here"),)
+        yield error("R130", draft.span(f"data.split.{name}"), message, hint, related)
 
 
 def _order(column: str | None) -> str:

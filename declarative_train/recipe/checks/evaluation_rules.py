@@ -70,13 +70,9 @@ def worst_is_best(draft: Draft) -> Iterator[Diagnostic]:
     for path, metric, mode in watches(draft):
         if metric in known and known[metric] is not (mode == "max"):
             place = path.removesuffix("metric") + "mode"
-            yield warning(
-                "K002",
-                draft.span(place),
-                f"of `{metric}`, {'more' if known[metric] else 'less'} is better",
-                f"write `mode: {'max' if known[metric] else 'min'}`",
-                (Related(draft.span(path), metric),),
-            )
+            message = f"of `{metric}`, {'more' if known[metric] else 'less'} is better"
+            hint = f"write `mode: {'max' if known[metric] else 'min'}`"
+            yield warning("K002", draft.span(place), message, hint, (Related(draft.span(path), metric),))
 
 
 def unknown_set(draft: Draft) -> Iterator[Diagnostic]:
@@ -138,13 +134,9 @@ def longer_than_run(draft: Draft) -> Iterator[Diagnostic]:
     for path, duration in _durations(draft):
         share = share_of_run(duration, training)
         if share is not None and share > 1 and draft.is_written(path):
-            yield warning(
-                "R006",
-                draft.span(path),
-                f"{duration} is longer than the run: it never comes",
-                "make it shorter, or leave it out",
-                (Related(draft.span(length), "the length of the run"),),
-            )
+            message = f"{duration} is longer than the run: it never comes"
+            related = (Related(draft.span(length), "the length of the run"),)
+            yield warning("R006", draft.span(path), message, "make it shorter, or leave it out", related)
 
 
 def _durations(draft: Draft) -> Iterator[tuple[str, Duration]]:

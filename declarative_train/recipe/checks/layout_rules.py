@@ -30,13 +30,9 @@ def dp_across_nodes(draft: Draft) -> Iterator[Diagnostic]:
     if draft.parallelism is None or draft.layout is None:
         return
     if draft.parallelism.scatters and draft.layout.num_nodes > 1:
-        yield error(
-            "P002",
-            draft.span("layout.nodes"),
-            f"dp is one process and cannot run on {draft.layout.num_nodes} nodes",
-            "set parallelism to ddp",
-            (Related(draft.span("parallelism.mode"), "dp is asked for here"),),
-        )
+        message = f"dp is one process and cannot run on {draft.layout.num_nodes} nodes"
+        related = (Related(draft.span("parallelism.mode"), "dp is asked for here"),)
+        yield error("P002", draft.span("layout.nodes"), message, "set parallelism to ddp", related)
 
 
 def idle_gpus(draft: Draft) -> Iterator[Diagnostic]:
@@ -58,13 +54,8 @@ def idle_gpus(draft: Draft) -> Iterator[Diagnostic]:
     asked = draft.is_written("parallelism")
     related = (Related(draft.span("parallelism.mode"), "single is asked for here"),) if asked else ()
     found = "single" if asked else "parallelism is left out: single"
-    yield error(
-        "P003",
-        draft.span(key),
-        f"{found} uses 1 of {layout.num_gpus} GPUs",
-        "set parallelism to ddp or fsdp, or layout.gpus to 1",
-        related,
-    )
+    message = f"{found} uses 1 of {layout.num_gpus} GPUs"
+    yield error("P003", draft.span(key), message, "set parallelism to ddp or fsdp, or layout.gpus to 1", related)
 
 
 def half_a_layout(draft: Draft) -> Iterator[Diagnostic]:
@@ -79,13 +70,8 @@ def half_a_layout(draft: Draft) -> Iterator[Diagnostic]:
     """
     layout = draft.layout
     if layout is not None and layout.nodes is not None and layout.gpus_per_node is None and layout.gpus is None:
-        yield error(
-            "P004",
-            draft.span.key("layout.nodes"),
-            f"{counted(layout.nodes, 'node')}, but not how many GPUs each has",
-            "add `gpus_per_node: 8`",
-            rests_on="all files",
-        )
+        message = f"{counted(layout.nodes, 'node')}, but not how many GPUs each has"
+        yield error("P004", draft.span.key("layout.nodes"), message, "add `gpus_per_node: 8`", rests_on="all files")
 
 
 def repeated_gpu(draft: Draft) -> Iterator[Diagnostic]:
@@ -104,13 +90,8 @@ def repeated_gpu(draft: Draft) -> Iterator[Diagnostic]:
     for position, gpu in enumerate(layout.gpus):
         first = layout.gpus.index(gpu)
         if first < position:
-            yield error(
-                "P005",
-                draft.span(("layout", "gpus", position)),
-                f"GPU {gpu} is named twice",
-                None,
-                (Related(draft.span(("layout", "gpus", first)), "first here"),),
-            )
+            related = (Related(draft.span(("layout", "gpus", first)), "first here"),)
+            yield error("P005", draft.span(("layout", "gpus", position)), f"GPU {gpu} is named twice", None, related)
 
 
 def gpu_numbers_on_cpu(draft: Draft) -> Iterator[Diagnostic]:
@@ -153,13 +134,9 @@ def too_many_workers(draft: Draft) -> Iterator[Diagnostic]:
     if data.workers * ranks > cores:
         workers, processes = counted(data.workers, "loader worker"), counted(data.workers * ranks, "process")
         each = f"{counted(ranks, 'rank')} with {workers} each" if ranks > 1 else workers
-        yield warning(
-            "P014",
-            draft.span("data.workers"),
-            f"{each}: {processes}, and this machine has {counted(cores, 'core')}",
-            f"set data.workers to {cores // ranks}",
-            (Related(draft.span("layout"), counted(ranks, "rank")),) if ranks > 1 else (),
-        )
+        message = f"{each}: {processes}, and this machine has {counted(cores, 'core')}"
+        related = (Related(draft.span("layout"), counted(ranks, "rank")),) if ranks > 1 else ()
+        yield warning("P014", draft.span("data.workers"), message, f"set data.workers to {cores // ranks}", related)
 
 
 def unknown_hardware(draft: Draft) -> Iterator[Diagnostic]:
@@ -181,13 +158,10 @@ def unknown_hardware(draft: Draft) -> Iterator[Diagnostic]:
         return
     name = layout.hardware
     like = [known for known in HARDWARE if known.startswith(name.lower().replace("_", "-"))]
-    yield error(
-        "P015",
-        draft.span("layout.hardware"),
-        f"there are no figures of a device called `{name}`",
-        f"it is one of {', '.join(like)}" if len(like) > 1 else did_you_mean(name, HARDWARE),
-        fixes=() if len(like) > 1 else respelt(draft.span("layout.hardware"), name, HARDWARE, closed=True),
-    )
+    message = f"there are no figures of a device called `{name}`"
+    hint = f"it is one of {', '.join(like)}" if len(like) > 1 else did_you_mean(name, HARDWARE)
+    fixes = () if len(like) > 1 else respelt(draft.span("layout.hardware"), name, HARDWARE, closed=True)
+    yield error("P015", draft.span("layout.hardware"), message, hint, fixes=fixes)
 
 
 def hardware_elsewhere(draft: Draft) -> Iterator[Diagnostic]:
@@ -206,10 +180,7 @@ def hardware_elsewhere(draft: Draft) -> Iterator[Diagnostic]:
     from declarative_train.components.hardware import HARDWARE  # which few recipes name
 
     if layout.hardware in HARDWARE and (layout.hardware == "cpu") != (layout.device == "cpu"):
-        yield warning(
-            "P016",
-            draft.span("layout.hardware"),
-            f"the estimates are for {layout.hardware}, and the run is on {layout.device}",
-            "leave layout.hardware out, or set layout.device to auto",
-            (Related(draft.span("layout.device"), f"{layout.device} is asked for here"),),
-        )
+        message = f"the estimates are for {layout.hardware}, and the run is on {layout.device}"
+        hint = "leave layout.hardware out, or set layout.device to auto"
+        related = (Related(draft.span("layout.device"), f"{layout.device} is asked for here"),)
+        yield warning("P016", draft.span("layout.hardware"), message, hint, related)

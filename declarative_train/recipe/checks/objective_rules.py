@@ -36,12 +36,9 @@ def metric_of_which_loss(draft: Draft) -> Iterator[Diagnostic]:
         return
     for name, metric in objective.metrics.items():
         if metric.of is None and metric.input is None:
-            yield error(
-                "O001",
-                draft.span.key(f"objective.metrics.{name}"),
-                f"`{name}` does not say which of {len(objective.losses)} losses it belongs to",
-                f"write `{name}: {{of: {next(iter(objective.losses))}}}`; losses: {', '.join(objective.losses)}",
-            )
+            message = f"`{name}` does not say which of {len(objective.losses)} losses it belongs to"
+            hint = f"write `{name}: {{of: {next(iter(objective.losses))}}}`; losses: {', '.join(objective.losses)}"
+            yield error("O001", draft.span.key(f"objective.metrics.{name}"), message, hint)
 
 
 def unknown_term(draft: Draft) -> Iterator[Diagnostic]:
@@ -84,20 +81,12 @@ def metric_edges_twice(draft: Draft) -> Iterator[Diagnostic]:
         path = f"objective.metrics.{name}"
         own = [key for key in ("input", "target", "mask") if getattr(metric, key) is not None]
         if metric.of is not None and own:
-            yield error(
-                "O003",
-                draft.span.key(f"{path}.{own[0]}"),
-                f"`{name}` is of `{metric.of}` and has its own {own[0]}",
-                "leave one of them out",
-                (Related(draft.span(f"{path}.of"), "borrowed here"),),
-            )
+            message = f"`{name}` is of `{metric.of}` and has its own {own[0]}"
+            related = (Related(draft.span(f"{path}.of"), "borrowed here"),)
+            yield error("O003", draft.span.key(f"{path}.{own[0]}"), message, "leave one of them out", related)
         elif own and "input" not in own:
-            yield error(
-                "O003",
-                draft.span.key(f"{path}.{own[0]}"),
-                f"`{name}` has its own {own[0]}, but no input",
-                "add `input`, or borrow all with `of`",
-            )
+            message = f"`{name}` has its own {own[0]}, but no input"
+            yield error("O003", draft.span.key(f"{path}.{own[0]}"), message, "add `input`, or borrow all with `of`")
 
 
 def loss_target(draft: Draft) -> Iterator[Diagnostic]:
@@ -159,13 +148,8 @@ def no_losses(draft: Draft) -> Iterator[Diagnostic]:
           loss: {type: cross_entropy, input: logits, target: digit}
     """
     if draft.objective is not None and not draft.objective.losses:
-        yield error(
-            "O006",
-            draft.span.key("objective.losses"),
-            "there is no loss: nothing is minimised",
-            "add `loss`",
-            rests_on="all files",
-        )
+        message = "there is no loss: nothing is minimised"
+        yield error("O006", draft.span.key("objective.losses"), message, "add `loss`", rests_on="all files")
 
 
 def metric_target(draft: Draft) -> Iterator[Diagnostic]:

@@ -54,13 +54,9 @@ def ranks_do_not_divide(draft: Draft) -> Iterator[Diagnostic]:
 
 def _uneven(draft: Draft, layout: Layout, path: str, number: int, what: str) -> Diagnostic:
     fits = [str(each) for each in range(1, layout.num_gpus + 1) if layout.num_gpus % each == 0]
-    return error(
-        "P001",
-        draft.span(path),
-        f"{counted(layout.num_gpus, 'GPU')} cannot be shared out evenly over {number} {what}",
-        f"set {path} to one of {', '.join(fits)}",
-        (Related(_gpus(draft), counted(layout.num_gpus, "GPU")),),
-    )
+    message = f"{counted(layout.num_gpus, 'GPU')} cannot be shared out evenly over {number} {what}"
+    hint = f"set {path} to one of {', '.join(fits)}"
+    return error("P001", draft.span(path), message, hint, (Related(_gpus(draft), counted(layout.num_gpus, "GPU")),))
 
 
 def _gpus(draft: Draft) -> Span:
@@ -84,14 +80,11 @@ def pipeline_of_one(draft: Draft) -> Iterator[Diagnostic]:
         return
     pipelines = data_parallel_size(parallelism, layout)
     gpus = counted(layout.num_gpus, "GPU")
-    yield error(
-        "P009",
-        draft.span("parallelism.stages"),
-        f"{gpus} {'is' if layout.num_gpus == 1 else 'are'} {counted(pipelines, 'pipeline')} of one rank each",
-        f"set layout.gpus to {pipelines * parallelism.stages}, or parallelism to "
-        + ("single" if layout.num_gpus == 1 else "ddp"),
-        (Related(draft.span("layout"), gpus),),
+    message = f"{gpus} {'is' if layout.num_gpus == 1 else 'are'} {counted(pipelines, 'pipeline')} of one rank each"
+    hint = f"set layout.gpus to {pipelines * parallelism.stages}, or parallelism to " + (
+        "single" if layout.num_gpus == 1 else "ddp"
     )
+    yield error("P009", draft.span("parallelism.stages"), message, hint, (Related(draft.span("layout"), gpus),))
 
 
 def shards_of_one(draft: Draft) -> Iterator[Diagnostic]:
@@ -109,13 +102,10 @@ def shards_of_one(draft: Draft) -> Iterator[Diagnostic]:
     parallelism, layout = draft.parallelism, draft.layout
     if isinstance(parallelism, Fsdp) and layout and 1 < parallelism.replicate == layout.num_gpus:
         gpus = counted(layout.num_gpus, "GPU")
-        yield warning(
-            "P012",
-            draft.span("parallelism.replicate"),
-            f"with {counted(parallelism.replicate, 'replica')} on {gpus} nothing is left to shard over",
-            "set parallelism to ddp, or replicate to a smaller number",
-            (Related(draft.span("layout"), gpus),),
-        )
+        message = f"with {counted(parallelism.replicate, 'replica')} on {gpus} nothing is left to shard over"
+        hint = "set parallelism to ddp, or replicate to a smaller number"
+        related = (Related(draft.span("layout"), gpus),)
+        yield warning("P012", draft.span("parallelism.replicate"), message, hint, related)
 
 
 def shards_refused(draft: Draft) -> Iterator[Diagnostic]:
@@ -140,13 +130,9 @@ def shards_refused(draft: Draft) -> Iterator[Diagnostic]:
         return
     for optimizer, span in _optimizers(draft):
         if not optimizer.takes_shards:
-            yield error(
-                "P013",
-                span,
-                f"`{optimizer.type}` needs whole parameters, and fsdp gives each rank a shard of them",
-                "take another optimizer, such as adamw, or ddp",
-                (Related(draft.span(place), "parameters are sharded here"),),
-            )
+            message = f"`{optimizer.type}` needs whole parameters, and fsdp gives each rank a shard of them"
+            hint = "take another optimizer, such as adamw, or ddp"
+            yield error("P013", span, message, hint, (Related(draft.span(place), "parameters are sharded here"),))
 
 
 def _sharded_by(draft: Draft) -> str | None:
@@ -187,9 +173,6 @@ def ranks_of_one(draft: Draft) -> Iterator[Diagnostic]:
     if isinstance(parallelism, Fsdp) and parallelism.replicate > 1:
         return  # which is refused by its own rule
     said = "`layout` gives 1 GPU" if draft.is_written("layout") else "`layout` is left out: 1 GPU"
-    yield warning(
-        "S010",
-        draft.span("parallelism.mode"),
-        f"{parallelism.mode} shares a batch out over GPUs, and {said}",
-        "set layout.gpus to 2 or more, or parallelism to single",
-    )
+    message = f"{parallelism.mode} shares a batch out over GPUs, and {said}"
+    hint = "set layout.gpus to 2 or more, or parallelism to single"
+    yield warning("S010", draft.span("parallelism.mode"), message, hint)

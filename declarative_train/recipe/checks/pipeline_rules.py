@@ -85,12 +85,9 @@ def schedule_needs_microbatches(draft: Draft) -> Iterator[Diagnostic]:
     )
     near = [max((each for each in fits if each < number), default=0), min(each for each in fits if each > number)]
     values = " or ".join(str(each) for each in near if each and each % steps == 0) or str(near[1])
-    yield error(
-        "P007",
-        draft.span("parallelism.microbatches"),
-        f"{parallelism.schedule} needs {rule}; here: {counted(number, 'microbatch')}{made}",
-        f"make it {values} in all" if steps > 1 else f"set parallelism.microbatches to {values}",
-    )
+    message = f"{parallelism.schedule} needs {rule}; here: {counted(number, 'microbatch')}{made}"
+    hint = f"make it {values} in all" if steps > 1 else f"set parallelism.microbatches to {values}"
+    yield error("P007", draft.span("parallelism.microbatches"), message, hint)
 
 
 def cut_count(draft: Draft) -> Iterator[Diagnostic]:
@@ -114,13 +111,10 @@ def cut_count(draft: Draft) -> Iterator[Diagnostic]:
             yield error("P008", draft.span(("parallelism", "cut_before", position)), f"`{name}` opens a stage already")
     wanted = parallelism.stages - 1
     if len(cuts) != wanted:
-        yield error(
-            "P008",
-            draft.span("parallelism.cut_before"),
-            f"{counted(len(cuts), 'cut')} for {counted(len(cuts) + 1, 'stage')}, not {parallelism.stages}",
-            f"name {counted(wanted, 'node')}, set parallelism.stages to {len(cuts) + 1}, or leave cut_before out",
-            (Related(draft.span("parallelism.stages"), counted(parallelism.stages, "stage")),),
-        )
+        message = f"{counted(len(cuts), 'cut')} for {counted(len(cuts) + 1, 'stage')}, not {parallelism.stages}"
+        hint = f"name {counted(wanted, 'node')}, set parallelism.stages to {len(cuts) + 1}, or leave cut_before out"
+        related = (Related(draft.span("parallelism.stages"), counted(parallelism.stages, "stage")),)
+        yield error("P008", draft.span("parallelism.cut_before"), message, hint, related)
 
 
 def zero_bubble_compile(draft: Draft) -> Iterator[Diagnostic]:
@@ -141,13 +135,10 @@ def zero_bubble_compile(draft: Draft) -> Iterator[Diagnostic]:
     if parallelism is None or training is None or not training.compile:
         return
     if PIPELINE_SCHEDULES[parallelism.schedule].splits_backward:
-        yield error(
-            "P010",
-            draft.span("training.compile"),
-            f"torch cannot compile stages for {parallelism.schedule}",
-            "set training.compile to false, or parallelism.schedule to interleaved_1f1b",
-            (Related(draft.span("parallelism.schedule"), parallelism.schedule),),
-        )
+        message = f"torch cannot compile stages for {parallelism.schedule}"
+        hint = "set training.compile to false, or parallelism.schedule to interleaved_1f1b"
+        related = (Related(draft.span("parallelism.schedule"), parallelism.schedule),)
+        yield error("P010", draft.span("training.compile"), message, hint, related)
 
 
 def more_stages_than_nodes(draft: Draft) -> Iterator[Diagnostic]:

@@ -89,13 +89,9 @@ def exclusive_keys(tree: Mapping) -> Iterator[Diagnostic]:
         if first is None or second is None:
             continue
         first, second = sorted((first, second), key=lambda entry: (entry.key.span.line, entry.key.span.column))
-        yield error(
-            "S006",
-            second.key.span,
-            f"`{'.'.join(map(str, path))}` has both `{first.name}` and `{second.name}`",
-            "keep one of them",
-            (Related(first.key.span, f"`{first.name}` is here"),),
-        )
+        message = f"`{'.'.join(map(str, path))}` has both `{first.name}` and `{second.name}`"
+        hint = "keep one of them"
+        yield error("S006", second.key.span, message, hint, (Related(first.key.span, f"`{first.name}` is here"),))
 
 
 def deprecated_key(root: Mapping, path: Path = ()) -> Iterator[Diagnostic]:
@@ -145,10 +141,6 @@ def displaced_loss(document: Document) -> Iterator[Diagnostic]:
         return  # a `loss` that displaces several is meant to; both in one file have a rule of their own
     for gone in document.dropped:
         if gone.path == _LOSSES and gone.reason == "alternative":
-            yield warning(
-                "W017",
-                gone.by,
-                "these take the place of the `loss` of the base",
-                "`losses: {loss: {}, ...}` keeps it beside them; `loss: null` says that it is not wanted",
-                (Related(gone.span, "the loss of the base"),),
-            )
+            message = "these take the place of the `loss` of the base"
+            hint = "`losses: {loss: {}, ...}` keeps it beside them; `loss: null` says that it is not wanted"
+            yield warning("W017", gone.by, message, hint, (Related(gone.span, "the loss of the base"),))

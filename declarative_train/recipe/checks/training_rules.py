@@ -90,13 +90,8 @@ def no_run_length(draft: Draft) -> Iterator[Diagnostic]:
     if draft.is_written("training.epochs") or draft.is_written("training.steps"):
         return  # one that is left empty is told
     if training is not None and training.epochs is None and training.steps is None:
-        yield error(
-            "R004",
-            draft.span.key("training"),
-            "`training` does not say how long",
-            "add `epochs: 10` or `steps: 1000`",
-            rests_on="all files",
-        )
+        hint = "add `epochs: 10` or `steps: 1000`"
+        yield error("R004", draft.span.key("training"), "`training` does not say how long", hint, rests_on="all files")
 
 
 def warmup_longer_than_run(draft: Draft) -> Iterator[Diagnostic]:
@@ -119,13 +114,10 @@ def warmup_longer_than_run(draft: Draft) -> Iterator[Diagnostic]:
     share = share_of_run(training.lr_schedule.warmup, training)
     if share is not None and share >= 1:
         length = "epochs" if training.epochs is not None else "steps"
-        yield error(
-            "R005",
-            draft.span("training.lr_schedule.warmup"),
-            f"a warm-up of {training.lr_schedule.warmup} leaves nothing of the run",
-            "make it shorter, such as `5%`",
-            (Related(draft.span(f"training.{length}"), "the length of the run"),),
-        )
+        message = f"a warm-up of {training.lr_schedule.warmup} leaves nothing of the run"
+        hint = "make it shorter, such as `5%`"
+        related = (Related(draft.span(f"training.{length}"), "the length of the run"),)
+        yield error("R005", draft.span("training.lr_schedule.warmup"), message, hint, related)
 
 
 _FAR_ABOVE, _FAR_BELOW = 10, 1e-3
@@ -186,10 +178,8 @@ def swapped_betas(draft: Draft) -> Iterator[Diagnostic]:
             continue
         span = at if path is None else draft.span((*path, "betas"))
         turned = f"[{betas[1]:g}, {betas[0]:g}]"
-        yield warning(
-            "O014",
-            span,
-            f"`betas` of `{optimizer.type}` are {betas[0]:g}, {betas[1]:g}: the second is the larger one as a rule",
-            f"write `betas: {turned}`",
-            fixes=() if path is None else (Fix(span, turned, safe=False),),
+        message = (
+            f"`betas` of `{optimizer.type}` are {betas[0]:g}, {betas[1]:g}: the second is the larger one as a rule"
         )
+        hint = f"write `betas: {turned}`"
+        yield warning("O014", span, message, hint, fixes=() if path is None else (Fix(span, turned, safe=False),))

@@ -70,12 +70,8 @@ def wrong_extends(span: Span, found: str) -> Diagnostic:
 
 
 def template_in_extends(span: Span) -> Diagnostic:
-    return error(
-        "M003",
-        span,
-        "`extends` cannot be a template: files are merged before templates are rendered",
-        "name the file, and choose another one with `--with`",
-    )
+    message = "`extends` cannot be a template: files are merged before templates are rendered"
+    return error("M003", span, message, "name the file, and choose another one with `--with`")
 
 
 def extends_by_option(span: Span) -> Diagnostic:
@@ -142,10 +138,5 @@ def set_inside_list(span: Span, name: str, there: Span) -> Diagnostic:
     Good:
         # options: --set meta.sizes=[1,2] --set meta.sizes=[5,2]
     """
-    return error(
-        "M007",
-        span,
-        f"`{name}` is a list; lists are replaced whole",
-        f"give the whole list: `{name}=[...]`",
-        (Related(there, "the list"),),
-    )
+    message = f"`{name}` is a list; lists are replaced whole"
+    return error("M007", span, message, f"give the whole list: `{name}=[...]`", (Related(there, "the list"),))

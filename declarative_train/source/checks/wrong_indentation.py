@@ -20,24 +20,16 @@ from declarative_train.terms.span import Span
 
 
 def below_a_value(span: Span, name: str, above: Span, text: str) -> Diagnostic:
-    return error(
-        "Y008",
-        span,
-        f"`{name}` is indented below `{text}`, which already has a value",
-        f"indent it like line {above.line}, by {counted(above.column - 1, 'space')}",
-        (Related(above, "this one has its value"),),
-    )
+    message = f"`{name}` is indented below `{text}`, which already has a value"
+    hint = f"indent it like line {above.line}, by {counted(above.column - 1, 'space')}"
+    return error("Y008", span, message, hint, (Related(above, "this one has its value"),))
 
 
 def fits_no_line(span: Span, found: int, wanted: tuple[tuple[int, str], ...]) -> Diagnostic:
     """`wanted`: the indentations of the open mappings and lists, each with what stands there."""
     ways = " or ".join(f"{spaces} to stand beside {what}" for spaces, what in wanted[:3])
-    return error(
-        "Y008",
-        span,
-        f"this line is indented by {counted(found, 'space')}, which fits no line above",
-        f"indent it by {ways}" if ways else "indent it like the lines it belongs to",
-    )
+    message = f"this line is indented by {counted(found, 'space')}, which fits no line above"
+    return error("Y008", span, message, f"indent it by {ways}" if ways else "indent it like the lines it belongs to")
 
 
 def item_among_keys(span: Span, item: bool) -> Diagnostic:

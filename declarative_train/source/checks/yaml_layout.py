@@ -44,12 +44,8 @@ def unclosed_quote(span: Span, quote: str, closed_on: int | None) -> Diagnostic:
     # `closed_on`: the line of the next such quote, which was meant to open another text.
     if closed_on is None:
         return error("Y002", span, f"the quote `{quote}` is never closed", f"add `{quote}` where the text ends")
-    return error(
-        "Y002",
-        span,
-        f"the quote `{quote}` is closed only on line {closed_on}, by the quote of another text",
-        f"add `{quote}` where the text on line {span.line} ends",
-    )
+    message = f"the quote `{quote}` is closed only on line {closed_on}, by the quote of another text"
+    return error("Y002", span, message, f"add `{quote}` where the text on line {span.line} ends")
 
 
 def duplicate_key(span: Span, name: str, first: Span) -> Diagnostic:
@@ -65,13 +61,8 @@ def duplicate_key(span: Span, name: str, first: Span) -> Diagnostic:
         training:
           epochs: 3
     """
-    return error(
-        "Y003",
-        span,
-        f"`{name}` stands twice in this mapping, first on line {first.line}",
-        "keep one of them",
-        (Related(first, "first here"),),
-    )
+    message = f"`{name}` stands twice in this mapping, first on line {first.line}"
+    return error("Y003", span, message, "keep one of them", (Related(first, "first here"),))
 
 
 CLOSERS = {"[": "]", "{": "}"}
@@ -96,13 +87,8 @@ def unclosed_bracket(span: Span, bracket: str) -> Diagnostic:
 
 
 def wrong_bracket(span: Span, found: str, opened: Span, bracket: str) -> Diagnostic:
-    return error(
-        "Y004",
-        span,
-        f"`{found}` cannot close `{bracket}`",
-        f"write `{CLOSERS[bracket]}`",
-        (Related(opened, "opened here"),),
-    )
+    message = f"`{found}` cannot close `{bracket}`"
+    return error("Y004", span, message, f"write `{CLOSERS[bracket]}`", (Related(opened, "opened here"),))
 
 
 def closes_nothing(span: Span, bracket: str) -> Diagnostic:
@@ -140,13 +126,8 @@ def unquoted_template(span: Span, text: str, quoted: str) -> Diagnostic:
         meta:
           width: "{{ vars.width }}"
     """
-    return error(
-        "Y006",
-        span,
-        f"the template `{text}` needs quotes: to YAML a bare `{{` opens a mapping",
-        f"write `{quoted}`",
-        fixes=(Fix(span, quoted, safe=True),),
-    )
+    message = f"the template `{text}` needs quotes: to YAML a bare `{{` opens a mapping"
+    return error("Y006", span, message, f"write `{quoted}`", fixes=(Fix(span, quoted, safe=True),))
 
 
 def unquoted_text(span: Span, what: str, quoted: str) -> Diagnostic:
@@ -164,13 +145,8 @@ def unquoted_text(span: Span, what: str, quoted: str) -> Diagnostic:
     """
     # `what` says which part of the text is special: "begins with `*`". An anchor or alias may have been meant.
     is_text = not quoted.startswith(('"&', '"*', "'&", "'*"))
-    return error(
-        "Y007",
-        span,
-        f"this text {what}, and so needs quotes",
-        f"write `{quoted}`",
-        fixes=(Fix(span, quoted, safe=is_text),),
-    )
+    message = f"this text {what}, and so needs quotes"
+    return error("Y007", span, message, f"write `{quoted}`", fixes=(Fix(span, quoted, safe=is_text),))
 
 
 def missing_space(span: Span, text: str) -> Diagnostic:
@@ -190,13 +166,8 @@ def missing_space(span: Span, text: str) -> Diagnostic:
     # `text` is the key, the colon and the value, on one line.
     key, _, value = text.partition(":")
     colon = span.within(len(key))
-    return error(
-        "Y022",
-        span,
-        f"`{text}` is one text: a space is missing after the `:`",
-        f"write `{key}: {value}`",
-        fixes=(Fix(colon, ": ", safe=False),),
-    )
+    message = f"`{text}` is one text: a space is missing after the `:`"
+    return error("Y022", span, message, f"write `{key}: {value}`", fixes=(Fix(colon, ": ", safe=False),))
 
 
 def missing_comma(span: Span, text: str, bracket: str, after: Span) -> Diagnostic:
@@ -210,13 +181,8 @@ def missing_comma(span: Span, text: str, bracket: str, after: Span) -> Diagnosti
         meta: {owner: me, team: vision}
     """
     # `after`: the empty place behind the entry before.
-    return error(
-        "Y024",
-        span,
-        f"a comma is missing before `{text}`, inside `{bracket}`",
-        f"write `, {text}`",
-        fixes=(Fix(after, ",", safe=False),),
-    )
+    message = f"a comma is missing before `{text}`, inside `{bracket}`"
+    return error("Y024", span, message, f"write `, {text}`", fixes=(Fix(after, ",", safe=False),))
 
 
 def text_after_quote(span: Span, quote: str) -> Diagnostic:
@@ -272,9 +238,5 @@ def wrong_escape(span: Span, text: str) -> Diagnostic:
     Good:
         meta: {pattern: '\d+'}
     """
-    return error(
-        "Y027",
-        span,
-        f"`{text}` is no escape in double quotes",
-        f"use single quotes, or write `\\{text}`",
-    )
+    message = f"`{text}` is no escape in double quotes"
+    return error("Y027", span, message, f"use single quotes, or write `\\{text}`")

@@ -33,13 +33,9 @@ def empty_value(key: Span, name: str, following: tuple[str, Span] | None, *, flo
         )
         return error("Y009", key, f"`{name}` has no value", hint)
     other, span = following
-    return error(
-        "Y009",
-        key,
-        f"`{name}` has no value: `{other}` on line {span.line} stands beside it, not inside",
-        f"give `{name}` a value, or indent what belongs inside it",
-        (Related(span, f"not inside `{name}`"),),
-    )
+    message = f"`{name}` has no value: `{other}` on line {span.line} stands beside it, not inside"
+    related = (Related(span, f"not inside `{name}`"),)
+    return error("Y009", key, message, f"give `{name}` a value, or indent what belongs inside it", related)
 
 
 def decimal_comma(span: Span, text: str) -> Diagnostic:
@@ -81,13 +77,8 @@ def key_not_text(span: Span, text: str, kind: str) -> Diagnostic:
         meta:
           "2026": a good year
     """
-    return error(
-        "Y010",
-        span,
-        f"the key `{text}` is {kind}; keys are text",
-        f'write `"{text}"`',
-        fixes=(Fix(span, f'"{text}"', safe=True),),
-    )
+    message = f"the key `{text}` is {kind}; keys are text"
+    return error("Y010", span, message, f'write `"{text}"`', fixes=(Fix(span, f'"{text}"', safe=True),))
 
 
 def key_not_scalar(span: Span, kind: str) -> Diagnostic:
@@ -223,24 +214,15 @@ def control_character(spans: Sequence[Span], character: str) -> Diagnostic:
     """
     # `character` is the first of those that stand at `spans`.
     others = f", and {len(spans) - 1} more in this file" if len(spans) > 1 else ""
-    return error(
-        "Y017",
-        spans[0],
-        f"the character U+{ord(character):04X} cannot stand in YAML{others}",
-        'take it out; inside double quotes an escape such as "\\x07" may be written',
-        fixes=tuple(Fix(span, "", safe=False) for span in spans),
-    )
+    message = f"the character U+{ord(character):04X} cannot stand in YAML{others}"
+    hint = 'take it out; inside double quotes an escape such as "\\x07" may be written'
+    return error("Y017", spans[0], message, hint, fixes=tuple(Fix(span, "", safe=False) for span in spans))
 
 
 def no_space(span: Span, character: str) -> Diagnostic:
     """One that looks like a space: pasted from a page or a chat, and no space to YAML."""
-    return error(
-        "Y017",
-        span,
-        f"the character U+{ord(character):04X} looks like a space and is none",
-        "write a space",
-        fixes=(Fix(span, " ", safe=False),),
-    )
+    message = f"the character U+{ord(character):04X} looks like a space and is none"
+    return error("Y017", span, message, "write a space", fixes=(Fix(span, " ", safe=False),))
 
 
 def empty_file(span: Span) -> Diagnostic:
@@ -297,13 +279,9 @@ def leading_zero(span: Span, text: str, value: int) -> Diagnostic:
     Good:
         meta: {house: 10}
     """
-    return warning(
-        "Y021",
-        span,
-        f"`{text}` is {value} here, but octal to tools that read YAML 1.1",
-        f'write `{value}`, or `"{text}"` if it is text',
-        fixes=(Fix(span, str(value), safe=True),),
-    )
+    message = f"`{text}` is {value} here, but octal to tools that read YAML 1.1"
+    hint = f'write `{value}`, or `"{text}"` if it is text'
+    return warning("Y021", span, message, hint, fixes=(Fix(span, str(value), safe=True),))
 
 
 def unreadable_file(span: Span, path: str, reason: str, help: str | None = None) -> Diagnostic:
@@ -320,9 +298,5 @@ def unreadable_file(span: Span, path: str, reason: str, help: str | None = None)
 
 
 def file_too_large(span: Span, path: str, limit_bytes: int) -> Diagnostic:
-    return error(
-        "Y023",
-        span,
-        f"`{path}` is larger than {limit_bytes // 1_000_000} MB, which no recipe is",
-        "put tables of data into a file of their own",
-    )
+    message = f"`{path}` is larger than {limit_bytes // 1_000_000} MB, which no recipe is"
+    return error("Y023", span, message, "put tables of data into a file of their own")
