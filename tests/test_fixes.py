@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from declarative_train import recipe
-from declarative_train.cli.commands.lint import STATIC
+from declarative_train.api.compiling import STATIC
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.diagnostics.fixes import apply_fixes, mend, placed
 from declarative_train.diagnostics.lines import Lines

@@ -21,7 +21,8 @@ SinkFactory = Callable[[Path], Sequence[Sink]]
 @dataclass(frozen=True, slots=True)
 class Job:
     """`sinks` is called on the main rank with the run directory; it and all else can be pickled, for ranks that are
-    spawned. `device_index`: this rank's GPU, where it is not the plan's."""
+    spawned. `device_index`: this rank's GPU, where it is not the plan's. `is_hosted`: the process belongs to somebody
+    else (a notebook, a script), and is never ended."""
 
     plan: Plan
     device_kind: str
@@ -31,6 +32,7 @@ class Job:
     notices: tuple[str, ...] = ()  # beside those of the place
     is_quiet: bool = False
     device_index: int | None = None
+    is_hosted: bool = False
 
     @property
     def run_dir(self) -> Path:

@@ -5,20 +5,32 @@ Exit codes: 0 fine; 3 the run failed; 75 stopped early, with a checkpoint to go 
 
 from __future__ import annotations
 
-import sys
+import ctypes
+import threading
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from declarative_train.runtime.devices import choose_device, num_gpus
 from declarative_train.runtime.failures import RunFailure, describe_failure, explain, write_failure
 from declarative_train.runtime.job import Job, SinkFactory, default_sinks
-from declarative_train.runtime.processes import launch_ranks, leave_unsaved, report, tell_stopping
+from declarative_train.runtime.processes import launch_ranks, leave_unsaved, report, say, tell_stopping
 from declarative_train.runtime.signals import EXIT_FAILED, StopRequest, late
 from declarative_train.runtime.storage.run_dir import open_place
 from declarative_train.runtime.storage.run_lock import RunLock
 
 if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a run ended: its exit code, its folder (None: none could be made), and of a failure the lines that say why,
+    which nobody has printed yet."""
+
+    code: int
+    run_dir: Path | None = None
+    why: tuple[str, ...] = ()
 
 
 def run(
@@ -29,17 +41,35 @@ def run(
     quiet: bool = False,
     sinks: SinkFactory | None = None,
 ) -> int:
-    """The exit code. `resume`: None, `auto`, or a path; `max_steps`: end this session after so many steps;
-    `sinks`: instead of terminal, TensorBoard and JSON lines."""
+    """As `launch`, for a command: a failure is reported on standard error."""
+    outcome = launch(plan, resume=resume, max_steps=max_steps, quiet=quiet, sinks=sinks)
+    say(outcome.why)
+    return outcome.code
+
+
+def launch(
+    plan: Plan,
+    *,
+    resume: str | None = None,
+    max_steps: int | None = None,
+    quiet: bool = False,
+    sinks: SinkFactory | None = None,
+    hosted: bool = False,
+) -> Outcome:
+    """`resume`: None, `auto`, or a path; `max_steps`: end this session after so many steps; `sinks`: instead of
+    terminal, TensorBoard and JSON lines. `hosted`: this process outlives the run, whatever happens (a notebook): a
+    second interrupt raises KeyboardInterrupt."""
     lock = RunLock()
+    run_dir: Path | None = None
     try:
         device_kind, notices = choose_here(plan)
         place = open_place(plan, resume, lock)
-        job = Job(plan, device_kind, place, max_steps, sinks or default_sinks(quiet), notices, quiet)
-        return run_here(job) if plan.layout.is_one_process else launch_ranks(job)
+        run_dir = place.run_dir
+        job = Job(plan, device_kind, place, max_steps, sinks or default_sinks(quiet), notices, quiet, is_hosted=hosted)
+        code, why = run_here(job) if plan.layout.is_one_process else launch_ranks(job)
+        return Outcome(code, run_dir, tuple(why))
     except (RunFailure, OSError) as error:
-        print(f"dtrain: {explain(error, Path(plan.logging.dir))}", file=sys.stderr)
-        return EXIT_FAILED
+        return Outcome(EXIT_FAILED, run_dir, (f"dtrain: {explain(error, Path(plan.logging.dir))}",))
     finally:
         lock.release()
 
@@ -57,25 +87,32 @@ def choose_here(plan: Plan) -> tuple[str, tuple[str, ...]]:
     return choice.kind, () if choice.notice is None else (choice.notice,)
 
 
-def run_here(job: Job) -> int:
-    """`single` and `dp`: this process is the only rank, without a process group."""
+def run_here(job: Job) -> tuple[int, list[str]]:
+    """`single` and `dp`: this process is the only rank, without a process group. Its exit code, and the lines of its
+    failure."""
     from declarative_train.runtime.rank import FailureContext, run_rank
 
     watch = StopRequest(
         on_first=lambda: tell_stopping(job),
-        on_second=lambda: leave_unsaved(job, "at once"),
+        on_second=interrupt if job.is_hosted else lambda: leave_unsaved(job, "at once"),
         on_late=lambda: leave_unsaved(job, late()),
+        leave=not job.is_hosted,
     )
     watch.install()
     context = FailureContext(0)
     try:
-        return run_rank(job, context, lambda: watch.is_asked)
+        return run_rank(job, context, lambda: watch.is_asked), []
     except BaseException as error:  # DCP's CheckpointException is no Exception
         if isinstance(error, SystemExit | KeyboardInterrupt):
             raise
         failure = describe_failure(error, 0, context.stage, context.step, job.run_dir)
         write_failure(job.failures_dir, failure)
-        report(job, failure, 1)
-        return EXIT_FAILED
+        return EXIT_FAILED, report(job, failure, 1)
     finally:
         watch.restore()
+
+
+def interrupt() -> None:
+    """KeyboardInterrupt in the main thread, at its next line of Python: its handler of signals is the run's now."""
+    main = ctypes.c_ulong(threading.main_thread().ident or 0)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(main, ctypes.py_object(KeyboardInterrupt))

@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 import uuid
+from collections.abc import Iterable
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -59,8 +60,8 @@ LOCALHOST = "127.0.0.1"
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 
 
-def launch_ranks(job: Job) -> int:
-    """Start the plan's ranks here, wait for all; their exit code, after the first failure was told."""
+def launch_ranks(job: Job) -> tuple[int, list[str]]:
+    """Start the plan's ranks here, wait for all; their exit code, and the lines of the first failure."""
     import torch
 
     torch.set_num_threads(1)  # a parent with an OpenMP pool must not fork (torch-facts, section 4)
@@ -99,11 +100,12 @@ def launch_ranks(job: Job) -> int:
             signal.signal(number, handler)
     if code is None:
         code = outcome(scratch)
+    said: list[str] = []
     if code is None:
         code = EXIT_FAILED
-        tell_failure(job, scratch, deaths, was_asked=watch.is_asked)
+        said = failure_in_words(job, scratch, deaths, was_asked=watch.is_asked)
     shutil.rmtree(scratch, ignore_errors=True)
-    return code
+    return code, said
 
 
 def start_method(device_kind: str) -> Literal["fork", "spawn"]:
@@ -290,18 +292,23 @@ def kill_ranks(job: Job, scratch: Path) -> None:
     """The second Ctrl-C: now."""
     for pid in rank_pids(scratch).values():
         send(pid, signal.SIGKILL)
-    leave_unsaved(job, "at once")
+    if not job.is_hosted:
+        leave_unsaved(job, "at once")
 
 
 def leave_unsaved(job: Job, how: str) -> NoReturn:
-    tell_unsaved(job, how)
+    say(unsaved(job, how))
     leave(EXIT_FAILED)
 
 
-def tell_unsaved(job: Job, how: str) -> None:
+def say(lines: Iterable[str]) -> None:
+    for line in lines:
+        print(line, file=sys.stderr)
+
+
+def unsaved(job: Job, how: str) -> list[str]:
     """The run ends amid a step, after somebody asked it to stop."""
-    print(f"dtrain: stopped {how}: there is no checkpoint of the last steps", file=sys.stderr)
-    tell_way_on(job)
+    return [f"dtrain: stopped {how}: there is no checkpoint of the last steps", *way_on(job)]
 
 
 def leave_late(scratch: Path) -> None:
@@ -318,44 +325,44 @@ def outcome(scratch: Path) -> int | None:
         return None
 
 
-def tell_failure(job: Job, scratch: Path, deaths: dict[int, int], *, was_asked: bool) -> None:
+def failure_in_words(job: Job, scratch: Path, deaths: dict[int, int], *, was_asked: bool) -> list[str]:
     """One message: the first culprit, where, and what to look at."""
     num_ranks = len(job.plan.layout.ranks)
     failures = read_failures(job.failures_dir)
     culprits = [failure for failure in failures if not failure.is_peer_loss]
     if culprits:
-        report(job, culprits[0], num_ranks)
-        return
+        return report(job, culprits[0], num_ranks)
     killed = {rank: -code for rank, code in deaths.items() if code < 0}
+    if was_asked and job.is_hosted and set(killed.values()) <= {signal.SIGKILL}:
+        return unsaved(job, "at once")
     if killed:
         rank, number = next(iter(killed.items()))
         step = next((failure.step for failure in failures if failure.step), None)
         at = f", step {step}" if step else ""
-        print(f"dtrain: the run failed: rank {rank}{at}: {_killed(number)}", file=sys.stderr)
-        tell_way_on(job)
-    elif was_asked:
-        tell_unsaved(job, (scratch / LATE).read_text() if (scratch / LATE).exists() else late())
-    elif failures:
-        report(job, failures[0], num_ranks)
-    else:
-        print(f"dtrain: the run failed: a rank ended without a word (exit codes {deaths})", file=sys.stderr)
+        return [f"dtrain: the run failed: rank {rank}{at}: {_killed(number)}", *way_on(job)]
+    if was_asked:
+        return unsaved(job, (scratch / LATE).read_text() if (scratch / LATE).exists() else late())
+    if failures:
+        return report(job, failures[0], num_ranks)
+    return [f"dtrain: the run failed: a rank ended without a word (exit codes {deaths})"]
 
 
-def report(job: Job, failure: Failure, num_ranks: int) -> None:
-    print(f"dtrain: the run failed: {headline(failure, num_ranks)}", file=sys.stderr)
+def report(job: Job, failure: Failure, num_ranks: int) -> list[str]:
+    lines = [f"dtrain: the run failed: {headline(failure, num_ranks)}"]
     if failure.is_ours:
-        print(f"  traceback: {job.failures_dir / f'rank_{failure.rank}.txt'}", file=sys.stderr)
-    tell_way_on(job)
+        lines.append(f"  traceback: {job.failures_dir / f'rank_{failure.rank}.txt'}")
+    return [*lines, *way_on(job)]
 
 
-def tell_way_on(job: Job) -> None:
+def way_on(job: Job) -> list[str]:
     """Where the last whole checkpoint is, and how to go on from it."""
     from declarative_train.plan.run_folder import CHECKPOINTS
     from declarative_train.runtime.storage.checkpoint_store import CheckpointStore, hasty_damage
 
     entry, _ = CheckpointStore(str(job.run_dir / CHECKPOINTS)).newest(hasty_damage)
-    if entry is not None:
-        print(f"  go on from step {entry.step}: the same command with --resume {job.run_dir}", file=sys.stderr)
+    if entry is None:
+        return []
+    return [f"  go on from step {entry.step}: the same command with --resume {job.run_dir}"]
 
 
 def _killed(number: int) -> str:

@@ -19,7 +19,7 @@ from declarative_train.plan.plan import PLAN_VERSION
 from declarative_train.plan.run_folder import sealed
 from declarative_train.runtime.job import Job, default_sinks
 from declarative_train.runtime.launch import run
-from declarative_train.runtime.processes import tell_way_on
+from declarative_train.runtime.processes import say, way_on
 from declarative_train.runtime.storage.checkpoint_store import CheckpointStore, Entry
 from declarative_train.runtime.storage.run_dir import Place
 from tests.runtime import runs
@@ -226,7 +226,7 @@ def test_where_all_are_damaged_each_is_named(directory: Path, capsys: pytest.Cap
 def test_no_hint_names_a_damaged_checkpoint(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first = go(directory, {"checkpoint": {"every": "1 step", "keep": 3}}, max_steps=3)
     flip(first.run_dir / "checkpoints" / "step_00000003" / "__0_0.distcp")
-    tell_way_on(Job(compiled(directory, DIGITS), "cpu", Place(first.run_dir, None), None, default_sinks(quiet=True)))
+    say(way_on(Job(compiled(directory, DIGITS), "cpu", Place(first.run_dir, None), None, default_sinks(quiet=True))))
     assert "go on from step 2: the same command" in capsys.readouterr().err
 
 

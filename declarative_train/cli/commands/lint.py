@@ -10,9 +10,10 @@ import sys
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from declarative_train.cli.compile import STDIN, STDIN_NAME, add_override_arguments, is_missing, texts_of
+from declarative_train.api.compiling import STDIN_NAME, Linted, lint_recipe
+from declarative_train.cli.compile import STDIN, add_override_arguments, is_missing, overrides_of
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.diagnostics.render import FORMATS, render
 from declarative_train.diagnostics.select import Selection
@@ -35,14 +36,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--diff", action="store_true", help="show what --fix would change, and change nothing")
     parser.add_argument("--statistics", action="store_true", help="count the diagnostics by code")
     add_override_arguments(parser)
-
-
-STATIC = ("B", "E", "H", "K", "M", "O0", "P0", "R0", "S", "T", "U0", "W", "X", "Y")  # codes that --static looks for
-
-
-class Linted(NamedTuple):
-    diagnostics: list[Diagnostic]
-    texts: dict[str, str]
 
 
 def run(args: argparse.Namespace) -> int:
@@ -157,27 +150,10 @@ def lint_all(
 
 def lint(path: str, stdin: str | None, args: argparse.Namespace, edited: Mapping[str, str] | None = None) -> Linted:
     """One recipe. With `--static` nothing of torch or of the data is looked at."""
-    from declarative_train import recipe as recipe_room
-
     name, texts = path, edited
     if path == STDIN and stdin is not None:
         name, texts = STDIN_NAME, {STDIN_NAME: stdin, **(edited or {})}
-    loaded = recipe_room.load(name, texts=texts, with_=args.with_, set_=args.set_, plugins=args.plugins)
-    diagnostics = list(loaded.diagnostics)
-    if loaded.recipe is not None and not args.static:
-        from declarative_train import plan as plan_room
-
-        diagnostics += plan_room.compile(loaded.recipe, offline=True)[1]
-    texts = texts_of(loaded)
-    if any(item.fixes for item in diagnostics):
-        from declarative_train.diagnostics.fixes import placed
-
-        diagnostics = placed(diagnostics, texts)
-    if any("dtrain:" in text for text in texts.values()):
-        from declarative_train.diagnostics.suppress import suppress  # which few recipes need
-
-        diagnostics = suppress(diagnostics, texts, checked=STATIC if args.static else None)
-    return Linted(diagnostics, texts)
+    return lint_recipe(name, overrides_of(args), texts=texts, static=args.static, plugins=args.plugins)
 
 
 def mend(

@@ -6,15 +6,8 @@ import argparse
 import json
 from itertools import groupby
 
-from declarative_train.cli.compile import (
-    Compiled,
-    add_recipe_arguments,
-    compile_recipe,
-    is_missing,
-    load_recipe,
-    report,
-    texts_of,
-)
+from declarative_train.api.compiling import Compiled, texts_of
+from declarative_train.cli.compile import add_recipe_arguments, compile_recipe, is_missing, load_recipe, report
 from declarative_train.cli.views.graph import graph_table
 from declarative_train.components.datasets.files import masked
 from declarative_train.recipe.recipe import Leaf, Recipe

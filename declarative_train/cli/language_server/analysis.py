@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from declarative_train import recipe as recipe_room
-from declarative_train.cli.commands.lint import STATIC
-from declarative_train.cli.compile import texts_of
+from declarative_train.api.compiling import STATIC, texts_of
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.diagnostics.fixes import placed
 from declarative_train.diagnostics.order import arrange
