@@ -27,9 +27,8 @@ from declarative_train.data.checks.samples import (
     window_cut_to_pieces,
 )
 from declarative_train.data.checks.values import column_does_not_fit, no_statistics
-from declarative_train.data.files import records
 from declarative_train.data.inherited import Inherited, measured, misread, origin_of, unknown_value
-from declarative_train.data.opened import arranged, remember
+from declarative_train.data.opened import arranged, records, remember
 from declarative_train.data.overlaps import overlaps
 from declarative_train.data.parts import Part, columns_of, make_part
 from declarative_train.data.prepare import BadSampleError, Prepared, prepare

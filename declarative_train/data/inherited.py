@@ -12,10 +12,9 @@ from declarative_train.components.component import Field, Table
 from declarative_train.components.fields.columns import is_glob
 from declarative_train.data.checks.samples import field_of_another_run, value_unknown_to_run
 from declarative_train.data.parts import Part
-from declarative_train.data.prepare import BadSampleError
+from declarative_train.data.prepare import BadSampleError, Problem, measure
 from declarative_train.data.rows import Rows
 from declarative_train.data.spec import FieldSpec
-from declarative_train.data.statistics import Problem, measure
 from declarative_train.diagnostics.diagnostic import Diagnostic, Related
 from declarative_train.terms.amounts import counted
 from declarative_train.terms.span import Span

@@ -1,22 +1,26 @@
-"""A DataSpec -> its prepared sets. What `describe` prepared a moment ago is not read again."""
+"""A DataSpec -> its prepared sets, and records of its files, which tell later whether they are the same. What
+`describe` prepared a moment ago is not read again."""
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 
 import numpy as np
 
 from declarative_train.components.component import Field, SourceError, Split, Table
 from declarative_train.components.datasets import DATASETS
+from declarative_train.components.datasets.files import local_path, read_bytes, size_bytes
 from declarative_train.components.fields import FIELDS
 from declarative_train.components.registry import ComponentError
 from declarative_train.components.splits import SPLITS
 from declarative_train.data.parts import columns_of, make_part
 from declarative_train.data.prepare import BadSampleError, Prepared, prepare
 from declarative_train.data.rows import RowRange, Rows
-from declarative_train.data.spec import DataError, DataSpec, FieldSpec, SetSpec, WindowSpec
+from declarative_train.data.spec import DataError, DataSpec, FieldSpec, FileRecord, SetSpec, WindowSpec
 from declarative_train.data.splitting import TRAINING, SplitError, split_rows
 from declarative_train.data.windows import RowOrder, Windows, row_order, windowed
 from declarative_train.terms.amounts import counted
@@ -111,3 +115,28 @@ def _prepare_one(
             f"{wanted.num_samples:,}"
         )
     return found
+
+
+WHOLE_BYTES = 64 << 20  # a file up to here may be read whole
+ALL_BYTES = 256 << 20  # all files of a recipe together: a second of hashing
+SAMPLE_BYTES = 64 << 10
+
+
+def records(paths: Iterable[str]) -> list[FileRecord]:
+    """Of every file that a recipe rests on. Raises SourceError."""
+    sizes = {path: size_bytes(path) for path in paths}
+    are_few = sum(sizes.values()) <= ALL_BYTES
+    return [record(path, whole=are_few and size <= WHOLE_BYTES) for path, size in sizes.items()]
+
+
+def record(path: str, *, whole: bool) -> FileRecord:
+    """Not `whole`: `sha256` covers the size and the beginning, the middle and the end, 64 KiB each; and the date is
+    kept, which changes with what lies in between. Raises SourceError."""
+    size = size_bytes(path)
+    if whole:
+        return FileRecord(path, size, hashlib.sha256(read_bytes(path)).hexdigest())
+    digest = hashlib.sha256(f"{size}\n".encode())
+    for start in sorted({0, max(size - SAMPLE_BYTES, 0) // 2, max(size - SAMPLE_BYTES, 0)}):
+        digest.update(read_bytes(path, start, min(start + SAMPLE_BYTES, size)))
+    local = local_path(path)
+    return FileRecord(path, size, digest.hexdigest(), 0 if local is None else os.stat(local).st_mtime_ns)

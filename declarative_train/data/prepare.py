@@ -1,4 +1,5 @@
-"""Rows of a table and fields -> a set that gives samples: held as arrays if it is small, else read by row.
+"""Rows of a table and fields -> what each field must know of the training rows, and a set that gives samples: held as
+arrays if it is small, else read by row.
 
 No torch here: lint prepares the sets too, since the conversion is the check of every value.
 """
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from declarative_train.components.component import BadValueError, Table
+from declarative_train.components.component import BadValueError, SourceError, Table
 from declarative_train.data.parts import Part, column_names
 from declarative_train.data.rows import Rows
 from declarative_train.data.windows import Windows
@@ -134,3 +135,37 @@ def _convert(table: Table, numbers: slice | np.ndarray, parts: Sequence[Part]) -
 def chunk_rows(parts: Sequence[Part]) -> int:
     row_bytes = sum(8 * part.row.num_elements for part in parts)
     return max(1, min(_CHUNK_ROWS, _CHUNK_BYTES // max(row_bytes, 1)))
+
+
+Problem = BadSampleError | SourceError | ValueError
+
+
+def measure(
+    table: Table, training: Rows, parts: Sequence[Part]
+) -> tuple[dict[str, dict[str, object]], dict[str, Problem]]:
+    """Statistics by field, in one pass over the rows, and what went wrong with which field."""
+    tallies = {part.name: tally for part in parts if (tally := part.field.tally(part.columns)) is not None}
+    counted = [part for part in parts if part.name in tallies]
+    problems: dict[str, Problem] = {}
+    for start, numbers in training.chunks(chunk_rows(counted)) if counted else ():
+        try:
+            read = table.read(column_names(counted), numbers)
+        except SourceError as error:
+            return {part.name: {} for part in parts}, {part.name: error for part in counted}
+        for part in counted:
+            if part.name in problems:
+                continue
+            try:
+                tallies[part.name].add([read[column.name] for column in part.columns])
+            except BadValueError as error:
+                row = int(training.at(np.asarray([start + error.row]))[0])
+                problems[part.name] = BadSampleError(part, row, error)
+            except ValueError as error:
+                problems[part.name] = error
+    statistics: dict[str, dict[str, object]] = {part.name: {} for part in parts}
+    for name in tallies.keys() - problems.keys():
+        try:
+            statistics[name] = tallies[name].result()
+        except ValueError as error:
+            problems[name] = error
+    return statistics, problems

@@ -1,4 +1,4 @@
-"""Diagnostics in the order of a reader: by place, each once, without echoes.
+"""Which diagnostics are shown (`--select`, `--ignore`), in the order of a reader: by place, each once, without echoes.
 
 An echo is an error that is only there because an earlier stage of reading found one at the same place: a value that
 could not be read is of no type either.
@@ -6,7 +6,9 @@ could not be read is of no type either.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.terms.span import Span
@@ -41,3 +43,33 @@ def _is_echo(diagnostic: Diagnostic, broken: Iterable[Span]) -> bool:
         and (place.end_line, place.end_column) <= (span.line, span.end_column)
         for place in broken
     )
+
+
+class Selection(NamedTuple):
+    """Prefixes; the longest one that fits a code decides, and `ignore` wins when both are equally long.
+
+    Nothing selected means everything.
+    """
+
+    selected: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, *, select: str = "", ignore: str = "") -> Selection:
+        """From the words of the options: codes or prefixes, with commas or blanks between."""
+        return cls(_prefixes(select), _prefixes(ignore))
+
+    def takes(self, code: str) -> bool:
+        wanted = max((len(prefix) for prefix in self.selected if code.startswith(prefix)), default=-1)
+        unwanted = max((len(prefix) for prefix in self.ignored if code.startswith(prefix)), default=-1)
+        return unwanted < wanted if self.selected else unwanted < 0
+
+    def unknown(self, codes: Iterable[str]) -> tuple[str, ...]:
+        """The prefixes that fit none of `codes`: misspelt ones."""
+        known = list(codes)
+        given = dict.fromkeys((*self.selected, *self.ignored))
+        return tuple(prefix for prefix in given if not any(code.startswith(prefix) for code in known))
+
+
+def _prefixes(text: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(word.upper() for word in re.split(r"[,\s]+", text) if word))

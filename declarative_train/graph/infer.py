@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from declarative_train.components.component import Layer, Misfit
-from declarative_train.components.expressions.error import ExpressionError
+from declarative_train.components.expressions.tree import ExpressionError
 from declarative_train.components.plugin_layer import PluginLayer
 from declarative_train.diagnostics.diagnostic import Diagnostic, Related
 from declarative_train.graph.checks.shapes import CODE as LAYER_REFUSED

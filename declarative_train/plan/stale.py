@@ -9,7 +9,7 @@ from pathlib import Path
 
 from declarative_train.components.component import SourceError
 from declarative_train.components.datasets.files import masked
-from declarative_train.data.files import record
+from declarative_train.data.opened import record
 from declarative_train.data.spec import FileRecord
 from declarative_train.plan.plan import Plan
 from declarative_train.recipe.recipe import Recipe

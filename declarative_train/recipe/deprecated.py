@@ -1,10 +1,14 @@
-"""Keys that the language once had -> what they are called now. A recipe that holds one still runs, with a warning.
+"""Versions: whether one meets `requires`, and keys that the language once had -> what they are called now. A recipe
+that holds one still runs, with a warning.
 
 A key goes in here when it is renamed, and comes out with the version after next; its meaning never changes on the way.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
+from operator import eq, ge, gt, le, lt, ne
 from typing import NamedTuple
 
 from declarative_train.source.node import Entry, Mapping, Path, Scalar
@@ -43,3 +47,38 @@ def lookup(path: Path) -> Renamed | None:
 
 def _is(pattern: Path, path: Path) -> bool:
     return len(pattern) == len(path) and all(part in ("*", each) for part, each in zip(pattern, path, strict=True))
+
+
+_FORM = re.compile(r"dtrain\s*(?P<conditions>[<>=!].*)")
+_CONDITION = re.compile(r"\s*(?P<sign>>=|<=|==|!=|>|<)\s*(?P<version>\d+(?:\.\d+)*)\s*")
+_SIGNS: dict[str, Callable[[tuple[int, ...], tuple[int, ...]], bool]] = {
+    "!=": ne,
+    "<": lt,
+    "<=": le,
+    "==": eq,
+    ">": gt,
+    ">=": ge,
+}
+
+
+def is_met(requires: str, version: str) -> bool:
+    """Raises ValueError with what was wanted."""
+    form = _FORM.fullmatch(requires.strip())
+    conditions = form["conditions"].split(",") if form is not None else [""]
+    met = True
+    for condition in conditions:
+        parts = _CONDITION.fullmatch(condition)
+        if parts is None:
+            raise ValueError(f"`{requires}` is not of the form `dtrain>=0.1` or `dtrain>=0.1,<0.3`")
+        met = met and _SIGNS[parts["sign"]](*_padded(_numbers(version), _numbers(parts["version"])))
+    return met
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """Of the release: `0.2.0rc1` counts as 0.2.0."""
+    return tuple(int(number) for number in re.findall(r"\d+", version.split("+")[0])[:3])
+
+
+def _padded(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    length = max(len(one), len(other))
+    return one + (0,) * (length - len(one)), other + (0,) * (length - len(other))

@@ -12,10 +12,10 @@ from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.recipe.check import check
 from declarative_train.recipe.checks.keys import newer_dtrain, wrong_value
 from declarative_train.recipe.checks.text_rules import displaced_loss
+from declarative_train.recipe.deprecated import is_met
 from declarative_train.recipe.mistakes.misspelt_sections import with_meant_sections
 from declarative_train.recipe.model.moved_wires import moved_wires
 from declarative_train.recipe.recipe import Recipe
-from declarative_train.recipe.requires import is_met
 from declarative_train.recipe.sectioning import Sectioning
 from declarative_train.source.document import Document
 from declarative_train.source.node import Entry, Mapping, Node, Scalar

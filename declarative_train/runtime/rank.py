@@ -26,12 +26,12 @@ from declarative_train.runtime.evaluate import Evaluator
 from declarative_train.runtime.execute import execute
 from declarative_train.runtime.hyperparameters import hyperparameters
 from declarative_train.runtime.job import Job
+from declarative_train.runtime.meter import predicted
 from declarative_train.runtime.run_state import RunState
 from declarative_train.runtime.signals import EXIT_STOPPED
 from declarative_train.runtime.step.randomness import same_bits
 from declarative_train.runtime.stop import StopAgreement
 from declarative_train.runtime.storage.checkpoint_store import CheckpointStore
-from declarative_train.runtime.utilisation import predicted
 
 if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan

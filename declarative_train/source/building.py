@@ -32,7 +32,7 @@ from declarative_train.source.checks.yaml_values import (
     unknown_anchor,
     wrong_merge_key,
 )
-from declarative_train.source.cut_brackets import num_open, whole
+from declarative_train.source.lexing import num_open, whole
 from declarative_train.source.node import Entry, Mapping, Node, Scalar, Sequence, is_plain, kind_of
 from declarative_train.source.scalars import has_leading_zero, pieces, resolve
 from declarative_train.terms.span import Span

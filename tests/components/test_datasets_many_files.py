@@ -22,7 +22,7 @@ READ = """
 import json, os, resource, sys
 import numpy as np
 from declarative_train.components.datasets import DATASETS
-from declarative_train.data.files import records
+from declarative_train.data.opened import records
 
 resource.setrlimit(resource.RLIMIT_NOFILE, ({limit}, {limit}))
 kind, path, column, per_file = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])

@@ -13,8 +13,7 @@ import pytest
 import torch
 
 from declarative_train.data import opened
-from declarative_train.data.files import SAMPLE_BYTES, WHOLE_BYTES, records
-from declarative_train.data.opened import training_values
+from declarative_train.data.opened import SAMPLE_BYTES, WHOLE_BYTES, records, training_values
 from declarative_train.data.sets import HeldSet, open_sets
 from declarative_train.data.spec import DataError, DataSpec, FieldSpec, SetSpec
 from declarative_train.terms.tensor_spec import TensorSpec
@@ -316,7 +315,7 @@ def test_many_files_are_not_read_whole(tmp_path: Path, monkeypatch: pytest.Monke
         read.append(len(found))
         return found
 
-    monkeypatch.setattr("declarative_train.data.files.read_bytes", counting)
+    monkeypatch.setattr("declarative_train.data.opened.read_bytes", counting)
     found = records(str(path) for path in paths)
     assert sum(read) == 5 * 3 * SAMPLE_BYTES
     assert len({each.sha256 for each in found}) == 1
@@ -325,7 +324,7 @@ def test_many_files_are_not_read_whole(tmp_path: Path, monkeypatch: pytest.Monke
 def test_a_set_of_very_many_made_rows_is_drawn_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """By position: as many draws as rows are looked at, and no list of all."""
     from declarative_train.components.datasets.synthetic import SyntheticDataset
-    from declarative_train.components.splits.random import RandomSplit
+    from declarative_train.components.splits.grouped import RandomSplit
     from declarative_train.data import rows, splitting
 
     drawn = []

@@ -11,9 +11,9 @@ import torch
 from declarative_train.components.hardware import HARDWARE, hardware_of_device
 from declarative_train.logs.event import StepDone
 from declarative_train.plan.plan import EstimatePlan, FlopsPlan
-from declarative_train.runtime import utilisation
+from declarative_train.runtime import meter
 from declarative_train.runtime.launch import run
-from declarative_train.runtime.utilisation import peak_flops, predicted, samples_per_s_at_peak
+from declarative_train.runtime.meter import peak_flops, predicted, samples_per_s_at_peak
 from tests.runtime.made_recipes import DIGITS, compiled, write_data
 from tests.runtime.plans import layout, make_plan
 from tests.runtime.test_execute import Kept
@@ -24,7 +24,7 @@ CUDA = torch.device("cuda", 0)
 def test_a_run_tells_its_utilisation_where_the_peak_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_data(tmp_path)
     plan = compiled(tmp_path, DIGITS)
-    monkeypatch.setattr(utilisation, "peak_flops", lambda device, precision: 1e12)
+    monkeypatch.setattr(meter, "peak_flops", lambda device, precision: 1e12)
     kept = Kept()
     assert run(plan, sinks=lambda run_dir: (kept,)) == 0
     steps = kept.of(StepDone)
@@ -52,7 +52,7 @@ def test_the_peak_is_that_of_the_device_and_the_precision(monkeypatch: pytest.Mo
 
 
 def test_all_devices_of_the_plan_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(utilisation, "peak_flops", lambda device, precision: 3e6)
+    monkeypatch.setattr(meter, "peak_flops", lambda device, precision: 3e6)
     plan = replace(make_plan(), flops=FlopsPlan(10, 20, recomputed=10))
     one = replace(plan, layout=layout("single", 1))
     assert samples_per_s_at_peak(one, CUDA) == 1e5  # what is computed again is no work of the model

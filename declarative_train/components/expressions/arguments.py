@@ -5,9 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from declarative_train.components.expressions import other_words
-from declarative_train.components.expressions.error import ExpressionError, ExpressionRule
 from declarative_train.components.expressions.functions import FUNCTIONS, Function, Parameter
-from declarative_train.components.expressions.tree import Constant, Operation, Reference, Term, Value
+from declarative_train.components.expressions.tree import (
+    Constant,
+    ExpressionError,
+    ExpressionRule,
+    Operation,
+    Reference,
+    Term,
+    Value,
+)
 
 Argument = Term | Value
 Place = tuple[int, int]  # offset, length

@@ -14,10 +14,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from declarative_train.components.expressions.arguments import bind
-from declarative_train.components.expressions.error import ExpressionError
 from declarative_train.components.expressions.functions import FUNCTIONS, INDEX
 from declarative_train.components.expressions.tokens import plain_python, word_advice
-from declarative_train.components.expressions.tree import Constant, Operation, Reference, Term, Value
+from declarative_train.components.expressions.tree import Constant, ExpressionError, Operation, Reference, Term, Value
 
 __all__ = ["Constant", "Expression", "ExpressionError", "Name", "Operation", "Reference", "Term", "parse"]
 

@@ -6,11 +6,10 @@ import importlib
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from declarative_train.components.expressions.error import ExpressionError
 from declarative_train.components.expressions.functions import FUNCTIONS, INDEX, OPERATORS, Function
 from declarative_train.components.expressions.grammar import Expression
 from declarative_train.components.expressions.misfit import ADDS_A_DIMENSION, misfit
-from declarative_train.components.expressions.tree import Constant, Operation, Reference, Term
+from declarative_train.components.expressions.tree import Constant, ExpressionError, Operation, Reference, Term
 
 if TYPE_CHECKING:
     import torch

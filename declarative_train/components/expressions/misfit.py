@@ -10,9 +10,8 @@ import math
 import re
 from typing import TYPE_CHECKING, Any
 
-from declarative_train.components.expressions.error import ExpressionError
 from declarative_train.components.expressions.functions import FUNCTIONS, INDEX, OPERATORS
-from declarative_train.components.expressions.tree import Operation, Reference
+from declarative_train.components.expressions.tree import ExpressionError, Operation, Reference
 
 if TYPE_CHECKING:
     import torch

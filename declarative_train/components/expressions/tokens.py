@@ -9,7 +9,7 @@ from __future__ import annotations
 import keyword
 import re
 
-from declarative_train.components.expressions.error import ExpressionError
+from declarative_train.components.expressions.tree import ExpressionError
 
 MAX_LENGTH = 4000
 

@@ -22,7 +22,7 @@ class Add(Layer):
         return _elementwise_misfit(self, inputs)
 
     def build(self, inputs: Inputs) -> nn.Module:
-        from declarative_train.components.layers.modules.combining import Add as Module
+        from declarative_train.components.layers.modules.shapes import Add as Module
 
         return Module()
 
@@ -38,7 +38,7 @@ class Multiply(Layer):
         return _elementwise_misfit(self, inputs)
 
     def build(self, inputs: Inputs) -> nn.Module:
-        from declarative_train.components.layers.modules.combining import Multiply as Module
+        from declarative_train.components.layers.modules.shapes import Multiply as Module
 
         return Module()
 
@@ -70,7 +70,7 @@ class Concat(Layer):
         return needs_same_dtype(self, inputs)
 
     def build(self, inputs: Inputs) -> nn.Module:
-        from declarative_train.components.layers.modules.combining import Concat as Module
+        from declarative_train.components.layers.modules.shapes import Concat as Module
 
         return Module(self.dim)
 
@@ -94,7 +94,7 @@ class Stack(Layer):
         return dim if isinstance(dim, Misfit) else needs_same_dtype(self, inputs)
 
     def build(self, inputs: Inputs) -> nn.Module:
-        from declarative_train.components.layers.modules.combining import Stack as Module
+        from declarative_train.components.layers.modules.shapes import Stack as Module
 
         return Module(self.dim)
 

@@ -103,6 +103,6 @@ class DropPath(Dropping):
     """Probability of a sample to skip the branch."""
 
     def build(self, inputs: Inputs) -> nn.Module:
-        from declarative_train.components.layers.modules.dropout import DropPath as Module
+        from declarative_train.components.layers.modules.shapes import DropPath as Module
 
         return Module(self.p)

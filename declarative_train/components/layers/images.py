@@ -159,7 +159,7 @@ class PatchEmbedding(Layer):
         return None
 
     def build(self, inputs: Inputs) -> nn.Module:
-        from declarative_train.components.layers.modules.spatial import PatchEmbedding as Module
+        from declarative_train.components.layers.modules.shapes import PatchEmbedding as Module
 
         x = inputs["x"]
         return Module(x.shape[0], self.embedding_dim, per_dim(self.patch_size, 2), self.bias, dtype_of(x))

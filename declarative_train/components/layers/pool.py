@@ -244,7 +244,7 @@ class GlobalAvgPool(Layer):
         return needs_dimensions(self, inputs, "(B, C, ...) with a size to pool over", 2) or needs_float(self, inputs)
 
     def build(self, inputs: Inputs) -> nn.Module:
-        from declarative_train.components.layers.modules.spatial import GlobalAveragePool as Module
+        from declarative_train.components.layers.modules.shapes import GlobalAveragePool as Module
 
         return Module()
 
@@ -258,7 +258,7 @@ class GlobalMaxPool(Layer):
         return needs_dimensions(self, inputs, "(B, C, ...) with a size to pool over", 2) or needs_float(self, inputs)
 
     def build(self, inputs: Inputs) -> nn.Module:
-        from declarative_train.components.layers.modules.spatial import GlobalMaxPool as Module
+        from declarative_train.components.layers.modules.shapes import GlobalMaxPool as Module
 
         return Module()
 

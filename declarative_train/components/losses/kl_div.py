@@ -47,6 +47,6 @@ class KlDiv(Loss):
         return needs_values(self.type, target, 0, 1.0001, "probabilities", "`softmax` makes some")
 
     def build(self, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> LossModule:
-        from declarative_train.components.losses.modules.divergence import Divergence
+        from declarative_train.components.losses.modules.elementwise import Divergence
 
         return Divergence(self.log_target, mask is not None)

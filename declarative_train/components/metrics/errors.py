@@ -82,6 +82,6 @@ class R2(Elementwise):
     type: Literal["r2"] = "r2"
 
     def build(self, edges: Judged, device: torch.device) -> MetricModule:
-        from declarative_train.components.metrics.modules.determination import Determination
+        from declarative_train.components.metrics.modules.means import Determination
 
         return Determination(prod(edges.input.shape), edges.ignore_index, device)

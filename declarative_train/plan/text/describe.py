@@ -15,9 +15,14 @@ from declarative_train.components.metrics import METRICS
 from declarative_train.components.registry import C, Registry
 from declarative_train.data.spec import BatchSpec, FieldSpec, SetSpec
 from declarative_train.plan.plan import LayoutPlan, MetricPlan, Plan, TermPlan
-from declarative_train.plan.text.estimate import describe_choice, describe_estimate, estimate_in_words
+from declarative_train.plan.text.estimate import (
+    describe_choice,
+    describe_estimate,
+    describe_memory,
+    estimate_in_words,
+    largest,
+)
 from declarative_train.plan.text.layout import describe_layout
-from declarative_train.plan.text.memory import describe_memory, largest
 from declarative_train.plan.text.model import describe_model
 from declarative_train.plan.text.parameters import describe_parameters
 from declarative_train.plan.text.tables import columns, component_in_words, section

@@ -1,9 +1,13 @@
-"""The estimate of a plan, and the choice of `parallelism: auto`, as text: figures first, then what they assume."""
+"""The estimate of a plan, and the choice of `parallelism: auto`, as text: figures first, then what they assume;
+and the memory of its devices."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from declarative_train.plan.estimate.memory import Memory, largest_bytes, memory_of
+from declarative_train.plan.estimate.model import facts_of
+from declarative_train.plan.estimate.placement import Placement, placement_of
 from declarative_train.plan.plan import TAKEN, CandidatePlan, ChoicePlan, EstimatePlan, Plan, TransferPlan
 from declarative_train.plan.text.tables import columns
 from declarative_train.terms.amounts import amount, counted, time_in_words
@@ -100,3 +104,26 @@ def _not_shown(choice: ChoicePlan) -> list[str]:
     possible = sum(each.memory_bytes is not None for each in choice.candidates)
     rest = choice.num_considered - len(choice.candidates) + max(0, possible - _MOST_CANDIDATES)
     return [f"{counted(rest, 'more candidate')}, slower or too large"] if rest else []
+
+
+def describe_memory(plan: Plan) -> list[str]:
+    placement = _placement(plan)
+    gathering = ["gathered"] if placement.is_sharded else []
+    head = ["", "parameters", "gradients", "optimizer", *gathering, "activations", "together"]
+    rows = [_row(each, placement) for each in memory_of(facts_of(plan), placement)]
+    return columns([head, *rows])
+
+
+def largest(plan: Plan) -> str:
+    """What the device needs that needs the most."""
+    return amount(largest_bytes(facts_of(plan), _placement(plan)), "B")
+
+
+def _placement(plan: Plan) -> Placement:
+    return placement_of(plan.layout, plan.batch, tuple(facts_of(plan).nodes))
+
+
+def _row(each: Memory, placement: Placement) -> list[str]:
+    gathered = [each.gathered] if placement.is_sharded else []
+    cells = [each.parameters, each.gradients, each.optimizer, *gathered, each.activations, each.total]
+    return [each.name, *(amount(cell, "B") for cell in cells)]

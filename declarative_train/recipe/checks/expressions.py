@@ -5,8 +5,8 @@ Each function is one message; its docstring is the manual page of its code.
 
 from __future__ import annotations
 
-from declarative_train.components.expressions.error import ExpressionError
 from declarative_train.components.expressions.functions import FUNCTIONS
+from declarative_train.components.expressions.tree import ExpressionError
 from declarative_train.diagnostics.diagnostic import Diagnostic, Fix, error
 from declarative_train.diagnostics.suggest import is_slip
 from declarative_train.terms.span import Span

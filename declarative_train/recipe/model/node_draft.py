@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from declarative_train.components.component import Layer, Port
-from declarative_train.components.expressions.error import ExpressionError
 from declarative_train.components.expressions.grammar import Expression, parse
+from declarative_train.components.expressions.tree import ExpressionError
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.diagnostics.suggest import nearest
 from declarative_train.recipe.checks.blocks import bad_node, bad_repeat, bad_reuse, bad_when, model_too_large

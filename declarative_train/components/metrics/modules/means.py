@@ -1,4 +1,5 @@
-"""Metrics that are a mean over items, or a function of one: two sums, kept on the device."""
+"""Metrics that are a mean over items, or a function of one: two sums, kept on the device; and the coefficient of
+determination, of four."""
 
 from __future__ import annotations
 
@@ -124,3 +125,28 @@ def absolute(x: Tensor, y: Tensor) -> Tensor:
 def relative(x: Tensor, y: Tensor) -> Tensor:
     """With torchmetrics' least target."""
     return (x - y).abs() / y.abs().clamp(min=1.17e-06)
+
+
+class Determination(MetricModule):
+    """Four sums for each of the D elements of a row: weight, target, its square, squared error. The mean over D."""
+
+    def __init__(self, num_outputs: int, ignore_index: int | None, device: torch.device) -> None:
+        self._num_outputs, self._ignore_index, self._device = num_outputs, ignore_index, device
+        self.reset()
+
+    def reset(self) -> None:
+        self._sums = torch.zeros(4, self._num_outputs, dtype=torch.float64, device=self._device)
+
+    def update(self, input: Tensor, target: Tensor | None, mask: Tensor | None, row_weight: Tensor | None) -> None:
+        assert target is not None
+        with torch.no_grad():
+            weight = weights(target.shape, not_ignored(target, self._ignore_index), mask, row_weight)
+            x, y = (part.reshape(len(target), -1).double() for part in (in_full(input), target))
+            w = torch.ones_like(y) if weight is None else weight.reshape(y.shape)
+            values = torch.stack([torch.ones_like(y), y, y.square(), (x - y).square()])
+            self._sums += torch.where(w > 0, values * w, 0).sum(1)
+
+    def compute(self, ranks: Collective) -> Tensor:
+        weight, target, square, error = ranks.sum(self._sums).unbind()
+        spread = square - target.square() / weight
+        return (1 - error / torch.where(spread > 0, spread, torch.nan)).mean()
