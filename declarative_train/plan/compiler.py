@@ -35,6 +35,7 @@ from declarative_train.plan.sections import (
     plan_training,
     plan_units,
 )
+from declarative_train.plan.settings import settings_of
 from declarative_train.plan.stale import recipe_files
 from declarative_train.plan.timing import Timing
 from declarative_train.plan.weights import plan_weights
@@ -138,6 +139,7 @@ def _assembled(
         weights=weights,
         meta=dict(recipe.meta),
         draws=tuple(fact.path for fact in lowered.facts if fact.kind == "random"),
+        settings=settings_of(recipe),
         flops=plan_flops(lowered.graph, parameters, layout.units, recipe.training.activation_checkpointing),
     )
     plan, found = with_estimates(plan, recipe, choice)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from declarative_train.terms.amounts import counted
@@ -21,6 +21,8 @@ CHECKPOINTS = "checkpoints"  # of a run
 _SEAL = b'{\n "sha256": "'  # what a manifest begins with
 _BLANK = b"0" * 64  # stands in the place of the checksum while it is computed
 PLAN = "plan.json"  # of a run, and of each of its checkpoints
+RUN = "run.json"  # of a run: what it is called, and what it is told apart by
+_TIME = len("20261122-104101")  # a run's name begins with it
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -75,8 +77,31 @@ def taken_remotely(path: str) -> tuple[str, dict[str, Any], Callable[[str], byte
 
 def run_folders(path: str) -> list[str]:
     """Where checkpoints are looked for: in a run's folder, else in those of a recipe's runs, newest first."""
-    inside = sorted((entry.path for entry in os.scandir(path) if entry.is_dir()), reverse=True)
-    return [path, *inside]
+    return [path, *newest_first(entry.path for entry in os.scandir(path) if entry.is_dir())]
+
+
+def newest_first(folders: Iterable[str]) -> list[str]:
+    """By the time that their names begin with; of the same second, by their plans."""
+
+    def begun(folder: str) -> tuple[str, int, str]:
+        try:
+            written_ns = os.stat(os.path.join(folder, PLAN)).st_mtime_ns
+        except OSError:
+            written_ns = 0
+        name = os.path.basename(folder)
+        return name[:_TIME], written_ns, name
+
+    return sorted(folders, key=begun, reverse=True)
+
+
+def read_run(folder: str | os.PathLike[str]) -> dict[str, Any]:
+    """What `run.json` says; empty for a run of an earlier dtrain, and for what is not a run."""
+    try:
+        with open(os.path.join(folder, RUN), encoding="utf-8") as file:
+            found = json.load(file)
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def position_of_best(steps: Sequence[int | None], newest: Mapping[str, Any]) -> int:

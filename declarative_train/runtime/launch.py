@@ -55,15 +55,16 @@ def launch(
     quiet: bool = False,
     sinks: SinkFactory | None = None,
     hosted: bool = False,
+    folder: Path | None = None,
 ) -> Outcome:
     """`resume`: None, `auto`, or a path; `max_steps`: end this session after so many steps; `sinks`: instead of
-    terminal, TensorBoard and JSON lines. `hosted`: this process outlives the run, whatever happens (a notebook): a
-    second interrupt raises KeyboardInterrupt."""
+    terminal, TensorBoard and JSON lines; `folder`: the run's, in place of a new one among those of its recipe.
+    `hosted`: this process outlives the run, whatever happens (a notebook): a second interrupt raises KeyboardInterrupt."""
     lock = RunLock()
     run_dir: Path | None = None
     try:
         device_kind, notices = choose_here(plan)
-        place = open_place(plan, resume, lock)
+        place = open_place(plan, resume, lock, folder=folder)
         run_dir = place.run_dir
         job = Job(plan, device_kind, place, max_steps, sinks or default_sinks(quiet), notices, quiet, is_hosted=hosted)
         code, why = run_here(job) if plan.layout.is_one_process else launch_ranks(job)

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import count
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from declarative_train.runtime.devices import device_of, own_seat, seat_devices, threads_per_rank
@@ -67,8 +68,10 @@ def run_as_rank(
     max_steps: int | None = None,
     quiet: bool = False,
     sinks: SinkFactory | None = None,
+    folder: Path | None = None,
+    on_end: Callable[[Path], None] = lambda run_dir: None,
 ) -> NoReturn:
-    """This process is one rank; it does not return."""
+    """This process is one rank; it does not return. `folder` and `on_end` as in `launch.run`, on rank 0."""
     from declarative_train.runtime.rank import FailureContext, run_rank
 
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -79,7 +82,7 @@ def run_as_rank(
         put(store, f"seat/{rank}", seat)
         if rank == 0:
             words = _Words(store, world)
-            words.send(_prepared(compile_plan, resume, words, lock))
+            words.send(_prepared(compile_plan, resume, words, lock, folder))
         broadcast = _received(store, rank, world)
         if broadcast.plan_json is None:
             leave(broadcast.code)
@@ -96,10 +99,13 @@ def run_as_rank(
             print(f"dtrain: the run failed: {headline(failure, world)}", file=sys.stderr)
             if failure.is_ours:
                 print(failure.trace, file=sys.stderr)
-        lock.release()
-        leave(EXIT_FAILED)
+        code = EXIT_FAILED
     lock.release()
-    leave(code)
+    try:
+        if rank == 0 and job is not None:
+            on_end(job.run_dir)
+    finally:
+        leave(code)
 
 
 def meet() -> Store:
@@ -215,7 +221,9 @@ def _received(store: Store, rank: int, world: int) -> BroadcastJob:
     raise AssertionError
 
 
-def _prepared(compile_plan: Compile, resume: str | None, words: _Words, lock: RunLock) -> BroadcastJob:
+def _prepared(
+    compile_plan: Compile, resume: str | None, words: _Words, lock: RunLock, folder: Path | None
+) -> BroadcastJob:
     """On rank 0, where alone anything is printed or written."""
     from declarative_train.plan.codec import to_json
 
@@ -226,7 +234,7 @@ def _prepared(compile_plan: Compile, resume: str | None, words: _Words, lock: Ru
         check_world(plan, words.world)
         seats = [take(words.store, f"seat/{rank}") for rank in range(words.world)]
         choice = seat_devices(plan.layout, seats)
-        place = open_place(plan, resume, lock, words.damage)
+        place = open_place(plan, resume, lock, words.damage, folder)
     except (RunFailure, OSError) as error:
         lock.release()
         print(f"dtrain: {explain(error)}", file=sys.stderr)

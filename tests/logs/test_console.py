@@ -63,18 +63,6 @@ def test_what_was_predicted_stands_beside_what_was_measured_in_the_end() -> None
     assert "predicted" not in told([STARTED, *steps, ended])
 
 
-def test_values_of_an_older_step_say_so() -> None:
-    values = {"validation/loss": 0.5, "best/validation/loss": 0.25, "test/loss": 0.75}
-    ended = RunEnded(
-        13, "stopped", values, 2.0, 0.0, {"validation/loss": 10, "best/validation/loss": 5, "test/loss": 13}
-    )
-    lines = told([STARTED, ended]).splitlines()
-    assert "stopped after 13 steps, 2.0 s" in lines
-    assert "  validation/loss             0.5000      at step 10" in lines
-    assert "  best/validation/loss        0.2500      at step 5" in lines
-    assert "  test/loss                   0.7500" in lines
-
-
 def test_one_step_is_one_step() -> None:
     assert "stopped after 1 step, " in told([STARTED, RunEnded(1, "stopped", {}, 2.0)])
     resumed = replace(STARTED, first_step=4)

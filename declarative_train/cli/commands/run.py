@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 from functools import partial
+from pathlib import Path
 
 from declarative_train.cli.compile import add_recipe_arguments, compile_recipe, is_missing, read_saved_plan, report
 from declarative_train.plan.plan import Plan
@@ -22,7 +24,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--max-steps", type=positive, metavar="N", help="end this session after N more optimizer steps")
     parser.add_argument("--dry-run", action="store_true", help="print the plan and stop")
-    parser.add_argument("--quiet", action="store_true", help="print only what goes wrong")
+    parser.add_argument(
+        "--run-dir",
+        metavar="PATH",
+        help="the folder of this run, instead of a new one below logging.dir; with --resume, go on with what it holds",
+    )
+    parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
+    parser.add_argument("--quiet", action="store_true", help="no progress: only the result, and what goes wrong")
 
 
 def positive(text: str) -> int:
@@ -34,21 +42,48 @@ def positive(text: str) -> int:
 
 def run(args: argparse.Namespace) -> int:
     compiled = partial(compile_or_report, args)
+    folder = None if args.run_dir is None else Path(args.run_dir)
+    if folder is not None and args.resume not in (None, "auto"):
+        print("dtrain: --run-dir names the folder of the run, so --resume takes no other path", file=sys.stderr)
+        return 2
+    how = {"resume": args.resume, "max_steps": args.max_steps, "quiet": args.quiet, "folder": folder}
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         from declarative_train.runtime.torchrun import run_as_rank
 
-        return run_as_rank(compiled, resume=args.resume, max_steps=args.max_steps, quiet=args.quiet)
+        return run_as_rank(compiled, **how, on_end=partial(tell_result, args.json))
     plan, code = compiled()
-    if plan is None:
-        return code
-    if args.dry_run:
+    if plan is not None and args.dry_run:
         from declarative_train.plan.text.describe import describe
 
         print(describe(plan))
         return 0
-    from declarative_train.runtime.launch import run as launch
+    run_dir = None
+    if plan is not None:
+        from declarative_train.runtime.launch import launch
+        from declarative_train.runtime.processes import say
 
-    return launch(plan, resume=args.resume, max_steps=args.max_steps, quiet=args.quiet)
+        outcome = launch(plan, **how)
+        say(outcome.why)
+        code, run_dir = outcome.code, outcome.run_dir
+    if run_dir is not None:
+        tell_result(args.json, run_dir, code)
+    elif args.json:
+        print(json.dumps({"run": None, "state": "not started", "exit_code": code}))
+    return code
+
+
+def tell_result(as_json: bool, run_dir: Path, code: int | None = None) -> None:
+    """On standard output: what scripts read, and what stays when the progress has gone."""
+    from declarative_train.cli.views.result import result_json, result_text
+    from declarative_train.experiments.record import read_record
+
+    record = read_record(str(run_dir))
+    if record is None:  # the folder was taken away meanwhile
+        print(json.dumps({"run": str(run_dir), "state": "gone", "exit_code": code}) if as_json else f"run  {run_dir}")
+    elif as_json:
+        print(json.dumps(result_json(record) | {"exit_code": code}))
+    else:
+        print(result_text(record))
 
 
 def compile_or_report(args: argparse.Namespace) -> tuple[Plan | None, int]:

@@ -1,4 +1,5 @@
-"""Events to the terminal: a few lines on the run, a progress bar, a table row per epoch, a closing summary.
+"""Events to the terminal: a few lines on the run, a progress bar, a table row per epoch, how it ended. The result itself
+is printed by who started the run (`cli/views/result.py`): on standard output, when all is written.
 
 Where there is no terminal, plain lines; with `quiet`, only what went wrong (which others print). The bar is drawn by
 the loop's own thread, at most ten times a second, from numbers that are already on the host: it costs no
@@ -15,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self, TextIO
 
 from declarative_train.logs.event import (
-    CheckpointSaved,
     EpochDone,
     EvaluationDone,
     Event,
@@ -58,8 +58,6 @@ class ConsoleSink(Sink):
         self._lines: list[str] = []  # not written yet
         self._flushed_s = 0.0
         self._first_step_s: float | None = None
-        self._checkpoint: CheckpointSaved | None = None
-        self._best: CheckpointSaved | None = None
 
     def write(self, event: Event) -> None:
         if self._quiet and not (isinstance(event, Notice) and event.is_warning):
@@ -80,10 +78,6 @@ class ConsoleSink(Sink):
                 self._evaluation(event)
             case EpochDone():
                 self._epoch_row(event)
-            case CheckpointSaved():
-                self._checkpoint = event
-                if event.is_best:
-                    self._best = event
             case Notice():
                 self._print(f"{'warning' if event.is_warning else 'note'}: {event.message}")
             case RunEnded():
@@ -180,18 +174,8 @@ class ConsoleSink(Sink):
             after += f" ({event.step - started.first_step:,} in this session)"
         why = ": the metric of early_stop did not improve within its patience" if event.status == "early_stop" else ""
         self._print(f"{after}, {clock(event.seconds)}{why}")
-        for name, value in event.values.items():
-            step = event.value_steps.get(name, event.step)
-            self._print(f"  {name:<27} {number(value):<12}{f'at step {step:,}' if step != event.step else ''}".rstrip())
         if started is None:
             return
-        self._print(f"run         {started.run_dir}")
-        if self._checkpoint is not None:
-            self._print(f"checkpoint  {self._checkpoint.path}")
-        if self._best is not None:
-            self._print(f"best        {self._best.path}")
-        if event.status == "stopped" and self._checkpoint is not None:
-            self._print("go on       the same command with --resume")
         if self._steps:
             self._print(f"predicted   {in_words(started.predicted)}")
             self._print(f"measured    {in_words(measured(self._steps))}")

@@ -1,7 +1,7 @@
 """The folder of a run, and which folder and checkpoint `--resume` means.
 
-<logging.dir>/<name>/<timestamp>/
-    plan.json  events.jsonl  events.out.tfevents.*  checkpoints/step_00000120/  failures/  lock
+<logging.dir>/<name>/<time>-<mode>-<what differs>/
+    run.json  plan.json  events.jsonl  events.out.tfevents.*  checkpoints/step_00000120/  failures/  lock
 
 Whoever starts the ranks decides all of it, before any of them loads anything: which run, that nobody else writes to it,
 and the newest checkpoint of it whose every byte is what was written.
@@ -9,7 +9,9 @@ and the newest checkpoint of it whose every byte is what was written.
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +20,17 @@ from typing import TYPE_CHECKING
 
 from declarative_train.plan.codec import PlanError, from_json, save, to_json
 from declarative_train.plan.resumable import judge
-from declarative_train.plan.run_folder import CHECKPOINTS, MANIFEST, PLAN, position_of_best, run_folders
+from declarative_train.plan.run_folder import (
+    CHECKPOINTS,
+    MANIFEST,
+    PLAN,
+    RUN,
+    newest_first,
+    position_of_best,
+    read_run,
+    run_folders,
+)
+from declarative_train.plan.settings import asked_for, differing, label
 from declarative_train.runtime.failures import CheckpointFailure, RunFailure
 from declarative_train.runtime.storage.checkpoint_store import CheckpointStore, Entry, Look, damage, read_entry
 from declarative_train.runtime.storage.run_lock import LOCK, RunLock
@@ -52,13 +64,19 @@ class Found:
     passed_over: tuple[str, ...] = ()
 
 
-def open_place(plan: Plan, resume: str | None, lock: RunLock, look: Look = damage) -> Place:
-    """The folder is there, held by `lock`, with the plan in it. `look` reads a checkpoint that would be taken.
+def open_place(
+    plan: Plan, resume: str | None, lock: RunLock, look: Look = damage, folder: Path | None = None
+) -> Place:
+    """The folder is there, held by `lock`, with the plan in it. `look` reads a checkpoint that would be taken. `folder`:
+    where the run writes, instead of in a new one among those of its recipe; `resume` then goes on with what it holds.
 
     Raises RunFailure, and leaves no folder behind, when a path was given that holds no checkpoint, or one of another
     run, when all of them are damaged, when the run is going on, and when the folder cannot be written.
     """
-    found = Found(None) if resume is None else _found(plan, resume, lock, look)
+    if folder is not None:
+        found = _in_folder(folder, resume is not None, lock, look)
+    else:
+        found = Found(None) if resume is None else _found(plan, resume, lock, look)
     weights, skipped = plan.weights, list(found.passed_over)
     changed: list[str] = []
     if found.entry is not None:
@@ -71,14 +89,16 @@ def open_place(plan: Plan, resume: str | None, lock: RunLock, look: Look = damag
     run_dir = found.run
     try:
         if run_dir is None:
-            run_dir = new_run_dir(plan)
+            run_dir = new_run_dir(plan, folder)
             if found.entry is not None:
                 notices[0] = f"going on from {found.entry.path} in a new folder, {run_dir}, as {found.why}"
         if not lock.is_held:
             notices += filter(None, [lock.take(run_dir)])
         if found.run is not None and lock.is_held:
             CheckpointStore(str(run_dir / CHECKPOINTS)).clean()
+        shutil.rmtree(run_dir / "failures", ignore_errors=True)  # of an earlier session
         _save_plan(plan, run_dir)
+        _save_run(plan, run_dir)
     except OSError as error:
         path = run_dir or _runs(plan)
         raise RunFailure(
@@ -103,6 +123,15 @@ def _save_plan(plan: Plan, run_dir: Path) -> None:
             number += 1
         path.rename(older)
     save(plan, path)
+
+
+def _save_run(plan: Plan, run_dir: Path) -> None:
+    """What a list of runs says of this one: a plan may take long to read. The time is that of its first session."""
+    begun = read_run(run_dir).get("started_unix_s", time.time())
+    mode = {"mode": plan.layout.mode, "num_ranks": len(plan.layout.ranks)}
+    entries = {"name": plan.name, **mode, "num_steps": plan.training.num_steps, "started_unix_s": begun}
+    text = json.dumps({**entries, "overrides": plan.overrides, "settings": plan.settings}, indent=1)
+    (run_dir / RUN).write_text(f"{text}\n", encoding="utf-8")
 
 
 def changes_since(plan: Plan, entry: Entry) -> tuple[list[str], list[str]]:
@@ -150,19 +179,44 @@ def _runs(plan: Plan) -> Path:
     return Path(plan.logging.dir) / plan.name
 
 
-def new_run_dir(plan: Plan) -> Path:
-    """An empty folder that no other run has, though it may start in the same instant. Raises OSError."""
+def new_run_dir(plan: Plan, folder: Path | None = None) -> Path:
+    """An empty folder that no other run has, though it may start in the same instant; or `folder`, made where it is not
+    there. Raises OSError."""
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
     runs, now = _runs(plan), time.strftime("%Y%m%d-%H%M%S")
     runs.mkdir(parents=True, exist_ok=True)
-    path, number = runs / now, 1
+    path, number = runs / f"{now}-{_label(plan, runs)}", 1
     while True:
         try:
             path.mkdir()
         except FileExistsError:
             number += 1
-            path = runs / f"{now}-{number}"
+            path = path.with_name(f"{now}-{_label(plan, runs)}-{number}")
         else:
             return path
+
+
+def _label(plan: Plan, runs: Path) -> str:
+    """Against the first run that is still there, so that the same recipe is called the same every time."""
+    asked = asked_for(plan.overrides, plan.settings)
+    for path in sorted(runs.iterdir()):
+        first = read_run(path).get("settings")
+        if isinstance(first, dict) and first:
+            others = {key: plan.settings[key] for key in differing([first, plan.settings]) if key in plan.settings}
+            return label(plan.layout.mode, asked, others)
+    return label(plan.layout.mode, asked)
+
+
+def _in_folder(folder: Path, goes_on: bool, lock: RunLock, look: Look) -> Found:
+    """A folder that was given: what it holds is gone on with, or there is nothing in it. Raises RunFailure."""
+    if not goes_on:
+        if (folder / PLAN).exists() or (folder / CHECKPOINTS).exists():
+            raise RunFailure(f"{folder} holds a run already; help: add --resume to go on with it, or name another folder")
+        return Found(None)
+    found = _in_run(f"{folder}/{CHECKPOINTS}", lock, look)
+    return found or Found(None, notices=(f"nothing to resume in {folder}: starting from the beginning",))
 
 
 def _found(plan: Plan, resume: str, lock: RunLock, look: Look) -> Found:
@@ -187,7 +241,7 @@ def _given(plan: Plan, path: str, lock: RunLock, look: Look) -> Found:
         found = _in_runs(Path(path), lock, look)
     if found is None:
         raise RunFailure(
-            f"no checkpoint in {path}; help: give a run's folder ({_runs(plan)}/<time>), a checkpoint's "
+            f"no checkpoint in {path}; help: give a run's folder ({_runs(plan)}/<time>-...), a checkpoint's "
             f"(.../{CHECKPOINTS}/step_<number>), or `--resume auto`"
         )
     return found
@@ -196,7 +250,7 @@ def _given(plan: Plan, path: str, lock: RunLock, look: Look) -> Found:
 def _in_runs(runs: Path, lock: RunLock, look: Look) -> Found | None:
     """The newest of a recipe's runs that has a whole checkpoint. Raises RunFailure when a newer one is going on."""
     passed_over: list[str] = []
-    for run in sorted((path for path in runs.glob("*") if path.is_dir()), reverse=True):
+    for run in map(Path, newest_first(str(path) for path in runs.glob("*") if path.is_dir())):
         if not (run / LOCK).exists() and not (run / CHECKPOINTS).is_dir():
             continue
         try:

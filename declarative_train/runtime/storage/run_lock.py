@@ -66,6 +66,21 @@ class RunLock:
         self._path, self._handle, self.is_held = None, -1, False
 
 
+def is_locked(run_dir: Path) -> bool:
+    """Whether processes of a run are writing to the folder: here, or where the file system says so elsewhere."""
+    try:
+        handle = os.open(run_dir / LOCK, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno in _HELD
+    finally:
+        os.close(handle)
+    return False
+
+
 def _holder(handle: int) -> dict[str, object]:
     try:
         found = json.loads(os.pread(handle, 1 << 12, 0))
