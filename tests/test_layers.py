@@ -23,7 +23,7 @@ MAY_IMPORT = {
     "plan": {"terms", "diagnostics", "components", "recipe", "data", "graph"},
     "runtime": {"terms", "components", "data", "graph", "plan", "logs"},
     "inference": {"diagnostics", "components", "data", "graph", "plan", "runtime"},
-    "experiments": {"plan", "runtime"},
+    "experiments": {"components", "plan", "runtime"},
     "api": {"diagnostics", "recipe", "plan"},
 }
 ROOMS = [*MAY_IMPORT, "cli"]

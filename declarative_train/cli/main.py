@@ -18,6 +18,7 @@ from declarative_train.cli.termination import TerminatedError, sigterm_raises
 from declarative_train.logs.streams import outlive_readers, write_any_character
 
 COMMANDS = {
+    "compare": "what runs differ in, and their metrics side by side",
     "doctor": "what this machine can run: torch, GPUs, backends",
     "explain": "what a diagnostic means, with a bad and a good example",
     "init": "write a first recipe",
@@ -26,6 +27,7 @@ COMMANDS = {
     "lsp": "a language server for editors",
     "plan": "who does what, where and when, before anything starts",
     "run": "lint, compile, launch, train",
+    "runs": "the runs in a folder, what tells them apart, what came of them",
     "schema": "the JSON schema of recipes",
     "show": "the resolved recipe, each value with its provenance",
     "tensorboard": "TensorBoard on the runs",

@@ -317,8 +317,8 @@ class Plan:
     outputs are the edges that the objective reads. `recipe` holds the texts of the recipe's files as they were typed.
     float32 in either stands for what the run computes in: float64 with fp64. `draws` are the paths of the nodes that
     draw random numbers, whose bits hold on one layout only. `estimate` is there where the hardware is known, `choice`
-    where the recipe left the mode to the planner. `settings` are the values of the resolved recipe by their dotted paths
-    (`plan/settings.py`): what runs are told apart by; they decide nothing.
+    where the recipe left the mode to the planner. `settings` are the values of the resolved recipe by their dotted
+    paths (`plan/settings.py`): what runs are told apart by; they decide nothing.
 
     `fingerprint` covers everything that decides the numbers, `layout` and `logging` aside, so that a checkpoint knows
     its model under another layout; `identity` covers the whole plan.

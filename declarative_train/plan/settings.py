@@ -38,7 +38,9 @@ _IMPORTANT = (
 )
 _LAST = (r"seed", r"evaluation\..*", r"(checkpoint|logging|meta)\..*")
 # they decide no number, or say what is known already
-_TELLS_NOTHING = re.compile(r"name|requires|language|plugins|meta\..*|logging\..*|sweep\..*|data\.workers|checkpoint\..*")
+_TELLS_NOTHING = re.compile(
+    r"name|requires|language|plugins|meta\..*|logging\..*|sweep\..*|data\.workers|checkpoint\..*"
+)
 
 
 def settings_of(recipe: Recipe) -> dict[str, object]:

@@ -9,7 +9,6 @@ from dataclasses import replace
 import pytest
 
 from declarative_train.logs.event import (
-    CheckpointSaved,
     EpochDone,
     EvaluationDone,
     Event,
@@ -78,14 +77,6 @@ def test_an_evaluation_that_comes_later_gets_its_column() -> None:
     assert first.split() == ["1", "5", "2.0000", "1.0"]
     assert second.split() == ["2", "10", "1.0000", "1.5000", "1.0"]
     assert third.split() == ["3", "15", "0.5000", "-", "1.0"]
-
-
-def test_a_stopped_run_says_how_to_go_on() -> None:
-    saved = CheckpointSaved(13, "runs/made/1/checkpoints/step_00000013", False, 0.1, 0.0)
-    text = told([STARTED, saved, RunEnded(13, "stopped", {}, 2.0)])
-    assert "checkpoint  runs/made/1/checkpoints/step_00000013" in text
-    assert "go on       the same command with --resume" in text
-    assert "go on" not in told([STARTED, saved, RunEnded(20, "finished", {}, 2.0)])
 
 
 def test_step_lines_come_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,6 +68,7 @@ def test_a_run_from_start_to_end(directory: Path, mode: str, gpus: int) -> None:
     assert [event.epoch for event in found if isinstance(event, EpochDone)] == [1, 2]
     assert ended.values["validation/accuracy"] > 0.6
     assert {path.name for path in run_dir(directory).iterdir() if "tfevents" not in path.name} == {
+        "run.json",
         "plan.json",
         "events.jsonl",
         "checkpoints",

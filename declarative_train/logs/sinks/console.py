@@ -1,5 +1,6 @@
-"""Events to the terminal: a few lines on the run, a progress bar, a table row per epoch, how it ended. The result itself
-is printed by who started the run (`cli/views/result.py`): on standard output, when all is written.
+"""Events to the terminal: a few lines on the run, a progress bar, a table row per epoch, how it ended.
+
+The result itself is printed by who started the run (`cli/views/result.py`): on standard output, when all is written.
 
 Where there is no terminal, plain lines; with `quiet`, only what went wrong (which others print). The bar is drawn by
 the loop's own thread, at most ten times a second, from numbers that are already on the host: it costs no

@@ -17,7 +17,7 @@ def _local(folder: str) -> str:
 
 
 class Logging(Section):
-    """Where the run directory goes (`<dir>/<name>/<timestamp>/`), and how often numbers are written."""
+    """Where the run directory goes (`<dir>/<name>/<time>-<mode>-...`), and how often numbers are written."""
 
     dir: Annotated[str, AfterValidator(_local)] = "runs"
     """The folder of all runs on this machine, relative to the working directory."""

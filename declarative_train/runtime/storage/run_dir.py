@@ -64,11 +64,9 @@ class Found:
     passed_over: tuple[str, ...] = ()
 
 
-def open_place(
-    plan: Plan, resume: str | None, lock: RunLock, look: Look = damage, folder: Path | None = None
-) -> Place:
-    """The folder is there, held by `lock`, with the plan in it. `look` reads a checkpoint that would be taken. `folder`:
-    where the run writes, instead of in a new one among those of its recipe; `resume` then goes on with what it holds.
+def open_place(plan: Plan, resume: str | None, lock: RunLock, look: Look = damage, folder: Path | None = None) -> Place:
+    """The folder is there, held by `lock`, with the plan in it. `look` reads a checkpoint that would be taken.
+    `folder`: where the run writes, not in a new one among those of its recipe; `resume` goes on with what it holds.
 
     Raises RunFailure, and leaves no folder behind, when a path was given that holds no checkpoint, or one of another
     run, when all of them are damaged, when the run is going on, and when the folder cannot be written.
@@ -213,7 +211,9 @@ def _in_folder(folder: Path, goes_on: bool, lock: RunLock, look: Look) -> Found:
     """A folder that was given: what it holds is gone on with, or there is nothing in it. Raises RunFailure."""
     if not goes_on:
         if (folder / PLAN).exists() or (folder / CHECKPOINTS).exists():
-            raise RunFailure(f"{folder} holds a run already; help: add --resume to go on with it, or name another folder")
+            raise RunFailure(
+                f"{folder} holds a run already; help: add --resume to go on with it, or name another folder"
+            )
         return Found(None)
     found = _in_run(f"{folder}/{CHECKPOINTS}", lock, look)
     return found or Found(None, notices=(f"nothing to resume in {folder}: starting from the beginning",))

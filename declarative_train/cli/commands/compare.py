@@ -1,0 +1,117 @@
+"""`dtrain compare RUN RUN...`: what the recipes of runs differ in, and their metrics side by side."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from declarative_train.experiments.comparison import Comparison
+    from declarative_train.experiments.record import Record
+
+LONGEST = 40  # characters of a value
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "runs", nargs="+", metavar="RUN", help="two or more runs: folders, or the beginning of their names"
+    )
+    parser.add_argument("--dir", default="runs", help="where runs are looked for by name (default: runs)")
+    parser.add_argument("--json", action="store_true", help="print one object")
+
+
+def run(args: argparse.Namespace) -> int:
+    from declarative_train.experiments.comparison import compare
+
+    if len(args.runs) < 2:
+        print("dtrain: two runs at least; `dtrain runs` lists them", file=sys.stderr)
+        return 2
+    records = [found for name in args.runs if (found := find_run(name, args.dir)) is not None]
+    if len(records) < len(args.runs):
+        return 2
+    comparison = compare(records)
+    print(json.dumps(as_json(comparison), indent=1) if args.json else text(comparison))
+    return 0
+
+
+def find_run(name: str, folder: str) -> Record | None:
+    """A run's folder, or the one run whose name begins so or holds the word; else None, after that was said."""
+    from declarative_train.experiments.record import read_record
+    from declarative_train.experiments.tables import runs_below
+
+    path = name.rstrip("/")
+    if os.path.isdir(path):
+        record = read_record(path)
+        if record is None:
+            print(f"dtrain: {name} is not a run: there is no plan.json in it", file=sys.stderr)
+        return record
+    runs = runs_below(folder) if os.path.isdir(folder) else []
+    found = [each for each in runs if os.path.basename(each).startswith(name)]
+    found = found or [each for each in runs if name in os.path.basename(each)]
+    if len(found) == 1:
+        return read_record(found[0])
+    if not found:
+        print(f"dtrain: there is no run `{name}` below {folder}; `dtrain runs {folder}` lists them", file=sys.stderr)
+    else:
+        print(f"dtrain: `{name}` may be any of {len(found)} runs: {', '.join(found[:4])}", file=sys.stderr)
+    return None
+
+
+def as_json(comparison: Comparison) -> dict[str, object]:
+    from declarative_train.cli.commands.runs import as_json as run_as_json
+
+    return {
+        "runs": [run_as_json(record) for record in comparison.runs],
+        "settings": {row.name: list(row.values) for row in comparison.settings},
+        "metrics": {row.name: [_jsonable(value) for value in row.values] for row in comparison.metrics},
+        "num_alike": comparison.num_alike,
+    }
+
+
+def _jsonable(value: object) -> object:
+    return str(value) if isinstance(value, float) and value - value != 0 else value
+
+
+def text(comparison: Comparison) -> str:
+    from declarative_train.cli.views.table import table, terminal_width
+    from declarative_train.terms.amounts import counted, number
+
+    letters = [letter_of(at) for at in range(len(comparison.runs))]
+    lines = [
+        f"{letter}  {record.folder}  ({record.state})" for letter, record in zip(letters, comparison.runs, strict=True)
+    ]
+    width = terminal_width() or 80
+    settings = [[row.name, *map(_shown, row.values)] for row in comparison.settings]
+    alike = f"{counted(comparison.num_alike, 'other setting')} {'is' if comparison.num_alike == 1 else 'are'} the same"
+    blocks = ["\n".join(lines)]
+    blocks.append(
+        f"{table(['setting', *letters], settings, width=width)}\n{alike}"
+        if settings
+        else f"no setting differs; {alike}"
+    )
+    metrics = [[row.name, *(_number(value, number) for value in row.values)] for row in comparison.metrics]
+    right = tuple(range(1, len(letters) + 1))
+    blocks.append(table(["result", *letters], metrics, right=right, width=width))
+    return "\n\n".join(blocks)
+
+
+def letter_of(at: int) -> str:
+    """A, B, ... Z, A1, B1, ..."""
+    return f"{chr(ord('A') + at % 26)}{at // 26 or ''}"
+
+
+def _shown(value: object) -> str:
+    from declarative_train.plan.settings import shown
+
+    text = "-" if value is None else shown(value)
+    return text if len(text) <= LONGEST else f"...{text[3 - LONGEST :]}"
+
+
+def _number(value: object, number: object) -> str:
+    assert callable(number)
+    if value is None or isinstance(value, int):
+        return "-" if value is None else f"{value:,}"
+    return str(number(value))
