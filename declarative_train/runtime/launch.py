@@ -59,7 +59,8 @@ def launch(
 ) -> Outcome:
     """`resume`: None, `auto`, or a path; `max_steps`: end this session after so many steps; `sinks`: instead of
     terminal, TensorBoard and JSON lines; `folder`: the run's, in place of a new one among those of its recipe.
-    `hosted`: this process outlives the run, whatever happens (a notebook): a second interrupt raises KeyboardInterrupt."""
+    `hosted`: this process outlives the run, whatever happens (a notebook): a second interrupt raises
+    KeyboardInterrupt."""
     lock = RunLock()
     run_dir: Path | None = None
     try:
