@@ -20,7 +20,7 @@ import pytest
 
 from declarative_train import plan as plan_room
 from declarative_train import recipe as recipe_room
-from declarative_train.cli.commands.init import FIRST_RECIPE
+from declarative_train.cli.commands.init import first_recipe
 from declarative_train.cli.main import main
 from declarative_train.plan.plan import Plan
 from declarative_train.plan.text.describe import describe
@@ -224,7 +224,7 @@ def test_what_a_newcomer_runs_first_runs_on_any_machine(first: str, num_gpus: in
             path = ROOT / "readme_as_it_stands.yaml"
         case _:
             path = tmp_path / "first.yaml"
-            path.write_text(FIRST_RECIPE.format(schema="s", path="p", name="first"))
+            path.write_text(first_recipe(Path("first.yaml")))
     texts = {str(path): found[1]} if first == "README" and found is not None else {}
     recipe = recipe_room.load(str(path), texts=texts).recipe
     assert recipe is not None

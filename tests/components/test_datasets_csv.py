@@ -94,6 +94,15 @@ def test_delimiter_and_names_of_files_without_header(tmp_path: Path) -> None:
     assert table.read(["b"], slice(0, 2))["b"].tolist() == [2, 4]
 
 
+def test_a_decimal_comma_and_words_for_missing_values(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", 'x;y\n1,5;?\n"?";2\n-3,25;red\n')
+    table = CsvDataset(path=path, delimiter=";", decimal=",", missing_values=("?",)).open()
+    read = table.read(["x", "y"], slice(0, 3))
+    np.testing.assert_array_equal(read["x"], [1.5, np.nan, -3.25])
+    assert read["y"].tolist() == [None, "2", "red"]
+    assert CsvDataset(path=path, delimiter=";").open().columns["x"].dtype == "object"
+
+
 def test_a_packed_file_and_a_url_in_memory(tmp_path: Path) -> None:
     import fsspec
 

@@ -1,4 +1,4 @@
-"""`dtrain init`: a first recipe that runs as it is."""
+"""`dtrain init`: a first recipe that runs as it is, for made data or for a table of one's own."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ import argparse
 import sys
 from pathlib import Path
 
+SCHEMA = "recipe.schema.json"
+TASKS = ("classes", "numbers")
 FIRST_RECIPE = """\
 # yaml-language-server: $schema={schema}
 # A first recipe: 2,000 made rows of 20 numbers in 4 classes, and a small network.
 #   dtrain lint {path}     what is wrong with it, before anything starts
 #   dtrain plan {path}     who does what
 #   dtrain run  {path}     train
-#   dtrain tensorboard           watch
+#   {watch}watch
 name: {name}
 seed: 0
 
@@ -45,22 +47,79 @@ layout: {{gpus: 1}}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("path", nargs="?", default="recipe.yaml", help="the file to write (default: recipe.yaml)")
+    parser.add_argument("path", nargs="?", help="the file to write (default: recipe.yaml, or by the name of --from)")
+    parser.add_argument("-o", "--output", metavar="PATH", help="the same, where --from and --target stand first")
     parser.add_argument("--force", action="store_true", help="overwrite an existing file")
+    parser.add_argument(
+        "--from", dest="from_", metavar="DATA", help="make it for a table: .csv, .tsv, .parquet, .jsonl"
+    )
+    parser.add_argument("--target", metavar="COLUMN", help="with --from: the column that is to be predicted")
+    parser.add_argument(
+        "--task", choices=TASKS, help="with --from: what the target holds, where a guess would be wrong"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    from declarative_train.recipe.schema import schema_text
-
-    path = Path(args.path)
+    if args.from_ is None and (args.target is not None or args.task is not None):
+        print("dtrain: --target and --task are about a table: name it with --from DATA", file=sys.stderr)
+        return 2
+    if args.path is not None and args.output is not None:
+        print(f"dtrain: two files to write: {args.path} and {args.output}", file=sys.stderr)
+        return 2
+    named = args.output or args.path
+    stem = "recipe" if args.from_ is None else Path(args.from_.rstrip("/")).name.partition(".")[0] or "recipe"
+    path = Path(named or f"{stem}.yaml")
     if path.exists() and not args.force:
         print(f"dtrain: {path} is there already; name another file, or say --force", file=sys.stderr)
         return 2
-    schema = path.parent / "recipe.schema.json"
-    name = "".join(letter if letter.isalnum() else "_" for letter in path.stem.lower()).strip("_") or "recipe"
+    text = first_recipe(path) if args.from_ is None else recipe_of_table(args, path)
+    return text if isinstance(text, int) else write(path, text)
+
+
+def first_recipe(path: Path) -> str:
+    watch = f"{'dtrain tensorboard':<{len(str(path)) + 17}}"
+    return FIRST_RECIPE.format(schema=SCHEMA, path=path, name=name_of(path.stem), watch=watch)
+
+
+def name_of(stem: str) -> str:
+    return "".join(letter if letter.isalnum() else "_" for letter in stem.lower()).strip("_") or "recipe"
+
+
+def recipe_of_table(args: argparse.Namespace, path: Path) -> str | int:
+    """Its text, or an exit code after saying why there is none."""
+    from declarative_train.cli.first_recipe.make import make
+    from declarative_train.cli.first_recipe.opening import UnusableError, columns_in_words
+    from declarative_train.components.component import SourceError
+
+    try:
+        if args.target is None:
+            raise UnusableError(
+                "say which column is to be predicted: --target COLUMN", columns_in_words(args.from_), is_word=True
+            )
+        made = make(args.from_, args.target, path, name_of(path.stem), SCHEMA, args.task)
+    except SourceError as error:
+        return _refused(str(error), error.help, 2 if error.problem in ("not_found", "no_match") else 1)
+    except UnusableError as error:
+        return _refused(str(error), error.help, 2 if error.is_word else 1)
+    for each in made.of("left out"):
+        print(f"left out: {each.name or '(no name)'}: {each.why}")
+    return made.text()
+
+
+def _refused(message: str, way_out: str | None, code: int) -> int:
+    print(f"dtrain: {message}", file=sys.stderr)
+    if way_out:
+        print(f"help: {way_out}", file=sys.stderr)
+    return code
+
+
+def write(path: Path, text: str) -> int:
+    from declarative_train.recipe.schema import schema_text
+
+    schema = path.parent / SCHEMA
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(FIRST_RECIPE.format(schema=schema.name, path=path, name=name), encoding="utf-8")
+        path.write_text(text, encoding="utf-8")
         schema.write_text(schema_text(), encoding="utf-8")
     except OSError as error:
         print(f"dtrain: cannot write {path}: {error.strerror}", file=sys.stderr)

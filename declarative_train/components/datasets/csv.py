@@ -29,8 +29,8 @@ class CsvDataset(Dataset):
     """Rows of CSV files, read whole into memory. The first line names the columns; blanks around a name are left out.
 
     Types are found by looking at all values: integers, numbers, `true`/`false`, dates, else text. Empty fields, `NA`,
-    `null` and `nan` are missing values. Several files are one table, file after file. Files that end in `.gz`, `.bz2`
-    or `.zst` are unpacked. For tables larger than memory, use parquet.
+    `null` and `nan` are missing values, as are `missing_values`. Several files are one table, file after file. Files
+    that end in `.gz`, `.bz2` or `.zst` are unpacked. For tables larger than memory, use parquet.
     """
 
     type: Literal["csv"] = "csv"
@@ -40,6 +40,10 @@ class CsvDataset(Dataset):
     """What stands between two values."""
     columns: Annotated[tuple[str, ...], Field(min_length=1), AfterValidator(distinct)] | None = None
     """Names of the columns of files that have no header line."""
+    decimal: Literal[".", ","] = "."
+    """What stands before the fraction of a number: `,` in many European files."""
+    missing_values: Annotated[tuple[str, ...], AfterValidator(distinct)] = ()
+    """More words that stand for a missing value, such as `?` or `-`."""
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -63,7 +67,7 @@ class CsvDataset(Dataset):
                     # threads of a pool are not there after a fork, and without them errors name their row
                     read_options=csv.ReadOptions(use_threads=False, column_names=self.columns),
                     parse_options=csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=True),
-                    convert_options=csv.ConvertOptions(strings_can_be_null=True),
+                    convert_options=self._conversion(),
                 )
                 return table.rename_columns([name.strip() for name in table.column_names])
         except UnicodeDecodeError as error:  # of the names: pyarrow makes text of them when they are asked for
@@ -77,6 +81,13 @@ class CsvDataset(Dataset):
             raise self._explained(path, str(error)) from error
         except OSError as error:
             raise SourceError("unreadable", f"cannot read {shown(path)}: {error}") from error
+
+    def _conversion(self) -> Any:
+        from pyarrow import csv
+
+        usual = csv.ConvertOptions(strings_can_be_null=True, decimal_point=self.decimal)
+        usual.null_values = [*usual.null_values, *self.missing_values]
+        return usual
 
     def _explained(self, path: str, error: str) -> SourceError:
         width = _WRONG_WIDTH.search(error)

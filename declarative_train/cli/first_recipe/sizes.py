@@ -1,0 +1,48 @@
+"""How many rows there are -> sizes that suit them: the sets, the batch, the epochs, the widths of the network.
+
+Rules of thumb, for tables; each is a starting point that a run of a minute judges.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, log2, sqrt
+
+_WITH_TEST = 300  # rows from which a third set has enough to say something
+_STEPS = 4000
+_MOST_EVALUATIONS = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """`fractions` of the rows by set; what remains trains. `patience` and `evaluate_every` in epochs."""
+
+    fractions: dict[str, float]
+    batch_size: int
+    epochs: int
+    evaluate_every: int
+    patience: int
+    hidden: tuple[int, int]
+    dropout: float
+
+
+def sizes_for(num_rows: int) -> Sizes:
+    fractions = {"validation": 0.15, "test": 0.15} if num_rows >= _WITH_TEST else {"validation": 0.2}
+    training = num_rows - sum(round(num_rows * each) for each in fractions.values())
+    batch_size = next(
+        (size for most, size in ((200, 16), (1000, 32), (10_000, 64), (100_000, 256)) if training < most), 1024
+    )
+    batch_size = min(batch_size, training)
+    steps_per_epoch = ceil(training / batch_size)
+    epochs = min(200, max(10, round(_STEPS / steps_per_epoch)))
+    every = ceil(epochs / _MOST_EVALUATIONS)
+    width = min(512, max(16, 2 ** round(log2(2 * sqrt(training)))))
+    return Sizes(
+        fractions=fractions,
+        batch_size=batch_size,
+        epochs=epochs,
+        evaluate_every=every,
+        patience=max(3 * every, ceil(epochs / 5)),
+        hidden=(width, width // 2),
+        dropout=0.1 if training < 5000 else 0.0,
+    )
