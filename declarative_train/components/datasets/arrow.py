@@ -116,12 +116,11 @@ def _check_exact(column: Column, values: Any, where: str) -> None:
 
     extremes = pc.min_max(values).as_py()
     if max(abs(v) for v in extremes.values() if v is not None) > EXACT if extremes["min"] is not None else False:
-        raise SourceError(
-            "unreadable",
+        message = (
             f"`{column.name}` in {shown(where)} misses values and holds integers beyond 2^53, which no number type "
-            "holds exactly beside a missing one",
-            help="fill its missing values in the file",
+            "holds exactly beside a missing one"
         )
+        raise SourceError("unreadable", message, help="fill its missing values in the file")
 
 
 class MemoryTable(Table):
@@ -209,6 +208,5 @@ def check_same_columns(first: str, names: Sequence[str], path: str, others: Sequ
     less = [f"`{name}`" for name in names if name not in set(others)]
     parts = [f"lacks {', '.join(less[:5])}"] if less else []
     parts += [f"has {', '.join(more[:5])} besides"] if more else []
-    raise SourceError(
-        "different_columns", f"{shown(path)} {' and '.join(parts)}: its columns are not those of {shown(first)}"
-    )
+    message = f"{shown(path)} {' and '.join(parts)}: its columns are not those of {shown(first)}"
+    raise SourceError("different_columns", message)

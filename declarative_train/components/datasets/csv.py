@@ -72,11 +72,8 @@ class CsvDataset(Dataset):
                 return table.rename_columns([name.strip() for name in table.column_names])
         except UnicodeDecodeError as error:  # of the names: pyarrow makes text of them when they are asked for
             what = error.object.decode("utf-8", "backslashreplace").strip()
-            raise SourceError(
-                "unreadable",
-                f"the first line of {shown(path)} is not UTF-8: the column `{what:.40}`",
-                help="save the file as UTF-8 (from Excel: `CSV UTF-8`)",
-            ) from error
+            message = f"the first line of {shown(path)} is not UTF-8: the column `{what:.40}`"
+            raise SourceError("unreadable", message, help="save the file as UTF-8 (from Excel: `CSV UTF-8`)") from error
         except pa.ArrowInvalid as error:
             raise self._explained(path, str(error)) from error
         except OSError as error:

@@ -127,9 +127,8 @@ def _expand_local(path: str, local: str) -> list[str]:
     if os.path.isfile(local):
         return [local]
     if os.path.isdir(local):
-        raise SourceError(
-            "unreadable", f"{shown(path)} is a folder", help=f"name its files: {shown(path).rstrip('/')}/*"
-        )
+        message = f"{shown(path)} is a folder"
+        raise SourceError("unreadable", message, help=f"name its files: {shown(path).rstrip('/')}/*")
     if has_magic(local):
         return _some(path, sorted(file for file in glob(local, recursive=True) if os.path.isfile(file)))
     folder = os.path.dirname(local) or "."

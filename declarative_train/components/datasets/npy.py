@@ -310,9 +310,8 @@ def _check(path: str, member: zipfile.ZipInfo, begin: int, content: np.ndarray) 
     """Raises SourceError when the bytes of a member are not those that were written."""
     if member.file_size <= _CHECKED_BYTES and zlib.crc32(content[begin : begin + member.file_size].data) != member.CRC:
         reason = f"`{member.filename}` does not fit its checksum"
-        raise SourceError(
-            "unreadable", f"cannot read {shown(path)}: {reason}", help="the file is damaged: make it anew"
-        )
+        message = f"cannot read {shown(path)}: {reason}"
+        raise SourceError("unreadable", message, help="the file is damaged: make it anew")
 
 
 def _unpacked(path: str, member: str) -> np.ndarray:

@@ -131,9 +131,8 @@ class ParquetTable(Table):
             return self._opened.get(path).read_row_group(number, columns=names, use_threads=False)
         except (pa.ArrowInvalid, OSError) as error:
             what = ", ".join(f"`{name}`" for name in names[:3])
-            raise SourceError(
-                "unreadable", f"cannot read {what} in row group {number} of {shown(path)}: {_reason(error)}"
-            ) from error
+            message = f"cannot read {what} in row group {number} of {shown(path)}: {_reason(error)}"
+            raise SourceError("unreadable", message) from error
 
     def place(self, row: int) -> str:
         position = bisect_right(self._file_starts, row) - 1

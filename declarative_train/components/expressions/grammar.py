@@ -97,9 +97,8 @@ def parse(text: str) -> Expression:
         if isinstance(term, Reference):
             names.setdefault(term.text, Name(term.text, term.offset))
     if not names:
-        raise ExpressionError(
-            "an expression must use a node or a field", 0, len(text), "a plain number belongs where it is used", "form"
-        )
+        message = "an expression must use a node or a field"
+        raise ExpressionError(message, 0, len(text), "a plain number belongs where it is used", "form")
     return Expression(text, root, tuple(sorted(names.values(), key=lambda name: name.offset)))
 
 
@@ -115,9 +114,8 @@ def _python(text: str, source: str) -> ast.expr:
         line = source[: max(0, (found.offset or 1) - 2)]
         offset = min(len(line), max(0, len(text) - 1))
         way_out = "equality is written `==`" if "'=='" in (found.msg or "") else None
-        raise ExpressionError(
-            "this is no formula: something is missing, or too much, here", offset, 1, way_out
-        ) from None
+        message = "this is no formula: something is missing, or too much, here"
+        raise ExpressionError(message, offset, 1, way_out) from None
     except (RecursionError, MemoryError, ValueError):
         raise ExpressionError("this expression is nested too deeply", 0, len(text), "split it into nodes") from None
 
@@ -246,9 +244,8 @@ class _Reader:
         index = tuple(self._part(part) for part in parts)
         if not index or index[0] != slice(None):
             at, size = self.place(parts[0] if parts else node)
-            raise ExpressionError(
-                "dimension 0 is the batch and cannot be indexed", at, size, "begin with `:`, as in `x[:, 0]`", "batch"
-            )
+            message = "dimension 0 is the batch and cannot be indexed"
+            raise ExpressionError(message, at, size, "begin with `:`, as in `x[:, 0]`", "batch")
         if index.count(...) > 1:
             raise self._refuse(node, "`...` may stand once")
         return Operation(INDEX, (operand,), {"index": index}, offset, length)
@@ -271,9 +268,8 @@ class _Reader:
         term = self.term(node, 0)
         if isinstance(term, Constant) and isinstance(term.value, int) and not isinstance(term.value, bool):
             return term.value
-        raise self._refuse(
-            node, "a slice takes whole numbers only", "`gather(x, index, dim)` picks by tensor; a template can compute"
-        )
+        message = "a slice takes whole numbers only"
+        raise self._refuse(node, message, "`gather(x, index, dim)` picks by tensor; a template can compute")
 
 
 def _folded(name: str, left: object, right: object, offset: int, length: int) -> Constant:

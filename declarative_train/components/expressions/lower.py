@@ -80,12 +80,9 @@ def _keep_the_batch(operation: Operation, operands: list[Any]) -> None:
         for dim in value if isinstance(value, tuple) else (value,):
             if isinstance(dim, int) and dim + rank == 0:
                 shape = "(B)" if rank == 1 else f"a tensor of {rank} dimensions"
+                message = f"`{parameter.name}` {dim} of {shape} is dimension 0, the batch"
                 raise ExpressionError(
-                    f"`{parameter.name}` {dim} of {shape} is dimension 0, the batch",
-                    operation.offset,
-                    operation.length,
-                    "one sample has no such dimension",
-                    "batch",
+                    message, operation.offset, operation.length, "one sample has no such dimension", "batch"
                 )
 
 

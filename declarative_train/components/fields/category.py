@@ -228,9 +228,8 @@ class _Vocabularies(Tally):
                 found, counts = np.unique(whole[~lacks], return_counts=True)
                 self._counts[position].update(dict(zip(found.tolist(), counts.tolist(), strict=True)))
             if len(self._counts[position]) > _MOST and self._field._asked(position) is None:
-                raise ValueError(
-                    f"`{column.name}` has more than {_MOST:,} different values: say num_classes and unknown"
-                )
+                message = f"`{column.name}` has more than {_MOST:,} different values: say num_classes and unknown"
+                raise ValueError(message)
 
     def result(self) -> dict[str, object]:
         kept = [

@@ -186,13 +186,8 @@ class TensorField(Field):
             return values
         if self.missing == "error":
             found = f"misses {_count(lacks)}" if not lacks.all() else f"has no value in {counted(len(lacks), 'row')}"
-            raise BadValueError(
-                "missing",
-                column.name,
-                f"`{column.name}` {found}",
-                row=row_of(lacks),
-                help="say what stands for it: `missing: mean`, `missing: zero` or a number",
-            )
+            hint = "say what stands for it: `missing: mean`, `missing: zero` or a number"
+            raise BadValueError("missing", column.name, f"`{column.name}` {found}", row=row_of(lacks), help=hint)
         if self.missing == "mean":
             return np.where(lacks, np.reshape(np.asarray(mean, np.float64), column.shape), values)
         return np.where(lacks, 0.0 if self.missing == "zero" else self.missing, values)
@@ -238,13 +233,8 @@ def _fitting(column: Column, values: np.ndarray, dtype: str) -> np.ndarray:
     bad = (whole < info.min) | (whole > info.max)
     if bad.any():
         row, found = first_of(whole, bad)
-        raise BadValueError(
-            "outside",
-            column.name,
-            f"`{column.name}` is {found}, and {dtype} goes from {info.min} to {info.max}",
-            row=row,
-            key="dtype",
-        )
+        message = f"`{column.name}` is {found}, and {dtype} goes from {info.min} to {info.max}"
+        raise BadValueError("outside", column.name, message, row=row, key="dtype")
     return whole.astype(dtype, copy=False)
 
 
