@@ -2,52 +2,50 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Literal
+from abc import ABC
+from typing import ClassVar, Literal
 
 from declarative_train.components.component import Layer, Misfit, Port
-from declarative_train.components.layers.fit import Inputs, called, needs_dimensions, needs_same_dtype, resolve_dim
+from declarative_train.components.layers.fit import (
+    Inputs,
+    OfFields,
+    called,
+    needs_dimensions,
+    needs_same_dtype,
+    resolve_dim,
+)
 
-if TYPE_CHECKING:
-    from torch import nn
 
-
-class Add(Layer):
-    """The sum of all inputs, element by element. A dimension of size 1 is repeated."""
+class Combining(OfFields, ABC):
+    """Any number of inputs."""
 
     ports: ClassVar[tuple[Port, ...]] = (Port("x", variadic=True),)
 
+
+class Add(Combining):
+    """The sum of all inputs, element by element. A dimension of size 1 is repeated."""
+
+    module: ClassVar[str] = "shapes.Add"
     type: Literal["add"] = "add"
 
     def check(self, inputs: Inputs) -> Misfit | None:
         return _elementwise_misfit(self, inputs)
 
-    def build(self, inputs: Inputs) -> nn.Module:
-        from declarative_train.components.layers.modules.shapes import Add as Module
 
-        return Module()
-
-
-class Multiply(Layer):
+class Multiply(Combining):
     """The product of all inputs, element by element. A dimension of size 1 is repeated."""
 
-    ports: ClassVar[tuple[Port, ...]] = (Port("x", variadic=True),)
-
+    module: ClassVar[str] = "shapes.Multiply"
     type: Literal["multiply"] = "multiply"
 
     def check(self, inputs: Inputs) -> Misfit | None:
         return _elementwise_misfit(self, inputs)
 
-    def build(self, inputs: Inputs) -> nn.Module:
-        from declarative_train.components.layers.modules.shapes import Multiply as Module
 
-        return Module()
-
-
-class Concat(Layer):
+class Concat(Combining):
     """The inputs one after the other along a dimension they may differ in."""
 
-    ports: ClassVar[tuple[Port, ...]] = (Port("x", variadic=True),)
-
+    module: ClassVar[str] = "shapes.Concat"
     type: Literal["concat"] = "concat"
     dim: int = -1
     """The dimension that grows, in torch's numbers (the batch is 0)."""
@@ -69,17 +67,11 @@ class Concat(Layer):
                 )
         return needs_same_dtype(self, inputs)
 
-    def build(self, inputs: Inputs) -> nn.Module:
-        from declarative_train.components.layers.modules.shapes import Concat as Module
 
-        return Module(self.dim)
-
-
-class Stack(Layer):
+class Stack(Combining):
     """The inputs, all of one shape, side by side along a new dimension."""
 
-    ports: ClassVar[tuple[Port, ...]] = (Port("x", variadic=True),)
-
+    module: ClassVar[str] = "shapes.Stack"
     type: Literal["stack"] = "stack"
     dim: int = 1
     """Where the new dimension stands in the result, in torch's numbers (the batch is 0)."""
@@ -92,11 +84,6 @@ class Stack(Layer):
                 return Misfit(message, port=other, help="`concat` joins inputs that differ in one dimension")
         dim = resolve_dim(self, "dim", self.dim, len(first.shape) + 2)
         return dim if isinstance(dim, Misfit) else needs_same_dtype(self, inputs)
-
-    def build(self, inputs: Inputs) -> nn.Module:
-        from declarative_train.components.layers.modules.shapes import Stack as Module
-
-        return Module(self.dim)
 
 
 def _elementwise_misfit(layer: Layer, inputs: Inputs) -> Misfit | None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from abc import ABC
 from collections.abc import Iterable
 from math import prod
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from declarative_train.components.component import Init, Layer, Misfit
+from declarative_train.components.component import Init, Misfit
 from declarative_train.components.layers.fit import Inputs, dtype_of, needs_parameter_dtype, needs_shape
-from declarative_train.components.layers.sizes import SHAPES, Sizes, kernel_misfit, per_dim, sizes_misfit
+from declarative_train.components.layers.sizes import SHAPES, Sizes, Spatial, kernel_misfit, per_dim, sizes_misfit
 from declarative_train.components.layers.starts import linear_bias, linear_weight
 from declarative_train.components.products import Product, Use
 from declarative_train.terms.amounts import counted
@@ -20,10 +20,8 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-class Convolution(Layer, ABC):
+class Convolution(Spatial, ABC):
     """What the three have in common. Parameters `weight` (out, in / groups, *kernel) and `bias` (out,)."""
-
-    num_dims: ClassVar[int]
 
     out_channels: int = Field(ge=1)
     """Channels of the output; those of the input come from the edge."""
@@ -109,23 +107,17 @@ class Convolution(Layer, ABC):
 class Conv1d(Convolution):
     """Convolution over one dimension: (B, C, T) to (B, out_channels, T')."""
 
-    num_dims: ClassVar[int] = 1
-
     type: Literal["conv1d"] = "conv1d"
 
 
 class Conv2d(Convolution):
     """Convolution over an image: (B, C, H, W) to (B, out_channels, H', W')."""
 
-    num_dims: ClassVar[int] = 2
-
     type: Literal["conv2d"] = "conv2d"
 
 
 class Conv3d(Convolution):
     """Convolution over a volume: (B, C, D, H, W) to (B, out_channels, D', H', W')."""
-
-    num_dims: ClassVar[int] = 3
 
     type: Literal["conv3d"] = "conv3d"
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from abc import ABC
 from collections.abc import Iterable
 from math import prod
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from declarative_train.components.component import Init, Layer, Misfit
+from declarative_train.components.component import Init, Misfit
 from declarative_train.components.layers.conv import groups_misfit
 from declarative_train.components.layers.fit import Inputs, dtype_of, needs_parameter_dtype, needs_shape
-from declarative_train.components.layers.sizes import SHAPES, Sizes, per_dim, sizes_misfit
+from declarative_train.components.layers.sizes import SHAPES, Sizes, Spatial, per_dim, sizes_misfit
 from declarative_train.components.layers.starts import linear_bias, linear_weight
 from declarative_train.components.products import Product, Use
 
@@ -20,10 +20,8 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-class TransposedConvolution(Layer, ABC):
+class TransposedConvolution(Spatial, ABC):
     """What the three have in common. Parameters `weight` (in, out / groups, *kernel) and `bias` (out,)."""
-
-    num_dims: ClassVar[int]
 
     out_channels: int = Field(ge=1)
     """Channels of the output; those of the input come from the edge."""
@@ -97,22 +95,16 @@ class TransposedConvolution(Layer, ABC):
 class ConvTranspose1d(TransposedConvolution):
     """Transposed convolution over one dimension: (B, C, T) to (B, out_channels, T')."""
 
-    num_dims: ClassVar[int] = 1
-
     type: Literal["conv_transpose1d"] = "conv_transpose1d"
 
 
 class ConvTranspose2d(TransposedConvolution):
     """Transposed convolution over an image: (B, C, H, W) to (B, out_channels, H', W')."""
 
-    num_dims: ClassVar[int] = 2
-
     type: Literal["conv_transpose2d"] = "conv_transpose2d"
 
 
 class ConvTranspose3d(TransposedConvolution):
     """Transposed convolution over a volume: (B, C, D, H, W) to (B, out_channels, D', H', W')."""
-
-    num_dims: ClassVar[int] = 3
 
     type: Literal["conv_transpose3d"] = "conv_transpose3d"

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from declarative_train.components.component import Layer, Misfit
-from declarative_train.components.layers.fit import Inputs, needs_float, needs_shape
+from declarative_train.components.component import Misfit
+from declarative_train.components.layers.fit import Inputs, OfFields, needs_float, needs_shape
 from declarative_train.components.layers.sizes import SHAPES
 
-if TYPE_CHECKING:
-    from torch import nn
 
+class Dropping(OfFields, ABC):
+    """What they have in common. `num_dims`: spatial dimensions that the input must have."""
 
-class Dropping(Layer, ABC):
-    """What they have in common; `torch_name`: the class in `torch.nn`. `num_dims`: spatial dimensions that the input
-    must have."""
-
-    torch_name: ClassVar[str] = ""
     num_dims: ClassVar[int] = 0
 
     p: float
@@ -32,18 +27,11 @@ class Dropping(Layer, ABC):
         n = self.num_dims
         return (needs_shape(self, inputs, SHAPES[n], n + 1) if n else None) or needs_float(self, inputs)
 
-    def build(self, inputs: Inputs) -> nn.Module:
-        from torch import nn
-
-        made: nn.Module = getattr(nn, self.torch_name)(self.p)
-        return made
-
 
 class Dropout(Dropping):
     """Sets elements to zero with probability `p`, and scales the others by 1 / (1 - p)."""
 
-    torch_name: ClassVar[str] = "Dropout"
-
+    module: ClassVar[str] = "nn.Dropout"
     type: Literal["dropout"] = "dropout"
     p: float = Field(default=0.5, ge=0, lt=1)
     """Probability of an element to be left out."""
@@ -52,8 +40,7 @@ class Dropout(Dropping):
 class AlphaDropout(Dropping):
     """Dropout that keeps mean and variance; for networks of `selu`."""
 
-    torch_name: ClassVar[str] = "AlphaDropout"
-
+    module: ClassVar[str] = "nn.AlphaDropout"
     type: Literal["alpha_dropout"] = "alpha_dropout"
     p: float = Field(default=0.5, ge=0, lt=1)
     """Probability of an element to be left out."""
@@ -62,9 +49,8 @@ class AlphaDropout(Dropping):
 class Dropout1d(Dropping):
     """Sets whole channels of (B, C, T) to zero with probability `p`."""
 
-    torch_name: ClassVar[str] = "Dropout1d"
+    module: ClassVar[str] = "nn.Dropout1d"
     num_dims: ClassVar[int] = 1
-
     type: Literal["dropout1d"] = "dropout1d"
     p: float = Field(default=0.5, ge=0, lt=1)
     """Probability of a channel to be left out."""
@@ -73,9 +59,8 @@ class Dropout1d(Dropping):
 class Dropout2d(Dropping):
     """Sets whole channels of (B, C, H, W) to zero with probability `p`."""
 
-    torch_name: ClassVar[str] = "Dropout2d"
+    module: ClassVar[str] = "nn.Dropout2d"
     num_dims: ClassVar[int] = 2
-
     type: Literal["dropout2d"] = "dropout2d"
     p: float = Field(default=0.5, ge=0, lt=1)
     """Probability of a channel to be left out."""
@@ -84,9 +69,8 @@ class Dropout2d(Dropping):
 class Dropout3d(Dropping):
     """Sets whole channels of (B, C, D, H, W) to zero with probability `p`."""
 
-    torch_name: ClassVar[str] = "Dropout3d"
+    module: ClassVar[str] = "nn.Dropout3d"
     num_dims: ClassVar[int] = 3
-
     type: Literal["dropout3d"] = "dropout3d"
     p: float = Field(default=0.5, ge=0, lt=1)
     """Probability of a channel to be left out."""
@@ -98,11 +82,7 @@ class DropPath(Dropping):
     Huang et al., Deep networks with stochastic depth, 2016.
     """
 
+    module: ClassVar[str] = "shapes.DropPath"
     type: Literal["drop_path"] = "drop_path"
     p: float = Field(default=0.1, ge=0, lt=1)
     """Probability of a sample to skip the branch."""
-
-    def build(self, inputs: Inputs) -> nn.Module:
-        from declarative_train.components.layers.modules.shapes import DropPath as Module
-
-        return Module(self.p)

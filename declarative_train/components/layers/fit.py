@@ -1,4 +1,5 @@
-"""Sentences that layers share: what an input is, against what a layer takes. Each gives a Misfit or None.
+"""What layers share: a module made of the fields, and sentences on what an input is, against what a layer takes (each
+gives a Misfit or None).
 
 Layers with parameters take float32 or float64 and make their parameters of the same dtype; what the model computes in
 is `training.precision`'s business. Layers without parameters take any floating-point dtype.
@@ -6,8 +7,10 @@ is `training.precision`'s business. Layers without parameters take any floating-
 
 from __future__ import annotations
 
+from abc import ABC
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, ClassVar
 
 from declarative_train.components.component import Layer, Misfit
 from declarative_train.terms.amounts import counted
@@ -15,8 +18,23 @@ from declarative_train.terms.tensor_spec import TensorSpec
 
 if TYPE_CHECKING:
     import torch
+    from torch import nn
 
 Inputs = Mapping[str, TensorSpec]
+
+
+class OfFields(Layer, ABC):
+    """`module`: its class in `torch.nn` (`nn.GELU`) or in `layers/modules` (`shapes.Add`), which takes the fields in
+    their order."""
+
+    module: ClassVar[str]
+
+    def build(self, inputs: Inputs) -> nn.Module:
+        room, _, name = self.module.partition(".")
+        where = "torch.nn" if room == "nn" else f"declarative_train.components.layers.modules.{room}"
+        fields = [getattr(self, field) for field in type(self).model_fields if field != "type"]
+        made: nn.Module = getattr(import_module(where), name)(*fields)
+        return made
 
 
 def needs_float(layer: Layer, inputs: Inputs, *ports: str) -> Misfit | None:

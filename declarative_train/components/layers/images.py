@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from math import prod
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
 from declarative_train.components.component import Init, Layer, Misfit
-from declarative_train.components.layers.fit import Inputs, dtype_of, needs_float, needs_parameter_dtype, needs_shape
+from declarative_train.components.layers.fit import (
+    Inputs,
+    OfFields,
+    dtype_of,
+    needs_float,
+    needs_parameter_dtype,
+    needs_shape,
+)
 from declarative_train.components.layers.sizes import Sizes, per_dim, sizes_misfit
 from declarative_train.components.layers.starts import linear_bias, linear_weight
 from declarative_train.components.products import Product, Use
@@ -84,12 +91,13 @@ class Upsample(Layer):
         )
 
 
-class PixelShuffle(Layer):
+class PixelShuffle(OfFields):
     """Channels become space: (B, C * r * r, H, W) to (B, C, H * r, W * r).
 
     Shi et al., Real-time single image and video super-resolution, 2016.
     """
 
+    module: ClassVar[str] = "nn.PixelShuffle"
     type: Literal["pixel_shuffle"] = "pixel_shuffle"
     factor: int = Field(ge=1)
     """The r by which height and width grow."""
@@ -102,15 +110,11 @@ class PixelShuffle(Layer):
             return Misfit(message, field="factor")
         return None
 
-    def build(self, inputs: Inputs) -> nn.Module:
-        from torch import nn
 
-        return nn.PixelShuffle(self.factor)
-
-
-class PixelUnshuffle(Layer):
+class PixelUnshuffle(OfFields):
     """Space becomes channels: (B, C, H * r, W * r) to (B, C * r * r, H, W)."""
 
+    module: ClassVar[str] = "nn.PixelUnshuffle"
     type: Literal["pixel_unshuffle"] = "pixel_unshuffle"
     factor: int = Field(ge=1)
     """The r by which height and width shrink."""
@@ -121,11 +125,6 @@ class PixelUnshuffle(Layer):
         if any(size % self.factor for size in inputs["x"].shape[1:]):
             return Misfit(f"height and width of `x` {inputs['x']} are no multiples of {self.factor}", field="factor")
         return None
-
-    def build(self, inputs: Inputs) -> nn.Module:
-        from torch import nn
-
-        return nn.PixelUnshuffle(self.factor)
 
 
 class PatchEmbedding(Layer):

@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 class Relu6(Activation):
     """min(max(x, 0), 6)."""
 
-    torch_name: ClassVar[str] = "ReLU6"
+    module: ClassVar[str] = "nn.ReLU6"
     type: Literal["relu6"] = "relu6"
 
 
 class Elu(Activation):
     """x where positive, alpha * (exp(x) - 1) elsewhere."""
 
-    torch_name: ClassVar[str] = "ELU"
+    module: ClassVar[str] = "nn.ELU"
     type: Literal["elu"] = "elu"
     alpha: float = Field(default=1.0, allow_inf_nan=False)
     """Negative of the lowest value."""
@@ -44,7 +44,7 @@ class Elu(Activation):
 class Celu(Activation):
     """max(x, 0) + min(alpha * (exp(x / alpha) - 1), 0)."""
 
-    torch_name: ClassVar[str] = "CELU"
+    module: ClassVar[str] = "nn.CELU"
     type: Literal["celu"] = "celu"
     alpha: float = Field(default=1.0, gt=0, allow_inf_nan=False)
     """Negative of the lowest value."""
@@ -53,21 +53,21 @@ class Celu(Activation):
 class Selu(Activation):
     """A scaled `elu` that keeps mean 0 and variance 1 (use `alpha_dropout` beside it)."""
 
-    torch_name: ClassVar[str] = "SELU"
+    module: ClassVar[str] = "nn.SELU"
     type: Literal["selu"] = "selu"
 
 
 class Mish(Activation):
     """x * tanh(softplus(x))."""
 
-    torch_name: ClassVar[str] = "Mish"
+    module: ClassVar[str] = "nn.Mish"
     type: Literal["mish"] = "mish"
 
 
 class Softplus(Activation):
     """log(1 + exp(beta * x)) / beta, a smooth relu."""
 
-    torch_name: ClassVar[str] = "Softplus"
+    module: ClassVar[str] = "nn.Softplus"
     type: Literal["softplus"] = "softplus"
     beta: float = Field(default=1.0, gt=0, allow_inf_nan=False)
     """How sharp the bend is."""
@@ -76,28 +76,28 @@ class Softplus(Activation):
 class LogSigmoid(Activation):
     """log(sigmoid(x)), computed safely."""
 
-    torch_name: ClassVar[str] = "LogSigmoid"
+    module: ClassVar[str] = "nn.LogSigmoid"
     type: Literal["log_sigmoid"] = "log_sigmoid"
 
 
 class Hardsigmoid(Activation):
     """min(max(x + 3, 0), 6) / 6."""
 
-    torch_name: ClassVar[str] = "Hardsigmoid"
+    module: ClassVar[str] = "nn.Hardsigmoid"
     type: Literal["hardsigmoid"] = "hardsigmoid"
 
 
 class Hardswish(Activation):
     """x * min(max(x + 3, 0), 6) / 6."""
 
-    torch_name: ClassVar[str] = "Hardswish"
+    module: ClassVar[str] = "nn.Hardswish"
     type: Literal["hardswish"] = "hardswish"
 
 
 class Hardtanh(Activation):
     """x, kept between `low` and `high`."""
 
-    torch_name: ClassVar[str] = "Hardtanh"
+    module: ClassVar[str] = "nn.Hardtanh"
     type: Literal["hardtanh"] = "hardtanh"
     low: float = Field(default=-1.0, allow_inf_nan=False)
     """Smallest value."""
@@ -113,14 +113,14 @@ class Hardtanh(Activation):
 class Tanhshrink(Activation):
     """x - tanh(x)."""
 
-    torch_name: ClassVar[str] = "Tanhshrink"
+    module: ClassVar[str] = "nn.Tanhshrink"
     type: Literal["tanhshrink"] = "tanhshrink"
 
 
 class Softsign(Activation):
     """x / (1 + abs(x))."""
 
-    torch_name: ClassVar[str] = "Softsign"
+    module: ClassVar[str] = "nn.Softsign"
     type: Literal["softsign"] = "softsign"
 
 
@@ -137,21 +137,21 @@ class Along(Activation, ABC):
 class Softmax(Along):
     """exp(x), scaled to sum to 1 along a dimension. Losses on logits do not want it."""
 
-    torch_name: ClassVar[str] = "Softmax"
+    module: ClassVar[str] = "nn.Softmax"
     type: Literal["softmax"] = "softmax"
 
 
 class LogSoftmax(Along):
     """log(softmax(x)), computed safely; what `nll` takes."""
 
-    torch_name: ClassVar[str] = "LogSoftmax"
+    module: ClassVar[str] = "nn.LogSoftmax"
     type: Literal["log_softmax"] = "log_softmax"
 
 
 class Glu(Activation):
     """Gated linear unit: the first half of a dimension times the sigmoid of the second."""
 
-    torch_name: ClassVar[str] = "GLU"
+    module: ClassVar[str] = "nn.GLU"
     type: Literal["glu"] = "glu"
     dim: int = -1
     """The dimension that is halved, in torch's numbers (the batch is 0)."""

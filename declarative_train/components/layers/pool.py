@@ -5,18 +5,16 @@ from __future__ import annotations
 from abc import ABC
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from declarative_train.components.component import Layer, Misfit
-from declarative_train.components.layers.fit import Inputs, needs_dimensions, needs_float, needs_shape
-from declarative_train.components.layers.sizes import SHAPES, Sizes, kernel_misfit, per_dim, sizes_misfit
+from declarative_train.components.component import Misfit
+from declarative_train.components.layers.fit import Inputs, OfFields, needs_dimensions, needs_float, needs_shape
+from declarative_train.components.layers.sizes import SHAPES, Sizes, Spatial, kernel_misfit, per_dim, sizes_misfit
 
 if TYPE_CHECKING:
     from torch import nn
 
 
-class MaxPool(Layer, ABC):
+class MaxPool(Spatial, ABC):
     """What the three have in common."""
-
-    num_dims: ClassVar[int]
 
     kernel_size: Sizes
     """Size of the window: one number, or one per spatial dimension."""
@@ -64,15 +62,11 @@ class MaxPool(Layer, ABC):
 class MaxPool1d(MaxPool):
     """The largest value of each window: (B, C, T) to (B, C, T')."""
 
-    num_dims: ClassVar[int] = 1
-
     type: Literal["max_pool1d"] = "max_pool1d"
 
 
 class MaxPool2d(MaxPool):
     """The largest value of each window: (B, C, H, W) to (B, C, H', W')."""
-
-    num_dims: ClassVar[int] = 2
 
     type: Literal["max_pool2d"] = "max_pool2d"
 
@@ -80,15 +74,11 @@ class MaxPool2d(MaxPool):
 class MaxPool3d(MaxPool):
     """The largest value of each window: (B, C, D, H, W) to (B, C, D', H', W')."""
 
-    num_dims: ClassVar[int] = 3
-
     type: Literal["max_pool3d"] = "max_pool3d"
 
 
-class AveragePool(Layer, ABC):
+class AveragePool(Spatial, ABC):
     """What the three have in common."""
-
-    num_dims: ClassVar[int]
 
     kernel_size: Sizes
     """Size of the window: one number, or one per spatial dimension."""
@@ -136,15 +126,11 @@ class AveragePool(Layer, ABC):
 class AvgPool1d(AveragePool):
     """The mean of each window: (B, C, T) to (B, C, T')."""
 
-    num_dims: ClassVar[int] = 1
-
     type: Literal["avg_pool1d"] = "avg_pool1d"
 
 
 class AvgPool2d(AveragePool):
     """The mean of each window: (B, C, H, W) to (B, C, H', W')."""
-
-    num_dims: ClassVar[int] = 2
 
     type: Literal["avg_pool2d"] = "avg_pool2d"
 
@@ -152,16 +138,11 @@ class AvgPool2d(AveragePool):
 class AvgPool3d(AveragePool):
     """The mean of each window: (B, C, D, H, W) to (B, C, D', H', W')."""
 
-    num_dims: ClassVar[int] = 3
-
     type: Literal["avg_pool3d"] = "avg_pool3d"
 
 
-class AdaptivePool(Layer, ABC):
+class AdaptivePool(Spatial, ABC):
     """What the six have in common."""
-
-    num_dims: ClassVar[int]
-    kind: ClassVar[Literal["Avg", "Max"]]
 
     output_size: Sizes
     """Size of the result: one number, or one per spatial dimension."""
@@ -177,15 +158,13 @@ class AdaptivePool(Layer, ABC):
     def build(self, inputs: Inputs) -> nn.Module:
         from torch import nn
 
-        module: type[nn.Module] = getattr(nn, f"Adaptive{self.kind}Pool{self.num_dims}d")
+        words = self.type.split("_")  # adaptive_avg_pool1d
+        module: type[nn.Module] = getattr(nn, "".join(word.capitalize() for word in words))
         return module(per_dim(self.output_size, self.num_dims))
 
 
 class AdaptiveAvgPool1d(AdaptivePool):
     """Means over windows chosen so that the result has the given size: (B, C, T) to (B, C, T')."""
-
-    num_dims: ClassVar[int] = 1
-    kind: ClassVar[Literal["Avg", "Max"]] = "Avg"
 
     type: Literal["adaptive_avg_pool1d"] = "adaptive_avg_pool1d"
 
@@ -193,17 +172,11 @@ class AdaptiveAvgPool1d(AdaptivePool):
 class AdaptiveAvgPool2d(AdaptivePool):
     """Means over windows chosen so that the result has the given size: (B, C, H, W) to (B, C, H', W')."""
 
-    num_dims: ClassVar[int] = 2
-    kind: ClassVar[Literal["Avg", "Max"]] = "Avg"
-
     type: Literal["adaptive_avg_pool2d"] = "adaptive_avg_pool2d"
 
 
 class AdaptiveAvgPool3d(AdaptivePool):
     """Means over windows chosen so that the result has the given size: (B, C, D, H, W) to (B, C, D', H', W')."""
-
-    num_dims: ClassVar[int] = 3
-    kind: ClassVar[Literal["Avg", "Max"]] = "Avg"
 
     type: Literal["adaptive_avg_pool3d"] = "adaptive_avg_pool3d"
 
@@ -211,17 +184,11 @@ class AdaptiveAvgPool3d(AdaptivePool):
 class AdaptiveMaxPool1d(AdaptivePool):
     """Largest values of windows chosen so that the result has the given size: (B, C, T) to (B, C, T')."""
 
-    num_dims: ClassVar[int] = 1
-    kind: ClassVar[Literal["Avg", "Max"]] = "Max"
-
     type: Literal["adaptive_max_pool1d"] = "adaptive_max_pool1d"
 
 
 class AdaptiveMaxPool2d(AdaptivePool):
     """Largest values of windows chosen so that the result has the given size: (B, C, H, W) to (B, C, H', W')."""
-
-    num_dims: ClassVar[int] = 2
-    kind: ClassVar[Literal["Avg", "Max"]] = "Max"
 
     type: Literal["adaptive_max_pool2d"] = "adaptive_max_pool2d"
 
@@ -229,38 +196,27 @@ class AdaptiveMaxPool2d(AdaptivePool):
 class AdaptiveMaxPool3d(AdaptivePool):
     """Largest values of windows chosen so that the result has the given size: (B, C, D, H, W) to (B, C, D', H', W')."""
 
-    num_dims: ClassVar[int] = 3
-    kind: ClassVar[Literal["Avg", "Max"]] = "Max"
-
     type: Literal["adaptive_max_pool3d"] = "adaptive_max_pool3d"
 
 
-class GlobalAvgPool(Layer):
+class GlobalAvgPool(OfFields):
     """The mean of each channel: (B, C, ...) to (B, C)."""
 
+    module: ClassVar[str] = "shapes.GlobalAveragePool"
     type: Literal["global_avg_pool"] = "global_avg_pool"
 
     def check(self, inputs: Inputs) -> Misfit | None:
         return needs_dimensions(self, inputs, "(B, C, ...) with a size to pool over", 2) or needs_float(self, inputs)
 
-    def build(self, inputs: Inputs) -> nn.Module:
-        from declarative_train.components.layers.modules.shapes import GlobalAveragePool as Module
 
-        return Module()
-
-
-class GlobalMaxPool(Layer):
+class GlobalMaxPool(OfFields):
     """The largest value of each channel: (B, C, ...) to (B, C)."""
 
+    module: ClassVar[str] = "shapes.GlobalMaxPool"
     type: Literal["global_max_pool"] = "global_max_pool"
 
     def check(self, inputs: Inputs) -> Misfit | None:
         return needs_dimensions(self, inputs, "(B, C, ...) with a size to pool over", 2) or needs_float(self, inputs)
-
-    def build(self, inputs: Inputs) -> nn.Module:
-        from declarative_train.components.layers.modules.shapes import GlobalMaxPool as Module
-
-        return Module()
 
 
 def window_misfit(inputs: Inputs, n: int, kernel_size: Sizes, padding: Sizes, dilation: Sizes) -> Misfit | None:

@@ -9,6 +9,7 @@ from pydantic import Field
 from declarative_train.components.component import Init, Layer, Misfit, Port
 from declarative_train.components.layers.fit import (
     Inputs,
+    OfFields,
     dtype_of,
     needs_dimensions,
     needs_float,
@@ -49,12 +50,13 @@ class LearnedPositions(Layer):
         return start("normal", std=0.02) if parameter == "weight" else super().init_of(parameter, inputs)
 
 
-class SinusoidalPositions(Layer):
+class SinusoidalPositions(OfFields):
     """Adds sines and cosines of the position at falling frequencies: (B, T, D) to (B, T, D).
 
     The first half of D holds sines, the second cosines. Vaswani et al., Attention is all you need, 2017.
     """
 
+    module: ClassVar[str] = "positions.SinusoidalPositions"
     type: Literal["sinusoidal_positions"] = "sinusoidal_positions"
     base: float = Field(default=10000.0, gt=1, allow_inf_nan=False)
     """Ratio of the highest to the lowest frequency."""
@@ -65,11 +67,6 @@ class SinusoidalPositions(Layer):
         if inputs["x"].shape[1] % 2:
             return Misfit(f"sines and cosines come in pairs, the width of `x` {inputs['x']} is odd", port="x")
         return None
-
-    def build(self, inputs: Inputs) -> nn.Module:
-        from declarative_train.components.layers.modules.positions import SinusoidalPositions as Module
-
-        return Module(self.base)
 
 
 class ClassToken(Layer):
@@ -114,14 +111,14 @@ class LayerScale(Layer):
         return start("constant", value=self.start) if parameter == "weight" else super().init_of(parameter, inputs)
 
 
-class SequencePool(Layer):
+class SequencePool(OfFields):
     """One vector for a sequence: (B, T, D) to (B, D).
 
     `mask` (B, T) is true at the positions that count; a sample with none gives 0.
     """
 
     ports: ClassVar[tuple[Port, ...]] = (Port("x"), Port("mask", optional=True))
-
+    module: ClassVar[str] = "positions.SequencePool"
     type: Literal["sequence_pool"] = "sequence_pool"
     mode: Literal["mean", "max", "first", "last"] = "mean"
     """How the positions become one: their mean, the largest value of each element, or one of them."""
@@ -135,8 +132,3 @@ class SequencePool(Layer):
             hint = None if mask.dtype == "bool" else "compare first, as in `keep: tokens != 0`"
             return Misfit(message, port="mask", help=hint)
         return None
-
-    def build(self, inputs: Inputs) -> nn.Module:
-        from declarative_train.components.layers.modules.positions import SequencePool as Module
-
-        return Module(self.mode)

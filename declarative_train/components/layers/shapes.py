@@ -9,7 +9,7 @@ from math import prod
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from declarative_train.components.component import Layer, Misfit
-from declarative_train.components.layers.fit import Inputs, resolve_dim
+from declarative_train.components.layers.fit import Inputs, OfFields, resolve_dim
 from declarative_train.terms.amounts import counted
 from declarative_train.terms.tensor_spec import TensorSpec
 
@@ -17,17 +17,12 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-class Identity(Layer):
+class Identity(OfFields):
     """Gives back what it gets."""
 
     keeps_range: ClassVar[bool] = True
-
+    module: ClassVar[str] = "nn.Identity"
     type: Literal["identity"] = "identity"
-
-    def build(self, inputs: Inputs) -> nn.Module:
-        from torch import nn
-
-        return nn.Identity()
 
 
 class Flatten(Layer):
@@ -63,11 +58,11 @@ class Flatten(Layer):
         return nn.Flatten(self.start_dim, self.end_dim) if inputs["x"].shape else Unsqueeze(1)
 
 
-class Unflatten(Layer):
+class Unflatten(OfFields):
     """One dimension becomes several."""
 
     keeps_range: ClassVar[bool] = True
-
+    module: ClassVar[str] = "nn.Unflatten"
     type: Literal["unflatten"] = "unflatten"
     dim: int = -1
     """The dimension to split."""
@@ -80,11 +75,6 @@ class Unflatten(Layer):
         if isinstance(dim, Misfit):
             return dim
         return _sizes_misfit("sizes", self.sizes, x.shape[dim - 1], f"dimension {self.dim} of `x` {x}")
-
-    def build(self, inputs: Inputs) -> nn.Module:
-        from torch import nn
-
-        return nn.Unflatten(self.dim, self.sizes)
 
 
 class Reshape(Layer):
@@ -133,11 +123,11 @@ class Permute(Layer):
         return Module((0, *(dim % rank for dim in self.dims)))
 
 
-class Squeeze(Layer):
+class Squeeze(OfFields):
     """Drops a dimension of size 1."""
 
     keeps_range: ClassVar[bool] = True
-
+    module: ClassVar[str] = "shapes.Squeeze"
     type: Literal["squeeze"] = "squeeze"
     dim: int = -1
     """The dimension to drop."""
@@ -151,17 +141,12 @@ class Squeeze(Layer):
             return Misfit(f"`squeeze` drops a dimension of size 1, dimension {self.dim} of `x` {x} is not", field="dim")
         return None
 
-    def build(self, inputs: Inputs) -> nn.Module:
-        from declarative_train.components.layers.modules.shapes import Squeeze as Module
 
-        return Module(self.dim)
-
-
-class Unsqueeze(Layer):
+class Unsqueeze(OfFields):
     """Inserts a dimension of size 1."""
 
     keeps_range: ClassVar[bool] = True
-
+    module: ClassVar[str] = "shapes.Unsqueeze"
     type: Literal["unsqueeze"] = "unsqueeze"
     dim: int = -1
     """Where the new dimension stands in the result."""
@@ -169,11 +154,6 @@ class Unsqueeze(Layer):
     def check(self, inputs: Inputs) -> Misfit | None:
         found = resolve_dim(self, "dim", self.dim, len(inputs["x"].shape) + 2)
         return found if isinstance(found, Misfit) else None
-
-    def build(self, inputs: Inputs) -> nn.Module:
-        from declarative_train.components.layers.modules.shapes import Unsqueeze as Module
-
-        return Module(self.dim)
 
 
 def _no_dimensions(layer: Layer, x: TensorSpec) -> Misfit:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC
 from collections.abc import Mapping
 
 from declarative_train.components.component import Layer, Misfit
@@ -11,6 +12,14 @@ from declarative_train.terms.tensor_spec import TensorSpec
 Sizes = int | tuple[int, ...]
 
 SHAPES = {1: "(B, C, T)", 2: "(B, C, H, W)", 3: "(B, C, D, H, W)"}  # by number of spatial dimensions
+
+
+class Spatial(Layer, ABC):
+    """A layer over one, two or three spatial dimensions, by the number at the end of its type: `conv2d`."""
+
+    @property
+    def num_dims(self) -> int:
+        return int(self.type[-2])
 
 
 def per_dim(value: Sizes, num_dims: int) -> tuple[int, ...]:
