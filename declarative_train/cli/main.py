@@ -26,6 +26,7 @@ COMMANDS = {
     "list": "every layer, block, loss, optimizer, source and section, with its keys",
     "lsp": "a language server for editors",
     "plan": "who does what, where and when, before anything starts",
+    "predict": "what a trained model says of new rows",
     "run": "lint, compile, launch, train",
     "runs": "the runs in a folder, what tells them apart, what came of them",
     "schema": "the JSON schema of recipes",

@@ -6,7 +6,7 @@ wanted output needs. So the targets, and what is made of them, are inputs of it 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -32,7 +32,7 @@ def whole_graph(plan: Plan) -> Graph:
     batch_graph, graph = plan.batch_graph, plan.graph
     made = dict(batch_graph.outputs)
     nodes = (*batch_graph.nodes, *(replace(node, inputs=_through(node.inputs, made)) for node in graph.nodes))
-    inputs = dict(batch_graph.inputs) | {name: spec for name, spec in graph.inputs.items() if name not in made}
+    inputs = {field.name: field.tensor for field in plan.data.fields}  # targets that no node reads are among them
     return Graph(inputs, nodes, dict(batch_graph.outputs) | _through(graph.outputs, made))
 
 
@@ -79,11 +79,11 @@ def _why_not(graph: Graph, name: str) -> str:
     return f"`{name}` is inside of `{inside}`, which is called more than once" if inside else ""
 
 
-def _needed(graph: Graph, edges: Sequence[Edge] | object) -> set[str]:
+def _needed(graph: Graph, edges: Iterable[Edge]) -> set[str]:
     """The nodes behind some edges, with those whose modules they call again."""
     nodes = {node.name: node for node in graph.nodes}
     found: set[str] = set()
-    waiting = [edge.partition(":")[0] for edge in edges if ":" in edge]  # type: ignore[attr-defined]
+    waiting = [edge.partition(":")[0] for edge in edges if ":" in edge]
     while waiting:
         name = waiting.pop()
         if name in found:

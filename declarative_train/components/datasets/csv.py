@@ -67,7 +67,7 @@ class CsvDataset(Dataset):
                     # threads of a pool are not there after a fork, and without them errors name their row
                     read_options=csv.ReadOptions(use_threads=False, column_names=self.columns),
                     parse_options=csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=True),
-                    convert_options=self._conversion(),
+                    convert_options=self.conversion(),
                 )
                 return table.rename_columns([name.strip() for name in table.column_names])
         except UnicodeDecodeError as error:  # of the names: pyarrow makes text of them when they are asked for
@@ -75,18 +75,18 @@ class CsvDataset(Dataset):
             message = f"the first line of {shown(path)} is not UTF-8: the column `{what:.40}`"
             raise SourceError("unreadable", message, help="save the file as UTF-8 (from Excel: `CSV UTF-8`)") from error
         except pa.ArrowInvalid as error:
-            raise self._explained(path, str(error)) from error
+            raise self.explained(path, str(error)) from error
         except OSError as error:
             raise SourceError("unreadable", f"cannot read {shown(path)}: {error}") from error
 
-    def _conversion(self) -> Any:
+    def conversion(self) -> Any:
         from pyarrow import csv
 
         usual = csv.ConvertOptions(strings_can_be_null=True, decimal_point=self.decimal)
         usual.null_values = [*usual.null_values, *self.missing_values]
         return usual
 
-    def _explained(self, path: str, error: str) -> SourceError:
+    def explained(self, path: str, error: str) -> SourceError:
         width = _WRONG_WIDTH.search(error)
         if width is not None:
             line, wanted, got = width.groups()

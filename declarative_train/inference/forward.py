@@ -1,0 +1,93 @@
+"""A network and values of fields -> its outputs, computed as the run computed them: device, precision, draws."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from declarative_train.inference.trained import Trained, UsageError
+from declarative_train.runtime.devices import num_gpus
+from declarative_train.runtime.step.forward_path import AUTOCAST
+from declarative_train.runtime.step.randomness import Randomness, draws
+
+if TYPE_CHECKING:
+    from declarative_train.data.spec import FieldSpec
+
+_INFERENCE = 2**33  # tells these draws from those of training and of evaluations
+_LEAST_ROWS = 256
+_MOST_ELEMENTS = 1 << 22  # of the fields of a batch, where its size was not given
+
+
+class Forward:
+    """Computes some outputs of a trained model for rows. What draws (`randn_like`) draws the same again for the same
+    rows in the same batches."""
+
+    def __init__(self, trained: Trained, outputs: Sequence[str], device: torch.device) -> None:
+        plan = trained.plan
+        self.network = trained.network(outputs, device)
+        self.device = device
+        self.is_random = draws(self.network.graph, plan.plugins)
+        self._specs: dict[str, FieldSpec] = {name: trained.fields[name] for name in self.network.inputs}
+        self._widens = plan.training.precision == "fp64"
+        self._compute_dtype = AUTOCAST.get(plan.training.precision)
+        self._randomness = Randomness(plan.seed, (0, _INFERENCE), device, needed=self.is_random)
+
+    def __call__(self, values: Mapping[str, np.ndarray], start: int) -> dict[str, torch.Tensor]:
+        """(N, ...) by output, for (N, ...) by field; `start` is the number of the first row."""
+        tensors = [self._tensor(name, values[name]) for name in self.network.inputs]
+        self._randomness.begin(start, 0)
+        with torch.inference_mode(), self._numbers():
+            found = self.network.module(*tensors)
+        return dict(zip(self.network.outputs, found, strict=True))
+
+    def _tensor(self, name: str, values: np.ndarray) -> torch.Tensor:
+        dtype: torch.dtype = getattr(torch, self._specs[name].tensor.dtype)
+        if self._widens and dtype.is_floating_point:
+            dtype = torch.float64
+        array = np.ascontiguousarray(values)
+        return torch.from_numpy(array if array.flags.writeable else array.copy()).to(self.device, dtype)
+
+    @contextmanager
+    def _numbers(self) -> Iterator[None]:
+        """The dtype that the run computed in."""
+        before = torch.get_default_dtype()
+        if self._widens:
+            torch.set_default_dtype(torch.float64)
+        try:
+            if self._compute_dtype is None:
+                yield
+            else:
+                with torch.autocast(self.device.type, dtype=self._compute_dtype):
+                    yield
+        finally:
+            torch.set_default_dtype(before)
+
+
+def device_for(trained: Trained, wanted: str, rank: int = 0) -> torch.device:
+    """`auto`: a GPU where the run's layout takes one and one is here, else the CPU. Raises UsageError."""
+    if wanted == "auto":
+        gpus = 0 if trained.plan.layout.device == "cpu" else num_gpus()
+        return torch.device("cuda", rank % gpus) if gpus else torch.device("cpu")
+    try:
+        device = torch.device(wanted)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise UsageError(f"--device {wanted} cannot be used here: {reason}; help: cpu, cuda, cuda:1 or mps") from None
+    if device.type == "cuda" and device.index is None:
+        device = torch.device("cuda", rank % max(num_gpus(), 1))
+    return device
+
+
+def batch_rows(trained: Trained, fields: Sequence[str], wanted: int | None) -> int:
+    """Rows of a batch: as asked, else those of the run's evaluations, or more where the rows are small."""
+    if wanted is not None:
+        return wanted
+    evaluation = trained.plan.evaluation
+    known = trained.plan.batch.microbatch_size if evaluation is None else evaluation.batch_size
+    row = max(1, sum(trained.fields[name].tensor.num_elements for name in fields))
+    return max(known, min(_LEAST_ROWS, _MOST_ELEMENTS // row), 1)

@@ -1,0 +1,180 @@
+"""What the outputs of a model mean, derived from the losses that read them and from the fields of their targets.
+
+    cross_entropy, nll                  one class out of several: its name, and a probability for each
+    bce_with_logits                     yes or no, once or for each column: an answer and a probability
+    mse, l1, huber, smooth_l1           a number, in the unit of the target's columns
+    poisson_nll                         the same of what it is the logarithm of
+
+A loss without a target (`mean`), or between distributions (`kl_div`, `info_nce`), does not say what its input means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from declarative_train.components.expressions.functions import INDEX
+from declarative_train.components.expressions.grammar import parse
+from declarative_train.components.expressions.tree import Operation, Reference, Term
+from declarative_train.components.losses.fit import class_axis
+from declarative_train.graph.graph import Edge, Graph
+from declarative_train.inference.pruned import whole_graph
+from declarative_train.inference.trained import Trained
+from declarative_train.terms.tensor_spec import TensorSpec
+
+if TYPE_CHECKING:
+    from declarative_train.components.component import Unit
+    from declarative_train.data.spec import FieldSpec
+    from declarative_train.plan.plan import TermPlan
+
+Kind = Literal["class", "yes_no", "number", "count"]
+_KINDS: Mapping[str, Kind] = {
+    "bce_with_logits": "yes_no",
+    "cross_entropy": "class",
+    "huber": "number",
+    "l1": "number",
+    "mse": "number",
+    "nll": "class",
+    "poisson_nll": "count",
+    "smooth_l1": "number",
+}
+_VIEWS = frozenset({INDEX, "expand", "flatten", "flip", "permute", "reshape", "squeeze", "transpose", "unsqueeze"})
+_SAME_VALUES = _VIEWS | {"float", "int"}
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """Of one output.
+
+    output    its name, as `Trained.network` takes it
+    target    what the loss holds it against, by its name in the batch; None where nothing is
+    field     the field that the target's values come from, unchanged but for their order and shape; None: computed
+    classes   the names of the classes, of a `class`; of a `yes_no` whose target has two named classes: those
+    class_axis  of a `class`: which dimension of a sample of the output holds the scores
+    columns   the table's columns that a row of the target comes from, where each element has one
+    unit      of numbers: how they go back to what stands in the columns
+    items     the shape of what is answered for one sample: () for one answer
+    ignored   of a `class`: the target that does not count
+    """
+
+    term: str
+    kind: Kind
+    output: str
+    target: str | None
+    mask: str | None
+    field: str | None
+    classes: tuple[str, ...] = ()
+    class_axis: int = 0
+    columns: tuple[str, ...] = ()
+    unit: Unit | None = None
+    items: tuple[int, ...] = ()
+    ignored: int | None = None
+
+    @property
+    def name(self) -> str:
+        """For people: the target's column, else its field or the loss."""
+        return self.columns[0] if len(self.columns) == 1 else self.field or self.term
+
+
+def meanings(trained: Trained) -> tuple[Meaning, ...]:
+    """One for each loss that says what its input means, in the order of the recipe; of two about one output and target
+    the first."""
+    graph = whole_graph(trained.plan)
+    found: dict[tuple[str, str | None], Meaning] = {}
+    for term in trained.plan.objective.terms:
+        made = _meaning(trained, graph, term)
+        if made is not None:
+            found.setdefault((made.output, made.target), made)
+    return tuple(found.values())
+
+
+def _meaning(trained: Trained, graph: Graph, term: TermPlan) -> Meaning | None:
+    kind = _KINDS.get(str(term.component["type"]))
+    if kind is None or term.target is None:
+        return None
+    output, target = _spec(graph, term.input), _spec(graph, term.target)
+    source, is_moved = _field_of(graph, term.target)
+    field = None if source is None else trained.fields[source]
+    about = (term.name, kind, term.input, term.target, term.mask, source)
+    if kind == "class":
+        axis = class_axis(output.shape, int(str(term.component.get("class_dim", -1))))
+        if axis is None:
+            return None
+        items = output.shape[:axis] + output.shape[axis + 1 :]
+        ignored = term.component.get("ignore_index")
+        classes = _parts(field, output.shape[axis]) if target.is_floating else _classes(field, output.shape[axis])
+        columns = () if field is None else field.columns
+        return Meaning(
+            *about, classes, axis, columns, items=items, ignored=ignored if isinstance(ignored, int) else None
+        )
+    columns = () if field is None or is_moved else _column_of_each(field, output)
+    if kind == "yes_no":
+        classes = _classes(field, 2) if field is not None and field.component.get("type") == "category" else ()
+        return Meaning(*about, classes, 0, columns, items=output.shape)
+    unit = None if source is None else trained.unit(source)
+    if unit is not None and is_moved and len(unit.add) > 1:
+        unit = None  # which element belongs to which column is not known any more
+    return Meaning(*about, (), 0, columns, unit, output.shape)
+
+
+def _spec(graph: Graph, name: str) -> TensorSpec:
+    return graph.spec(graph.outputs.get(name, name))
+
+
+def _field_of(graph: Graph, name: str) -> tuple[str | None, bool]:
+    """(the field whose values the entry of the batch holds, whether they were moved or cut); None: of no single one."""
+    found = _read(graph, graph.outputs.get(name, name))
+    return found if found is not None else (None, False)
+
+
+def _read(graph: Graph, edge: Edge) -> tuple[str, bool] | None:
+    name, colon, _ = edge.partition(":")
+    if not colon:
+        return name, False
+    node = graph.node(name)
+    if node.kind != "expression" or node.expression is None:
+        return None
+    root = parse(node.expression).root
+    names = {_only(root)}
+    if None in names:
+        return None
+    found = _read(graph, node.inputs[str(names.pop())])
+    return None if found is None else (found[0], found[1] or not _in_place(root))
+
+
+def _only(term: Term) -> str | None:
+    """The one reference of which the expression shows elements, as they are."""
+    if isinstance(term, Reference):
+        return term.text
+    if isinstance(term, Operation) and term.name in _SAME_VALUES and len(term.operands) == 1:
+        return _only(term.operands[0])
+    return None
+
+
+def _in_place(term: Term) -> bool:
+    """Every element is there, in its order: a dimension of one more or less, another dtype."""
+    kept = {"float", "int", "squeeze", "unsqueeze", "flatten"}
+    return isinstance(term, Reference) or (
+        isinstance(term, Operation) and term.name in kept and all(_in_place(each) for each in term.operands)
+    )
+
+
+def _column_of_each(field: FieldSpec, output: TensorSpec) -> tuple[str, ...]:
+    return field.columns if len(field.columns) == output.num_elements else ()
+
+
+def _classes(field: FieldSpec | None, size: int) -> tuple[str, ...]:
+    from declarative_train.inference.trained import class_names
+
+    names = None if field is None else class_names(field)
+    return names if names is not None and len(names) == size else _numbers(size)
+
+
+def _parts(field: FieldSpec | None, size: int) -> tuple[str, ...]:
+    """Of a target that is a part for each class: its columns are the classes."""
+    return field.columns if field is not None and len(field.columns) == size else _numbers(size)
+
+
+def _numbers(size: int) -> tuple[str, ...]:
+    return tuple(map(str, range(size)))

@@ -1,0 +1,476 @@
+"""New rows, in files or in memory -> the fields of a trained model, a chunk of rows at a time.
+
+Columns are read as the run's fields take them, by the run's statistics and vocabularies, and never by what the new
+rows look like: a file that holds only `1` and `2` where the run knew `1`, `2` and `A` has the same words. At most a few
+blocks of a file are in memory. What a field cannot take is one message with the file and the row.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from csv import reader as csv_reader
+from functools import partial
+from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+
+from declarative_train.components.component import BadValueError, Column, Field, SourceError, Table
+from declarative_train.components.datasets import DATASETS
+from declarative_train.components.datasets.files import expand, open_file, packing, shown
+from declarative_train.components.fields import FIELDS
+from declarative_train.components.fields.columns import sized
+from declarative_train.diagnostics.suggest import did_you_mean
+from declarative_train.inference.trained import UsageError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from declarative_train.data.spec import FieldSpec
+
+STDIN, _STDIN_TITLE = "-", "standard input"
+_KINDS = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".npy": "npy", ".npz": "npy", ".parquet": "parquet",
+          ".pq": "parquet", ".tsv": "csv"}  # fmt: skip
+_BLOCK_BYTES = 4 << 20  # of a text file
+_CHUNK_ROWS = 1 << 15
+_CHUNK_VALUES = 1 << 22
+_SHOWN = 6
+_Want = Literal["text", "number"]
+
+
+class InputError(Exception):
+    """The new rows are not what the model takes: one message with the file and the row, exit 1."""
+
+
+class Chunk(NamedTuple):
+    """Consecutive rows, from number `start` of the whole input on; values are Arrow or numpy. `title` is the file, for
+    messages, and `place` says where a row of the chunk stands."""
+
+    title: str
+    start: int
+    num_rows: int
+    columns: Mapping[str, Any]
+    place: Callable[[int], str]
+
+
+Chunks = Iterator[Chunk]
+
+
+class Input:
+    """Rows to be read once, front to back. `names` are the columns of the first file; `open` gives chunks of some."""
+
+    def __init__(self, title: str, names: Sequence[str], read: Callable[[Sequence[str]], Chunks]) -> None:
+        self.title, self.names, self.read = title, tuple(names), read
+
+
+def open_input(paths: str | Sequence[str], source: Mapping[str, object]) -> Input:
+    """Files by path, glob or URL, one below the other, or `-` for a csv on standard input. `source` is that of the run:
+    what a file is whose name does not tell, and how its csv is written. Raises UsageError and InputError."""
+    given = [paths] if isinstance(paths, str) else list(paths)
+    title = shown(given[0]) if len(given) == 1 else f"{shown(given[0])} and {len(given) - 1} more"
+    if STDIN in given:
+        if len(given) > 1:
+            raise UsageError("`-` is all of the input, and stands alone")
+        return _csv_input([_spooled()], _STDIN_TITLE, source)
+    try:
+        files = expand(given)
+    except SourceError as error:
+        hint = did_you_mean(error.name, error.known) if error.known and error.problem == "not_found" else error.help
+        raise UsageError(f"{error}{f'; help: {hint}' if hint else ''}") from None
+    kinds = {file: _kind_of(file, source) for file in files}
+    kind = kinds[files[0]]
+    if other := next((file for file in files if kinds[file] != kind), None):
+        raise UsageError(f"{shown(files[0])} is {kind} and {shown(other)} is {kinds[other]}: give files of one kind")
+    if kind == "csv":
+        return _csv_input(files, title, source)
+    if kind == "jsonl":
+        return _jsonl_input(files, title)
+    return _table_input(kind, files, title)
+
+
+def of_table(table: pa.Table) -> Input:
+    """Rows in memory: an Arrow table."""
+
+    def read(columns: Sequence[str]) -> Chunks:
+        start = 0
+        for batch in table.select(list(columns)).to_batches(max_chunksize=_CHUNK_ROWS):
+            values = dict(zip(columns, batch.columns, strict=True))
+            yield Chunk("the frame", start, batch.num_rows, values, _counting("the frame", start))
+            start += batch.num_rows
+
+    return Input("the frame", table.column_names, read)
+
+
+def _counting(title: str, row: int) -> Callable[[int], str]:
+    """Places of a chunk that begins with this row of its file, from 0."""
+    return lambda inside: f"row {row + inside + 1:,} of {title}"
+
+
+def _kind_of(file: str, source: Mapping[str, object]) -> str:
+    name = file
+    while packing(name) is not None:
+        name = name.rpartition(".")[0]
+    kind = _KINDS.get(os.path.splitext(name)[1].lower())
+    if kind is not None:
+        return kind
+    own = str(source.get("type"))
+    if own in ("csv", "jsonl", "npy", "parquet"):
+        return own
+    raise UsageError(f"the name of {shown(file)} does not tell what it is; help: let it end in .csv, .jsonl, .parquet, "
+                     ".npy or .npz")  # fmt: skip
+
+
+def _spooled() -> str:
+    """Standard input as a file that can be read more than once, removed when this process ends."""
+    import atexit
+
+    handle, path = tempfile.mkstemp(prefix="dtrain-stdin-")
+    atexit.register(lambda: os.path.exists(path) and os.unlink(path))
+    with open(handle, "wb") as file:
+        shutil.copyfileobj(sys.stdin.buffer, file)
+    return path
+
+
+# --- csv
+
+
+def _csv_input(files: Sequence[str], title: str, source: Mapping[str, object]) -> Input:
+    own = source if source.get("type") == "csv" else {}
+    named = own.get("columns")
+    names = list(named) if isinstance(named, list | tuple) else None
+    delimiter = str(own.get("delimiter", ","))
+    if files[0].lower().endswith(".tsv"):
+        delimiter = "\t"
+    title_of = {file: title if title == _STDIN_TITLE else shown(file) for file in files}
+    first = _header(files[0], delimiter, names, title_of[files[0]])
+
+    def read(columns: Sequence[str]) -> Chunks:
+        start = 0
+        for file in files:
+            header = _header(file, delimiter, names, title_of[file])
+            raw = {name.strip(): name for name in header}
+            check_columns(columns, list(raw), title_of[file])
+            row = 0
+            for batch in _csv_batches(file, delimiter, names, [raw[name] for name in columns], title_of[file]):
+                values = dict(zip(columns, batch.columns, strict=True))
+                yield Chunk(title_of[file], start, batch.num_rows, values, _counting(title_of[file], row))
+                row, start = row + batch.num_rows, start + batch.num_rows
+
+    return Input(title, [name.strip() for name in first], read)
+
+
+def _header(file: str, delimiter: str, names: Sequence[str] | None, title: str) -> list[str]:
+    if names is not None:
+        return list(names)
+    try:
+        with _opened(file) as stream, io.TextIOWrapper(stream, "utf-8-sig", newline="") as text:
+            line = next(csv_reader(text, delimiter=delimiter), [])
+    except UnicodeDecodeError:
+        raise InputError(f"{title} is not UTF-8; help: save it as UTF-8 (from Excel: `CSV UTF-8`)") from None
+    if not line:
+        raise InputError(f"{title} is empty: not even a line with the names of the columns is there")
+    twice = [name for name in line if line.count(name) > 1]
+    if twice:
+        raise InputError(f"{title} has two columns called `{twice[0].strip()}`")
+    return line
+
+
+def _opened(file: str) -> IO[bytes]:
+    import pyarrow as pa
+
+    try:
+        kind = packing(file)
+        opened: IO[bytes] = open_file(file)
+        return opened if kind is None else io.BufferedReader(pa.input_stream(opened, compression=kind))
+    except SourceError as error:
+        raise UsageError(str(error)) from None
+
+
+def _csv_batches(
+    file: str, delimiter: str, names: Sequence[str] | None, columns: Sequence[str], title: str
+) -> Iterator[pa.RecordBatch]:
+    """As text: what a value is depends on the field that takes it, and not on the values beside it."""
+    import pyarrow as pa
+    from pyarrow import csv
+
+    try:
+        with _opened(file) as stream:
+            yield from csv.open_csv(
+                stream,
+                read_options=csv.ReadOptions(use_threads=False, block_size=_BLOCK_BYTES, column_names=names),
+                parse_options=csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
+                convert_options=csv.ConvertOptions(
+                    include_columns=list(columns),
+                    column_types={name: pa.string() for name in columns},
+                    strings_can_be_null=True,
+                ),
+            )
+    except pa.ArrowInvalid as error:
+        made = DATASETS["csv"](path=file, delimiter=delimiter).explained(file, str(error))  # type: ignore[attr-defined]
+        hint = f"; help: {made.help}" if made.help else ""
+        raise InputError(f"{str(made).replace(shown(file), title)}{hint}") from None
+
+
+# --- jsonl
+
+
+def _jsonl_input(files: Sequence[str], title: str) -> Input:
+    first = next(_json_blocks(files[0]), None)
+    names = [] if first is None else _json_table(files[0], 0, first).column_names
+    if first is None:
+        raise InputError(f"{title} is empty")
+
+    def read(columns: Sequence[str]) -> Chunks:
+        import pyarrow as pa
+
+        start = 0
+        for file in files:
+            row = 0
+            for block in _json_blocks(file):
+                table = _json_table(file, row, block)
+                found = {
+                    name: table.column(name).combine_chunks()
+                    if name in table.column_names
+                    else pa.nulls(table.num_rows)  # a key that no line of the block has
+                    for name in columns
+                }
+                yield Chunk(shown(file), start, table.num_rows, found, _counting(shown(file), row))
+                row, start = row + table.num_rows, start + table.num_rows
+
+    return Input(title, names, read)
+
+
+def _json_blocks(file: str) -> Iterator[bytes]:
+    """Whole lines."""
+    with _opened(file) as stream:
+        while block := stream.read(_BLOCK_BYTES):
+            block += stream.readline()
+            if block.strip():
+                yield block
+
+
+def _json_table(file: str, row: int, block: bytes) -> pa.Table:
+    import pyarrow as pa
+    from pyarrow import json as arrow_json
+
+    options = arrow_json.ReadOptions(use_threads=False, block_size=max(1 << 20, len(block) + 1))
+    try:
+        return arrow_json.read_json(pa.BufferReader(block), read_options=options)
+    except pa.ArrowInvalid as error:
+        lines = [line for line in block.splitlines() if line.strip()]
+        for number, line in enumerate(lines):
+            try:
+                if not isinstance(json.loads(line), dict):
+                    raise ValueError("a line is an object, {...}")
+            except (ValueError, RecursionError) as problem:
+                where = f"row {row + number + 1:,} of {shown(file)}"
+                raise InputError(f"{where} is not JSON: {problem}") from None
+        reason = str(error).removeprefix("JSON parse error: ").splitlines()[0]
+        raise InputError(f"cannot read {shown(file)} from row {row + 1:,} on: {reason[:200]}") from None
+
+
+# --- tables that can be read by row: parquet, npy
+
+
+def _table_input(kind: str, files: Sequence[str], title: str) -> Input:
+    dataset = DATASETS[kind](path=tuple(files))
+    try:
+        table = dataset.open()
+    except SourceError as error:
+        raise InputError(f"{error}{f'; help: {error.help}' if error.help else ''}") from None
+    names = list(table.columns)
+
+    def read(columns: Sequence[str]) -> Chunks:
+        held = {asked: _only_column(names, asked, kind) for asked in columns}
+        width = sum(int(np.prod(table.columns[name].shape)) for name in held.values())
+        size = max(1, min(_CHUNK_ROWS, _CHUNK_VALUES // max(width, 1)))
+        for start in range(0, table.num_rows, size):
+            stop = min(start + size, table.num_rows)
+            try:
+                values = table.read(list(dict.fromkeys(held.values())), slice(start, stop))
+            except SourceError as error:
+                raise InputError(str(error)) from None
+            found = {asked: values[name] for asked, name in held.items()}
+            yield Chunk(title, start, stop - start, found, partial(_place_in, table, start))
+
+    return Input(title, [*names, *table.left_out], read)
+
+
+def _place_in(table: Table, start: int, row: int) -> str:
+    return table.place(start + row)
+
+
+def _only_column(names: Sequence[str], asked: str, kind: str) -> str:
+    """An array of a file `new.npy` is the column that the model reads, whatever the file is called."""
+    return names[0] if kind == "npy" and len(names) == 1 else asked
+
+
+# --- fields
+
+
+def check_columns(columns: Sequence[str], names: Sequence[str], title: str) -> None:
+    missing = [name for name in columns if name not in names]
+    if not missing:
+        return
+    listed = ", ".join(f"`{name}`" for name in missing[:_SHOWN]) + (
+        f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
+    )
+    what = "the column" if len(missing) == 1 else f"{len(missing)} columns"
+    raise InputError(f"{title} lacks {what} {listed}, which the model reads; help: {did_you_mean(missing[0], names)}")
+
+
+class Fields:
+    """Makes some fields of a run from new rows."""
+
+    def __init__(self, specs: Sequence[FieldSpec], input: Input, keep: Sequence[str] = ()) -> None:
+        """`keep`: columns to read beside those of the fields. Raises UsageError for one that is not there."""
+        if unknown := [name for name in keep if name not in input.names]:
+            raise UsageError(f"--keep {unknown[0]}: {input.title} has no such column; help: "
+                             f"{did_you_mean(unknown[0], input.names)}")  # fmt: skip
+        self._input = input
+        self._keep = tuple(keep)
+        self._makers = [_Maker(spec) for spec in specs]
+        self.columns = tuple(dict.fromkeys(name for spec in specs for name in spec.columns))
+        if not (len(input.names) == 1 and len(self.columns) == 1 and input.title.endswith(".npy")):
+            check_columns(self.columns, input.names, input.title)
+        self._wants: dict[str, _Want] = {}
+        for maker in self._makers:
+            self._wants |= maker.wants()
+
+    def chunks(self) -> Iterator[tuple[Chunk, dict[str, np.ndarray]]]:
+        """(where, values (N, ...) by field). Raises InputError."""
+        for chunk in self._input.read(tuple(dict.fromkeys((*self.columns, *self._keep)))):
+            read = {name: _numpy(name, self._wants[name], chunk) for name in self.columns}
+            yield chunk, {maker.spec.name: maker.make(read, chunk) for maker in self._makers}
+
+
+def kept_columns(chunk: Chunk, names: Sequence[str]) -> pa.Table:
+    """As they stand in the input; those of a csv as text."""
+    import pyarrow as pa
+
+    def array(values: Any) -> Any:
+        if not isinstance(values, np.ndarray):
+            return values
+        if values.ndim == 1:
+            return pa.array(values)
+        flat = values.reshape(len(values), -1)
+        return pa.FixedSizeListArray.from_arrays(pa.array(flat.ravel()), flat.shape[1])
+
+    return pa.table({name: array(chunk.columns[name]) for name in names})
+
+
+class _Maker:
+    """One field. The columns are described as the run's were: a promise of its source on their range stays."""
+
+    def __init__(self, spec: FieldSpec) -> None:
+        self.spec = spec
+        self._field: Field = FIELDS.read(spec.component)
+        found = spec.statistics.get("vocabulary")
+        self._vocabularies: list[Any] = found if isinstance(found, list) else [None] * len(spec.columns)
+
+    def wants(self) -> dict[str, _Want]:
+        return {
+            name: "text" if vocabulary and isinstance(vocabulary[0], str) else "number"
+            for name, vocabulary in zip(self.spec.columns, self._vocabularies, strict=True)
+        }
+
+    def make(self, read: Mapping[str, np.ndarray], chunk: Chunk) -> np.ndarray:
+        arrays = [read[name] for name in self.spec.columns]
+        columns = [self._column(at, name, read[name]) for at, name in enumerate(self.spec.columns)]
+        misfit = self._field.check(columns) if chunk.num_rows else None
+        if misfit is not None:
+            raise InputError(f"{chunk.title}: field `{self.spec.name}`: {misfit.message}")
+        try:
+            made = self._field.convert(arrays, columns, self.spec.statistics)
+        except BadValueError as error:
+            raise InputError(_worded(self.spec, error, chunk)) from None
+        if made.shape[1:] != self.spec.tensor.shape:
+            found, wanted = sized(made.shape[1:]), sized(self.spec.tensor.shape)
+            text = f"field `{self.spec.name}`: a row has {found}, and the model takes {wanted}"
+            raise InputError(f"{chunk.title}: {text}")
+        return made
+
+    def _column(self, at: int, name: str, values: np.ndarray) -> Column:
+        dtype = "object" if values.dtype == object else str(values.dtype)
+        return Column(name, dtype, values.shape[1:], self._promised(at))
+
+    def _promised(self, at: int) -> int | None:
+        """The number of values that the run's source promised, where the field rests on it."""
+        component, intervals = self.spec.component, self.spec.tensor.intervals
+        if self._vocabularies[at] is not None or component.get("num_classes") is not None or not intervals:
+            return None
+        if component["type"] == "tensor" and (component.get("dtype") is not None or self.spec.tensor.is_floating):
+            return None
+        return int((intervals[at] if len(intervals) > 1 else intervals[0])[1]) + 1
+
+
+def _worded(spec: FieldSpec, error: BadValueError, chunk: Chunk) -> str:
+    place = chunk.place(error.row)
+    text = f"{place}: field `{spec.name}`: {error}"
+    if error.problem == "missing":
+        key = "missing: mean" if spec.component["type"] == "tensor" else "unknown: 0"
+        return f"{text}; help: fill it in the file, or train with `{key}` in the recipe"
+    if error.problem == "outside" and "vocabulary" in spec.statistics:
+        at = spec.columns.index(error.column)
+        vocabularies: Any = spec.statistics["vocabulary"]
+        known = [str(each) for each in vocabularies[at] or ()]
+        value = str(error).split(" is `", 1)[-1].split("`", 1)[0]
+        return f"{text}; help: {did_you_mean(value, known)}; train with `unknown: 0` to give strangers a class"
+    return f"{text}; help: change it in the file, or leave the row out"
+
+
+def _numpy(name: str, want: _Want, chunk: Chunk) -> np.ndarray:
+    """What a `Table` would give: numbers, bool, or text as objects, missing ones nan or None."""
+    values = chunk.columns[name]
+    if isinstance(values, np.ndarray):
+        if want == "text" and values.dtype != object:
+            return np.asarray([None if value != value else str(value) for value in values.tolist()], object)
+        return values
+    import pyarrow as pa
+
+    from declarative_train.components.datasets.arrow import describe, to_numpy
+
+    if pa.types.is_dictionary(values.type):
+        values = values.dictionary_decode()
+    if want == "text" and not pa.types.is_nested(values.type):
+        values = values.cast(pa.string())
+    elif pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
+        values = _numbers(name, values, chunk)
+    present = values.drop_null()
+    column = describe(name, values.type, present[0].as_py() if len(present) else None)
+    if isinstance(column, str):
+        raise InputError(f"{chunk.title}: `{name}`: {column}")
+    try:
+        return to_numpy(column, values, chunk.title)
+    except SourceError as error:
+        raise InputError(f"{error}; these begin with {chunk.place(0)}") from None
+
+
+def _numbers(name: str, values: Any, chunk: Chunk) -> Any:
+    """Of text: whole numbers where all are, else numbers, else truth values."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    for text in (values, pc.utf8_trim_whitespace(values)):
+        for kind in (pa.int64(), pa.float64(), pa.bool_()):
+            try:
+                return text.cast(kind)
+            except pa.ArrowInvalid:
+                continue
+    for row, value in enumerate(values.to_pylist()):
+        if value is not None and not _is_number(value):
+            raise InputError(f"{chunk.place(row)}: `{name}` is `{value:.40}`, and the model takes a number there")
+    raise InputError(f"{chunk.place(0)} on: `{name}` holds numbers and truth values side by side")
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return text.strip().lower() in ("true", "false")
+    return True

@@ -1,0 +1,351 @@
+"""What a model gets right and wrong, gathered batch by batch: a table of classes, residuals, and the worst samples.
+
+Each gatherer follows one output that means something (`meaning.py`). Counts and sums are exact over all rows; masked
+and ignored items do not count. N rows, C classes.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from declarative_train.inference.answers import in_unit, probabilities
+from declarative_train.inference.meaning import Meaning
+
+Origin = Callable[[], "tuple[str, dict[str, object]]"]
+"""Where a sample stands, and what its row holds."""
+MOST_CLASSES = 4096  # a table of more would be larger than most models
+_MOST_KEPT = 10_000_000  # residuals and scores, for quantiles and areas
+_MOST_POINTS = 4000
+QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class OfClass:
+    """`support`: how many items are of the class."""
+
+    name: str
+    precision: float
+    recall: float
+    f1: float
+    support: int
+
+
+@dataclass(frozen=True, slots=True)
+class Worst:
+    """A sample far from its target. `loss`: minus the logarithm of the right class's probability, or the distance in
+    the target's unit."""
+
+    place: str
+    loss: float
+    target: object
+    predicted: object
+    probability: float | None
+    row: dict[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """On one output. `confusion[i][j]`: items of class i that were taken for class j. `points`: some pairs (target,
+    predicted), for a picture."""
+
+    name: str
+    kind: str
+    metrics: dict[str, float]
+    classes: tuple[OfClass, ...] = ()
+    confusion: tuple[tuple[int, ...], ...] = ()
+    residuals: dict[str, float] = field(default_factory=dict)
+    worst: tuple[Worst, ...] = ()
+    points: tuple[tuple[float, float], ...] = ()
+
+
+class Gatherer(ABC):
+    """Adds up what one output says. `num_worst` samples are kept."""
+
+    def __init__(self, one: Meaning, num_worst: int) -> None:
+        self.one = one
+        self._num_worst = num_worst
+        self._kept: list[tuple[float, object, object, float | None, Origin]] = []
+
+    @abstractmethod
+    def add(self, values: Mapping[str, torch.Tensor], num_rows: int, origins: Callable[[int], Origin]) -> None:
+        """One batch, whose first `num_rows` rows count; `origins` of a row of it."""
+
+    @abstractmethod
+    def report(self) -> Report: ...
+
+    def _read(self, values: Mapping[str, torch.Tensor], num_rows: int) -> tuple[torch.Tensor, torch.Tensor, Any]:
+        """(output, target, which items count or None), on the CPU."""
+        one = self.one
+        output = values[one.output][:num_rows].detach().cpu()
+        output = output if output.dtype == torch.float64 else output.float()
+        assert one.target is not None
+        target = values[one.target][:num_rows].detach().cpu()
+        mask = None if one.mask is None else values[one.mask][:num_rows].detach().cpu() > 0
+        return output, target, mask
+
+    def _keep_worst(
+        self,
+        losses: np.ndarray,
+        told: Callable[[int], tuple[object, object, float | None]],
+        origins: Callable[[int], Origin],
+    ) -> None:
+        """`losses` (N,), nan where no item of the row counts."""
+        if not self._num_worst:
+            return
+        limit = min(each[0] for each in self._kept) if len(self._kept) == self._num_worst else -np.inf
+        found = np.flatnonzero(losses > limit)
+        found = found[np.argsort(-losses[found], kind="stable")][: self._num_worst]
+        self._kept += [(float(losses[row]), *told(int(row)), origins(int(row))) for row in found]
+        self._kept.sort(key=lambda each: -each[0])
+        del self._kept[self._num_worst :]
+
+    def _worst(self) -> tuple[Worst, ...]:
+        made = []
+        for loss, target, predicted, probability, origin in self._kept:
+            place, row = origin()
+            made.append(Worst(place, loss, target, predicted, probability, row))
+        return tuple(made)
+
+
+class OneOfClasses(Gatherer):
+    """`class`: also where a sample has several items (tokens, pixels)."""
+
+    def __init__(self, one: Meaning, num_worst: int) -> None:
+        super().__init__(one, num_worst)
+        size = len(one.classes)
+        self._table = np.zeros((size, size), np.int64) if size <= MOST_CLASSES else None
+        self._by_class = np.zeros((3, size), np.int64)  # right, said, are
+        self._log_loss, self._items = 0.0, 0
+
+    def add(self, values: Mapping[str, torch.Tensor], num_rows: int, origins: Callable[[int], Origin]) -> None:
+        output, target, mask = self._read(values, num_rows)
+        log_p = probabilities(self.one, output).clamp_min(torch.finfo(output.dtype).tiny).log()
+        if target.is_floating_point():
+            target = target.movedim(self.one.class_axis + 1, -1).argmax(-1)
+        counts = torch.ones_like(target, dtype=torch.bool) if mask is None else mask
+        if self.one.ignored is not None:
+            counts = counts & (target != self.one.ignored)
+        counts = counts & (target >= 0) & (target < len(self.one.classes))
+        chosen = log_p.argmax(-1)
+        loss = -log_p.gather(-1, target.clamp(0, len(self.one.classes) - 1).long()[..., None])[..., 0]
+        right, said = target[counts].numpy(), chosen[counts].numpy()
+        self._count(right.astype(np.int64), said.astype(np.int64))
+        self._log_loss += float(loss[counts].double().sum())
+        self._items += int(counts.sum())
+        per_row = _mean_of_items(loss, counts)
+
+        def told(row: int) -> tuple[object, object, float | None]:
+            if self.one.items:
+                return None, None, None
+            names, at = self.one.classes, int(chosen[row])
+            return names[int(target[row])], names[at], float(log_p[row, at].exp())
+
+        self._keep_worst(per_row, told, origins)
+
+    def _count(self, right: np.ndarray, said: np.ndarray) -> None:
+        size = len(self.one.classes)
+        self._by_class += np.stack(
+            [np.bincount(each, minlength=size) for each in (right[right == said], said, right)]
+        ).astype(np.int64)
+        if self._table is not None:
+            self._table += np.bincount(right * size + said, minlength=size * size).reshape(size, size)
+
+    def report(self) -> Report:
+        hits, said, are = self._by_class
+        precision, recall = _ratio(hits, said), _ratio(hits, are)
+        f1 = _ratio(2 * hits, said + are)
+        present = are > 0
+        metrics = {
+            "accuracy": float(hits.sum() / self._items) if self._items else float("nan"),
+            "balanced_accuracy": _mean(recall[present]),
+            "f1_macro": _mean(f1[(said + are) > 0]),
+            "f1_weighted": float((f1 * are)[present].sum() / self._items) if self._items else float("nan"),
+            "log_loss": self._log_loss / self._items if self._items else float("nan"),
+        }
+        rows = zip(self.one.classes, precision, recall, f1, are, strict=True)
+        classes = tuple(OfClass(name, float(p), float(r), float(f), int(n)) for name, p, r, f, n in rows)
+        table = () if self._table is None else tuple(tuple(map(int, row)) for row in self._table)
+        return Report(self.one.name, "class", metrics, classes, table, worst=self._worst())
+
+
+class YesOrNo(Gatherer):
+    """`yes_no`: a table of two classes for each element."""
+
+    def __init__(self, one: Meaning, num_worst: int) -> None:
+        super().__init__(one, num_worst)
+        self._size = int(np.prod(one.items)) if one.items else 1
+        self._counts = np.zeros((self._size, 2, 2), np.int64)  # by what is, by what was said
+        self._log_loss, self._items = 0.0, 0
+        self._scores: list[np.ndarray] = []
+        self._answers: list[np.ndarray] = []
+
+    def add(self, values: Mapping[str, torch.Tensor], num_rows: int, origins: Callable[[int], Origin]) -> None:
+        output, target, mask = self._read(values, num_rows)
+        is_yes, says_yes = target >= 0.5, output > 0
+        counts = torch.ones_like(is_yes) if mask is None else mask
+        loss = torch.nn.functional.binary_cross_entropy_with_logits(output, target.to(output.dtype), reduction="none")
+        flat = [each.reshape(len(output), -1).numpy() for each in (is_yes, says_yes, counts)]
+        for at in range(self._size):
+            yes, says, valid = (each[:, at] for each in flat)
+            pairs = yes[valid].astype(np.int64) * 2 + says[valid]
+            self._counts[at] += np.bincount(pairs, minlength=4).reshape(2, 2)
+        self._log_loss += float(loss[counts].double().sum())
+        self._items += int(counts.sum())
+        if sum(map(len, self._scores)) * self._size < _MOST_KEPT and mask is None:
+            self._scores.append(output.reshape(len(output), -1).numpy())
+            self._answers.append(flat[0])
+        names = self.one.classes or ("0", "1")
+
+        def told(row: int) -> tuple[object, object, float | None]:
+            if self._size > 1:
+                return flat[0][row].astype(int).tolist(), flat[1][row].astype(int).tolist(), None
+            p = float(output.reshape(len(output), -1)[row, 0].sigmoid())
+            return names[int(flat[0][row, 0])], names[int(flat[1][row, 0])], p
+
+        self._keep_worst(_mean_of_items(loss, counts), told, origins)
+
+    def report(self) -> Report:
+        metrics = {"log_loss": self._log_loss / self._items if self._items else float("nan")}
+        metrics["accuracy"] = _part(self._counts[:, 0, 0].sum() + self._counts[:, 1, 1].sum(), self._items)
+        scores = np.concatenate(self._scores) if self._scores else np.zeros((0, self._size))
+        answers = np.concatenate(self._answers) if self._answers else np.zeros((0, self._size), bool)
+        areas = [_area(scores[:, at], answers[:, at]) for at in range(self._size)]
+        if len(scores) * self._size == self._items and not np.isnan(areas).any():
+            metrics["auroc"] = float(np.mean(areas))
+        if self._size > 1:
+            named = self.one.columns if len(self.one.columns) == self._size else tuple(map(str, range(self._size)))
+            classes = tuple(_of_yes(name, table) for name, table in zip(named, self._counts, strict=True))
+            return Report(self.one.name, "yes_no", metrics, classes, worst=self._worst())
+        table = self._counts[0]
+        names = self.one.classes or ("0", "1")
+        classes = (_of_yes(names[0], table[::-1, ::-1]), _of_yes(names[1], table))
+        confusion = tuple(tuple(map(int, row)) for row in table)
+        return Report(self.one.name, "yes_no", metrics, classes, confusion, worst=self._worst())
+
+
+class Numbers(Gatherer):
+    """`number` and `count`, in the unit of the target's columns: residuals are predicted - target."""
+
+    def __init__(self, one: Meaning, num_worst: int) -> None:
+        super().__init__(one, num_worst)
+        self._count = 0
+        self._absolute = self._squared = self._sum = 0.0
+        self._mean = self._spread = 0.0  # of the targets, joined as by Chan, Golub and LeVeque, 1979
+        self._residuals: list[np.ndarray] = []
+        self._num_kept = 0
+        self._points: list[tuple[float, float]] = []
+
+    def add(self, values: Mapping[str, torch.Tensor], num_rows: int, origins: Callable[[int], Origin]) -> None:
+        output, target, mask = self._read(values, num_rows)
+        predicted = in_unit(self.one, output).numpy()
+        wanted = _target_in_unit(self.one, target).numpy()
+        counts = np.ones(wanted.shape, bool) if mask is None else mask.numpy()
+        apart = predicted - wanted
+        self._join(apart[counts], wanted[counts])
+        room = _MOST_POINTS - len(self._points)
+        self._points += list(zip(wanted[counts][:room].tolist(), predicted[counts][:room].tolist(), strict=True))
+
+        def told(row: int) -> tuple[object, object, float | None]:
+            if wanted[row].size > 1:
+                return None, None, None
+            return float(wanted[row].reshape(-1)[0]), float(predicted[row].reshape(-1)[0]), None
+
+        distance = torch.from_numpy(np.abs(apart))
+        self._keep_worst(_mean_of_items(distance, torch.from_numpy(counts)), told, origins)
+
+    def _join(self, apart: np.ndarray, wanted: np.ndarray) -> None:
+        if not apart.size:
+            return
+        self._absolute += float(np.abs(apart).sum())
+        self._squared += float(np.square(apart).sum())
+        self._sum += float(apart.sum())
+        mean, total = float(wanted.mean()), self._count + apart.size
+        between = (mean - self._mean) ** 2 * self._count * apart.size / total
+        self._spread += float(np.square(wanted - mean).sum()) + between
+        self._mean += (mean - self._mean) * apart.size / total
+        self._count = total
+        if self._num_kept + apart.size <= _MOST_KEPT:
+            self._residuals.append(apart.ravel())
+            self._num_kept += apart.size
+
+    def report(self) -> Report:
+        metrics = {
+            "mae": _part(self._absolute, self._count),
+            "rmse": _part(self._squared, self._count) ** 0.5,
+            "bias": _part(self._sum, self._count),
+            "r2": 1 - self._squared / self._spread if self._spread else float("nan"),
+        }
+        residuals: dict[str, float] = {}
+        if self._residuals and self._num_kept == self._count:
+            found = np.quantile(np.concatenate(self._residuals), QUANTILES).tolist()
+            residuals = {f"{quantile:.0%}": value for quantile, value in zip(QUANTILES, found, strict=True)}
+        return Report(
+            self.one.name, "number", metrics, residuals=residuals, worst=self._worst(), points=tuple(self._points)
+        )
+
+
+def gatherers(meanings: Sequence[Meaning], num_worst: int) -> list[Gatherer]:
+    kinds: dict[str, type[Gatherer]] = {
+        "class": OneOfClasses,
+        "count": Numbers,
+        "number": Numbers,
+        "yes_no": YesOrNo,
+    }
+    return [kinds[one.kind](one, num_worst) for one in meanings]
+
+
+def _target_in_unit(one: Meaning, target: torch.Tensor) -> torch.Tensor:
+    found = target.double()
+    if one.unit is None:
+        return found
+    shape = one.items if len(one.unit.add) > 1 else ()
+    multiply, add = (torch.tensor(part, dtype=torch.float64).reshape(shape) for part in one.unit)
+    return found * multiply + add
+
+
+def _mean_of_items(losses: torch.Tensor, counts: torch.Tensor) -> np.ndarray:
+    """(N,), nan for a row none of whose items counts."""
+    flat = losses.double().reshape(len(losses), -1)
+    valid = counts.reshape(len(losses), -1)
+    number = valid.sum(1)
+    mean = (flat * valid).sum(1) / number
+    return np.asarray(torch.where(number > 0, mean, torch.full_like(mean, torch.nan)).numpy())
+
+
+def _of_yes(name: str, table: np.ndarray) -> OfClass:
+    hits, said, are = table[1, 1], table[:, 1].sum(), table[1].sum()
+    precision, recall, f1 = _part(hits, said, 0.0), _part(hits, are, 0.0), _part(2 * hits, said + are, 0.0)
+    return OfClass(name, precision, recall, f1, int(are))
+
+
+def _area(scores: np.ndarray, answers: np.ndarray) -> float:
+    """Under the ROC curve: how often a yes scores higher than a no, ties half (Mann and Whitney, 1947)."""
+    num_yes, num_no = int(answers.sum()), int((~answers).sum())
+    if not num_yes or not num_no:
+        return float("nan")
+    order = np.argsort(scores, kind="stable")
+    ordered = scores[order]
+    firsts = np.searchsorted(ordered, ordered, side="left")
+    lasts = np.searchsorted(ordered, ordered, side="right")
+    ranks = np.empty(len(scores))
+    ranks[order] = (firsts + 1 + lasts) / 2
+    return float((ranks[answers].sum() - num_yes * (num_yes + 1) / 2) / (num_yes * num_no))
+
+
+def _ratio(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
+    """0 where there is nothing."""
+    return np.divide(part, whole, out=np.zeros(len(part)), where=whole > 0)
+
+
+def _part(part: float, whole: float, otherwise: float = float("nan")) -> float:
+    return float(part / whole) if whole else otherwise
+
+
+def _mean(values: np.ndarray) -> float:
+    return float(values.mean()) if len(values) else float("nan")

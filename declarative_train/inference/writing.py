@@ -1,0 +1,186 @@
+"""Predictions to a file or to standard output: csv, Parquet or JSON lines, a piece at a time, all or nothing.
+
+A file is written under another name beside its own and renamed when the last row is in it. One on another machine is
+written here first.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from csv import writer as csv_writer
+from typing import TYPE_CHECKING, Any, Protocol
+
+from declarative_train.components.datasets.files import local_path, shown
+from declarative_train.inference.answers import flattened
+from declarative_train.inference.trained import UsageError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+KINDS = ("csv", "parquet", "jsonl")
+STDOUT = "-"
+
+
+class _Writer(Protocol):
+    def write(self, table: pa.Table) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def kind_of(path: str) -> str:
+    """Raises UsageError."""
+    if path == STDOUT:
+        return "csv"
+    kind = os.path.splitext(path)[1].lower().removeprefix(".")
+    if kind not in KINDS:
+        wanted = ", ".join(f".{each}" for each in KINDS)
+        raise UsageError(f"-o {path}: the name does not tell what to write; help: let it end in one of {wanted}")
+    return kind
+
+
+def write(path: str, tables: Iterable[pa.Table]) -> int:
+    """How many rows were written. Nothing is left at `path` unless all were; standard output gets them as they come.
+    Raises UsageError and OSError."""
+    kind = kind_of(path)
+    if path == STDOUT:
+        return _write_all(_Text(sys.stdout, "csv"), tables)
+    with _in_place_of(path) as temporary:
+        return _write_all(_writer(kind, temporary), tables)
+
+
+def _write_all(writer: _Writer, tables: Iterable[pa.Table]) -> int:
+    count = 0
+    try:
+        for table in tables:
+            writer.write(table)
+            count += table.num_rows
+    finally:
+        writer.close()
+    return count
+
+
+@contextmanager
+def _in_place_of(path: str) -> Iterator[str]:
+    local = local_path(path)
+    folder = (os.path.dirname(local) or ".") if local is not None else tempfile.gettempdir()
+    if not os.path.isdir(folder):
+        raise UsageError(f"-o {shown(path)}: there is no folder {folder}")
+    if local is not None and os.path.isdir(local):
+        raise UsageError(f"-o {shown(path)} is a folder; help: name a file in it")
+    handle, temporary = tempfile.mkstemp(prefix=f".{os.path.basename(path)}.", dir=folder)
+    os.close(handle)
+    try:
+        yield temporary
+        if local is None:
+            _put(temporary, path)
+        else:
+            _as_created(temporary)
+            os.replace(temporary, local)
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(temporary)
+
+
+def _as_created(path: str) -> None:
+    """The rights of a file that was made in the usual way: a temporary one is its owner's alone."""
+    mask = os.umask(0)
+    os.umask(mask)
+    os.chmod(path, 0o666 & ~mask)
+
+
+def _put(temporary: str, path: str) -> None:
+    from fsspec.core import url_to_fs
+
+    try:
+        fs, inner = url_to_fs(path)
+    except (ImportError, ValueError) as error:
+        raise UsageError(f"-o {shown(path)}: {error}") from None
+    fs.put_file(temporary, inner)
+
+
+def _writer(kind: str, path: str) -> _Writer:
+    if kind == "parquet":
+        return _Parquet(path)
+    return _Text(open(path, "w", encoding="utf-8", newline=""), kind, owned=True)
+
+
+class _Parquet:
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._writer: Any = None
+
+    def write(self, table: pa.Table) -> None:
+        from pyarrow import parquet
+
+        if self._writer is None:
+            self._writer = parquet.ParquetWriter(self._path, table.schema)
+        self._writer.write_table(table)
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+
+class _Text:
+    """csv with one header, or an object a line."""
+
+    def __init__(self, stream: Any, kind: str, *, owned: bool = False) -> None:
+        self._stream, self._kind, self._owned = stream, kind, owned
+        self._is_first = True
+
+    def write(self, table: pa.Table) -> None:
+        text = _as_csv(table, header=self._is_first) if self._kind == "csv" else _as_json(table)
+        self._is_first = False
+        self._stream.write(text)
+
+    def close(self) -> None:
+        if self._owned:
+            self._stream.close()
+        else:
+            self._stream.flush()
+
+
+def _as_csv(table: pa.Table, *, header: bool) -> str:
+    """With quotes around what needs them: Arrow puts them around every word or around none."""
+    import pyarrow as pa
+    from pyarrow import csv
+
+    flat = flattened(table)
+    sink = pa.BufferOutputStream()
+    style = "needed" if any(map(_needs_quotes, flat.columns)) else "none"
+    csv.write_csv(flat, sink, csv.WriteOptions(include_header=False, quoting_style=style))
+    text: str = sink.getvalue().to_pybytes().decode()
+    if not header:
+        return text
+    line = io.StringIO()
+    csv_writer(line, lineterminator="\n").writerow(flat.column_names)
+    return line.getvalue() + text
+
+
+def _needs_quotes(column: pa.ChunkedArray) -> bool:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+        return False
+    return bool(pc.any(pc.match_substring_regex(column, '[",\r\n]|^$')).as_py())
+
+
+def _as_json(table: pa.Table) -> str:
+    """nan and infinities as null: JSON has neither."""
+    return "".join(
+        f"{json.dumps({name: _plain(value) for name, value in row.items()}, ensure_ascii=False)}\n"
+        for row in table.to_pylist()
+    )
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, float) and value - value != 0:
+        return None
+    return [_plain(each) for each in value] if isinstance(value, list) else value
