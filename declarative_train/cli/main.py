@@ -20,6 +20,7 @@ from declarative_train.logs.streams import outlive_readers, write_any_character
 COMMANDS = {
     "compare": "what runs differ in, and their metrics side by side",
     "doctor": "what this machine can run: torch, GPUs, backends",
+    "evaluate": "exact metrics of a trained model, its mistakes and worst samples",
     "explain": "what a diagnostic means, with a bad and a good example",
     "init": "write a first recipe",
     "lint": "find what is wrong with recipes, without starting anything",

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from declarative_train.inference.answers import Asked, asked, columns, to_arrow
+from declarative_train.inference.fields import Fields, kept_columns
 from declarative_train.inference.forward import Forward, batch_rows, device_for
-from declarative_train.inference.reading import Fields, Input, kept_columns
+from declarative_train.inference.reading import Input
 from declarative_train.inference.trained import Trained, UsageError
 from declarative_train.runtime.devices import safe_threads, threads_per_rank
 from declarative_train.runtime.failures import RunFailure

@@ -1,8 +1,6 @@
-"""New rows, in files or in memory -> the fields of a trained model, a chunk of rows at a time.
+"""New rows, in files or in memory, a chunk at a time: at most a few blocks of a file are in memory.
 
-Columns are read as the run's fields take them, by the run's statistics and vocabularies, and never by what the new
-rows look like: a file that holds only `1` and `2` where the run knew `1`, `2` and `A` has the same words. At most a few
-blocks of a file are in memory. What a field cannot take is one message with the file and the row.
+A csv is read as text: what a value is depends on the field that takes it (`fields.py`), and not on those beside it.
 """
 
 from __future__ import annotations
@@ -16,22 +14,18 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from csv import reader as csv_reader
 from functools import partial
-from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from declarative_train.components.component import BadValueError, Column, Field, SourceError, Table
+from declarative_train.components.component import SourceError, Table
 from declarative_train.components.datasets import DATASETS
 from declarative_train.components.datasets.files import expand, open_file, packing, shown
-from declarative_train.components.fields import FIELDS
-from declarative_train.components.fields.columns import sized
 from declarative_train.diagnostics.suggest import did_you_mean
 from declarative_train.inference.trained import UsageError
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from declarative_train.data.spec import FieldSpec
 
 STDIN, _STDIN_TITLE = "-", "standard input"
 _KINDS = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".npy": "npy", ".npz": "npy", ".parquet": "parquet",
@@ -40,7 +34,6 @@ _BLOCK_BYTES = 4 << 20  # of a text file
 _CHUNK_ROWS = 1 << 15
 _CHUNK_VALUES = 1 << 22
 _SHOWN = 6
-_Want = Literal["text", "number"]
 
 
 class InputError(Exception):
@@ -62,10 +55,13 @@ Chunks = Iterator[Chunk]
 
 
 class Input:
-    """Rows to be read once, front to back. `names` are the columns of the first file; `open` gives chunks of some."""
+    """Rows to be read once, front to back. `names` are the columns of the first of the `files`; `read` gives chunks of
+    some columns."""
 
-    def __init__(self, title: str, names: Sequence[str], read: Callable[[Sequence[str]], Chunks]) -> None:
-        self.title, self.names, self.read = title, tuple(names), read
+    def __init__(
+        self, title: str, names: Sequence[str], read: Callable[[Sequence[str]], Chunks], files: Sequence[str] = ()
+    ) -> None:
+        self.title, self.names, self.read, self.files = title, tuple(names), read, tuple(files)
 
 
 def open_input(paths: str | Sequence[str], source: Mapping[str, object]) -> Input:
@@ -77,11 +73,7 @@ def open_input(paths: str | Sequence[str], source: Mapping[str, object]) -> Inpu
         if len(given) > 1:
             raise UsageError("`-` is all of the input, and stands alone")
         return _csv_input([_spooled()], _STDIN_TITLE, source)
-    try:
-        files = expand(given)
-    except SourceError as error:
-        hint = did_you_mean(error.name, error.known) if error.known and error.problem == "not_found" else error.help
-        raise UsageError(f"{error}{f'; help: {hint}' if hint else ''}") from None
+    files = files_of(given)
     kinds = {file: _kind_of(file, source) for file in files}
     kind = kinds[files[0]]
     if other := next((file for file in files if kinds[file] != kind), None):
@@ -91,6 +83,15 @@ def open_input(paths: str | Sequence[str], source: Mapping[str, object]) -> Inpu
     if kind == "jsonl":
         return _jsonl_input(files, title)
     return _table_input(kind, files, title)
+
+
+def files_of(paths: Sequence[str]) -> list[str]:
+    """Every file that paths and globs mean. Raises UsageError."""
+    try:
+        return expand(paths)
+    except SourceError as error:
+        hint = did_you_mean(error.name, error.known) if error.known and error.problem == "not_found" else error.help
+        raise UsageError(f"{error}{f'; help: {hint}' if hint else ''}") from None
 
 
 def of_table(table: pa.Table) -> Input:
@@ -161,7 +162,7 @@ def _csv_input(files: Sequence[str], title: str, source: Mapping[str, object]) -
                 yield Chunk(title_of[file], start, batch.num_rows, values, _counting(title_of[file], row))
                 row, start = row + batch.num_rows, start + batch.num_rows
 
-    return Input(title, [name.strip() for name in first], read)
+    return Input(title, [name.strip() for name in first], read, files)
 
 
 def _header(file: str, delimiter: str, names: Sequence[str] | None, title: str) -> list[str]:
@@ -242,7 +243,7 @@ def _jsonl_input(files: Sequence[str], title: str) -> Input:
                 yield Chunk(shown(file), start, table.num_rows, found, _counting(shown(file), row))
                 row, start = row + table.num_rows, start + table.num_rows
 
-    return Input(title, names, read)
+    return Input(title, names, read, files)
 
 
 def _json_blocks(file: str) -> Iterator[bytes]:
@@ -298,7 +299,7 @@ def _table_input(kind: str, files: Sequence[str], title: str) -> Input:
             found = {asked: values[name] for asked, name in held.items()}
             yield Chunk(title, start, stop - start, found, partial(_place_in, table, start))
 
-    return Input(title, [*names, *table.left_out], read)
+    return Input(title, [*names, *table.left_out], read, files)
 
 
 def _place_in(table: Table, start: int, row: int) -> str:
@@ -310,9 +311,6 @@ def _only_column(names: Sequence[str], asked: str, kind: str) -> str:
     return names[0] if kind == "npy" and len(names) == 1 else asked
 
 
-# --- fields
-
-
 def check_columns(columns: Sequence[str], names: Sequence[str], title: str) -> None:
     missing = [name for name in columns if name not in names]
     if not missing:
@@ -322,155 +320,3 @@ def check_columns(columns: Sequence[str], names: Sequence[str], title: str) -> N
     )
     what = "the column" if len(missing) == 1 else f"{len(missing)} columns"
     raise InputError(f"{title} lacks {what} {listed}, which the model reads; help: {did_you_mean(missing[0], names)}")
-
-
-class Fields:
-    """Makes some fields of a run from new rows."""
-
-    def __init__(self, specs: Sequence[FieldSpec], input: Input, keep: Sequence[str] = ()) -> None:
-        """`keep`: columns to read beside those of the fields. Raises UsageError for one that is not there."""
-        if unknown := [name for name in keep if name not in input.names]:
-            raise UsageError(f"--keep {unknown[0]}: {input.title} has no such column; help: "
-                             f"{did_you_mean(unknown[0], input.names)}")  # fmt: skip
-        self._input = input
-        self._keep = tuple(keep)
-        self._makers = [_Maker(spec) for spec in specs]
-        self.columns = tuple(dict.fromkeys(name for spec in specs for name in spec.columns))
-        if not (len(input.names) == 1 and len(self.columns) == 1 and input.title.endswith(".npy")):
-            check_columns(self.columns, input.names, input.title)
-        self._wants: dict[str, _Want] = {}
-        for maker in self._makers:
-            self._wants |= maker.wants()
-
-    def chunks(self) -> Iterator[tuple[Chunk, dict[str, np.ndarray]]]:
-        """(where, values (N, ...) by field). Raises InputError."""
-        for chunk in self._input.read(tuple(dict.fromkeys((*self.columns, *self._keep)))):
-            read = {name: _numpy(name, self._wants[name], chunk) for name in self.columns}
-            yield chunk, {maker.spec.name: maker.make(read, chunk) for maker in self._makers}
-
-
-def kept_columns(chunk: Chunk, names: Sequence[str]) -> pa.Table:
-    """As they stand in the input; those of a csv as text."""
-    import pyarrow as pa
-
-    def array(values: Any) -> Any:
-        if not isinstance(values, np.ndarray):
-            return values
-        if values.ndim == 1:
-            return pa.array(values)
-        flat = values.reshape(len(values), -1)
-        return pa.FixedSizeListArray.from_arrays(pa.array(flat.ravel()), flat.shape[1])
-
-    return pa.table({name: array(chunk.columns[name]) for name in names})
-
-
-class _Maker:
-    """One field. The columns are described as the run's were: a promise of its source on their range stays."""
-
-    def __init__(self, spec: FieldSpec) -> None:
-        self.spec = spec
-        self._field: Field = FIELDS.read(spec.component)
-        found = spec.statistics.get("vocabulary")
-        self._vocabularies: list[Any] = found if isinstance(found, list) else [None] * len(spec.columns)
-
-    def wants(self) -> dict[str, _Want]:
-        return {
-            name: "text" if vocabulary and isinstance(vocabulary[0], str) else "number"
-            for name, vocabulary in zip(self.spec.columns, self._vocabularies, strict=True)
-        }
-
-    def make(self, read: Mapping[str, np.ndarray], chunk: Chunk) -> np.ndarray:
-        arrays = [read[name] for name in self.spec.columns]
-        columns = [self._column(at, name, read[name]) for at, name in enumerate(self.spec.columns)]
-        misfit = self._field.check(columns) if chunk.num_rows else None
-        if misfit is not None:
-            raise InputError(f"{chunk.title}: field `{self.spec.name}`: {misfit.message}")
-        try:
-            made = self._field.convert(arrays, columns, self.spec.statistics)
-        except BadValueError as error:
-            raise InputError(_worded(self.spec, error, chunk)) from None
-        if made.shape[1:] != self.spec.tensor.shape:
-            found, wanted = sized(made.shape[1:]), sized(self.spec.tensor.shape)
-            text = f"field `{self.spec.name}`: a row has {found}, and the model takes {wanted}"
-            raise InputError(f"{chunk.title}: {text}")
-        return made
-
-    def _column(self, at: int, name: str, values: np.ndarray) -> Column:
-        dtype = "object" if values.dtype == object else str(values.dtype)
-        return Column(name, dtype, values.shape[1:], self._promised(at))
-
-    def _promised(self, at: int) -> int | None:
-        """The number of values that the run's source promised, where the field rests on it."""
-        component, intervals = self.spec.component, self.spec.tensor.intervals
-        if self._vocabularies[at] is not None or component.get("num_classes") is not None or not intervals:
-            return None
-        if component["type"] == "tensor" and (component.get("dtype") is not None or self.spec.tensor.is_floating):
-            return None
-        return int((intervals[at] if len(intervals) > 1 else intervals[0])[1]) + 1
-
-
-def _worded(spec: FieldSpec, error: BadValueError, chunk: Chunk) -> str:
-    place = chunk.place(error.row)
-    text = f"{place}: field `{spec.name}`: {error}"
-    if error.problem == "missing":
-        key = "missing: mean" if spec.component["type"] == "tensor" else "unknown: 0"
-        return f"{text}; help: fill it in the file, or train with `{key}` in the recipe"
-    if error.problem == "outside" and "vocabulary" in spec.statistics:
-        at = spec.columns.index(error.column)
-        vocabularies: Any = spec.statistics["vocabulary"]
-        known = [str(each) for each in vocabularies[at] or ()]
-        value = str(error).split(" is `", 1)[-1].split("`", 1)[0]
-        return f"{text}; help: {did_you_mean(value, known)}; train with `unknown: 0` to give strangers a class"
-    return f"{text}; help: change it in the file, or leave the row out"
-
-
-def _numpy(name: str, want: _Want, chunk: Chunk) -> np.ndarray:
-    """What a `Table` would give: numbers, bool, or text as objects, missing ones nan or None."""
-    values = chunk.columns[name]
-    if isinstance(values, np.ndarray):
-        if want == "text" and values.dtype != object:
-            return np.asarray([None if value != value else str(value) for value in values.tolist()], object)
-        return values
-    import pyarrow as pa
-
-    from declarative_train.components.datasets.arrow import describe, to_numpy
-
-    if pa.types.is_dictionary(values.type):
-        values = values.dictionary_decode()
-    if want == "text" and not pa.types.is_nested(values.type):
-        values = values.cast(pa.string())
-    elif pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
-        values = _numbers(name, values, chunk)
-    present = values.drop_null()
-    column = describe(name, values.type, present[0].as_py() if len(present) else None)
-    if isinstance(column, str):
-        raise InputError(f"{chunk.title}: `{name}`: {column}")
-    try:
-        return to_numpy(column, values, chunk.title)
-    except SourceError as error:
-        raise InputError(f"{error}; these begin with {chunk.place(0)}") from None
-
-
-def _numbers(name: str, values: Any, chunk: Chunk) -> Any:
-    """Of text: whole numbers where all are, else numbers, else truth values."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    for text in (values, pc.utf8_trim_whitespace(values)):
-        for kind in (pa.int64(), pa.float64(), pa.bool_()):
-            try:
-                return text.cast(kind)
-            except pa.ArrowInvalid:
-                continue
-    for row, value in enumerate(values.to_pylist()):
-        if value is not None and not _is_number(value):
-            raise InputError(f"{chunk.place(row)}: `{name}` is `{value:.40}`, and the model takes a number there")
-    raise InputError(f"{chunk.place(0)} on: `{name}` holds numbers and truth values side by side")
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return text.strip().lower() in ("true", "false")
-    return True

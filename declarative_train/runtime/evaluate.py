@@ -4,27 +4,48 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
 from declarative_train.data.batch import Batch
 from declarative_train.logs.event import EvaluationDone
-from declarative_train.runtime.engine import Engine
 from declarative_train.runtime.loss_window import no_valid_item
 from declarative_train.runtime.step.metrics import Metrics
 from declarative_train.runtime.step.randomness import Randomness, draws
 
 if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan
+    from declarative_train.runtime.collectives import Alone, Ranks
+    from declarative_train.runtime.step.objective import Objective
 
 _EVALUATION = 2**32  # tells the draws of an evaluation (`randn_like` in a VAE) from those of training
+
+
+class Evaluated(Protocol):
+    """What an evaluation needs of the model: an `Engine` has it, and so has a model that is no longer trained."""
+
+    @property
+    def device(self) -> torch.device: ...
+
+    @property
+    def dp_rank(self) -> int: ...
+
+    @property
+    def ranks(self) -> Alone | Ranks: ...
+
+    @property
+    def objective(self) -> Objective: ...
+
+    def set_training(self, training: bool) -> None: ...
+
+    def forward(self, batch: Batch) -> dict[str, torch.Tensor] | None: ...
 
 
 class Evaluator:
     """`batches(set)`: this rank's share of a set, as many batches on every rank (padded with weight 0)."""
 
-    def __init__(self, plan: Plan, engine: Engine, batches: Callable[[str], Iterable[Batch]]) -> None:
+    def __init__(self, plan: Plan, engine: Evaluated, batches: Callable[[str], Iterable[Batch]]) -> None:
         self._plan = plan
         self._engine = engine
         self._batches = batches

@@ -1,0 +1,66 @@
+"""`dtrain evaluate RUN`: exact metrics of a trained model, what it gets wrong, and where it is worst."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+
+from declarative_train.cli.trained import add_compute_arguments, add_run_argument, answered, opened
+
+_WORST = 5
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_run_argument(parser)
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument(
+        "--data", nargs="+", metavar="INPUT", help="new rows with their targets: csv, jsonl, parquet, npy or npz files"
+    )
+    which.add_argument(
+        "--set", dest="set_name", metavar="NAME", help="a set of the run; left out: the first that it evaluated"
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
+    parser.add_argument("--worst", type=count, default=_WORST, metavar="N", help="samples to show (default: 5)")
+    parser.add_argument("--no-tensorboard", action="store_true", help="write nothing to the run's folder")
+    add_compute_arguments(parser)
+
+
+def count(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{text} is less than 0")
+    return value
+
+
+def run(args: argparse.Namespace) -> int:
+    return answered(lambda: _evaluate(args))
+
+
+def _evaluate(args: argparse.Namespace) -> int:
+    from declarative_train.cli.views.evaluation import evaluation_text
+    from declarative_train.cli.views.table import terminal_width
+    from declarative_train.inference.evaluate import evaluate
+
+    trained = opened(args)
+    found = evaluate(
+        trained,
+        set_name=args.set_name,
+        data=args.data,
+        num_worst=args.worst,
+        batch_size=args.batch_size,
+        device=args.device,
+    )
+    if args.json:
+        print(json.dumps(found.as_json(), indent=1, ensure_ascii=False))
+    else:
+        print(evaluation_text(found, terminal_width()))
+    if args.no_tensorboard:
+        return 0
+    if trained.run_dir is None:
+        print("dtrain: no pictures: the checkpoint is not in the folder of a run here", file=sys.stderr)
+        return 0
+    from declarative_train.inference.pictures import write_pictures
+
+    print(f"dtrain: numbers and pictures for TensorBoard: {write_pictures(found, trained.run_dir)}", file=sys.stderr)
+    return 0

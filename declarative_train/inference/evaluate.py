@@ -1,0 +1,282 @@
+"""A trained model and rows with their targets -> exact metrics, what it gets wrong, and the samples it is worst at.
+
+The metrics are the run's own, by the code that the run evaluated with, so that they are the numbers that it logged. The
+reports beside them follow from what the losses say about their inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from declarative_train.components.component import SourceError, Table
+from declarative_train.components.datasets import DATASETS
+from declarative_train.components.fields import FIELDS
+from declarative_train.data.batch import Batch
+from declarative_train.data.batches import EvaluationBatches
+from declarative_train.data.opened import arranged, prepared_sets
+from declarative_train.data.parts import columns_of, make_part
+from declarative_train.data.prepare import BadSampleError, Prepared, prepare
+from declarative_train.data.rows import RowRange
+from declarative_train.data.sets import HeldSet, ReadSet
+from declarative_train.data.spec import DataError, SetSpec
+from declarative_train.data.windows import row_order
+from declarative_train.diagnostics.suggest import did_you_mean
+from declarative_train.inference.fields import Fields
+from declarative_train.inference.forward import batch_rows, device_for
+from declarative_train.inference.meaning import meanings
+from declarative_train.inference.pruned import whole_graph
+from declarative_train.inference.reading import STDIN, Chunk, InputError, files_of, open_input
+from declarative_train.inference.reports import Gatherer, Origin, Report, gatherers
+from declarative_train.inference.trained import Trained, UsageError
+from declarative_train.runtime.collectives import Alone
+from declarative_train.runtime.evaluate import Evaluator
+from declarative_train.runtime.rank import default_dtype
+from declarative_train.runtime.step.step_runner import RankContext, StepRunner
+
+_MOST_VALUES = 64  # columns of a row that are shown of the worst samples
+DATA = "data"  # the name of a set of new rows
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """`values`: the loss and the recipe's metrics by `<set>/<name>`, as the run logs them. `logged`: what the run
+    itself found at this step for the same set, where it looked."""
+
+    trained: str
+    step: int
+    set: str
+    num_samples: int
+    values: dict[str, float]
+    reports: tuple[Report, ...]
+    logged: dict[str, float]
+    notices: tuple[str, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """nan as null."""
+        found = asdict(self)
+        for report in found["reports"]:
+            del report["points"]
+        made: dict[str, Any] = _plain(found)
+        return made
+
+
+def evaluate(
+    trained: Trained,
+    *,
+    set_name: str | None = None,
+    data: str | Sequence[str] | None = None,
+    num_worst: int = 5,
+    batch_size: int | None = None,
+    device: str = "auto",
+) -> Evaluation:
+    """On new rows (`data`: as `open_input` takes them), or on a set of the run (by default the first that it
+    evaluated). Raises UsageError, InputError, DataError and RunFailure."""
+    plan = trained.plan
+    size = batch_rows(trained, _fields_read(trained), batch_size)
+    where = device_for(trained, device)
+    if data is not None:
+        name, title = DATA, data if isinstance(data, str) else data[0]
+        samples = _windows(trained, data, size) if plan.data.window is not None else _rows(trained, data, size)
+    else:
+        name = title = _set_of(trained, set_name)
+        samples = _of_set(trained, name, size)
+    with default_dtype(plan):
+        model = _Model(trained, where, gatherers(meanings(trained), num_worst), samples)
+        evaluator = Evaluator(plan, model, lambda _: model.batches())
+        done, notices = evaluator(name, trained.step)
+    if not done.num_samples:
+        raise InputError(f"{title} has no row to evaluate")
+    logged = {key: value for key, value in trained.values.items() if key in done.values}
+    return Evaluation(
+        trained.name,
+        trained.step,
+        name,
+        done.num_samples,
+        dict(done.values),
+        tuple(each.report() for each in model.gatherers),
+        logged,
+        tuple(notices),
+    )
+
+
+class _Samples:
+    """Batches, and where each of their rows comes from."""
+
+    def __init__(self, batches: Iterable[tuple[Batch, Sequence[Origin] | _Lazily]]) -> None:
+        self.batches = batches
+
+
+class _Lazily:
+    """Where the rows of a set stand, looked up when somebody asks."""
+
+    def __init__(self, prepared: Prepared, samples: np.ndarray) -> None:
+        self._prepared, self._samples = prepared, samples
+
+    def __getitem__(self, row: int) -> Origin:
+        return partial(_origin_in, self._prepared, int(self._samples[row]))
+
+
+def _origin_in(prepared: Prepared, sample: int) -> tuple[str, dict[str, object]]:
+    places = np.asarray([sample], np.int64)
+    if prepared.windows is not None:
+        places = prepared.windows.starts(places)
+    row = prepared.rows.at(places)
+    table = prepared.table
+    plain = [name for name, column in table.columns.items() if not column.shape][:_MOST_VALUES]
+    values = {} if prepared.windows is not None else table.read(plain, row)
+    return table.place(int(row[0])), {name: _python(array[0]) for name, array in values.items()}
+
+
+class _Model:
+    """Quacks like an engine that only evaluates, and lets the gatherers see what it computes."""
+
+    def __init__(self, trained: Trained, device: torch.device, gatherers: list[Gatherer], samples: _Samples) -> None:
+        self.device, self.dp_rank, self.ranks = device, 0, Alone()
+        self.gatherers = gatherers
+        self._module = trained.module(device)
+        self._runner = StepRunner(trained.plan, self._module, device, self.ranks, RankContext())
+        self.objective = self._runner.objective
+        self._samples = samples
+        self._origins: Sequence[Origin] | _Lazily = ()
+
+    def batches(self) -> Iterator[Batch]:
+        for batch, origins in self._samples.batches:
+            self._origins = origins
+            yield batch
+
+    def set_training(self, training: bool) -> None:
+        """It is never trained."""
+
+    def forward(self, batch: Batch) -> dict[str, torch.Tensor]:
+        values = self._runner.evaluate(batch, self._module)
+        for each in self.gatherers:
+            each.add(values, batch.num_rows, self._origins.__getitem__)
+        return values
+
+
+def _fields_read(trained: Trained) -> list[str]:
+    """All that the model, the losses and the metrics read."""
+    plan = trained.plan
+    graph = whole_graph(plan)
+    read = {edge for node in graph.nodes for edge in node.inputs.values()}
+    for each in (*plan.objective.terms, *plan.objective.metrics):
+        read |= {name for name in (each.input, each.target, each.mask) if name is not None}
+    return [name for name in trained.fields if name in read]
+
+
+def _set_of(trained: Trained, wanted: str | None) -> str:
+    names = [each.name for each in trained.plan.data.sets]
+    if wanted is not None:
+        if wanted not in names:
+            raise UsageError(f"{trained.name} has no set `{wanted}`; help: {did_you_mean(wanted, names)}")
+        return wanted
+    evaluation = trained.plan.evaluation
+    found = () if evaluation is None else (*evaluation.sets, *evaluation.final_sets)
+    if not found:
+        raise UsageError(f"{trained.name} has no set but `training`; help: --data FILE for new rows, or --set training")
+    return found[0]
+
+
+def _of_set(trained: Trained, name: str, size: int) -> _Samples:
+    """As the run cut it from its data, which must be where and what they were."""
+    plan = trained.plan
+    try:
+        prepared = prepared_sets(plan.data)[name]
+    except DataError as error:
+        raise DataError(f"{error}; help: `--data FILE` evaluates rows that lie elsewhere") from error
+    return _samples(trained, prepared, size)
+
+
+def _samples(trained: Trained, prepared: Prepared, size: int) -> _Samples:
+    sets = {prepared.name: ReadSet(prepared) if prepared.held is None else HeldSet(prepared)}
+    batches = EvaluationBatches(trained.plan.data, prepared.name, sets, batch_size=size)
+    return _Samples((batch, _Lazily(prepared, batch.sample_ids)) for batch in batches.iterate())
+
+
+def _rows(trained: Trained, data: str | Sequence[str], size: int) -> _Samples:
+    """New rows, made into fields as the run made its own, read once."""
+    rows = open_input(data, trained.plan.data.source)
+    specs = [trained.fields[name] for name in _fields_read(trained)]
+    fields = Fields(specs, rows, rows.names[:_MOST_VALUES])
+
+    def batches() -> Iterator[tuple[Batch, Sequence[Origin]]]:
+        for chunk, values in fields.chunks():
+            for begin in range(0, chunk.num_rows, size):
+                end = min(begin + size, chunk.num_rows)
+                tensors = {spec.name: _tensor(values[spec.name][begin:end], spec.tensor.dtype) for spec in specs}
+                batch = Batch(tensors, end - begin, None, np.arange(chunk.start + begin, chunk.start + end))
+                yield batch, [partial(_origin_of, chunk, row, rows.names) for row in range(begin, end)]
+
+    return _Samples(batches())
+
+
+def _tensor(values: np.ndarray, dtype: str) -> torch.Tensor:
+    array = np.ascontiguousarray(values)
+    kind: torch.dtype = getattr(torch, dtype)
+    return torch.from_numpy(array if array.flags.writeable else array.copy()).to(kind)
+
+
+def _origin_of(chunk: Chunk, row: int, names: Sequence[str]) -> tuple[str, dict[str, object]]:
+    values = {name: _python(chunk.columns[name][row]) for name in names if name in chunk.columns}
+    return chunk.place(row), values
+
+
+def _windows(trained: Trained, data: str | Sequence[str], size: int) -> _Samples:
+    """New rows of a run whose samples are windows: cut as the run cut its own, from files of the same kind."""
+    plan, paths = trained.plan, [data] if isinstance(data, str) else list(data)
+    if STDIN in paths or "path" not in plan.data.source:
+        raise UsageError(f"windows over {plan.data.source['type']} rows are read from files of that kind: name one")
+    source = dict(plan.data.source) | {"path": files_of(paths)}
+    try:
+        table = DATASETS.read(source).open()
+        whole = {DATA: RowRange(0, table.num_rows)}
+        cut = arranged(whole, plan.data.window, row_order(table, plan.data.window))[DATA]
+        prepared = prepare(DATA, table, *cut, tuple(_part(trained, name, table) for name in _fields_read(trained)))
+    except SourceError as error:
+        raise InputError(str(error)) from None
+    except BadSampleError as error:
+        raise InputError(f"{table.place(error.row)}: {error}") from None
+    except ValueError as error:
+        raise InputError(f"{paths[0]}: {error}") from None
+    if not prepared.num_samples:
+        assert plan.data.window is not None
+        raise InputError(f"{paths[0]} has no {plan.data.window.length} rows that follow each other")
+    named = replace(plan.data, sets=(*plan.data.sets, SetSpec(DATA, prepared.num_samples)))
+    sets = {DATA: ReadSet(prepared) if prepared.held is None else HeldSet(prepared)}
+    batches = EvaluationBatches(named, DATA, sets, batch_size=size)
+    return _Samples((batch, _Lazily(prepared, batch.sample_ids)) for batch in batches.iterate())
+
+
+def _part(trained: Trained, name: str, table: Table) -> Any:
+    spec = trained.fields[name]
+    field = FIELDS.read(spec.component)
+    columns, missed = columns_of(field, table)
+    if missed:
+        raise InputError(f"the column `{missed[0]}` of field `{name}` is not there; help: "
+                         f"{did_you_mean(missed[0], list(table.columns))}")  # fmt: skip
+    part = make_part(name, field, columns, spec.statistics, trained.plan.data.window)
+    if part.sample != spec.tensor:
+        raise InputError(f"field `{name}` is {part.sample} here, and the model takes {spec.tensor}")
+    return part
+
+
+def _python(value: Any) -> object:
+    if hasattr(value, "as_py"):
+        value = value.as_py()
+    if isinstance(value, np.generic):
+        value = value.item()
+    return value if isinstance(value, str | int | float | bool | None) else str(value)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float) and value - value != 0:
+        return None
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value

@@ -1,0 +1,179 @@
+"""New rows -> the fields of a trained model, a chunk of rows at a time.
+
+Columns are read as the run's fields take them, by the run's statistics and vocabularies, and never by what the new
+rows look like: a file that holds only `1` and `2` where the run knew `1`, `2` and `A` has the same words. What a field
+cannot take is one message with the file and the row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from declarative_train.components.component import BadValueError, Column, Field, SourceError
+from declarative_train.components.fields import FIELDS
+from declarative_train.components.fields.columns import sized
+from declarative_train.diagnostics.suggest import did_you_mean
+from declarative_train.inference.reading import Chunk, Input, InputError, check_columns
+from declarative_train.inference.trained import UsageError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from declarative_train.data.spec import FieldSpec
+
+_Want = Literal["text", "number"]
+
+
+class Fields:
+    """Makes some fields of a run from new rows."""
+
+    def __init__(self, specs: Sequence[FieldSpec], input: Input, keep: Sequence[str] = ()) -> None:
+        """`keep`: columns to read beside those of the fields. Raises UsageError for one that is not there."""
+        if unknown := [name for name in keep if name not in input.names]:
+            raise UsageError(f"--keep {unknown[0]}: {input.title} has no such column; help: "
+                             f"{did_you_mean(unknown[0], input.names)}")  # fmt: skip
+        self._input = input
+        self._keep = tuple(keep)
+        self._makers = [_Maker(spec) for spec in specs]
+        self.columns = tuple(dict.fromkeys(name for spec in specs for name in spec.columns))
+        if not (len(input.names) == 1 and len(self.columns) == 1 and input.title.endswith(".npy")):
+            check_columns(self.columns, input.names, input.title)
+        self._wants: dict[str, _Want] = {}
+        for maker in self._makers:
+            self._wants |= maker.wants()
+
+    def chunks(self) -> Iterator[tuple[Chunk, dict[str, np.ndarray]]]:
+        """(where, values (N, ...) by field). Raises InputError."""
+        for chunk in self._input.read(tuple(dict.fromkeys((*self.columns, *self._keep)))):
+            read = {name: _numpy(name, self._wants[name], chunk) for name in self.columns}
+            yield chunk, {maker.spec.name: maker.make(read, chunk) for maker in self._makers}
+
+
+def kept_columns(chunk: Chunk, names: Sequence[str]) -> pa.Table:
+    """As they stand in the input; those of a csv as text."""
+    import pyarrow as pa
+
+    def array(values: Any) -> Any:
+        if not isinstance(values, np.ndarray):
+            return values
+        if values.ndim == 1:
+            return pa.array(values)
+        flat = values.reshape(len(values), -1)
+        return pa.FixedSizeListArray.from_arrays(pa.array(flat.ravel()), flat.shape[1])
+
+    return pa.table({name: array(chunk.columns[name]) for name in names})
+
+
+class _Maker:
+    """One field. The columns are described as the run's were: a promise of its source on their range stays."""
+
+    def __init__(self, spec: FieldSpec) -> None:
+        self.spec = spec
+        self._field: Field = FIELDS.read(spec.component)
+        found = spec.statistics.get("vocabulary")
+        self._vocabularies: list[Any] = found if isinstance(found, list) else [None] * len(spec.columns)
+
+    def wants(self) -> dict[str, _Want]:
+        return {
+            name: "text" if vocabulary and isinstance(vocabulary[0], str) else "number"
+            for name, vocabulary in zip(self.spec.columns, self._vocabularies, strict=True)
+        }
+
+    def make(self, read: Mapping[str, np.ndarray], chunk: Chunk) -> np.ndarray:
+        arrays = [read[name] for name in self.spec.columns]
+        columns = [self._column(at, name, read[name]) for at, name in enumerate(self.spec.columns)]
+        misfit = self._field.check(columns) if chunk.num_rows else None
+        if misfit is not None:
+            raise InputError(f"{chunk.title}: field `{self.spec.name}`: {misfit.message}")
+        try:
+            made = self._field.convert(arrays, columns, self.spec.statistics)
+        except BadValueError as error:
+            raise InputError(_worded(self.spec, error, chunk)) from None
+        if made.shape[1:] != self.spec.tensor.shape:
+            found, wanted = sized(made.shape[1:]), sized(self.spec.tensor.shape)
+            text = f"field `{self.spec.name}`: a row has {found}, and the model takes {wanted}"
+            raise InputError(f"{chunk.title}: {text}")
+        return made
+
+    def _column(self, at: int, name: str, values: np.ndarray) -> Column:
+        dtype = "object" if values.dtype == object else str(values.dtype)
+        return Column(name, dtype, values.shape[1:], self._promised(at))
+
+    def _promised(self, at: int) -> int | None:
+        """The number of values that the run's source promised, where the field rests on it."""
+        component, intervals = self.spec.component, self.spec.tensor.intervals
+        if self._vocabularies[at] is not None or component.get("num_classes") is not None or not intervals:
+            return None
+        if component["type"] == "tensor" and (component.get("dtype") is not None or self.spec.tensor.is_floating):
+            return None
+        return int((intervals[at] if len(intervals) > 1 else intervals[0])[1]) + 1
+
+
+def _worded(spec: FieldSpec, error: BadValueError, chunk: Chunk) -> str:
+    place = chunk.place(error.row)
+    text = f"{place}: field `{spec.name}`: {error}"
+    if error.problem == "missing":
+        key = "missing: mean" if spec.component["type"] == "tensor" else "unknown: 0"
+        return f"{text}; help: fill it in the file, or train with `{key}` in the recipe"
+    if error.problem == "outside" and "vocabulary" in spec.statistics:
+        at = spec.columns.index(error.column)
+        vocabularies: Any = spec.statistics["vocabulary"]
+        known = [str(each) for each in vocabularies[at] or ()]
+        value = str(error).split(" is `", 1)[-1].split("`", 1)[0]
+        return f"{text}; help: {did_you_mean(value, known)}; train with `unknown: 0` to give strangers a class"
+    return f"{text}; help: change it in the file, or leave the row out"
+
+
+def _numpy(name: str, want: _Want, chunk: Chunk) -> np.ndarray:
+    """What a `Table` would give: numbers, bool, or text as objects, missing ones nan or None."""
+    values = chunk.columns[name]
+    if isinstance(values, np.ndarray):
+        if want == "text" and values.dtype != object:
+            return np.asarray([None if value != value else str(value) for value in values.tolist()], object)
+        return values
+    import pyarrow as pa
+
+    from declarative_train.components.datasets.arrow import describe, to_numpy
+
+    if pa.types.is_dictionary(values.type):
+        values = values.dictionary_decode()
+    if want == "text" and not pa.types.is_nested(values.type):
+        values = values.cast(pa.string())
+    elif pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
+        values = _numbers(name, values, chunk)
+    present = values.drop_null()
+    column = describe(name, values.type, present[0].as_py() if len(present) else None)
+    if isinstance(column, str):
+        raise InputError(f"{chunk.title}: `{name}`: {column}")
+    try:
+        return to_numpy(column, values, chunk.title)
+    except SourceError as error:
+        raise InputError(f"{error}; these begin with {chunk.place(0)}") from None
+
+
+def _numbers(name: str, values: Any, chunk: Chunk) -> Any:
+    """Of text: whole numbers where all are, else numbers, else truth values."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    for text in (values, pc.utf8_trim_whitespace(values)):
+        for kind in (pa.int64(), pa.float64(), pa.bool_()):
+            try:
+                return text.cast(kind)
+            except pa.ArrowInvalid:
+                continue
+    for row, value in enumerate(values.to_pylist()):
+        if value is not None and not _is_number(value):
+            raise InputError(f"{chunk.place(row)}: `{name}` is `{value:.40}`, and the model takes a number there")
+    raise InputError(f"{chunk.place(0)} on: `{name}` holds numbers and truth values side by side")
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return text.strip().lower() in ("true", "false")
+    return True

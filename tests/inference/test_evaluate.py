@@ -1,0 +1,214 @@
+"""A trained model held against rows with their targets: the numbers that the run logged, and what is wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from declarative_train.cli.main import main
+from declarative_train.inference.evaluate import Evaluation, evaluate
+from declarative_train.inference.trained import UsageError, open_trained
+from declarative_train.logs.event import EvaluationDone
+from declarative_train.logs.sinks.jsonl import read_events
+from tests.inference.made_runs import (
+    HOUSE_COLUMNS,
+    NAMES,
+    WINE_COLUMNS,
+    house_rows,
+    trained,
+    wine_rows,
+    write_csv,
+)
+
+
+def logged(run: Path, step: int) -> dict[str, float]:
+    events = [event for event in read_events(run / "events.jsonl") if isinstance(event, EvaluationDone)]
+    return next(event.values for event in events if event.step == step)
+
+
+@pytest.mark.parametrize("name", ["wine", "houses"])
+def test_the_values_are_those_that_the_run_logged(name: str, request: pytest.FixtureRequest) -> None:
+    run: Path = request.getfixturevalue(name)
+    model = open_trained(run)
+    found = evaluate(model)
+    assert found.set == "validation"
+    assert found.num_samples == 40
+    assert found.values == pytest.approx(logged(run, model.step), abs=1e-6)
+    assert found.logged == pytest.approx(found.values, abs=1e-6)
+
+
+def test_classes_and_their_table_by_hand(wine: Path, tmp_path: Path) -> None:
+    rows = wine_rows(count=90, seed=2)
+    for number in (4, 7, 10):
+        rows[number][4] = NAMES[0]  # three mistakes of whoever wrote the labels
+    path = write_csv(tmp_path / "new.csv", WINE_COLUMNS, rows)
+    found = evaluate(open_trained(wine), data=str(path), num_worst=8)
+    (report,) = found.reports
+    table = np.asarray(report.confusion)
+    assert table.sum() == found.num_samples == 90
+    names = [each.name for each in report.classes]
+    assert names == sorted(NAMES)
+    assert [each.support for each in report.classes] == [sum(row[4] == name for row in rows) for name in names]
+    hits = np.diag(table)
+    np.testing.assert_allclose([each.recall for each in report.classes], hits / table.sum(1))
+    np.testing.assert_allclose([each.precision for each in report.classes], hits / table.sum(0))
+    assert report.metrics["accuracy"] == pytest.approx(hits.sum() / 90)
+    assert report.metrics["accuracy"] == pytest.approx(found.values["data/accuracy"])
+    assert report.metrics["log_loss"] == pytest.approx(found.values["data/loss"], rel=1e-5)
+    assert {each.place for each in report.worst} >= {f"row {number} of {path}" for number in (5, 8, 11)}
+    assert len(report.worst) == 8
+    assert [each.loss for each in report.worst] == sorted((each.loss for each in report.worst), reverse=True)
+    worst = next(each for each in report.worst if each.place.startswith("row 5 "))
+    assert worst.row == dict(zip(WINE_COLUMNS, [*map(str, rows[4][:3]), *rows[4][3:]], strict=True))
+
+
+def test_residuals_are_in_the_unit_of_the_column(houses: Path, tmp_path: Path) -> None:
+    rows = house_rows(count=50, seed=3)
+    rows[20][2] = 1_000_000.0
+    path = write_csv(tmp_path / "new.csv", HOUSE_COLUMNS, rows)
+    found = evaluate(open_trained(houses), data=str(path), num_worst=1)
+    price, sold = found.reports
+    assert price.metrics["rmse"] == pytest.approx(found.values["data/rmse"], rel=1e-6)
+    assert price.residuals["0%"] < -400_000
+    assert price.metrics["bias"] < 0
+    (worst,) = price.worst
+    assert worst.place == f"row 21 of {path}"
+    assert worst.target == pytest.approx(1_000_000, rel=1e-5)
+    assert sold.metrics["accuracy"] == pytest.approx(found.values["data/accuracy"])
+    assert 0.8 < sold.metrics["auroc"] <= 1
+    assert [each.name for each in sold.classes] == ["0", "1"]
+    assert sum(each.support for each in sold.classes) == 50
+
+
+def test_the_area_under_the_curve_is_that_of_pairs(houses: Path, tmp_path: Path) -> None:
+    from declarative_train.inference.reports import _area
+
+    chance = np.random.default_rng(0)
+    scores, answers = np.round(chance.normal(size=80), 1), chance.integers(0, 2, 80).astype(bool)
+    pairs = [(a > b) + (a == b) / 2 for a in scores[answers] for b in scores[~answers]]
+    assert _area(scores, answers) == pytest.approx(np.mean(pairs))
+
+
+def test_a_renamed_label_is_said_wherever_the_run_is_used(
+    wine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Class numbers are the run's: with others, three wines in four would be taken for another."""
+    rows = wine_rows(names=("nebbiolo", *NAMES[1:]), count=60, seed=6)
+    path = write_csv(tmp_path / "wine.csv", WINE_COLUMNS, rows)
+    assert main(["evaluate", str(wine), "--data", str(path)]) == 1
+    said = capsys.readouterr().err
+    assert f"row 1 of {path}: field `kind`: `kind` is `nebbiolo`, which is in none of the training rows" in said
+    assert "known: barbera, barolo, grignolino" in said
+    assert main(["predict", str(wine), str(path)]) == 0  # which needs no label
+    right = [line.split(",")[0] for line in capsys.readouterr().out.splitlines()[1:]]
+    wanted = ["barolo" if row[4] == "nebbiolo" else row[4] for row in rows]
+    assert np.mean([one == other for one, other in zip(right, wanted, strict=True)]) > 0.9
+    recipe = tmp_path / "again.yaml"
+    text = open_trained(wine).recipe.replace("model:\n", f"model:\n  weights: {wine}\n")
+    recipe.write_text(text.replace("runs}", f"{tmp_path}}}"))
+    assert main(["lint", str(recipe)]) == 1
+    said = capsys.readouterr()
+    assert "`nebbiolo`" in said.out + said.err
+    write_csv(path, WINE_COLUMNS, [row for row in rows if row[4] != "nebbiolo"])
+    assert main(["evaluate", str(wine), "--data", str(path), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["values"]["data/accuracy"] > 0.9
+
+
+def test_text_and_json_and_pictures(
+    wine: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["evaluate", str(wine), "--worst", "2"]) == 0
+    captured = capsys.readouterr()
+    assert max(map(len, captured.out.splitlines())) <= 80
+    assert "logged by the run" in captured.out
+    assert "is \\ said" in captured.out
+    assert main(["evaluate", str(wine), "--json", "--no-tensorboard"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert set(found["values"]) == {"validation/loss", "validation/accuracy", "validation/f1"}
+    folder = wine / "evaluations" / "validation"
+    tags, pictures = read_tensorboard(folder)
+    assert tags["validation/accuracy"] == pytest.approx(found["values"]["validation/accuracy"])
+    assert pictures["kind/confusion_matrix"].startswith(b"\x89PNG")
+
+
+def read_tensorboard(folder: Path) -> tuple[dict[str, float], dict[str, bytes]]:
+    from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
+
+    tags: dict[str, float] = {}
+    pictures: dict[str, bytes] = {}
+    for path in folder.iterdir():
+        for event in LegacyEventFileLoader(str(path)).Load():
+            for value in event.summary.value:
+                if value.HasField("image"):
+                    pictures[value.tag] = value.image.encoded_image_string
+                else:
+                    tags[value.tag] = value.simple_value
+    return tags, pictures
+
+
+def test_what_cannot_be_evaluated_is_said(wine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def said(code: int, *words: object) -> str:
+        assert main(["evaluate", *map(str, words)]) == code
+        return capsys.readouterr().err
+
+    assert "has no set `test`; help: known: training, validation" in said(2, wine, "--set", "test").replace("\n", "; ")
+    assert "not allowed with argument" in said(2, wine, "--set", "validation", "--data", "x.csv")
+    path = write_csv(tmp_path / "new.csv", WINE_COLUMNS[:4], [row[:4] for row in wine_rows(count=3)])
+    assert "lacks the column `kind`" in said(1, wine, "--data", path)
+    write_csv(path, WINE_COLUMNS, [])
+    assert "has no row to evaluate" in said(1, wine, "--data", path)
+    data = wine.parents[2] / "wine.csv"
+    data.rename(tmp_path / "away.csv")
+    try:
+        from declarative_train.data import opened
+
+        opened._latest.clear()
+        assert "`--data FILE` evaluates rows that lie elsewhere" in said(3, wine)
+    finally:
+        (tmp_path / "away.csv").rename(data)
+
+
+SERIES = """
+name: series
+data:
+  source: {type: csv, path: series.csv}
+  window: {length: 9, stride: 1, sort: t}
+  fields:
+    past: {columns: [v], normalize: standard, rows: ":8"}
+    next: {columns: [v], normalize: standard, rows: 8}
+  split: {validation: {type: last, fraction: 0.25}}
+model:
+  graph:
+    flat: flatten(past)
+    guess: {type: linear, out_features: 1}
+objective:
+  loss: {type: mse, input: guess, target: next}
+  metrics: [rmse]
+training: {epochs: 3, global_batch_size: 16, optimizer: {type: adam, lr: 0.02}}
+layout: {device: cpu}
+logging: {dir: runs}
+"""
+
+
+def test_windows_are_evaluated_and_a_prediction_for_rows_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    values = [[t, round(100 + 10 * np.sin(t / 3), 4)] for t in range(160)]
+    path = write_csv(tmp_path / "series.csv", ("t", "v"), values)
+    run = trained(tmp_path, SERIES)
+    model = open_trained(run)
+    found: Evaluation = evaluate(model)
+    assert found.values == pytest.approx(logged(run, model.step), abs=1e-6)
+    more = write_csv(tmp_path / "more.csv", ("t", "v"), values[40:70])
+    on_more = evaluate(model, data=str(more))
+    assert on_more.num_samples == 22
+    assert on_more.reports[0].metrics["rmse"] == pytest.approx(on_more.values["data/rmse"])
+    assert main(["predict", str(run), str(path)]) == 2
+    assert "reads windows of 9 rows, and a prediction is for one row" in capsys.readouterr().err
+    with pytest.raises(UsageError, match="windows over csv rows are read from files"):
+        evaluate(model, data="-")
