@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -38,6 +38,9 @@ from declarative_train.runtime.collectives import Alone
 from declarative_train.runtime.evaluate import Evaluator
 from declarative_train.runtime.rank import default_dtype
 from declarative_train.runtime.step.step_runner import RankContext, StepRunner
+
+if TYPE_CHECKING:
+    from declarative_train.plan.plan import MetricPlan, TermPlan
 
 _MOST_VALUES = 64  # columns of a row that are shown of the worst samples
 DATA = "data"  # the name of a set of new rows
@@ -165,7 +168,8 @@ def _fields_read(trained: Trained) -> list[str]:
     plan = trained.plan
     graph = whole_graph(plan)
     read = {edge for node in graph.nodes for edge in node.inputs.values()}
-    for each in (*plan.objective.terms, *plan.objective.metrics):
+    judged: list[TermPlan | MetricPlan] = [*plan.objective.terms, *plan.objective.metrics]
+    for each in judged:
         read |= {name for name in (each.input, each.target, each.mask) if name is not None}
     return [name for name in trained.fields if name in read]
 

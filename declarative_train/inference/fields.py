@@ -48,7 +48,7 @@ class Fields:
     def chunks(self) -> Iterator[tuple[Chunk, dict[str, np.ndarray]]]:
         """(where, values (N, ...) by field). Raises InputError."""
         for chunk in self._input.read(tuple(dict.fromkeys((*self.columns, *self._keep)))):
-            read = {name: _numpy(name, self._wants[name], chunk) for name in self.columns}
+            read = {name: _numpy(name, self._wants[name], chunk, self._input.decimal) for name in self.columns}
             yield chunk, {maker.spec.name: maker.make(read, chunk) for maker in self._makers}
 
 
@@ -127,7 +127,7 @@ def _worded(spec: FieldSpec, error: BadValueError, chunk: Chunk) -> str:
     return f"{text}; help: change it in the file, or leave the row out"
 
 
-def _numpy(name: str, want: _Want, chunk: Chunk) -> np.ndarray:
+def _numpy(name: str, want: _Want, chunk: Chunk, decimal: str) -> np.ndarray:
     """What a `Table` would give: numbers, bool, or text as objects, missing ones nan or None."""
     values = chunk.columns[name]
     if isinstance(values, np.ndarray):
@@ -143,7 +143,7 @@ def _numpy(name: str, want: _Want, chunk: Chunk) -> np.ndarray:
     if want == "text" and not pa.types.is_nested(values.type):
         values = values.cast(pa.string())
     elif pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
-        values = _numbers(name, values, chunk)
+        values = _numbers(name, values, chunk, decimal)
     present = values.drop_null()
     column = describe(name, values.type, present[0].as_py() if len(present) else None)
     if isinstance(column, str):
@@ -154,11 +154,13 @@ def _numpy(name: str, want: _Want, chunk: Chunk) -> np.ndarray:
         raise InputError(f"{error}; these begin with {chunk.place(0)}") from None
 
 
-def _numbers(name: str, values: Any, chunk: Chunk) -> Any:
+def _numbers(name: str, values: Any, chunk: Chunk, decimal: str) -> Any:
     """Of text: whole numbers where all are, else numbers, else truth values."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    if decimal != ".":
+        values = pc.replace_substring(values, decimal, ".")
     for text in (values, pc.utf8_trim_whitespace(values)):
         for kind in (pa.int64(), pa.float64(), pa.bool_()):
             try:

@@ -14,7 +14,8 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from csv import reader as csv_reader
 from functools import partial
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
@@ -26,6 +27,8 @@ from declarative_train.inference.trained import UsageError
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from declarative_train.components.datasets.csv import CsvDataset
 
 STDIN, _STDIN_TITLE = "-", "standard input"
 _KINDS = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".npy": "npy", ".npz": "npy", ".parquet": "parquet",
@@ -56,12 +59,18 @@ Chunks = Iterator[Chunk]
 
 class Input:
     """Rows to be read once, front to back. `names` are the columns of the first of the `files`; `read` gives chunks of
-    some columns."""
+    some columns. `decimal` stands before the fraction of a number that is text."""
 
     def __init__(
-        self, title: str, names: Sequence[str], read: Callable[[Sequence[str]], Chunks], files: Sequence[str] = ()
+        self,
+        title: str,
+        names: Sequence[str],
+        read: Callable[[Sequence[str]], Chunks],
+        files: Sequence[str] = (),
+        decimal: str = ".",
     ) -> None:
-        self.title, self.names, self.read, self.files = title, tuple(names), read, tuple(files)
+        self.title, self.names, self.read = title, tuple(names), read
+        self.files, self.decimal = tuple(files), decimal
 
 
 def open_input(paths: str | Sequence[str], source: Mapping[str, object]) -> Input:
@@ -131,7 +140,7 @@ def _spooled() -> str:
     import atexit
 
     handle, path = tempfile.mkstemp(prefix="dtrain-stdin-")
-    atexit.register(lambda: os.path.exists(path) and os.unlink(path))
+    atexit.register(Path(path).unlink, missing_ok=True)
     with open(handle, "wb") as file:
         shutil.copyfileobj(sys.stdin.buffer, file)
     return path
@@ -141,36 +150,34 @@ def _spooled() -> str:
 
 
 def _csv_input(files: Sequence[str], title: str, source: Mapping[str, object]) -> Input:
-    own = source if source.get("type") == "csv" else {}
-    named = own.get("columns")
-    names = list(named) if isinstance(named, list | tuple) else None
-    delimiter = str(own.get("delimiter", ","))
+    """Written as the csv files of the run are; of a run that read other files, as csv files usually are."""
+    own = dict(source) if source.get("type") == "csv" else {"type": "csv"}
     if files[0].lower().endswith(".tsv"):
-        delimiter = "\t"
+        own["delimiter"] = "\t"
+    how = cast("CsvDataset", DATASETS.read(own | {"path": list(files)}))
     title_of = {file: title if title == _STDIN_TITLE else shown(file) for file in files}
-    first = _header(files[0], delimiter, names, title_of[files[0]])
+    first = _header(files[0], how, title_of[files[0]])
 
     def read(columns: Sequence[str]) -> Chunks:
         start = 0
         for file in files:
-            header = _header(file, delimiter, names, title_of[file])
-            raw = {name.strip(): name for name in header}
+            raw = {name.strip(): name for name in _header(file, how, title_of[file])}
             check_columns(columns, list(raw), title_of[file])
             row = 0
-            for batch in _csv_batches(file, delimiter, names, [raw[name] for name in columns], title_of[file]):
+            for batch in _csv_batches(file, how, [raw[name] for name in columns], title_of[file]):
                 values = dict(zip(columns, batch.columns, strict=True))
                 yield Chunk(title_of[file], start, batch.num_rows, values, _counting(title_of[file], row))
                 row, start = row + batch.num_rows, start + batch.num_rows
 
-    return Input(title, [name.strip() for name in first], read, files)
+    return Input(title, [name.strip() for name in first], read, files, decimal=how.decimal)
 
 
-def _header(file: str, delimiter: str, names: Sequence[str] | None, title: str) -> list[str]:
-    if names is not None:
-        return list(names)
+def _header(file: str, how: CsvDataset, title: str) -> list[str]:
+    if how.columns is not None:
+        return list(how.columns)
     try:
         with _opened(file) as stream, io.TextIOWrapper(stream, "utf-8-sig", newline="") as text:
-            line = next(csv_reader(text, delimiter=delimiter), [])
+            line = next(csv_reader(text, delimiter=how.delimiter), [])
     except UnicodeDecodeError:
         raise InputError(f"{title} is not UTF-8; help: save it as UTF-8 (from Excel: `CSV UTF-8`)") from None
     if not line:
@@ -192,27 +199,24 @@ def _opened(file: str) -> IO[bytes]:
         raise UsageError(str(error)) from None
 
 
-def _csv_batches(
-    file: str, delimiter: str, names: Sequence[str] | None, columns: Sequence[str], title: str
-) -> Iterator[pa.RecordBatch]:
+def _csv_batches(file: str, how: CsvDataset, columns: Sequence[str], title: str) -> Iterator[pa.RecordBatch]:
     """As text: what a value is depends on the field that takes it, and not on the values beside it."""
     import pyarrow as pa
     from pyarrow import csv
 
+    conversion = how.conversion()
+    conversion.include_columns = list(columns)
+    conversion.column_types = {name: pa.string() for name in columns}
     try:
         with _opened(file) as stream:
             yield from csv.open_csv(
                 stream,
-                read_options=csv.ReadOptions(use_threads=False, block_size=_BLOCK_BYTES, column_names=names),
-                parse_options=csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
-                convert_options=csv.ConvertOptions(
-                    include_columns=list(columns),
-                    column_types={name: pa.string() for name in columns},
-                    strings_can_be_null=True,
-                ),
+                read_options=csv.ReadOptions(use_threads=False, block_size=_BLOCK_BYTES, column_names=how.columns),
+                parse_options=csv.ParseOptions(delimiter=how.delimiter, newlines_in_values=True),
+                convert_options=conversion,
             )
     except pa.ArrowInvalid as error:
-        made = DATASETS["csv"](path=file, delimiter=delimiter).explained(file, str(error))  # type: ignore[attr-defined]
+        made = how.explained(file, str(error))
         hint = f"; help: {made.help}" if made.help else ""
         raise InputError(f"{str(made).replace(shown(file), title)}{hint}") from None
 
@@ -279,7 +283,7 @@ def _json_table(file: str, row: int, block: bytes) -> pa.Table:
 
 
 def _table_input(kind: str, files: Sequence[str], title: str) -> Input:
-    dataset = DATASETS[kind](path=tuple(files))
+    dataset = DATASETS.read({"type": kind, "path": list(files)})
     try:
         table = dataset.open()
     except SourceError as error:

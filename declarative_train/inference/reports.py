@@ -340,7 +340,8 @@ def _area(scores: np.ndarray, answers: np.ndarray) -> float:
 
 def _ratio(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
     """0 where there is nothing."""
-    return np.divide(part, whole, out=np.zeros(len(part)), where=whole > 0)
+    found: np.ndarray = np.divide(part, whole, out=np.zeros(len(part)), where=whole > 0)
+    return found
 
 
 def _part(part: float, whole: float, otherwise: float = float("nan")) -> float:

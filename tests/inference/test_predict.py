@@ -17,7 +17,7 @@ from pyarrow import parquet
 
 from declarative_train.cli.main import main
 from declarative_train.inference.predict import Prediction
-from declarative_train.inference.reading import of_table, open_input
+from declarative_train.inference.reading import InputError, of_table, open_input
 from declarative_train.inference.trained import open_trained
 from tests.inference.made_runs import HOUSE_COLUMNS, NAMES, WINE_COLUMNS, house_rows, wine_rows, write_csv
 
@@ -92,6 +92,19 @@ def test_every_kind_of_file_gives_the_same(wine: Path, tmp_path: Path, capsys: p
     shutil.copy(path, tmp_path / "new.data")
     assert predicted(capsys, wine, tmp_path / "new.data") == known
     assert "lacks the column `site`" in refused(capsys, 1, wine, tmp_path / "new.npz")
+
+
+def test_a_csv_is_written_as_those_of_the_run(wine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = wine_rows(count=20, seed=3)
+    known = predicted(capsys, wine, write_csv(tmp_path / "new.csv", WINE_COLUMNS, rows))
+    source = open_trained(wine).plan.data.source | {"delimiter": ";", "decimal": ",", "missing_values": ["?"]}
+    text = "\n".join(";".join(str(each).replace(".", ",") for each in row) for row in [WINE_COLUMNS, *rows])
+    (tmp_path / "european.csv").write_text(text + "\n")
+    table = pa.concat_tables(Prediction(open_trained(wine)).tables(open_input(str(tmp_path / "european.csv"), source)))
+    assert table.column("class").to_pylist() == [row["class"] for row in known]
+    (tmp_path / "european.csv").write_text(text.replace("hill", "?") + "\n")
+    with pytest.raises(InputError, match="`site` misses"):
+        list(Prediction(open_trained(wine)).tables(open_input(str(tmp_path / "european.csv"), source)))
 
 
 def test_standard_input(
