@@ -104,7 +104,7 @@ def reported(compiled: Compiled) -> list[Diagnostic]:
         return found
     from declarative_train.diagnostics.suppress import suppress  # which most recipes do not need
 
-    return list(suppress(found, compiled.texts, checked=()))  # a comment without use is told by lint
+    return list(suppress(found, compiled.texts, checked=()))  # a comment without use is reported by lint
 
 
 def texts_of(loaded: Loaded) -> dict[str, str]:
@@ -113,7 +113,7 @@ def texts_of(loaded: Loaded) -> dict[str, str]:
 
 
 def fragment_in_words(loaded: Loaded) -> str | None:
-    """Where nothing is wrong, and still it is no recipe."""
+    """Where nothing is wrong, and still it is not a recipe."""
     is_wrong = any(item.is_error for item in loaded.diagnostics)
     if loaded.recipe is not None or loaded.document is None or is_wrong:
         return None

@@ -59,7 +59,7 @@ class Port(NamedTuple):
 class Misfit(NamedTuple):
     """Why a component does not take these inputs: a sentence in the recipe's words.
 
-    `port` or `field` (dotted for nested fields) says which value to put the caret under; `help` is one way out.
+    `port` or `field` (dotted for nested fields) says which value to put the caret under; `help` is one hint.
     `is_warning`: torch takes it, but it is hardly what was meant.
     """
 
@@ -307,7 +307,7 @@ class Init(Component, ABC):
     def fill(self, tensor: "torch.Tensor", generator: "torch.Generator") -> None:
         """Write the start values in place; `generator` lives on the CPU and alone decides them.
 
-        `tensor` is always the whole parameter, on any device: who holds a shard fills the whole and keeps his part.
+        `tensor` is always the whole parameter, on any device: the holder of a shard fills the whole and keeps its part.
         """
 
 

@@ -123,7 +123,7 @@ class _File:
         return any(self.dotted(base) in ("typing.NamedTuple", "NamedTuple") for base in node.bases)
 
     def dotted(self, node: ast.expr | None) -> str:
-        """`nn.Module` as `torch.nn.Module`; "" for what is no name."""
+        """`nn.Module` as `torch.nn.Module`; "" for what is not a name."""
         parts: list[str] = []
         while isinstance(node, ast.Attribute):
             parts.append(node.attr)
@@ -174,7 +174,7 @@ def _imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
 
 
 class _Class:
-    """Reads one class; problems are collected, so that all are told at once."""
+    """Reads one class; problems are collected, so that all are reported at once."""
 
     def __init__(self, file: _File, node: ast.ClassDef) -> None:
         self._file, self._node = file, node
@@ -259,9 +259,9 @@ class _Class:
             elif not is_name(name):
                 self._say("name", f"the argument `{name}` cannot be a port", argument, name, "use lower case")
             elif default is not None and not is_none:
-                message = f"`{name}` of `forward` has a default, so it is no port"
-                way_out = "a tensor that may be left out has the default None; settings belong to `__init__`"
-                self._say("signature", message, argument, name, way_out)
+                message = f"`{name}` of `forward` has a default, so it is not a port"
+                hint = "a tensor that may be left out has the default None; settings belong to `__init__`"
+                self._say("signature", message, argument, name, hint)
             else:
                 ports.append(Port(name, optional=is_none))
         for argument, default in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True):

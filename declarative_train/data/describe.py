@@ -285,7 +285,7 @@ class _Description:
         parts: Mapping[str, Part],
         columns: Mapping[tuple[str | None, str], tuple[Column, ...]],
     ) -> dict[str, Prepared]:
-        """A field with a bad value is said once, and the others are still looked at."""
+        """A field with a bad value is reported once, and the others are still looked at."""
         left = dict(parts)
         found: dict[str, Prepared] = {}
         for name, each in sets.items():

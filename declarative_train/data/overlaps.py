@@ -78,12 +78,12 @@ def _problems(data: DataSpec, field: FieldSpec, seen: Mapping[str, set[Any]], sp
         split = data.set(name).split or {}
         column = field.columns[0] if len(field.columns) == 1 else "COLUMN"
         fraction = split.get("fraction", 0.1)
-        way_out = f"cut it with the share of each: {{type: stratified, fraction: {fraction}, column: {column}}}"
+        hint = f"cut it with the share of each: {{type: stratified, fraction: {fraction}, column: {column}}}"
         if name == TRAINING or split.get("type") not in ("random", "last"):
-            way_out = "see that each class has rows in every set, as `type: stratified` does"
+            hint = "see that each class has rows in every set, as `type: stratified` does"
         place = span("data.split" if name == TRAINING else f"data.split.{name}")
         classes = " or ".join(_called(field, each) for each in lacking[:4]) + (", ..." if len(lacking) > 4 else "")
-        yield set_without_class(place, name, field.name, classes, way_out)
+        yield set_without_class(place, name, field.name, classes, hint)
 
 
 def _called(field: FieldSpec, number: float) -> str:

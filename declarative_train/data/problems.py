@@ -36,11 +36,11 @@ def source_problem(span: Span, error: SourceError) -> Diagnostic:
 
 def bad_sample(span: Span, error: BadSampleError, place: str, made: tuple[Related, ...] = ()) -> Diagnostic:
     """`place`: where the row stands; `made`: the column, where `span` is another key."""
-    name, message, way_out = error.part.name, str(error.cause), error.cause.help
+    name, message, hint = error.part.name, str(error.cause), error.cause.help
     if error.cause.problem == "missing":
-        return missing_value(span, name, message, place, way_out)
+        return missing_value(span, name, message, place, hint)
     if error.cause.problem == "outside":
-        return value_out_of_range(span, name, message, place, way_out, made)
+        return value_out_of_range(span, name, message, place, hint, made)
     return not_a_whole_number(span, name, message, place, made)
 
 

@@ -1,4 +1,4 @@
-"""A diagnostic: one thing that is wrong with a recipe, where, and one way out."""
+"""A diagnostic: one thing that is wrong with a recipe, where, and one hint."""
 
 from enum import StrEnum
 from typing import Literal, NamedTuple
@@ -38,7 +38,7 @@ class Fix(NamedTuple):
 
 
 class Diagnostic(NamedTuple):
-    """`message` is lower case, says what was found and what was wanted; `help` is one way out, without that word.
+    """`message` is lower case, says what was found and what was wanted; `help` is one hint, without that word.
 
     `fixes` are applied together or not at all. `rests_on`: what this holds for only where it could be read; where it
     could not, this is an echo of that mistake, and is left out.

@@ -76,8 +76,8 @@ def _escaped(text: str, also: str = "") -> str:
 
 
 def junit(diagnostics: Sequence[Diagnostic], texts: Mapping[str, str]) -> str:
-    """A suite for each file; each of its errors is a failed case, what is no error a skipped one (a failure would stop
-    what lint lets pass), and a file without any a passed case."""
+    """A suite for each file; each of its errors is a failed case, what is not an error a skipped one (a failure would
+    stop what lint lets pass), and a file without any a passed case."""
     by_path: dict[str, list[Diagnostic]] = {path: [] for path in texts if not path.startswith("--")}
     for diagnostic in diagnostics:
         by_path.setdefault(diagnostic.span.path, []).append(diagnostic)

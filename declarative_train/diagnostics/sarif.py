@@ -67,7 +67,7 @@ def _result(diagnostic: Diagnostic, rule_index: int) -> dict[str, object]:
 
 
 def _is_option(path: str) -> bool:
-    """`--set a=1` and standard input are no files."""
+    """`--set a=1` and standard input are not files."""
     return path.startswith(("--", "<"))
 
 

@@ -1,6 +1,6 @@
 """`# dtrain: ignore[CODE]` comments -> the diagnostics that are left, and what is wrong with the comments.
 
-At the end of a line the comment speaks for that line; on a line of its own, for the next line that is no comment.
+At the end of a line the comment speaks for that line; on a line of its own, for the next line that is not a comment.
 `# dtrain: ignore-file[CODE]` speaks for its whole file. Only warnings, and what needs verification, can be ignored:
 a recipe with an error cannot run. A comment is called unused only when every check that could have used it has run.
 """

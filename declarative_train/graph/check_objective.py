@@ -219,7 +219,7 @@ class ObjectiveCheck:
 
 def _with_names(misfit: Misfit, edges: Edges) -> Misfit:
     """Its hint with the names of the tensors, of which a component knows only that they are its input and target."""
-    way_out = misfit.help
+    hint = misfit.help
     for word, name in (("INPUT", edges.input), ("TARGET", edges.target), ("MASK", edges.mask)):
-        way_out = way_out.replace(f"`{word}[", f"`{name}[") if way_out and name else way_out
-    return misfit._replace(help=way_out)
+        hint = hint.replace(f"`{word}[", f"`{name}[") if hint and name else hint
+    return misfit._replace(help=hint)

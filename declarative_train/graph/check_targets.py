@@ -75,14 +75,14 @@ def _problem(recipe: Recipe, data: DataSpec, field: FieldSpec, target: FieldSpec
     key = "column" if field.component.get("column") is not None else "columns"
     other = "column" if target.component.get("column") is not None else "columns"
     if data.window is not None and "rows" in (*_given(field), *_given(target)):
-        way_out = "let the rows of one end where those of the other begin, or shift one by a row: `:-1` and `1:`"
+        hint = "let the rows of one end where those of the other begin, or shift one by a row: `:-1` and `1:`"
     elif key == "columns":
-        way_out = f"leave it out of the input: exclude: [{', '.join(shared)}]"
+        hint = f"leave it out of the input: exclude: [{', '.join(shared)}]"
     else:
-        way_out = "give the input other columns; to have it made again, let the target be the input's field itself"
+        hint = "give the input other columns; to have it made again, let the target be the input's field itself"
     place = recipe.span(f"data.fields.{field.name}.{key}")
     return target_among_inputs(
-        place, field.name, target.name, shared, way_out, recipe.span(f"data.fields.{target.name}.{other}")
+        place, field.name, target.name, shared, hint, recipe.span(f"data.fields.{target.name}.{other}")
     )
 
 

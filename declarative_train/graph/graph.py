@@ -55,7 +55,7 @@ class Graph:
         return self.node(name).outputs[output] if output else self.inputs[name]
 
     def specs(self) -> dict[Edge, TensorSpec]:
-        """Of every edge: for who asks about all nodes, since looking for one goes through those before it."""
+        """Of every edge: for callers that ask about all nodes, since looking for one goes through those before it."""
         made = {f"{node.name}:{name}": spec for node in self.nodes for name, spec in node.outputs.items()}
         return self.inputs | made
 

@@ -336,8 +336,8 @@ def _in_words_of_the_recipe(node: LayerNode, misfit: Misfit) -> Misfit:
     def renamed(text: str) -> str:
         return re.sub(rf"`{misfit.field}(?=[`:])", f"`{param}", text)
 
-    way_out = misfit.help and renamed(misfit.help).partition(", or ")[0]  # a second way may not lead through the block
-    return misfit._replace(message=renamed(misfit.message), help=way_out)
+    hint = misfit.help and renamed(misfit.help).partition(", or ")[0]  # a second way may not lead through the block
+    return misfit._replace(message=renamed(misfit.message), help=hint)
 
 
 def _place(node: LayerNode, misfit: Misfit) -> Span:

@@ -21,7 +21,7 @@ from declarative_train.graph.read import ordered_ports
 from declarative_train.terms.span import Span
 from declarative_train.terms.tensor_spec import TensorSpec
 
-_COLUMNS = 4096  # that are told apart
+_COLUMNS = 4096  # that are distinguished
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,7 +82,7 @@ class Observer:
         but: int | None = None,
     ) -> tuple[Misfit | None, dict[str, str]]:
         """What a check says of these specs, corrected by the values that occur: an interval may be wider than the
-        truth, or not known; and where the value stands that is said. `mask`, `but`: see `narrowed`."""
+        truth, or not known; and where that value stands. `mask`, `but`: see `narrowed`."""
         close = {port: narrowed(spec, seen.get(port), mask, but) for port, spec in specs.items()}
         said = check(specs)
         if close == specs:

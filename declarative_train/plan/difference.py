@@ -51,7 +51,7 @@ def changes(before: Plan, now: Plan) -> list[Change]:
     old_entries, new_entries = (set(_entries(deciding(plan))) for plan in (before, now))
     came_or_went = old_entries ^ new_entries
     changed = [key for key in dict.fromkeys((*old, *new)) if old.get(key) != new.get(key)]
-    # all below them is told by one word: another type has other fields
+    # all below them is shown by one word: another type has other fields
     above = came_or_went | {key.removesuffix(".type") for key in changed if key.endswith(".type")}
     own = [key for key in changed if not _FOLLOWS.fullmatch(key) and (key.endswith(".type") or not _below(key, above))]
     own = [key for key in own if not _below(key, came_or_went)]
@@ -85,7 +85,7 @@ def _change(was: object, found: object) -> str:
 
 
 def _values(plan: Plan) -> dict[str, object]:
-    """Every deciding value by its path. A run that lasts so many epochs is told by them."""
+    """Every deciding value by its path. A run that lasts so many epochs is shown by them."""
     found = dict(_leaves(deciding(plan)))
     if plan.training.num_epochs is not None:
         found["training.epochs"] = plan.training.num_epochs

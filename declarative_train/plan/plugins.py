@@ -20,7 +20,7 @@ from declarative_train.recipe.recipe import Recipe
 
 
 def check_plugins(recipe: Recipe, lowered: Lowered, batch: BatchSpec) -> list[Diagnostic]:
-    """The copies of a block have one place, and are told once."""
+    """The copies of a block have one place, and are reported once."""
     facts = {fact.span: fact for fact in reversed(lowered.facts) if fact.kind == "plugin"}
     found = [diagnostic for fact in reversed(facts.values()) for diagnostic in _of(fact, batch)]
     return found + check_shards(recipe, lowered)

@@ -2,7 +2,7 @@
 
 free     the steps compute what they would have computed, or there are more or fewer of them
 warned   later steps compute other numbers, which is what was wanted: said, with both values
-refused  what the checkpoint holds would be of another run; the reason is said with both values
+refused  what the checkpoint holds would be of another run; the reason is given with both values
 """
 
 from __future__ import annotations

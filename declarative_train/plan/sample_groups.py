@@ -40,7 +40,7 @@ def check_mixing(recipe: Recipe, lowered: Lowered, batch: BatchSpec, data: DataS
     mixers = list(_mixers(recipe, lowered))
     diagnostics = []
     fixed = {mixer.span: mixer for mixer in reversed(mixers) if group_size(mixer.over) is not None}
-    for mixer in reversed(fixed.values()):  # the copies of a block have one place, and are told once
+    for mixer in reversed(fixed.values()):  # the copies of a block have one place, and are reported once
         size = group_size(mixer.over)
         assert size is not None
         if not fits(size, batch):

@@ -50,9 +50,9 @@ def plan_weights(
             ties = {each.name: each.tie for each in parameters if each.tie is not None}
             module = module or build(lowered.graph, recipe.plugins, device="meta", ties=ties)
             if not os.path.isdir(local) and not local.endswith(KINDS):
-                problem = "is no kind of file that holds weights"
-                way_out = f"give one of {', '.join(KINDS)}, or a run's folder"
-                diagnostics.append(weights_do_not_fit(weights.span, weights.path, problem, way_out))
+                problem = "is not a kind of file that holds weights"
+                advice = f"give one of {', '.join(KINDS)}, or a run's folder"
+                diagnostics.append(weights_do_not_fit(weights.span, weights.path, problem, advice))
                 continue
             try:
                 found = _shapes_in(local)
@@ -63,11 +63,11 @@ def plan_weights(
             for prefix in unmet:
                 at = recipe.key_span(("model", "weights", weights.node, "rename", prefix))
                 diagnostics.append(rename_matches_nothing(at, prefix, shown(weights.path), list(found or ())))
-            problem_and_way_out = None
+            problem_and_hint = None
             if found is not None and not unmet:
-                problem_and_way_out = same_name(found, plan.rename) or misfit(module, plan, renamed(found, plan.rename))
-            if problem_and_way_out is not None:
-                message, hint = problem_and_way_out
+                problem_and_hint = same_name(found, plan.rename) or misfit(module, plan, renamed(found, plan.rename))
+            if problem_and_hint is not None:
+                message, hint = problem_and_hint
                 gone = _removed_renames(recipe, weights.node)
                 if gone:
                     hint = "a null removes the base's entry: leave it out here, and what the base says holds"
@@ -102,7 +102,7 @@ def _shapes_in_safetensors(path: str) -> Shapes:
     with open(path, "rb") as file:
         size = int.from_bytes(file.read(8), "little")
         if not 2 <= size <= min(_MOST_HEADER_BYTES, os.path.getsize(path)):
-            raise ValueError("it is no safetensors file")
+            raise ValueError("it is not a safetensors file")
         try:
             header = json.loads(file.read(size))
             return {name: tuple(map(int, item["shape"])) for name, item in header.items() if name != "__metadata__"}
@@ -119,7 +119,7 @@ def _shapes_in_torch(path: str) -> Shapes | None:
     with open(path, "rb") as file:
         begin = file.read(4)
     if not begin.startswith(TORCH_BEGINS):
-        raise ValueError("it is no file of torch")
+        raise ValueError("it is not a file of torch's")
     is_archive = begin.startswith(TORCH_BEGINS[0])
     if not is_archive and os.path.getsize(path) > _MOST_OLD_BYTES:
         return None
@@ -163,7 +163,7 @@ def unmatched(found: Iterable[str], rename: Mapping[str, str | None]) -> list[st
 
 
 def same_name(found: Iterable[str], rename: Mapping[str, str | None]) -> tuple[str, str | None] | None:
-    """Two tensors of a file that `rename` gives one name, of which one would be lost, and one way out."""
+    """Two tensors of a file that `rename` gives one name, of which one would be lost, and one hint."""
     before: dict[str, str] = {}
     for name in found:
         for new in renamed({name: name}, rename):
@@ -177,7 +177,7 @@ def same_name(found: Iterable[str], rename: Mapping[str, str | None]) -> tuple[s
 
 
 def misfit(module: nn.Module, plan: WeightsPlan, found: Shapes) -> tuple[str, str | None] | None:
-    """All names that do not fit, and one way out; None when every parameter below the node gets its value."""
+    """All names that do not fit, and one hint; None when every parameter below the node gets its value."""
     from torch import nn
 
     prefix = f"{plan.node}." if plan.node else ""
@@ -205,10 +205,10 @@ def misfit(module: nn.Module, plan: WeightsPlan, found: Shapes) -> tuple[str, st
     if wrong:
         parts.append(_several(wrong))
     kept = [name for name in found if name in below]
-    return f"does not fit: {'; '.join(parts)}", _way_out(missing, unexpected, kept, list(below))
+    return f"does not fit: {'; '.join(parts)}", _hint_of(missing, unexpected, kept, list(below))
 
 
-def _way_out(missing: list[str], unexpected: list[str], kept: list[str], known: list[str]) -> str | None:
+def _hint_of(missing: list[str], unexpected: list[str], kept: list[str], known: list[str]) -> str | None:
     if not unexpected:
         return None
     if missing:

@@ -47,6 +47,6 @@ def _bad_names(tree: Mapping) -> Iterator[Diagnostic]:
         holder = find(tree, path)
         for entry in holder if isinstance(holder, Mapping) else ():
             if what == "a metric" and isinstance(entry.value, Mapping) and entry.value.get("type") is None:
-                continue  # its name is its type, and told as one
+                continue  # its name is its type, and reported as one
             if not is_name(entry.name):
                 yield bad_name(entry.key.span, entry.name, what)

@@ -41,7 +41,7 @@ DEFAULT_TYPES: dict[Path, str | None] = {  # None: the name of the entry is its 
 
 
 def normalise(path: Path, node: Node) -> Node:
-    """The long form of what stands at `path`, under today's keys; what is no short form stays as it is, right or
+    """The long form of what stands at `path`, under today's keys; what is not a short form stays as it is, right or
     wrong."""
     if isinstance(node, Mapping):
         node = renamed(path, node)
@@ -100,7 +100,7 @@ def _with_own_source(node: Mapping) -> Mapping:
 
 def _named(node: Sequence) -> Node:
     """`[accuracy]` is `{accuracy: {}}`: the name is the type where none is given. A list that names one twice stays as
-    it is, for who reads it to refuse."""
+    it is, for its reader to refuse."""
     entries = []
     for item in node.items:
         if not isinstance(item, Scalar) or not isinstance(item.value, str):

@@ -204,7 +204,7 @@ def _as_mapping(model: type[BaseModel], node: Node) -> str | None:
 
 
 def _named(model: type[BaseModel], node: Node, where: str) -> str | None:
-    """The way out for a list, or the bare name of a component, where several are named."""
+    """The hint for a list, or the bare name of a component, where several are named."""
     if isinstance(node, Sequence):
         return "give each a name: `{NAME: {...}}`"
     if _as_mapping(model, node) is None:
@@ -215,7 +215,7 @@ def _named(model: type[BaseModel], node: Node, where: str) -> str | None:
 
 
 def _typed(node: Node, known: MappingABC[str, type[BaseModel]], others: Iterable[str] = ()) -> str | None:
-    """The way out for a bare name of a component, with the keys that it and who holds it cannot do without."""
+    """The hint for a bare name of a component, with the keys that it and its holder need."""
     if not isinstance(node, Scalar):
         return None
     name = str(node.value)

@@ -119,7 +119,7 @@ def _param(param: Param, text: str) -> dict[str, Any]:
 
 
 def documented(about: str | None, default: object) -> dict[str, Any]:
-    """What an editor shows of a key. Editors insert defaults: one that would be wrong in there is told, not given (a
+    """What an editor shows of a key. Editors insert defaults: one that would be wrong there is described, not given (a
     list becomes a block of lines, which is not YAML inside `{ }`; a template of a block's params is empty outside)."""
     if (isinstance(default, list) and default) or (isinstance(default, str) and is_template(default)):
         about = f"{about or ''}\n\nDefault: {json.dumps(default, ensure_ascii=False)}".strip()

@@ -92,7 +92,7 @@ class Sectioning:
             self.sections[name] = section
 
     def _head(self) -> None:
-        """The keys that are no section. A section that was put in the place of a misspelt one does not stand there."""
+        """The keys that are not a section. A section put in the place of a misspelt one does not stand there."""
         known = {entry.name for entry in self.document.root} & set(Top.model_fields)
         outdented = set(_outdented(self.document.root))
         unknown = (entry for entry in self.document.root if entry.name not in known and entry.name not in outdented)
@@ -281,7 +281,7 @@ class Sectioning:
 
 
 def _outdented(root: Mapping) -> Iterator[str]:
-    """Keys at the top level that belong inside the empty section above them: its emptiness is told, once."""
+    """Keys at the top level that belong inside the empty section above them: its emptiness is reported, once."""
     holder: set[str] = set()
     for entry in root:
         if entry.name in Top.model_fields:

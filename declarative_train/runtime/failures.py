@@ -1,4 +1,4 @@
-"""What goes wrong while a run lasts, and how it is told: once, by the rank where it began.
+"""What goes wrong while a run lasts, and how it is reported: once, by the rank where it began.
 
     RunFailure                 the world does not fit the plan, or the machine failed: one message, exit 3
     ├── NonFiniteLoss          the loss became nan or infinite and the plan says stop
@@ -46,7 +46,7 @@ _PEER_LOSS = (
     "failed to send",
     "watchdog",
 )
-# NCCL's own failures, which are no echo of another rank's
+# NCCL's own failures, which are not an echo of another rank's
 _OWN_NCCL = ("ncclsystemerror", "ncclinternalerror", "ncclinvalid", "ncclunhandledcudaerror")
 
 

@@ -172,11 +172,11 @@ class LossWindow:
         what = "the loss" if self._num_terms == 1 else f"loss term `{name}`"
         step, value = self._steps[first], per_step[first][term]
         if not self._skips:
-            way_out = "lower training.optimizer.lr, set training.clip_grad_norm, or set training.non_finite: skip"
+            hint = "lower training.optimizer.lr, set training.clip_grad_norm, or set training.non_finite: skip"
             if step == 1:  # which the start values and the first batch make, no update
-                way_out = "no update was made yet: look for missing or huge values in the data, and for a logarithm, "
-                way_out += "a root or a division of 0 in the expressions"
-            raise NonFiniteLoss(f"{what} is {value}; help: {way_out}", step)
+                hint = "no update was made yet: look for missing or huge values in the data, and for a logarithm, "
+                hint += "a root or a division of 0 in the expressions"
+            raise NonFiniteLoss(f"{what} is {value}; help: {hint}", step)
         return f"{what} was {value} at step {step}: {finite.count(False)} of {counted(len(finite), 'update')} left out"
 
     def _skipped(self, finite: list[bool]) -> list[str]:

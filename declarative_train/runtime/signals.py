@@ -35,7 +35,7 @@ Limit = Literal["DTRAIN_GRACE_S", "DTRAIN_SAVE_S", "DTRAIN_TIMEOUT_S"]
 
 
 def limit_s(name: Limit) -> float:
-    """In seconds. Raises RunFailure for what is no time."""
+    """In seconds. Raises RunFailure for what is not a time."""
     text = os.environ.get(name, "")
     try:
         value = float(text or LIMITS_S[name])

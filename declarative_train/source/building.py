@@ -1,6 +1,6 @@
 """Parser events -> nodes: a stack instead of recursion, bounded in depth and in size.
 
-Here stand the mistakes that are YAML but not a recipe: duplicate keys, empty values, tags, keys that are no text,
+Here stand the mistakes that are YAML but not a recipe: duplicate keys, empty values, tags, keys that are not text,
 aliases that blow up. Mappings that are really an unquoted `{{ }}` become the text that was meant.
 """
 
@@ -333,7 +333,7 @@ class Builder:
             return
         if isinstance(node, Scalar):
             if node.value is None and node.is_empty:
-                node = Scalar(None, "", key.span)  # it stands nowhere: whatever is said of it points at its key
+                node = Scalar(None, "", key.span)  # it stands nowhere: a report on it points at its key
                 frame.has_empty = True
             elif node.span.line > key.span.line and not node.quoted and lexing.KEY_WITHOUT_SPACE.fullmatch(node.text):
                 self._say_missing_space(node.span)
@@ -354,7 +354,7 @@ class Builder:
             self._say(empty_value(entry.key.span, entry.name, following, flow=frame.flow))
 
     def _is_decimal_comma(self, before: Node, key: Scalar) -> bool:
-        """`0,001`, which is then all that is said of it."""
+        """`0,001`, which is then all that is reported of it."""
         at, number = key.span, before.span
         if not (isinstance(before, Scalar) and type(before.value) is int and key.text.isdigit()):
             return False
@@ -368,7 +368,7 @@ class Builder:
         return True
 
     def _is_cut(self, frame: _Frame, piece: Scalar, *, is_mapping: bool) -> bool:
-        """Gather the pieces of what has round brackets and was cut at its commas. At the last piece it is said, and
+        """Gather the pieces of what has round brackets and was cut at its commas. At the last piece it is reported, and
         what was meant stands in its place: then True."""
         pieces = [*frame.pieces, piece]
         open_brackets = num_open(pieces)

@@ -99,7 +99,7 @@ def _syntax(message: str, line: int, scalar: Scalar) -> Diagnostic:
         kind = "filter" if "filter" in message else "test"
         hint = did_you_mean(typed or "", FILTERS) if kind == "filter" else None
         return template_syntax(scalar.place(at, length), f"there is no {kind} `{typed}`", hint)
-    return template_syntax(scalar.place(at, length), f"this is no template: {_in_words(message)}")
+    return template_syntax(scalar.place(at, length), f"this is not a template: {_in_words(message)}")
 
 
 def _in_words(message: str) -> str:

@@ -20,7 +20,7 @@ _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 def read_file(path: str, role: str) -> tuple[SourceFile | None, list[Diagnostic]]:
     """The file, or None and what is wrong with its bytes. Raises OSError when there is no file to read."""
     if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
-        raise OSError(0, "it is no ordinary file")  # reading a pipe or a device might never end
+        raise OSError(0, "it is not an ordinary file")  # reading a pipe or a device might never end
     with open(path, "rb") as file:
         data = file.read(MAX_BYTES + 1)
     first = Span(path, 1, 1, 1, 1)

@@ -140,7 +140,7 @@ def num_open(pieces: SequenceABC[Scalar]) -> int:
 
 
 def whole(pieces: SequenceABC[Scalar], lines: Lines) -> tuple[Node, Diagnostic]:
-    """The list or the text that was meant by all pieces, and what is said of it."""
+    """The list or the text that was meant by all pieces, and what is reported of it."""
     first, last = pieces[0].span, pieces[-1].span
     span = Span(first.path, first.line, first.column, last.end_line, last.end_column)
     if _TUPLE.fullmatch(",".join(piece.text for piece in pieces)):

@@ -1,6 +1,6 @@
 """The path of a recipe -> one merged document: its `extends`, the file, `--with` files, `--set` options, in that order.
 
-Every file is read once at each place where it is named; what is wrong with any of them is said at its own line, and
+Every file is read once at each place where it is named; what is wrong with any of them is reported at its own line, and
 the rest is still merged.
 """
 
@@ -111,7 +111,7 @@ class _Loading:
         try:
             file, found = self._read(self.path, "recipe")
         except (OSError, ValueError) as problem:
-            reason = why(problem) if isinstance(problem, OSError) else "is no path"
+            reason = why(problem) if isinstance(problem, OSError) else "is not a path"
             self.diagnostics.append(unreadable_file(whole(self.path), self.path, reason))
             return _Own(None, None)
         self.diagnostics += found
@@ -169,14 +169,14 @@ class _Loading:
         try:
             file, found = self._read(path, role)
         except (OSError, ValueError) as problem:
-            reason = why(problem) if isinstance(problem, OSError) else "is no path"
+            reason = why(problem) if isinstance(problem, OSError) else "is not a path"
             self.diagnostics.append(missing_base(span, typed, path, reason, recipes_beside(path, typed)))
             return None
         self.diagnostics += found
         return None if file is None else self._tree(file, stack)
 
     def _names(self, root: Mapping) -> list[Scalar]:
-        """The paths that `extends` gives; what is no path is said."""
+        """The paths that `extends` gives; what is not a path is reported."""
         node = root.get("extends")
         if node is None or (isinstance(node, Scalar) and node.is_empty):
             return []

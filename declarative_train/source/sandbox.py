@@ -287,7 +287,7 @@ def _listed(value: object) -> object:
     if isinstance(value, Undefined):
         str(value)
     if isinstance(value, Mapping):
-        raise NoValue("a mapping whose keys are no texts" if isinstance(value, dict) else "the whole environment")
+        raise NoValue("a mapping whose keys are not texts" if isinstance(value, dict) else "the whole environment")
     raise NoValue("a function" if callable(value) else "no value of a recipe")
 
 

@@ -21,7 +21,7 @@ _BASED = re.compile(r"0o[0-7]+|0x[0-9a-fA-F]+")
 _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
 _SPECIAL = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
 _LEADING_ZERO = re.compile(r"[-+]?0[0-9]+")
-_MAX_DIGITS = 300  # a longer run of digits is no number that anyone trains with; int() refuses 4,300
+_MAX_DIGITS = 300  # a longer run of digits is not a number that anyone trains with; int() refuses 4,300
 _NUMBER_START = frozenset("0123456789+-.")
 
 _ESCAPE = re.compile(r"\\(?:x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|\r\n|.)|''", re.DOTALL)

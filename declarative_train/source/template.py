@@ -37,7 +37,7 @@ class Templates:
         self._compiled: dict[str, Compiled] = {}
 
     def render(self, node: Node, names: MappingABC[str, object]) -> tuple[Node, list[Diagnostic]]:
-        """`node` with every template below it rendered; one that fails stays as it is, and is said.
+        """`node` with every template below it rendered; one that fails stays as it is, and is reported.
 
         `names` are what templates may use: `vars`, `env`, in a block `params`, under a repeat `index`. Sequences may
         be tuples; templates see lists.

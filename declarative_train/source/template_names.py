@@ -13,7 +13,7 @@ FAILED = object()  # the value of a var that could not be rendered
 
 
 class Values(dict[str, object]):
-    """The values of `vars`; `failed` names those whose own template went wrong, which is said there and only there."""
+    """The values of `vars`; `failed` names those whose own template went wrong, which is reported there alone."""
 
     failed: frozenset[str] = frozenset()
 
@@ -47,7 +47,7 @@ class Names(dict[str, object]):
 
 
 class Environment(MappingABC[str, str]):
-    """The variables of the environment, one at a time: all of them together, which hold secrets, are no value."""
+    """The variables of the environment, one at a time: all of them together, which hold secrets, are not a value."""
 
     def __init__(self, variables: MappingABC[str, str]) -> None:
         self.variables = variables

@@ -180,7 +180,7 @@ def test_what_no_field_uses_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.
     assert table.left_out == {
         "large": "it has 1,048,576 rows where most have 3",
         "objects": "it holds Python objects, which are never loaded",
-        "readme.txt": "it is no array",
+        "readme.txt": "it is not an array",
     }
 
 

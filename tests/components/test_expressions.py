@@ -51,7 +51,7 @@ def test_a_name_carries_its_first_place() -> None:
 @pytest.mark.parametrize(
     ("text", "rule", "caret", "words"),
     [
-        ("x +", "syntax", None, "no formula"),
+        ("x +", "syntax", None, "not a formula"),
         ("x ? y", "syntax", "?", "`?` is not part"),
         ("x ^ 2", "syntax", "^", "not part"),
         ("x + 'a'", "syntax", "'", "not part"),
@@ -61,7 +61,7 @@ def test_a_name_carries_its_first_place() -> None:
         ("x if y else z", "syntax", "if", "no `if`"),
         ("[a for a in b]", "syntax", "for", "no `for`"),
         ("", "syntax", None, "empty"),
-        ("x = y", "syntax", None, "no formula"),
+        ("x = y", "syntax", None, "not a formula"),
         ("exxp(x)", "function", "exxp", "no function `exxp`"),
         ("x.foo(1)", "function", "x.foo", "no function"),
         ("softmax(x)", "arguments", "softmax(x)", "needs `dim`"),
@@ -237,7 +237,7 @@ def test_what_torch_refuses_is_said_at_the_operation() -> None:
         ("v * u", "`*` does not take `v` (B, 8), `u` (B): sizes 8 and B of dimension 1 do not go together"),
         ("m @ m[:, :, :3]", "`@` does not take `m` (B, 4, 5), (B, 4, 3): the last size of the first, 5, is not the "
          "last but one of the second"),
-        ("v @ v", "`@` does not take `v` (B, 8), `v` (B, 8): the second is no matrix of each sample; "
+        ("v @ v", "`@` does not take `v` (B, 8), `v` (B, 8): the second is not a matrix of each sample; "
          "`sum(x * y, dim=-1)` multiplies vectors"),
         ("sum(v, dim=2)", "`sum` does not take `v` (B, 8): it has no dimension 2, the only one is 1"),
         ("unsqueeze(v, 3)", "`unsqueeze` does not take `v` (B, 8): it has no dimension 3, they are 1 to 2"),

@@ -112,7 +112,7 @@ def test_integers_bools_and_ranges() -> None:
     ("keys", "values", "problem", "words"),
     [
         ({"column": "a"}, [1.0, np.nan, np.nan], "missing", "`a` misses 2 values"),
-        ({"column": "a", "dtype": "int64"}, [1.0, 2.5], "fraction", "`a` is 2.5, which is no whole number"),
+        ({"column": "a", "dtype": "int64"}, [1.0, 2.5], "fraction", "`a` is 2.5, which is not a whole number"),
         ({"column": "a", "dtype": "uint8"}, [1, 300], "outside", "`a` is 300, and uint8 goes from 0 to 255"),
         ({"column": "a", "dtype": "int64"}, [1.0, np.inf], "fraction", "`a` is inf"),
     ],
@@ -256,5 +256,5 @@ def test_sizes_that_do_not_agree() -> None:
 def test_huge_whole_numbers_stay_exact() -> None:
     ids = np.asarray([9007199254740993, 9007199254740992, 5])
     assert made(CategoryField(column="id"), {"id": ids}).tolist() == [2, 1, 0]
-    with pytest.raises(BadValueError, match="no whole number"):
+    with pytest.raises(BadValueError, match="not a whole number"):
         made(CategoryField(column="id"), {"id": ids.astype(np.float64) * 4})

@@ -113,7 +113,7 @@ def test_a_base_that_may_not_be_read() -> None:
 def test_a_pipe_is_not_waited_for() -> None:
     os.mkfifo("pipe.yaml")
     write(recipe="extends: pipe.yaml\n")
-    assert the_one().message == "`pipe.yaml` cannot be read: it is no ordinary file"
+    assert the_one().message == "`pipe.yaml` cannot be read: it is not an ordinary file"
 
 
 def test_a_circle_is_said_once_with_its_way() -> None:
@@ -333,12 +333,12 @@ def test_templates_in_options_need_no_quotes() -> None:
 @pytest.mark.parametrize(
     ("option", "code", "words"),
     [
-        ("a", "M006", "`a` is no setting: a path and a value are wanted"),
-        ("", "M006", "is no setting"),
+        ("a", "M006", "`a` is not a setting: a path and a value are wanted"),
+        ("", "M006", "is not a setting"),
         ("=1", "M006", "the path has an empty part"),
         ("a..b=1", "M006", "the path has an empty part"),
         ("a.=1", "M006", "the path has an empty part"),
-        ("'a=1", "M006", "is no setting"),
+        ("'a=1", "M006", "is not a setting"),
         ("a=", "Y009", "`a` is set to nothing"),
         ("a.b=# no", "Y009", "`a.b` is set to nothing"),
         ("extends=x.yaml", "M003", "`extends` cannot be set"),

@@ -218,7 +218,7 @@ def test_an_unset_variable_is_named() -> None:
         ("{{ range(1.5) }}", "T006", "{{ range(1.5) }}", "`range` takes integers"),
         ("{{ range }}", "T009", "{{ range }}", "gives a function"),
         ("{{ vars.name.upper }}", "T009", "{{ vars.name.upper }}", "gives a function"),
-        ("{{ {1: 2} }}", "T009", "{{ {1: 2} }}", "keys are no texts"),
+        ("{{ {1: 2} }}", "T009", "{{ {1: 2} }}", "keys are not texts"),
         ("{{ self }}", "T009", "{{ self }}", ""),
     ],
 )

@@ -37,7 +37,7 @@ def describe(name: str, kind: Any, first: Any = None) -> Column | str:
         return "it holds bytes that are not UTF-8 text"
     if types.is_fixed_size_list(kind) or types.is_list(kind) or types.is_large_list(kind):
         return _describe_list(name, kind, first)
-    return f"it holds {kind}, which is no number, text or date"
+    return f"it holds {kind}, which is not a number, a text or a date"
 
 
 def _describe_list(name: str, kind: Any, first: Any) -> Column | str:

@@ -138,21 +138,21 @@ def _expand_local(path: str, local: str) -> list[str]:
 def _siblings(system: Any, path: str) -> list[str]:
     try:
         return [str(file) for file in system.ls(path.rpartition("/")[0], detail=False)]
-    except Exception:  # only to name the nearest: what is wrong with the file system is said elsewhere
+    except Exception:  # only to name the nearest: what is wrong with the file system is reported elsewhere
         return []
 
 
 def _some(path: str, found: list[str]) -> list[str]:
     if not found:
-        way_out = None if local_path(path) is not None else "`*` stays in one folder, `**` goes through folders"
-        raise SourceError("no_match", f"no file matches {shown(path)}", help=way_out)
+        hint = None if local_path(path) is not None else "`*` stays in one folder, `**` goes through folders"
+        raise SourceError("no_match", f"no file matches {shown(path)}", help=hint)
     return found
 
 
 def _not_found(path: str, inner: str, siblings: list[str]) -> SourceError:
-    way_out = None if local_path(path) is not None else _listed(siblings)
+    hint = None if local_path(path) is not None else _listed(siblings)
     name = os.path.basename(inner)
-    return SourceError("not_found", f"there is no file {shown(path)}", help=way_out, name=name, known=tuple(siblings))
+    return SourceError("not_found", f"there is no file {shown(path)}", help=hint, name=name, known=tuple(siblings))
 
 
 def _listed(names: list[str]) -> str:
@@ -290,11 +290,11 @@ def check_beginning(path: str, kind: str, wanted: bytes | None) -> None:
     found = next((magic for magic in _BEGINNINGS if begin.startswith(magic)), None)
     is_text = begin.isascii() and all(byte >= 32 or byte in b"\t\r\n" for byte in begin)  # a column may be called PAR1
     if not begin or found == wanted or (wanted is None and is_text):
-        return  # who reads an empty file says so
-    words, way_out = _BEGINNINGS[found] if found is not None else ("", None)
+        return  # the reader of an empty file says so
+    words, hint = _BEGINNINGS[found] if found is not None else ("", None)
     if is_text:
-        words, way_out = "text", "`csv`, `jsonl` and `text` are the sources that read text"
-    raise SourceError("unreadable", f"{shown(path)} is not {kind}{words and f', it is {words}'}", help=way_out)
+        words, hint = "text", "`csv`, `jsonl` and `text` are the sources that read text"
+    raise SourceError("unreadable", f"{shown(path)} is not {kind}{words and f', it is {words}'}", help=hint)
 
 
 def size_bytes(path: str) -> int:

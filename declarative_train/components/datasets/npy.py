@@ -96,7 +96,7 @@ class Stored(NamedTuple):
 class ArrayTable(Table):
     """Arrays side by side in each piece, pieces one below the other; a string in place of an array says why it is none.
 
-    Arrays whose length is not that of most others (a mean, a list of names) are no columns.
+    Arrays whose length is not that of most others (a mean, a list of names) are not columns.
     """
 
     def __init__(self, files: Sequence[str], pieces: Sequence[Mapping[str, Stored | str]]) -> None:
@@ -191,7 +191,7 @@ def _no_column(array: Stored | str, num_rows: int) -> str | None:
     if not array.shape:
         return "it is a single value"
     if array.dtype.kind not in "biufUSM":
-        return f"it holds {array.dtype}, which is no number, text or date"
+        return f"it holds {array.dtype}, which is not a number, a text or a date"
     if array.num_rows != num_rows:
         return f"it has {counted(array.num_rows, 'row')} where most have {num_rows:,}"
     return None
@@ -275,7 +275,7 @@ def _member(path: str, file: Any, archive: zipfile.ZipFile, member: zipfile.ZipI
     headers: Any = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
     with archive.open(member) as stream:
         if stream.read(len(npy.MAGIC_PREFIX)) != npy.MAGIC_PREFIX:
-            return "it is no array"
+            return "it is not an array"
         version = tuple(stream.read(2))
         if version not in headers:  # names of parts that are not Latin-1
             array = _unpacked(path, member.filename)

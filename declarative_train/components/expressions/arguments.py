@@ -131,12 +131,12 @@ class _Call:
     def _dim(self, given: Argument, called: str) -> int:
         dim = self._int(given, called)
         if dim == 0:
-            way_out = "the first dimension of a sample is 1, the last is -1"
+            hint = "the first dimension of a sample is 1, the last is -1"
             bound = other_words.BOUNDS.get(self.name)
             if bound is not None:
-                way_out = f"to compare with a number write `clamp(x, {bound}=0)`; {way_out}"
+                hint = f"to compare with a number write `clamp(x, {bound}=0)`; {hint}"
             message = "dimension 0 is the batch: it cannot be reduced, moved or joined"
-            raise self.wrong(message, _place(given), "batch", way_out)
+            raise self.wrong(message, _place(given), "batch", hint)
         return dim
 
     def _int(self, given: Argument, called: str) -> int:
@@ -148,8 +148,8 @@ class _Call:
     def _order(self, dims: tuple[int, ...], called: str, at: Place) -> tuple[int, ...]:
         if 0 in dims:
             rest = [dim for dim in dims if dim != 0]
-            way_out = f"leave it out: `permute(x, {', '.join(map(str, rest or [2, 1]))})`"
-            raise self.wrong("dimension 0 is the batch: it stays where it is, unnamed", at, "batch", way_out)
+            hint = f"leave it out: `permute(x, {', '.join(map(str, rest or [2, 1]))})`"
+            raise self.wrong("dimension 0 is the batch: it stays where it is, unnamed", at, "batch", hint)
         if len(set(dims)) < len(dims) or not dims:
             raise self.wrong(f"{called} names each dimension once", at)
         return dims

@@ -113,9 +113,9 @@ def _python(text: str, source: str) -> ast.expr:
             raise advice from None
         line = source[: max(0, (found.offset or 1) - 2)]
         offset = min(len(line), max(0, len(text) - 1))
-        way_out = "equality is written `==`" if "'=='" in (found.msg or "") else None
-        message = "this is no formula: something is missing, or too much, here"
-        raise ExpressionError(message, offset, 1, way_out) from None
+        hint = "equality is written `==`" if "'=='" in (found.msg or "") else None
+        message = "this is not a formula: something is missing, or too much, here"
+        raise ExpressionError(message, offset, 1, hint) from None
     except (RecursionError, MemoryError, ValueError):
         raise ExpressionError("this expression is nested too deeply", 0, len(text), "split it into nodes") from None
 

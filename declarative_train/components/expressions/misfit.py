@@ -35,8 +35,8 @@ def misfit(operation: Operation, operands: list[Any], problem: Exception) -> Exp
     message = f"{what} {', '.join(shown)}" + (f": {reason}" if reason else "")
     if "ZeroDivisionError" in said:
         message, dtypes = f"`{operation.name}` divides by zero", True
-    way_out = None if reason or dtypes else f"torch says: {said[:1].lower()}{said[1:]}"
-    return ExpressionError(message, operation.offset, operation.length, way_out, rule="shapes")
+    hint = None if reason or dtypes else f"torch says: {said[:1].lower()}{said[1:]}"
+    return ExpressionError(message, operation.offset, operation.length, hint, rule="shapes")
 
 
 def _shown(term: Any, operand: Any, dtypes: bool) -> str:
@@ -105,7 +105,7 @@ def _of_sizes(operation: Operation, tensor: torch.Tensor) -> str | None:
 def _of_product(tensors: list[torch.Tensor]) -> str | None:
     first, second = tensors[0], tensors[-1]
     if second.ndim == 2:
-        return "the second is no matrix of each sample; `sum(x * y, dim=-1)` multiplies vectors"
+        return "the second is not a matrix of each sample; `sum(x * y, dim=-1)` multiplies vectors"
     if first.shape[-1] != second.shape[-2]:
         return f"the last size of the first, {first.shape[-1]}, is not the last but one of the second"
     return None

@@ -65,8 +65,8 @@ def plain_python(text: str) -> str:
         position = match.end()
     if open_brackets:
         bracket, offset = open_brackets[-1]
-        way_out = "between `{ }` of YAML an expression with a comma needs quotes"
-        raise ExpressionError(f"`{bracket}` is never closed", offset, 1, way_out)
+        hint = "between `{ }` of YAML an expression with a comma needs quotes"
+        raise ExpressionError(f"`{bracket}` is never closed", offset, 1, hint)
     return "".join(parts)
 
 

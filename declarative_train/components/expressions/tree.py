@@ -47,7 +47,7 @@ the function takes. batch: dimension 0 indexed, reduced or moved. shapes: torch 
 
 
 class ExpressionError(Exception):
-    """`offset` and `length` in characters of the expression's text; `help` is one way out; `instead`: a word of it,
+    """`offset` and `length` in characters of the expression's text; `help` is one hint; `instead`: a word of it,
     and the one to write in its place."""
 
     def __init__(

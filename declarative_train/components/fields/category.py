@@ -147,8 +147,8 @@ class CategoryField(Field):
         lacks = _lacking(values)
         if lacks.any() and self.unknown is None:
             message = f"`{column.name}` misses {'a value' if lacks.sum() == 1 else f'{int(lacks.sum()):,} values'}"
-            way_out = "say which class stands for it: `unknown: 0`"
-            raise BadValueError("missing", column.name, message, row=row_of(lacks), help=way_out)
+            hint = "say which class stands for it: `unknown: 0`"
+            raise BadValueError("missing", column.name, message, row=row_of(lacks), help=hint)
         if vocabulary is not None:
             found = _looked_up(values, lacks, vocabulary, self.unknown)
         else:
@@ -169,10 +169,10 @@ class CategoryField(Field):
     ) -> BadValueError:
         if vocabulary is None:
             text = f"`{column.name}` is {value}, and {size} classes go from 0 to {size - 1}"
-            way_out = "set num_classes, or give strangers a class: `unknown: 0`"
+            hint = "set num_classes, or give strangers a class: `unknown: 0`"
             if value == size:  # most often labels that count from 1
-                way_out = f"set num_classes to {size + 1}; for labels from 1 on leave it out: they get numbers from 0"
-            return BadValueError("outside", column.name, text, row=row, help=way_out, key="num_classes")
+                hint = f"set num_classes to {size + 1}; for labels from 1 on leave it out: they get numbers from 0"
+            return BadValueError("outside", column.name, text, row=row, help=hint, key="num_classes")
         text = f"`{column.name}` is `{value}`, which is in none of the training rows"
         return BadValueError("outside", column.name, text, row=row, help="give strangers a class: `unknown: 0`")
 

@@ -141,6 +141,6 @@ def integers(column: Column, values: np.ndarray, key: str | None = None) -> np.n
     bad = ~(np.floor(values) == values) | (np.abs(values) > _EXACT)
     if bad.any():
         row, found = first_of(values, bad)
-        message = f"`{column.name}` is {found:g}, which is no whole number"
+        message = f"`{column.name}` is {found:g}, which is not a whole number"
         raise BadValueError("fraction", column.name, message, row=row, key=key)
     return values.astype(np.int64)

@@ -73,7 +73,7 @@ class TensorField(Field):
             if self.missing == "mean":
                 raise ValueError(f"`missing: mean` gives fractions, and `dtype: {self.dtype}` holds none")
             if isinstance(self.missing, float) and not self.missing.is_integer():
-                raise ValueError(f"`missing: {self.missing}` is no whole number, as `dtype: {self.dtype}` asks for")
+                raise ValueError(f"`missing: {self.missing}` is not a whole number, as `dtype: {self.dtype}` asks for")
         return self
 
     @property
@@ -97,8 +97,8 @@ class TensorField(Field):
             if column.dtype.startswith("datetime"):
                 return Misfit(f"`{column.name}` holds dates, and a tensor holds numbers", field=self._key)
             if column.dtype == "object":
-                way_out = "for a word out of a list, use `type: category`"
-                return Misfit(f"`{column.name}` holds text, and a tensor holds numbers", field=self._key, help=way_out)
+                advice = "for a word out of a list, use `type: category`"
+                return Misfit(f"`{column.name}` holds text, and a tensor holds numbers", field=self._key, help=advice)
         if (misfit := same_shape(columns, self._key)) is not None:
             return misfit
         found = TensorSpec(self._stacked_shape(columns))
@@ -178,10 +178,10 @@ class TensorField(Field):
         if not odd.any():
             return values
         lacks = np.isnan(values)
-        if (odd & ~lacks).any() and spec.dtype in FLOATING:  # else it is no whole number, which is said there
+        if (odd & ~lacks).any() and spec.dtype in FLOATING:  # else it is not a whole number, which is reported there
             row, value = first_of(values, odd & ~lacks)
-            way_out = "write a finite number there, or nothing and `missing: mean`"
-            raise BadValueError("outside", column.name, f"`{column.name}` is {value}", row=row, help=way_out)
+            advice = "write a finite number there, or nothing and `missing: mean`"
+            raise BadValueError("outside", column.name, f"`{column.name}` is {value}", row=row, help=advice)
         if not lacks.any():
             return values
         if self.missing == "error":
@@ -257,7 +257,7 @@ class _Moments(Tally):
         if not len(values[0]):
             return
         chunk = stacked(values, self._field.column is not None).astype(np.float64)
-        with np.errstate(invalid="ignore", over="ignore"):  # what is infinite is said at the end
+        with np.errstate(invalid="ignore", over="ignore"):  # what is infinite is reported at the end
             self._join(chunk)
 
     def _join(self, chunk: np.ndarray) -> None:

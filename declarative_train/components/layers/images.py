@@ -123,7 +123,7 @@ class PixelUnshuffle(OfFields):
         if misfit := needs_shape(self, inputs, "(B, C, H, W)", 3) or needs_float(self, inputs):
             return misfit
         if any(size % self.factor for size in inputs["x"].shape[1:]):
-            return Misfit(f"height and width of `x` {inputs['x']} are no multiples of {self.factor}", field="factor")
+            return Misfit(f"height and width of `x` {inputs['x']} are not multiples of {self.factor}", field="factor")
         return None
 
 

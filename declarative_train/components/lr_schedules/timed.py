@@ -73,9 +73,9 @@ class Step(LrSchedule):
     def misfits(self, exact_steps: Callable[[Duration], float], num_steps: int, warmup: float) -> Sequence[Misfit]:
         places = {} if self.every is None else {"every": self.every}
         places |= {f"milestones.{index}": text for index, text in enumerate(self.milestones or ())}
-        way_out = "make it shorter, or leave it out"
+        hint = "make it shorter, or leave it out"
         return [
-            Misfit(f"a drop at {text} never comes in a run of {counted(num_steps, 'step')}", None, field, way_out, True)
+            Misfit(f"a drop at {text} never comes in a run of {counted(num_steps, 'step')}", None, field, hint, True)
             for field, text in places.items()
             if exact_steps(parse_duration(text)) > num_steps
         ]
@@ -113,5 +113,5 @@ class Wsd(LrSchedule):
         run = f"a run of {counted(num_steps, 'step')}"
         room = f"what the warm-up leaves of {run}" if warmup else run
         message = f"a decay of {counted(ceil(decay), 'step')} is longer than {room}"
-        way_out = f"the longest is `{in_steps(int(left))}`, or `{int(100 * left / num_steps)}%`"
-        return (Misfit(message, field="decay", help=way_out),)
+        hint = f"the longest is `{in_steps(int(left))}`, or `{int(100 * left / num_steps)}%`"
+        return (Misfit(message, field="decay", help=hint),)

@@ -23,7 +23,7 @@ class Counted(Metric, ABC):
     threshold: float = 0.0
     """A score above it is a yes: 0 for logits, 0.5 for probabilities. Not for classes."""
     task: Task | None = None
-    """`binary` or `multiclass`; told by the shapes where left out."""
+    """`binary` or `multiclass`; decided by the shapes where left out."""
 
     def check(self, edges: Judged) -> Misfit | None:
         return fits_task(self.type, task_of(self.task, edges), edges)

@@ -31,7 +31,7 @@ class Accuracy(Metric):
     threshold: float = 0.0
     """A score above it is a yes: 0 for logits, 0.5 for probabilities. Not for classes."""
     task: Task | None = None
-    """`binary` or `multiclass`; told by the shapes where left out."""
+    """`binary` or `multiclass`; decided by the shapes where left out."""
 
     def check(self, edges: Judged) -> Misfit | None:
         task = task_of(self.task, edges)

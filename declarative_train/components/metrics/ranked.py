@@ -21,7 +21,7 @@ class Ranked(Metric, ABC):
     average: Literal["macro", "weighted"] = "macro"
     """Of classes: the mean over those that occur, or the mean weighted by their items."""
     task: Task | None = None
-    """`binary` or `multiclass`; told by the shapes where left out."""
+    """`binary` or `multiclass`; decided by the shapes where left out."""
 
     def check(self, edges: Judged) -> Misfit | None:
         return fits_task(self.type, task_of(self.task, edges), edges, needs_bool_mask=True)

@@ -1,4 +1,4 @@
-"""Yes or no, or one class of several: what a metric of classes is asked, told by the shapes of its edges."""
+"""Yes or no, or one class of several: what a metric of classes is asked, decided by the shapes of its edges."""
 
 from __future__ import annotations
 

@@ -27,8 +27,8 @@ def missing_file(span: Span, problem: SourceError) -> Diagnostic:
           source: {type: csv, path: data/digits.csv}
     """
     close = nearest(problem.name, problem.known)
-    way_out = f"did you mean `{close}`?" if close is not None else problem.help or paths_start(span)
-    return error("D001", span, str(problem), way_out)
+    hint = f"did you mean `{close}`?" if close is not None else problem.help or paths_start(span)
+    return error("D001", span, str(problem), hint)
 
 
 def empty_glob(span: Span, problem: SourceError) -> Diagnostic:
@@ -99,8 +99,8 @@ def unknown_column(
     if any(sign in name for sign in "*?["):
         return error("D005", span, f"no column of {source} matches `{name}`", did_you_mean(name.strip("*?"), names))
     if len(names) == 1 and (other := next((sign for sign in ";\t|," if sign in names[0]), None)) is not None:
-        way_out = f"its only column is `{names[0]}`: set `delimiter: {other!r}` in the source"
-        return error("D005", span, f"{source} has no column `{name}`", way_out)
+        hint = f"its only column is `{names[0]}`: set `delimiter: {other!r}` in the source"
+        return error("D005", span, f"{source} has no column `{name}`", hint)
     message, fixes = f"{source} has no column `{name}`", respelt(span, name, names)
     return error("D005", span, message, did_you_mean(name, names), fixes=fixes)
 

@@ -239,8 +239,8 @@ def value_unknown_to_run(
             city: {type: category, column: city}
         model: {weights: {path: earlier_people, statistics: data}}
     """
-    way_out = "correct the value; or, for classes of its own, add `statistics: data` to model.weights"
-    return error("D030", span, f"field `{field}`: `{column}` is {value} in {place}, and {known}", way_out, made)
+    hint = "correct the value; or, for classes of its own, add `statistics: data` to model.weights"
+    return error("D030", span, f"field `{field}`: `{column}` is {value} in {place}, and {known}", hint, made)
 
 
 def field_of_another_run(span: Span, field: str, found: str, origin: str, weights: Span) -> Diagnostic:
@@ -263,8 +263,8 @@ def field_of_another_run(span: Span, field: str, found: str, origin: str, weight
         model: {weights: {path: earlier, statistics: data}}
     """
     message = f"field `{field}`: {found} in {origin}, whose weights the model starts from"
-    way_out = "write it as it was, or add `statistics: data` to model.weights to make statistics and classes anew"
-    return error("D031", span, message, way_out, (Related(weights, f"the weights are those of {origin}"),))
+    hint = "write it as it was, or add `statistics: data` to model.weights to make statistics and classes anew"
+    return error("D031", span, message, hint, (Related(weights, f"the weights are those of {origin}"),))
 
 
 def set_of_the_same_rows(span: Span, name: str, other: str, what: str, made: Span) -> Diagnostic:
@@ -282,11 +282,11 @@ def set_of_the_same_rows(span: Span, name: str, other: str, what: str, made: Spa
           split: {validation: 0.2}
     """
     message = f"`{name}` reads {what}, as `{other}` does"
-    way_out = f"give `{name}` rows of its own: a file that nothing else reads, or a part of the source: `{name}: 0.1`"
-    return error("D032", span, message, way_out, (Related(made, f"the rows of `{other}`"),))
+    hint = f"give `{name}` rows of its own: a file that nothing else reads, or a part of the source: `{name}: 0.1`"
+    return error("D032", span, message, hint, (Related(made, f"the rows of `{other}`"),))
 
 
-def set_without_class(span: Span, name: str, field: str, classes: str, way_out: str) -> Diagnostic:
+def set_without_class(span: Span, name: str, field: str, classes: str, hint: str) -> Diagnostic:
     """set-without-class (D033)
 
     Finds: a set in which a class of the target has no row, though it has some in another set.
@@ -299,4 +299,4 @@ def set_without_class(span: Span, name: str, field: str, classes: str, way_out: 
         data:
           split: {validation: {type: stratified, fraction: 0.2, column: label}}
     """  # noqa: E501
-    return warning("D033", span, f"`{name}` has no row whose `{field}` is {classes}", way_out)
+    return warning("D033", span, f"`{name}` has no row whose `{field}` is {classes}", hint)

@@ -80,8 +80,8 @@ def not_a_whole_number(span: Span, field: str, message: str, place: str, made: t
           fields:
             height: {column: height, dtype: float32}
     """
-    way_out = "use `dtype: float32`, or round it in the file"
-    return error("D009", span, f"field `{field}`: {message}, in {place}", way_out, made)
+    hint = "use `dtype: float32`, or round it in the file"
+    return error("D009", span, f"field `{field}`: {message}, in {place}", hint, made)
 
 
 def no_statistics(span: Span, field: str, message: str) -> Diagnostic:

@@ -13,7 +13,7 @@ from declarative_train.terms.span import Span
 
 
 def target_among_inputs(
-    span: Span, field: str, target: str, columns: Sequence[str], way_out: str, made: Span
+    span: Span, field: str, target: str, columns: Sequence[str], advice: str, made: Span
 ) -> Diagnostic:
     """target-among-inputs (O009)
 
@@ -33,7 +33,7 @@ def target_among_inputs(
     """  # noqa: E501
     which = ", ".join(f"`{column}`" for column in columns[:4]) + (", ..." if len(columns) > 4 else "")
     message = f"field `{field}`, which the model reads, holds {which}, which is what the target `{target}` is made of"
-    return error("O009", span, message, way_out, (Related(made, f"`{target}` is the target"),))
+    return error("O009", span, message, advice, (Related(made, f"`{target}` is the target"),))
 
 
 def metric_without_unit(span: Span, metric: str, target: str, field: str) -> Diagnostic:
@@ -55,8 +55,8 @@ def metric_without_unit(span: Span, metric: str, target: str, field: str) -> Dia
           metrics: {accuracy: {of: loss}, rmse: {of: again}}
     """
     message = f"`{metric}` of `{target}` has no unit: it is computed of `{field}`, which is scaled or normalised"
-    way_out = f"make a field of what is the target; or watch `r2`, which has none; or leave `{field}` as it is"
-    return error("O011", span, message, way_out)
+    advice = f"make a field of what is the target; or watch `r2`, which has none; or leave `{field}` as it is"
+    return error("O011", span, message, advice)
 
 
 def objective_does_not_fit(span: Span, misfit: Misfit, made: tuple[Related, ...] = ()) -> Diagnostic:
@@ -97,9 +97,9 @@ def count_from_model(span: Span, port: str, name: str, made: Span | None, *, is_
     """  # noqa: E501
     # `is_drawn`: no parameter has a part in it, only random numbers.
     reason = "it is drawn anew in each step" if is_drawn else "the model computes it"
-    way_out = "compute it from fields alone, by nodes without parameters or draws"
+    advice = "compute it from fields alone, by nodes without parameters or draws"
     message = f"the {port} `{name}` decides how many items count, and {reason}"
-    hint = f"{way_out}; a column of the source can hold what was drawn once" if is_drawn else way_out
+    hint = f"{advice}; a column of the source can hold what was drawn once" if is_drawn else advice
     return error("O102", span, message, hint, () if made is None else (Related(made, f"`{name}` is made here"),))
 
 

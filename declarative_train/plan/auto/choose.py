@@ -13,9 +13,9 @@ from declarative_train.data.spec import DataSpec
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.graph.lower import Lowered
 from declarative_train.plan.auto.candidates import candidates
+from declarative_train.plan.auto.hints import hints
 from declarative_train.plan.auto.judge import Judge, Verdict, findings
 from declarative_train.plan.auto.target import Target, target_of
-from declarative_train.plan.auto.ways_out import ways_out
 from declarative_train.plan.checks.stages import does_not_fit, no_mode_left
 from declarative_train.plan.plan import TAKEN, CandidatePlan, ChoicePlan, ParameterPlan
 from declarative_train.recipe.recipe import Recipe
@@ -71,7 +71,7 @@ def _too_large(judge: Judge, possible: Sequence[Verdict]) -> Diagnostic:
     least, memory = _smallest(possible), judge.target.memory_bytes
     assert memory is not None, "all fit where the memory is unknown"
     is_certain = judge.target.hardware is not None
-    ways = ways_out(judge) if is_certain else ["layout.hardware, where this machine is not the one that it is for"]
+    ways = hints(judge) if is_certain else ["layout.hardware, where this machine is not the one that it is for"]
     span = judge.recipe.span("parallelism.mode")
     return does_not_fit(span, least.candidate.words, least.memory_bytes, memory, ways, is_certain=is_certain)
 

@@ -58,9 +58,9 @@ def unscaled_input(span: Span, field: str, layer: str, ends: tuple[float, float]
           fields:
             pixels: {columns: "p*", dtype: float32, scale: 0.0625}
     """  # noqa: E501
-    way_out = "`scale: 0.00392` (1/255) makes that 0 to 1" if is_image else "`normalize: standard` brings them there"
+    hint = "`scale: 0.00392` (1/255) makes that 0 to 1" if is_image else "`normalize: standard` brings them there"
     message = f"`{field}` goes from {ends[0]:g} to {ends[1]:g} into `{layer}`, whose start values are made for -1 to 1"
-    return unverified("R131", span, message, way_out)
+    return unverified("R131", span, message, hint)
 
 
 def columns_of_other_magnitude(
@@ -138,7 +138,7 @@ def large_targets(span: Span, field: str, term: str, size: float) -> Diagnostic:
         2,190000
     """
     message = f"`{field}` is about {size:.2g}, and the outputs that the loss `{term}` compares it with start at about 1"
-    hint = "`normalize: standard`; metrics such as mae are told in its own unit all the same"
+    hint = "`normalize: standard`; metrics such as mae are shown in its own unit all the same"
     return warning("R133", span, message, hint)
 
 

@@ -121,7 +121,7 @@ def weights_not_found(span: Span, path: str) -> Diagnostic:
     return error("U105", span, f"there is no file or run at `{shown(path)}`", paths_start(span))
 
 
-def weights_do_not_fit(span: Span, path: str, problem: str, way_out: str | None) -> Diagnostic:
+def weights_do_not_fit(span: Span, path: str, problem: str, hint: str | None) -> Diagnostic:
     """weights-do-not-fit (U106)
 
     Finds: a file of start values whose names or shapes are not those of the parameters that it is for.
@@ -135,7 +135,7 @@ def weights_do_not_fit(span: Span, path: str, problem: str, way_out: str | None)
             hidden: {type: linear, out_features: 8, input: pixels}
           weights: {hidden: {path: data/backbone.safetensors, rename: {"head.": null}}}
     """  # noqa: E501
-    return error("U106", span, f"{shown(path)} {problem}", way_out)
+    return error("U106", span, f"{shown(path)} {problem}", hint)
 
 
 def words(prefix: str, path: str, names: Sequence[str]) -> tuple[str, str]:
@@ -143,8 +143,8 @@ def words(prefix: str, path: str, names: Sequence[str]) -> tuple[str, str]:
     heads = list(dict.fromkeys(name.rpartition(".")[0] + "." for name in names if "." in name))
     close = nearest(prefix, heads)
     listed = ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")
-    way_out = f"did you mean {close}?" if close else f"its names are {listed}" if names else "it holds nothing"
-    return f"no name in {path} begins with `{prefix}`: nothing is renamed", way_out
+    hint = f"did you mean {close}?" if close else f"its names are {listed}" if names else "it holds nothing"
+    return f"no name in {path} begins with `{prefix}`: nothing is renamed", hint
 
 
 def rename_matches_nothing(span: Span, prefix: str, path: str, names: Sequence[str]) -> Diagnostic:

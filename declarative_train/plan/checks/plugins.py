@@ -43,8 +43,8 @@ def plugin_mixes_samples(span: Span, name: str, habits: Habits, batch: BatchSpec
         inside = habits.batch_norms[0]
         others = f" (and {len(habits.batch_norms) - 1} more)" if len(habits.batch_norms) > 1 else ""
         message = f"`{name}` holds batch normalisation, `{inside}`{others}, {differs}"
-        way_out = f"`over: {size} samples` on a node `batch_norm` outside the plugin gives the same on every layout"
-        return warning("R135", span, message, way_out)
+        hint = f"`over: {size} samples` on a node `batch_norm` outside the plugin gives the same on every layout"
+        return warning("R135", span, message, hint)
     if "evaluation" not in habits.mixes:
         message = f"in `{name}` the result of a sample depends on the other samples of its batch, {differs}"
     else:

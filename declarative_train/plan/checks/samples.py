@@ -310,5 +310,5 @@ def weights_without_statistics(span: Span, path: str) -> Diagnostic:
         model: {weights: {path: bare, statistics: data}}
     """  # noqa: E501
     message = f"the checkpoint in {path} does not hold its run's statistics: they are made anew of the training rows"
-    way_out = "take the checkpoint in its run's folder; or, if new ones are meant, write `statistics: data`"
-    return warning("R126", span, message, way_out)
+    hint = "take the checkpoint in its run's folder; or, if new ones are meant, write `statistics: data`"
+    return warning("R126", span, message, hint)

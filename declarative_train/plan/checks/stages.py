@@ -207,7 +207,7 @@ def reuse_with_split_backward(span: Span, schedule: str, name: str) -> Diagnosti
 
 
 def does_not_fit(
-    span: Span, mode: str, needed_bytes: int, memory_bytes: int, ways_out: Sequence[str], *, is_certain: bool
+    span: Span, mode: str, needed_bytes: int, memory_bytes: int, hints: Sequence[str], *, is_certain: bool
 ) -> Diagnostic:
     """does-not-fit (P108)
 
@@ -231,12 +231,12 @@ def does_not_fit(
         f"{mode} needs about {amount(needed_bytes, 'B')} on a device, of {amount(memory_bytes, 'B')} that it may fill"
     )
     if not is_certain:
-        return warning("P108", span, message, _either("worth a try: ", ways_out))
-    return error("P108", span, f"no mode fits: {message}", _either("these would fit: ", ways_out))
+        return warning("P108", span, message, _either("worth a try: ", hints))
+    return error("P108", span, f"no mode fits: {message}", _either("these would fit: ", hints))
 
 
-def _either(head: str, ways_out: Sequence[str]) -> str:
-    return head + "; ".join(ways_out) if ways_out else "make the model smaller, or take devices with more memory"
+def _either(head: str, hints: Sequence[str]) -> str:
+    return head + "; ".join(hints) if hints else "make the model smaller, or take devices with more memory"
 
 
 def no_mode_left(span: Span, mode: str, refusal: Diagnostic) -> Diagnostic:

@@ -1,6 +1,6 @@
 """Plan -> the text of `dtrain plan`: what a person wants to know before anything starts. Plain, in aligned columns.
 
-Equal ranks and equal rows are told once, so that 4,096 ranks fit on a page.
+Equal ranks and equal rows are shown once, so that 4,096 ranks fit on a page.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from declarative_train.diagnostics.diagnostic import Diagnostic, Related, error,
 from declarative_train.recipe.draft import Draft
 from declarative_train.recipe.model.tree import BlockNode, ExpressionNode, LayerNode, Scope, Wire
 
-_NOT_FOLLOWED = frozenset({"mask", "keep", "context"})  # what is seen of them is no matter of order
+_NOT_FOLLOWED = frozenset({"mask", "keep", "context"})  # what is seen of them does not depend on the order
 
 
 class _Sequence(NamedTuple):

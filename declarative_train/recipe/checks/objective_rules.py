@@ -180,7 +180,7 @@ def metric_target(draft: Draft) -> Iterator[Diagnostic]:
         borrows = metric.input is None and metric.target is None
         if borrows and term is not None and term.target is None and metric.component.needs_target:
             if term.component.needs_target:
-                continue  # the loss is told to have one
+                continue  # the loss is reported to lack it
             hint = f"write `{name}: {{input: NODE, target: FIELD}}`"
             yield error("O007", key, f"{kind} needs a target, and the loss `{metric.of or only}` has none", hint)
 

@@ -71,7 +71,7 @@ def schedule_needs_microbatches(draft: Draft) -> Iterator[Diagnostic]:
     if ranks is None or steps is None or parallelism.stages % ranks:
         return
     if draft.scope is not None and num_nodes(draft.scope) < parallelism.stages:
-        return  # P017 is told: with fewer stages, fewer microbatches do
+        return  # P017 is reported: with fewer stages, fewer microbatches do
     number, schedule = steps * parallelism.microbatches, PIPELINE_SCHEDULES[parallelism.schedule]
     most = 2 * number + parallelism.stages
     fits = [each for each in range(1, most + 1) if schedule.takes(each, ranks, parallelism.stages)]

@@ -88,7 +88,7 @@ def no_run_length(draft: Draft) -> Iterator[Diagnostic]:
     """
     training = draft.training
     if draft.is_written("training.epochs") or draft.is_written("training.steps"):
-        return  # one that is left empty is told
+        return  # one that is left empty is reported
     if training is not None and training.epochs is None and training.steps is None:
         hint = "add `epochs: 10` or `steps: 1000`"
         yield error("R004", draft.span.key("training"), "`training` does not say how long", hint, rests_on="all files")

@@ -166,7 +166,7 @@ def dead_node(span: Span, name: str, readers: str) -> Diagnostic:
     """
     # `readers`: who could use it (the objective, the outputs of a block).
     hint = f"use it in a node or in {readers}, or remove it"
-    return error("W007", span, f"nobody uses the result of `{name}`", hint)
+    return error("W007", span, f"nothing uses the result of `{name}`", hint)
 
 
 def unused_field(span: Span, name: str) -> Diagnostic:
@@ -182,7 +182,7 @@ def unused_field(span: Span, name: str) -> Diagnostic:
         data:
           shuffle: true
     """
-    return warning("W008", span, f"nobody uses the field `{name}`", "remove it from `data.fields`, or use it")
+    return warning("W008", span, f"nothing uses the field `{name}`", "remove it from `data.fields`, or use it")
 
 
 def moved_default_wire(
@@ -325,7 +325,7 @@ def bad_reference(span: Span, found: str, help: str | None = None) -> Diagnostic
             act: {type: relu, input: doubled}
     """
     wanted = "`node`, `node.output`, `node.3` (a copy) or `node.3.output`"
-    return error("W014", span, f"{found} is no reference", help or f"a reference is {wanted}")
+    return error("W014", span, f"{found} is not a reference", help or f"a reference is {wanted}")
 
 
 def unused_param(span: Span, name: str, block: str) -> Diagnostic:

@@ -1,5 +1,5 @@
-"""Top-level keys that are a misspelt section, put under its name: what is wrong inside is told in the same pass, and
-nothing is said to be missing. The misspelt key itself is told as any unknown one."""
+"""Top-level keys that are a misspelt section, put under its name: what is wrong inside is reported in the same pass,
+and nothing is reported missing. The misspelt key itself is reported as any unknown one."""
 
 from __future__ import annotations
 

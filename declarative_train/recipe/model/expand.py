@@ -101,7 +101,7 @@ def expand(
 def _outputs(
     wiring: Wiring, objective: Collection[tuple[str, Span]]
 ) -> tuple[dict[str, Edge], list[Diagnostic | None]]:
-    """The objective's references to nodes, and what is wrong with the others: None where that is told already."""
+    """The objective's references to nodes, and what is wrong with the others: None where that is reported already."""
     outputs: dict[str, Edge] = {}
     wrong: list[Diagnostic | None] = []
     for text, span in objective:
@@ -292,7 +292,7 @@ class _Expander:
         if self._say(found) or values is None:
             return None
         if any(port.name not in bound and not port.optional for port in block.ports):
-            return None  # what feeds it is wrong, and told
+            return None  # what feeds it is wrong, and reported
         before = set(self._said)
         is_outside = block.file is not None and (frame.inside is None or frame.inside.file is None)
         if is_outside:

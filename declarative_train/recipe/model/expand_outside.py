@@ -1,4 +1,4 @@
-"""What happens inside a shipped block, told at the place of the recipe that caused it.
+"""What happens inside a shipped block, reported at the place of the recipe that caused it.
 
 The body of a shipped block is not the user's: where it hands on a param, the value that the recipe gives is the place.
 """

@@ -41,7 +41,7 @@ _RULES = {
 
 @dataclass(slots=True)
 class NodeDraft:
-    """A node on its way. `broken`: what is wrong with it is reported, and nothing more is said of it.
+    """A node on its way. `broken`: what is wrong with it is reported, and nothing more is reported of it.
 
     `fields` are the node's own keys, not yet rendered: each copy renders them with its `index`. `is_off`: `when` is
     false, so the node stands for its first input.
@@ -161,7 +161,7 @@ def _read_type(
 ) -> list[Diagnostic]:
     written = node.get("type")
     if written is None:
-        return []  # which is told
+        return []  # which is reported
     kind, found = templates.render(written, names)
     if found:
         return found

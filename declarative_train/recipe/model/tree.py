@@ -102,12 +102,12 @@ class BlockRules(NamedTuple):
 
 
 def num_nodes(scope: Scope) -> int:
-    """The nodes that are no block, with those inside the blocks."""
+    """The nodes that are not blocks, with those inside the blocks."""
     return sum(num_nodes(node.scope) if isinstance(node, BlockNode) else 1 for node in scope.nodes)
 
 
 def inputs_before(scope: Scope, names: set[str]) -> set[str]:
-    """All inputs of the scope on the way to these nodes; a name that is no node is one itself."""
+    """All inputs of the scope on the way to these nodes; a name that is not a node's is one itself."""
     wanted, found = set(names), names - {node.name for node in scope.nodes}
     for node in reversed(scope.nodes):
         if node.name in wanted:

@@ -215,7 +215,7 @@ class Wiring:
         draft = self.drafts.get(edge.name)
         if draft is None:
             is_refused = any(not is_name(name) and name.lower().replace("-", "_") == edge.name for name in self.drafts)
-            return None if is_refused else self._unknown(edge, reader)  # `Logits` for `logits` is told at its name
+            return None if is_refused else self._unknown(edge, reader)  # `Logits` for `logits` is reported at its name
         if draft.kind == "broken":
             return None
         if draft.is_off:

@@ -44,7 +44,7 @@ class Dp(Section):
         return num_gpus
 
     def mesh(self, num_gpus: int) -> Mesh | None:
-        """Its devices are no ranks: a plan counts them as copies of the model."""
+        """Its devices are not ranks: a plan counts them as copies of the model."""
         return ()
 
 

@@ -61,7 +61,7 @@ class AllowList(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         if name not in _ALLOWED.get(module, frozenset()):
-            message = f"the checkpoint's metadata names {module}.{name}, which is no part of a checkpoint"
+            message = f"the checkpoint's metadata names {module}.{name}, which is not part of a checkpoint"
             raise CheckpointFailure(message)
         return super().find_class(module, name)
 

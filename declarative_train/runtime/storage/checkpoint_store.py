@@ -133,7 +133,7 @@ class CheckpointStore:
         return [self.path(step) for step in steps]
 
     def clean(self) -> list[str]:
-        """Remove what saves and removals that were cut short have left. Only for who holds the run (`RunLock`)."""
+        """Remove what saves and removals that were cut short have left. Only for the holder of the run (`RunLock`)."""
         if not self.is_local or not self._fs.exists(self.root):
             return []
         names = os.listdir(self._local(self.root))

@@ -39,7 +39,7 @@ from declarative_train.terms.amounts import counted
 if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan, WeightsPlan
 
-MOST_CHANGES = 5  # that are told when a recipe is no longer that of a checkpoint
+MOST_CHANGES = 5  # that are named when a recipe is no longer that of a checkpoint
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,7 +99,7 @@ def tab_in_indentation(span: Span, others: Sequence[Span]) -> Diagnostic:
     r"""tab-in-indentation (Y005)
 
     Finds: a tab where a line's indentation stands.
-    Why:   YAML indents with spaces only; how wide a tab is depends on who looks.
+    Why:   YAML indents with spaces only; how wide a tab is depends on the editor.
     Bad:
         # bytes: training:\n\tsteps: 10\n
     Good:
@@ -225,7 +225,7 @@ def missing_colon(span: Span, text: str) -> Diagnostic:
     pair = _PAIR.fullmatch(text)
     hint = f"write `{pair[1]}: {pair[2]}`" if pair is not None else f"write `{text}: ...`"
     what = "a `:` is missing" if pair is not None else "a `:` and a value are missing"
-    return error("Y026", span, f"`{text}` is no key: {what}", hint)
+    return error("Y026", span, f"`{text}` is not a key: {what}", hint)
 
 
 def wrong_escape(span: Span, text: str) -> Diagnostic:
@@ -238,5 +238,5 @@ def wrong_escape(span: Span, text: str) -> Diagnostic:
     Good:
         meta: {pattern: '\d+'}
     """
-    message = f"`{text}` is no escape in double quotes"
+    message = f"`{text}` is not an escape in double quotes"
     return error("Y027", span, message, f"use single quotes, or write `\\{text}`")

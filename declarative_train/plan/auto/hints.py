@@ -11,11 +11,11 @@ from declarative_train.recipe.recipe import Recipe
 from declarative_train.recipe.sections.training import Training
 from declarative_train.terms.amounts import amount
 
-MOST = 3  # ways that are told
+MOST = 3  # hints that are given
 FACTORS = (2, 4, 8, 16, 32, 64)  # of the GPUs
 
 
-def ways_out(judge: Judge) -> list[str]:
+def hints(judge: Judge) -> list[str]:
     found: list[str] = []
     for way, recipe in _changed(judge.recipe):
         target = target_of(recipe.layout)
