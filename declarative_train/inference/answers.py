@@ -39,11 +39,12 @@ def asked(trained: Trained, outputs: Sequence[str]) -> Asked:
     found = meanings(trained)
     if not found:
         types = ", ".join(dict.fromkeys(f"`{term.component['type']}`" for term in trained.plan.objective.terms))
-        known = trained.outputs
+        layers = [node.name for node in trained.plan.graph.nodes if node.kind != "expression"]
+        known = [name for name in trained.outputs if "." not in name]
         shown = ", ".join(known[:8]) + (", ..." if len(known) > 8 else "")
         raise UsageError(
             f"the losses of {trained.name} ({types}) do not say what an output means; help: name nodes to give as they "
-            f"are, as in `--output {known[-1]}`; known: {shown}"
+            f"are, as in `--output {(layers or known)[-1]}`; known: {shown}"
         )
     return Asked(tuple(dict.fromkeys(one.output for one in found)), found)
 

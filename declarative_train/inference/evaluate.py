@@ -28,7 +28,7 @@ from declarative_train.data.spec import DataError, SetSpec
 from declarative_train.data.windows import row_order
 from declarative_train.diagnostics.suggest import did_you_mean
 from declarative_train.inference.fields import Fields
-from declarative_train.inference.forward import batch_rows, device_for
+from declarative_train.inference.forward import batch_rows, device_for, drawing
 from declarative_train.inference.meaning import meanings
 from declarative_train.inference.pruned import whole_graph
 from declarative_train.inference.reading import STDIN, Chunk, InputError, files_of, open_input
@@ -95,6 +95,9 @@ def evaluate(
         done, notices = evaluator(name, trained.step)
     if not done.num_samples:
         raise InputError(f"{title} has no row to evaluate")
+    drawn = drawing(whole_graph(plan))
+    if drawn:
+        notices.append(f"`{drawn[0]}` draws random numbers: other batches, and the run's ranks, give other values")
     logged = {key: value for key, value in trained.values.items() if key in done.values}
     return Evaluation(
         trained.name,

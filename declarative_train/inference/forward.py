@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from declarative_train.components.expressions.grammar import parse
 from declarative_train.inference.trained import Trained, UsageError
 from declarative_train.runtime.devices import num_gpus
 from declarative_train.runtime.step.forward_path import AUTOCAST
@@ -16,6 +17,7 @@ from declarative_train.runtime.step.randomness import Randomness, draws
 
 if TYPE_CHECKING:
     from declarative_train.data.spec import FieldSpec
+    from declarative_train.graph.graph import Graph
 
 _INFERENCE = 2**33  # tells these draws from those of training and of evaluations
 _LEAST_ROWS = 256
@@ -30,11 +32,13 @@ class Forward:
         plan = trained.plan
         self.network = trained.network(outputs, device)
         self.device = device
-        self.is_random = draws(self.network.graph, plan.plugins)
+        self.drawing = drawing(self.network.graph)
         self._specs: dict[str, FieldSpec] = {name: trained.fields[name] for name in self.network.inputs}
         self._widens = plan.training.precision == "fp64"
         self._compute_dtype = AUTOCAST.get(plan.training.precision)
-        self._randomness = Randomness(plan.seed, (0, _INFERENCE), device, needed=self.is_random)
+        self._randomness = Randomness(
+            plan.seed, (0, _INFERENCE), device, needed=draws(self.network.graph, plan.plugins)
+        )
 
     def __call__(self, values: Mapping[str, np.ndarray], start: int) -> dict[str, torch.Tensor]:
         """(N, ...) by output, for (N, ...) by field; `start` is the number of the first row."""
@@ -65,6 +69,17 @@ class Forward:
                     yield
         finally:
             torch.set_default_dtype(before)
+
+
+def drawing(graph: Graph, prefix: str = "") -> list[str]:
+    """The nodes that draw random numbers in evaluation, too: expressions such as `randn_like(mu)`."""
+    found = []
+    for node in graph.nodes:
+        if node.graph is not None:
+            found += drawing(node.graph, f"{prefix}{node.name}.")
+        elif node.expression is not None and parse(node.expression).is_random:
+            found.append(f"{prefix}{node.name}")
+    return found
 
 
 def device_for(trained: Trained, wanted: str, rank: int = 0) -> torch.device:

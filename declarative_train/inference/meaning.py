@@ -104,6 +104,8 @@ def _meaning(trained: Trained, graph: Graph, term: TermPlan) -> Meaning | None:
         items = output.shape[:axis] + output.shape[axis + 1 :]
         ignored = term.component.get("ignore_index")
         classes = _parts(field, output.shape[axis]) if target.is_floating else _classes(field, output.shape[axis])
+        if trained.plan.data.source.get("tokenizer") == "bytes" and output.shape[axis] == 256:
+            classes = tuple(map(_character, range(256)))
         columns = () if field is None else field.columns
         return Meaning(
             *about, classes, axis, columns, items=items, ignored=ignored if isinstance(ignored, int) else None
@@ -174,6 +176,10 @@ def _classes(field: FieldSpec | None, size: int) -> tuple[str, ...]:
 def _parts(field: FieldSpec | None, size: int) -> tuple[str, ...]:
     """Of a target that is a part for each class: its columns are the classes."""
     return field.columns if field is not None and len(field.columns) == size else _numbers(size)
+
+
+def _character(byte: int) -> str:
+    return repr(chr(byte)) if 32 <= byte < 127 else f"byte {byte}"
 
 
 def _numbers(size: int) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ import numpy as np
 
 from declarative_train.inference.answers import Asked, asked, columns, to_arrow
 from declarative_train.inference.fields import Fields, kept_columns
-from declarative_train.inference.forward import Forward, batch_rows, device_for
+from declarative_train.inference.forward import Forward, batch_rows, device_for, drawing
 from declarative_train.inference.reading import Input
 from declarative_train.inference.trained import Trained, UsageError
 from declarative_train.runtime.devices import safe_threads, threads_per_rank
@@ -40,7 +40,8 @@ class Batch(NamedTuple):
 
 
 class Prediction:
-    """What is asked of a model, and who computes it. Raises UsageError for what cannot be had."""
+    """What is asked of a model, and who computes it. `drawing`: the nodes before it that draw random numbers. Raises
+    UsageError for what cannot be had."""
 
     def __init__(
         self,
@@ -55,7 +56,9 @@ class Prediction:
             raise UsageError(_no_windows(trained))
         self._trained, self._device, self._ranks = trained, device, ranks
         self.asked: Asked = asked(trained, outputs)
-        self.inputs = tuple(trained.graph(self.asked.outputs).inputs)
+        graph = trained.graph(self.asked.outputs)
+        self.inputs = tuple(graph.inputs)
+        self.drawing = tuple(drawing(graph))
         self._batch_rows = batch_rows(trained, self.inputs, batch_size)
 
     def tables(self, rows: Input, keep: Sequence[str] = ()) -> Iterator[pa.Table]:

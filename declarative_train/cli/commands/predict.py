@@ -48,6 +48,9 @@ def _predict(args: argparse.Namespace) -> int:
     prediction = Prediction(
         trained, outputs=args.output, batch_size=args.batch_size, device=args.device, ranks=args.ranks
     )
+    if prediction.drawing:
+        drawn = ", ".join(f"`{name}`" for name in prediction.drawing)
+        print(f"dtrain: {drawn} draws random numbers: other batches give other values", file=sys.stderr)
     rows = open_input(args.input, trained.plan.data.source)
     keep = rows.names if "*" in args.keep else tuple(dict.fromkeys(args.keep))
     names: list[str] = []

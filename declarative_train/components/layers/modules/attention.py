@@ -53,6 +53,12 @@ class SelfAttention(nn.Module):
         self.out = nn.Linear(heads.query_width, width, heads.bias, dtype=dtype)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        dropout = self.heads.dropout if self.training else 0.0
+        y: Tensor = self.out(_merged(attend(*self.projected(x), mask, self.causal, dropout)))
+        return y
+
+    def projected(self, x: Tensor, start: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries (B, H, T, K), keys and values (B, G, T, K) of positions that begin at `start`."""
         heads = self.heads
         if heads.fused:
             q, k, v = self.qkv(x).split([heads.query_width, heads.kv_width, heads.kv_width], dim=-1)
@@ -62,10 +68,16 @@ class SelfAttention(nn.Module):
         if heads.qk_norm:
             q_BHTK, k_BGTK = self.query_norm(q_BHTK), self.key_norm(k_BGTK)
         if heads.rotary_base is not None:
-            table = rotary_table(x.shape[1], heads.head_width, heads.rotary_base, q_BHTK)
-            q_BHTK, k_BGTK = rotate(q_BHTK, *table), rotate(k_BGTK, *table)
-        dropout = heads.dropout if self.training else 0.0
-        y: Tensor = self.out(_merged(attend(q_BHTK, k_BGTK, v_BGTK, mask, self.causal, dropout)))
+            table = rotary_table(start + x.shape[1], heads.head_width, heads.rotary_base, q_BHTK)
+            cos_TK, sin_TK = (part[start:] for part in table) if start else table
+            q_BHTK, k_BGTK = rotate(q_BHTK, cos_TK, sin_TK), rotate(k_BGTK, cos_TK, sin_TK)
+        return q_BHTK, k_BGTK, v_BGTK
+
+    def attended(self, q_BHTK: Tensor, k_BGSK: Tensor, v_BGSK: Tensor) -> Tensor:
+        """(B, T, D) of queries that are the last T of the S positions: in evaluation, causal and without a mask."""
+        T, S = q_BHTK.shape[2], k_BGSK.shape[2]
+        seen = torch.ones(T, S, dtype=torch.bool, device=q_BHTK.device).tril(S - T)
+        y: Tensor = self.out(_merged(attend(q_BHTK, k_BGSK, v_BGSK, seen[None], False, 0.0)))
         return y
 
 

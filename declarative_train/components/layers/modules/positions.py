@@ -13,8 +13,8 @@ class LearnedPositions(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.empty(max_length, width, dtype=dtype))
 
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.weight[: x.shape[1]]
+    def forward(self, x: Tensor, start: int = 0) -> Tensor:
+        return x + self.weight[start : start + x.shape[1]]
 
 
 class SinusoidalPositions(nn.Module):
@@ -24,11 +24,11 @@ class SinusoidalPositions(nn.Module):
         super().__init__()
         self.base = base
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, start: int = 0) -> Tensor:
         T, D = x.shape[1:]
         dtype = torch.promote_types(x.dtype, torch.float32)
         frequencies = self.base ** (torch.arange(0, D, 2, dtype=dtype, device=x.device) / -D)
-        angles = torch.outer(torch.arange(T, dtype=dtype, device=x.device), frequencies)
+        angles = torch.outer(torch.arange(start, start + T, dtype=dtype, device=x.device), frequencies)
         return x + torch.cat([angles.sin(), angles.cos()], dim=-1).to(x.dtype)
 
 

@@ -1,0 +1,252 @@
+"""A trained text model and a beginning -> text that goes on from it, token by token.
+
+Keys and values of attention are kept from token to token (a cache), where every node treats positions one by one or is
+causal self-attention: a token then costs one position. Otherwise, and beyond the length that the model was trained on,
+the last positions are computed anew for each token. Either way the logits are those of the plain forward over them.
+
+T positions, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from declarative_train.components.expressions.grammar import parse
+from declarative_train.components.layers import LAYERS
+from declarative_train.components.layers.activations import Activation
+from declarative_train.components.layers.modules.attention import SelfAttention
+from declarative_train.components.layers.modules.positions import LearnedPositions, SinusoidalPositions
+from declarative_train.graph.graph import Graph
+from declarative_train.graph.read import read_layer
+from declarative_train.inference.forward import Forward, device_for
+from declarative_train.inference.trained import Trained, UsageError
+from declarative_train.runtime.step.randomness import mix
+
+_ONE_BY_ONE = frozenset({"dropout", "embedding", "identity", "layer_scale", "linear", "learned_positions",
+                         "sinusoidal_positions"})  # fmt: skip
+_ALONG_WIDTH = frozenset({"layer_norm", "rms_norm"})
+_NOT_ACTIVATIONS = frozenset({"glu", "log_softmax", "softmax"})  # which work along a dimension
+_ELEMENTWISE = frozenset({"+", "-", "*", "/", "**", "neg", "pos", "abs", "clamp", "erf", "exp", "float", "gelu",
+                          "leaky_relu", "log", "mish", "relu", "sigmoid", "silu", "softplus", "sqrt", "square",
+                          "tanh"})  # fmt: skip
+_PROBE = 3  # positions of a beginning that tells whether what follows is seen
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """`temperature` 0: always the likeliest token. `top_k`: among so many of the likeliest; `top_p`: among the fewest
+    that have this probability together."""
+
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float | None = None
+
+
+class TextModel:
+    """The logits of the next token. `context`: how many tokens are seen; `reason`: why nothing can be kept between
+    tokens, "" where it can. Raises UsageError for a model that writes no text."""
+
+    def __init__(self, trained: Trained, device: str = "auto", *, cache: bool = True) -> None:
+        output, field = _of_text(trained)
+        self._forward = Forward(trained, [output], device_for(trained, device))
+        network = self._forward.network
+        if network.inputs != (field,):
+            others = ", ".join(f"`{name}`" for name in network.inputs if name != field)
+            raise UsageError(f"{trained.name} reads {others} beside its tokens, and text alone is given")
+        self._length = trained.fields[field].tensor.shape[0]
+        self.context = min(self._length, network.graph.spec(network.graph.outputs[output]).shape[0])
+        self.vocabulary = network.graph.spec(network.graph.outputs[output]).shape[1]
+        self.reason = _why_no_cache(network.graph, trained.plan.plugins) if cache else "it was not wanted"
+        self._tokens: list[int] = []
+        self._kept: list[_Kept] = []
+        self._logits: Tensor | None = None
+        if self.reason:
+            self._require_causal(trained)
+        else:
+            self._kept = _with_caches(network.module)
+
+    def begin(self, tokens: list[int]) -> None:
+        """Forget all, and read a beginning."""
+        self._tokens, self._logits = [], None
+        for each in self._kept:
+            each.forget()
+        self.feed(tokens)
+
+    def feed(self, tokens: list[int]) -> None:
+        """Read on."""
+        before = len(self._tokens)
+        self._tokens += tokens
+        if self.reason:
+            self._logits = self._padded(self._tokens[-self.context :])
+        elif len(self._tokens) <= self.context:
+            self._logits = self._compute(self._tokens[before:])
+        else:  # the window moves, and with it every position
+            for each in self._kept:
+                each.forget()
+            self._logits = self._compute(self._tokens[-self.context :])
+
+    @property
+    def logits(self) -> Tensor:
+        """(V,) float32, of the token that comes next."""
+        assert self._logits is not None
+        return self._logits
+
+    def _compute(self, tokens: list[int]) -> Tensor:
+        return self._run(tokens)[len(tokens) - 1]
+
+    def _padded(self, tokens: list[int]) -> Tensor:
+        """As long as the model is used to; what stands behind the last token is not seen."""
+        return self._run([*tokens, *([0] * (self._length - len(tokens)))])[len(tokens) - 1]
+
+    def _run(self, tokens: list[int]) -> Tensor:
+        import numpy as np
+
+        (name,) = self._forward.network.inputs
+        (found,) = self._forward({name: np.asarray([tokens], np.int64)}, len(self._tokens)).values()
+        return found[0].float().cpu()
+
+    def _require_causal(self, trained: Trained) -> None:
+        start = [number % self.vocabulary for number in range(_PROBE)]
+        ends = [[number % self.vocabulary] * (self._length - _PROBE) for number in (0, 1)]
+        one, other = (self._run([*start, *end])[_PROBE - 1] for end in ends)
+        if self._length > _PROBE and not torch.allclose(one, other, atol=1e-4, rtol=1e-3):
+            raise UsageError(
+                f"{trained.name} sees the tokens that come after: it cannot write them one by one; help: attention "
+                "that writes is `causal: true`"
+            )
+
+
+class _Kept(nn.Module):
+    """A module that must know which positions it is at, while they come one by one."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+        self._length = 0
+        self._keys: Tensor | None = None
+        self._values: Tensor | None = None
+
+    def forget(self) -> None:
+        self._length, self._keys, self._values = 0, None, None
+
+    def forward(self, x: Tensor, mask: None = None) -> Tensor:
+        start, module = self._length, self.module
+        self._length += x.shape[1]
+        if not isinstance(module, SelfAttention):
+            found: Tensor = module(x, start)
+            return found
+        q, k, v = module.projected(x, start)
+        self._keys = k if self._keys is None else torch.cat([self._keys, k], 2)
+        self._values = v if self._values is None else torch.cat([self._values, v], 2)
+        return module.attended(q, self._keys, self._values)
+
+
+def _with_caches(module: nn.Module) -> list[_Kept]:
+    """Put a cache around every module that needs to know positions, in place."""
+    found = [
+        name
+        for name, part in module.named_modules()
+        if isinstance(part, SelfAttention | LearnedPositions | SinusoidalPositions)
+    ]
+    kept = []
+    for name in found:
+        owner, _, attribute = name.rpartition(".")
+        part = _Kept(module.get_submodule(name))
+        setattr(module.get_submodule(owner), attribute, part)
+        kept.append(part)
+    return kept
+
+
+def _why_no_cache(graph: Graph, plugins: tuple[str, ...]) -> str:
+    """The first node that looks at several positions in a way of its own."""
+    for node in graph.nodes:
+        if node.graph is not None:
+            if reason := _why_no_cache(node.graph, plugins):
+                return reason
+        elif node.kind == "reuse":
+            return f"`{node.name}` calls `{node.target}` once more"
+        elif node.kind == "expression":
+            others = set(parse(str(node.expression)).operations) - _ELEMENTWISE
+            if others:
+                return f"the expression `{node.name}` may look at several positions (`{min(others)}`)"
+        elif node.component is not None and not _is_one_by_one(node.component, len(node.inputs), plugins):
+            return f"`{node.name}` ({node.component['type']}) may look at several positions"
+    return ""
+
+
+def _is_one_by_one(component: dict[str, object], num_inputs: int, plugins: tuple[str, ...]) -> bool:
+    kind = str(component["type"])
+    if kind not in LAYERS:
+        return False
+    layer = read_layer(component, plugins)
+    if kind == "self_attention":
+        return bool(component.get("causal")) and num_inputs == 1
+    if kind in _ALONG_WIDTH:
+        return component.get("num_dims", 1) == 1
+    return kind in _ONE_BY_ONE or (isinstance(layer, Activation) and kind not in _NOT_ACTIVATIONS)
+
+
+def _of_text(trained: Trained) -> tuple[str, str]:
+    """(the output whose logits are of the next token, the field that holds the tokens). Raises UsageError."""
+    source, plan = trained.plan.data.source, trained.plan
+    if source.get("type") != "text":
+        raise UsageError(
+            f"{trained.name} was trained on {source.get('type')} and not on text; help: `dtrain predict RUN INPUT`"
+        )
+    for term in plan.objective.terms:
+        if term.component["type"] != "cross_entropy" or term.target is None:
+            continue
+        graph = trained.graph([term.input])
+        spec = graph.spec(graph.outputs[term.input])
+        fields = [name for name in graph.inputs if trained.fields[name].tensor.num_values is not None]
+        is_of_tokens = len(spec.shape) == 2 and int(str(term.component.get("class_dim", -1))) in (-1, 2)
+        if is_of_tokens and fields and len(trained.fields[fields[0]].tensor.shape) == 1:
+            return term.input, fields[0]
+    raise UsageError(f"{trained.name} gives no logits (B, T, V) of the next token: no `cross_entropy` is about such")
+
+
+def encoded(text: str, model: TextModel) -> list[int]:
+    """UTF-8 bytes. Raises UsageError for a text without any, and for a byte that the model does not know."""
+    tokens = list(text.encode())
+    if not tokens:
+        raise UsageError("--prompt is empty, and a text needs a beginning; help: a line break will do: --prompt $'\\n'")
+    if max(tokens) >= model.vocabulary:
+        raise UsageError(f"--prompt has the byte {max(tokens)}, and the model knows 0 to {model.vocabulary - 1}")
+    return tokens
+
+
+def generate(
+    model: TextModel, prompt: str, num_tokens: int, sampling: Sampling, seed: int, number: int = 0
+) -> Iterator[str]:
+    """The text that follows, in pieces; `number` tells samples of one seed apart. The same seed gives the same text on
+    one machine."""
+    generator = torch.Generator().manual_seed(mix(seed, number) & (2**63 - 1))
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    model.begin(encoded(prompt, model))
+    for position in range(num_tokens):
+        token = chosen(model.logits, sampling, generator)
+        if piece := decoder.decode(bytes([token])):
+            yield piece
+        if position < num_tokens - 1:
+            model.feed([token])
+    if rest := decoder.decode(b"", final=True):
+        yield rest
+
+
+def chosen(logits: Tensor, sampling: Sampling, generator: torch.Generator) -> int:
+    """One token of (V,) logits."""
+    if sampling.temperature == 0:
+        return int(logits.argmax())
+    p = (logits.double() / sampling.temperature).softmax(-1)
+    ordered, order = p.sort(descending=True, stable=True)
+    if sampling.top_k is not None:
+        ordered[sampling.top_k :] = 0
+    if sampling.top_p is not None:
+        before = ordered.cumsum(0) - ordered
+        ordered[before >= sampling.top_p * float(ordered.sum())] = 0
+    return int(order[torch.multinomial(ordered, 1, generator=generator)])
