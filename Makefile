@@ -5,9 +5,9 @@ BIN    := $(VENV)/bin
 RECIPE ?= recipes/digits_mlp.yaml
 
 # ranks of a test share the cores of the machine
-test test-long matrix accept bench parity: export OMP_NUM_THREADS ?= 1
+test test-long matrix accept bench parity planner: export OMP_NUM_THREADS ?= 1
 
-.PHONY: run test test-long matrix check format generate docs accept bench parity site site-serve clean
+.PHONY: run test test-long matrix check format generate docs accept bench parity planner site site-serve clean
 
 run: $(VENV)/.installed
 	$(BIN)/dtrain run $(RECIPE)
@@ -44,6 +44,11 @@ accept: $(VENV)/.installed-dev
 bench: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks
 	$(BIN)/python -m benchmarks.lint
+	$(BIN)/python -m benchmarks.plans
+
+# docs/planner.md: the plan's memory beside that of real ranks
+planner: $(VENV)/.installed-dev
+	$(BIN)/python -m tests.planner
 
 parity: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.parity

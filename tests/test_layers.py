@@ -24,7 +24,7 @@ MAY_IMPORT = {
     "runtime": {"terms", "components", "data", "graph", "plan", "logs"},
     "inference": {"terms", "diagnostics", "components", "data", "graph", "plan", "runtime", "logs"},
     "experiments": {"components", "plan", "runtime"},
-    "api": {"diagnostics", "recipe", "plan"},
+    "api": {"diagnostics", "recipe", "plan", "runtime"},
 }
 ROOMS = [*MAY_IMPORT, "cli"]
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from declarative_train import recipe as recipe_room
+from declarative_train.api.tracer import LateTracer
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.diagnostics.suggest import did_you_mean
 from declarative_train.recipe.load import Loaded
@@ -61,7 +62,7 @@ def compile_loaded(loaded: Loaded) -> Compiled:
     if loaded.recipe is not None:
         from declarative_train import plan as plan_room
 
-        plan, more = plan_room.compile(loaded.recipe)
+        plan, more = plan_room.compile(loaded.recipe, tracer=LateTracer(), traces_all=True)
         diagnostics += more
     if any(item.is_error for item in diagnostics):
         plan = None
@@ -84,7 +85,7 @@ def lint_recipe(
     if loaded.recipe is not None and not static:
         from declarative_train import plan as plan_room
 
-        diagnostics += plan_room.compile(loaded.recipe, offline=True)[1]
+        diagnostics += plan_room.compile(loaded.recipe, offline=True, tracer=LateTracer())[1]
     read = texts_of(loaded)
     if any(item.fixes for item in diagnostics):
         from declarative_train.diagnostics.fixes import placed

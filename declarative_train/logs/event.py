@@ -100,6 +100,17 @@ class Notice:
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryMeasured:
+    """The peak of an early step beside the plan's, in bytes, rank by rank. `how`: what was counted."""
+
+    step: int
+    predicted: list[int]
+    measured: list[int]
+    how: str
+    time_unix_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class RunEnded:
     """`status`: finished, early_stop, stopped (signal or time limit)."""
 
@@ -111,4 +122,6 @@ class RunEnded:
     value_steps: dict[str, int] = field(default_factory=dict)  # the step whose weights each value is of
 
 
-Event = RunStarted | StepDone | Progress | EvaluationDone | EpochDone | CheckpointSaved | Notice | RunEnded
+Event = (
+    RunStarted | StepDone | Progress | EvaluationDone | EpochDone | CheckpointSaved | Notice | MemoryMeasured | RunEnded
+)

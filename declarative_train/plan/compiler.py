@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 
 from declarative_train.data.describe import describe
@@ -13,17 +13,21 @@ from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.graph.check_targets import check_targets, units
 from declarative_train.graph.lower import Lowered, lower
 from declarative_train.plan.auto.choose import choose
+from declarative_train.plan.auto.target import target_of
 from declarative_train.plan.batching import batch_of, num_steps_of
 from declarative_train.plan.checks import metric_of_another_kind
 from declarative_train.plan.class_weights import balanced_terms
 from declarative_train.plan.codec import from_json, signed, to_json
-from declarative_train.plan.estimates import with_estimates
+from declarative_train.plan.estimate.memory import Scale
+from declarative_train.plan.estimate.model import ModelFacts
+from declarative_train.plan.estimate.tracing import Tracer
+from declarative_train.plan.estimates import decides, with_estimates
 from declarative_train.plan.first_step import check_first_step
 from declarative_train.plan.flops import plan_flops
 from declarative_train.plan.inputs import check_inputs
 from declarative_train.plan.parameters import plan_parameters
 from declarative_train.plan.place import place
-from declarative_train.plan.plan import PLAN_VERSION, ChoicePlan, ParameterPlan, Plan, WeightsPlan
+from declarative_train.plan.plan import PLAN_VERSION, TAKEN, ChoicePlan, ParameterPlan, Plan, WeightsPlan
 from declarative_train.plan.plugins import check_plugins
 from declarative_train.plan.run_fields import inherited_fields
 from declarative_train.plan.sample_groups import check_draws, check_mixing
@@ -40,16 +44,20 @@ from declarative_train.plan.stale import recipe_files
 from declarative_train.plan.timing import Timing
 from declarative_train.plan.weights import plan_weights
 from declarative_train.recipe.recipe import Recipe
-from declarative_train.recipe.sections.parallelism import Auto
+from declarative_train.recipe.sections.parallelism import Auto, Single
+
+MOST_TRIED = 3  # of what `auto` would take, one after the other
+SCALE_ROWS = 2
 
 
 def compile(  # noqa: A001 (plan.compile reads as what it does)
-    recipe: Recipe, *, offline: bool = False
+    recipe: Recipe, *, offline: bool = False, tracer: Tracer | None = None, traces_all: bool = False
 ) -> tuple[Plan | None, list[Diagnostic]]:
     """The plan, or None when there is an error; diagnostics of what the parts found on the way.
 
     `offline`: a source on another machine is not looked at; there is no plan then, and what depends on its columns is
-    not checked."""
+    not checked. `tracer` tries what a step needs of memory, where that decides something, or with `traces_all` of every
+    plan; without one it is derived from shapes."""
     inherited, found = inherited_fields(recipe, offline=offline)
     data, diagnostics = describe(recipe.data, recipe.seed, recipe.span, offline=offline, inherited=inherited)
     diagnostics = [*found, *diagnostics]
@@ -59,7 +67,7 @@ def compile(  # noqa: A001 (plan.compile reads as what it does)
     diagnostics += check_targets(recipe, data)
     lowered, found = lower(recipe, {field.name: field.tensor for field in data.fields}, rows)
     diagnostics = [*diagnostics, *found]
-    parameters, choice = None, None
+    parameters = None
     if lowered is not None:
         diagnostics += check_inputs(recipe, data, rows)
         parameters, found = plan_parameters(recipe, lowered.graph, lowered.parameters)
@@ -69,33 +77,83 @@ def compile(  # noqa: A001 (plan.compile reads as what it does)
         diagnostics += found
     weights, found = plan_weights(recipe, lowered, parameters)
     diagnostics += found
-    if isinstance(recipe.parallelism, Auto):
-        if lowered is None or parameters is None:
-            return None, diagnostics
-        chosen, choice, found = choose(recipe, lowered, parameters, data)
-        diagnostics += found
-        if chosen is None:
-            return None, diagnostics
-        recipe = chosen
-    batch, found = batch_of(recipe, data)
-    diagnostics += found
-    if lowered is None or batch is None:
+    is_auto = isinstance(recipe.parallelism, Auto)
+    if is_auto and (lowered is None or parameters is None):
         return None, diagnostics
-    plan, found = _assembled(recipe, data, lowered, batch, weights, parameters, choice)
+    site = None
+    if lowered is not None:
+        site = Site(data, lowered, weights, parameters, tracer if traces_all or decides(recipe) else None)
+    if is_auto:
+        assert site is not None
+        plan, found = _chosen(recipe, site)
+    else:
+        batch, found = batch_of(recipe, data)
+        if site is None or batch is None:
+            return None, diagnostics + found
+        plan, more = _assembled(recipe, site, batch, None)
+        found = [*found, *more]
     diagnostics += found
     return (None if any(item.is_error for item in diagnostics) else plan), diagnostics
 
 
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What a recipe's plans have in common, whatever its mode. `parameters` None: one was in error."""
+
+    data: DataSpec
+    lowered: Lowered
+    weights: tuple[WeightsPlan, ...]
+    parameters: tuple[ParameterPlan, ...] | None
+    tracer: Tracer | None
+
+
+def _chosen(recipe: Recipe, site: Site) -> tuple[Plan | None, list[Diagnostic]]:
+    """`auto`: candidates are judged by what one device tells of all; what is taken is traced itself, and where it does
+    not fit after all the next one is taken."""
+    known: dict[str, int] = {}
+    scales = Scales(site)
+    while True:
+        assert site.parameters is not None
+        chosen, choice, diagnostics = choose(recipe, site.lowered, site.parameters, site.data, scales, known)
+        if chosen is None or choice is None:
+            return None, diagnostics
+        batch, found = batch_of(chosen, site.data)
+        if batch is None:
+            return None, [*diagnostics, *found]
+        plan, more = _assembled(chosen, site, batch, choice)
+        taken = next(each.parallelism for each in choice.candidates if each.verdict == TAKEN)
+        if plan is not None and plan.memory and taken not in known and len(known) < MOST_TRIED:
+            known[taken] = max(each.total for each in plan.memory)
+            if not target_of(recipe.layout).holds(known[taken]):
+                continue
+        return plan, [*diagnostics, *found, *more]
+
+
+class Scales:
+    """What a trace of a recipe's model on one device tells of its other plans; made once for each way to compute."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._known: dict[tuple[str, str], Scale | None] = {}
+
+    def __call__(self, recipe: Recipe, model: ModelFacts) -> Scale | None:
+        tracer, training = self._site.tracer, recipe.training
+        if tracer is None:
+            return None
+        key = (training.precision, training.activation_checkpointing)
+        if key not in self._known:
+            single = recipe._replace(parallelism=Single(), layout=recipe.layout.model_copy(update={"hardware": None}))
+            batch = BatchSpec(SCALE_ROWS, 1, 1, SCALE_ROWS, 1, steps_per_epoch=1)
+            plan, _ = _assembled(single, replace(self._site, tracer=None), batch, None)
+            self._known[key] = None if plan is None else tracer.scale(plan, model)
+        return self._known[key]
+
+
 def _assembled(
-    recipe: Recipe,
-    data: DataSpec,
-    lowered: Lowered,
-    batch: BatchSpec,
-    weights: tuple[WeightsPlan, ...],
-    parameters: tuple[ParameterPlan, ...] | None,
-    choice: ChoicePlan | None,
+    recipe: Recipe, site: Site, batch: BatchSpec, choice: ChoicePlan | None
 ) -> tuple[Plan | None, list[Diagnostic]]:
     """What depends on shapes, sizes and the batch."""
+    data, lowered, weights, parameters = site.data, site.lowered, site.weights, site.parameters
     diagnostics = [*check_mixing(recipe, lowered, batch, data), *check_draws(lowered, batch)]
     diagnostics += check_plugins(recipe, lowered, batch)
     classes = {term.edges.target for term in lowered.terms if term.component.about == "classes" and term.edges.target}
@@ -142,7 +200,7 @@ def _assembled(
         settings=settings_of(recipe),
         flops=plan_flops(lowered.graph, parameters, layout.units, recipe.training.activation_checkpointing),
     )
-    plan, found = with_estimates(plan, recipe, choice)
+    plan, found = with_estimates(plan, recipe, choice, site.tracer)
     diagnostics += found
     return signed(from_json(to_json(plan))), diagnostics  # through JSON once: what is run is what can be saved
 

@@ -9,21 +9,38 @@ from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.plan.auto.target import target_of
 from declarative_train.plan.checks.stages import does_not_fit
 from declarative_train.plan.estimate.estimate import estimate
-from declarative_train.plan.estimate.memory import largest_bytes
+from declarative_train.plan.estimate.memory import memory_of
 from declarative_train.plan.estimate.model import facts_of
 from declarative_train.plan.estimate.placement import placement_of
+from declarative_train.plan.estimate.shortened import alone
+from declarative_train.plan.estimate.tracing import Tracer
 from declarative_train.plan.plan import TAKEN, ChoicePlan, Plan
 from declarative_train.recipe.recipe import Recipe
+from declarative_train.recipe.sections.parallelism import Auto
 
 
-def with_estimates(plan: Plan, recipe: Recipe, choice: ChoicePlan | None) -> tuple[Plan, list[Diagnostic]]:
+def decides(recipe: Recipe) -> bool:
+    """Whether the memory that a plan needs decides something: the mode, or whether it fits."""
+    return recipe.layout.hardware is not None or isinstance(recipe.parallelism, Auto)
+
+
+def with_estimates(
+    plan: Plan, recipe: Recipe, choice: ChoicePlan | None, tracer: Tracer | None
+) -> tuple[Plan, list[Diagnostic]]:
     """`choice`: of `auto`, which has looked at the memory already; the hardware that it found here counts, too."""
     named = recipe.layout.hardware
-    if named is None and choice is None:
+    if tracer is None and named is None and choice is None:
         return plan, []
     model = facts_of(plan)
     placement = placement_of(plan.layout, plan.batch, tuple(model.nodes))
-    target, needed = target_of(recipe.layout), largest_bytes(model, placement)
+    if tracer is not None:
+        memory = tracer.memory(plan)
+        scale = None if memory else tracer.scale(alone(plan), model)
+        plan = replace(plan, memory=memory or tuple(memory_of(model, placement, scale)))
+    if named is None and choice is None:
+        return plan, []
+    target = target_of(recipe.layout)
+    needed = max(each.total for each in plan.memory or memory_of(model, placement))
     diagnostics = []
     if choice is not None:
         plan = replace(plan, choice=_with_exact_memory(choice, needed))
@@ -33,7 +50,7 @@ def with_estimates(plan: Plan, recipe: Recipe, choice: ChoicePlan | None) -> tup
     hardware = target.hardware if named is None else HARDWARE[named]
     if hardware is None:
         return plan, diagnostics
-    found = estimate(model, placement, hardware, plan.flops, plan.batch.global_batch_size)
+    found = estimate(model, placement, hardware, plan.flops, plan.batch.global_batch_size, needed)
     return replace(plan, estimate=found), diagnostics
 
 

@@ -259,6 +259,29 @@ class FlopsPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """Bytes on one kind of device at the moment of a step at which it holds the most: what the optimizer's step begins
+    with and keeps, what fsdp gathers, what waits for the backward or is worked on, what the loss makes, the batch.
+    `is_traced`: counted in the engine's own step on tensors without memory (`runtime/footprint`); else derived from
+    such a count of the same model on one device."""
+
+    name: str
+    parameters: int
+    gradients: int
+    optimizer: int
+    gathered: int
+    activations: int
+    loss: int = 0
+    data: int = 0
+    is_traced: bool = False
+
+    @property
+    def total(self) -> int:
+        held = self.parameters + self.gradients + self.optimizer
+        return held + self.gathered + self.activations + self.loss + self.data
+
+
+@dataclass(frozen=True, slots=True)
 class TransferPlan:
     """What each device sends in a step, inside its node or over the network; `seconds` None: no figure of the link."""
 
@@ -316,7 +339,8 @@ class Plan:
     gradients, and its outputs join the fields in the batch; `graph` takes its inputs from that batch by name, and its
     outputs are the edges that the objective reads. `recipe` holds the texts of the recipe's files as they were typed.
     float32 in either stands for what the run computes in: float64 with fp64. `draws` are the paths of the nodes that
-    draw random numbers, whose bits hold on one layout only. `estimate` is there where the hardware is known, `choice`
+    draw random numbers, whose bits hold on one layout only. `memory` has a row for each kind of device, none where
+    nobody asked for a trace. `estimate` is there where the hardware is known, `choice`
     where the recipe left the mode to the planner. `settings` are the values of the resolved recipe by their dotted
     paths (`plan/settings.py`): what runs are told apart by; they decide nothing.
 
@@ -347,6 +371,7 @@ class Plan:
     draws: tuple[str, ...] = ()
     recipe: dict[str, str] = field(default_factory=dict)
     flops: FlopsPlan = FlopsPlan(0, 0)
+    memory: tuple[MemoryPlan, ...] = ()
     estimate: EstimatePlan | None = None
     choice: ChoicePlan | None = None
     settings: dict[str, object] = field(default_factory=dict)

@@ -6,7 +6,7 @@ one calls the model, the other passes microbatches through the stages of a pipel
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -90,13 +90,21 @@ class Engine:
     is_replicated  every rank holds the whole model and all that its optimizer remembers
     """
 
-    def __init__(self, plan: Plan, device: torch.device) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        device: torch.device,
+        *,
+        place: Place | None = None,
+        fill: Callable[[Held, Plan, torch.device], None] = fill,
+    ) -> None:
+        # `place` is there already, and `fill` writes no start values, where a step is only pretended
         # First the place on the mesh and the modules, because nodes that mix samples need both; then the units, because
         # they are compiled and checkpointed as they are sharded, one by one; the start values before replicas are made
         # but after shards are, because no rank holds a sharded model whole; the optimizer last, because it takes the
         # tensors that remain.
         layout = plan.layout
-        place = Place(layout, device)
+        place = place or Place(layout, device)
         if layout.pipeline is None:
             held = whole_model(plan)
         else:

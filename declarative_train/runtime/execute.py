@@ -11,6 +11,7 @@ from declarative_train.logs.event import Event, Notice, Progress, RunEnded
 from declarative_train.runtime.after_step import AfterStep
 from declarative_train.runtime.calendar import Calendar
 from declarative_train.runtime.engine import Engine
+from declarative_train.runtime.footprint.held_against import MemoryCheck
 from declarative_train.runtime.loss_window import LossWindow, Means
 from declarative_train.runtime.meter import Meter
 from declarative_train.runtime.run_state import RunState
@@ -41,14 +42,18 @@ def execute(
     begun = (Means.from_json(state.logging), Means.from_json(state.epoch))
     window = LossWindow(engine, *begun, skips=plan.training.non_finite == "skip")
     after = AfterStep(plan, state, evaluator, checkpoints)
+    memory = MemoryCheck(plan, engine, state.step + 1, last_step)
     meter.start()
     for batches in steps:
         due = calendar.due(state.step + 1)
         meter.data_is_there(due.num_rows)
-        result = engine.step(due.step, batches, num_rows=due.num_rows, lr_factor=due.lr_factor, measure=due.log)
+        result = memory.step(due.step, batches, num_rows=due.num_rows, lr_factor=due.lr_factor, measure=due.log)
         window.add(due.step, result, due.num_rows)
         state.step = due.step
         yield Progress(due.step, due.epoch)
+        measured = memory.found(due.step)
+        if measured is not None:
+            yield measured
         reason = stop.reached()
         if reason or due.anything:
             yield from (Notice(message, time.time()) for message in window.flush())

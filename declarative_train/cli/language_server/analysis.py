@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from declarative_train import recipe as recipe_room
 from declarative_train.api.compiling import STATIC, texts_of
+from declarative_train.api.tracer import LateTracer
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.diagnostics.fixes import placed
 from declarative_train.diagnostics.order import arrange
@@ -54,7 +55,7 @@ def analyse(path: str, text: str, *, full: bool) -> Analysis:
     if full and loaded.recipe is not None:
         from declarative_train import plan as plan_room
 
-        plan, found = plan_room.compile(loaded.recipe)
+        plan, found = plan_room.compile(loaded.recipe, tracer=LateTracer())
         diagnostics += found
     texts = {path: text, **texts_of(loaded)}
     left = suppress(placed(diagnostics, texts), texts, checked=None if full else STATIC)

@@ -26,7 +26,7 @@ def describe(name: str, kind: Any, first: Any = None) -> Column | str:
     if types.is_boolean(kind):
         return Column(name, "bool")
     if types.is_integer(kind) or types.is_floating(kind):
-        return Column(name, _FLOATS.get(str(kind), str(kind)))  # arrow's own conversion wants pandas in some versions
+        return Column(name, str(kind.to_pandas_dtype().__name__))
     if types.is_decimal(kind) or types.is_null(kind):  # nothing but missing values: they fit any field that fills them
         return Column(name, "float64")
     if types.is_date(kind) or types.is_timestamp(kind):
@@ -53,7 +53,6 @@ def _describe_list(name: str, kind: Any, first: Any) -> Column | str:
     return Column(name, inner.dtype, (len(first),))
 
 
-_FLOATS = {"halffloat": "float16", "float": "float32", "double": "float64"}
 _NUMBERS = frozenset(
     {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)} | {"float16", "float32", "float64"}
 )

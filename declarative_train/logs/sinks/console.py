@@ -20,6 +20,7 @@ from declarative_train.logs.event import (
     EpochDone,
     EvaluationDone,
     Event,
+    MemoryMeasured,
     Notice,
     Progress,
     RunEnded,
@@ -27,7 +28,7 @@ from declarative_train.logs.event import (
     StepDone,
 )
 from declarative_train.logs.sink import Sink
-from declarative_train.terms.amounts import clock, counted, number
+from declarative_train.terms.amounts import amount, clock, counted, number
 from declarative_train.terms.machine import own_command
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ class ConsoleSink(Sink):
         self._latest: StepDone | None = None
         self._steps = deque[StepDone](maxlen=1000)  # the latest, where there is a prediction to hold them against
         self._evaluations: dict[str, float] = {}
+        self._memory: MemoryMeasured | None = None
         self._columns: tuple[str, ...] = ()
         self._drawn_s = 0.0
         self._lines: list[str] = []  # not written yet
@@ -81,6 +83,8 @@ class ConsoleSink(Sink):
                 self._epoch_row(event)
             case Notice():
                 self._print(f"{'warning' if event.is_warning else 'note'}: {event.message}")
+            case MemoryMeasured():
+                self._memory = event
             case RunEnded():
                 self._end(event)
         if not isinstance(event, FREQUENT_EVENTS) or time.monotonic() - self._flushed_s > REFRESH_S:
@@ -180,6 +184,8 @@ class ConsoleSink(Sink):
         if self._steps:
             self._print(f"predicted   {in_words(started.predicted)}")
             self._print(f"measured    {in_words(measured(self._steps))}")
+        if self._memory is not None:
+            self._print(f"memory      {memory_in_words(self._memory)}")
         self._print(f"watch       {own_command()} tensorboard {started.run_dir}")
 
     def _flush(self) -> None:
@@ -205,6 +211,14 @@ def measured(steps: Collection[StepDone]) -> dict[str, float]:
     if shares:
         found["mfu"] = median(shares)
     return found
+
+
+def memory_in_words(event: MemoryMeasured) -> str:
+    """Of the rank that needed the most."""
+    rank = max(range(len(event.measured)), key=lambda each: event.measured[each])
+    whose = f" on rank {rank}, the most of {len(event.measured)}" if len(event.measured) > 1 else ""
+    predicted, measured = amount(event.predicted[rank], "B"), amount(event.measured[rank], "B")
+    return f"predicted {predicted}, measured {measured}{whose} ({event.how} in step {event.step:,})"
 
 
 def median(values: Sequence[float]) -> float:

@@ -30,6 +30,7 @@ _KINDS: dict[str, type] = {
         events.EpochDone,
         events.CheckpointSaved,
         events.Notice,
+        events.MemoryMeasured,
         events.RunEnded,
     )
 }

@@ -9,6 +9,7 @@
 | grad_norm | of the step that was logged |
 | throughput/samples_per_s, throughput/tokens_per_s, throughput/step_ms, throughput/mfu | |
 | memory/peak_gib, data/wait_ms | |
+| memory/predicted_gib, memory/measured_gib, and .../rank_<n> | the peak of an early step, the plan's and the run's |
 | predicted/step_ms, predicted/memory_gib, predicted/mfu | the plan's; custom scalars: a chart with both |
 | plan, notices | text |
 
@@ -33,6 +34,7 @@ from declarative_train.logs.event import (
     EpochDone,
     EvaluationDone,
     Event,
+    MemoryMeasured,
     Notice,
     Progress,
     RunEnded,
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
 
 WRITE_S = 0.5  # how old what TensorBoard sees may be
 CLOSE_S = 10.0
+MOST_RANKS = 16  # that have curves of their own
 MEASURED = {"step_ms": "throughput/step_ms", "memory_gib": "memory/peak_gib", "mfu": "throughput/mfu"}
 
 
@@ -152,6 +155,8 @@ class EventWriter:
                 self._scalars(epoch_scalars(event), event.step, event.time_unix_s)
             case Notice():
                 self._text("notices", event.message, 0, event.time_unix_s)
+            case MemoryMeasured():
+                self._scalars(memory_scalars(event), event.step, event.time_unix_s)
             case RunEnded():
                 self._end(event)
 
@@ -183,6 +188,16 @@ class EventWriter:
 
     def _put(self, entry: object) -> None:
         self._stream.write(record(entry.SerializeToString()))  # type: ignore[attr-defined]
+
+
+def memory_scalars(event: MemoryMeasured) -> dict[str, float]:
+    """Of the ranks that need the most, and of each of a few."""
+    kinds = {"predicted": event.predicted, "measured": event.measured}
+    found = {f"memory/{kind}_gib": max(ranks) / 2**30 for kind, ranks in kinds.items()}
+    if 1 < len(event.measured) <= MOST_RANKS:
+        for kind, ranks in kinds.items():
+            found |= {f"memory/{kind}_gib/rank_{rank}": size / 2**30 for rank, size in enumerate(ranks)}
+    return found
 
 
 def bytes_summary(tag: str, content: bytes, *, plugin: str) -> Summary:

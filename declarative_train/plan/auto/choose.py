@@ -7,14 +7,14 @@ estimates are not as exact as that.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from declarative_train.data.spec import DataSpec
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.graph.lower import Lowered
 from declarative_train.plan.auto.candidates import candidates
 from declarative_train.plan.auto.hints import hints
-from declarative_train.plan.auto.judge import Judge, Verdict, findings
+from declarative_train.plan.auto.judge import Judge, ScaleOf, Verdict, findings
 from declarative_train.plan.auto.target import Target, target_of
 from declarative_train.plan.checks.stages import does_not_fit, no_mode_left
 from declarative_train.plan.plan import TAKEN, CandidatePlan, ChoicePlan, ParameterPlan
@@ -25,11 +25,17 @@ EQUAL = 1.01
 
 
 def choose(
-    recipe: Recipe, lowered: Lowered, parameters: tuple[ParameterPlan, ...], data: DataSpec
+    recipe: Recipe,
+    lowered: Lowered,
+    parameters: tuple[ParameterPlan, ...],
+    data: DataSpec,
+    scales: ScaleOf,
+    known: Mapping[str, int],
 ) -> tuple[Recipe | None, ChoicePlan | None, list[Diagnostic]]:
-    """The recipe with the mode in the place of `auto`; None when there is none to take."""
+    """The recipe with the mode in the place of `auto`; None when there is none to take. `known`: bytes of candidates
+    that were traced, by their words."""
     target = target_of(recipe.layout)
-    judge = Judge.of(recipe, lowered, parameters, data, target)
+    judge = Judge.of(recipe, lowered, parameters, data, target, scales, known)
     most_stages = sum(bool(node.parameters) for node in judge.model.nodes.values())
     verdicts = [judge.verdict(candidate) for candidate in candidates(recipe, most_stages)]
     fitting = [each for each in verdicts if each.fits]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from declarative_train.components.pipeline_schedules import PIPELINE_SCHEDULES
@@ -13,7 +13,7 @@ from declarative_train.graph.stage_graphs import stage_graphs
 from declarative_train.plan.auto.candidates import Candidate
 from declarative_train.plan.auto.target import Target
 from declarative_train.plan.batching import batch_of
-from declarative_train.plan.estimate.memory import largest_bytes
+from declarative_train.plan.estimate.memory import Scale, largest_bytes
 from declarative_train.plan.estimate.model import ModelFacts, model_facts
 from declarative_train.plan.estimate.placement import Part, Pipes, Placement, candidate_parts, groups
 from declarative_train.plan.estimate.step_time import step_time
@@ -28,6 +28,7 @@ from declarative_train.recipe.sections.parallelism import Parallelism, Pipeline
 from declarative_train.recipe.sections.top import SECTIONS
 from declarative_train.terms.mesh import size_of
 
+ScaleOf = Callable[[Recipe, ModelFacts], Scale | None]
 Cut = tuple[Stages | None, list[Diagnostic], tuple[int, ...]]
 
 
@@ -44,7 +45,8 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """What all candidates of a recipe have in common. `cuts` are made once for each number of stages."""
+    """What all candidates of a recipe have in common. `known`: bytes of those that were traced; `cuts` are
+    made once for each number of stages."""
 
     recipe: Recipe
     lowered: Lowered
@@ -52,11 +54,19 @@ class Judge:
     data: DataSpec
     target: Target
     model: ModelFacts
+    scales: ScaleOf
+    known: Mapping[str, int]
     cuts: dict[tuple[int, bool], Cut] = field(default_factory=dict)
 
     @staticmethod
     def of(
-        recipe: Recipe, lowered: Lowered, parameters: tuple[ParameterPlan, ...], data: DataSpec, target: Target
+        recipe: Recipe,
+        lowered: Lowered,
+        parameters: tuple[ParameterPlan, ...],
+        data: DataSpec,
+        target: Target,
+        scales: ScaleOf,
+        known: Mapping[str, int],
     ) -> Judge:
         training = recipe.training
         model = model_facts(
@@ -67,7 +77,7 @@ class Judge:
             checkpointing=training.activation_checkpointing,
             optimizer=training.optimizer.as_data(),
         )
-        return Judge(recipe, lowered, parameters, data, target, model)
+        return Judge(recipe, lowered, parameters, data, target, model, scales, known)
 
     def verdict(self, candidate: Candidate) -> Verdict:
         recipe = self.recipe._replace(parallelism=candidate.parallelism)
@@ -84,7 +94,9 @@ class Judge:
         placement, refusal = self._placement(recipe, candidate.parallelism, batch)
         if placement is None:
             return Verdict(candidate, refusal)
-        needed = largest_bytes(self.model, placement)
+        needed = self.known.get(candidate.words)
+        if needed is None:
+            needed = largest_bytes(self.model, placement, self.scales(self.recipe, self.model))
         hardware = self.target.hardware
         time = None if hardware is None else step_time(self.model, placement, hardware)
         step_s = None if time is None else time.total_s

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from declarative_train.components.hardware.hardware import Hardware
-from declarative_train.plan.estimate.memory import largest_bytes
 from declarative_train.plan.estimate.model import ModelFacts
 from declarative_train.plan.estimate.placement import Placement
 from declarative_train.plan.estimate.step_time import (
@@ -19,15 +18,21 @@ from declarative_train.terms.amounts import amount
 
 
 def estimate(
-    model: ModelFacts, placement: Placement, hardware: Hardware, flops: FlopsPlan, global_batch_size: int
+    model: ModelFacts,
+    placement: Placement,
+    hardware: Hardware,
+    flops: FlopsPlan,
+    global_batch_size: int,
+    memory_bytes: int,
 ) -> EstimatePlan:
+    """`memory_bytes` that the device needs which needs the most."""
     time = step_time(model, placement, hardware)
     transfers = transfers_of(model, placement, hardware) if time is None else time.transfers
     peak = hardware.peak_of(model.precision)
     at_peak_s = None if peak is None else global_batch_size / (peak * placement.num_devices)
     return EstimatePlan(
         hardware=hardware.name,
-        memory_bytes=largest_bytes(model, placement),
+        memory_bytes=memory_bytes,
         device_memory_bytes=hardware.memory_bytes,
         step_s=None if time is None else time.total_s,
         compute_s=None if time is None else time.compute_s,
@@ -52,7 +57,7 @@ def _transfer(each: Transfer) -> TransferPlan:
 
 def assumptions(hardware: Hardware, precision: str) -> list[str]:
     peak = hardware.peak_of(precision)
-    not_counted = "the loss, the metrics and the data are not counted"
+    not_counted = "evaluations, metrics and fragments of memory are not counted"
     if peak is None:
         lacking = "its speed" if not hardware.peak_flops else precision
         return [f"there is no figure of {hardware.name} for {lacking}, and so no times", not_counted]

@@ -46,11 +46,12 @@ class NodeFacts:
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """`nodes` by name, in the order of the opened graph."""
+    """`nodes` by name, in the order of the opened graph; `judged` elements per sample are what the losses read."""
 
     opened: Graph
     nodes: dict[str, NodeFacts]
     precision: Precision
+    judged: int = 0
     _shares: dict[tuple[str, int], Held] = field(default_factory=dict, repr=False, compare=False)
 
     def held(self, name: str, num_shards: int) -> Held:
@@ -92,7 +93,8 @@ def model_facts(
             passing=inside if again else 0,
             parameters=tuple(tensors.get(node.name, ())),
         )
-    return ModelFacts(opened, nodes, precision)
+    judged = sum(opened.spec(edge).num_elements for edge in opened.outputs.values())
+    return ModelFacts(opened, nodes, precision, judged)
 
 
 def facts_of(plan: Plan) -> ModelFacts:

@@ -47,7 +47,8 @@ class Pipes:
 @dataclass(frozen=True, slots=True)
 class Placement:
     """`shards` spread each parameter, `replicas` average gradients: of devices that hold the same. `num_microbatches`
-    are the forwards of a device in one optimizer step, `rows` the samples in each. `scatters`: one process sends the
+    are the forwards of a device in one optimizer step, `rows` the samples in each. `loss_part` has the loss; None: the
+    last. `scatters`: one process sends the
     model to the others, and takes their gradients (dp)."""
 
     scatters: bool
@@ -58,6 +59,7 @@ class Placement:
     rows: int
     num_microbatches: int
     parts: tuple[Part, ...]
+    loss_part: int | None = None
     pipes: Pipes | None = None
 
     @property
@@ -93,6 +95,7 @@ def placement_of(layout: LayoutPlan, batch: BatchSpec, nodes: Sequence[str]) -> 
         rows=batch.microbatch_size,
         num_microbatches=batch.accumulation * batch.num_microbatches,
         parts=parts,
+        loss_part=None if layout.pipeline is None else layout.pipeline.last_stage_rank,
         pipes=pipes,
     )
 

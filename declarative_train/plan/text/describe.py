@@ -21,6 +21,7 @@ from declarative_train.plan.text.estimate import (
     describe_memory,
     estimate_in_words,
     largest,
+    memory_title,
 )
 from declarative_train.plan.text.layout import describe_layout
 from declarative_train.plan.text.model import describe_model
@@ -43,7 +44,7 @@ def describe(plan: Plan, *, hashes: bool = True) -> str:
         section("objective", _objective(plan)),
         section("training", _training(plan)),
         section("layout", describe_layout(plan)),
-        section("memory per device, estimated", describe_memory(plan)),
+        section(memory_title(plan), describe_memory(plan)),
         section("parallelism: auto", describe_choice(plan)),
         section(f"step on {plan.estimate.hardware}, estimated" if plan.estimate else "", describe_estimate(plan)),
         section("files", _files(plan)) if hashes else "",

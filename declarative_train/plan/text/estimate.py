@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from declarative_train.plan.estimate.memory import Memory, largest_bytes, memory_of
+from declarative_train.plan.estimate.memory import memory_of
 from declarative_train.plan.estimate.model import facts_of
-from declarative_train.plan.estimate.placement import Placement, placement_of
-from declarative_train.plan.plan import TAKEN, CandidatePlan, ChoicePlan, EstimatePlan, Plan, TransferPlan
+from declarative_train.plan.estimate.placement import placement_of
+from declarative_train.plan.plan import TAKEN, CandidatePlan, ChoicePlan, EstimatePlan, MemoryPlan, Plan, TransferPlan
 from declarative_train.plan.text.tables import columns
 from declarative_train.terms.amounts import amount, counted, time_in_words
 
@@ -107,23 +107,29 @@ def _not_shown(choice: ChoicePlan) -> list[str]:
 
 
 def describe_memory(plan: Plan) -> list[str]:
-    placement = _placement(plan)
-    gathering = ["gathered"] if placement.is_sharded else []
-    head = ["", "parameters", "gradients", "optimizer", *gathering, "activations", "together"]
-    rows = [_row(each, placement) for each in memory_of(facts_of(plan), placement)]
-    return columns([head, *rows])
+    gathering = ["gathered"] if plan.layout.is_sharded else []
+    head = ["", "parameters", "gradients", "optimizer", *gathering, "activations", "loss", "data", "together"]
+    return columns([head, *(_row(each, plan.layout.is_sharded) for each in memory(plan))])
+
+
+def memory_title(plan: Plan) -> str:
+    how = "traced" if plan.memory and plan.memory[0].is_traced else "estimated"
+    return f"memory per device, {how}"
 
 
 def largest(plan: Plan) -> str:
     """What the device needs that needs the most."""
-    return amount(largest_bytes(facts_of(plan), _placement(plan)), "B")
+    return amount(max(each.total for each in memory(plan)), "B")
 
 
-def _placement(plan: Plan) -> Placement:
-    return placement_of(plan.layout, plan.batch, tuple(facts_of(plan).nodes))
+def memory(plan: Plan) -> Sequence[MemoryPlan]:
+    if plan.memory:
+        return plan.memory
+    model = facts_of(plan)
+    return memory_of(model, placement_of(plan.layout, plan.batch, tuple(model.nodes)))
 
 
-def _row(each: Memory, placement: Placement) -> list[str]:
-    gathered = [each.gathered] if placement.is_sharded else []
-    cells = [each.parameters, each.gradients, each.optimizer, *gathered, each.activations, each.total]
-    return [each.name, *(amount(cell, "B") for cell in cells)]
+def _row(each: MemoryPlan, is_sharded: bool) -> list[str]:
+    gathered = [each.gathered] if is_sharded else []
+    cells = [each.parameters, each.gradients, each.optimizer, *gathered, each.activations, each.loss, each.data]
+    return [each.name, *(amount(cell, "B") for cell in (*cells, each.total))]

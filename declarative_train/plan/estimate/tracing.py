@@ -1,0 +1,21 @@
+"""What the plan asks of those who can try a step: the runtime can, and the plan knows no runtime. So who compiles a
+recipe hands it over."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from declarative_train.plan.estimate.memory import Scale
+    from declarative_train.plan.estimate.model import ModelFacts
+    from declarative_train.plan.plan import MemoryPlan, Plan
+
+
+class Tracer(Protocol):
+    """Tries steps on tensors without memory."""
+
+    def memory(self, plan: Plan) -> tuple[MemoryPlan, ...]:
+        """A row for each kind of device, none where it cannot be tried."""
+
+    def scale(self, plan: Plan, model: ModelFacts) -> Scale | None:
+        """What a plan for one device tells of all others of its model; None where it cannot be tried."""

@@ -1,0 +1,29 @@
+"""The peak of a count of live bytes, by class."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from declarative_train.runtime.footprint.live_bytes import CLASSES, LiveBytes
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """`by_class`: bytes of what lived when all together were the most."""
+
+    by_class: dict[str, int]
+
+    @property
+    def total(self) -> int:
+        return sum(self.by_class.values())
+
+
+def footprint_of(live: LiveBytes) -> Footprint:
+    now, peak, at_peak = [0] * len(CLASSES), 0, [0] * len(CLASSES)
+    total = 0
+    for stored, more in live.changes:
+        now[stored.kind] += more
+        total += more
+        if total > peak:
+            peak, at_peak = total, list(now)
+    return Footprint(dict(zip(CLASSES, at_peak, strict=True)))

@@ -1,0 +1,148 @@
+"""The bytes of all tensors that live at a time, counted while a step runs.
+
+Every operation passes by a dispatch mode, which looks at the storages of what comes out; a storage that goes tells it.
+That is what torch's caching allocator hands out on a GPU, without rounding and fragments, and on the CPU what a process
+needs beside its code. What a kernel takes and gives back within one operation is not seen.
+
+Each storage belongs to a class: parameters, gradients and optimizer state by who holds them, the rest by what was at
+work when it was made.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+CLASSES = ("parameters", "gradients", "optimizer", "gathered", "activations", "loss", "data")
+PARAMETERS, GRADIENTS, OPTIMIZER, GATHERED, ACTIVATIONS, LOSS, DATA = range(len(CLASSES))
+_COMMUNICATES = ("c10d", "_c10d_functional", "fsdp")
+_TO_REDUCE = "fsdp::chunk_cat"  # its inputs are whole gradients
+_WIRES = ("c10d::send", "c10d::recv")  # between the stages of a pipeline: activations
+
+
+class Storage:
+    """One that lives or lived. `kind` may become known later than it."""
+
+    __slots__ = ("is_claimed", "is_piece", "kind", "num_bytes", "reference")
+
+    def __init__(self, kind: int) -> None:
+        self.kind = kind
+        self.num_bytes = 0
+        self.is_claimed = self.is_piece = False
+        self.reference: Any = None
+
+
+class LiveBytes(TorchDispatchMode):
+    """Counts while it is entered. `phase` is the class of what is made now; `changes` are all (storage, bytes more) in
+    their order; `operations` (name, number of changes until its end, whether in a backward) that changed something."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.phase = ACTIVATIONS
+        self.changes: list[tuple[Storage, int]] = []
+        self.operations: list[tuple[str, int, bool]] = []
+        self.total = self.peak = 0
+        self._stored: dict[int, Storage] = {}
+        self._lock = threading.RLock()
+
+    def add(self, tensor: Any) -> Storage | None:
+        """Once for each storage. None for a tensor without memory."""
+        tensor = getattr(tensor, "_local_tensor", tensor)
+        if tensor.device.type == "meta":
+            return None
+        try:
+            storage = tensor.untyped_storage()
+        except (RuntimeError, NotImplementedError):  # a sparse tensor has none
+            return None
+        key, num_bytes = storage._cdata, storage.nbytes()
+        with self._lock:
+            stored = self._stored.get(key)
+            if stored is None:
+                stored = self._stored[key] = Storage(self.phase)
+                stored.reference = weakref.ref(storage, lambda _, key=key: self._gone(key))
+            if stored.num_bytes != num_bytes and not stored.is_piece:
+                self._change(stored, num_bytes)
+        return stored
+
+    def claim(self, tensor: Any, kind: int) -> None:
+        """Say whose it is, from its beginning on."""
+        stored = self.add(tensor)
+        if stored is not None:
+            stored.kind, stored.is_claimed = kind, True
+
+    def take_batch(self, tensor: Any) -> None:
+        """Of the data: the tensor itself, which may be a piece of what was read ahead for several steps."""
+        storage = tensor.untyped_storage()
+        stored = self._stored.get(storage._cdata)
+        if stored is None:
+            stored = self._stored[storage._cdata] = Storage(DATA)
+            stored.reference = weakref.ref(storage, lambda _, key=storage._cdata: self._gone(key))
+        stored.is_claimed = stored.is_piece = True
+        self._change(stored, stored.num_bytes + tensor.nbytes)
+
+    def resized(self, storage: Any) -> None:
+        with self._lock:
+            stored = self._stored.get(storage._cdata)
+            if stored is not None:
+                self._change(stored, storage.nbytes())
+
+    def _gone(self, key: int) -> None:
+        with self._lock:
+            stored = self._stored.pop(key, None)
+            if stored is not None:
+                self._change(stored, 0)
+
+    def _change(self, stored: Storage, num_bytes: int) -> None:
+        more = num_bytes - stored.num_bytes
+        stored.num_bytes = num_bytes
+        self.changes.append((stored, more))
+        self.total += more
+        self.peak = max(self.peak, self.total)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        for item in (made,) if isinstance(made, torch.Tensor) else tree_leaves(made):
+            if isinstance(item, torch.Tensor):
+                self.add(item)
+        name = func.name()
+        if name.startswith(_TO_REDUCE):
+            for gradient in tree_leaves(args):
+                if isinstance(gradient, torch.Tensor):
+                    self.claim(gradient, GRADIENTS)
+        if func.namespace in _COMMUNICATES and not name.startswith(_WIRES):
+            self._claim_buffers((made, args, kwargs))
+        if not self.operations or len(self.changes) > self.operations[-1][1]:
+            self.operations.append((name, len(self.changes), torch._C._current_graph_task_id() >= 0))
+        return made
+
+    def _claim_buffers(self, tensors: Any) -> None:
+        """What a collective reads and writes, unless it is somebody's."""
+        for item in tree_leaves(tensors):
+            if isinstance(item, torch.Tensor):
+                stored = self.add(item)
+                if stored is not None and not stored.is_claimed:
+                    stored.kind = GATHERED
+
+
+@contextmanager
+def resizes_counted(live: LiveBytes) -> Iterator[None]:
+    """torch's `fully_shard` lets go of gathered parameters by making their storages empty."""
+    resize = torch.UntypedStorage.resize_
+
+    def resized(storage: Any, size: Any) -> Any:
+        found = resize(storage, size)
+        live.resized(storage)
+        return found
+
+    torch.UntypedStorage.resize_ = resized  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        torch.UntypedStorage.resize_ = resize  # type: ignore[method-assign]

@@ -1,0 +1,104 @@
+"""`make planner`: run every cell and the comparisons at size, and write docs/planner.md.
+
+python -m tests.planner [WORDS...]     only cells whose name holds the words; nothing is written then
+python -m tests.planner --check        run all, write nothing, fail where one is out of its bounds
+"""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections.abc import Sequence
+from datetime import date
+from pathlib import Path
+
+import torch
+
+from tests.planner.at_size import at_size
+from tests.planner.cells import cells
+from tests.planner.measure import BOUND, CLASS_BOUND, SMALL, Result, compiled, measure, measure_plan
+
+ROOT = Path(__file__).parent.parent.parent
+PAGE = ROOT / "docs" / "planner.md"
+TOO_LARGE = ("gpt_7b_auto_32xh100.yaml",)  # for real ranks here
+
+HEAD = """# The planner's memory, held against real ranks
+
+The memory that `dtrain plan` shows is not reckoned: one rank of each kind makes a step of the real engine on tensors
+without memory (torch's fake tensors, and a process group that answers nothing), and all that lives is counted, the loss
+included. Of more than {long} equal blocks in a row, 4 and then 5 are tried, and the rest follows. This page holds it
+against the live bytes of real ranks (gloo, CPU), counted in their second step by the same rule
+(`runtime/footprint/live_bytes.py`): each storage from the operation that makes it until it goes. All figures are of
+runs; made by `make planner`, and {quick} of the cells run in `make test`, all of them in `make test-long`.
+
+{where}
+
+Bounds: {bound:.0%} of all together, {class_bound:.0%} of a class that holds more than {small:.0%}. Of several ranks the
+one furthest off is shown.
+
+What is not in it: what a kernel takes for a moment, the rounding and the fragments of CUDA's allocator, NCCL's buffers,
+CUDA's own context, what `compile` saves or keeps, metrics and evaluations. On a GPU nothing of this page has been
+measured yet. Where the device is a GPU the trace still chooses torch's CPU kernels.
+"""
+
+
+def main(words: list[str]) -> int:
+    is_check, words = "--check" in words, [word for word in words if word != "--check"]
+    results: list[Result] = []
+    chosen = [cell for cell in cells() if all(word in cell.name for word in words)]
+    for cell in chosen:
+        results.append(measure(cell))
+        tell(results[-1])
+    shipped = [] if words else list(recipes())
+    wrong = [each.name for each in (*results, *shipped) if not each.is_close]
+    print(f"{len(results) + len(shipped)} ran, out of bounds: {', '.join(wrong) or 'none'}")
+    if not words and not is_check:
+        PAGE.write_text(page(results, shipped, at_size()))
+    return 1 if wrong else 0
+
+
+def recipes() -> list[Result]:
+    """The shipped ones, as they are."""
+    found = []
+    for path in sorted((ROOT / "recipes").glob("*.yaml")):
+        if path.name not in TOO_LARGE:
+            plan = compiled(path, path.name)
+            if plan.layout.device != "cuda":
+                found.append(measure_plan(path.stem, plan))
+                tell(found[-1])
+    return found
+
+
+def tell(result: Result) -> None:
+    kind, off = result.worst_class
+    verdict = "" if result.is_close else "  OUT OF BOUNDS"
+    print(f"{result.name}: {result.ratio:.3f}, {kind} off by {off:.1%}, {result.seconds:.1f} s{verdict}", flush=True)
+
+
+def page(results: Sequence[Result], shipped: Sequence[Result], size: str) -> str:
+    from declarative_train.runtime.footprint.forecast import LONG
+    from tests.planner.cells import QUICK
+
+    where = f"{date.today()}, torch {torch.__version__}, Python {platform.python_version()}, CPU."
+    head = HEAD.format(where=where, bound=BOUND, class_bound=CLASS_BOUND, small=SMALL, quick=len(QUICK), long=LONG - 1)
+    off = [abs(each.ratio - 1) for each in (*results, *shipped)]
+    said = f"{len(off)} cells: the furthest off is {max(off):.1%}, {sum(each < 0.01 for each in off)} are within 1%."
+    return "\n".join(
+        [head, said, "", "## Shipped recipes", "", table(shipped), "", "## Cells", "", table(results), "", size]
+    )
+
+
+def table(results: Sequence[Result]) -> str:
+    rows = [
+        "| | ranks | predicted | measured | ratio | worst class | off by |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for each in results:
+        kind, off = each.worst_class
+        sizes = f"{each.predicted.total / 1e6:.2f} MB | {each.measured.total / 1e6:.2f} MB"
+        rows.append(f"| {each.name} | {each.num_ranks} | {sizes} | {each.ratio:.3f} | {kind} | {off:.1%} |")
+    return "\n".join(rows)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

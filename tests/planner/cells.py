@@ -1,0 +1,145 @@
+"""The cells of the planner's table: a model x a way to run x precision x activation checkpointing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+RECIPE = """
+name: {name}
+data:
+{data}
+model:
+{model}
+objective: {{loss: {{type: cross_entropy, input: logits, target: {target}}}}}
+training:
+  steps: 4
+  global_batch_size: 16
+  optimizer: {{type: adamw, lr: 1e-3}}
+  precision: {precision}
+  activation_checkpointing: {checkpointing}
+parallelism: {parallelism}
+layout: {{gpus: {gpus}, device: cpu}}
+logging: {{dir: "{runs}"}}
+"""
+
+TOKENS = """\
+  source: {type: synthetic, kind: tokens, rows: 8000}
+  window: {length: 65, stride: 64}
+  fields:
+    tokens: {column: tokens, rows: ":-1"}
+    next: {column: tokens, rows: "1:"}"""
+
+IMAGES = """\
+  source: {type: npy, path: "DATA"}
+  fields:
+    x: {column: x}
+    y: {type: category, column: y, num_classes: 10}"""
+
+MODELS = {
+    "llama": (
+        TOKENS,
+        "  graph:\n    logits: {type: llama, vocabulary: 256, layers: 4, width: 64, heads: 4, input: tokens}",
+        "next",
+    ),
+    "vit": (
+        IMAGES,
+        "  graph:\n    logits: {type: vit, out_features: 10, patch_size: 4, layers: 4, width: 64, heads: 4, input: x}",
+        "y",
+    ),
+    "resnet": (
+        IMAGES,
+        """\
+  graph:
+    logits: {type: resnet, depth: 18, out_features: 10, width: 16, groups: 4, small_images: true, input: x}""",
+        "y",
+    ),
+    "lstm": (
+        TOKENS,
+        """\
+  graph:
+    embed: {type: embedding, num_embeddings: 256, embedding_dim: 64, input: tokens}
+    layers: {type: lstm, hidden_size: 64, repeat: 4}
+    norm: {type: layer_norm}
+    logits: {type: linear, out_features: 256}""",
+        "next",
+    ),
+}
+
+
+def pipeline(stages: int, schedule: str, product: str = "") -> str:
+    beside = f", data_parallel: {{mode: {product}, size: 2}}" if product else ""
+    return f"{{mode: pipeline, stages: {stages}, schedule: {schedule}, microbatches: 4{beside}}}"
+
+
+WAYS: dict[str, tuple[str, int]] = {
+    "single": ("single", 1),
+    "dp 2": ("dp", 2),
+    "ddp 2": ("ddp", 2),
+    "fsdp 2": ("fsdp", 2),
+    "hybrid 2x2": ("{mode: fsdp, replicate: 2}", 4),
+    "gpipe 2": (pipeline(2, "gpipe"), 2),
+    "1f1b 2": (pipeline(2, "1f1b"), 2),
+    "interleaved_1f1b 2": (pipeline(4, "interleaved_1f1b"), 2),
+    "zbv 2": (pipeline(4, "zbv"), 2),
+    "1f1b 2 x ddp 2": (pipeline(2, "1f1b", "ddp"), 4),
+    "1f1b 2 x fsdp 2": (pipeline(2, "1f1b", "fsdp"), 4),
+}
+FEWER = ("single", "ddp 2", "fsdp 2", "hybrid 2x2", "1f1b 2", "1f1b 2 x fsdp 2")
+# of these `make test` runs
+QUICK = {
+    ("llama", "single", "fp32", "none"),
+    ("llama", "single", "bf16", "blocks"),
+    ("llama", "dp 2", "fp32", "none"),
+    ("llama", "ddp 2", "bf16", "none"),
+    ("llama", "fsdp 2", "fp32", "blocks"),
+    ("llama", "fsdp 2", "bf16", "none"),
+    ("llama", "hybrid 2x2", "fp32", "none"),
+    ("llama", "1f1b 2", "fp32", "none"),
+    ("llama", "1f1b 2 x fsdp 2", "bf16", "blocks"),
+    ("vit", "single", "bf16", "blocks"),
+    ("resnet", "ddp 2", "fp32", "none"),
+    ("lstm", "fsdp 2", "fp32", "none"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    model: str
+    way: str
+    precision: str
+    checkpointing: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.model}, {self.way}, {self.precision}, {self.checkpointing}"
+
+    @property
+    def is_quick(self) -> bool:
+        return (self.model, self.way, self.precision, self.checkpointing) in QUICK
+
+    def recipe(self, data: str, runs: str) -> str:
+        source, graph, target = MODELS[self.model]
+        parallelism, gpus = WAYS[self.way]
+        return RECIPE.format(
+            name=self.model,
+            data=source.replace("DATA", data),
+            model=graph,
+            target=target,
+            precision=self.precision,
+            checkpointing=self.checkpointing,
+            parallelism=parallelism,
+            gpus=gpus,
+            runs=runs,
+        )
+
+
+def cells() -> Iterator[Cell]:
+    for model in MODELS:
+        for way in WAYS if model == "llama" else FEWER:
+            for precision in ("fp32", "bf16"):
+                for checkpointing in ("none", "blocks"):
+                    cell = Cell(model, way, precision, checkpointing)
+                    # of the other models the two ends: nothing is saved, and both precision and memory are
+                    if model == "llama" or cell.is_quick or (precision == "bf16") == (checkpointing == "blocks"):
+                        yield cell

@@ -1,0 +1,169 @@
+"""Memory by trace: short chains tell of long ones, nothing of the pretended ranks stays, runs say what they needed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from declarative_train import recipe as recipe_room
+from declarative_train.plan import compile as compile_plan
+from declarative_train.plan.estimate.memory import Scale
+from declarative_train.plan.estimate.model import ModelFacts
+from declarative_train.plan.estimate.shortened import MOST_RANKS, fewer_ranks, runs_of, shortened
+from declarative_train.plan.plan import TAKEN, MemoryPlan, Plan
+from declarative_train.runtime import launch
+from declarative_train.runtime.footprint import forecast
+from declarative_train.runtime.footprint.child import in_child
+from declarative_train.runtime.footprint.extrapolate import Course, UnevenError, extrapolated
+from declarative_train.runtime.footprint.forecast import Forecast
+from tests.planner.at_size import eight_ranks, whole
+from tests.runtime.made_recipes import DEEP, compiled, merged, write_data
+
+DEEP_MODEL = """
+name: deep
+data:
+  source: {{type: synthetic, kind: tokens, rows: 4000}}
+  window: {{length: 33, stride: 32}}
+  fields:
+    tokens: {{column: tokens, rows: ":-1"}}
+    next: {{column: tokens, rows: "1:"}}
+model:
+  graph:
+    m: {{type: gpt, vocabulary: 256, layers: 12, width: 32, heads: 2, input: tokens}}
+objective: {{loss: {{type: cross_entropy, input: m, target: next}}}}
+training:
+  steps: 4
+  global_batch_size: {batch}
+  gradient_accumulation_steps: {accumulation}
+  activation_checkpointing: {checkpointing}
+  optimizer: {{type: adamw, lr: 1e-3}}
+parallelism: {parallelism}
+layout: {{gpus: {gpus}, device: cpu}}
+"""
+
+
+def deep(
+    folder: Path, parallelism: str, gpus: int, checkpointing: str = "none", accumulation: int = 1, batch: int = 16
+) -> Plan:
+    path = folder / "deep.yaml"
+    values = {"parallelism": parallelism, "gpus": gpus, "checkpointing": checkpointing, "accumulation": accumulation}
+    path.write_text(DEEP_MODEL.format(batch=batch, **values))
+    recipe = recipe_room.load(str(path)).recipe
+    assert recipe is not None
+    plan, diagnostics = compile_plan(recipe)
+    assert plan is not None, diagnostics
+    return plan
+
+
+@pytest.mark.parametrize(
+    ("parallelism", "gpus", "checkpointing", "accumulation"),
+    [("single", 1, "none", 1), ("single", 1, "blocks", 2), ("fsdp", 2, "none", 2), ("fsdp", 2, "blocks", 1)],
+)
+def test_four_and_five_blocks_tell_of_twelve(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parallelism: str, gpus: int, checkpointing: str, accumulation: int
+) -> None:
+    plan = deep(tmp_path, parallelism, gpus, checkpointing, accumulation)
+    monkeypatch.setattr(forecast, "SMALL_WORK", 0)  # as a large model is tried
+    (carried_on,) = Forecast().memory(plan)
+    every = whole(plan)
+    assert carried_on.is_traced
+    assert carried_on.total == pytest.approx(every.total, rel=0.001)
+    assert replace(carried_on, name="") == replace(every, name="")
+
+
+def test_a_shorter_plan_has_the_first_copies(tmp_path: Path) -> None:
+    plan = deep(tmp_path, "single", 1)
+    (run,) = runs_of(plan, 5)
+    assert run.paths == tuple(f"m.layers.{number}" for number in range(12))
+    short = shortened(plan, [run], [4])
+    assert short.layout.units == tuple(unit for unit in plan.layout.units if unit not in run.paths[4:])
+    names = {item.name for item in short.parameters}
+    assert names == {
+        item.name for item in plan.parameters if not item.name.startswith(tuple(f"{p}." for p in run.paths[4:]))
+    }
+    assert runs_of(short, 5) == []
+
+
+def test_copies_that_are_set_apart_are_no_run(tmp_path: Path) -> None:
+    plan = deep(tmp_path, "single", 1)
+    apart = tuple(replace(item, frozen=item.name.startswith("m.layers.5.")) for item in plan.parameters)
+    assert [len(run.paths) for run in runs_of(replace(plan, parameters=apart), 5)] == [5, 6]
+
+
+def test_few_ranks_stand_for_many(tmp_path: Path) -> None:
+    few = fewer_ranks(deep(tmp_path, "{mode: fsdp, replicate: 4}", 512, batch=512))
+    assert [axis.size for axis in few.layout.mesh] == [2, MOST_RANKS]
+    assert len(few.layout.ranks) == 2 * MOST_RANKS
+
+
+def test_steps_that_differ_in_more_than_a_copy_are_not_carried_on() -> None:
+    zeros = torch.zeros((3, 7), dtype=torch.int64).numpy()
+    with pytest.raises(UnevenError):
+        extrapolated(Course((("a", "b", "c"),), zeros), [Course((("x", "y", "z"),), zeros)], [9])
+
+
+def test_nothing_of_the_pretended_ranks_stays(tmp_path: Path) -> None:
+    assert Forecast().memory(deep(tmp_path, "fsdp", 2))
+    assert not torch.distributed.is_initialized()
+
+
+def test_a_child_that_fails_gives_nothing() -> None:
+    assert in_child(lambda: 3) == 3
+    assert in_child(lambda: 1 // 0) is None
+
+
+class Tracer:
+    """Says that ddp needs more than there is."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def memory(self, plan: Plan) -> tuple[MemoryPlan, ...]:
+        self.asked.append(plan.layout.mode)
+        size = 10**12 if plan.layout.mode == "ddp" else 10**9
+        return (MemoryPlan("each device", size, 0, 0, 0, 0, is_traced=True),)
+
+    def scale(self, plan: Plan, model: ModelFacts) -> Scale | None:
+        return Scale(4.0, 0.0, 0.0)
+
+
+def test_auto_passes_over_what_does_not_fit_when_it_is_traced(tmp_path: Path) -> None:
+    path = tmp_path / "auto.yaml"
+    values = {"parallelism": "auto", "gpus": 2, "checkpointing": "none", "accumulation": 1, "batch": 16}
+    path.write_text(DEEP_MODEL.format(**values).replace("device: cpu", "hardware: h100-sxm"))
+    recipe = recipe_room.load(str(path)).recipe
+    assert recipe is not None
+    tracer = Tracer()
+    plan, _ = compile_plan(recipe, tracer=tracer)
+    assert plan is not None
+    assert plan.choice is not None
+    assert plan.layout.mode != "ddp"
+    verdicts = {each.parallelism: (each.verdict, each.memory_bytes) for each in plan.choice.candidates}
+    assert verdicts["ddp"][1] == 10**12
+    assert "does not fit" in verdicts["ddp"][0]
+    assert sum(verdict == TAKEN for verdict, _ in verdicts.values()) == 1
+    assert tracer.asked[0] == "ddp"
+
+
+@pytest.mark.parametrize("ways", [{}, {"parallelism": "ddp", "layout": {"gpus": 2}}])
+def test_a_run_says_what_it_measured(tmp_path: Path, ways: dict[str, object]) -> None:
+    write_data(tmp_path)
+    plan = compiled(tmp_path, merged(DEEP, ways))
+    plan = replace(plan, memory=Forecast().memory(plan))
+    launch.run(plan, max_steps=3, quiet=True)
+    (log,) = (tmp_path / "runs").rglob("events.jsonl")
+    events = [json.loads(line) for line in log.read_text().splitlines()]
+    (found,) = [each for each in events if "predicted" in each and "measured" in each]
+    assert len(found["measured"]) == len(plan.layout.ranks)
+    assert found["measured"] == pytest.approx(found["predicted"], rel=0.1)
+
+
+@pytest.mark.long
+def test_eight_ranks_of_an_8b_model_by_all_layers_and_by_a_few(tmp_path: Path) -> None:
+    plan = eight_ranks(tmp_path, "blocks")
+    (carried_on,) = Forecast().memory(plan)
+    assert carried_on.total == pytest.approx(whole(plan).total, rel=0.02)

@@ -1,0 +1,53 @@
+"""What a plan says of memory is what its ranks hold: cells of the table in docs/planner.md."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from pathlib import Path
+
+import pytest
+
+from declarative_train.runtime.footprint.forecast import Forecast
+from tests.planner.cells import QUICK, Cell, cells
+from tests.planner.measure import compared, measure, off_by, plan_of
+from tests.runtime.live_bytes import live_bytes
+
+ALL = list(cells())
+
+
+def told(found: object) -> str:
+    return str(dataclasses.asdict(found))  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("cell", [each for each in ALL if each.is_quick], ids=lambda cell: cell.name)
+def test_the_plan_is_what_happens(cell: Cell) -> None:
+    found = measure(cell)
+    assert found.is_close, told(found)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("cell", [each for each in ALL if not each.is_quick], ids=lambda cell: cell.name)
+def test_the_plan_is_what_happens_everywhere(cell: Cell) -> None:
+    found = measure(cell)
+    assert found.is_close, told(found)
+
+
+def test_the_quick_ones_are_cells() -> None:
+    assert sum(each.is_quick for each in ALL) == len(QUICK) >= 12
+
+
+@pytest.mark.parametrize("factor", [0.8, 1.2])
+def test_a_fifth_too_little_or_too_much_is_found(tmp_path: Path, factor: float) -> None:
+    plan = plan_of(Cell("llama", "single", "fp32", "none"), tmp_path)
+    rows, real = Forecast().memory(plan), live_bytes(plan)
+    assert compared("right", plan, rows, real, time.monotonic()).is_close
+    assert not compared("wrong", plan, [off_by(row, factor) for row in rows], real, time.monotonic()).is_close
+
+
+@pytest.mark.parametrize("kind", ["loss", "activations", "optimizer"])
+def test_a_class_that_is_left_out_is_found(tmp_path: Path, kind: str) -> None:
+    plan = plan_of(Cell("llama", "single", "fp32", "none"), tmp_path)
+    rows, real = Forecast().memory(plan), live_bytes(plan)
+    left_out = [dataclasses.replace(row, **{kind: 0}) for row in rows]
+    assert not compared("wrong", plan, left_out, real, time.monotonic()).is_close
