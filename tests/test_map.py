@@ -115,12 +115,15 @@ MODE_WORDS = {"single", "dp", "ddp", "fsdp"}  # `pipeline` is the name of an axi
 ASKS_FOR_A_MODE = {  # beside recipe/sections/parallelism.py, where each mode says its mesh
     "plan/auto/candidates.py": "makes every mode that `auto` compares",
     "plan/auto/judge.py": "a candidate pipeline has stages to place",
+    "plan/compiler.py": "one device tells what the memory of all candidates of `auto` is scaled by",
+    "plan/estimate/shortened.py": "the same model on one device",
     "plan/place.py": "a pipeline's own keys (schedule, cuts) become stages",
     "plan/plan.py": "the word that is shown to the user",
     "recipe/checks/layout_rules.py": "a rule about single",
     "recipe/checks/parallelism_rules.py": "five rules about keys of fsdp, ranks of ddp and dp, stages of a pipeline",
     "recipe/draft.py": "rules about keys of a pipeline get it here",
     "recipe/mistakes/aliases.py": "what other tools call a mode",
+    "runtime/footprint/live_bytes.py": "torch's own operations of fully_shard are called fsdp",
 }
 
 

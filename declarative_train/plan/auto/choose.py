@@ -49,8 +49,8 @@ def choose(
             return None, None, diagnostics
     best = fastest(fitting) if fitting else _smallest(possible)
     chosen = recipe._replace(parallelism=best.candidate.parallelism)
-    known = findings(recipe)
-    diagnostics += [each for each in findings(chosen) if each not in known]
+    said = findings(recipe)
+    diagnostics += [each for each in findings(chosen) if each not in said]
     return chosen, _choice(best, verdicts, target), diagnostics
 
 

@@ -21,7 +21,7 @@ from declarative_train.plan.estimate.shortened import Run, fewer_ranks, kinds_of
 from declarative_train.plan.plan import MemoryPlan
 from declarative_train.runtime.footprint.child import in_child
 from declarative_train.runtime.footprint.extrapolate import FEW, UnevenError, course_of, extrapolated
-from declarative_train.runtime.footprint.live_bytes import ACTIVATIONS, GRADIENTS, LOSS, OPTIMIZER, PARAMETERS
+from declarative_train.runtime.footprint.live_bytes import ACTIVATIONS, CLASSES, GRADIENTS, LOSS, OPTIMIZER, PARAMETERS
 from declarative_train.runtime.footprint.pretend import pretended_step
 
 if TYPE_CHECKING:
@@ -80,7 +80,8 @@ class Forecast:
             moments[:, [PARAMETERS, GRADIENTS, OPTIMIZER]] *= share
         found = moments[int(moments.sum(axis=1).argmax())]
         name = "each device" if plan.layout.pipeline is None else f"pipeline rank {place}"
-        return MemoryPlan(name, *map(round, found), is_traced=True)
+        sizes = dict(zip(CLASSES, map(round, found), strict=True))
+        return MemoryPlan(name=name, is_traced=True, **sizes)
 
 
 def _moments(plan: Plan, runs: list[Run], rank: int) -> Any:

@@ -14,6 +14,7 @@ import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -39,12 +40,12 @@ class Storage:
         self.reference: Any = None
 
 
-class LiveBytes(TorchDispatchMode):
+class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts while it is entered. `phase` is the class of what is made now; `changes` are all (storage, bytes more) in
     their order; `operations` (name, number of changes until its end, whether in a backward) that changed something."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.phase = ACTIVATIONS
         self.changes: list[tuple[Storage, int]] = []
         self.operations: list[tuple[str, int, bool]] = []
@@ -66,7 +67,7 @@ class LiveBytes(TorchDispatchMode):
             stored = self._stored.get(key)
             if stored is None:
                 stored = self._stored[key] = Storage(self.phase)
-                stored.reference = weakref.ref(storage, lambda _, key=key: self._gone(key))
+                stored.reference = weakref.ref(storage, partial(self._gone, key))
             if stored.num_bytes != num_bytes and not stored.is_piece:
                 self._change(stored, num_bytes)
         return stored
@@ -83,7 +84,7 @@ class LiveBytes(TorchDispatchMode):
         stored = self._stored.get(storage._cdata)
         if stored is None:
             stored = self._stored[storage._cdata] = Storage(DATA)
-            stored.reference = weakref.ref(storage, lambda _, key=storage._cdata: self._gone(key))
+            stored.reference = weakref.ref(storage, partial(self._gone, storage._cdata))
         stored.is_claimed = stored.is_piece = True
         self._change(stored, stored.num_bytes + tensor.nbytes)
 
@@ -93,7 +94,7 @@ class LiveBytes(TorchDispatchMode):
             if stored is not None:
                 self._change(stored, storage.nbytes())
 
-    def _gone(self, key: int) -> None:
+    def _gone(self, key: int, _: object) -> None:
         with self._lock:
             stored = self._stored.pop(key, None)
             if stored is not None:
@@ -131,6 +132,11 @@ class LiveBytes(TorchDispatchMode):
                     stored.kind = GATHERED
 
 
+# torch wraps this of every mode so that its compiler passes it by, and imports the compiler for that (1 s) at the first
+# operation: nothing is compiled where bytes are counted
+LiveBytes.__torch_dispatch__ = getattr(LiveBytes.__torch_dispatch__, "__wrapped__", LiveBytes.__torch_dispatch__)  # type: ignore[method-assign]
+
+
 @contextmanager
 def resizes_counted(live: LiveBytes) -> Iterator[None]:
     """torch's `fully_shard` lets go of gathered parameters by making their storages empty."""
@@ -141,7 +147,7 @@ def resizes_counted(live: LiveBytes) -> Iterator[None]:
         live.resized(storage)
         return found
 
-    torch.UntypedStorage.resize_ = resized  # type: ignore[method-assign]
+    torch.UntypedStorage.resize_ = resized  # type: ignore[method-assign, assignment]
     try:
         yield
     finally:

@@ -27,7 +27,7 @@ _CPU = torch.device("cpu")
 _SCALAR = torch.ops.aten._local_scalar_dense.default
 
 
-class Answers(TorchDispatchMode):
+class Answers(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """No tensor has a value: where a step asks whether it was finite, it was."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -49,7 +49,7 @@ def pretended_step(plan: Plan, rank: int, *, is_fake: bool = True) -> LiveBytes:
             from torch._subclasses.fake_tensor import FakeTensorMode  # which imports torch._dynamo
 
             stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
-            stack.enter_context(Answers())
+            stack.enter_context(Answers())  # type: ignore[no-untyped-call]
         engine = Engine(plan, _CPU, place=place, fill=_emptied)
         _begin_state(engine)
         batches = _batches(plan)

@@ -53,13 +53,13 @@ def _phases(engine: Engine, live: LiveBytes) -> Iterator[None]:
     def watched_sums(values: Mapping[str, torch.Tensor], row_weight: torch.Tensor | None) -> Any:
         for value in values.values():
             if value.requires_grad and value.grad_fn is not None:
-                value.register_hook(leave_loss)
+                value.register_hook(leave_loss)  # type: ignore[no-untyped-call]
         live.phase = LOSS
         found = sums(values, row_weight)
         live.phase = ACTIVATIONS
         for value in found:
             if value.requires_grad:
-                value.register_hook(enter_loss)
+                value.register_hook(enter_loss)  # type: ignore[no-untyped-call]
         return found
 
     def enter_loss(_: torch.Tensor) -> None:
