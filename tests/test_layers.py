@@ -23,7 +23,7 @@ MAY_IMPORT = {
     "plan": {"terms", "diagnostics", "components", "recipe", "data", "graph"},
     "runtime": {"terms", "components", "data", "graph", "plan", "logs"},
     "inference": {"terms", "diagnostics", "components", "data", "graph", "plan", "runtime", "logs"},
-    "experiments": {"components", "plan", "runtime"},
+    "experiments": {"terms", "logs", "source", "components", "recipe", "plan", "runtime"},
     "api": {"diagnostics", "recipe", "plan", "runtime"},
 }
 ROOMS = [*MAY_IMPORT, "cli"]

@@ -33,6 +33,7 @@ COMMANDS = {
     "runs": "the runs in a folder, what tells them apart, what came of them",
     "schema": "the JSON schema of recipes",
     "show": "the resolved recipe, each value with its provenance",
+    "sweep": "run a recipe with each of the settings that its `sweep:` section names",
     "tensorboard": "TensorBoard on the runs",
     "trace": "the path of the data before a run, the epochs after one",
 }

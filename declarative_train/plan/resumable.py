@@ -37,7 +37,7 @@ def _all_below(section: str, *names: str) -> tuple[str, ...]:
 
 RULES = (
     Rule("free", ("requires", "extends", "fragment", "vars", "plugins"), "what they lead to is compared"),
-    Rule("free", ("name", "meta", "evaluation", "checkpoint", "logging"), "no step depends on them"),
+    Rule("free", ("name", "meta", "evaluation", "checkpoint", "logging", "sweep"), "no step depends on them"),
     Rule("free", ("parallelism", "layout", "data.workers"), "every layout trains on the same samples"),
     Rule("free", ("objective.metrics",), "only watched"),
     Rule("free", _all_below("training", "steps", "epochs", "max_time", "early_stop"), "only how long it lasts"),

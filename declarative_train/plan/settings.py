@@ -129,15 +129,15 @@ def label(mode: str, asked: Mapping[str, object], others: Mapping[str, object] =
     found = {key: asked.get(key, others.get(key)) for key in [*telling(asked), *telling(set(others) - set(asked))]}
     found = {key: value for key, value in found.items() if not key.startswith("parallelism")}
     names = short_names(found)
-    words = [f"{names[key]}={_safe(shown(value))}" for key, value in found.items()][:MOST_SETTINGS]
-    text = _safe(mode, 40)
+    words = [f"{names[key]}={safe(shown(value))}" for key, value in found.items()][:MOST_SETTINGS]
+    text = safe(mode, 40)
     for word in words:
         if len(text) + len(word) + 1 <= LONGEST_LABEL:
             text += f"-{word}"
     return text
 
 
-def _safe(text: str, longest: int = LONGEST_VALUE) -> str:
+def safe(text: str, longest: int = LONGEST_VALUE) -> str:
     text = text.rsplit("/", 1)[-1] if "/" in text else text
     return re.sub(r"[^A-Za-z0-9.,+_=-]+", "_", text).strip("._-")[:longest] or "none"
 

@@ -16,6 +16,7 @@ from declarative_train.recipe.sections.logging import Logging
 from declarative_train.recipe.sections.objective import ObjectiveSection
 from declarative_train.recipe.sections.parallelism import Parallelism, Pipeline
 from declarative_train.recipe.sections.section import Section
+from declarative_train.recipe.sections.sweep import Sweep
 from declarative_train.recipe.sections.training import Training
 from declarative_train.source.node import Mapping, find
 
@@ -79,6 +80,10 @@ class Draft(NamedTuple):
     @property
     def checkpoint(self) -> Checkpoint | None:
         return self._section("checkpoint", Checkpoint)
+
+    @property
+    def sweep(self) -> Sweep | None:
+        return self._section("sweep", Sweep)
 
     @property
     def logging(self) -> Logging | None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from declarative_train.diagnostics.diagnostic import Diagnostic
+from declarative_train.diagnostics.diagnostic import Diagnostic, Related
 from declarative_train.recipe.merge_rules import MERGE_RULES
 from declarative_train.recipe.parse import parse
 from declarative_train.recipe.recipe import Recipe
+from declarative_train.recipe.sweeps import one_at_a_time, overlay
 from declarative_train.source import load as read_document
 from declarative_train.source.document import Document
+from declarative_train.source.node import Mapping as Tree
 from declarative_train.terms.span import Span
 
 
@@ -29,20 +31,36 @@ def load(
     texts: Mapping[str, str] | None = None,
     with_: Sequence[str] = (),
     set_: Sequence[str] = (),
+    over: Sequence[Tree] = (),
     plugins: bool = False,
 ) -> Loaded:
     """Read, merge, render, check. `text`: the content instead of the file's (standard input, an editor's buffer);
-    `texts`: instead of that of any file, by its path. `plugins`: import the recipe's plugins, which executes them."""
-    document, diagnostics = read_document(path, text=text, texts=texts, with_=with_, set_=set_, rules=MERGE_RULES)
+    `texts`: instead of that of any file, by its path. `over`: a point of a sweep, merged last. `plugins`: import the
+    recipe's plugins, which executes them."""
+    how: dict[str, Any] = {"text": text, "texts": texts, "with_": with_, "set_": set_}
+    document, diagnostics = read_document(path, **how, over=over, rules=MERGE_RULES)
     if document is None:
         return Loaded(None, None, diagnostics)
     recipe, document, found = parse(document, plugins=plugins)
     # what could not be read was replaced by a guess: what else is wrong with the guess is not the user's mistake
     guessed = [item.span for item in diagnostics if item.is_error and item.code.startswith("Y")]
     diagnostics = diagnostics + [item for item in found if not any(_begins_in(span, item.span) for span in guessed)]
+    if recipe is not None and recipe.sweep is not None and not over:
+        for choice, node in one_at_a_time(recipe):
+            point = load(path, **how, over=(overlay(choice.key, node),), plugins=plugins)
+            diagnostics = [*diagnostics, *of_point(point.diagnostics, diagnostics, node.span)]
     if any(diagnostic.is_error for diagnostic in diagnostics):
         recipe = None
     return Loaded(recipe, document, diagnostics)
+
+
+def of_point(found: Sequence[Diagnostic], known: Sequence[Diagnostic], at: Span) -> list[Diagnostic]:
+    """What a point of a sweep adds to what is wrong with its recipe; what shows elsewhere names the value, too."""
+    said = set(known)
+    new = [item for item in found if item not in said]
+    related = Related(at, "a sweep sets this")
+    new = [item if item.span == at else item._replace(related=(*item.related, related)) for item in new]
+    return [item for item in dict.fromkeys(new) if item not in said]
 
 
 def _begins_in(outer: Span, inner: Span) -> bool:

@@ -16,6 +16,7 @@ from declarative_train.recipe.sections.logging import Logging
 from declarative_train.recipe.sections.objective import ObjectiveSection
 from declarative_train.recipe.sections.parallelism import Auto, Parallelism
 from declarative_train.recipe.sections.section import Section
+from declarative_train.recipe.sections.sweep import Sweep
 from declarative_train.recipe.sections.top import SECTIONS
 from declarative_train.recipe.sections.training import Training
 from declarative_train.source.document import Document
@@ -95,6 +96,7 @@ class Recipe(NamedTuple):
     plugins: tuple[str, ...]
     document: Document
     tree: Mapping
+    sweep: Sweep | None = None
     requires: str | None = None
     vars: MappingABC[str, object] = {}
 

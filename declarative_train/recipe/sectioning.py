@@ -28,7 +28,7 @@ from declarative_train.recipe.recipe import Model, Recipe, Spans, Weights
 from declarative_train.recipe.sections.model import ModelSection
 from declarative_train.recipe.sections.objective import ObjectiveSection
 from declarative_train.recipe.sections.parallelism import MODES
-from declarative_train.recipe.sections.section import Section
+from declarative_train.recipe.sections.section import Section, models_in
 from declarative_train.recipe.sections.top import REQUIRED, SECTIONS, Head, Top, keys_of
 from declarative_train.recipe.validate import validate
 from declarative_train.source.document import Document, SourceFile
@@ -83,7 +83,7 @@ class Sectioning:
                 self._parallelism(entry.value, entry.key.span)
             else:
                 node = Paths.of(self.document).in_sources(entry.value) if name == "data" else entry.value
-                kind: type[Section] = Top.model_fields[name].annotation  # type: ignore[assignment]
+                kind: type[Section] = next(models_in(Top.model_fields[name].annotation))  # type: ignore[assignment]
                 self._take(name, *read(kind, node, name, entry.key.span, home_of))
 
     def _take(self, name: str, section: object, found: list[Diagnostic]) -> None:

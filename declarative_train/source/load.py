@@ -26,7 +26,7 @@ from declarative_train.source.files import read_file, recipes_beside, tree_of, w
 from declarative_train.source.merge import Merger, MergeRules, fragment_of, orders_that_changed, whole
 from declarative_train.source.node import Mapping, Scalar, Sequence
 from declarative_train.source.reader import read_text
-from declarative_train.source.setting import PREFIX, read_setting
+from declarative_train.source.setting import PREFIX, as_option, read_setting
 from declarative_train.terms.span import Span
 
 MAX_FILES = 100
@@ -39,13 +39,14 @@ def load(
     texts: MappingABC[str, str] | None = None,
     with_: SequenceABC[str] = (),
     set_: SequenceABC[str] = (),
+    over: SequenceABC[Mapping] = (),
     rules: MergeRules,
 ) -> tuple[Document | None, list[Diagnostic]]:
     """The document, or None when there is no text to read; of a text that is no YAML, a document that is empty and not
     `complete`, so that its text can be quoted and mended. `text` stands for the file's content, `texts` for that
-    of any file by its path."""
+    of any file by its path. `over`: merged last, such as a point of a sweep."""
     given = {} if text is None else {path: text}
-    return _Loading(path, {**(texts or {}), **given}, rules).load(with_, set_)
+    return _Loading(path, {**(texts or {}), **given}, rules).load(with_, set_, over)
 
 
 class _Own(NamedTuple):
@@ -65,7 +66,9 @@ class _Loading:
         self._num_read = 0
         self._outside: set[str] = set()
 
-    def load(self, with_: SequenceABC[str], set_: SequenceABC[str]) -> tuple[Document | None, list[Diagnostic]]:
+    def load(
+        self, with_: SequenceABC[str], set_: SequenceABC[str], over: SequenceABC[Mapping]
+    ) -> tuple[Document | None, list[Diagnostic]]:
         read = self._recipe()
         if read.own is None:
             files = tuple(self.files.values())
@@ -83,6 +86,9 @@ class _Loading:
             self.diagnostics += found
             if setting is not None:
                 root = self._merge(root, setting)
+        for point in over:
+            options.append(PREFIX + as_option(point))
+            root = self._merge(root, point)
         document = Document(
             self.path,
             root,

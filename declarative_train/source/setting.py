@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from typing import cast
+
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.diagnostics.lines import Lines
 from declarative_train.source.checks.merging import extends_by_option, wrong_set
 from declarative_train.source.checks.yaml_values import empty_option
-from declarative_train.source.node import Entry, Mapping, Node, Scalar
+from declarative_train.source.node import Entry, Mapping, Node, Scalar, to_value
 from declarative_train.source.reader import read_value
 
 PREFIX = "--set "
@@ -37,6 +40,27 @@ def read_setting(option: str) -> tuple[Mapping | None, list[Diagnostic]]:
         node = Mapping((Entry(key, node),), lines.span(start, len(text)))
     assert isinstance(node, Mapping)
     return node, diagnostics
+
+
+def placed_at(key: str, node: Node) -> Mapping | None:
+    """`node` at the dotted path `key`, which is written as behind `--set`; None where that is no path."""
+    parts, equals = _path(f"{PREFIX}{key}=")
+    if parts is None or equals is None or not all(name for _, _, name in parts):
+        return None
+    for _, _, part in reversed(parts):
+        node = Mapping((Entry(Scalar(part, part, node.span), node),), node.span)
+    assert isinstance(node, Mapping)
+    return node
+
+
+def as_option(setting: Mapping) -> str:
+    """What would be typed behind `--set` for it."""
+    parts, node = list[str](), cast(Node, setting)
+    while isinstance(node, Mapping) and len(node.entries) == 1:
+        name = node.entries[0].name
+        parts.append(f'"{name}"' if "." in name else name)
+        node = node.entries[0].value
+    return f"{'.'.join(parts)}={node.text if isinstance(node, Scalar) else json.dumps(to_value(node))}"
 
 
 def _value(text: str, begin: int) -> tuple[Node | None, list[Diagnostic]]:

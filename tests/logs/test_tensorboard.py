@@ -14,7 +14,7 @@ from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c a
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 from declarative_train.logs.event import EpochDone, EvaluationDone, Notice, Progress, RunEnded, RunStarted, StepDone
-from declarative_train.logs.sinks.tensorboard import TensorBoardSink, new_event_file
+from declarative_train.logs.sinks.tensorboard import EventWriter, TensorBoardSink, hparams_columns, new_event_file
 from declarative_train.logs.sinks.tfrecord import masked_crc32c
 
 STARTED = RunStarted("digits", "runs/digits/1", "ddp", "cpu", 2, 100, 10, 0, 1234, "brief", "plan\n  two ranks", {
@@ -55,15 +55,15 @@ def test_what_was_predicted_stands_beside_what_was_measured(tmp_path: Path) -> N
         sink.write(replace(step(number, 2.0), step_s=0.014))
     sink.close()
     found = read(tmp_path)
-    assert curve(found, "predicted/step_ms") == [(10, 12.5), (20, 12.5)]
-    assert curve(found, "throughput/step_ms") == [(10, 14.0), (20, 14.0)]
-    assert curve(found, "predicted/memory_gib") == [(10, 1.5), (20, 1.5)]
-    assert curve(found, "memory/peak_gib") == [(10, 1.0), (20, 1.0)]
+    assert curve(found, "utilisation/predicted_step_ms") == [(10, 12.5), (20, 12.5)]
+    assert curve(found, "utilisation/step_ms") == [(10, 14.0), (20, 14.0)]
+    assert curve(found, "utilisation/predicted_memory_gib") == [(10, 1.5), (20, 1.5)]
+    assert curve(found, "utilisation/memory_gib") == [(10, 1.0), (20, 1.0)]
     charts = Layout.FromString(found.Tensors("custom_scalars__config__")[0].tensor_proto.string_val[0])
     shown = {tuple(chart.multiline.tag) for chart in charts.category[0].chart}
     assert shown == {
-        ("^throughput/step_ms$", "^predicted/step_ms$"),
-        ("^memory/peak_gib$", "^predicted/memory_gib$"),
+        ("^utilisation/step_ms$", "^utilisation/predicted_step_ms$"),
+        ("^utilisation/memory_gib$", "^utilisation/predicted_memory_gib$"),
     }
 
 
@@ -94,7 +94,8 @@ def test_scalars_text_and_hyperparameters(tmp_path: Path) -> None:
     sink.write(EvaluationDone(20, 1, "validation", {"validation/loss": 1.5, "validation/accuracy": 0.75}, 50, 0.1, 1.0))
     sink.write(EpochDone(1, 20, {"training/loss": 1.5, "validation/loss": 1.5}, 2.0, 1.0))
     sink.write(Notice("no GPU here: 2 ranks on CPU", 1.0))
-    sink.write(RunEnded(20, "finished", {"validation/accuracy": 0.75}, 3.0, 2000.0))
+    values = {"validation/accuracy": 0.75, "best/validation/accuracy": 0.8}
+    sink.write(RunEnded(20, "finished", values, 3.0, 2000.0, {"best/validation/accuracy": 10}))
     sink.close()
 
     found = read(tmp_path)
@@ -102,17 +103,18 @@ def test_scalars_text_and_hyperparameters(tmp_path: Path) -> None:
     assert curve(found, "training/loss/kind") == [(10, 1.0), (20, 0.5)]
     assert curve(found, "training/accuracy") == [(10, 0.5), (20, 0.5)]
     assert curve(found, "validation/accuracy") == [(20, 0.75)]
-    assert curve(found, "epoch/loss") == [(20, 1.5)]
-    assert not [tag for tag in found.Tags()["scalars"] if tag.startswith("epoch/validation")]
-    assert curve(found, "lr") == [(10, 1e-3), (20, 1e-3)]
-    assert curve(found, "lr/encoder") == [(10, 1e-4), (20, 1e-4)]
-    assert curve(found, "grad_norm")[0] == (10, 2.5)
-    assert curve(found, "throughput/samples_per_s")[0] == (10, 1000.0)
-    assert curve(found, "memory/peak_gib")[0] == (10, 1.0)
-    assert curve(found, "data/wait_ms")[0] == (10, 2.0)
-    assert curve(found, "final/validation/accuracy") == [(0, 0.75)]
+    assert curve(found, "training_epoch/loss") == [(20, 1.5)]
+    assert not [tag for tag in found.Tags()["scalars"] if tag.startswith("training_epoch/validation")]
+    assert curve(found, "training/lr") == [(10, 1e-3), (20, 1e-3)]
+    assert curve(found, "training/lr/encoder") == [(10, 1e-4), (20, 1e-4)]
+    assert curve(found, "training/grad_norm")[0] == (10, 2.5)
+    assert curve(found, "utilisation/samples_per_s")[0] == (10, 1000.0)
+    assert curve(found, "utilisation/memory_gib")[0] == (10, 1.0)
+    assert curve(found, "utilisation/data_wait_ms")[0] == (10, 2.0)
+    assert curve(found, "validation/best_accuracy") == [(10, 0.8)]
     tags = set(found.Tags()["scalars"])
-    assert not {"throughput/tokens_per_s", "throughput/mfu"} & tags
+    assert sorted({tag.partition("/")[0] for tag in tags})[0] == "training"  # the loss comes first
+    assert not {"utilisation/tokens_per_s", "utilisation/mfu"} & tags
     plan = found.Tensors("plan/text_summary")[0].tensor_proto.string_val[0].decode()
     assert "two ranks" in plan
     assert found.Tensors("notices/text_summary")[0].tensor_proto.string_val[0] == b"no GPU here: 2 ranks on CPU"
@@ -122,10 +124,23 @@ def test_scalars_text_and_hyperparameters(tmp_path: Path) -> None:
     assert info.hparams["lr"].number_value == 0.001
     assert info.hparams["optimizer"].string_value == "adam"
     assert info.hparams["compile"].bool_value is False
-    content = found.SummaryMetadata("_hparams_/experiment").plugin_data.content
+    assert "_hparams_/experiment" not in found.Tags()["tensors"]  # TensorBoard finds the columns that differ
+
+
+def test_a_sweep_names_the_columns_of_its_table(tmp_path: Path) -> None:
+    tried = {"lr": [0.1, 0.01], "optimizer": ["adam", "sgd"], "amsgrad": [True, True]}
+    with new_event_file(tmp_path) as stream:
+        EventWriter(stream).put_summary(hparams_columns(tried, ["validation/accuracy", "best/validation/loss"]), 0, 1.0)
+    content = read(tmp_path).SummaryMetadata("_hparams_/experiment").plugin_data.content
     experiment = HParamsPluginData.FromString(content).experiment
-    assert {item.name for item in experiment.hparam_infos} == {"lr", "optimizer", "compile", "batch"}
-    assert [item.name.tag for item in experiment.metric_infos] == ["final/validation/accuracy"]
+    assert {item.name: item.differs for item in experiment.hparam_infos} == {
+        "lr": True,
+        "optimizer": True,
+        "amsgrad": False,
+    }
+    lr = experiment.hparam_infos[0].domain_interval
+    assert (lr.min_value, lr.max_value) == (0.01, 0.1)
+    assert [item.name.tag for item in experiment.metric_infos] == ["validation/accuracy", "validation/best_loss"]
 
 
 def test_a_resumed_run_continues_its_curves(tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def test_the_story_of_a_run(directory: Path) -> None:
     started = sink.of(RunStarted)[0]
     assert started.num_parameters == 20 * 32 + 32 + 32 * 10 + 10
     assert started.hyperparameters["optimizer"] == "sgd"
-    assert started.hyperparameters["optimizer.lr"] == 0.1
+    assert started.hyperparameters["lr"] == 0.1
     assert "single" in started.plan_text
     step = sink.of(StepDone)[0]
     assert step.lr == {"lr": 0.1}

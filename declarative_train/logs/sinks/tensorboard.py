@@ -4,14 +4,17 @@
 |---|---|
 | training/loss, training/loss/<term>, training/<metric> | means over the logging window |
 | <set>/loss, <set>/loss/<term>, <set>/<metric> | evaluations |
-| epoch/loss, epoch/<metric> | training means over the epoch, at its last step |
-| lr, lr/<group> | |
-| grad_norm | of the step that was logged |
-| throughput/samples_per_s, throughput/tokens_per_s, throughput/step_ms, throughput/mfu | |
-| memory/peak_gib, data/wait_ms | |
-| memory/predicted_gib, memory/measured_gib, and .../rank_<n> | the peak of an early step, the plan's and the run's |
-| predicted/step_ms, predicted/memory_gib, predicted/mfu | the plan's; custom scalars: a chart with both |
+| <set>/best_<metric> | at the end, of `checkpoint.best` |
+| training_epoch/loss, training_epoch/<metric> | training means over the epoch, at its last step |
+| training/lr, training/lr/<group> | |
+| training/grad_norm | of the step that was logged |
+| utilisation/samples_per_s, utilisation/tokens_per_s, utilisation/step_ms, utilisation/mfu | |
+| utilisation/memory_gib, utilisation/data_wait_ms | |
+| utilisation/predicted_peak_gib, measured_peak_gib, and .../rank_<n> | the peak of an early step, the plan's and the run's |
+| utilisation/predicted_step_ms, predicted_memory_gib, predicted_mfu | the plan's; custom scalars: a chart with both |
 | plan, notices | text |
+
+TensorBoard shows groups of tags by the alphabet: these are called so that the training's loss comes first.
 
 All scalars of an event are one record. A thread of its own imports the protocol buffers and writes, so that neither the
 first step nor any other waits for them. A run that goes on writes a new file whose first record tells TensorBoard to
@@ -26,7 +29,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Self
 
@@ -50,7 +53,7 @@ if TYPE_CHECKING:
 WRITE_S = 0.5  # how old what TensorBoard sees may be
 CLOSE_S = 10.0
 MOST_RANKS = 16  # that have curves of their own
-MEASURED = {"step_ms": "throughput/step_ms", "memory_gib": "memory/peak_gib", "mfu": "throughput/mfu"}
+MEASURED = {"step_ms": "utilisation/step_ms", "memory_gib": "utilisation/memory_gib", "mfu": "utilisation/mfu"}
 
 
 class TensorBoardSink(Sink):
@@ -139,7 +142,6 @@ class EventWriter:
         self._Event = event_pb2.Event
         self._Summary = summary_pb2.Summary
         self._SessionLog = event_pb2.SessionLog
-        self._hyperparameters: dict[str, str | int | float | bool] = {}
         self._predicted: dict[str, float] = {}
         self._put(self._Event(wall_time=time.time(), file_version="brain.Event:2"))
 
@@ -166,24 +168,27 @@ class EventWriter:
             self._put(self._Event(wall_time=event.time_unix_s, step=event.first_step + 1, session_log=restart))
         plan = "\n".join(f"    {line}" for line in event.plan_text.splitlines())  # markdown: keep the columns
         self._text("plan", plan, event.first_step, event.time_unix_s)
-        self._hyperparameters = event.hyperparameters
-        self._predicted = {f"predicted/{name}": value for name, value in event.predicted.items()}
+        self._predicted = {f"utilisation/predicted_{name}": value for name, value in event.predicted.items()}
         if event.predicted:
-            self._put_summary(comparison(event.predicted), event.first_step, event.time_unix_s)
-        self._put_summary(session_start(event), 0, event.time_unix_s)
+            self.put_summary(comparison(event.predicted), event.first_step, event.time_unix_s)
+        self.put_summary(session_start(event), 0, event.time_unix_s)
 
     def _end(self, event: RunEnded) -> None:
-        self._put_summary(session_end(event, self._hyperparameters), 0, event.time_unix_s)
+        for name, value in event.values.items():
+            if name.startswith("best/"):
+                step = event.value_steps.get(name, event.step)
+                self._scalars({tag_of(name): value}, step, event.time_unix_s)
+        self.put_summary(session_end(event), 0, event.time_unix_s)
 
     def _scalars(self, values: Mapping[str, float], step: int, time_unix_s: float) -> None:
         entries = [self._Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
         if entries:
-            self._put_summary(self._Summary(value=entries), step, time_unix_s)
+            self.put_summary(self._Summary(value=entries), step, time_unix_s)
 
     def _text(self, tag: str, text: str, step: int, time_unix_s: float) -> None:
-        self._put_summary(bytes_summary(f"{tag}/text_summary", text.encode(), plugin="text"), step, time_unix_s)
+        self.put_summary(bytes_summary(f"{tag}/text_summary", text.encode(), plugin="text"), step, time_unix_s)
 
-    def _put_summary(self, summary: Summary, step: int, time_unix_s: float) -> None:
+    def put_summary(self, summary: Summary, step: int, time_unix_s: float) -> None:
         self._put(self._Event(wall_time=time_unix_s, step=step, summary=summary))
 
     def _put(self, entry: object) -> None:
@@ -193,10 +198,10 @@ class EventWriter:
 def memory_scalars(event: MemoryMeasured) -> dict[str, float]:
     """Of the ranks that need the most, and of each of a few."""
     kinds = {"predicted": event.predicted, "measured": event.measured}
-    found = {f"memory/{kind}_gib": max(ranks) / 2**30 for kind, ranks in kinds.items()}
+    found = {f"utilisation/{kind}_peak_gib": max(ranks) / 2**30 for kind, ranks in kinds.items()}
     if 1 < len(event.measured) <= MOST_RANKS:
         for kind, ranks in kinds.items():
-            found |= {f"memory/{kind}_gib/rank_{rank}": size / 2**30 for rank, size in enumerate(ranks)}
+            found |= {f"utilisation/{kind}_peak_gib/rank_{rank}": size / 2**30 for rank, size in enumerate(ranks)}
     return found
 
 
@@ -219,7 +224,7 @@ def comparison(names: Iterable[str]) -> Summary:
     charts = [
         layout_pb2.Chart(
             title=name,
-            multiline=layout_pb2.MultilineChartContent(tag=[f"^{MEASURED[name]}$", f"^predicted/{name}$"]),
+            multiline=layout_pb2.MultilineChartContent(tag=[f"^{MEASURED[name]}$", f"^utilisation/predicted_{name}$"]),
         )
         for name in names
     ]
@@ -230,7 +235,11 @@ def comparison(names: Iterable[str]) -> Summary:
 def epoch_scalars(event: EpochDone) -> dict[str, float]:
     """The means of training; the evaluations at the epoch's end have curves of their own."""
     own = "training/"
-    return {f"epoch/{name.removeprefix(own)}": value for name, value in event.values.items() if name.startswith(own)}
+    return {
+        f"training_epoch/{name.removeprefix(own)}": value
+        for name, value in event.values.items()
+        if name.startswith(own)
+    }
 
 
 def step_scalars(event: StepDone) -> dict[str, float]:
@@ -238,18 +247,18 @@ def step_scalars(event: StepDone) -> dict[str, float]:
     values = {"training/loss": event.loss}
     values |= {f"training/loss/{name}": value for name, value in event.terms.items()}
     values |= {f"training/{name}": value for name, value in event.metrics.items()}
-    values |= {name if name == "lr" else f"lr/{name}": value for name, value in event.lr.items()}
+    values |= {"training/lr" if name == "lr" else f"training/lr/{name}": value for name, value in event.lr.items()}
     if event.grad_norm is not None:
-        values["grad_norm"] = event.grad_norm
-    values["throughput/samples_per_s"] = event.samples_per_s
+        values["training/grad_norm"] = event.grad_norm
+    values["utilisation/samples_per_s"] = event.samples_per_s
     if event.step_s is not None:
-        values["throughput/step_ms"] = event.step_s * 1e3
+        values["utilisation/step_ms"] = event.step_s * 1e3
     if event.tokens_per_s is not None:
-        values["throughput/tokens_per_s"] = event.tokens_per_s
+        values["utilisation/tokens_per_s"] = event.tokens_per_s
     if event.mfu is not None:
-        values["throughput/mfu"] = event.mfu
-    values["memory/peak_gib"] = event.memory_bytes / 2**30
-    values["data/wait_ms"] = event.data_wait_s * 1e3
+        values["utilisation/mfu"] = event.mfu
+    values["utilisation/memory_gib"] = event.memory_bytes / 2**30
+    values["utilisation/data_wait_ms"] = event.data_wait_s * 1e3
     return values
 
 
@@ -258,7 +267,7 @@ def session_start(event: RunStarted) -> Summary:
     from tensorboard.compat.proto.summary_pb2 import Summary
     from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, SessionStartInfo
 
-    info = SessionStartInfo(group_name=event.run_dir, start_time_secs=event.time_unix_s)
+    info = SessionStartInfo(group_name=Path(event.run_dir).name, start_time_secs=event.time_unix_s)
     for name, value in event.hyperparameters.items():
         if isinstance(value, bool):
             info.hparams[name].bool_value = value
@@ -270,30 +279,50 @@ def session_start(event: RunStarted) -> Summary:
     return Summary(value=[_hparams_value("_hparams_/session_start_info", data.SerializeToString())])
 
 
-def session_end(event: RunEnded, hyperparameters: Mapping[str, object]) -> Summary:
-    """How it ended, and which columns the table of runs has: the hyper-parameters and the final values."""
+def session_end(event: RunEnded) -> Summary:
+    """How it ended. Which columns the table of runs has is left to TensorBoard, which knows all runs: those that differ
+    come first."""
     from tensorboard.compat.proto.summary_pb2 import Summary
     from tensorboard.plugins.hparams import api_pb2
     from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, SessionEndInfo
 
-    kinds = {bool: api_pb2.DATA_TYPE_BOOL, int: api_pb2.DATA_TYPE_FLOAT64, float: api_pb2.DATA_TYPE_FLOAT64}
-    experiment = api_pb2.Experiment(
-        hparam_infos=[
-            api_pb2.HParamInfo(name=name, type=kinds.get(type(value), api_pb2.DATA_TYPE_STRING))
-            for name, value in hyperparameters.items()
-        ],
-        metric_infos=[api_pb2.MetricInfo(name=api_pb2.MetricName(tag=f"final/{name}")) for name in event.values],
-    )
     status = api_pb2.STATUS_SUCCESS if event.status in ("finished", "early_stop") else api_pb2.STATUS_UNKNOWN
     end = SessionEndInfo(status=status, end_time_secs=event.time_unix_s)
     ended = HParamsPluginData(session_end_info=end, version=0)
+    return Summary(value=[_hparams_value("_hparams_/session_end_info", ended.SerializeToString())])
+
+
+def hparams_columns(tried: Mapping[str, Sequence[object]], metrics: Iterable[str]) -> Summary:
+    """The table of a sweep: the settings that were tried, with their values, and the metrics by their tags."""
+    from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.plugins.hparams import api_pb2
+    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+
+    infos = []
+    for name, values in tried.items():
+        info = api_pb2.HParamInfo(name=name, differs=len(set(map(str, values))) > 1)
+        if all(isinstance(value, bool) for value in values):
+            info.type = api_pb2.DATA_TYPE_BOOL
+        elif all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
+            info.type = api_pb2.DATA_TYPE_FLOAT64
+            info.domain_interval.min_value = min(map(float, map(str, values)))
+            info.domain_interval.max_value = max(map(float, map(str, values)))
+        else:
+            info.type = api_pb2.DATA_TYPE_STRING
+            info.domain_discrete.extend(sorted(set(map(str, values))))
+        infos.append(info)
+    metric_infos = [api_pb2.MetricInfo(name=api_pb2.MetricName(tag=tag_of(name))) for name in metrics]
+    experiment = api_pb2.Experiment(hparam_infos=infos, metric_infos=metric_infos)
     described = HParamsPluginData(experiment=experiment, version=0)
-    values = [
-        _hparams_value("_hparams_/experiment", described.SerializeToString()),
-        _hparams_value("_hparams_/session_end_info", ended.SerializeToString()),
-    ]
-    values += [Summary.Value(tag=f"final/{name}", simple_value=value) for name, value in event.values.items()]
-    return Summary(value=values)
+    return Summary(value=[_hparams_value("_hparams_/experiment", described.SerializeToString())])
+
+
+def tag_of(name: str) -> str:
+    """Of a final value: `best/validation/accuracy` is drawn beside `validation/accuracy`."""
+    if not name.startswith("best/"):
+        return name
+    _, group, rest = name.split("/", 2)
+    return f"{group}/best_{rest}"
 
 
 def _hparams_value(tag: str, content: bytes) -> Summary.Value:

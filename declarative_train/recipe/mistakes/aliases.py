@@ -240,7 +240,6 @@ NOTES = {  # what no key says: how it is done here, or that it is not there
     "`SELECTOR: {optimizer: {...}}`",
     "parameters": "settings of parameters stand under `model.parameters`: `SELECTOR: {optimizer: {...}}`",
     "params": "settings of parameters stand under `model.parameters`: `SELECTOR: {optimizer: {...}}`",
-    "sweep": "sweeps are not built: start a run for each value, `--set training.optimizer.lr=... --set name=...`",
     "transforms": "there are no transforms of samples here; a layer of a plugin can draw them (`self.training`)",
     "vocabulary": "the values of the training rows, sorted, are numbered; an order of one's own is not built",
     "wandb": "every run writes TensorBoard files and events.jsonl; there is no other place to choose",

@@ -14,6 +14,7 @@ from declarative_train.recipe.sections.model import ModelSection
 from declarative_train.recipe.sections.objective import ObjectiveSection
 from declarative_train.recipe.sections.parallelism import DEFAULT, Auto, Parallelism
 from declarative_train.recipe.sections.section import Section, models_in
+from declarative_train.recipe.sections.sweep import Sweep
 from declarative_train.recipe.sections.training import Training
 
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
@@ -59,6 +60,7 @@ class Top(Head):
     layout: Layout = Field(default_factory=Layout)
     checkpoint: Checkpoint = Field(default_factory=Checkpoint)
     logging: Logging = Field(default_factory=Logging)
+    sweep: Sweep | None = None
 
 
 SECTIONS = (
@@ -71,6 +73,7 @@ SECTIONS = (
     "layout",
     "checkpoint",
     "logging",
+    "sweep",
 )
 REQUIRED = SECTIONS[:4]
 

@@ -29,7 +29,18 @@ def template_syntax(span: Span, message: str, help: str | None = None) -> Diagno
     return error("T001", span, message, help)
 
 
-_SECTIONS = ("checkpoint", "data", "evaluation", "layout", "logging", "model", "objective", "parallelism", "training")
+_SECTIONS = (
+    "checkpoint",
+    "data",
+    "evaluation",
+    "layout",
+    "logging",
+    "model",
+    "objective",
+    "parallelism",
+    "sweep",
+    "training",
+)
 _WHERE = {
     **dict.fromkeys(_SECTIONS, "a template sees no section: put the value into `vars`, and use it in both places"),
     "params": "`params` are known inside a block only",

@@ -1,0 +1,154 @@
+"""Rules about the settings that a sweep tries.
+
+Each public function that returns diagnostics is one rule; its docstring is the manual page of its code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from declarative_train.diagnostics.diagnostic import Diagnostic, error
+from declarative_train.diagnostics.suggest import did_you_mean, respelt
+from declarative_train.recipe.draft import Draft
+from declarative_train.recipe.metric_names import FINAL_SETS, evaluated_sets, watched_names
+from declarative_train.recipe.sections.sweep import Sweep
+from declarative_train.recipe.sections.top import SECTIONS
+from declarative_train.source.node import Entry, Mapping, Scalar, Sequence, find, to_value
+from declarative_train.source.setting import placed_at
+
+_KEYS = {"grid": (), "random": ("trials", "seed"), "optuna": ("trials", "seed", "sampler", "pruner")}
+_SWEPT = (*(each for each in SECTIONS if each not in ("sweep", "logging")), "seed", "vars")
+_RANGE = ("low", "high", "log", "step")
+
+
+def sweep_key_without_effect(draft: Draft) -> Iterator[Diagnostic]:
+    """sweep-key-without-effect (K010)
+
+    Finds: a key of `sweep` that belongs to another type, or `trials` missing where points are drawn.
+    Why:   a grid is every combination: there is nothing to draw, and a draw without an end never ends.
+    Bad:
+        sweep: {type: grid, trials: 10, over: {training.optimizer.lr: [0.1, 0.01]}}
+    Good:
+        sweep: {type: random, trials: 10, over: {training.optimizer.lr: [0.1, 0.01]}}
+    """
+    sweep = draft.sweep
+    if sweep is None:
+        return
+    for key in ("trials", "seed", "sampler", "pruner"):
+        is_there = getattr(sweep, key) is not None
+        if is_there and key not in _KEYS[sweep.type]:
+            kinds = " and ".join(f"`{kind}`" for kind, keys in _KEYS.items() if key in keys)
+            span = draft.span.key(f"sweep.{key}")
+            yield error(
+                "K010", span, f"`{key}` does nothing for a sweep of type `{sweep.type}`", f"it is a key of {kinds}"
+            )
+        elif key == "trials" and not is_there and key in _KEYS[sweep.type]:
+            span = draft.span("sweep.type")
+            yield error("K010", span, f"a sweep of type `{sweep.type}` needs `trials`", "say how many points to draw")
+
+
+def sweep_values(draft: Draft) -> Iterator[Diagnostic]:
+    """sweep-values (K011)
+
+    Finds: an entry of `sweep.over` that is neither a list of values nor a range that can be drawn from.
+    Why:   a range has a lower and a higher end, above 0 where it is drawn by its logarithm; a grid has no ranges.
+    Bad:
+        sweep: {type: random, trials: 10, over: {training.optimizer.lr: {low: 0.1, high: 0.001, log: true}}}
+    Good:
+        sweep: {type: random, trials: 10, over: {training.optimizer.lr: {low: 0.001, high: 0.1, log: true}}}
+    """
+    for entry in _over(draft):
+        assert draft.sweep is not None
+        wrong = _wrong(entry, draft.sweep)
+        if wrong is not None:
+            yield error("K011", entry.value.span, f"`{entry.name}`: {wrong[0]}", wrong[1])
+
+
+def _wrong(entry: Entry, sweep: Sweep) -> tuple[str, str] | None:
+    node = entry.value
+    if isinstance(node, Sequence):
+        return None if node.items else ("there is no value to try", "write a list of values")
+    if isinstance(node, Scalar):
+        return f"`{node.text}` is one value", f"write a list, `[{node.text}, ...]`, or set it where it belongs"
+    found = to_value(node)
+    assert isinstance(found, dict)
+    unknown = next((key for key in found if key not in _RANGE), None)
+    if unknown is not None:
+        return (
+            f"a range has no `{unknown}`",
+            "a range is `{low, high, log, step}`; a mapping as a value stands in a list",
+        )
+    if sweep.type == "grid":
+        return "a grid tries lists of values, not ranges", "write the values, or `type: random`"
+    low, high, step, log = (found.get(key) for key in ("low", "high", "step", "log"))
+    if not _is_number(low) or not _is_number(high):
+        return "a range needs the numbers `low` and `high`", "write `{low: 1e-4, high: 1e-1, log: true}`"
+    if low >= high:
+        return f"`low` ({low:g}) is not below `high` ({high:g})", "turn them round"
+    if log not in (None, True, False) or (step is not None and not (_is_number(step) and step > 0)):
+        return "`log` is true or false, `step` a number above 0", "leave them out"
+    if log and low <= 0:
+        return f"`log: true` needs a `low` above 0, and it is {low:g}", "raise it, or leave `log` out"
+    if log and step is not None:
+        return "`log` and `step` do not go together", "leave one out"
+    return None
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def sweep_path(draft: Draft) -> Iterator[Diagnostic]:
+    """sweep-path (K012)
+
+    Finds: a path of `sweep.over` that names no setting of a recipe.
+    Why:   paths are those of `--set`; a path that nobody reads would be tried without effect.
+    Bad:
+        sweep: {type: grid, over: {optimizer.lr: [0.1, 0.01]}}
+    Good:
+        sweep: {type: grid, over: {training.optimizer.lr: [0.1, 0.01]}}
+    """
+    for entry in _over(draft):
+        placed = placed_at(entry.name, entry.value)
+        first = "" if placed is None else next(iter(placed)).name
+        if first not in _SWEPT:
+            whole = f"training.{entry.name}" if first in ("optimizer", "lr_schedule") else None
+            hint = f"write `{whole}`" if whole else f"begin with a section: {did_you_mean(first, _SWEPT)}"
+            fixes = () if whole is None else respelt(entry.key.span, entry.name, [whole])
+            yield error("K012", entry.key.span, f"`{entry.name}` is no path that a sweep can set", hint, fixes=fixes)
+
+
+def sweep_metric(draft: Draft) -> Iterator[Diagnostic]:
+    """sweep-metric (K013)
+
+    Finds: a `sweep.metric` that no run computes, or none on the way where points are to be given up early.
+    Why:   the points could not be compared.
+    Bad:
+        sweep: {type: grid, metric: validation/acuracy, over: {training.optimizer.lr: [0.1, 0.01]}}
+    Good:
+        sweep: {type: grid, metric: validation/accuracy, over: {training.optimizer.lr: [0.1, 0.01]}}
+    """
+    sweep, objective, split = draft.sweep, draft.objective, draft.split
+    if sweep is None or objective is None or split is None:
+        return
+    on_the_way = evaluated_sets(split, draft.evaluation)
+    final = tuple(each for each in split if each in FINAL_SETS and each not in on_the_way)
+    known = watched_names((*on_the_way, *final, "training"), objective)
+    if sweep.metric is not None and sweep.metric not in known:
+        span = draft.span("sweep.metric")
+        fixes = respelt(span, sweep.metric, known)
+        yield error("K013", span, f"no run computes `{sweep.metric}`", did_you_mean(sweep.metric, known), fixes=fixes)
+    elif sweep.pruner not in (None, "none"):
+        seen = watched_names(on_the_way, objective)
+        if not seen or (sweep.metric is not None and sweep.metric not in seen):
+            what = f"`{sweep.metric}`" if sweep.metric else "nothing"
+            message = f"a pruner looks at evaluations on the way, and {what} is evaluated there"
+            yield error(
+                "K013", draft.span("sweep.pruner"), message, "take a metric of a set that is evaluated every so often"
+            )
+
+
+def _over(draft: Draft) -> Iterator[Entry]:
+    over = find(draft.tree, ("sweep", "over"))
+    if draft.sweep is not None and isinstance(over, Mapping):
+        yield from over

@@ -1,0 +1,90 @@
+"""The `sweep` section as what can be picked from: the node of every value stays the one that was typed, so that a
+mistake in a point is told at its place in the recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from declarative_train.recipe.metric_names import FINAL_SETS, evaluated_sets, watched_names
+from declarative_train.recipe.recipe import Recipe
+from declarative_train.source.node import Mapping, Node, Scalar, Sequence, find, to_value
+from declarative_train.source.setting import placed_at
+from declarative_train.terms.span import Span
+
+
+class Choice(NamedTuple):
+    """One setting that is tried: a list of `values`, or a range from `low` to `high`."""
+
+    key: str
+    span: Span
+    values: tuple[Node, ...] = ()
+    low: float = 0.0
+    high: float = 0.0
+    log: bool = False
+    step: float | None = None
+
+    @property
+    def is_range(self) -> bool:
+        return not self.values
+
+    @property
+    def is_whole(self) -> bool:
+        """Both ends, and the step, are whole numbers: so is what is drawn."""
+        return all(isinstance(each, int) for each in (self.low, self.high, 1 if self.step is None else self.step))
+
+    def at(self, number: float) -> Node:
+        """A number of the range, as if it had been typed where the range stands."""
+        return Scalar(number, repr(number), self.span)
+
+    def samples(self) -> tuple[Node, ...]:
+        """Every value of a list; of a range, its ends."""
+        return (self.at(self.low), self.at(self.high)) if self.is_range else self.values
+
+
+def choices(recipe: Recipe) -> tuple[Choice, ...]:
+    """Of a recipe with a sweep that was checked, in the order of the text."""
+    over = find(recipe.tree, ("sweep", "over"))
+    assert isinstance(over, Mapping)
+    return tuple(_choice(entry.name, entry.value) for entry in over)
+
+
+def _choice(key: str, node: Node) -> Choice:
+    if isinstance(node, Sequence):
+        return Choice(key, node.span, node.items)
+    found = to_value(node)
+    assert isinstance(found, dict)
+    return Choice(key, node.span, (), found["low"], found["high"], found.get("log", False), found.get("step"))
+
+
+def overlay(key: str, node: Node) -> Mapping:
+    """What is merged over the recipe for one value."""
+    placed = placed_at(key, node)
+    assert placed is not None
+    return placed
+
+
+def one_at_a_time(recipe: Recipe) -> Iterator[tuple[Choice, Node]]:
+    """Each value in turn: what is wrong with one is found without all combinations."""
+    for choice in choices(recipe):
+        yield from ((choice, node) for node in choice.samples())
+
+
+def metric_of(recipe: Recipe) -> tuple[str, bool]:
+    """(what the points are compared by, whether more of it is better)."""
+    assert recipe.sweep is not None
+    known = known_metrics(recipe)
+    best, early = recipe.checkpoint.best, recipe.training.early_stop
+    name = recipe.sweep.metric or (best.metric if best else None) or (early.metric if early else None)
+    if name is None:
+        watched = [each for each in known if not each.startswith("training/")]
+        name = next((each for each in watched if "/loss" not in each), next(iter(watched), "training/loss"))
+    mode = recipe.sweep.mode
+    return name, known.get(name, False) if mode is None else mode == "max"
+
+
+def known_metrics(recipe: Recipe) -> dict[str, bool]:
+    """Every value that the end of a run has, and whether more of it is better."""
+    sets = evaluated_sets(recipe.data.split, recipe.evaluation)
+    final = tuple(each for each in recipe.data.split if each in FINAL_SETS and each not in sets)
+    return watched_names((*sets, *final, "training"), recipe.objective)
