@@ -158,7 +158,9 @@ def test_a_command_line_in_the_documents_parses(page: str, line: str) -> None:
 
 
 RUN = [
-    pytest.param(page, id=page.name, marks=[pytest.mark.long] if "$ dtrain run" in page.read_text() else [])
+    pytest.param(
+        page, id=page.name, marks=[pytest.mark.long] if re.search(r"\$ dtrain (run|sweep) ", page.read_text()) else []
+    )
     for page in PAGES
     if any(block.page == page and (block.runs or block.file) for block in ALL)
 ]
