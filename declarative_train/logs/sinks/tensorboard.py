@@ -10,7 +10,7 @@
 | training/grad_norm | of the step that was logged |
 | utilisation/samples_per_s, utilisation/tokens_per_s, utilisation/step_ms, utilisation/mfu | |
 | utilisation/memory_gib, utilisation/data_wait_ms | |
-| utilisation/predicted_peak_gib, measured_peak_gib, and .../rank_<n> | the peak of an early step, the plan's and the run's |
+| utilisation/predicted_peak_gib, measured_peak_gib, .../rank_<n> | an early step's peak, of the plan and the run |
 | utilisation/predicted_step_ms, predicted_memory_gib, predicted_mfu | the plan's; custom scalars: a chart with both |
 | plan, notices | text |
 
