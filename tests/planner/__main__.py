@@ -37,8 +37,8 @@ Bounds: {bound:.0%} of all together, {class_bound:.0%} of a class that holds mor
 one furthest off is shown.
 
 What is not in it: what a kernel takes for a moment, the rounding and the fragments of CUDA's allocator, NCCL's buffers,
-CUDA's own context, what `compile` saves or keeps, metrics and evaluations. On a GPU nothing of this page has been
-measured yet. Where the device is a GPU the trace still chooses torch's CPU kernels.
+CUDA's own context, what `compile` saves or keeps, metrics and evaluations, a data set that is held on the device. On a
+GPU nothing of this page has been measured yet. Where the device is a GPU the trace still chooses torch's CPU kernels.
 """
 
 

@@ -57,7 +57,7 @@ def _transfer(each: Transfer) -> TransferPlan:
 
 def assumptions(hardware: Hardware, precision: str) -> list[str]:
     peak = hardware.peak_of(precision)
-    not_counted = "evaluations, metrics and fragments of memory are not counted"
+    not_counted = "not counted: evaluations, metrics, a data set that is held on the device, fragments of its memory"
     if peak is None:
         lacking = "its speed" if not hardware.peak_flops else precision
         return [f"there is no figure of {hardware.name} for {lacking}, and so no times", not_counted]
@@ -68,5 +68,5 @@ def assumptions(hardware: Hardware, precision: str) -> list[str]:
         f"memory at {MEMORY_EFFICIENCY:.0%} and links at {LINK_EFFICIENCY:.0%} of their figures",
         f"at least {LAUNCH_S * 1e6:g} us for a layer, {LATENCY_S * 1e6:g} us for a collective or message",
         "communication hides behind the backward (ddp) or behind both ways (fsdp), not in a pipeline",
-        f"{not_counted}, nor what `compile` saves",
+        f"{not_counted}, what `compile` saves",
     ]
