@@ -16,6 +16,6 @@ def test_what_has_no_error_trains_and_stays_finite() -> None:
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_many_that_have_no_error_train() -> None:
-    found = hunt(0, 200)
+    found = hunt(40, 160)
     assert not found.failures, "\n".join(found.failures)
-    assert found.counts["trained"] >= 40, found.text()
+    assert found.counts["trained"] >= 32, found.text()

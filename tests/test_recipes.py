@@ -11,8 +11,6 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +34,6 @@ CASES = {path.stem: (path, ()) for path in RECIPES} | {
 FEW_CORES = "P014"  # about this machine, not about the recipe: 2 ranks with 2 loaders each, on 2 cores
 DRAWS = "R108"  # ignored by a comment of the recipe
 LINT = ("--format", "concise", "--ignore", FEW_CORES)
-BF16_TOLERANCE = 2e-2  # a bf16 number has 8 bits: one rounding is 4e-3; over 57 steps 6e-3 was seen
 
 Events = list[dict[str, Any]]
 
@@ -247,19 +244,13 @@ def largest_difference(found: list[float], wanted: list[float]) -> float:
 
 
 @pytest.fixture(scope="module")
-def one_process(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Events]:
+def one_process(tmp_path_factory: pytest.TempPathFactory) -> Events:
     """compare_modes as it stands, in one process: what the other modes are held against."""
-
-    @cache
-    def run(precision: str) -> Events:
-        folder = tmp_path_factory.mktemp(f"single_{precision}")
-        return dtrain_run(folder, "compare_modes", "--set", f"training.precision={precision}")
-
-    return run
+    return dtrain_run(tmp_path_factory.mktemp("single"), "compare_modes")
 
 
-def test_compare_modes_in_one_process(one_process: Callable[[str], Events]) -> None:
-    events = one_process("fp32")
+def test_compare_modes_in_one_process(one_process: Events) -> None:
+    events = one_process
     assert len(losses(events)) == 57 + 3
     assert of(events, "CheckpointSaved")  # with what production runs have
     assert of(events, "RunStarted")[0]["mode"] == "single"
@@ -267,16 +258,11 @@ def test_compare_modes_in_one_process(one_process: Callable[[str], Events]) -> N
 
 
 @pytest.mark.parametrize("switch", SWITCHES, ids=lambda path: path.stem)
-@pytest.mark.parametrize(
-    ("precision", "tolerance"), [("fp32", 1e-5), pytest.param("bf16", BF16_TOLERANCE, marks=pytest.mark.long)]
-)
-def test_compare_modes_has_the_same_losses_in_every_mode(
-    switch: Path, precision: str, tolerance: float, one_process: Callable[[str], Events], tmp_path: Path
-) -> None:
-    words = ["--set", f"training.precision={precision}", "--with", str(switch)]
-    events = dtrain_run(tmp_path, "compare_modes", *words)
+def test_compare_modes_has_the_same_losses_in_every_mode(switch: Path, one_process: Events, tmp_path: Path) -> None:
+    """In half precision every way is held in tests/runtime/test_half_precision.py."""
+    events = dtrain_run(tmp_path, "compare_modes", "--with", str(switch))
     assert of(events, "RunStarted")[0]["mode"] == switch.stem
-    assert largest_difference(losses(events), losses(one_process(precision))) <= tolerance
+    assert largest_difference(losses(events), losses(one_process)) <= 1e-5
 
 
 @pytest.mark.long

@@ -67,7 +67,7 @@ def plant(mode: str, fault: str, rank: int, at_step: int) -> None:
         publish = CheckpointStore.publish
 
         def slowly(self: CheckpointStore, *args: Any) -> None:
-            time.sleep(3)
+            time.sleep(2)
             publish(self, *args)
 
         CheckpointStore.publish = slowly  # type: ignore[method-assign]

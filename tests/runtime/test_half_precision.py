@@ -128,17 +128,29 @@ def test_fp16_the_scale_goes_on_after_a_stop(directory: Path, way: str, monkeypa
     assert one == other == {"factor": START / 2, "good_steps": 16}
 
 
+def losses_of(directory: Path, way: str, precision: str) -> list[float]:
+    run = go(directory, DEEP, {"training": {"precision": precision}}, WAYS[way])
+    return [event.loss for event in run.of(StepDone)]
+
+
+ALONE: dict[str, list[float]] = {}
+
+
+def alone(directory: Path, precision: str) -> list[float]:
+    """The losses of one process, trained once for all ways."""
+    if precision not in ALONE:
+        ALONE[precision] = losses_of(directory, "single", precision)
+    return ALONE[precision]
+
+
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 @pytest.mark.parametrize(
     "way", ["pipeline 2", *(pytest.param(way, marks=pytest.mark.long) for way in WAYS if way != "pipeline 2")]
 )
 def test_every_way_is_close_to_one_process(directory: Path, way: str, precision: str) -> None:
     """To one process in the same precision; and that one did compute in half: it is not where float32 is."""
-    runs = [
-        go(directory, DEEP, {"training": {"precision": word}}, WAYS[on])
-        for on, word in (("single", precision), (way, precision), ("single", "fp32"))
-    ]
-    one, other, full = ([event.loss for event in run.of(StepDone)] for run in runs)
+    one, full = alone(directory, precision), alone(directory, "fp32")
+    other = losses_of(directory, way, precision)
     assert len(other) == 21
     assert other == pytest.approx(one, rel=TOLERANCE[precision])
     assert full == pytest.approx(one, rel=2 * TOLERANCE[precision])

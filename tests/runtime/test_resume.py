@@ -46,10 +46,7 @@ def everything(run: Done) -> dict[int, tuple[object, ...]]:
 
 @pytest.mark.parametrize(
     "way",
-    [
-        pytest.param(way, marks=[] if way in ("single", "fsdp 2", "pipeline 2", "zero bubble 2") else pytest.mark.long)
-        for way in WAYS
-    ],
+    [pytest.param(way, marks=[] if way in ("fsdp 2", "zero bubble 2") else pytest.mark.long) for way in WAYS],
 )
 def test_to_the_bit_on_the_same_layout(directory: Path, way: str) -> None:
     """Stopped inside an epoch and at its end: all that is told or saved later is what an uninterrupted run has."""
@@ -95,10 +92,7 @@ def test_to_the_bit_by_torchs_wrapper(directory: Path) -> None:
     "way",
     [
         "pipeline 2",
-        pytest.param("single", marks=pytest.mark.long),
         pytest.param("ddp 3", marks=pytest.mark.long),
-        pytest.param("fsdp 2", marks=pytest.mark.long),
-        pytest.param("interleaved 2", marks=pytest.mark.long),
         pytest.param("pipeline 2 x ddp 2", marks=pytest.mark.long),
     ],
 )
@@ -330,7 +324,7 @@ def test_without_the_plan_of_a_checkpoint_nothing_may_change(
     assert run(compiled(directory, DIGITS), resume="auto", quiet=True) == 0
 
 
-@pytest.mark.parametrize("way", ["single", "ddp 2"])
+@pytest.mark.parametrize("way", ["ddp 2"])
 def test_a_finished_run_can_be_made_longer(directory: Path, way: str) -> None:
     """With a learning rate that does not depend on the length, to what a longer run would have been."""
     every = {"checkpoint": {"every": "1 step", "keep": 100, "best": None}, "evaluation": {"every": "1 epoch"}}

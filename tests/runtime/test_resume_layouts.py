@@ -23,18 +23,15 @@ INSIDE, AT_ITS_END = 10, 14  # stopped inside the second epoch, and at its end
 NUM_STEPS = 21
 CLOSE = 1e-10
 
-# every mode is left and entered; ranks become more and fewer
+# each kind of layout is left and entered; ranks become more and fewer
 ROUND = (
     "single",
     "pipeline 2 x ddp 2",
     "fsdp 2",
     "zero bubble 2",
     "ddp 3",
-    "interleaved 2",
     "hybrid 2 x 2",
     "pipeline 4",
-    "dp 2",
-    "pipeline 2",
     "single",
 )
 SHORT = tuple(zip(ROUND, ROUND[1:], cycle((INSIDE, AT_ITS_END)), strict=False))
@@ -53,7 +50,7 @@ def circles(*apart: int) -> Iterator[tuple[str, str, int]]:
         next(stops)  # the other one for the next distance
 
 
-LONG = tuple(crossing for crossing in circles(3, 8) if crossing not in SHORT)
+LONG = tuple(crossing for crossing in circles(3) if crossing not in SHORT)
 
 
 @dataclass(frozen=True, slots=True)
