@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from declarative_train.components.inits.draws import Draws
+
 
 class Component(BaseModel):
     """Anything with a `type:`. A leaf declares `type: Literal["name"]` with that name as its default.
@@ -304,10 +306,10 @@ class Init(Component, ABC):
         return None
 
     @abstractmethod
-    def fill(self, tensor: "torch.Tensor", generator: "torch.Generator") -> None:
-        """Write the start values in place; `generator` lives on the CPU and alone decides them.
+    def fill(self, tensor: "torch.Tensor", draws: "Draws") -> None:
+        """Write the start values in place, on any device; `draws` alone decides the random ones.
 
-        `tensor` is always the whole parameter, on any device: the holder of a shard fills the whole and keeps its part.
+        `tensor` holds rows of the parameter: those from `draws.first_row` on, of `draws.shape`, which is the whole's.
         """
 
 

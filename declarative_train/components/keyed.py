@@ -30,11 +30,14 @@ def mixed(numbers: np.ndarray, key: int) -> np.ndarray:
     z = numbers.astype(np.uint64)  # a copy: mixed in place
     z *= np.uint64(_GOLDEN)
     z += np.uint64(key & _MASK)
-    z ^= z >> np.uint64(30)
+    shifted = z >> np.uint64(30)
+    z ^= shifted
     z *= np.uint64(0xBF58476D1CE4E5B9)
-    z ^= z >> np.uint64(27)
+    np.right_shift(z, np.uint64(27), out=shifted)
+    z ^= shifted
     z *= np.uint64(0x94D049BB133111EB)
-    z ^= z >> np.uint64(31)
+    np.right_shift(z, np.uint64(31), out=shifted)
+    z ^= shifted
     return z
 
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from declarative_train.components.inits.draws import Draws
+
 FROM_EDGE: dict[str, int] = {"in_features": -1, "in_channels": 0, "input_size": -1, "input_dim": -1}
 """Arguments that are sizes of the first edge, and which: an index into the shape of a sample."""
 
@@ -87,7 +89,7 @@ class AsTheCodeDoes(Init):
     parameter: str
     """Its name in the layer, or, where it is tied to one that stands elsewhere in the model, in the model."""
 
-    def fill(self, tensor: torch.Tensor, generator: torch.Generator) -> None:
+    def fill(self, tensor: torch.Tensor, draws: Draws) -> None:
         raise NotImplementedError("one parameter cannot be drawn without the others")
 
 

@@ -14,10 +14,11 @@ import operator
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from keyword import iskeyword
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import fx, nn
+from torch.overrides import TorchFunctionMode
 
 from declarative_train.components.expressions.grammar import parse
 from declarative_train.components.expressions.lower import emit
@@ -119,7 +120,8 @@ class _Builder:
             if isinstance(layer, PluginLayer):
                 modules[node.name] = started(layer, specs, self._seed, path)
             else:
-                modules[node.name] = layer.build(specs)
+                with _WithoutDraws():
+                    modules[node.name] = layer.build(specs)
         given = {port: values[edge] for port, edge in node.inputs.items()}
         arguments = tuple(call_order(called, given, self._plugins))
         # named by us: torch would name the result like the node, and a node may be called `self`
@@ -130,6 +132,22 @@ class _Builder:
             f"{node.name}:{output}": lines.call_function(operator.getitem, (result, position))
             for position, output in enumerate(called.outputs)
         }
+
+
+class _WithoutDraws(TorchFunctionMode):
+    """What torch's modules draw for themselves on meta is left out: there is nothing to write to, and the first draw
+    imports torch's whole library of decompositions (2 s)."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in _DRAWS or getattr(func, "__module__", None) == nn.init.__name__:
+            tensor = args[0] if args else kwargs["tensor"]
+            if tensor.is_meta:
+                return tensor
+        return func(*args, **kwargs)
+
+
+_DRAWS = frozenset([torch.Tensor.uniform_, torch.Tensor.normal_])
 
 
 def _root(modules: Mapping[str, nn.Module]) -> nn.Module:

@@ -1,21 +1,22 @@
-"""Write the start values of a built module: each parameter from its own generator, keyed by (seed, name).
+"""Write the start values of a built module: each element of a parameter from (seed, name, its place).
 
-So a parameter starts the same in every mode, on any stage or shard, and whatever other nodes the graph has. A plugin's
-layer is constructed whole, under a generator keyed by (seed, path): only its code knows how its tensors depend on each
-other.
+So a parameter starts the same in every mode, on any stage, and whatever other nodes the graph has; of a sharded one a
+rank draws its rows alone. A plugin's layer is constructed whole, under a generator keyed by (seed, path): only its code
+knows how its tensors depend on each other.
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import nn
 
 from declarative_train.components.component import Init, Layer
 from declarative_train.components.inits import INITS
+from declarative_train.components.inits.draws import Draws
+from declarative_train.components.keyed import key_of
 from declarative_train.components.plugin_layer import AsTheCodeDoes, PluginLayer
 from declarative_train.graph.graph import Graph
 from declarative_train.graph.read import read_layer
@@ -43,7 +44,7 @@ def started(layer: PluginLayer, inputs: Mapping[str, TensorSpec], seed: int | No
     """The module of a plugin's layer with its start values, on the device around the call. On meta they are kept beside
     it until `initialise` writes them: constructing it twice may mean reading a pretrained model twice. `seed` None: for
     those who do not ask for values."""
-    made = layer.start(inputs, generator(seed or 0, path).initial_seed())
+    made = layer.start(inputs, key_of(seed or 0, path) >> 1)  # 63 bits, as torch's generator takes them
     device = torch.empty(0).device
     if device.type != "meta":
         return made.to(device)
@@ -72,11 +73,18 @@ def _taken_off(module: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def initialise(
-    module: nn.Module, graph: Graph, parameters: Iterable[Start], seed: int, plugins: Sequence[str] = ()
+    module: nn.Module,
+    graph: Graph,
+    parameters: Iterable[Start],
+    seed: int,
+    plugins: Sequence[str] = (),
+    *,
+    replaced: Container[str] = (),
 ) -> None:
     """Fill the parameters that `module` holds, in place, and let its buffers be written anew.
 
-    `graph` may be the whole model's while `module` is a stage of it. A DTensor gets its part of the whole value.
+    `graph` may be the whole model's while `module` is a stage of it. Of a DTensor its local part is filled. What is
+    `replaced` (names of parameters) gets its values from elsewhere and is left as it is.
     """
     layers = {path: (layer, specs) for path, layer, specs in _layers(graph, "", plugins)}
     held = dict(module.named_parameters(remove_duplicate=False))
@@ -85,15 +93,13 @@ def initialise(
         for part in list(module.modules()):
             _put_back(part)
         for start in parameters:
-            if start.tie is not None or start.name not in held:
+            if start.tie is not None or start.name not in held or start.name in replaced:
                 continue
             rule = _read_init(start.init) if start.init is not None else _rule_of(start.name, layers)
             if not isinstance(rule, AsTheCodeDoes):
-                whole = _empty(held[start.name])
-                rule.fill(whole, generator(seed, start.name))
-                _write(held[start.name], whole)
+                _fill(held[start.name], rule, seed, start.name)
             elif start.init is not None:  # tied to a parameter of a plugin
-                _write(held[start.name], _constructed(rule.parameter, layers, seed))
+                write_whole(held[start.name], _constructed(rule.parameter, layers, seed))
         for part in module.modules():
             if id(part) not in own_code and callable(reset := getattr(part, "reset_buffers", None)):
                 reset()
@@ -108,7 +114,7 @@ def _put_back(part: nn.Module) -> None:
             **dict(part.named_buffers(remove_duplicate=False)),
         }
         for name, value in kept.items():
-            _write(places[name], value)
+            write_whole(places[name], value)
 
 
 def _plugin_paths(layers: Layers) -> list[str]:
@@ -135,12 +141,6 @@ def _constructed(name: str, layers: Layers, seed: int) -> torch.Tensor:
     assert isinstance(layer, PluginLayer)
     with torch.device("cpu"):
         return started(layer, specs, seed, path).get_parameter(name.removeprefix(f"{path}.")).detach()
-
-
-def generator(seed: int, name: str) -> torch.Generator:
-    """A CPU generator that depends on the seed and the name alone."""
-    digest = hashlib.blake2b(f"{seed}:{name}".encode(), digest_size=8).digest()
-    return torch.Generator().manual_seed(int.from_bytes(digest) >> 1)  # manual_seed takes 63 bits
 
 
 def _layers(graph: Graph, prefix: str, plugins: Sequence[str]) -> Iterator[tuple[str, Layer, Mapping[str, TensorSpec]]]:
@@ -181,18 +181,44 @@ def _read_init(component: Mapping[str, object]) -> Init:
     return AsTheCodeDoes.from_data(component) if is_the_codes else INITS.read(component)
 
 
-def _empty(tensor: torch.Tensor) -> torch.Tensor:
-    """What a rule fills: the tensor itself, or where it is sharded a whole one."""
-    is_sharded = getattr(tensor, "placements", None) is not None
-    return torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu") if is_sharded else tensor
+def _fill(parameter: torch.Tensor, rule: Init, seed: int, name: str) -> None:
+    rows = held_rows(parameter)
+    if rows is not None:
+        rule.fill(rows.values, Draws(seed, name, parameter.shape, rows.first))
+        return
+    whole = torch.empty(parameter.shape, dtype=parameter.dtype, device="cpu")
+    rule.fill(whole, Draws(seed, name, parameter.shape))
+    write_whole(parameter, whole)
 
 
-def _write(tensor: torch.Tensor, whole: torch.Tensor) -> None:
+class Rows(NamedTuple):
+    """The part of a tensor that this rank holds: `values`, its rows from `first` on."""
+
+    values: torch.Tensor
+    first: int
+
+
+def held_rows(tensor: torch.Tensor) -> Rows | None:
+    """Of a DTensor those of this rank; None where it is not cut into rows."""
+    placements = getattr(tensor, "placements", None)
+    if placements is None:
+        return Rows(tensor, 0)
+    from torch.distributed.tensor import DTensor
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+    assert isinstance(tensor, DTensor)
+    values = tensor.to_local()
+    shape, offset = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, placements)
+    if tuple(values.shape) != tuple(shape) or tuple(shape[1:]) != tuple(tensor.shape[1:]):
+        return None
+    return Rows(values, offset[0] if offset else 0)
+
+
+def write_whole(tensor: torch.Tensor, whole: torch.Tensor) -> None:
     """`whole` into a tensor, or its part of it into a shard."""
     placements = getattr(tensor, "placements", None)
     if placements is None:
-        if tensor is not whole:
-            tensor.copy_(whole)
+        tensor.copy_(whole)
         return
     from torch.distributed.tensor import DTensor, distribute_tensor
 

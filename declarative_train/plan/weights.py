@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-KINDS = (".safetensors", ".pt", ".pth", ".bin")
+INDEX = ".safetensors.index.json"  # of a model in several files
+KINDS = (".safetensors", INDEX, ".pt", ".pth", ".bin")
 MORE_THAN_TENSORS = "it holds more than tensors, and no code from it is run; save a state_dict()"
 _MOST_OLD_BYTES = 256 << 20  # of a file whose format has no index: all of it is read
 TORCH_BEGINS = (b"PK\x03\x04", b"\x80")  # an archive, or a pickle, as of old
@@ -94,7 +95,31 @@ def _shapes_in(path: str) -> Shapes | None:
     run can tell. Raises ValueError and OSError."""
     if os.path.isdir(path):
         return shapes_in_folder(path)
+    if path.endswith(INDEX):
+        with open(path, "rb") as file:
+            return _shapes_of_index(files_of_index(path, json.load(file)))
     return _shapes_in_safetensors(path) if path.endswith(".safetensors") else _shapes_in_torch(path)
+
+
+def files_of_index(path: str, index: object) -> dict[str, str]:
+    """The file of each tensor: of `weight_map`, beside the index. Raises ValueError."""
+    named = index.get("weight_map") if isinstance(index, Mapping) else None
+    if not isinstance(named, Mapping) or not named or not all(isinstance(file, str) for file in named.values()):
+        raise ValueError("it has no `weight_map` from names to files")
+    folder = f"{path.rpartition('/')[0]}/" if "/" in path else ""
+    return {str(name): f"{folder}{file}" for name, file in named.items()}
+
+
+def _shapes_of_index(files: Mapping[str, str]) -> Shapes:
+    found: dict[str, tuple[int, ...]] = {}
+    for file in sorted(set(files.values())):
+        if not os.path.exists(file):
+            raise ValueError(f"it names {os.path.basename(file)}, and there is no such file beside it")
+        found.update(_shapes_in_safetensors(file))
+    lacking = next((name for name in files if name not in found), None)
+    if lacking is not None:
+        raise ValueError(f"{lacking} is not in {os.path.basename(files[lacking])}")
+    return {name: found[name] for name in files}
 
 
 def _shapes_in_safetensors(path: str) -> Shapes:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -29,6 +30,7 @@ from declarative_train.runtime.job import Job
 from declarative_train.runtime.meter import predicted
 from declarative_train.runtime.run_state import RunState
 from declarative_train.runtime.signals import EXIT_STOPPED
+from declarative_train.runtime.step.model import fill
 from declarative_train.runtime.step.randomness import same_bits
 from declarative_train.runtime.stop import StopAgreement
 from declarative_train.runtime.storage.checkpoint_store import CheckpointStore
@@ -73,7 +75,8 @@ def _train(
     plan = job.plan
     # a checkpoint replaces the start values, and their file may be gone by now
     entry = job.place.entry
-    engine = Engine(replace(plan, weights=() if entry is not None else job.place.weights), device)
+    made = partial(fill, restores=entry is not None)
+    engine = Engine(replace(plan, weights=job.place.weights), device, fill=made)
     _ALIVE.append(engine)
     sets = open_sets(plan.data)
     store = CheckpointStore(str(job.run_dir / CHECKPOINTS))

@@ -18,6 +18,7 @@ from torch import Tensor, fx, nn
 
 from declarative_train.components.component import Layer, Misfit
 from declarative_train.components.field_docs import field_docs
+from declarative_train.components.inits.draws import Draws
 from declarative_train.components.layers import LAYERS
 from declarative_train.terms.tensor_spec import DType, TensorSpec
 
@@ -157,9 +158,8 @@ def started(layer: Layer, inputs: Mapping[str, TensorSpec], seed: int = 0) -> nn
     module.to_empty(device="cpu")
     for buffer in module.buffers():
         buffer.fill_(torch.nan) if buffer.is_floating_point() else buffer.fill_(-99)
-    generator = torch.Generator().manual_seed(seed)
     for name, parameter in module.named_parameters():
-        layer.init_of(name, inputs).fill(parameter, generator)
+        layer.init_of(name, inputs).fill(parameter, Draws(seed, name, parameter.shape))
     for part in module.modules():
         if hasattr(part, "reset_buffers"):
             part.reset_buffers()

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import threading
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import save_file
-from torch import nn
+from torch import distributed, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from declarative_train.components.inits.draws import Draws
 from declarative_train.plan.plan import WeightsPlan
 from declarative_train.runtime.checkpoint import Checkpoints
 from declarative_train.runtime.engine import Engine
 from declarative_train.runtime.failures import RunFailure
 from declarative_train.runtime.parallelise.scatter import in_dtype_of_caller
 from declarative_train.runtime.run_state import RunState
-from declarative_train.runtime.step.load_weights import load_weights
+from declarative_train.runtime.step.load_weights import Tensors, load_weights, names_in, open_weights, write_weights
+from declarative_train.runtime.step.model import fill
 from declarative_train.runtime.storage.checkpoint_store import CheckpointStore, damage
 from declarative_train.runtime.storage.run_dir import settled_weights
 from tests.runtime.plans import make_plan
@@ -52,6 +60,106 @@ def test_a_file_below_a_node_with_renames(tmp_path: Path, kind: str) -> None:
     for name, item in found["vit"].state_dict().items():  # type: ignore[index]
         assert torch.equal(item, wanted[name])
     assert torch.equal(found["head"].weight, head)  # type: ignore[index]
+
+
+def in_two_files(folder: Path, stored: dict[str, torch.Tensor]) -> Path:
+    """As large models are published."""
+    names = list(stored)
+    files = {name: f"model-0000{1 + number % 2}-of-00002.safetensors" for number, name in enumerate(names)}
+    for file in set(files.values()):
+        save_file({name: stored[name] for name in names if files[name] == file}, folder / file)
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"metadata": {}, "weight_map": files}))
+    return index
+
+
+def test_a_model_in_several_files(tmp_path: Path) -> None:
+    wanted = below_vit()
+    index = in_two_files(tmp_path, wanted)
+    found = model()
+    load_weights(found, [WeightsPlan("vit", str(index), {})])
+    for name, item in found["vit"].state_dict().items():  # type: ignore[index]
+        assert torch.equal(item, wanted[name])
+    for text, words in [
+        ("[]", "no `weight_map`"),
+        ('{"weight_map": {"a": "gone.safetensors"}}', "there is no file"),
+        ('{"weight_map": {"a": "model-00001-of-00002.safetensors"}}', "a is in .*, and it is not"),
+    ]:
+        index.write_text(text)
+        with pytest.raises(RunFailure, match=words):
+            load_weights(found, [WeightsPlan("vit", str(index), {})])
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "index", "pt", "checkpoint"])
+def test_a_shard_takes_its_rows_alone(tmp_path: Path, kind: str) -> None:
+    """Of three ranks, number 1: its rows have the file's values, and of a file of slices nothing else is read."""
+    wanted = {"a.weight": torch.randn(10, 4, generator=torch.Generator().manual_seed(1)), "a.bias": torch.arange(10.0)}
+    path = tmp_path / f"a.{kind}"
+    if kind == "safetensors":
+        save_file(wanted, path)
+    elif kind == "index":
+        path = in_two_files(tmp_path, wanted)
+    elif kind == "pt":
+        torch.save(wanted, path)
+    else:
+        plan = make_plan()
+        engine = Engine(plan, torch.device("cpu"))
+        engine.model = nn.ModuleDict({"a": nn.Linear(4, 10)})
+        engine.model.load_state_dict(wanted)
+        path = Path(
+            Checkpoints(plan, engine, CheckpointStore(str(tmp_path))).save(RunState(step=1), is_best=False, keep=1)
+        )
+    distributed.init_process_group("fake", store=FakeStore(), rank=1, world_size=3)
+    try:
+        mesh = init_device_mesh("cpu", (3,))
+        found = nn.ModuleDict({"a": nn.Linear(4, 10)})
+        for name, parameter in list(found["a"].named_parameters()):
+            sharded = distribute_tensor(torch.zeros_like(parameter), mesh, [Shard(0)], src_data_rank=None)
+            setattr(found["a"], name, nn.Parameter(sharded))
+        opened = open_weights(found, [WeightsPlan("", str(path), {})])
+        assert set(names_in(found, opened)) == {"a.weight", "a.bias"}
+        if kind in ("safetensors", "index"):  # whole tensors are not asked for
+            source = opened[0].source
+            assert isinstance(source, Tensors)
+            read = source.read
+            limited = Tensors(source.shapes, lambda name, first, last: read(name, *rows_1_of_3(first, last)))
+            opened = [replace(opened[0], source=limited)]
+        write_weights(found, opened)
+        for name, parameter in found.named_parameters():
+            assert torch.equal(parameter.to_local(), wanted[name][4:8]), name  # type: ignore[attr-defined]
+    finally:
+        distributed.destroy_process_group()
+
+
+def rows_1_of_3(first: int | None, last: int | None) -> tuple[int, int]:
+    assert (first, last) == (4, 8)
+    return 4, 8
+
+
+def test_nothing_is_drawn_for_what_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a file of weights, or by a checkpoint that follows."""
+    plan = make_plan()
+    drawn: list[str] = []
+    of = Draws.__init__
+
+    def noted(self: Draws, seed: int, name: str, *more: Any) -> None:
+        drawn.append(name)
+        of(self, seed, name, *more)
+
+    monkeypatch.setattr(Draws, "__init__", noted)
+    names = {name for name, _ in Engine(plan, torch.device("cpu")).model.named_parameters()}
+    assert set(drawn) == names
+    drawn.clear()
+    Engine(plan, torch.device("cpu"), fill=partial(fill, restores=True))
+    assert not drawn
+    first = next(iter(plan.graph.nodes)).name
+    path = tmp_path / "first.pt"
+    start = Engine(plan, torch.device("cpu")).model.get_submodule(first).state_dict()
+    torch.save({name: torch.full_like(item, 3.0) for name, item in start.items()}, path)
+    drawn.clear()
+    found = Engine(replace(plan, weights=(WeightsPlan(first, str(path), {}),)), torch.device("cpu")).model
+    assert set(drawn) == {name for name in names if not name.startswith(f"{first}.")}
+    assert all(bool((item == 3).all()) for item in found.get_submodule(first).parameters())
 
 
 def test_names_that_become_nothing_are_left_out(tmp_path: Path) -> None:

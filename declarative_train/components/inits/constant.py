@@ -11,6 +11,8 @@ from declarative_train.components.component import Init
 if TYPE_CHECKING:
     import torch
 
+    from declarative_train.components.inits.draws import Draws
+
 
 class Constant(Init):
     """Every element starts at `value`."""
@@ -19,7 +21,7 @@ class Constant(Init):
     value: float = Field(allow_inf_nan=False)
     """The number."""
 
-    def fill(self, tensor: torch.Tensor, generator: torch.Generator) -> None:
+    def fill(self, tensor: torch.Tensor, draws: Draws) -> None:
         import torch
 
         with torch.no_grad():
@@ -31,7 +33,7 @@ class Zeros(Init):
 
     type: Literal["zeros"] = "zeros"
 
-    def fill(self, tensor: torch.Tensor, generator: torch.Generator) -> None:
+    def fill(self, tensor: torch.Tensor, draws: Draws) -> None:
         import torch
 
         with torch.no_grad():
@@ -43,7 +45,7 @@ class Ones(Init):
 
     type: Literal["ones"] = "ones"
 
-    def fill(self, tensor: torch.Tensor, generator: torch.Generator) -> None:
+    def fill(self, tensor: torch.Tensor, draws: Draws) -> None:
         import torch
 
         with torch.no_grad():

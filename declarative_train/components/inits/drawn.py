@@ -1,11 +1,7 @@
-"""Random start values: drawn on the CPU, in row-major order, then copied to wherever the parameter lives.
-
-So the same generator gives the same bits on every device, whatever the strides of the parameter.
-"""
+"""Random start values: drawn on the CPU by `draws.py`, then copied to wherever the parameter lives."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import erf, sqrt
 from typing import TYPE_CHECKING, Literal, Self
 
@@ -16,18 +12,7 @@ from declarative_train.components.component import Init
 if TYPE_CHECKING:
     import torch
 
-
-def draw(tensor: torch.Tensor, write: Callable[[torch.Tensor], object]) -> None:
-    """`write` fills a contiguous CPU tensor in place; `tensor` gets its values."""
-    import torch
-
-    with torch.no_grad():
-        if tensor.device.type == "cpu" and tensor.is_contiguous():
-            write(tensor)
-            return
-        values = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
-        write(values)
-        tensor.copy_(values)
+    from declarative_train.components.inits.draws import Draws
 
 
 class Normal(Init):
@@ -41,13 +26,13 @@ class Normal(Init):
     zero_row: int | None = Field(default=None, ge=0)
     """A row that starts at 0, such as the padding row of an embedding."""
 
-    def fill(self, tensor: torch.Tensor, generator: torch.Generator) -> None:
+    def fill(self, tensor: torch.Tensor, draws: Draws) -> None:
         import torch
 
-        draw(tensor, lambda values: values.normal_(self.mean, self.std, generator=generator))
-        if self.zero_row is not None:
+        draws.normal(tensor, self.mean, self.std)
+        if self.zero_row is not None and 0 <= self.zero_row - draws.first_row < len(tensor):
             with torch.no_grad():
-                tensor[self.zero_row].zero_()
+                tensor[self.zero_row - draws.first_row].zero_()
 
 
 class TruncNormal(Init):
@@ -65,14 +50,14 @@ class TruncNormal(Init):
     cut: float = Field(default=2.0, gt=0, allow_inf_nan=False)
     """No value is further from the mean than this many standard deviations."""
 
-    def fill(self, tensor: torch.Tensor, generator: torch.Generator) -> None:
+    def fill(self, tensor: torch.Tensor, draws: Draws) -> None:
         edge = erf(self.cut / sqrt(2))
 
-        def write(values: torch.Tensor) -> None:
-            values.uniform_(-edge, edge, generator=generator).erfinv_().mul_(sqrt(2))
-            values.clamp_(-self.cut, self.cut).mul_(self.std).add_(self.mean)
+        def cut_off(unit: torch.Tensor) -> torch.Tensor:
+            values = unit.mul_(2 * edge).sub_(edge).erfinv_().mul_(sqrt(2))
+            return values.clamp_(-self.cut, self.cut).mul_(self.std).add_(self.mean)
 
-        draw(tensor, write)
+        draws.by_inverse(tensor, cut_off)
 
 
 class Uniform(Init):
@@ -90,5 +75,5 @@ class Uniform(Init):
             raise ValueError(f"`low: {self.low:g}` is above `high: {self.high:g}`")
         return self
 
-    def fill(self, tensor: torch.Tensor, generator: torch.Generator) -> None:
-        draw(tensor, lambda values: values.uniform_(self.low, self.high, generator=generator))
+    def fill(self, tensor: torch.Tensor, draws: Draws) -> None:
+        draws.uniform(tensor, self.low, self.high)

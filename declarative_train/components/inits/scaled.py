@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from declarative_train.components.component import Init, Misfit
-from declarative_train.components.inits.drawn import draw
 
 if TYPE_CHECKING:
     import torch
+
+    from declarative_train.components.inits.draws import Draws
 
 
 Nonlinearity = Literal["linear", "sigmoid", "tanh", "relu", "leaky_relu", "selu"]
@@ -37,8 +38,8 @@ class _Xavier(OfMatrices, ABC):
     gain: float = Field(default=1.0, ge=0, allow_inf_nan=False)
     """Factor on the standard deviation."""
 
-    def _std(self, tensor: torch.Tensor) -> float:
-        return self.gain * sqrt(2 / sum(_fans(tuple(tensor.shape))))
+    def _std(self, shape: tuple[int, ...]) -> float:
+        return self.gain * sqrt(2 / sum(_fans(shape)))
 
 
 class _Kaiming(OfMatrices, ABC):
@@ -49,10 +50,10 @@ class _Kaiming(OfMatrices, ABC):
     a: float = Field(default=0.0, allow_inf_nan=False)
     """Negative slope, for `leaky_relu`."""
 
-    def _std(self, tensor: torch.Tensor) -> float:
+    def _std(self, shape: tuple[int, ...]) -> float:
         from torch import nn
 
-        fan_in, fan_out = _fans(tuple(tensor.shape))
+        fan_in, fan_out = _fans(shape)
         return nn.init.calculate_gain(self.nonlinearity, self.a) / sqrt(fan_in if self.mode == "fan_in" else fan_out)
 
 
@@ -61,9 +62,9 @@ class XavierUniform(_Xavier):
 
     type: Literal["xavier_uniform"] = "xavier_uniform"
 
-    def fill(self, tensor: torch.Tensor, generator: torch.Generator) -> None:
-        bound = self.gain * sqrt(6 / sum(_fans(tuple(tensor.shape))))
-        draw(tensor, lambda values: values.uniform_(-bound, bound, generator=generator))
+    def fill(self, tensor: torch.Tensor, draws: Draws) -> None:
+        bound = self.gain * sqrt(6 / sum(_fans(draws.shape)))
+        draws.uniform(tensor, -bound, bound)
 
 
 class XavierNormal(_Xavier):
@@ -71,9 +72,8 @@ class XavierNormal(_Xavier):
 
     type: Literal["xavier_normal"] = "xavier_normal"
 
-    def fill(self, tensor: torch.Tensor, generator: torch.Generator) -> None:
-        std = self._std(tensor)
-        draw(tensor, lambda values: values.normal_(0.0, std, generator=generator))
+    def fill(self, tensor: torch.Tensor, draws: Draws) -> None:
+        draws.normal(tensor, 0.0, self._std(draws.shape))
 
 
 class KaimingUniform(_Kaiming):
@@ -81,9 +81,9 @@ class KaimingUniform(_Kaiming):
 
     type: Literal["kaiming_uniform"] = "kaiming_uniform"
 
-    def fill(self, tensor: torch.Tensor, generator: torch.Generator) -> None:
-        bound = sqrt(3) * self._std(tensor)
-        draw(tensor, lambda values: values.uniform_(-bound, bound, generator=generator))
+    def fill(self, tensor: torch.Tensor, draws: Draws) -> None:
+        bound = sqrt(3) * self._std(draws.shape)
+        draws.uniform(tensor, -bound, bound)
 
 
 class KaimingNormal(_Kaiming):
@@ -91,9 +91,8 @@ class KaimingNormal(_Kaiming):
 
     type: Literal["kaiming_normal"] = "kaiming_normal"
 
-    def fill(self, tensor: torch.Tensor, generator: torch.Generator) -> None:
-        std = self._std(tensor)
-        draw(tensor, lambda values: values.normal_(0.0, std, generator=generator))
+    def fill(self, tensor: torch.Tensor, draws: Draws) -> None:
+        draws.normal(tensor, 0.0, self._std(draws.shape))
 
 
 class Orthogonal(OfMatrices):
@@ -106,10 +105,21 @@ class Orthogonal(OfMatrices):
     gain: float = Field(default=1.0, allow_inf_nan=False)
     """Factor on the matrix."""
 
-    def fill(self, tensor: torch.Tensor, generator: torch.Generator) -> None:
-        from torch import nn
+    def fill(self, tensor: torch.Tensor, draws: Draws) -> None:
+        import torch
 
-        draw(tensor, lambda values: nn.init.orthogonal_(values, self.gain, generator=generator))
+        with torch.no_grad():
+            drawn = draws.whole().to(tensor.dtype).flatten(1)
+            is_wide = drawn.shape[0] < drawn.shape[1]
+            num_threads = torch.get_num_threads()
+            torch.set_num_threads(1)  # the last bits depend on how many there are, and ranks have fewer
+            try:
+                matrix, factor = torch.linalg.qr(drawn.T if is_wide else drawn)
+            finally:
+                torch.set_num_threads(num_threads)
+            matrix *= factor.diagonal().sign()  # else the distribution is not uniform (Mezzadri, 2007)
+            whole = (matrix.T if is_wide else matrix).reshape(draws.shape) * self.gain
+            tensor.copy_(whole[draws.first_row : draws.first_row + len(tensor)])
 
 
 def _fans(shape: tuple[int, ...]) -> tuple[int, int]:

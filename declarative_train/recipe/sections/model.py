@@ -10,7 +10,8 @@ class WeightsSection(Section):
     """Start values from a file or from a run."""
 
     path: str
-    """A safetensors or torch file, or a run directory: its best checkpoint, else its last."""
+    """A safetensors or torch file, the index of several (`model.safetensors.index.json`), or a run directory: its best
+    checkpoint, else its last."""
     rename: dict[str, str | None] = {}
     """Beginnings of names in the file, and what they become here, or null to leave them out:
     {"encoder.blocks.": "layers.", "head.": null}."""

@@ -18,10 +18,10 @@ from declarative_train.runtime.engine import Engine
 from declarative_train.runtime.footprint import watched_step
 from declarative_train.runtime.footprint.live_bytes import LiveBytes
 from declarative_train.runtime.rank import default_dtype, slots_of
+from declarative_train.runtime.step.model import allocate
 
 if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan
-    from declarative_train.runtime.step.model import Held
 
 _CPU = torch.device("cpu")
 _SCALAR = torch.ops.aten._local_scalar_dense.default
@@ -50,17 +50,11 @@ def pretended_step(plan: Plan, rank: int, *, is_fake: bool = True) -> LiveBytes:
 
             stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
             stack.enter_context(Answers())  # type: ignore[no-untyped-call]
-        engine = Engine(plan, _CPU, place=place, fill=_emptied)
+        engine = Engine(plan, _CPU, place=place, fill=allocate)
         _begin_state(engine)
         batches = _batches(plan)
         watched_step.step(engine, live, 1, batches, num_rows=plan.batch.global_batch_size, lr_factor=1.0, measure=False)
     return live
-
-
-def _emptied(held: Held, plan: Plan, device: torch.device) -> None:
-    """In the place of start values."""
-    for root in held.roots if plan.layout.is_sharded else ():
-        root.to_empty(device=device)
 
 
 def _begin_state(engine: Engine) -> None:

@@ -34,10 +34,9 @@ def pipeline_of(plan: Plan) -> PipelinePlan:
 
 
 def held_stages(plan: Plan, rank: int) -> Held:
-    """The modules of a rank's stages, without start values; where they will be sharded, without memory."""
+    """The modules of a rank's stages, on meta: memory and start values come by `fill`."""
     pieces, names = pieces_of(plan), pipeline_of(plan).stages
-    device = "meta" if plan.layout.is_sharded else None
-    stages = {index: build_stage(plan, pieces[index], device) for index in plan.layout.ranks[rank].stages}
+    stages = {index: build_stage(plan, pieces[index]) for index in plan.layout.ranks[rank].stages}
     model = joined({name: module for index, module in stages.items() for name in names[index]})
     return Held(model, stages, whole=build(plan.graph, plan.plugins, device="meta"))
 
@@ -222,15 +221,15 @@ class ScheduleLoss:
         return torch.stack([value * factor for value, factor in zip(sums, self._factors, strict=True)]).sum()
 
 
-def build_stage(plan: Plan, stage: Stage, device: str | None) -> nn.Module:
-    """One stage's module, its values not yet written. Both ends of a tie stand in one stage: lint sees to it."""
+def build_stage(plan: Plan, stage: Stage) -> nn.Module:
+    """One stage's module, on meta. Both ends of a tie stand in one stage: lint sees to it."""
     names = {node.name for node in stage.graph.nodes}
     ties = {
         item.name: item.tie
         for item in plan.parameters
         if item.tie is not None and any(item.name.startswith(f"{name}.") for name in names)
     }
-    return build(stage.graph, plan.plugins, seed=plan.seed, device=device, ties=ties, own_outputs=True)
+    return build(stage.graph, plan.plugins, seed=plan.seed, device="meta", ties=ties, own_outputs=True)
 
 
 def joined(parts: dict[str, nn.Module]) -> nn.Module:

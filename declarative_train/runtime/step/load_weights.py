@@ -1,15 +1,23 @@
-"""Start values from files: `model.weights`, for the parameters below a node, names relative to it."""
+"""Start values from files: `model.weights`, for the parameters below a node, names relative to it.
+
+A rank reads what it holds: of a sharded parameter its rows, of a file on this machine no other byte.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import nn
 
+from declarative_train.components.datasets.files import local_path
+from declarative_train.graph.initialise import held_rows, write_whole
 from declarative_train.plan.checks.parameters import words
-from declarative_train.plan.weights import TORCH_BEGINS, misfit, renamed, same_name, unmatched
+from declarative_train.plan.run_folder import Shapes
+from declarative_train.plan.weights import INDEX, TORCH_BEGINS, files_of_index, misfit, renamed, same_name, unmatched
 from declarative_train.runtime.failures import RunFailure
 from declarative_train.runtime.storage.checkpoint_store import Entry, read_entry
 
@@ -17,35 +25,65 @@ if TYPE_CHECKING:
     from declarative_train.plan.plan import WeightsPlan
 
 
+class Source(Protocol):
+    """Tensors by name, which are not read yet."""
+
+    @property
+    def shapes(self) -> Shapes: ...
+
+    def write(self, into: Mapping[str, torch.Tensor]) -> None:
+        """Their values, or this rank's part of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A file and where its tensors go: `names[name in the model]` is that in the file."""
+
+    source: Source
+    names: Mapping[str, str]
+
+
 def load_weights(model: nn.Module, plans: Iterable[WeightsPlan], *, whole: bool = True) -> None:
-    """In place, in the plan's order. Raises RunFailure: one message on all names that do not fit.
+    """In place, in the plan's order. Raises RunFailure."""
+    write_weights(model, open_weights(model, plans, whole=whole))
+
+
+def open_weights(model: nn.Module, plans: Iterable[WeightsPlan], *, whole: bool = True) -> list[Opened]:
+    """Names and shapes alone are looked at. Raises RunFailure: one message on all names that do not fit.
 
     `whole` is False for a pipeline stage: names of the file that it does not hold are another stage's.
     """
-    for plan in plans:
-        read = read_weights(plan.path)
-        for prefix in unmatched(read, plan.rename):
-            message, way_out = words(prefix, "it", list(read))
-            raise RunFailure(f"model.weights: {plan.path}: {message}; help: {way_out}")
-        _require_none(plan, same_name(read, plan.rename))
-        found = renamed(read, plan.rename)
-        if not whole:
-            held, prefix = model.state_dict(), f"{plan.node}." if plan.node else ""
-            found = {name: tensor for name, tensor in found.items() if f"{prefix}{name}" in held}
-        apply_weights(model, plan, found)
+    return [_opened(model, plan, whole) for plan in plans]
 
 
-def apply_weights(model: nn.Module, plan: WeightsPlan, found: Mapping[str, torch.Tensor]) -> None:
+def _opened(model: nn.Module, plan: WeightsPlan, whole: bool) -> Opened:
+    source = open_source(plan.path)
+    for prefix in unmatched(source.shapes, plan.rename):
+        message, way_out = words(prefix, "it", list(source.shapes))
+        raise RunFailure(f"model.weights: {plan.path}: {message}; help: {way_out}")
+    _require_none(plan, same_name(source.shapes, plan.rename))
     prefix = f"{plan.node}." if plan.node else ""
-    below = {
-        name.removeprefix(prefix): item
-        for name, item in model.state_dict(keep_vars=True).items()
-        if name.startswith(prefix)
-    }
-    _require_none(plan, misfit(model, plan, {name: tuple(tensor.shape) for name, tensor in found.items()}))
+    found = renamed({name: name for name in source.shapes}, plan.rename)
+    if not whole:
+        held = model.state_dict()
+        found = {name: stored for name, stored in found.items() if f"{prefix}{name}" in held}
+    _require_none(plan, misfit(model, plan, {name: source.shapes[stored] for name, stored in found.items()}))
+    return Opened(source, {f"{prefix}{name}": stored for name, stored in found.items()})
+
+
+def write_weights(model: nn.Module, opened: Iterable[Opened]) -> None:
+    """Into the model's tensors, in place. Raises RunFailure."""
+    held = model.state_dict(keep_vars=True)
     with torch.no_grad():
-        for name, tensor in found.items():
-            put(below[name], tensor)
+        for each in opened:
+            each.source.write({stored: held[name].detach() for name, stored in each.names.items()})
+
+
+def names_in(model: nn.Module, opened: Iterable[Opened]) -> Iterator[str]:
+    """Every name of the parameters that are written: a tied one has several."""
+    held = dict(model.named_parameters(remove_duplicate=False))
+    written = {id(held[name]) for each in opened for name in each.names if name in held}
+    return (name for name, item in held.items() if id(item) in written)
 
 
 def _require_none(plan: WeightsPlan, problem: tuple[str, str | None] | None) -> None:
@@ -54,55 +92,118 @@ def _require_none(plan: WeightsPlan, problem: tuple[str, str | None] | None) -> 
         raise RunFailure(f"model.weights: {plan.path} {message}" + (f"; help: {way_out}" if way_out else ""))
 
 
-def put(parameter: torch.Tensor, tensor: torch.Tensor) -> None:
-    """The whole value, or of a sharded parameter this rank's part of it."""
-    placements = getattr(parameter, "placements", None)
-    if placements is None:
-        parameter.copy_(tensor)
-        return
-    from torch.distributed.tensor import DTensor, distribute_tensor
+@dataclass(frozen=True, slots=True)
+class Tensors:
+    """`read(name, first, last)`: rows of a tensor, or all of it (None, None)."""
 
-    assert isinstance(parameter, DTensor)
-    moved = tensor.to(parameter.device, parameter.dtype)
-    part = distribute_tensor(moved, parameter.device_mesh, placements, src_data_rank=None)
-    parameter.to_local().copy_(part.to_local())
+    shapes: Shapes
+    read: Callable[[str, int | None, int | None], torch.Tensor]
+
+    def write(self, into: Mapping[str, torch.Tensor]) -> None:
+        for name, target in into.items():
+            rows = held_rows(target)
+            if rows is None:
+                write_whole(target, self.read(name, None, None))
+            elif rows.values.shape == target.shape:
+                rows.values.copy_(self.read(name, None, None))
+            else:
+                rows.values.copy_(self.read(name, rows.first, rows.first + len(rows.values)))
 
 
-def read_weights(path: str) -> dict[str, torch.Tensor]:
-    """Tensors by name: a `.safetensors` or `.pt` file, or a checkpoint's folder (that of a run's which
+@dataclass(frozen=True, slots=True)
+class CheckpointTensors:
+    """Those of a run's checkpoint, whatever the layout that wrote it."""
+
+    entry: Entry
+    shapes: Shapes
+    dtypes: Mapping[str, torch.dtype]
+
+    def write(self, into: Mapping[str, torch.Tensor]) -> None:
+        from declarative_train.runtime.storage.checkpoint_format import load_tensors
+
+        read = {
+            name: target if target.dtype == self.dtypes[name] else torch.empty_like(target, dtype=self.dtypes[name])
+            for name, target in into.items()
+        }
+        load_tensors(self.entry.path, {f"model/{name}": tensor for name, tensor in read.items()}, alone=True)
+        for name, target in into.items():
+            if read[name] is not target:
+                target.copy_(read[name])
+
+
+def open_source(path: str) -> Source:
+    """A `.safetensors` file, the index of several, a `.pt` file, or a checkpoint's folder (that of a run's which
     `run_dir.settled_weights` chose). No code in it is run. Raises RunFailure."""
+    if path.endswith(INDEX):
+        return _open_index(path)
     if path.endswith(".safetensors"):
-        return _read_safetensors(path)
+        return _open_safetensors(path)
     if path.endswith((".pt", ".pth", ".bin")):
-        return _read_torch(path)
-    return _read_checkpoint(read_entry(path))
+        return _of_tensors(_read_torch(path))
+    return _open_checkpoint(read_entry(path))
 
 
-def _read_safetensors(path: str) -> dict[str, torch.Tensor]:
+def _of_tensors(tensors: Mapping[str, torch.Tensor]) -> Tensors:
+    def read(name: str, first: int | None, last: int | None) -> torch.Tensor:
+        return tensors[name] if first is None else tensors[name][first:last]
+
+    return Tensors({name: tuple(tensor.shape) for name, tensor in tensors.items()}, read)
+
+
+def _open_index(path: str) -> Tensors:
+    """Of a model in several files: https://huggingface.co/docs/safetensors, `model.safetensors.index.json`."""
     try:
+        files = files_of_index(path, json.loads(_bytes(path)))
+    except ValueError as problem:
+        raise RunFailure(f"model.weights: cannot read {path}: {problem}") from None
+    opened = {file: _open_safetensors(file) for file in sorted(set(files.values()))}
+    lacking = next((name for name, file in files.items() if name not in opened[file].shapes), None)
+    if lacking is not None:
+        raise RunFailure(f"model.weights: {path} says that {lacking} is in {files[lacking]}, and it is not")
+    shapes = {name: opened[file].shapes[name] for name, file in files.items()}
+    return Tensors(shapes, lambda name, first, last: opened[files[name]].read(name, first, last))
+
+
+def _open_safetensors(path: str) -> Tensors:
+    try:
+        from safetensors import safe_open
         from safetensors.torch import load
     except ImportError:
         raise RunFailure(
             f"model.weights: {path} needs the package safetensors; help: pip install 'declarative_train[safetensors]'"
         ) from None
     try:
-        tensors: dict[str, torch.Tensor] = load(_bytes(path))
-    except OSError:
+        if (local := local_path(path)) is None:
+            return _of_tensors(load(_bytes(path)))
+        file: Any = safe_open(local, framework="pt")
+        shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 (no mapping)
+    except FileNotFoundError:
+        raise RunFailure(f"model.weights: there is no file {path}") from None
+    except (OSError, RunFailure):
         raise
     except Exception as error:  # SafetensorError has no public base class
         raise RunFailure(f"model.weights: cannot read {path}: {error}") from None
-    return tensors
+
+    def read(name: str, first: int | None, last: int | None) -> torch.Tensor:
+        found: torch.Tensor = file.get_tensor(name) if first is None else file.get_slice(name)[first:last]
+        return found
+
+    return Tensors(shapes, read)
 
 
 def _read_torch(path: str) -> dict[str, torch.Tensor]:
+    """Of an archive on this machine the numbers are read when they are looked at."""
     import io
     import pickle
 
-    content = _bytes(path)
+    local = local_path(path)
+    content = _bytes(path, None if local is None else len(TORCH_BEGINS[0]))
     if not content.startswith(TORCH_BEGINS):
         raise RunFailure(f"model.weights: {path} cannot be read: it is no file of torch")
+    mapped = local is not None and content.startswith(TORCH_BEGINS[0])
+    source: Any = local if local is not None else io.BytesIO(content)
     try:
-        found: Any = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+        found: Any = torch.load(source, map_location="cpu", weights_only=True, mmap=mapped)
     except pickle.UnpicklingError:  # whose words are about arguments of torch's own
         message = f"model.weights: {path} holds more than tensors, and no code from it is run"
         raise RunFailure(f"{message}; help: save a state_dict()") from None
@@ -117,21 +218,26 @@ def _read_torch(path: str) -> dict[str, torch.Tensor]:
     return dict(found)
 
 
-def _read_checkpoint(entry: Entry) -> dict[str, torch.Tensor]:
-    from declarative_train.runtime.storage.checkpoint_format import entries, load_tensors
+def _open_checkpoint(entry: Entry) -> CheckpointTensors:
+    from declarative_train.runtime.storage.checkpoint_format import entries
 
-    names = {name: item for name, item in entries(entry.path).items() if name.startswith("model/")}
-    tensors = {name: torch.empty(size, dtype=dtype) for name, (size, dtype) in names.items()}
-    load_tensors(entry.path, tensors, alone=True)
-    return {name.removeprefix("model/"): tensor for name, tensor in tensors.items()}
+    found = {
+        name.removeprefix("model/"): item for name, item in entries(entry.path).items() if name.startswith("model/")
+    }
+    return CheckpointTensors(
+        entry,
+        {name: tuple(size) for name, (size, _) in found.items()},
+        {name: dtype for name, (_, dtype) in found.items()},
+    )
 
 
-def _bytes(path: str) -> bytes:
+def _bytes(path: str, count: int | None = None) -> bytes:
+    """All of a file, or its first `count` bytes."""
     from fsspec.core import open as open_file
 
     try:
         with open_file(path, "rb") as stream:
-            content: bytes = stream.read()
+            content: bytes = stream.read() if count is None else stream.read(count)
     except FileNotFoundError:
         raise RunFailure(f"model.weights: there is no file {path}") from None
     return content

@@ -13,7 +13,7 @@ from torch import fx, nn
 from declarative_train.components.layers.sample_groups import MixesSamples, SampleGroups
 from declarative_train.graph.build import build
 from declarative_train.graph.initialise import initialise
-from declarative_train.runtime.step.load_weights import load_weights
+from declarative_train.runtime.step.load_weights import names_in, open_weights, write_weights
 
 if TYPE_CHECKING:
     from declarative_train.plan.plan import LayoutPlan, ParameterPlan, Plan, TrainingPlan
@@ -44,26 +44,51 @@ class Held:
 
 
 def whole_model(plan: Plan) -> Held:
-    """Without start values, which `fill` writes; where it will be sharded, without memory."""
+    """On meta: memory and start values come by `fill`."""
     ties = {item.name: item.tie for item in plan.parameters if item.tie is not None}
-    device = "meta" if plan.layout.is_sharded else None
-    return Held(build(plan.graph, plan.plugins, seed=plan.seed, device=device, ties=ties))
+    return Held(build(plan.graph, plan.plugins, seed=plan.seed, device="meta", ties=ties))
 
 
-def fill(held: Held, plan: Plan, device: torch.device) -> None:
-    """On the device, start values by (seed, parameter name), then those of `model.weights`. Raises RunFailure."""
-    if plan.layout.is_sharded:
-        for root in held.roots:
-            root.to_empty(device=device)
-    initialise(held.model, plan.graph, plan.parameters, plan.seed, plan.plugins)
+def fill(held: Held, plan: Plan, device: torch.device, *, restores: bool = False) -> None:
+    """On the device, start values by (seed, parameter name), then those of `model.weights`. Raises RunFailure.
+
+    `restores`: a checkpoint brings every parameter, and none is drawn.
+    """
+    allocate(held, plan, device)
+    files = [] if restores else open_weights(held.model, plan.weights, whole=not held.stages)
+    replaced = [item.name for item in plan.parameters] if restores else names_in(held.model, files)
+    initialise(held.model, plan.graph, plan.parameters, plan.seed, plan.plugins, replaced=frozenset(replaced))
     if plan.training.precision == "fp64":
         for root in held.roots:
             root.double()  # drawn in float32 in every mode; those of a file may have more digits
-    load_weights(held.model, plan.weights, whole=not held.stages)
+    write_weights(held.model, files)
     for root in held.roots:
         root.to(device)
     if not plan.plugins and not held.stages:  # whose `view` may count on the usual layout
         lay_out_convolutions(held.model, device)
+
+
+def allocate(held: Held, plan: Plan, device: torch.device) -> None:
+    """Memory for every tensor, without values."""
+    for root in held.roots:
+        if plan.layout.is_sharded:
+            root.to_empty(device=device)
+        else:
+            materialise(root, device)
+
+
+def materialise(root: nn.Module, device: torch.device) -> None:
+    """Memory for what lies on meta. Unlike `to_empty`, what is one tensor under several names stays one."""
+    made: dict[int, torch.Tensor] = {}
+    for part in root.modules():
+        for name, tensor in (*part._parameters.items(), *part._buffers.items()):
+            if tensor is None or tensor.device.type != "meta":
+                continue
+            if id(tensor) not in made:
+                empty = torch.empty_like(tensor, device=device)
+                is_parameter = isinstance(tensor, nn.Parameter)
+                made[id(tensor)] = nn.Parameter(empty, tensor.requires_grad) if is_parameter else empty
+            setattr(part, name, made[id(tensor)])
 
 
 def lay_out_convolutions(module: nn.Module, device: torch.device) -> None:

@@ -1,0 +1,148 @@
+"""Random start values by their place: element i of a parameter is a pure function of (seed, name, i).
+
+So who holds rows of a parameter draws these rows and no others, in any order and on any number of threads, and finds
+the values that the whole would have. The numbers come from `components/keyed.py` and are normal by Box and Muller
+(1958). They are float32 wherever they go, with 24 random bits each, as torch's are.
+
+What is computed from them is computed in blocks that begin at the same element for everybody, with whole vectors: a
+logarithm of the last few of an array is another routine's in torch, and differs in the last bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import TYPE_CHECKING
+
+from declarative_train.components.keyed import key_of, mixed
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+BLOCK = 1 << 14  # numbers; a pair of normal ones is half a block apart, so that another size means other start values
+_LANES = 64  # at least a vector of torch's or numpy's
+_BLOCKS_AT_ONCE = 64  # of one thread
+
+
+class Draws:
+    """Those of the rows from `first_row` on of a parameter of `shape`."""
+
+    def __init__(self, seed: int, name: str, shape: Sequence[int], first_row: int = 0) -> None:
+        self.shape = tuple(shape)
+        self.first_row = first_row
+        self._key = key_of(seed, name)
+
+    def whole(self) -> torch.Tensor:
+        """Standard normal numbers for the whole parameter, whatever rows these are for: float32, on the CPU."""
+        import torch
+
+        values = torch.empty(self.shape, dtype=torch.float32, device="cpu")
+        self._fill(values, self._normal, first=0)
+        return values
+
+    def uniform(self, tensor: torch.Tensor, low: float, high: float) -> None:
+        """In [low, high), into the rows."""
+        self._write(tensor, self._uniform, high - low, low)
+
+    def normal(self, tensor: torch.Tensor, mean: float, std: float) -> None:
+        self._write(tensor, self._normal, std, mean)
+
+    def by_inverse(self, tensor: torch.Tensor, of_uniform: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        """`of_uniform` of numbers in [0, 1), element by element."""
+        import torch
+
+        def of_block(number: int, count: int) -> np.ndarray:
+            found: np.ndarray = of_uniform(torch.from_numpy(self._uniform(number, count))).numpy()
+            return found
+
+        self._write(tensor, of_block, 1.0, 0.0)
+
+    def _write(
+        self, tensor: torch.Tensor, block: Callable[[int, int], np.ndarray], factor: float, shift: float
+    ) -> None:
+        import torch
+
+        is_there = tensor.device.type == "cpu" and tensor.is_contiguous() and tensor.dtype == torch.float32
+        values = tensor.detach() if is_there else torch.empty(tensor.shape, dtype=torch.float32, device="cpu")
+        self._fill(values, block, first=self.first_row * prod(self.shape[1:]), factor=factor, shift=shift)
+        if not is_there:
+            with torch.no_grad():
+                tensor.copy_(values)
+
+    def _fill(
+        self,
+        values: torch.Tensor,
+        block: Callable[[int, int], np.ndarray],
+        *,
+        first: int,
+        factor: float = 1.0,
+        shift: float = 0.0,
+    ) -> None:
+        """`block(number, count)` makes at least the first `count` numbers of a block."""
+        import numpy as np
+        import torch
+
+        flat = values.view(-1).numpy()
+        last = first + len(flat)
+        scale, offset = np.float32(factor), np.float32(shift)
+
+        def fill(numbers: range) -> None:
+            for number in numbers:
+                start = number * BLOCK
+                begin, end = max(first, start), min(last, start + BLOCK)
+                made = flat[begin - first : end - first]
+                np.multiply(block(number, end - start)[begin - start : end - start], scale, out=made)
+                if shift:
+                    np.add(made, offset, out=made)
+
+        numbers = range(first // BLOCK, -(-last // BLOCK)) if len(flat) else range(0)
+        parts = [numbers[at : at + _BLOCKS_AT_ONCE] for at in range(0, len(numbers), _BLOCKS_AT_ONCE)]
+        num_threads = min(torch.get_num_threads(), len(parts))
+        if num_threads < 2:
+            fill(numbers)
+            return
+        from concurrent.futures import ThreadPoolExecutor
+
+        with ThreadPoolExecutor(num_threads) as pool:  # numpy computes without the interpreter's lock
+            list(pool.map(fill, parts))
+
+    def _uniform(self, number: int, count: int) -> np.ndarray:
+        words = self._words(number, -(-count // 2), BLOCK // 2)
+        return _to_unit(words.view("<u4"))
+
+    def _normal(self, number: int, count: int) -> np.ndarray:
+        """A pair for each word: the cosines fill the first half of a block, the sines the other one."""
+        import numpy as np
+
+        half = BLOCK // 2
+        words = self._words(number, min(count, half), half).view("<u4")
+        radius, angle = _to_unit(words[0::2]), _to_unit(words[1::2])
+        np.subtract(np.float32(1), radius, out=radius)  # in (0, 1]
+        np.log(radius, out=radius)
+        radius *= np.float32(-2)
+        np.sqrt(radius, out=radius)
+        angle *= np.float32(2 * np.pi)
+        if count <= half:
+            return radius * np.cos(angle)  # type: ignore[no-any-return]
+        found = np.empty(BLOCK, np.float32)
+        np.multiply(radius, np.cos(angle, out=found[:half]), out=found[:half])
+        np.multiply(radius, np.sin(angle, out=found[half:]), out=found[half:])
+        return found
+
+    def _words(self, number: int, count: int, per_block: int) -> np.ndarray:
+        """64 random bits each, at least `count` of them, whole vectors."""
+        import numpy as np
+
+        count = min(per_block, -(-count // _LANES) * _LANES)
+        start = number * per_block
+        return mixed(np.arange(start, start + count, dtype=np.uint64), self._key)
+
+
+def _to_unit(words: np.ndarray) -> np.ndarray:
+    """float32 in [0, 1), of the upper 24 bits of each."""
+    import numpy as np
+
+    found = (words >> np.uint32(8)).view(np.int32).astype(np.float32)  # signed: each processor has that conversion
+    found *= np.float32(2**-24)
+    return found
