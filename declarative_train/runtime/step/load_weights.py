@@ -34,6 +34,9 @@ class Source(Protocol):
     def write(self, into: Mapping[str, torch.Tensor]) -> None:
         """Their values, or this rank's part of them."""
 
+    def all(self) -> dict[str, torch.Tensor]:
+        """Every tensor, whole."""
+
 
 @dataclass(frozen=True, slots=True)
 class Opened:
@@ -109,6 +112,9 @@ class Tensors:
             else:
                 rows.values.copy_(self.read(name, rows.first, rows.first + len(rows.values)))
 
+    def all(self) -> dict[str, torch.Tensor]:
+        return {name: self.read(name, None, None) for name in self.shapes}
+
 
 @dataclass(frozen=True, slots=True)
 class CheckpointTensors:
@@ -129,6 +135,16 @@ class CheckpointTensors:
         for name, target in into.items():
             if read[name] is not target:
                 target.copy_(read[name])
+
+    def all(self) -> dict[str, torch.Tensor]:
+        found = {name: torch.empty(shape, dtype=self.dtypes[name]) for name, shape in self.shapes.items()}
+        self.write(found)
+        return found
+
+
+def read_weights(path: str) -> dict[str, torch.Tensor]:
+    """Tensors by name, whole, of whatever `open_source` opens. Raises RunFailure."""
+    return open_source(path).all()
 
 
 def open_source(path: str) -> Source:
