@@ -704,8 +704,8 @@ def watched(
     seen.mkdir()
     right = rank.Engine
 
-    def watched_engine(plan: Plan, device: torch.device) -> Engine:
-        engine = right(plan, device)
+    def watched_engine(plan: Plan, device: torch.device, **how: Any) -> Engine:
+        engine = right(plan, device, **how)
         step = engine.step
 
         def watched_step(number: int, *rest: Any, **more: Any) -> Any:
