@@ -7,13 +7,24 @@ RECIPE ?= recipes/digits_mlp.yaml
 # ranks of a test share the cores of the machine
 test test-long matrix accept bench parity planner: export OMP_NUM_THREADS ?= 1
 
-.PHONY: run test test-long matrix check format generate docs accept bench parity planner site site-serve clean
+.PHONY: run test test-newest test-long matrix check format generate docs accept bench parity planner site site-serve clean
 
 run: $(VENV)/.installed
 	$(BIN)/dtrain run $(RECIPE)
 
 test: $(VENV)/.installed-dev
 	$(BIN)/pytest -n 2 --dist loadfile -m "not long and not matrix and not gpu"
+
+# the same with the newest of every package that the registry has, torch above all, in an environment of its own;
+# PIP_OPTIONS may name where CPU builds of torch are
+NEWEST ?= .venv-newest
+test-newest: export OMP_NUM_THREADS ?= 1
+test-newest:
+	$(PYTHON) -m venv $(NEWEST)
+	$(NEWEST)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade --upgrade-strategy eager \
+		$(PIP_OPTIONS) --editable '.[dev]'
+	$(NEWEST)/bin/python -c "import torch; print('torch', torch.__version__)"
+	$(NEWEST)/bin/python -m pytest -n 2 --dist loadfile -m "not long and not matrix and not gpu"
 
 test-long: $(VENV)/.installed-dev
 	$(BIN)/pytest -n 2 --dist loadfile -m "long and not gpu" --timeout 1200
@@ -71,4 +82,4 @@ site-serve: $(VENV)/.installed-dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve --dev-addr 127.0.0.1:8000
 
 clean:
-	rm -rf $(VENV) runs build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(NEWEST) runs build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -10,6 +10,7 @@ from declarative_train.data.overlaps import without_class
 from declarative_train.data.sample import sample
 from declarative_train.data.spec import BatchSpec, DataSpec
 from declarative_train.diagnostics.diagnostic import Diagnostic
+from declarative_train.graph.check_disguises import check_disguises
 from declarative_train.graph.check_targets import check_targets, units
 from declarative_train.graph.lower import Lowered, lower
 from declarative_train.plan.auto.choose import choose
@@ -70,6 +71,7 @@ def compile(  # noqa: A001 (plan.compile reads as what it does)
     parameters = None
     if lowered is not None:
         diagnostics += check_inputs(recipe, data, rows)
+        diagnostics += check_disguises(recipe, data, rows)
         parameters, found = plan_parameters(recipe, lowered.graph, lowered.parameters)
         diagnostics += found
     if lowered is not None and parameters is not None:

@@ -38,7 +38,9 @@ _SHAPED = _SAME - {"concat", "stack"}
 _ROWS = 2048  # looked at
 _LARGE, _LARGE_TARGETS = 30.0, 1e4  # root mean squares; start values are made for inputs of about 1
 _APART = 1000.0  # of one column to another
+_OF_PICTURES = frozenset({"conv2d", "patch_embedding"})
 _CHANNELS = (1, 3, 4)
+_LEAST_SIDE = 16  # of a picture that is no square
 _LEAST_IDS = 100  # rows after which numbers without a name that tells are an id too
 _ID = re.compile(r"(?i)(|unnamed:? ?\d*|(.*[_ .-])?(id|idx|index|uuid|key|rownum|row_?(id|no|number|index)))")
 _DISTANCES = frozenset({"huber", "l1", "mse", "smooth_l1"})
@@ -49,6 +51,9 @@ def check_inputs(recipe: Recipe, data: DataSpec, rows: Sample) -> Iterator[Diagn
     read: dict[str, list[LayerNode]] = {}
     wires: dict[Wire, frozenset[str]] = {name: frozenset({name}) for name in recipe.model.scope.inputs}
     _follow(recipe.model.scope, wires, read)
+    for name, place in _pictures(recipe.model.scope, {name: (name, None) for name in recipe.model.scope.inputs}):
+        if name in fields and _is_channels_last(fields[name].tensor.shape):
+            yield channels_last(place, name, fields[name].tensor.shape)
     for name, layers in read.items():
         if name in fields:
             yield from _of_field(recipe, data, fields[name], layers, rows)
@@ -75,6 +80,23 @@ def _follow(scope: Scope, wires: dict[Wire, frozenset[str]], read: dict[str, lis
             wires[f"{node.name}:{node.layer.outputs[0]}"] = found
 
 
+def _pictures(scope: Scope, untouched: Mapping[Wire, tuple[str, Span | None]]) -> Iterator[tuple[str, Span]]:
+    """The fields that layers of pictures read as they are, also inside of blocks, and where the recipe says so: of
+    each the first. `untouched`: field and, within a block, the place of the block's input."""
+    seen = set[str]()
+    for node in scope.nodes:
+        for port, wire in node.inputs.items():
+            if wire not in untouched:
+                continue
+            name, outer = untouched[wire]
+            place = outer or node.input_spans.get(port, node.span)
+            found = [(name, place)] if isinstance(node, LayerNode) and node.layer.type in _OF_PICTURES else []
+            if isinstance(node, BlockNode):
+                found = list(_pictures(node.scope, {port: (name, place)}))
+            yield from (each for each in found if each[0] not in seen)
+            seen.update(each[0] for each in found)
+
+
 def _keeps(term: Term, names: frozenset[str]) -> bool:
     if isinstance(term, Operation):
         return term.name in names and all(_keeps(each, names) for each in term.operands)
@@ -85,9 +107,6 @@ def _of_field(
     recipe: Recipe, data: DataSpec, field: FieldSpec, layers: Sequence[LayerNode], rows: Sample
 ) -> Iterator[Diagnostic]:
     place, shape = recipe.span(f"data.fields.{field.name}.{_key(field)}"), field.tensor.shape
-    images = [node for node in layers if node.layer.type == "conv2d" and field.name in node.inputs.values()]
-    if images and len(shape) == 3 and shape[0] == shape[1] > shape[2] and shape[2] in _CHANNELS:
-        yield channels_last(images[0].input_spans.get("x", images[0].span), field.name, shape)
     values = rows.first(field.name, _ROWS)
     if values is None or not len(values) or values.dtype == bool:
         return
@@ -97,6 +116,14 @@ def _of_field(
         numbers = [name for name, each in zip(field.columns, columns.T, strict=True) if _numbers_rows(name, each)]
         if numbers:
             yield id_as_feature(place, field.name, numbers[0])
+
+
+def _is_channels_last(shape: tuple[int, ...]) -> bool:
+    """A square with few channels behind it; or a picture of any format whose channels are colours: (64, 10, 1) may be
+    64 channels of something else."""
+    if len(shape) != 3 or shape[2] not in _CHANNELS or min(shape[:2]) <= shape[2]:
+        return False
+    return shape[0] == shape[1] or (shape[2] > 1 and min(shape[:2]) >= _LEAST_SIDE and max(shape) <= 4 * min(shape[:2]))
 
 
 def _of_magnitudes(field: FieldSpec, place: Span, layer: str, values: np.ndarray) -> Iterator[Diagnostic]:

@@ -125,7 +125,9 @@ class Sectioning:
         if not isinstance(node, Mapping):
             self.diagnostics.append(wrong_type(node.span, "parallelism", found_words(node), "a mode or a mapping"))
         elif not isinstance(mode, Scalar):
-            self.diagnostics.append(missing_key(at, "mode", "`parallelism`", " | ".join(MODES)))
+            other = next((entry for entry in node if entry.name in ("type", "strategy")), None)
+            way_out = None if other is None else f"here `{other.name}` is called `mode`"
+            self.diagnostics.append(missing_key(at, "mode", "`parallelism`", " | ".join(MODES), way_out))
         elif mode.value not in MODES:
             self.diagnostics.append(unknown_type(mode.span, mode.text, "mode of parallelism", MODES))
         else:

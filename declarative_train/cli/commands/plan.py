@@ -8,7 +8,15 @@ import re
 import sys
 from pathlib import Path
 
-from declarative_train.cli.compile import add_recipe_arguments, compile_recipe, is_missing, read_saved_plan, report
+from declarative_train.api.compiling import Compiled, texts_of
+from declarative_train.cli.compile import (
+    add_recipe_arguments,
+    compile_recipe,
+    is_missing,
+    load_recipe,
+    read_saved_plan,
+    report,
+)
 from declarative_train.plan.plan import Plan
 
 
@@ -27,7 +35,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="OTHER",
         help="compare with another recipe or saved plan, taken as it is; exit 1 if they differ",
     )
+    parser.add_argument(
+        "--scale",
+        type=numbers_of_gpus,
+        metavar="1,2,4,8",
+        help="a table of these numbers of GPUs: when more of them stop paying",
+    )
     parser.add_argument("--plugins", action="store_true", help="import the recipe's plugins, to know their shapes")
+
+
+def numbers_of_gpus(text: str) -> list[int]:
+    if re.fullmatch(r"[1-9]\d*(,[1-9]\d*)*", text) is None:
+        raise argparse.ArgumentTypeError(f"`{text}` is not like 1,2,4,8")
+    return sorted({int(each) for each in text.split(",")})
 
 
 def hardware_overrides(text: str) -> list[str]:
@@ -47,6 +67,8 @@ def run(args: argparse.Namespace) -> int:
     from declarative_train.plan.codec import save
     from declarative_train.plan.text.describe import describe
 
+    if args.scale is not None:
+        return scale(args)
     plan, code = read(args)
     if plan is None:
         return code
@@ -92,3 +114,55 @@ def read(args: argparse.Namespace) -> tuple[Plan | None, int]:
     compiled = compile_recipe(args, plugins=args.plugins)
     report(compiled)
     return compiled.plan, 0 if compiled.plan is not None else 1
+
+
+def scale(args: argparse.Namespace) -> int:
+    """The recipe planned for each number of GPUs: a node is filled first, then there are more nodes."""
+    from declarative_train.plan.text.scale import Scaled, describe_scale
+
+    if is_missing(args.recipe):
+        return 2
+    if args.recipe.endswith(".json") or args.diff is not None or args.output is not None:
+        print("dtrain: --scale plans a recipe several times; it takes no saved plan, --diff or -o", file=sys.stderr)
+        return 2
+    args.set_ = [*args.set_, *(args.for_ or [])]
+    loaded = load_recipe(args, plugins=args.plugins)
+    if loaded.recipe is None:
+        report(Compiled(loaded, None, tuple(loaded.diagnostics), texts_of(loaded)))
+        return 1
+    layout, mode = loaded.recipe.layout, loaded.recipe.parallelism.mode
+    if layout.hardware is None:
+        print(
+            "dtrain: --scale estimates for a device: name it by --for h100-sxm (`dtrain list hardware`)",
+            file=sys.stderr,
+        )
+        return 2
+    per_node = layout.num_gpus_per_node if layout.num_nodes > 1 else max(8, layout.num_gpus_per_node)
+    found = []
+    for number in args.scale:
+        if number > per_node and number % per_node:
+            found.append(Scaled(number, None, f"they do not fill nodes of {per_node}"))
+            continue
+        asked = {"set_": [*args.set_, *_for_gpus(number, per_node, mode)]}
+        compiled = compile_recipe(argparse.Namespace(**vars(args) | asked), plugins=args.plugins)
+        errors = [item.message for item in compiled.diagnostics if item.is_error]
+        plan = compiled.plan
+        if plan is not None and (plan.estimate is None or plan.estimate.step_s is None):
+            errors, plan = [f"there is no figure of {layout.hardware} for its speed"], None
+        found.append(Scaled(number, plan, (errors or [compiled.note])[0]))
+    print(describe_scale(found))
+    return 0 if any(each.plan is not None for each in found) else 1
+
+
+def _for_gpus(number: int, per_node: int, mode: str) -> list[str]:
+    """What `--set` takes for so many GPUs, whole nodes. A mode of one device becomes ddp on several, one of several
+    becomes single on one."""
+    if number <= per_node:
+        sets = [f"layout.gpus={number}"]
+    else:
+        sets = [f"layout.nodes={number // per_node}", f"layout.gpus_per_node={per_node}"]
+    if number == 1 and mode not in ("auto", "single"):
+        sets.append("parallelism=single")
+    elif number > 1 and mode == "single":
+        sets.append("parallelism=ddp")
+    return sets

@@ -19,19 +19,49 @@ EVENTS = "events.jsonl"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_recipe_arguments(parser, metavar="RECIPE|RUN_DIR")
+    parser.add_argument(
+        "--values",
+        action="store_true",
+        help="the first rows, as they are in the file and as the model gets them; of a run: one row to its prediction",
+    )
     parser.add_argument("--plugins", action="store_true", help="import the recipe's plugins, to know their shapes")
 
 
 def run(args: argparse.Namespace) -> int:
     if Path(args.recipe).is_dir():
-        return trace_run(Path(args.recipe))
+        return trace_row(args.recipe, args.plugins) if args.values else trace_run(Path(args.recipe))
     if is_missing(args.recipe):
         return 2
     compiled = compile_recipe(args, plugins=args.plugins)
     report(compiled)
     if compiled.plan is None:
         return 1
+    if args.values:
+        from declarative_train.cli.views.values import first_rows
+
+        print(first_rows(compiled.plan, terminal_width()))
+        return 0
     print(flow(compiled.plan, terminal_width()))
+    return 0
+
+
+def trace_row(path: str, plugins: bool) -> int:
+    """One row through the trained model of a run."""
+    from declarative_train.cli.views.values import way_of_a_row
+    from declarative_train.components.component import SourceError
+    from declarative_train.data.prepare import BadSampleError
+    from declarative_train.data.spec import DataError
+    from declarative_train.inference.trained import UsageError, open_trained
+    from declarative_train.runtime.failures import CheckpointFailure
+
+    try:
+        print(way_of_a_row(open_trained(path, plugins=plugins), terminal_width()))
+    except UsageError as error:
+        print(f"dtrain: {error}", file=sys.stderr)
+        return 2
+    except (CheckpointFailure, DataError, SourceError, BadSampleError) as error:
+        print(f"dtrain: {error}", file=sys.stderr)
+        return 3
     return 0
 
 

@@ -13,6 +13,7 @@ RULES: dict[str, str] = {
     "G014": "shapes.mask_without_items",
     "O009": "objective.target_among_inputs",
     "O011": "objective.metric_without_unit",
+    "O016": "objective.target_in_disguise",
     "O101": "objective.objective_does_not_fit",
     "O102": "objective.count_from_model",
     "O103": "objective.nothing_to_learn",

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from declarative_train.components.component import Misfit
-from declarative_train.diagnostics.diagnostic import Diagnostic, Related, error, warning
+from declarative_train.diagnostics.diagnostic import Diagnostic, Related, error, unverified, warning
 from declarative_train.terms.span import Span
 
 
@@ -34,6 +34,67 @@ def target_among_inputs(
     which = ", ".join(f"`{column}`" for column in columns[:4]) + (", ..." if len(columns) > 4 else "")
     message = f"field `{field}`, which the model reads, holds {which}, which is what the target `{target}` is made of"
     return error("O009", span, message, advice, (Related(made, f"`{target}` is the target"),))
+
+
+def target_in_disguise(span: Span, field: str, column: str, target: str, how: str) -> Diagnostic:
+    """target-in-disguise (O016)
+
+    Finds: a column among those that the model reads which says the target in other words: each of its values goes with
+           one class and the other way round, or it is the target times a number.
+    Why:   such a column is usually written when the answer is known: a code of the class, the same price in another
+           currency. The model learns to copy it; of new rows it is not there yet.
+    Bad:
+        # file: recipe.yaml
+        extends: people.yaml
+        data:
+          source: {path: houses.csv}
+          fields:
+            size: {columns: [euros], normalize: standard}
+            years: {columns: [dollars], normalize: standard}
+        # file: houses.csv
+        euros,dollars
+        100,110
+        250,275
+        120,132
+        310,341
+        170,187
+        220,242
+        140,154
+        330,363
+        190,209
+        280,308
+        160,176
+        350,385
+        130,143
+        240,264
+        300,330
+        110,121
+        260,286
+        370,407
+        210,231
+        290,319
+    Good:
+        # file: recipe.yaml
+        extends: people.yaml
+        data:
+          source: {path: houses.csv}
+          fields:
+            size: {columns: [rooms], normalize: standard}
+            years: {columns: [dollars], normalize: standard}
+        # file: houses.csv
+        rooms,dollars
+        1,110
+        3,275
+        2,132
+        4,341
+        2,187
+    """
+    return unverified(
+        "O016",
+        span,
+        f"`{field}` holds `{column}`, which {how} the target `{target}`: the model may copy the answer",
+        f"if it is not known before the answer is, leave it out, in a glob by `exclude: [{column}]`",
+    )
 
 
 def metric_without_unit(span: Span, metric: str, target: str, field: str) -> Diagnostic:

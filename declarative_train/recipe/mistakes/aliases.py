@@ -235,6 +235,8 @@ NOTES = {  # what no key says: how it is done here, or that it is not there
     "fp16": "`training.precision: fp16` says it",
     "gamma": "the factor of each step belongs to `lr_schedule: {type: step}`",
     "loggers": "every run writes TensorBoard files and events.jsonl; there is no other place to choose",
+    "layers": "a model is a `graph`, a mapping of names to nodes, each of which takes the one above: "
+    "`graph: {hidden: {type: linear, ...}, act: {type: relu}}`",
     "lora": "a low-rank adapter is a block beside the layer: `x @ A @ B` by two `linear` nodes, the layer frozen",
     "optimizers": "`optimizer` is the one of all parameters; some get another by `model.parameters`: "
     "`SELECTOR: {optimizer: {...}}`",

@@ -60,5 +60,7 @@ def _of(model: type[Section], path: str) -> Iterator[tuple[str, str]]:
 
 def home_in_mode(mode: str, name: str, near: str | None) -> str | None:
     """For a key below `parallelism`: the modes that have it, else as everywhere."""
+    if name in ("type", "strategy"):
+        return f"here `{name}` is called `mode`"
     others = [other for other, model in MODES.items() if name in model.model_fields and other != mode]
     return f"it is a key of mode {' and '.join(others)}" if others else home_of(name, near)

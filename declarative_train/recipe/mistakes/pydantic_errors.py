@@ -251,7 +251,7 @@ def _no_branch(problems: SequenceABC[_Problem], where: str) -> Diagnostic:
     words = list(dict.fromkeys(wanted)) or [first.error["msg"].lower()]
     name = _dotted(first.path) or where
     return wrong_type(
-        first.span, name, found_words(first.node), " or ".join(words), *value_hint(first.node, "int_type")
+        first.span, name, found_words(first.node), " or ".join(words), *value_hint(first.node, "int_type", name)
     )
 
 

@@ -1,0 +1,73 @@
+"""The modes beside each other: one model, one batch, two ranks, against one process. Rounds are interleaved; the
+figures are medians of the ratios within a round.
+
+    python -m benchmarks.modes [--rounds 3] [--write]
+
+So that it is seen, and not only said, that ddp is faster than dp: a `dp` process sends the model to its copies at every
+forward and takes all gradients itself, while the ranks of `ddp` have their own copies and exchange gradients only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import tempfile
+from datetime import date
+from pathlib import Path
+from statistics import median
+
+from benchmarks.__main__ import REPORT, Job, ours
+from benchmarks.cases import CASES
+
+BEGIN, END = "<!-- begin: benchmarks.modes -->", "<!-- end: benchmarks.modes -->"
+CASE = "gpt_4x128"
+JOBS = [
+    Job(CASE, "single", 1, "single", 1),
+    Job(CASE, "dp", 2, "dp", 1),
+    Job(CASE, "ddp", 2, "ddp", 1),
+    Job(CASE, "fsdp", 2, "fsdp", 1),
+]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--write", action="store_true", help="keep the table in docs/performance.md")
+    args = parser.parse_args()
+    case = CASES[CASE]
+    steps: dict[str, list[float]] = {job.mode: [] for job in JOBS}
+    with tempfile.TemporaryDirectory() as folder:
+        data = Path(folder) / "data.npz"
+        case.make_data(data)
+        for number in range(args.rounds):
+            for job in JOBS:
+                found = ours(job, case, data, Path(folder) / f"{job.mode}_{number}")
+                steps[job.mode].append(found.step_s)
+                print(f"round {number + 1}: {job.mode} {found.step_s * 1e3:.1f} ms a step", flush=True)
+    table = "\n".join(lines(steps, args.rounds))
+    print(table)
+    if args.write:
+        before, _, rest = REPORT.read_text().partition(BEGIN)
+        _, _, after = rest.partition(END)
+        REPORT.write_text(f"{before}{BEGIN}\n{table}\n{END}{after}")
+
+
+def lines(steps: dict[str, list[float]], rounds: int) -> list[str]:
+    import torch
+
+    found = [
+        f"{date.today()}, torch {torch.__version__}, {platform.machine()}, {os.cpu_count()} cores, "
+        f"one thread per rank; {CASE}, medians of {rounds} interleaved rounds.",
+        "",
+        "| mode | ranks or copies | step beside `single` | ms |",
+        "|---|---|---|---|",
+    ]
+    for job in JOBS:
+        ratios = [here / alone for here, alone in zip(steps[job.mode], steps["single"], strict=True)]
+        found.append(f"| {job.mode} | {job.gpus} | {median(ratios):.2f} | {median(steps[job.mode]) * 1e3:.1f} |")
+    return found
+
+
+if __name__ == "__main__":
+    main()
