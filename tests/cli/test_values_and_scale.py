@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from declarative_train.__main__ import main
+from declarative_train.data import opened
 
 ROOT = Path(__file__).parent.parent.parent
 MODES = str(ROOT / "recipes" / "compare_modes.yaml")
@@ -63,6 +64,7 @@ def test_values_of_the_first_rows_and_the_way_of_one(houses: Path, capsys: Captu
     assert re.search(r"loss: says [\d.]+; right is 1000, in the unit of the column", text)
     assert max(map(len, text.splitlines())) <= 80
     (houses / "houses.csv").unlink()
+    opened._latest.clear()  # what this process has read
     assert main(["trace", "runs/houses", "--values"]) == 3
     assert "houses.csv" in capsys.readouterr().err
 
