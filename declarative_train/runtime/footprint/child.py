@@ -5,15 +5,18 @@ from __future__ import annotations
 
 import os
 import pickle
+import resource
 import select
 import signal
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
 T = TypeVar("T")
 LIMIT_S = 120.0
+MOST_BYTES = 4 << 30  # more than this process has
 
 
 def in_child(work: Callable[[], T]) -> T | None:
@@ -24,6 +27,7 @@ def in_child(work: Callable[[], T]) -> T | None:
     child = os.fork()
     if child == 0:
         try:
+            _limit_memory()
             os.close(reading)
             with os.fdopen(writing, "wb") as stream:
                 pickle.dump(work(), stream)
@@ -41,6 +45,18 @@ def in_child(work: Callable[[], T]) -> T | None:
     except (pickle.UnpicklingError, EOFError):
         return None
     return found
+
+
+def _limit_memory() -> None:
+    """Tensors without values may be taken for sizes of others."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+    except (OSError, ValueError):
+        return
+    limit = pages * resource.getpagesize() + MOST_BYTES
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+    if hard == resource.RLIM_INFINITY or limit <= hard:
+        resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
 
 
 def _read(pipe: int, deadline_s: float) -> bytes:
