@@ -103,7 +103,9 @@ def _meaning(trained: Trained, graph: Graph, term: TermPlan) -> Meaning | None:
             return None
         items = output.shape[:axis] + output.shape[axis + 1 :]
         ignored = term.component.get("ignore_index")
-        classes = _parts(field, output.shape[axis]) if target.is_floating else _classes(field, output.shape[axis])
+        classes = (
+            _parts(field, output.shape[axis]) if target.is_floating else _classes(trained, field, output.shape[axis])
+        )
         if trained.plan.data.source.get("tokenizer") == "bytes" and output.shape[axis] == 256:
             classes = tuple(map(_character, range(256)))
         columns = () if field is None else field.columns
@@ -112,7 +114,7 @@ def _meaning(trained: Trained, graph: Graph, term: TermPlan) -> Meaning | None:
         )
     columns = () if field is None or is_moved else _column_of_each(field, output)
     if kind == "yes_no":
-        classes = _classes(field, 2) if field is not None and field.component.get("type") == "category" else ()
+        classes = _classes(trained, field, 2) if field is not None and field.component.get("type") == "category" else ()
         return Meaning(*about, classes, 0, columns, items=output.shape)
     unit = None if source is None else trained.unit(source)
     if unit is not None and is_moved and len(unit.add) > 1:
@@ -166,10 +168,8 @@ def _column_of_each(field: FieldSpec, output: TensorSpec) -> tuple[str, ...]:
     return field.columns if len(field.columns) == output.num_elements else ()
 
 
-def _classes(field: FieldSpec | None, size: int) -> tuple[str, ...]:
-    from declarative_train.inference.trained import class_names
-
-    names = None if field is None else class_names(field)
+def _classes(trained: Trained, field: FieldSpec | None, size: int) -> tuple[str, ...]:
+    names = None if field is None else trained.class_names(field.name)
     return names if names is not None and len(names) == size else _numbers(size)
 
 

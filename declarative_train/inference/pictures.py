@@ -101,8 +101,8 @@ def scatter(report: Report) -> Image:
     points = np.asarray(report.points, np.float64)
     low, high = float(points.min()), float(points.max())
     span = (high - low) or 1.0
-    image, draw, font = _canvas(_WIDE, _WIDE)
     side = _WIDE - _MARGIN - 30
+    image, draw, font = _canvas(_WIDE, side + 60)
 
     def place(target: float, predicted: float) -> tuple[float, float]:
         return _MARGIN + (target - low) / span * side, 30 + side - (predicted - low) / span * side
@@ -115,8 +115,8 @@ def scatter(report: Report) -> Image:
     draw.text((8, 8), f"{report.name}: target to the right, predicted upwards", fill=_INK, font=font)
     for value in (low, low + span / 2, high):
         x, y = place(value, value)
-        draw.text((x, 30 + side + 16), f"{value:.4g}", fill=_INK, font=font, anchor="mm")
-        draw.text((_MARGIN - 8, y), f"{value:.4g}", fill=_INK, font=font, anchor="rm")
+        draw.text((x, 30 + side + 16), f"{value:,.6g}", fill=_INK, font=font, anchor="mm")
+        draw.text((_MARGIN - 8, y), f"{value:,.6g}", fill=_INK, font=font, anchor="rm")
     return image
 
 

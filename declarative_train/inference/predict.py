@@ -63,10 +63,7 @@ class Prediction:
 
     def tables(self, rows: Input, keep: Sequence[str] = ()) -> Iterator[pa.Table]:
         """Of an input: pieces of the predictions; `keep`: columns of the input that stand before them as they are
-        there. Raises InputError, UsageError and RunFailure. An input without rows gives one table without rows."""
-        none = self._none()
-        if taken := [name for name in keep if name in none.column_names]:
-            raise UsageError(f"--keep {taken[0]}: a column of the predictions is called so")
+        there. Raises InputError, UsageError and RunFailure. An input without rows gives the names of the predictions."""
         fields = Fields([self._trained.fields[name] for name in self.inputs], rows, keep)
         batches = self._batches(fields, keep)
         answered = self._here(batches) if self._ranks == 1 else self._by_ranks(batches)
@@ -75,7 +72,7 @@ class Prediction:
             is_empty = False
             yield table if kept is None else _beside(kept, table)
         if is_empty:
-            yield none
+            yield self._none()
 
     def _batches(self, fields: Fields, keep: Sequence[str]) -> Iterator[Batch]:
         for chunk, values in fields.chunks():
@@ -133,8 +130,10 @@ def in_order(
 
 
 def _beside(kept: pa.Table, table: pa.Table) -> pa.Table:
+    """A prediction that is called like a column beside it, such as its target, is `price_predicted`."""
+    taken = set(kept.column_names)
     for name in table.column_names:
-        kept = kept.append_column(name, table.column(name))
+        kept = kept.append_column(f"{name}_predicted" if name in taken else name, table.column(name))
     return kept
 
 

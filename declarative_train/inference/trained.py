@@ -114,7 +114,8 @@ class Trained:
     def class_names(self, field: str) -> tuple[str, ...] | None:
         """The classes of a category field by number; None for a field that has none. Of several columns: those of the
         first."""
-        return class_names(self.fields[field])
+        promises = self.plan.data.source.get("type") in ("synthetic", "text")
+        return class_names(self.fields[field], is_bool=not promises)
 
     def unit(self, field: str) -> Unit | None:
         """How values of a field go back to what stands in its columns: value * multiply + add; None where they are as
@@ -276,14 +277,17 @@ def _check_plugins(plan: Plan) -> None:
             raise UsageError(f"the run's plugin {shown(file)} cannot be read: {reason}") from None
 
 
-def class_names(field: FieldSpec) -> tuple[str, ...] | None:
+def class_names(field: FieldSpec, *, is_bool: bool) -> tuple[str, ...] | None:
     """By class number: the words or numbers of the vocabulary, `unknown` for the class of strangers; the numbers
-    themselves where the columns hold class numbers. None for a field without classes."""
+    themselves where the columns hold class numbers. None for a field without classes. `is_bool`: two classes without a
+    vocabulary, which nobody gave a number of, are those of a column of truth values."""
     if field.component.get("type") != "category" or field.tensor.num_values is None:
         return None
     found = field.statistics.get("vocabulary")
     vocabulary = found[0] if isinstance(found, list) and found else None
     size = field.tensor.num_values
+    if not isinstance(vocabulary, list) and is_bool and size == 2 and field.component.get("num_classes") is None:
+        return ("false", "true")
     if not isinstance(vocabulary, list):
         return tuple(map(str, range(size)))
     names = [str(value) for value in vocabulary]

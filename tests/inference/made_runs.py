@@ -101,12 +101,12 @@ WINE_COLUMNS = ("f1", "f2", "f3", "site", "kind")
 HOUSE_COLUMNS = ("f_size", "f_rooms", "price", "sold")
 
 
-def trained(folder: Path, recipe: str, *set_: str) -> Path:
+def trained(folder: Path, recipe: str, *set_: str, plugins: bool = False) -> Path:
     """Run a recipe that stands in `folder` with its data; the folder of the run."""
     name = recipe.split("name: ", 1)[1].split("\n", 1)[0]
     path = folder / f"{name}.yaml"
     path.write_text(recipe)
-    loaded = recipe_room.load(str(path), set_=[f"logging.dir={folder / 'runs'}", *set_])
+    loaded = recipe_room.load(str(path), set_=[f"logging.dir={folder / 'runs'}", *set_], plugins=plugins)
     assert loaded.recipe is not None, [item.message for item in loaded.diagnostics]
     plan, diagnostics = plan_room.compile(loaded.recipe)
     assert plan is not None, [item.message for item in diagnostics]

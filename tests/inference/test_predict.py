@@ -143,6 +143,14 @@ def test_ranks_answer_in_the_order_of_the_rows(wine: Path, tmp_path: Path, capsy
     assert [float(row["f1"]) for row in shared] == [row[0] for row in rows]
 
 
+def test_a_kept_column_keeps_its_name(houses: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = house_rows(count=5, seed=9)
+    path = write_csv(tmp_path / "new.csv", HOUSE_COLUMNS, rows)
+    found = predicted(capsys, houses, path, "--keep", "*")
+    assert list(found[0]) == [*HOUSE_COLUMNS, "price_predicted", "sold_predicted", "p_sold"]
+    assert [float(row["price"]) for row in found] == [row[2] for row in rows]
+
+
 def test_a_frame_in_memory(wine: Path) -> None:
     rows = wine_rows(count=20, seed=4)
     table = pa.table(dict(zip(WINE_COLUMNS, zip(*rows, strict=True), strict=True)))
