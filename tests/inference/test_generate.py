@@ -13,7 +13,7 @@ from declarative_train.inference.trained import Trained, open_trained
 from tests.inference.made_runs import trained
 
 TEXT = "the cow runs, " * 90
-LANGUAGE = """
+RECIPE = """
 name: language
 data:
   source: {type: text, path: text.txt}
@@ -45,7 +45,7 @@ def made(tmp_path: Path, recipe: str, *set_: str) -> Trained:
 
 @pytest.fixture(scope="module")
 def gpt(tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    return made(tmp_path_factory.mktemp("gpt"), LANGUAGE)
+    return made(tmp_path_factory.mktemp("gpt"), RECIPE)
 
 
 def plain(model: Trained, tokens: list[int]) -> torch.Tensor:
@@ -59,7 +59,7 @@ def plain(model: Trained, tokens: list[int]) -> torch.Tensor:
 def test_cached_logits_are_those_of_the_plain_forward(kind: str, gpt: Trained, tmp_path: Path) -> None:
     trained_model = gpt
     if kind != "gpt":
-        trained_model = made(tmp_path, LANGUAGE.replace(GPT, OTHERS[kind]), "training.steps=3")
+        trained_model = made(tmp_path, RECIPE.replace(GPT, OTHERS[kind]), "training.steps=3")
     model = TextModel(trained_model)
     assert (model.reason, model.context, model.vocabulary) == ("", 24, 256)
     text = list(b"the cow runs, the cow runs, and the dog sleeps.")
@@ -107,7 +107,7 @@ def test_what_is_drawn_among() -> None:
     torch.testing.assert_close(draws / 4000, logits.softmax(0), atol=0.03, rtol=0)
 
 
-RECURRENT = LANGUAGE.replace(
+RECURRENT = RECIPE.replace(
     f"    net: {GPT}\n",
     "    embed: {type: embedding, embedding_dim: 16, input: tokens}\n"
     "    memory: {type: gru, hidden_size: 32}\n"
@@ -149,7 +149,7 @@ def test_the_command(
     assert "was trained on csv and not on text" in said(2, str(wine), "--prompt", "a")
     assert "is not 0 or more" in said(2, run, "--prompt", "a", "--temperature", "-1")
     assert "is not between 0 and 1" in said(2, run, "--prompt", "a", "--top-p", "1.5")
-    two_ways = LANGUAGE.replace(
+    two_ways = RECIPE.replace(
         f"    net: {GPT}\n",
         "    embed: {type: embedding, embedding_dim: 16, input: tokens}\n"
         "    look: {type: self_attention, heads: 2}\n"
