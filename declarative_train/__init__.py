@@ -1,0 +1,71 @@
+"""Declarative training: a YAML recipe, checked, planned and run.
+
+    import declarative_train as dt
+
+    recipe = dt.load("recipe.yaml", set={"training.epochs": 5})
+    recipe.lint()
+    run = recipe.run()
+    run.metrics
+    run.predict("new.csv")
+
+Everything is imported when it is asked for: the import itself takes a millisecond.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from declarative_train.api.diagnostics import Diagnostics
+    from declarative_train.api.errors import DtrainError
+    from declarative_train.api.plan_view import PlanView, load_plan
+    from declarative_train.api.recipe import Recipe, load, loads
+    from declarative_train.api.run import Run, open_run
+    from declarative_train.diagnostics.diagnostic import Diagnostic
+
+    __version__: str
+
+__all__ = [
+    "Diagnostic",
+    "Diagnostics",
+    "DtrainError",
+    "PlanView",
+    "Recipe",
+    "Run",
+    "__version__",
+    "load",
+    "load_plan",
+    "loads",
+    "open_run",
+]
+
+_PLACES = {
+    "Diagnostic": "diagnostics.diagnostic",
+    "Diagnostics": "api.diagnostics",
+    "DtrainError": "api.errors",
+    "PlanView": "api.plan_view",
+    "Recipe": "api.recipe",
+    "Run": "api.run",
+    "load": "api.recipe",
+    "load_plan": "api.plan_view",
+    "loads": "api.recipe",
+    "open_run": "api.run",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        found: Any = version("declarative_train")
+    elif name in _PLACES:
+        found = getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)
+    else:
+        raise AttributeError(f"module {__name__} has no attribute {name}")
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

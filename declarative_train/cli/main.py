@@ -22,6 +22,7 @@ COMMANDS = {
     "doctor": "what this machine can run: torch, GPUs, backends",
     "evaluate": "exact metrics of a trained model, its mistakes and worst samples",
     "explain": "what a diagnostic means, with a bad and a good example",
+    "export": "a trained model as files that other tools load",
     "generate": "a trained text model writes on from a beginning",
     "init": "write a first recipe",
     "lint": "find what is wrong with recipes, without starting anything",

@@ -421,6 +421,17 @@ class Unit(NamedTuple):
     add: tuple[float, ...]
 
 
+class Preparation(NamedTuple):
+    """How numbers as they stand in the columns become a field's floating values: missing ones are filled, all are
+    multiplied by `scale`, `subtract` is taken off and the rest divided by `divide`, in float64. One number of each for
+    a whole row, or one for each of its elements, flattened; None: nothing is done."""
+
+    fill: tuple[float, ...] | None = None
+    scale: float | None = None
+    subtract: tuple[float, ...] | None = None
+    divide: tuple[float, ...] | None = None
+
+
 class Field(Component, ABC):
     """A named tensor of a sample, made of columns.
 
@@ -460,6 +471,10 @@ class Field(Component, ABC):
     def unit(self, statistics: Mapping[str, object]) -> "Unit | None":
         """How its values go back to the unit of its columns; None: they are in it."""
         return None
+
+    def preparation(self, statistics: Mapping[str, object]) -> "Preparation":
+        """What `convert` does to numbers: for a model that is to do it itself."""
+        return Preparation()
 
     @abstractmethod
     def convert(

@@ -64,6 +64,7 @@ def launch_ranks(job: Job) -> tuple[int, list[str]]:
     """Start the plan's ranks here, wait for all; their exit code, and the lines of the first failure."""
     import torch
 
+    num_threads = torch.get_num_threads()
     torch.set_num_threads(1)  # a parent with an OpenMP pool must not fork (torch-facts, section 4)
     import torch._dynamo  # DDP and fully_shard need it: once here, and not in every rank
     from torch.distributed.elastic.multiprocessing import SignalException
@@ -98,6 +99,7 @@ def launch_ranks(job: Job) -> tuple[int, list[str]]:
         watch.restore()
         for number, handler in handlers.items():
             signal.signal(number, handler)
+        torch.set_num_threads(num_threads)
     if code is None:
         code = outcome(scratch)
     said: list[str] = []

@@ -77,7 +77,8 @@ def _train(
     entry = job.place.entry
     made = partial(fill, restores=entry is not None)
     engine = Engine(replace(plan, weights=job.place.weights), device, fill=made)
-    _ALIVE.append(engine)
+    if not plan.layout.is_one_process:  # which has no process group, and may be a notebook with many runs
+        _ALIVE.append(engine)
     sets = open_sets(plan.data)
     store = CheckpointStore(str(job.run_dir / CHECKPOINTS))
     checkpoints = Checkpoints(plan, engine, store, lambda: flush(sinks))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import Field as Key
 from pydantic import model_validator
 
-from declarative_train.components.component import BadValueError, Column, Field, Misfit, Tally, Unit
+from declarative_train.components.component import BadValueError, Column, Field, Misfit, Preparation, Tally, Unit
 from declarative_train.components.fields.columns import (
     Columns,
     by_column,
@@ -144,6 +144,16 @@ class TensorField(Field):
         if len(set(subtract)) == 1 and len(set(divide)) == 1:
             subtract, divide = subtract[:1], divide[:1]
         return Unit(tuple(each / scale for each in divide), tuple(each / scale for each in subtract))
+
+    def preparation(self, statistics: Mapping[str, object]) -> Preparation:
+        means: Any = statistics.get("fill", [])
+        fills = {"error": None, "zero": (0.0,), "mean": tuple(each for column in means for each in column)}
+        fill = fills[self.missing] if isinstance(self.missing, str) else (self.missing,)
+        if self.normalize is None:
+            return Preparation(fill, self.scale)
+        subtract: Any = statistics["subtract"]
+        divide: Any = statistics["divide"]
+        return Preparation(fill, self.scale, tuple(subtract), tuple(divide))
 
     def convert(
         self, values: Sequence[np.ndarray], columns: Sequence[Column], statistics: Mapping[str, object]

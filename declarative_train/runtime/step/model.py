@@ -5,6 +5,7 @@ Order per unit: activation checkpointing, then compile, then (in the fsdp engine
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -89,6 +90,16 @@ def materialise(root: nn.Module, device: torch.device) -> None:
                 is_parameter = isinstance(tensor, nn.Parameter)
                 made[id(tensor)] = nn.Parameter(empty, tensor.requires_grad) if is_parameter else empty
             setattr(part, name, made[id(tensor)])
+
+
+def started_model(plan: Plan) -> nn.Module:
+    """The whole model on the CPU with its start values, under any plan, without a run. Raises RunFailure."""
+    from declarative_train.runtime.storage.checkpoint_store import damage
+    from declarative_train.runtime.storage.run_dir import settled_weights
+
+    held = whole_model(plan)
+    fill(held, replace(plan, weights=settled_weights(plan.weights, damage)[0]), torch.device("cpu"))
+    return held.model
 
 
 def lay_out_convolutions(module: nn.Module, device: torch.device) -> None:

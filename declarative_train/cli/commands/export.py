@@ -1,0 +1,42 @@
+"""`dtrain export RUN --to FORMAT`: a trained model as files that other tools load."""
+
+from __future__ import annotations
+
+import argparse
+
+from declarative_train.cli.trained import add_run_argument, answered, opened
+from declarative_train.inference.export import DTYPES, NAMES
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_run_argument(parser)
+    parser.add_argument("--to", choices=NAMES, required=True, help="what is written")
+    parser.add_argument("-o", dest="out", metavar="FOLDER", help="default: export-FORMAT in the run's folder")
+    parser.add_argument(
+        "--output",
+        action="append",
+        default=[],
+        metavar="NODE",
+        help="give what this node computes, such as an embedding",
+    )
+    parser.add_argument(
+        "--inputs",
+        choices=("raw", "prepared"),
+        default="raw",
+        help="raw (default): numbers as in the columns, prepared in the model; prepared: fields as in training",
+    )
+    parser.add_argument("--dtype", choices=DTYPES, help="of weights and computation; default: as they were trained")
+
+
+def run(args: argparse.Namespace) -> int:
+    return answered(lambda: _export(args))
+
+
+def _export(args: argparse.Namespace) -> int:
+    from declarative_train.inference.export.folder import export
+
+    made = export(opened(args), args.to, args.out, outputs=args.output, numbers=args.inputs, dtype=args.dtype)
+    print(f"{made.folder}: {', '.join(made.files)}")
+    print(f"from {', '.join(made.inputs)} to {', '.join(made.outputs)}")
+    print(f"loaded back: the same to {made.apart:.1g}" if made.apart else "loaded back: the same")
+    return 0

@@ -1,0 +1,137 @@
+"""What goes into an exported model and what comes out, as `preprocessing.json`: made to be read by people and programs.
+
+An entry of `inputs` says which columns it is made of, what is done `before_the_model` (by who uses it) and what
+`in_the_model`; an entry of `outputs` what its numbers mean.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from declarative_train.components.component import Preparation
+from declarative_train.components.datasets.files import masked
+from declarative_train.components.fields import FIELDS
+from declarative_train.inference.export.program import Answer, Entry, Program
+from declarative_train.inference.meaning import Meaning
+from declarative_train.inference.trained import Trained
+
+FORMAT = 1
+
+
+def about(trained: Trained, program: Program, to: str, file: str) -> dict[str, Any]:
+    window = trained.plan.data.window
+    return {
+        "format": FORMAT,
+        "name": trained.plan.name,
+        "run": masked(trained.name),
+        "step": trained.step,
+        "dtrain_version": trained.plan.dtrain_version,
+        "made_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "model": file,
+        "to": to,
+        "dtype": program.precision,
+        "numbers": program.kind,
+        "metrics": {name: value for name, value in trained.values.items() if math.isfinite(value)},
+        **({} if window is None else {"window_rows": window.length}),
+        "inputs": [_input(entry, program) for entry in program.inputs],
+        "outputs": [_output(answer, program) for answer in program.outputs],
+    }
+
+
+def _input(entry: Entry, program: Program) -> dict[str, Any]:
+    spec, field = entry.spec, FIELDS.read(entry.spec.component)
+    before, inside = _steps(entry, program)
+    return {
+        "name": entry.name,
+        "dtype": _name(entry.dtype),
+        "shape": ["batch", *entry.shape],
+        "columns": list(spec.columns),
+        "is_one_column": spec.component.get("columns") is None,
+        "rows_of_window": spec.component.get("rows"),
+        "before_the_model": before,
+        "in_the_model": inside,
+        **_classes(spec.statistics, spec.component),
+        **{
+            key: list(value) if isinstance(value, tuple) else value
+            for key, value in field.preparation(spec.statistics)._asdict().items()
+            if value is not None
+        },
+    }
+
+
+def _classes(statistics: Mapping[str, Any], component: Mapping[str, object]) -> dict[str, Any]:
+    """`vocabularies`: for each column the values by number, the number `unknown` left out; null: the column holds class
+    numbers already."""
+    if component.get("type") != "category":
+        return {}
+    found = {"vocabularies": statistics.get("vocabulary"), "unknown": component.get("unknown")}
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def _steps(entry: Entry, program: Program) -> tuple[list[str], list[str]]:
+    """Sentences: (what is done before the model, what in it)."""
+    component, statistics = entry.spec.component, entry.spec.statistics
+    made = FIELDS.read(component).preparation(statistics)
+    words = []
+    if made.fill is not None:
+        words.append("missing values are replaced by `fill`")
+    if made.scale is not None:
+        words.append("values are multiplied by `scale`")
+    if made.subtract is not None:
+        words.append("`subtract` is taken off, and the rest is divided by `divide`, element by element")
+    inside = words if entry.preparation != Preparation() else []
+    before = [] if inside else words
+    if component.get("type") == "category":
+        if "vocabulary" in statistics:
+            before.append("each value becomes its position in the vocabulary of its column")
+        if component.get("unknown") is not None:
+            before.append("a value that is missing or not known becomes `unknown`, whose number the vocabulary skips")
+    elif inside and made.fill is not None:
+        before.append("missing values are nan")
+    return before, inside
+
+
+def _output(answer: Answer, program: Program) -> dict[str, Any]:
+    return {
+        "name": answer.name,
+        "dtype": _name(answer.dtype),
+        "shape": ["batch", *answer.shape],
+        "is_random": answer.name in program.drawn,
+        "means": [_meaning(one, answer) for one in answer.meanings],
+    }
+
+
+def _meaning(one: Meaning, answer: Answer) -> dict[str, Any]:
+    found: dict[str, Any] = {"loss": one.term, "kind": one.kind, "about": one.name, "says": _says(one, answer)}
+    if one.columns:
+        found["columns"] = list(one.columns)
+    if one.classes:
+        found["classes"] = list(one.classes)
+    if one.kind == "class":
+        found["class_axis"] = one.class_axis + 1
+    if one.unit is not None and answer.unit is None:
+        found["unit"] = {"multiply": list(one.unit.multiply), "add": list(one.unit.add)}
+    return found
+
+
+def _says(one: Meaning, answer: Answer) -> str:
+    if one.kind == "class":
+        return (
+            f"a score for each class of {one.name} along dimension {one.class_axis + 1}: the largest is the answer, "
+            "softmax turns them into probabilities; `classes` are their names in order"
+        )
+    if one.kind == "yes_no":
+        return f"a score for {one.name}: above 0 is yes, sigmoid turns it into a probability"
+    if answer.unit is not None:
+        return f"{one.name}, in the unit of its column"
+    what = f"the logarithm of {one.name}" if one.kind == "count" else one.name
+    return what if one.unit is None else f"{what}, normalised: times `unit.multiply` plus `unit.add` is in its own unit"
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

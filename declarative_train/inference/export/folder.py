@@ -1,0 +1,133 @@
+"""`dtrain export`: a trained model -> a folder with the model, what goes in and out of it, and code that loads it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from declarative_train.components.datasets.files import masked
+from declarative_train.diagnostics.suggest import did_you_mean
+from declarative_train.inference.export import DTYPES
+from declarative_train.inference.export.about import about
+from declarative_train.inference.export.formats import FORMATS, check
+from declarative_train.inference.export.program import Inputs, Program, make_program
+from declarative_train.inference.export.snippets import loading_code, readme
+from declarative_train.inference.trained import Trained, UsageError
+from declarative_train.plan.codec import to_json
+from declarative_train.plan.run_folder import PLAN
+
+MARK = "preprocessing.json"  # a folder that holds it may be written anew
+_SAMPLE_ROWS = 4
+_SAMPLE_BYTES = 32 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """`apart`: the largest difference, relative to the largest value, between the model and the file loaded back."""
+
+    folder: Path
+    files: tuple[str, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    apart: float
+
+
+def export(
+    trained: Trained,
+    to: str,
+    folder: str | os.PathLike[str] | None = None,
+    *,
+    outputs: Sequence[str] = (),
+    numbers: Inputs = "raw",
+    dtype: str | None = None,
+) -> Exported:
+    """`to`: a name of FORMATS; `folder`: by default `export-FORMAT` in the run. Nothing is left behind where it fails.
+    Raises UsageError and RunFailure."""
+    if to not in FORMATS:
+        raise UsageError(f"there is no format `{to}`; help: {did_you_mean(to, FORMATS)}")
+    if dtype is not None and dtype not in DTYPES:
+        raise UsageError(f"there is no dtype `{dtype}`; help: {did_you_mean(dtype, DTYPES)}")
+    place = _place(trained, to, folder)
+    form = FORMATS[to]
+    form.require(to)
+    wanted = None if dtype is None else getattr(torch, dtype)
+    if form.is_program and wanted is torch.bfloat16 and to == "onnx":
+        raise UsageError("onnxruntime computes little in bfloat16 on a CPU; help: --dtype float16, or float32")
+    kind: Inputs = numbers if form.is_program else "prepared"
+    program = _made(trained, outputs, kind, wanted, is_program=form.is_program)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=place.parent, prefix=f".{place.name}-") as name:
+        made = Path(name) / place.name
+        made.mkdir()
+        form.write(program, made / form.file)
+        apart = check(form, program, made / form.file)
+        _write_beside(trained, program, to, made)
+        if place.exists():
+            shutil.rmtree(place)
+        made.rename(place)
+    names = tuple(sorted(each.name for each in place.iterdir()))
+    inputs, answers = tuple(entry.name for entry in program.inputs), tuple(answer.name for answer in program.outputs)
+    return Exported(place, names, inputs, answers, apart)
+
+
+def _made(
+    trained: Trained, outputs: Sequence[str], kind: Inputs, dtype: torch.dtype | None, *, is_program: bool
+) -> Program:
+    """Of tensors alone those of the whole model, unless outputs are named."""
+    if is_program or outputs:
+        return make_program(trained, outputs, kind=kind, dtype=dtype)
+    program = make_program(trained, tuple(trained.plan.graph.outputs), kind=kind, dtype=dtype)
+    return replace(program, network=trained.module().to(program.dtype))
+
+
+def _place(trained: Trained, to: str, folder: str | os.PathLike[str] | None) -> Path:
+    """Raises UsageError where something else stands."""
+    if folder is None and trained.run_dir is None:
+        raise UsageError("there is no folder of a run to write to; help: -o FOLDER")
+    place = Path(folder) if folder is not None else Path(str(trained.run_dir)) / f"export-{to}"
+    if place.is_dir() and (any(place.iterdir()) and not (place / MARK).exists()):
+        raise UsageError(f"{place} is a folder with other files in it; help: -o a new folder")
+    if place.exists() and not place.is_dir():
+        raise UsageError(f"{place} is a file; help: -o a folder")
+    return place
+
+
+def _write_beside(trained: Trained, program: Program, to: str, folder: Path) -> None:
+    found = about(trained, program, to, FORMATS[to].file)
+    is_table = trained.plan.data.window is None and all(
+        entry.spec.tensor.num_elements == max(1, len(entry.spec.columns)) for entry in program.inputs
+    )
+    is_whole = len(program.network.state_dict()) == _num_tensors(trained)
+    code = loading_code(to, program.precision, is_table=is_table, is_whole=is_whole)
+    (folder / MARK).write_text(json.dumps(found, indent=1, ensure_ascii=False, default=str) + "\n", encoding="utf-8")
+    (folder / "load.py").write_text(code, encoding="utf-8")
+    (folder / "README.md").write_text(readme(found, code), encoding="utf-8")
+    (folder / PLAN).write_text(masked(to_json(trained.plan)), encoding="utf-8")
+    if FORMATS[to].is_program:
+        _write_sample(program, folder / "sample.npz")
+
+
+def _num_tensors(trained: Trained) -> int:
+    return len(trained.module().state_dict())
+
+
+def _write_sample(program: Program, path: Path) -> None:
+    """Of large rows one alone."""
+    row_bytes = sum(np.prod(entry.shape, dtype=np.int64) * 8 for entry in program.inputs)
+    rows = program.rows(_SAMPLE_ROWS if row_bytes * _SAMPLE_ROWS < _SAMPLE_BYTES else 1)
+    arrays = {f"input/{name}": _array(tensor) for name, tensor in rows.items()}
+    arrays |= {f"output/{name}": _array(tensor) for name, tensor in program.answers(rows).items()}
+    np.savez_compressed(path, **arrays)  # type: ignore[arg-type]
+
+
+def _array(tensor: torch.Tensor) -> np.ndarray:
+    """numpy has no bfloat16."""
+    return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).detach().numpy()

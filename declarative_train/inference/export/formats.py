@@ -1,0 +1,218 @@
+"""The formats: each writes a file, and reads it back as people do, to compare it with the model that it was made of.
+
+    safetensors   the tensors by the recipe's names (`safetensors.torch.load_file`)
+    state-dict    the same for `torch.load(weights_only=True)`
+    torch-export  the program, with its tensors (`torch.export.load`)
+    onnx          the same for onnxruntime and other tools
+
+The batch is free in both programs: any number of rows. Every other size is as in training.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from declarative_train.inference.export.program import Program
+from declarative_train.inference.export.trouble import ExportFailure, told_of_node
+
+Rows = Mapping[str, torch.Tensor]
+_EXAMPLE_ROWS = 5  # unlike any usual size of a dimension
+_CHECKED_ROWS = 7
+_ONE_FILE_BYTES = 1 << 30  # more stands beside the ONNX file: protobuf ends at 2 GiB
+_TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-5, torch.float16: 2e-2, torch.bfloat16: 1e-1}
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """`needs`: packages, of the extra `extra`; `is_program`: what is computed is in it, too."""
+
+    file: str
+    is_program: bool
+    write: Callable[[Program, Path], None]
+    read_back: Callable[[Program, Path, Rows], dict[str, torch.Tensor]]
+    needs: tuple[str, ...] = ()
+    extra: str = ""
+
+    def require(self, name: str) -> None:
+        """Raises ExportFailure where a package is missing."""
+        for package in self.needs:
+            try:
+                import_module(package)
+            except ImportError:
+                raise ExportFailure(
+                    f"--to {name} needs the package {package}; help: pip install 'declarative_train[{self.extra}]'"
+                ) from None
+
+
+def check(format: Format, program: Program, path: Path) -> float:
+    """The largest difference to what the model gives here, over rows that are made up; of tensors, over them. Raises
+    ExportFailure where it is more than rounding."""
+    rows = program.rows(_CHECKED_ROWS)
+    found = format.read_back(program, path, rows)
+    wanted = program.answers(rows) if format.is_program else dict(program.network.state_dict())
+    largest = 0.0
+    for name, tensor in wanted.items():
+        if name in program.drawn:
+            continue
+        if name not in found or found[name].shape != tensor.shape:
+            raise ExportFailure(f"{path.name} lacks {name}, or has it in another shape, when it is loaded back")
+        if not torch.isfinite(tensor.double()).all():
+            continue  # made-up rows may be where it has no value
+        apart = (found[name].double() - tensor.double()).abs().max().item() if tensor.numel() else 0.0
+        scale = max(1.0, tensor.double().abs().max().item() if tensor.numel() else 0.0)
+        largest = max(largest, apart / scale)
+    if largest > (_TOLERANCE[program.dtype] if format.is_program else 0.0):
+        raise ExportFailure(
+            f"{path.name} differs by {largest:.2g} from the model when it is loaded back; help: a layer may compute in "
+            "Python what no export can see (`.item()`, numpy, random numbers of its own): write it with torch alone"
+        )
+    return largest
+
+
+def _tensors(program: Program) -> dict[str, torch.Tensor]:
+    return {name: tensor.detach().contiguous() for name, tensor in program.network.state_dict().items()}
+
+
+def _write_safetensors(program: Program, path: Path) -> None:
+    """Under every name: of tied parameters the tensor is there twice."""
+    from safetensors.torch import save_file
+
+    save_file({name: tensor.clone() for name, tensor in _tensors(program).items()}, path, metadata={"format": "pt"})
+
+
+def _read_safetensors(program: Program, path: Path, rows: Rows) -> dict[str, torch.Tensor]:
+    from safetensors.torch import load_file
+
+    found: dict[str, torch.Tensor] = load_file(path)
+    return found
+
+
+def _write_state_dict(program: Program, path: Path) -> None:
+    torch.save(_tensors(program), path)
+
+
+def _read_state_dict(program: Program, path: Path, rows: Rows) -> dict[str, torch.Tensor]:
+    found: dict[str, torch.Tensor] = torch.load(path, weights_only=True)
+    return found
+
+
+def _exported(module: nn.Module, inputs: tuple[Any, ...]) -> torch.export.ExportedProgram:
+    """With a free batch in front of every tensor."""
+    rows = torch.export.Dim("batch", min=1)
+    shapes = tuple(
+        {0: rows} if isinstance(each, torch.Tensor) and each.dim() and each.shape[0] == _EXAMPLE_ROWS else None
+        for each in inputs
+    )
+    with torch.no_grad(), _quietly():
+        return torch.export.export(module, inputs, dynamic_shapes=shapes, strict=False)
+
+
+def _exported_alone(part: nn.Module, inputs: tuple[Any, ...]) -> torch.export.ExportedProgram:
+    """One module of a model: it may take any number of tensors, and None for those that are left out."""
+    root, lines = nn.Module(), fx.Graph()
+    root.add_module("part", part)
+    taken = [each is not None for each in inputs]
+    arguments = [lines.placeholder(f"input_{at}") if is_there else None for at, is_there in enumerate(taken)]
+    lines.output(lines.call_module("part", tuple(arguments)))
+    return _exported(fx.GraphModule(root, lines), tuple(each for each in inputs if each is not None))
+
+
+def _program(program: Program) -> torch.export.ExportedProgram:
+    inputs = program.arguments(program.rows(_EXAMPLE_ROWS))
+    with told_of_node(program.module, inputs, "exported by torch.export for batches of any size", _exported_alone):
+        return _exported(program.module, inputs)
+
+
+def _write_program(program: Program, path: Path) -> None:
+    torch.export.save(_program(program), path)
+
+
+def _read_program(program: Program, path: Path, rows: Rows) -> dict[str, torch.Tensor]:
+    with _quietly():
+        loaded = torch.export.load(path).module()
+    with torch.no_grad():
+        found = loaded(*program.arguments(rows))
+    return {answer.name: tensor for answer, tensor in zip(program.outputs, found, strict=True)}
+
+
+def _write_onnx(program: Program, path: Path) -> None:
+    exported = _program(program)
+    names = [entry.name for entry in program.inputs], [answer.name for answer in program.outputs]
+    size = sum(tensor.numel() * tensor.element_size() for tensor in program.network.state_dict().values())
+    inputs = program.arguments(program.rows(_EXAMPLE_ROWS))
+    with told_of_node(
+        program.module, inputs, "written as ONNX", lambda part, given: _onnx(_exported_alone(part, given))
+    ):
+        _onnx(exported, path, names, beside=size > _ONE_FILE_BYTES)
+    import onnx
+
+    onnx.checker.check_model(str(path), full_check=True)
+
+
+def _onnx(
+    exported: torch.export.ExportedProgram,
+    path: Path | None = None,
+    names: tuple[list[str], list[str]] | None = None,
+    beside: bool = False,
+) -> None:
+    inputs, outputs = names or (None, None)
+    with _quietly():
+        torch.onnx.export(
+            exported,
+            f=None if path is None else str(path),
+            input_names=inputs,
+            output_names=outputs,
+            dynamo=True,
+            external_data=beside,
+            verbose=False,
+        )
+
+
+def _read_onnx(program: Program, path: Path, rows: Rows) -> dict[str, torch.Tensor]:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    try:
+        session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        found = session.run(None, {name: tensor.numpy() for name, tensor in rows.items()})
+    except Exception as error:  # onnxruntime's exceptions have no public base class
+        reason = str(error).strip().splitlines()[0][:300]
+        raise ExportFailure(f"onnxruntime cannot run {path.name}: {reason}") from error
+    return {answer.name: torch.from_numpy(array) for answer, array in zip(program.outputs, found, strict=True)}
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """torch's exporters speak of themselves."""
+    logger = logging.getLogger("torch.onnx")
+    levels = {each: each.level for each in (logger, logging.getLogger("onnxscript"), logging.getLogger("onnx_ir"))}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for each in levels:
+            each.setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            for each, level in levels.items():
+                each.setLevel(level)
+
+
+FORMATS: Mapping[str, Format] = {
+    "onnx": Format("model.onnx", True, _write_onnx, _read_onnx, ("onnx", "onnxscript", "onnxruntime"), "onnx"),
+    "safetensors": Format(
+        "model.safetensors", False, _write_safetensors, _read_safetensors, ("safetensors",), "safetensors"
+    ),
+    "state-dict": Format("model.pt", False, _write_state_dict, _read_state_dict),
+    "torch-export": Format("model.pt2", True, _write_program, _read_program),
+}

@@ -1,0 +1,262 @@
+"""A trained model -> one module from what stands in a table's columns to answers in their unit.
+
+What is inside of the module, and what is done before it:
+
+    raw       missing numbers are filled, scaled and normalised inside, by the run's statistics; an output that is held
+              against a normalised target is given in the unit of its columns. Words become class numbers before it.
+    prepared  the fields as the run's batches hold them, and the outputs as they are
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import torch
+from torch import fx, nn
+
+from declarative_train.components.component import Preparation
+from declarative_train.components.fields import FIELDS
+from declarative_train.inference.answers import asked
+from declarative_train.inference.export.trouble import told_of_node
+from declarative_train.inference.meaning import Meaning, meanings
+from declarative_train.inference.trained import Trained
+
+if TYPE_CHECKING:
+    from declarative_train.data.spec import FieldSpec
+
+Inputs = Literal["raw", "prepared"]
+SEED = 20_261  # of the drawn rows
+_REACH = 2.0  # standard deviations that drawn numbers lie within
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An input. `dtype` is what the module takes, `preparation` what it does to it (nothing, where it is prepared)."""
+
+    spec: FieldSpec
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    preparation: Preparation
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An output. `meanings`: what the losses say about it; `unit` is the one that the module puts it in."""
+
+    name: str
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    meanings: tuple[Meaning, ...]
+    unit: Meaning | None
+
+
+@dataclass(frozen=True)
+class Program:
+    """`module` takes a tensor (B, *shape) for each input, by position or by name, and returns a tuple of the outputs.
+    `network` is the part of it that was trained; `drawn`: outputs that draw random numbers, and are others each
+    time."""
+
+    module: fx.GraphModule
+    network: nn.Module
+    inputs: tuple[Entry, ...]
+    outputs: tuple[Answer, ...]
+    kind: Inputs
+    dtype: torch.dtype
+    drawn: frozenset[str] = frozenset()
+
+    @property
+    def precision(self) -> str:
+        return str(self.dtype).removeprefix("torch.")
+
+    def arguments(self, rows: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        return tuple(rows[entry.name] for entry in self.inputs)
+
+    def rows(self, count: int) -> dict[str, torch.Tensor]:
+        """Made-up rows, in the range of what the run has seen: no row of its data leaves with the model."""
+        generator = np.random.default_rng(SEED)
+        return {entry.name: _drawn(entry, count, generator) for entry in self.inputs}
+
+    def answers(self, rows: Mapping[str, torch.Tensor], seed: int = 0) -> dict[str, torch.Tensor]:
+        """What the module gives here."""
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            torch.manual_seed(seed)
+            found = self.module(*self.arguments(rows))
+        return {answer.name: tensor for answer, tensor in zip(self.outputs, found, strict=True)}
+
+
+class Prepare(nn.Module):
+    """Numbers (B, ...) of any floating dtype, missing ones as nan -> the field's values, as `TensorField.convert` makes
+    them: in float64, then `dtype`."""
+
+    def __init__(self, preparation: Preparation, row: tuple[int, ...], dtype: torch.dtype) -> None:
+        super().__init__()
+        self.dtype, self.scale = dtype, preparation.scale
+        self.fill: torch.Tensor | None
+        self.subtract: torch.Tensor
+        self.divide: torch.Tensor
+        self.is_normalised = preparation.subtract is not None
+        for name in ("fill", "subtract", "divide"):
+            self.register_buffer(name, _of_row(getattr(preparation, name), row), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x.double()
+        if self.fill is not None:
+            x = torch.where(torch.isnan(x), self.fill, x)
+        if self.scale is not None:
+            x = x * self.scale
+        if self.is_normalised:
+            x = (x - self.subtract) / self.divide
+        return x.to(self.dtype)
+
+
+class InUnit(nn.Module):
+    """An output (B, *items) -> the same in the unit of its target's columns; of a count, from its logarithm."""
+
+    def __init__(self, meaning: Meaning, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.dtype, self.is_logarithm = dtype, meaning.kind == "count"
+        unit = meaning.unit
+        items = meaning.items if unit is not None and len(unit.add) > 1 else ()
+        self.has_unit = unit is not None
+        self.multiply: torch.Tensor
+        self.add: torch.Tensor
+        self.register_buffer("multiply", None if unit is None else _of_row(unit.multiply, items), persistent=False)
+        self.register_buffer("add", None if unit is None else _of_row(unit.add, items), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x.double()
+        if self.is_logarithm:
+            x = x.exp()
+        if self.has_unit:
+            x = x * self.multiply + self.add
+        return x.to(self.dtype)
+
+
+def _of_row(numbers: Sequence[float] | None, row: tuple[int, ...]) -> torch.Tensor | None:
+    if numbers is None:
+        return None
+    found = torch.tensor(tuple(numbers), dtype=torch.float64)
+    return found.reshape(row if len(numbers) > 1 else ())
+
+
+def make_program(
+    trained: Trained, outputs: Sequence[str], *, kind: Inputs = "raw", dtype: torch.dtype | None = None
+) -> Program:
+    """`outputs`: nodes; none: those that the losses say something about. `dtype`: of the weights and of the computation
+    (default: that in which they were trained and saved). Raises UsageError and CheckpointFailure."""
+    names = asked(trained, outputs).outputs
+    network = trained.network(names)
+    own = torch.float64 if trained.plan.training.precision == "fp64" else torch.float32
+    dtype = own if dtype is None else dtype
+    if dtype != own:
+        network.module.to(dtype)
+    said = meanings(trained)
+    inputs = tuple(_entry(trained.fields[name], kind, dtype) for name in network.inputs)
+    answers = tuple(_answer(name, tuple(one for one in said if one.output == name), kind) for name in names)
+    module = _assembled(network.module, inputs, answers, dtype)
+    program = Program(module, network.module, inputs, answers, kind, dtype)
+    return _tried(program)
+
+
+def _entry(spec: FieldSpec, kind: Inputs, dtype: torch.dtype) -> Entry:
+    """Normalised numbers are taken in float64: what float32 leaves of a large mean and a small deviation is noise."""
+    tensor = spec.tensor
+    if not tensor.is_floating:
+        return Entry(spec, getattr(torch, tensor.dtype), tensor.shape, Preparation())
+    if kind == "prepared":
+        return Entry(spec, dtype, tensor.shape, Preparation())
+    preparation = FIELDS.read(spec.component).preparation(spec.statistics)
+    taken = torch.float64 if preparation.subtract is not None or dtype == torch.float64 else torch.float32
+    return Entry(spec, taken, tensor.shape, preparation)
+
+
+def _answer(name: str, said: tuple[Meaning, ...], kind: Inputs) -> Answer:
+    """Of an output that is held against several targets in different units nothing is changed."""
+    units = {(one.kind == "count", one.unit) for one in said if one.unit is not None or one.kind == "count"}
+    is_one = kind == "raw" and len(units) == 1 and all(one.kind in ("number", "count") for one in said)
+    unit = next((one for one in said if one.unit is not None or one.kind == "count"), None) if is_one else None
+    return Answer(name, torch.float32, (), said, unit)
+
+
+def _assembled(
+    network: fx.GraphModule, inputs: Sequence[Entry], answers: Sequence[Answer], dtype: torch.dtype
+) -> fx.GraphModule:
+    """Preparation, network and units as one graph, its arguments named as the network's."""
+    root = nn.Module()
+    root.add_module("network", network)
+    lines = fx.Graph()
+    arguments = [node.name for node in network.graph.nodes if node.op == "placeholder"]
+    values = [lines.placeholder(argument) for argument in arguments]
+    for at, entry in enumerate(inputs):
+        if entry.spec.tensor.is_floating and (entry.preparation != Preparation() or entry.dtype != dtype):
+            row = entry.shape[len(entry.shape) - _row_dims(entry) :]
+            root.add_module(f"prepare_{at}", Prepare(entry.preparation, row, dtype))
+            values[at] = lines.call_module(f"prepare_{at}", (values[at],))
+    found = lines.call_module("network", tuple(values))
+    results = []
+    for at, answer in enumerate(answers):
+        result = lines.call_function(_item, (found, at))
+        if answer.unit is not None:
+            root.add_module(f"unit_{at}", InUnit(answer.unit, dtype))
+            result = lines.call_module(f"unit_{at}", (result,))
+        results.append(result)
+    lines.output(tuple(results))
+    return fx.GraphModule(root, lines, class_name="Model").eval()
+
+
+def _item(values: Sequence[torch.Tensor], at: int) -> torch.Tensor:
+    return values[at]
+
+
+def _row_dims(entry: Entry) -> int:
+    """Of a window the rows stand in front, and the statistics are those of a row: as many numbers as one has."""
+    made = entry.preparation
+    numbers = max(len(each) for each in (made.fill, made.subtract, made.divide, (0.0,)) if each is not None)
+    dims, size = 0, 1
+    for length in reversed(entry.shape):
+        if size >= numbers:
+            break
+        dims, size = dims + 1, size * length
+    return dims
+
+
+def _tried(program: Program) -> Program:
+    """With the shapes and dtypes of the outputs, and which of them are drawn anew each time."""
+    rows = program.rows(3)
+    with told_of_node(program.module, program.arguments(rows), f"computed in {program.precision}"):
+        first, second = program.answers(rows, 1), program.answers(rows, 2)
+    outputs = tuple(
+        Answer(each.name, first[each.name].dtype, tuple(first[each.name].shape[1:]), each.meanings, each.unit)
+        for each in program.outputs
+    )
+    drawn = frozenset(name for name, tensor in first.items() if not torch.equal(tensor, second[name]))
+    return Program(program.module, program.network, program.inputs, outputs, program.kind, program.dtype, drawn)
+
+
+def _drawn(entry: Entry, count: int, generator: np.random.Generator) -> torch.Tensor:
+    shape = (count, *entry.shape)
+    tensor = entry.spec.tensor
+    if tensor.dtype == "bool":
+        return torch.from_numpy(generator.random(shape) < 0.5)
+    intervals = tensor.intervals or ((0.0, 1.0),)
+    low, high = (np.array(ends, np.float64) for ends in zip(*intervals, strict=True))
+    if not tensor.is_floating:
+        return torch.from_numpy(np.floor(low + generator.random(shape) * (high - low + 1))).to(entry.dtype)
+    if entry.preparation.subtract is None:
+        values = generator.standard_normal(shape)
+        if tensor.intervals:
+            values = low + generator.random(shape) * (high - low)
+        return torch.from_numpy(values / (entry.preparation.scale or 1.0)).to(entry.dtype)
+    row = entry.shape[len(entry.shape) - _row_dims(entry) :]
+    subtract, divide = (_of_row(each, row) for each in entry.preparation[2:])
+    assert subtract is not None
+    assert divide is not None
+    spread = torch.from_numpy(np.clip(generator.standard_normal(shape), -_REACH, _REACH))
+    return ((spread * divide + subtract) / (entry.preparation.scale or 1.0)).to(entry.dtype)

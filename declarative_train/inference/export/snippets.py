@@ -1,0 +1,177 @@
+"""`load.py` and `README.md` of an exported folder: code that runs as it stands, without this package where it can."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+_COLUMNS = 8  # of an input that are named
+
+_ROWS = '''
+def rows_of(columns):
+    """The columns of a table, by name, as the inputs of the model: `preprocessing.json` says how."""
+    made = {}
+    for entry in about["inputs"]:
+        parts = [part(entry, at, np.asarray(columns[name])) for at, name in enumerate(entry["columns"])]
+        values = parts[0] if entry["is_one_column"] else np.stack(parts, axis=1)
+        values = values.reshape(len(values), *entry["shape"][1:])
+        if not entry["in_the_model"]:
+            values = prepared(entry, values)
+        made[entry["name"]] = values.astype(entry["dtype"])
+    return made
+
+
+def prepared(entry, values):
+    """What the model does not do itself."""
+    numbers = {}
+    for key in ("fill", "subtract", "divide"):
+        if key in entry:
+            numbers[key] = np.array(entry[key]).reshape(entry["shape"][1:] if len(entry[key]) > 1 else ())
+    if "fill" in entry:
+        values = np.where(np.isnan(values.astype("float64")), numbers["fill"], values)
+    if "scale" in entry:
+        values = values.astype("float64") * entry["scale"]
+    if "subtract" in entry:
+        values = (values.astype("float64") - numbers["subtract"]) / numbers["divide"]
+    return values
+
+
+def part(entry, at, values):
+    vocabularies, unknown = entry.get("vocabularies"), entry.get("unknown")
+    if vocabularies is None or vocabularies[at] is None:
+        return values
+    numbers = {}
+    for number, word in enumerate(vocabularies[at]):
+        numbers[word] = number + (unknown is not None and number >= unknown)
+    if unknown is None:  # a value that the training data did not have is a KeyError
+        return np.array([numbers[each] for each in values.tolist()])
+    return np.array([numbers.get(each, unknown) for each in values.tolist()])
+'''
+
+_SHOWN = """
+with np.load(folder / "sample.npz") as file:  # made-up rows, and what the model gave for them when it was exported
+    sample = dict(file)
+answers = predict({entry["name"]: sample[f"input/{entry['name']}"] for entry in about["inputs"]})
+for output in about["outputs"]:
+    name = output["name"]
+    print(name, answers[name].shape)
+    if not output["is_random"]:
+        expected = sample[f"output/{name}"]
+        assert np.allclose(answers[name], expected, rtol=TOLERANCE, atol=TOLERANCE * max(1, np.abs(expected).max()))
+    for meaning in output["means"]:
+        print(" ", meaning["says"])
+        if meaning["kind"] == "class":
+            print(" ", np.array(meaning["classes"])[answers[name].argmax(axis=meaning["class_axis"])])
+"""
+
+_HEAD = '''"""{title}"""
+
+import json
+from pathlib import Path
+
+import numpy as np
+{imports}
+folder = Path(__file__).parent
+about = json.loads((folder / "preprocessing.json").read_text(encoding="utf-8"))
+'''
+
+_ONNX = '''session = onnxruntime.InferenceSession(folder / "model.onnx", providers=["CPUExecutionProvider"])
+
+
+def predict(rows):
+    """Arrays (rows, ...) by input -> arrays by output."""
+    names = [output["name"] for output in about["outputs"]]
+    return dict(zip(names, session.run(names, rows)))
+
+'''
+
+_PROGRAM = '''model = torch.export.load(folder / "model.pt2").module()
+
+
+def predict(rows):
+    """Arrays (rows, ...) by input -> arrays by output."""
+    with torch.no_grad():
+        found = model(*(torch.from_numpy(rows[entry["name"]]) for entry in about["inputs"]))
+    names = [output["name"] for output in about["outputs"]]
+    return {{name: tensor.{as_numpy} for name, tensor in zip(names, found)}}
+
+'''
+
+_TENSORS = '''"""Loads the tensors by name, and into the recipe's model."""
+
+from pathlib import Path
+
+{imports}
+folder = Path(__file__).parent
+tensors = {load}
+for name, tensor in tensors.items():
+    print(name, tuple(tensor.shape), tensor.dtype)
+
+# The model itself, where declarative_train is installed; it takes prepared fields (preprocessing.json).
+try:
+    import declarative_train as dt
+except ImportError:
+    pass
+else:
+    model = dt.load_plan(folder / "plan.json").module()
+    model.load_state_dict(tensors{strict})
+    model.eval()
+'''
+
+
+def loading_code(to: str, dtype: str, *, is_table: bool, is_whole: bool) -> str:
+    """`is_table`: the inputs are columns of numbers and words. `is_whole`: the tensors are those of the whole model."""
+    if to in ("safetensors", "state-dict"):
+        imports, load = {
+            "safetensors": ("from safetensors.torch import load_file\n", 'load_file(folder / "model.safetensors")'),
+            "state-dict": ("import torch\n", 'torch.load(folder / "model.pt", weights_only=True)'),
+        }[to]
+        return _TENSORS.format(imports=imports, load=load, strict="" if is_whole else ", strict=False")
+    title = "Loads the model, and shows what it gives for a few made-up rows."
+    tolerance = {"float32": "1e-5", "float64": "1e-5", "float16": "2e-2"}.get(dtype, "1e-1")
+    imports = {"onnx": "import onnxruntime\n", "torch-export": "import torch\n"}[to]
+    as_numpy = "float().numpy()" if dtype == "bfloat16" else "numpy()"
+    body = _ONNX if to == "onnx" else _PROGRAM.format(as_numpy=as_numpy)
+    head = _HEAD.format(title=title, imports=imports)
+    return "".join([head, body, _ROWS if is_table else "", "\n", f"TOLERANCE = {tolerance}", _SHOWN])
+
+
+def readme(found: Mapping[str, Any], code: str) -> str:
+    lines = [f"# {found['name']}", "", f"The model of `{found['run']}`, as {found['to']} ({found['dtype']})."]
+    if found["metrics"]:
+        lines += ["", "| metric | value |", "|---|---|"]
+        lines += [f"| {name} | {value:.6g} |" for name, value in found["metrics"].items()]
+    lines += ["", "## What goes in", "", _how(found), "", "| input | dtype | shape | columns | before | inside |"]
+    lines += ["|---|---|---|---|---|---|", *map(_input_row, found["inputs"])]
+    lines += ["", "## What comes out", "", "| output | dtype | shape | meaning |", "|---|---|---|---|"]
+    lines += [_output_row(each) for each in found["outputs"]]
+    lines += ["", "All numbers behind this (means, vocabularies, classes) are in `preprocessing.json`."]
+    lines += ["", "## How it is loaded", "", "`python load.py`:", "", "```python", code.rstrip(), "```", ""]
+    return "\n".join(lines)
+
+
+def _how(found: Mapping[str, Any]) -> str:
+    if found["to"] in ("safetensors", "state-dict"):
+        return "The file holds the tensors of the trained part alone: preparation is done before it."
+    if found["numbers"] == "raw":
+        return (
+            "Numbers as they stand in your columns: what the run did to them (missing values, scale, normalisation) is "
+            "inside of the model. Words become class numbers before it. Any number of rows at once."
+        )
+    return "Fields prepared as in training: what is done to the columns is done before the model. Any number of rows."
+
+
+def _input_row(entry: Mapping[str, Any]) -> str:
+    more = f", ... ({len(entry['columns'])})" if len(entry["columns"]) > _COLUMNS else ""
+    columns = ", ".join(entry["columns"][:_COLUMNS]) + more
+    shape = ", ".join(map(str, entry["shape"]))
+    before, inside = "; ".join(entry["before_the_model"]) or "-", "; ".join(entry["in_the_model"]) or "-"
+    return f"| `{entry['name']}` | {entry['dtype']} | ({shape}) | {columns} | {before} | {inside} |"
+
+
+def _output_row(entry: Mapping[str, Any]) -> str:
+    shape = ", ".join(map(str, entry["shape"]))
+    says = "; ".join(each["says"] for each in entry["means"]) or "what the node computes"
+    if entry["is_random"]:
+        says += "; drawn anew in each call"
+    return f"| `{entry['name']}` | {entry['dtype']} | ({shape}) | {says} |"
