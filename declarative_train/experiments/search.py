@@ -179,12 +179,11 @@ class OptunaSearch(Search):
             number = suggest(choice.key, choice.low, choice.high, log=choice.log, **more)
             return choice.at(number if choice.is_whole else float(f"{number:.6g}"))
         values = [plain(to_value(node)) for node in choice.values]
-        if all(isinstance(value, bool | int | float | str) for value in values) and len(set(map(repr, values))) == len(
-            values
-        ):
+        is_simple = all(isinstance(value, bool | int | float | str) for value in values)
+        if is_simple and len(set(map(repr, values))) == len(values):
             found = trial.suggest_categorical(choice.key, values)
             return choice.values[next(at for at, value in enumerate(values) if repr(value) == repr(found))]
-        return choice.values[trial.suggest_categorical(choice.key, list(range(len(values))))]
+        return choice.values[int(trial.suggest_categorical(choice.key, list(range(len(values)))))]
 
     def is_hopeless(self, point: Point, step: int, value: float) -> bool:
         trial = self._trials[point.number]

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import Self
+from typing import ClassVar, Self
 
 from declarative_train.logs.event import Event
 
 
 class Sink(ABC):
     """Only the main rank has sinks. `write` is called from the loop: it must not wait for a device or a network."""
+
+    is_record: ClassVar[bool] = True
+    """Without it the run would lose what other parts rest on, so its failure ends the run. False: the run goes on."""
 
     @classmethod
     def of_run(cls, run_dir: Path, quiet: bool) -> Self:

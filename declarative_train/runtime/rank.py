@@ -16,8 +16,8 @@ from declarative_train.data.batch import Batch
 from declarative_train.data.batches import EvaluationBatches, TrainingBatches
 from declarative_train.data.sets import SampleSet, open_sets
 from declarative_train.data.spec import BatchSpec
-from declarative_train.logs.event import Event, Notice, RunStarted
-from declarative_train.logs.sink import Sink
+from declarative_train.logs.event import Notice, RunStarted
+from declarative_train.logs.fan_out import FanOut
 from declarative_train.plan.run_folder import CHECKPOINTS
 from declarative_train.plan.text.describe import describe, summary
 from declarative_train.runtime.checkpoint import Checkpoints
@@ -61,17 +61,14 @@ def run_rank(job: Job, context: FailureContext, asked: Callable[[], bool]) -> in
     else:
         keep_freed_memory()
     with default_dtype(plan), same_bits(plan.training.deterministic):
-        sinks = job.sinks(job.run_dir) if context.rank == 0 else ()
+        sinks = FanOut(job.sinks(job.run_dir) if context.rank == 0 else ())
         try:
             return _train(job, context, asked, device, sinks)
         finally:
-            for sink in sinks:
-                sink.close()
+            sinks.close()
 
 
-def _train(
-    job: Job, context: FailureContext, asked: Callable[[], bool], device: torch.device, sinks: Sequence[Sink]
-) -> int:
+def _train(job: Job, context: FailureContext, asked: Callable[[], bool], device: torch.device, sinks: FanOut) -> int:
     plan = job.plan
     # a checkpoint replaces the start values, and their file may be gone by now
     entry = job.place.entry
@@ -81,7 +78,7 @@ def _train(
         _ALIVE.append(engine)
     sets = open_sets(plan.data)
     store = CheckpointStore(str(job.run_dir / CHECKPOINTS))
-    checkpoints = Checkpoints(plan, engine, store, lambda: flush(sinks))
+    checkpoints = Checkpoints(plan, engine, store, sinks.flush)
     state = checkpoints.load(entry) if entry is not None else RunState()
     aims = state.aim(plan)
     last_step = plan.training.num_steps
@@ -92,11 +89,11 @@ def _train(
     evaluator = Evaluator(plan, engine, evaluation_batches(plan, engine, sets))
     if context.rank == 0:
         expected, notice = predicted(plan, device)
-        tell(sinks, replace(started(job, engine, state.step), predicted=expected))
+        sinks.write(replace(started(job, engine, state.step), predicted=expected))
         for message in job.place.warnings:
-            tell(sinks, Notice(message, time.time(), is_warning=True))
+            sinks.write(Notice(message, time.time(), is_warning=True))
         for message in (*job.notices, *job.place.notices, *aims, *filter(None, [notice])):
-            tell(sinks, Notice(message, time.time()))
+            sinks.write(Notice(message, time.time()))
     if plan.checkpoint is not None:
         checkpoints.import_ahead()
     collect_garbage()
@@ -104,8 +101,7 @@ def _train(
     for event in execute(
         plan, engine, steps, state, last_step=last_step, evaluator=evaluator, checkpoints=checkpoints, stop=stop
     ):
-        for sink in sinks:
-            sink.write(event)
+        sinks.write(event)
     return EXIT_STOPPED if stop.reason is not None else 0
 
 
@@ -151,16 +147,6 @@ def evaluation_batches(plan: Plan, engine: Engine, sets: Mapping[str, SampleSet]
         ).iterate()
 
     return batches
-
-
-def flush(sinks: Sequence[Sink]) -> None:
-    for sink in sinks:
-        sink.flush()
-
-
-def tell(sinks: Sequence[Sink], event: Event) -> None:
-    for sink in sinks:
-        sink.write(event)
 
 
 def started(job: Job, engine: Engine, first_step: int) -> RunStarted:

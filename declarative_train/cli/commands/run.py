@@ -98,4 +98,10 @@ def compile_or_report(args: argparse.Namespace) -> tuple[Plan | None, int]:
         return plan, 0 if plan is not None else 3
     compiled = compile_recipe(args, plugins=True)
     report(compiled)
+    recipe = compiled.loaded.recipe
+    if recipe is not None and recipe.sweep is not None and not args.quiet:
+        print(
+            f"note: this run is of the recipe as it stands; `dtrain sweep {args.recipe}` runs its sweep",
+            file=sys.stderr,
+        )
     return compiled.plan, 0 if compiled.plan is not None else 1

@@ -31,7 +31,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Self
+from typing import TYPE_CHECKING, BinaryIO, ClassVar, Self
 
 from declarative_train.logs.event import (
     EpochDone,
@@ -58,6 +58,8 @@ MEASURED = {"step_ms": "utilisation/step_ms", "memory_gib": "utilisation/memory_
 
 class TensorBoardSink(Sink):
     """Writes one event file in `directory`."""
+
+    is_record: ClassVar[bool] = False
 
     @classmethod
     def of_run(cls, run_dir: Path, quiet: bool) -> Self:

@@ -6,6 +6,7 @@ Each public function that returns diagnostics is one rule; its docstring is the 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TypeGuard
 
 from declarative_train.diagnostics.diagnostic import Diagnostic, error
 from declarative_train.diagnostics.suggest import did_you_mean, respelt
@@ -81,11 +82,11 @@ def _wrong(entry: Entry, sweep: Sweep) -> tuple[str, str] | None:
     if sweep.type == "grid":
         return "a grid tries lists of values, not ranges", "write the values, or `type: random`"
     low, high, step, log = (found.get(key) for key in ("low", "high", "step", "log"))
-    if not _is_number(low) or not _is_number(high):
+    if not is_number(low) or not is_number(high):
         return "a range needs the numbers `low` and `high`", "write `{low: 1e-4, high: 1e-1, log: true}`"
     if low >= high:
         return f"`low` ({low:g}) is not below `high` ({high:g})", "turn them round"
-    if log not in (None, True, False) or (step is not None and not (_is_number(step) and step > 0)):
+    if log not in (None, True, False) or (step is not None and not (is_number(step) and step > 0)):
         return "`log` is true or false, `step` a number above 0", "leave them out"
     if log and low <= 0:
         return f"`log: true` needs a `low` above 0, and it is {low:g}", "raise it, or leave `log` out"
@@ -94,7 +95,7 @@ def _wrong(entry: Entry, sweep: Sweep) -> tuple[str, str] | None:
     return None
 
 
-def _is_number(value: object) -> bool:
+def is_number(value: object) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
