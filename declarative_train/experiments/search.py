@@ -11,7 +11,7 @@ import json
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ class Point:
     number: int
     values: Mapping[str, object]
     nodes: Mapping[str, Node] = field(default_factory=dict, repr=False)
+    is_drawn: bool = False  # by a search that may draw the same values again
 
     @property
     def over(self) -> tuple[Tree, ...]:
@@ -38,8 +39,9 @@ class Point:
 
     @property
     def key(self) -> str:
-        """The same for the same values."""
-        return json.dumps(self.values, sort_keys=True)
+        """The same for the same values; a drawn point is known by its number."""
+        values = json.dumps(self.values, sort_keys=True)
+        return f"{self.number} {values}" if self.is_drawn else values
 
 
 def point_of(number: int, nodes: Mapping[str, Node]) -> Point:
@@ -170,7 +172,8 @@ class OptunaSearch(Search):
         else:
             return None
         self._trials[trial.number] = trial
-        return point_of(trial.number, {choice.key: self._suggested(trial, choice) for choice in self._choices})
+        point = point_of(trial.number, {choice.key: self._suggested(trial, choice) for choice in self._choices})
+        return replace(point, is_drawn=True)
 
     def _suggested(self, trial: Any, choice: Choice) -> Node:
         if choice.is_range:

@@ -295,7 +295,7 @@ def read_results(folder: Path) -> tuple[dict[str, Any], list[Result]]:
     results = []
     for entry in found.pop("points"):
         value = None if entry["value"] is None else float(entry["value"])
-        point = Point(entry["number"], entry["values"])
+        point = Point(entry["number"], entry["values"], is_drawn=found.get("type") == "optuna")
         record = read_record(entry["folder"])
         results.append(
             Result(point, entry["folder"], entry["state"], value, entry["reason"] or "", entry["fingerprint"], record)

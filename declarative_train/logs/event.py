@@ -9,6 +9,16 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
+class GraphNode:
+    """A layer, field or loss by its path (`layers/0/attn`); `shape` of its first output, -1 for the batch."""
+
+    path: str
+    operation: str
+    inputs: tuple[str, ...]
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class RunStarted:
     name: str
     run_dir: str
@@ -26,6 +36,7 @@ class RunStarted:
     predicted: dict[str, float] = field(
         default_factory=dict
     )  # step_ms, memory_gib, mfu: where the plan is of this device
+    graph: tuple[GraphNode, ...] = ()  # not in the record of a run: the plan has it
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ from declarative_train.runtime.execute import execute
 from declarative_train.runtime.hyperparameters import hyperparameters
 from declarative_train.runtime.job import Job
 from declarative_train.runtime.meter import predicted
+from declarative_train.runtime.model_graph import model_graph
 from declarative_train.runtime.run_state import RunState
 from declarative_train.runtime.signals import EXIT_STOPPED
 from declarative_train.runtime.step.model import fill
@@ -164,6 +165,7 @@ def started(job: Job, engine: Engine, first_step: int) -> RunStarted:
         plan_brief=summary(plan),
         plan_text=describe(plan),
         hyperparameters=hyperparameters(plan),
+        graph=model_graph(plan),
         time_unix_s=time.time(),
     )
 

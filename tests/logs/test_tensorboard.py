@@ -13,7 +13,16 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c as their_crc
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
-from declarative_train.logs.event import EpochDone, EvaluationDone, Notice, Progress, RunEnded, RunStarted, StepDone
+from declarative_train.logs.event import (
+    EpochDone,
+    EvaluationDone,
+    GraphNode,
+    Notice,
+    Progress,
+    RunEnded,
+    RunStarted,
+    StepDone,
+)
 from declarative_train.logs.sinks.tensorboard import EventWriter, TensorBoardSink, hparams_columns, new_event_file
 from declarative_train.logs.sinks.tfrecord import masked_crc32c
 
@@ -214,3 +223,19 @@ def test_a_full_disk_is_an_oserror(tmp_path: Path) -> None:
     sink.write(step(10, 1.0))
     with pytest.raises(OSError, match="space"):
         sink.close()
+
+
+def test_the_model_is_drawn_under_the_names_of_the_recipe(tmp_path: Path) -> None:
+    nodes = (
+        GraphNode("fields/x", "field", (), (-1, 4)),
+        GraphNode("layers/0/up", "linear", ("fields/x",), (-1, 8)),
+        GraphNode("loss/loss", "cross_entropy", ("layers/0/up", "fields/x"), ()),
+    )
+    sink = TensorBoardSink(tmp_path)
+    sink.write(replace(STARTED, graph=nodes))
+    sink.close()
+    found = {node.name: node for node in read(tmp_path).Graph().node}
+    assert list(found) == [node.path for node in nodes]
+    assert found["layers/0/up"].op == "linear"
+    assert list(found["loss/loss"].input) == ["layers/0/up", "fields/x"]
+    assert [dim.size for dim in found["layers/0/up"].attr["_output_shapes"].list.shape[0].dim] == [-1, 8]

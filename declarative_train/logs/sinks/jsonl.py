@@ -91,7 +91,7 @@ def read_events(path: str | Path) -> list[Event]:
 
 
 def _line(event: Event) -> dict[str, object]:
-    named = {item.name: _jsonable(getattr(event, item.name)) for item in fields(event)}
+    named = {item.name: _jsonable(getattr(event, item.name)) for item in fields(event) if item.name != "graph"}
     return {"event": type(event).__name__} | named
 
 

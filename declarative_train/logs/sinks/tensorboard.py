@@ -37,6 +37,7 @@ from declarative_train.logs.event import (
     EpochDone,
     EvaluationDone,
     Event,
+    GraphNode,
     MemoryMeasured,
     Notice,
     Progress,
@@ -170,6 +171,8 @@ class EventWriter:
             self._put(self._Event(wall_time=event.time_unix_s, step=event.first_step + 1, session_log=restart))
         plan = "\n".join(f"    {line}" for line in event.plan_text.splitlines())  # markdown: keep the columns
         self._text("plan", plan, event.first_step, event.time_unix_s)
+        if event.graph:
+            self._put(self._Event(wall_time=event.time_unix_s, graph_def=graph_definition(event.graph)))
         self._predicted = {f"utilisation/predicted_{name}": value for name, value in event.predicted.items()}
         if event.predicted:
             self.put_summary(comparison(event.predicted), event.first_step, event.time_unix_s)
@@ -205,6 +208,22 @@ def memory_scalars(event: MemoryMeasured) -> dict[str, float]:
         for kind, ranks in kinds.items():
             found |= {f"utilisation/{kind}_peak_gib/rank_{rank}": size / 2**30 for rank, size in enumerate(ranks)}
     return found
+
+
+def graph_definition(nodes: Iterable[GraphNode]) -> bytes:
+    """The model for the Graphs tab, whose scopes are the parts of the paths."""
+    from tensorboard.compat.proto.attr_value_pb2 import AttrValue
+    from tensorboard.compat.proto.graph_pb2 import GraphDef
+    from tensorboard.compat.proto.node_def_pb2 import NodeDef
+    from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
+
+    found = GraphDef()
+    for node in nodes:
+        shape = TensorShapeProto(dim=[TensorShapeProto.Dim(size=size) for size in node.shape])
+        entry = NodeDef(name=node.path, op=node.operation, input=node.inputs)
+        entry.attr["_output_shapes"].CopyFrom(AttrValue(list=AttrValue.ListValue(shape=[shape])))
+        found.node.append(entry)
+    return bytes(found.SerializeToString())
 
 
 def bytes_summary(tag: str, content: bytes, *, plugin: str) -> Summary:
