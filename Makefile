@@ -7,7 +7,7 @@ RECIPE ?= recipes/digits_mlp.yaml
 # ranks of a test share the cores of the machine
 test test-long matrix accept bench parity planner: export OMP_NUM_THREADS ?= 1
 
-.PHONY: run test test-newest test-long matrix check format generate docs accept bench parity planner site site-serve clean
+.PHONY: run test test-newest test-long matrix check format generate docs accept bench parity planner test-gpu site site-serve clean
 
 run: $(VENV)/.installed
 	$(BIN)/dtrain run $(RECIPE)
@@ -51,6 +51,10 @@ generate docs: $(VENV)/.installed-dev
 # golden files: plans of the shipped recipes, messages of tests/cases
 accept: $(VENV)/.installed-dev
 	ACCEPT=1 $(BIN)/pytest -n 2 -m "not long and not matrix and not gpu" tests/test_recipes.py tests/test_cases.py
+
+# on one GPU; without one, a line says so. DTRAIN_TEST_DEVICE=cpu runs the same tests on the CPU
+test-gpu: $(VENV)/.installed-dev
+	$(BIN)/python -m tests.gpu
 
 bench: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks

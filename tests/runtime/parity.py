@@ -15,6 +15,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,11 +24,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import distributed, nn
 
 from declarative_train.data.batches import TrainingBatches
 from declarative_train.data.sets import open_sets
 from declarative_train.data.slots import locate
+from declarative_train.graph.initialise import held_rows
 from declarative_train.plan.plan import Plan
 from declarative_train.runtime.engine import Engine
 from declarative_train.runtime.loss_window import LossWindow
@@ -62,10 +64,11 @@ def record(directory: Path, recipe: Mapping[str, Any], *, num_steps: int = 3, fi
     return record_plan(compiled(directory, recipe), num_steps=num_steps, first_step=first_step)
 
 
-def record_plan(plan: Plan, *, num_steps: int = 3, first_step: int = 1) -> Recording:
+def record_plan(plan: Plan, *, num_steps: int = 3, first_step: int = 1, device: str = "cpu") -> Recording:
+    """On another device than the CPU, which all ranks share, under `tests.gpu.shared_device`."""
     if plan.layout.mode in ("single", "dp"):
-        return merged_ranks([_record_here(plan, num_steps, first_step)], plan)
-    return merged_ranks(_on_ranks(plan, num_steps, first_step), plan)
+        return merged_ranks([_record_here(plan, num_steps, first_step, device)], plan)
+    return merged_ranks(_on_ranks(plan, num_steps, first_step, device), plan)
 
 
 def largest_difference(reference: Recording, found: Recording) -> float:
@@ -129,7 +132,7 @@ def ddp_buckets(*, small: bool) -> Iterator[None]:
         yield
 
 
-def _on_ranks(plan: Plan, num_steps: int, first_step: int) -> list[RankRecording]:
+def _on_ranks(plan: Plan, num_steps: int, first_step: int, device: str) -> list[RankRecording]:
     torch.set_num_threads(1)
     import_module("torch._dynamo")  # before the fork, as the launcher does
     from torch.distributed.launcher.api import elastic_launch
@@ -138,25 +141,29 @@ def _on_ranks(plan: Plan, num_steps: int, first_step: int) -> list[RankRecording
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     with TemporaryDirectory() as scratch:
         config = launch_config(len(plan.layout.ranks), Path(scratch), "fork")
-        found = elastic_launch(config, _record_as_rank)(plan, num_steps, first_step, scratch)
+        found = elastic_launch(config, _record_as_rank)(plan, num_steps, first_step, scratch, device)
     return [found[rank] for rank in sorted(found)]
 
 
-def _record_as_rank(plan: Plan, num_steps: int, first_step: int, scratch: str) -> RankRecording:
+def _record_as_rank(plan: Plan, num_steps: int, first_step: int, scratch: str, device: str) -> RankRecording:
     torch.set_num_threads(1)
     announce(Path(scratch), int(os.environ["RANK"]))
     wait_for_forks(Path(scratch), int(os.environ["WORLD_SIZE"]))
-    join_process_group(torch.device("cpu"))
-    return _record_here(plan, num_steps, first_step)
+    if device == "cpu":
+        join_process_group(torch.device("cpu"))
+    else:  # NCCL takes no two ranks on one GPU
+        torch.cuda.set_device(device)
+        distributed.init_process_group("cpu:gloo,cuda:gloo", timeout=timedelta(seconds=100))
+    return _record_here(plan, num_steps, first_step, device)
 
 
-def _record_here(plan: Plan, num_steps: int, first_step: int) -> RankRecording:
+def _record_here(plan: Plan, num_steps: int, first_step: int, device: str) -> RankRecording:
     with default_dtype(plan):
-        engine = Engine(plan, torch.device("cpu"))
+        engine = Engine(plan, torch.device(device))
         _ALIVE.append(engine)
         found = RankRecording([], [], [], {})
         take_gradients(engine, found.gradients)
-        batches = TrainingBatches(plan.data, slots_of(plan), engine.dp_rank, open_sets(plan.data))
+        batches = TrainingBatches(plan.data, slots_of(plan), engine.dp_rank, open_sets(plan.data), device=engine.device)
         window, num_samples = LossWindow(engine, skips=False), plan.data.set("training").num_samples
         for step in range(first_step, first_step + num_steps):
             mine = batches.step(step)
@@ -184,8 +191,22 @@ def take_gradients(engine: Engine, into: list[dict[str, np.ndarray]]) -> None:
     engine.optimizer.step = recorded_step  # type: ignore[method-assign]
 
 
+def gathered(tensor: Any) -> torch.Tensor:
+    """Of a DTensor; over the CPU, since gloo has no form of torch's own way for tensors of a GPU."""
+    if tensor.device.type == "cpu":
+        full: torch.Tensor = tensor.full_tensor()
+        return full
+    rows = held_rows(tensor)
+    assert rows is not None
+    group = tensor.device_mesh.get_group(tensor.device_mesh.ndim - 1)  # the axis of shards
+    parts: list[Any] = [None] * distributed.get_world_size(group)
+    distributed.all_gather_object(parts, (rows.first, rows.values.detach().cpu()), group=group)
+    filled = sorted((part for part in parts if len(part[1])), key=lambda part: part[0])
+    return torch.cat([values for _, values in filled])
+
+
 def whole(tensor: torch.Tensor | nn.Parameter) -> np.ndarray:
     """A copy, gathered from its shards."""
-    full = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor  # type: ignore[operator]
+    full = gathered(tensor) if hasattr(tensor, "full_tensor") else tensor
     found: np.ndarray = full.detach().cpu().clone().numpy()
     return found
