@@ -39,6 +39,9 @@ one furthest off is shown.
 What is not in it: what a kernel takes for a moment, the rounding and the fragments of CUDA's allocator, NCCL's buffers,
 CUDA's own context, what `compile` saves or keeps, metrics and evaluations, a data set that is held on the device. On a
 GPU nothing of this page has been measured yet. Where the device is a GPU the trace still chooses torch's CPU kernels.
+
+Known to be wrong: models with LSTM or GRU layers that are tried on tensors without memory (more than a million
+parameters, or in a pipeline) come out too low, here down to a third: torch takes another way through these layers there.
 """
 
 

@@ -1,7 +1,7 @@
 """What a plan will need of memory: its own step, tried by one rank of each kind on tensors without memory.
 
 Of long chains of equal blocks two short ones are tried and carried on (`extrapolate.py`), of very many ranks a few.
-Small plans of one process are tried on real tensors, which is sooner done than importing what fake ones need. A
+Small plans are tried on real tensors, but for pipelines, which is sooner done than importing what fake ones need. A
 pipeline of so many microbatches that trying it would take longer than a few seconds is left to
 `plan/estimate/memory.py`, on the scale of the same model on one device.
 """
@@ -137,8 +137,8 @@ def _leaves(graph: Graph) -> int:
 
 
 def _is_small(plan: Plan) -> bool:
-    """And alone: what pretended ranks send has no values, and torch takes sizes of memory from some of it."""
-    if not plan.layout.is_one_process:
+    """And no pipeline: what pretended ranks send has no values, and its stages tell each other sizes of memory."""
+    if plan.layout.pipeline is not None:
         return False
     from declarative_train.graph.cost import activations
 
