@@ -41,7 +41,7 @@ CUDA's own context, what `compile` saves or keeps, metrics and evaluations, a da
 GPU nothing of this page has been measured yet. Where the device is a GPU the trace still chooses torch's CPU kernels.
 
 Known to be wrong: models with LSTM or GRU layers that are tried on tensors without memory (more than a million
-parameters, or in a pipeline) come out too low, here down to a third: torch takes another way through these layers there.
+parameters, or in a pipeline) come out too low, here down to a third: torch computes them in another way there.
 """
 
 
