@@ -208,7 +208,7 @@ class ObjectiveCheck:
         return self._span(item, misfit.field or misfit.port or "type")
 
     def _made(self, item: Term | Measure) -> tuple[Related, ...]:
-        edges, precision = item.edges, self._recipe.training.precision
+        edges, precision = item.edges, self._recipe.training.precision.compute
         names = dict.fromkeys(name for name in (edges.input, edges.target, edges.mask) if name is not None)
         return tuple(
             Related(origin.span, f"`{name}` is {spec.said(precision)}")

@@ -47,7 +47,7 @@ def lower(
     """`fields` are what a sample holds. In the graph float32 stands for what the run computes in: with
     `precision: fp64` a float64 field is float32 here, and the ranks make both of them, and the model, float64.
     `sample`: real rows, on which what depends on fields alone is computed."""
-    precision = recipe.training.precision
+    precision = recipe.training.precision.compute
     if precision == "fp64":
         fields = {name: _working(spec) for name, spec in fields.items()}
     scope = recipe.model.scope

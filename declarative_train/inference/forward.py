@@ -12,7 +12,7 @@ import torch
 from declarative_train.components.expressions.grammar import parse
 from declarative_train.inference.trained import Trained, UsageError
 from declarative_train.runtime.devices import num_gpus
-from declarative_train.runtime.step.forward_path import AUTOCAST
+from declarative_train.runtime.step.precision import compute_dtype, parameters_in
 from declarative_train.runtime.step.randomness import Randomness, draws
 
 if TYPE_CHECKING:
@@ -35,7 +35,8 @@ class Forward:
         self.drawing = drawing(self.network.graph)
         self._specs: dict[str, FieldSpec] = {name: trained.fields[name] for name in self.network.inputs}
         self._widens = plan.training.precision == "fp64"
-        self._compute_dtype = AUTOCAST.get(plan.training.precision)
+        self._compute_dtype = compute_dtype(plan.training)
+        self._in_compute_dtype = parameters_in(self._compute_dtype, [self.network.module], sharded=False)
         self._randomness = Randomness(
             plan.seed, (0, _INFERENCE), device, needed=draws(self.network.graph, plan.plugins)
         )
@@ -65,7 +66,7 @@ class Forward:
             if self._compute_dtype is None:
                 yield
             else:
-                with torch.autocast(self.device.type, dtype=self._compute_dtype):
+                with self._in_compute_dtype, torch.autocast(self.device.type, dtype=self._compute_dtype):
                     yield
         finally:
             torch.set_default_dtype(before)

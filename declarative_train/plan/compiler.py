@@ -142,7 +142,7 @@ class Scales:
         tracer, training = self._site.tracer, recipe.training
         if tracer is None:
             return None
-        key = (training.precision, training.activation_checkpointing)
+        key = (training.precision.compute, training.activation_checkpointing)
         if key not in self._known:
             single = recipe._replace(parallelism=Single(), layout=recipe.layout.model_copy(update={"hardware": None}))
             batch = BatchSpec(SCALE_ROWS, 1, 1, SCALE_ROWS, 1, steps_per_epoch=1)

@@ -31,7 +31,7 @@ def check_first_step(
         recipe.plugins,
         recipe.seed,
         taken if len(taken) == len(rows) else None,
-        double=recipe.training.precision == "fp64",
+        double=recipe.training.precision.compute == "fp64",
     )
     idle = {name for name in found.idle if name in {item.name for item in parameters if not item.frozen}}
     if len(found.unreached) == len(lowered.terms):

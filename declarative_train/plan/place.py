@@ -8,7 +8,9 @@ from declarative_train.components.pipeline_schedules import PIPELINE_SCHEDULES
 from declarative_train.data.spec import BatchSpec
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.graph.lower import Lowered
+from declarative_train.graph.stage_graphs import open_blocks
 from declarative_train.plan.plan import LayoutPlan, ParameterPlan, RankPlan
+from declarative_train.plan.sharding import sharding_of
 from declarative_train.plan.stages import PlacementInput, pipeline_of
 from declarative_train.recipe.recipe import Recipe
 from declarative_train.recipe.sections.layout import Layout
@@ -37,6 +39,9 @@ def place(
         devices = layout.devices if mode.scatters else ()
         per_node = layout.num_gpus_per_node if mode.scatters else 1
         return replace(plan, num_nodes=1, gpus_per_node=per_node, num_copies=copies, devices=devices), []
+    opened, in_pipeline = open_blocks(lowered.graph, lowered.units), plan.has("pipeline")
+    sharding = sharding_of(opened, lowered.units, parameters, reshard=mode.reshard, in_pipeline=in_pipeline)
+    plan = replace(plan, sharding=sharding)
     if not isinstance(mode, Pipeline):
         return plan, []
     number = batch.accumulation * batch.num_microbatches

@@ -2,6 +2,8 @@
 
 Frozen, versioned, fingerprinted, JSON round-trip (`plan/codec.py`). The ranks obey it and take no decision that it
 could have shown. Counts are `num_*`; durations are optimizer steps or seconds.
+
+Over 400 lines because all that a plan holds stands side by side, as its JSON has it.
 """
 
 from __future__ import annotations
@@ -106,13 +108,20 @@ class TrainingPlan:
     lr_schedule: dict[str, object]
     num_warmup_steps: int
     clip_grad_norm: float | None
-    precision: Literal["fp32", "bf16", "fp16", "fp64"]
+    precision: Literal["fp32", "bf16", "fp16", "fp64"]  # what forward and backward compute in
     compile: bool
     activation_checkpointing: Literal["none", "blocks", "all"]
     non_finite: Literal["stop", "skip"]
     early_stop: EarlyStopPlan | None = None
     max_time_s: float | None = None
     deterministic: bool = False
+    reduce: Literal["fp64", "fp32", "bf16"] = "fp32"
+    matmul: Literal["highest", "tf32"] = "highest"
+
+    @property
+    def arithmetic(self) -> str:
+        """Of the matrix products: whose peak counts."""
+        return "tf32" if self.precision == "fp32" and self.matmul == "tf32" else self.precision
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +163,14 @@ class RankPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class WireBytes:
+    """What a sample sends from a stage to the next, and the gradients that come back."""
+
+    forward: int
+    backward: int
+
+
+@dataclass(frozen=True, slots=True)
 class PipelinePlan:
     """`stages[i]` are the node paths of stage i, `wires[i]` what travels from stage i to i + 1, under the names of
     `graph.stage_graphs.stage_graphs(open_blocks(plan.graph, layout.units), stages)`, which makes the stages' graphs.
@@ -161,7 +178,8 @@ class PipelinePlan:
     `schedule` is the recipe's word (`1f1b`). `num_microbatches` are those of one optimizer step: accumulation steps
     are made microbatches. `grid[rank][time]` is an action ("0F1": stage 0, forward of microbatch 1) or "" when idle.
     `last_stage_rank` is the pipeline coordinate that holds the loss (0 in the V schedules). `num_parameters` and
-    `wire_elements` (per sample) count elements, stage by stage.
+    `wire_elements` (per sample) count elements, stage by stage. `wire_dtypes[i]` are those in which `wires[i]` travel,
+    `wire_bytes[i]` what they weigh.
     """
 
     schedule: str
@@ -173,6 +191,25 @@ class PipelinePlan:
     last_stage_rank: int
     num_parameters: tuple[int, ...]
     wire_elements: tuple[int, ...] = ()
+    wire_dtypes: tuple[tuple[str, ...], ...] = ()
+    wire_bytes: tuple[WireBytes, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ShardingPlan:
+    """Which parameters are gathered together: each unit, the nodes `first` before them all, the nodes `last` after them
+    all, and the rest, of which `shared` are nodes that several places use.
+
+    `reshard`: what is gathered is freed between forward and backward (True), kept (False), or spread over so many
+    neighbours (a number); `last` and the rest are always kept. `keeps_gradients`: over the chunks of a step each rank
+    adds up whole gradients, to reduce them once; otherwise they are reduced after every chunk.
+    """
+
+    reshard: bool | int = True
+    keeps_gradients: bool = True
+    first: tuple[str, ...] = ()
+    last: tuple[str, ...] = ()
+    shared: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +232,7 @@ class LayoutPlan:
     devices: tuple[int, ...] = ()
     hardware: str | None = None
     pipeline: PipelinePlan | None = None
+    sharding: ShardingPlan | None = None
 
     def size(self, *axes: Axis) -> int:
         """The ranks along these axes of the mesh; 1 along one that it does not have."""

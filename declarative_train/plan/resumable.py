@@ -46,6 +46,7 @@ RULES = (
         (
             *_all_below("training", "gradient_accumulation_steps", "microbatch_size"),
             *_all_below("training", "compile", "activation_checkpointing", "deterministic"),
+            *_all_below("training.precision", "reduce", "matmul"),
         ),
         "only how a step is computed",
     ),
@@ -69,7 +70,7 @@ RULES = (
         "the samples or their order would be others",
     ),
     Rule("refused", ("training.global_batch_size",), "the place in the data would be another"),
-    Rule("refused", ("training.precision",), "every number would be computed in another"),
+    Rule("refused", ("training.precision.compute",), "every number would be computed in another"),
     Rule("refused", ("objective.losses",), "another loss is minimised"),
     Rule("refused", ("model.graph", "model.blocks", "model.parameters.*.tie"), "the parameters are of the other model"),
     Rule("refused", ("model.weights", "model.parameters.*.init"), "a checkpoint replaces the start values"),
@@ -77,6 +78,7 @@ RULES = (
 _UNKNOWN = Rule("refused", (), "it decides what the checkpoint holds")
 # words of a difference that are not the recipe's key
 _KEYS = (
+    (r"training\.precision", "training.precision.compute"),
     (r"contents", "data.source"),
     (r"objective\.loss\b(.*)", r"objective.losses\1"),
     (r"data\.sets\b.*", "data.split"),

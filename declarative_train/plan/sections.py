@@ -19,6 +19,7 @@ from declarative_train.plan.plan import (
     TrainingPlan,
     UnitPlan,
 )
+from declarative_train.plan.precision import reduce_word
 from declarative_train.plan.timing import Timing
 from declarative_train.recipe.metric_names import FINAL_SETS, evaluated_sets
 from declarative_train.recipe.recipe import Recipe
@@ -83,7 +84,7 @@ def plan_training(recipe: Recipe, timing: Timing) -> TrainingPlan:
         lr_schedule=timing.resolved(schedule.component, schedule.warmup).as_data(),
         num_warmup_steps=timing.warmup("training.lr_schedule.warmup", schedule.warmup),
         clip_grad_norm=training.clip_grad_norm,
-        precision=training.precision,
+        precision=training.precision.compute,
         compile=training.compile,
         activation_checkpointing=training.activation_checkpointing,
         non_finite=training.non_finite,
@@ -96,6 +97,8 @@ def plan_training(recipe: Recipe, timing: Timing) -> TrainingPlan:
         ),
         max_time_s=None if training.max_time is None else training.max_time.seconds,
         deterministic=training.deterministic,
+        reduce=reduce_word(training.precision),
+        matmul=training.precision.matmul,
     )
 
 

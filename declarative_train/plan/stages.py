@@ -22,7 +22,7 @@ from declarative_train.plan.checks.stages import (
     too_few_nodes,
 )
 from declarative_train.plan.parameters import rule_span
-from declarative_train.plan.plan import LayoutPlan, ParameterPlan, PipelinePlan
+from declarative_train.plan.plan import LayoutPlan, ParameterPlan, PipelinePlan, WireBytes
 from declarative_train.plan.schedule_grid import schedule_grid
 from declarative_train.plan.stage_balance import balanced_cuts
 from declarative_train.recipe.recipe import Recipe
@@ -31,6 +31,9 @@ from declarative_train.terms.span import Span
 
 Stages = tuple[tuple[str, ...], ...]
 P = TypeVar("P")
+COMPUTE_DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
+BYTES_OF = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "bfloat16": 2, "float16": 2, "int16": 2}
+BYTES_OF |= dict.fromkeys(("int8", "uint8", "bool"), 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,8 @@ def pipeline_of(
         last_stage_rank=schedule.rank_of(len(stages) - 1, num_ranks, len(stages)),
         num_parameters=tuple(_held(names, site) for names in stages),
         wire_elements=wire_elements(pieces),
+        wire_dtypes=wire_dtypes(pieces, site.recipe.training.precision.compute),
+        wire_bytes=wire_bytes(pieces, site.recipe.training.precision.compute),
     ), diagnostics
 
 
@@ -82,6 +87,33 @@ def stages_of(site: PlacementInput, parallelism: Pipeline, opened: Graph) -> tup
 def wire_elements(pieces: Sequence[Stage]) -> tuple[int, ...]:
     """Elements per sample that arrive at each stage but the first from the one before."""
     return tuple(sum(piece.graph.inputs[name].num_elements for name in piece.wires_in) for piece in pieces[1:])
+
+
+def wire_dtypes(pieces: Sequence[Stage], precision: str) -> tuple[tuple[str, ...], ...]:
+    """Of each wire that arrives: numbers in what the model computes in, those that a loss or metric reads as wide as
+    the parameters are, all else as it is."""
+    read = {name for name, edge in pieces[-1].graph.outputs.items()} | set(pieces[-1].graph.outputs.values())
+    wide = "float64" if precision == "fp64" else "float32"
+    narrow = COMPUTE_DTYPES.get(precision, wide)
+    return tuple(
+        tuple(
+            spec.dtype if not spec.is_floating else wide if name in read else narrow
+            for name in piece.wires_in
+            for spec in [piece.graph.inputs[name]]
+        )
+        for piece in pieces[1:]
+    )
+
+
+def wire_bytes(pieces: Sequence[Stage], precision: str) -> tuple[WireBytes, ...]:
+    """What a sample sends over each cut."""
+    found = []
+    for piece, dtypes in zip(pieces[1:], wire_dtypes(pieces, precision), strict=True):
+        specs = [piece.graph.inputs[name] for name in piece.wires_in]
+        sizes = [spec.num_elements * BYTES_OF[dtype] for spec, dtype in zip(specs, dtypes, strict=True)]
+        back = sum(size for spec, size in zip(specs, sizes, strict=True) if spec.is_floating)
+        found.append(WireBytes(sum(sizes), back))
+    return tuple(found)
 
 
 def _stages(site: PlacementInput, parallelism: Pipeline, opened: Graph) -> tuple[Stages | None, list[Diagnostic]]:

@@ -47,6 +47,8 @@ def normalise(path: Path, node: Node) -> Node:
         node = renamed(path, node)
     if path == ("parallelism",) and _is_value(node):
         return _mapping(node.span, mode=node)
+    if path == ("training", "precision") and _is_value(node):
+        return _mapping(node.span, compute=node)
     if path == ("objective",) and isinstance(node, Mapping):
         return _with_losses(node)
     if path == ("objective", "metrics") and isinstance(node, Sequence):

@@ -49,6 +49,9 @@ def schema() -> Schema:
     objective["metrics"] = _also(metrics, {"type": "array", "items": {"enum": sorted(METRICS)}})
     split = definitions["data"]["properties"]["split"]["anyOf"][0]
     split["additionalProperties"] = _also(split["additionalProperties"], {"type": "number"})
+    training = definitions["training"]["properties"]
+    words = definitions["precision"]["properties"]["compute"]["anyOf"][0]
+    training["precision"] = {"default": words["enum"][0], **_also(training["precision"], words)}
     model = definitions["model"]["properties"]
     weights = model["weights"]
     model["weights"] = _also(weights, {"type": "string"}, weights["anyOf"][0]["additionalProperties"])

@@ -19,6 +19,7 @@ from declarative_train.runtime.collectives import Place, average_buffers
 from declarative_train.runtime.parallelise import share
 from declarative_train.runtime.step.model import fill, freeze, prepare_units, set_training, whole_model
 from declarative_train.runtime.step.optimizers import build_optimizers
+from declarative_train.runtime.step.precision import compute_dtype, parameters_in
 from declarative_train.runtime.step.step_runner import RankContext, StepRunner, Sums, group_spans
 from declarative_train.runtime.step.update import Update
 
@@ -133,6 +134,7 @@ class Engine:
         )
         self._runner, self._held, self._place, self._sharing = runner, held, place, sharing
         self._update = Update(self.optimizer, plan.training, self.loss_scale, self._global_norm)
+        self._in_compute_dtype = parameters_in(compute_dtype(plan.training), held.modules, sharded=layout.is_sharded)
         self._driver: Driver = DirectDriver(runner, held.model, sharing)
         if layout.pipeline is not None:
             self._driver = pipeline.PipelineDriver(plan, runner, held, place, stages)
@@ -149,7 +151,8 @@ class Engine:
         chunks = runner.chunks(batches)
         factors, counts = runner.factors(chunks, num_rows)
         self.optimizer.zero_grad()
-        sums = self._driver.run(step, chunks, factors)
+        with self._in_compute_dtype:
+            sums = self._driver.run(step, chunks, factors)
         sums, is_added = sharing.reduce(self.optimizer, sums)
         norm, finite = self._update(lr_factor, measure)
         sharing.finish(finite)
@@ -165,7 +168,8 @@ class Engine:
     def forward(self, batch: Batch) -> dict[str, torch.Tensor] | None:
         """Evaluation: no gradients, frozen statistics. Every name that the objective reads; None on a rank that has
         no outputs (an inner pipeline stage). All ranks must call it equally often."""
-        return self._driver.evaluate(batch)
+        with torch.no_grad(), self._in_compute_dtype:
+            return self._driver.evaluate(batch)
 
     def synchronize_buffers(self) -> None:
         """Before saving: buffers that each rank moved by its own rows become their mean."""

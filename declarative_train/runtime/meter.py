@@ -120,7 +120,7 @@ def tokens_per_sample(plan: Plan) -> int | None:
 def samples_per_s_at_peak(plan: Plan, device: torch.device) -> float | None:
     """What all devices of the plan would do together if they computed nothing but the model, at their peak. The rate of
     a run over this one is its MFU. None on the CPU, on a device that is in no table, and without a matrix product."""
-    peak = peak_flops(device, plan.training.precision)
+    peak = peak_flops(device, plan.training.arithmetic)
     if peak is None or not plan.flops.model:
         return None
     return peak * plan.layout.num_devices / plan.flops.model

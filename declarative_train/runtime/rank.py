@@ -32,6 +32,7 @@ from declarative_train.runtime.model_graph import model_graph
 from declarative_train.runtime.run_state import RunState
 from declarative_train.runtime.signals import EXIT_STOPPED
 from declarative_train.runtime.step.model import fill
+from declarative_train.runtime.step.precision import products
 from declarative_train.runtime.step.randomness import same_bits
 from declarative_train.runtime.stop import StopAgreement
 from declarative_train.runtime.storage.checkpoint_store import CheckpointStore
@@ -61,7 +62,7 @@ def run_rank(job: Job, context: FailureContext, asked: Callable[[], bool]) -> in
         torch.cuda.set_device(device)
     else:
         keep_freed_memory()
-    with default_dtype(plan), same_bits(plan.training.deterministic):
+    with default_dtype(plan), same_bits(plan.training.deterministic), products(plan.training.matmul, device):
         sinks = FanOut(job.sinks(job.run_dir) if context.rank == 0 else ())
         try:
             return _train(job, context, asked, device, sinks)

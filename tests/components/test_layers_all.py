@@ -9,6 +9,7 @@ import random
 import types
 import typing
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from declarative_train.components.component import Layer, Misfit
 from declarative_train.components.field_docs import field_docs
 from declarative_train.components.inits.draws import Draws
 from declarative_train.components.layers import LAYERS
+from declarative_train.runtime.step.precision import CastParameters
 from declarative_train.terms.tensor_spec import DType, TensorSpec
 
 SEQUENCE, IMAGE, VECTOR = TensorSpec((6, 8)), TensorSpec((4, 8, 6)), TensorSpec((12,))
@@ -301,14 +303,16 @@ def test_runs_under_bfloat16_autocast(name: str, fields: dict[str, Any], inputs:
         for tensor in arguments(layer, inputs, 3)
     ]
     lowered = [tensor.bfloat16() if tensor is not None and tensor.is_floating_point() else tensor for tensor in given]
-    for some in (given, lowered):
+    in_half = CastParameters([module], torch.bfloat16)  # as a run has them; fields come in float32
+    for parameters, some in ((nullcontext(), given), (nullcontext(), lowered), (in_half, given), (in_half, lowered)):
         module.train()
-        with torch.autocast("cpu", dtype=torch.bfloat16):
+        with parameters, torch.autocast("cpu", dtype=torch.bfloat16):
             found = outputs(module(*some))
-        assert all(tensor.isfinite().all() for tensor in found)
-        total = sum(tensor.float().sum() for tensor in found)
-        if total.requires_grad:
-            total.backward()
+            assert all(tensor.isfinite().all() for tensor in found)
+            total = sum(tensor.float().sum() for tensor in found)
+            if total.requires_grad:
+                total.backward()
+        assert all(item.grad is None or item.grad.dtype == item.dtype for item in module.parameters())
 
 
 @each_case

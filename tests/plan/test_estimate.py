@@ -112,9 +112,11 @@ def test_fsdp_gathers_for_every_pass_and_reduces_once(planned) -> None:
     )
     P = sizes(plan)
     assert sent(plan) == {
-        "parameters, all-gather": ("node", round(2 * 2 * 3 / 4 * P * 2)),
-        "gradients, reduce-scatter": ("node", round(3 / 4 * P * 4)),
+        "parameters, all-gather": ("node", pytest.approx(2 * 2 * 3 / 4 * P * 2, rel=1e-6)),  # padded by a few numbers
+        "gradients, reduce-scatter": ("node", pytest.approx(3 / 4 * P * 4, rel=1e-6)),
     }
+    assert plan.layout.sharding is not None
+    assert plan.layout.sharding.keeps_gradients  # 0.07 GB of them
 
 
 def test_hybrid_shards_average_between_nodes(planned) -> None:
@@ -122,7 +124,7 @@ def test_hybrid_shards_average_between_nodes(planned) -> None:
     plan = planned(WIDE + "parallelism: {mode: fsdp, replicate: 3}\n" + layout)
     P = sizes(plan)
     found = sent(plan)
-    assert found["gradients, reduce-scatter"] == ("node", round(3 / 4 * P * 4))
+    assert found["gradients, reduce-scatter"] == ("node", pytest.approx(3 / 4 * P * 4, rel=1e-6))
     assert found["gradients, all-reduce"] == (
         "network",
         pytest.approx(2 * 2 / 3 * P, rel=1e-3),
@@ -136,7 +138,7 @@ def test_a_pipeline_sends_activations_and_stands_idle(planned) -> None:
     rows = BATCH // 8
     found = estimate_of(plan)
     link, bytes_sent = sent(plan)["stage to stage"]
-    assert (link, bytes_sent) == ("node", round(3 * WIDTH * rows * 2 * 8 * 2 / 4))  # 3 wires over 4 ranks, both ways
+    assert (link, bytes_sent) == ("node", 2 * WIDTH * rows * 2 * 8)  # of a rank in the middle: one wire each way
     assert found.compute_s is not None
     assert found.bubble_s == pytest.approx(found.compute_s / 8 * 3)
 

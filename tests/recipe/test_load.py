@@ -88,7 +88,8 @@ def test_provenance_of_every_value(laid: Laid) -> None:
     assert leaves["seed"].value == 7
     assert leaves["seed"].span is not None
     assert "seed=7" in leaves["seed"].span.path
-    assert leaves["training.precision"] == type(batch)(("training", "precision"), "fp32", None)
+    compute = ("training", "precision", "compute")
+    assert leaves["training.precision.compute"] == type(batch)(compute, "fp32", None)
     assert leaves["data.fields.x.type"].span is None
     assert leaves["training.optimizer.lr"].span is not None
     assert leaves["training.optimizer.lr"].span.path.endswith("base.yaml")

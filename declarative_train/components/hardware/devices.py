@@ -80,7 +80,8 @@ GPUS: tuple[Hardware, ...] = (
     # seven links of 64 GB/s one way
     gpu("mi300x",         192, 163.4, 163.4, 1307.4, 5300, 448, _OWN_400,
         ("AMD Instinct MI300X",),
-        "AMD Instinct MI300X data sheet, 2023; network: AMD's MI300X platform, a 400 Gb/s adapter per GPU"),
+        "AMD Instinct MI300X data sheet, 2023; network: AMD's MI300X platform, a 400 Gb/s adapter per GPU",
+        has_tf32=False),  # torch asks for a setting of its own there
 )
 # fmt: on
 

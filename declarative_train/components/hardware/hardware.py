@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-Precision = Literal["fp64", "fp32", "bf16", "fp16"]
+Precision = Literal["fp64", "fp32", "tf32", "bf16", "fp16"]
 
 GIB = 2**30
 TERA = 1e12
@@ -19,8 +19,9 @@ class Hardware:
 
     memory_bytes   what the vendors call GB is 2**30 bytes
     peak_flops     dense, without sparsity, per second and by the precision of a run: matrix products in fp32 without
-                   TF32, which torch leaves off (a convolution in fp32 may use it, and pass this peak); fp64, bf16 and
-                   fp16 on the tensor (matrix) cores where there are any, accumulated in fp32
+                   TF32, which torch leaves off (a convolution in fp32 may use it, and pass this peak), and with it
+                   (`matmul: tf32`); tf32, fp64, bf16 and fp16 on the tensor (matrix) cores where there are any,
+                   accumulated in fp32
     memory_per_s   bytes between the device and its memory
     link_per_s     bytes from one device to the others of its node, one way: NVLink or Infinity Fabric where every
                    device has it, else PCIe
@@ -39,7 +40,9 @@ class Hardware:
     source: str
 
     def peak_of(self, precision: str) -> float | None:
-        return next((peak for name, peak in self.peak_flops.items() if name == precision), None)
+        """A device without TF32 computes as if it were not asked for."""
+        found = {str(name): peak for name, peak in self.peak_flops.items()}
+        return found.get(precision, found.get("fp32") if precision == "tf32" else None)
 
 
 def gpu(
@@ -54,9 +57,13 @@ def gpu(
     device_names: tuple[str, ...],
     source: str,
     has_bf16: bool = True,
+    has_tf32: bool | None = None,
 ) -> Hardware:
-    """A GPU in the units of its data sheet. `tflops_16`: in fp16, and in bf16 where it has that."""
+    """A GPU in the units of its data sheet. `tflops_16`: in fp16, and in bf16 where it has that; half of it in TF32,
+    which NVIDIA's GPUs have with bf16."""
     tflops: dict[Precision, float] = {"fp64": tflops_64, "fp32": tflops_32, "bf16": tflops_16, "fp16": tflops_16}
+    if has_bf16 if has_tf32 is None else has_tf32:
+        tflops["tf32"] = tflops_16 / 2
     return Hardware(
         name=name,
         memory_bytes=int(gib * GIB),

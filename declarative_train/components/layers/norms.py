@@ -105,10 +105,10 @@ class GroupNorm(Layer):
         return None
 
     def build(self, inputs: Inputs) -> nn.Module:
-        from torch import nn
+        from declarative_train.components.layers.modules.norms import GroupNorm as Module
 
         x = inputs["x"]
-        return nn.GroupNorm(self.num_groups, x.shape[0], self.eps, self.affine, dtype=dtype_of(x))
+        return Module(self.num_groups, x.shape[0], self.eps, self.affine, dtype=dtype_of(x))
 
     def init_of(self, parameter: str, inputs: Inputs) -> Init:
         return scale_and_shift(parameter) or super().init_of(parameter, inputs)

@@ -17,10 +17,12 @@ from declarative_train.plan.estimate.memory import Scale, largest_bytes
 from declarative_train.plan.estimate.model import ModelFacts, model_facts
 from declarative_train.plan.estimate.placement import Part, Pipes, Placement, candidate_parts, groups
 from declarative_train.plan.estimate.step_time import step_time
-from declarative_train.plan.plan import ParameterPlan
+from declarative_train.plan.plan import ParameterPlan, WireBytes
 from declarative_train.plan.plugins import check_shards
+from declarative_train.plan.precision import reduce_word
 from declarative_train.plan.sample_groups import check_mixing
-from declarative_train.plan.stages import PlacementInput, Stages, stages_of, wire_elements
+from declarative_train.plan.sharding import sharding_of
+from declarative_train.plan.stages import PlacementInput, Stages, stages_of, wire_bytes
 from declarative_train.recipe.check import CHECKS
 from declarative_train.recipe.draft import Draft
 from declarative_train.recipe.recipe import Recipe
@@ -29,7 +31,7 @@ from declarative_train.recipe.sections.top import SECTIONS
 from declarative_train.terms.mesh import size_of
 
 ScaleOf = Callable[[Recipe, ModelFacts], Scale | None]
-Cut = tuple[Stages | None, list[Diagnostic], tuple[int, ...]]
+Cut = tuple[Stages | None, list[Diagnostic], tuple[WireBytes, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,9 @@ class Judge:
             lowered.graph,
             parameters,
             lowered.units,
-            precision=training.precision,
+            precision=training.precision.compute,
+            reduce=reduce_word(training.precision),
+            matmul=training.precision.matmul,
             checkpointing=training.activation_checkpointing,
             optimizer=training.optimizer.as_data(),
         )
@@ -118,6 +122,13 @@ class Judge:
             rows=batch.microbatch_size,
             num_microbatches=number,
             parts=(Part("each device", (tuple(self.model.nodes),), (1,)),),
+            sharding=sharding_of(
+                self.model.opened,
+                self.lowered.units,
+                self.parameters,
+                reshard=parallelism.reshard,
+                in_pipeline=size_of(mesh, "pipeline") > 1,
+            ),
         )
         if not isinstance(parallelism, Pipeline):
             return placement, None
@@ -140,7 +151,7 @@ class Judge:
 
     def _stage_graphs(self, site: PlacementInput, pipeline: Pipeline) -> Cut:
         stages, found = stages_of(site, pipeline, self.model.opened)
-        wires = () if stages is None else wire_elements(stage_graphs(self.model.opened, stages))
+        wires = () if stages is None else wire_bytes(stage_graphs(self.model.opened, stages), self.model.precision)
         return stages, found, wires
 
 

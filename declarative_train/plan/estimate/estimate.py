@@ -27,8 +27,8 @@ def estimate(
 ) -> EstimatePlan:
     """`memory_bytes` that the device needs which needs the most."""
     time = step_time(model, placement, hardware)
-    transfers = transfers_of(model, placement, hardware) if time is None else time.transfers
-    peak = hardware.peak_of(model.precision)
+    transfers = transfers_of(model, placement, hardware)
+    peak = hardware.peak_of(model.arithmetic)
     at_peak_s = None if peak is None else global_batch_size / (peak * placement.num_devices)
     return EstimatePlan(
         hardware=hardware.name,
@@ -42,7 +42,7 @@ def estimate(
         mfu=_utilisation(flops.model, at_peak_s, time),
         hfu=_utilisation(flops.hardware, at_peak_s, time),
         transfers=tuple(_transfer(each) for each in transfers),
-        assumptions=tuple(assumptions(hardware, model.precision)),
+        assumptions=tuple(assumptions(hardware, model.arithmetic)),
     )
 
 

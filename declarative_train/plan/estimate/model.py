@@ -15,6 +15,7 @@ from declarative_train.plan.flops import is_recomputed, unit_works
 from declarative_train.plan.plan import ParameterPlan, Plan
 
 PARAMETER_BYTES = {"fp32": 4, "bf16": 4, "fp16": 4, "fp64": 8}  # and of gradients and optimizer state
+REDUCE_BYTES = {"fp64": 8, "fp32": 4, "bf16": 2}  # of gradients on their way between devices
 COMPUTE_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp64": 8}  # of activations, and of what fsdp gathers
 
 
@@ -52,7 +53,14 @@ class ModelFacts:
     nodes: dict[str, NodeFacts]
     precision: Precision
     judged: int = 0
+    reduce: str = "fp32"
+    matmul: str = "highest"
     _shares: dict[tuple[str, int], Held] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def arithmetic(self) -> Precision:
+        """Of the matrix products: whose peak counts."""
+        return "tf32" if self.precision == "fp32" and self.matmul == "tf32" else self.precision
 
     def held(self, name: str, num_shards: int) -> Held:
         """By one device of those over which each parameter of a node is spread."""
@@ -73,6 +81,8 @@ def model_facts(
     units: tuple[str, ...],
     *,
     precision: Precision,
+    reduce: str,
+    matmul: str,
     checkpointing: str,
     optimizer: Mapping[str, object],
 ) -> ModelFacts:
@@ -94,7 +104,7 @@ def model_facts(
             parameters=tuple(tensors.get(node.name, ())),
         )
     judged = sum(opened.spec(edge).num_elements for edge in opened.outputs.values())
-    return ModelFacts(opened, nodes, precision, judged)
+    return ModelFacts(opened, nodes, precision, judged, reduce, matmul)
 
 
 def facts_of(plan: Plan) -> ModelFacts:
@@ -104,6 +114,8 @@ def facts_of(plan: Plan) -> ModelFacts:
         plan.parameters,
         plan.layout.units,
         precision=training.precision,
+        reduce=training.reduce,
+        matmul=training.matmul,
         checkpointing=training.activation_checkpointing,
         optimizer=training.optimizer,
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from declarative_train.components.pipeline_schedules import PIPELINE_SCHEDULES
 from declarative_train.data.spec import BatchSpec
-from declarative_train.plan.plan import LayoutPlan
+from declarative_train.plan.plan import LayoutPlan, ShardingPlan, WireBytes
 from declarative_train.terms.mesh import Mesh, size_of
 
 
@@ -21,12 +21,13 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one kind of device holds: the nodes of its stages (of the whole model where there is but one), and of each
-    stage how many microbatches wait for their backward."""
+    """What one kind of device holds: the nodes of its stages (of the whole model where there is but one), of each stage
+    how many microbatches wait for their backward, and its number."""
 
     name: str
     stages: tuple[tuple[str, ...], ...]
     in_flight: tuple[float, ...]
+    numbers: tuple[int, ...] = (0,)
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -35,12 +36,12 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Pipes:
-    """`wires[i]` elements per sample go from stage i to the next one."""
+    """`wires[i]`: what goes from stage i to the next one, and back."""
 
     schedule: str
     num_ranks: int
     num_stages: int
-    wires: tuple[int, ...]
+    wires: tuple[WireBytes, ...]
     stride: int
 
 
@@ -61,6 +62,7 @@ class Placement:
     parts: tuple[Part, ...]
     loss_part: int | None = None
     pipes: Pipes | None = None
+    sharding: ShardingPlan | None = None
 
     @property
     def is_sharded(self) -> bool:
@@ -80,12 +82,11 @@ def placement_of(layout: LayoutPlan, batch: BatchSpec, nodes: Sequence[str]) -> 
                 f"pipeline rank {rank}",
                 tuple(pipeline.stages[stage] for stage in stages),
                 tuple(in_flight(pipeline.grid[rank], stage) for stage in stages),
+                stages,
             )
             for rank, stages in sorted(held.items())
         )
-        pipes = Pipes(
-            pipeline.schedule, num_ranks, pipeline.num_stages, pipeline.wire_elements, layout.data_parallel_size
-        )
+        pipes = Pipes(pipeline.schedule, num_ranks, pipeline.num_stages, pipeline.wire_bytes, layout.data_parallel_size)
     return Placement(
         scatters=layout.scatters,
         devices_per_node=layout.gpus_per_node,
@@ -97,6 +98,7 @@ def placement_of(layout: LayoutPlan, batch: BatchSpec, nodes: Sequence[str]) -> 
         parts=parts,
         loss_part=None if layout.pipeline is None else layout.pipeline.last_stage_rank,
         pipes=pipes,
+        sharding=layout.sharding,
     )
 
 
@@ -116,6 +118,7 @@ def candidate_parts(
             f"pipeline rank {rank}",
             tuple(stages[stage] for stage in mine),
             (row.most_in_flight(rank, len(held), len(mine), num_microbatches) / len(mine),) * len(mine),
+            mine,
         )
         for rank, mine in enumerate(held)
     )

@@ -52,7 +52,7 @@ class _Pass:
 
 def step_time(model: ModelFacts, placement: Placement, hardware: Hardware) -> StepTime | None:
     """None where a figure is missing: of a CPU, or of a precision that the device does not have."""
-    if hardware.peak_of(model.precision) is None or None in (hardware.memory_per_s, hardware.link_per_s):
+    if hardware.peak_of(model.arithmetic) is None or None in (hardware.memory_per_s, hardware.link_per_s):
         return None
     times = [_part_time(part, model, placement, hardware) for part in placement.parts]
     return max(times, key=lambda time: time.total_s)
@@ -61,7 +61,7 @@ def step_time(model: ModelFacts, placement: Placement, hardware: Hardware) -> St
 def _part_time(part: Part, model: ModelFacts, placement: Placement, hardware: Hardware) -> StepTime:
     each, number = _pass(part, model, placement, hardware), placement.num_microbatches
     gathered, reduced = gathers(part, model, placement, hardware), reductions(part, model, placement, hardware)
-    sent, copied = messages(model, placement, hardware), scattered(part, model, placement, hardware)
+    sent, copied = messages(part, model, placement, hardware), scattered(part, model, placement, hardware)
     bubble_s = 0.0
     if placement.pipes is not None:
         exposed_s = _seconds([*gathered, *reduced, *sent])
@@ -114,7 +114,7 @@ def _pass(part: Part, model: ModelFacts, placement: Placement, hardware: Hardwar
 
 def _roofline(works: Iterable[Work], model: ModelFacts, rows: int, hardware: Hardware) -> tuple[float, float]:
     """Seconds forward and backward."""
-    peak, bandwidth = hardware.peak_of(model.precision), hardware.memory_per_s
+    peak, bandwidth = hardware.peak_of(model.arithmetic), hardware.memory_per_s
     assert peak is not None
     assert bandwidth is not None
     width = COMPUTE_BYTES[model.precision]

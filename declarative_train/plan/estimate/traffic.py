@@ -7,13 +7,15 @@ its members there; it is as fast as its slowest link (Thakur et al., Optimizatio
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import ceil
 from typing import Literal
 
 from declarative_train.components.hardware.hardware import Hardware
-from declarative_train.plan.estimate.model import COMPUTE_BYTES, PARAMETER_BYTES, ModelFacts
+from declarative_train.plan.estimate.model import COMPUTE_BYTES, PARAMETER_BYTES, REDUCE_BYTES, ModelFacts
 from declarative_train.plan.estimate.placement import Group, Part, Placement
+from declarative_train.plan.plan import ShardingPlan
 
 LINK_EFFICIENCY = 0.8  # of a link's figure: what large collectives reach
 BUCKET_BYTES = 25 * 2**20  # gradients that ddp averages at once
@@ -40,47 +42,81 @@ class Transfer:
 
 def transfers_of(model: ModelFacts, placement: Placement, hardware: Hardware) -> list[Transfer]:
     """All of the device that sends the most."""
-    every = (
-        [each for kind in (gathers, reductions, scattered) for each in kind(part, model, placement, hardware)]
-        for part in placement.parts
-    )
-    most = max(every, key=lambda transfers: sum(each.bytes_sent for each in transfers))
-    return [*most, *messages(model, placement, hardware)]
+    every = ([each for kind in KINDS for each in kind(part, model, placement, hardware)] for part in placement.parts)
+    return max(every, key=lambda transfers: sum(each.bytes_sent for each in transfers))
 
 
 def gathers(part: Part, model: ModelFacts, placement: Placement, hardware: Hardware) -> list[Transfer]:
-    """Sharded parameters made whole, for each microbatch: units before the forward and again before the backward, what
-    is beside them once; in a pipeline once a step, since a stage stays whole."""
-    if not placement.is_sharded:
+    """Sharded parameters made whole, in what the run computes in, for each microbatch: before the forward, and before
+    the backward what was let go or spread over fewer; in a pipeline once a step, since a stage stays whole."""
+    sharding = placement.sharding
+    if sharding is None:
         return []
-    group, times = placement.shards, 1
-    elements, calls = model.held_by(part.nodes).weights, _calls(part, model)
-    if placement.pipes is None:
-        units = [name for name in part.nodes if model.nodes[name].is_unit]
-        elements, calls = elements + model.held_by(units).weights, calls + len(units)
-        times = placement.num_microbatches
-    sent = times * elements * COMPUTE_BYTES[model.precision] * (group.size - 1) / group.size
-    return [_collective("parameters, all-gather", sent, times * calls, group, placement, hardware)]
+    shards, width = placement.shards, COMPUTE_BYTES[model.precision]
+    groups = [(again, shares(names, model, shards)) for again, names in gathered(part, model, sharding)]
+    first, again = [size for _, size in groups], [size for is_again, size in groups if is_again]
+    times = placement.num_microbatches if placement.pipes is None else 1
+    if sharding.reshard is True:
+        return _gather("parameters, all-gather", first + again, times * width, times, shards, placement, hardware)
+    found = _gather("parameters, all-gather", first, times * width, times, shards, placement, hardware)
+    if sharding.reshard:
+        near = Group(sharding.reshard)
+        found += _gather("parameters, all-gather again", again, times * width, times, near, placement, hardware)
+    return found
+
+
+def _gather(
+    what: str, sizes: list[int], width: int, times: int, group: Group, placement: Placement, hardware: Hardware
+) -> list[Transfer]:
+    if group.size < 2:
+        return []
+    sent = sum(sizes) * width * (group.size - 1) / group.size
+    return [_collective(what, sent, times * len(sizes), group, placement, hardware)]
+
+
+def gathered(part: Part, model: ModelFacts, sharding: ShardingPlan) -> list[tuple[bool, list[str]]]:
+    """The nodes whose parameters travel together, and whether they do so again for the backward."""
+    units = [
+        name
+        for name in part.nodes
+        if model.nodes[name].is_unit and model.nodes[name].parameters and name not in sharding.shared
+    ]
+    ends = [[name for name in names if name in part.nodes] for names in (sharding.first, sharding.last)]
+    taken = {*units, *ends[0], *ends[1]}
+    roots = [[name for name in stage if name not in taken and model.nodes[name].parameters] for stage in part.stages]
+    found = [*((True, [name]) for name in units), (True, ends[0]), (False, ends[1]), *((False, rest) for rest in roots)]
+    return [(again, names) for again, names in found if names]
+
+
+def shares(names: Iterable[str], model: ModelFacts, group: Group) -> int:
+    """Elements of what all of a group hold of these nodes, padding included."""
+    return model.held_by(names, group.size).weights * group.size
 
 
 def reductions(part: Part, model: ModelFacts, placement: Placement, hardware: Hardware) -> list[Transfer]:
-    """Gradients, once a step: scattered over the shards, averaged over those who hold the same."""
-    size = model.held_by(part.nodes).trained * PARAMETER_BYTES[model.precision]
+    """Gradients: scattered over the shards, once a step or after every microbatch; averaged over those who hold the
+    same, once a step."""
+    size = model.held_by(part.nodes).trained * REDUCE_BYTES[model.reduce]
     shards, replicas, found = placement.shards, placement.replicas, []
-    if placement.is_sharded:
-        sent = size * (shards.size - 1) / shards.size
-        calls = _calls(part, model)
-        found.append(_collective("gradients, reduce-scatter", sent, calls, shards, placement, hardware))
+    sharding = placement.sharding
+    if sharding is not None:
+        times = 1 if sharding.keeps_gradients else placement.num_microbatches
+        size = model.held_by(part.nodes, shards.size).trained * shards.size * REDUCE_BYTES[model.reduce]
+        calls = len(gathered(part, model, sharding))
+        if shards.size > 1:
+            sent = times * size * (shards.size - 1) / shards.size
+            found.append(_collective("gradients, reduce-scatter", sent, times * calls, shards, placement, hardware))
         size //= shards.size
     if replicas.size > 1 and not placement.scatters:
         sent = 2 * size * (replicas.size - 1) / replicas.size
-        calls = ceil(size / BUCKET_BYTES)
+        calls = ceil(size / BUCKET_BYTES) if sharding is None else calls
         found.append(_collective("gradients, all-reduce", sent, calls, replicas, placement, hardware))
     return found
 
 
 def scattered(part: Part, model: ModelFacts, placement: Placement, hardware: Hardware) -> list[Transfer]:
-    """In `dp` the first device sends the model to the others, at every forward, and takes their gradients."""
+    """In `dp` the first device sends the model to the others, at every forward, and takes their gradients: both as wide
+    as the parameters are."""
     if not placement.scatters:
         return []
     others = placement.num_devices - 1
@@ -90,23 +126,22 @@ def scattered(part: Part, model: ModelFacts, placement: Placement, hardware: Har
     return [Transfer("parameters and gradients, by the first device", "node", sent, calls, hardware.link_per_s)]
 
 
-def messages(model: ModelFacts, placement: Placement, hardware: Hardware) -> list[Transfer]:
-    """Between the stages of a pipeline, both ways: what a rank in the middle sends."""
+def messages(part: Part, model: ModelFacts, placement: Placement, hardware: Hardware) -> list[Transfer]:
+    """What a rank of a pipeline sends to others: what its stages give, and gradients of what they took."""
     pipes = placement.pipes
     if pipes is None or pipes.num_stages < 2:
         return []
     group = Group(pipes.num_ranks, pipes.stride)
     link: Link = "node" if group.size * group.stride <= placement.devices_per_node else "network"
     per_s = hardware.link_per_s if link == "node" else hardware.network_per_s
-    crossings = 2 * placement.num_microbatches
-    elements = sum(pipes.wires) / pipes.num_ranks * placement.rows * crossings
-    calls = round(len(pipes.wires) / pipes.num_ranks * crossings)
-    return [Transfer("stage to stage", link, elements * COMPUTE_BYTES[model.precision], calls, per_s)]
+    here = frozenset(part.numbers)
+    onward = [wire.forward for number, wire in enumerate(pipes.wires) if number in here and number + 1 not in here]
+    back = [wire.backward for number, wire in enumerate(pipes.wires) if number + 1 in here and number not in here]
+    sent = sum(onward + back) * placement.rows * placement.num_microbatches
+    return [Transfer("stage to stage", link, sent, len(onward + back) * placement.num_microbatches, per_s)]
 
 
-def _calls(part: Part, model: ModelFacts) -> int:
-    """One for each unit, and one for what is beside them."""
-    return 1 + sum(model.nodes[name].is_unit for name in part.nodes)
+KINDS = (gathers, reductions, scattered, messages)
 
 
 def _collective(what: str, sent: float, calls: int, group: Group, placement: Placement, hardware: Hardware) -> Transfer:

@@ -14,7 +14,7 @@ from declarative_train.components.losses import LOSSES
 from declarative_train.components.metrics import METRICS
 from declarative_train.components.registry import C, Registry
 from declarative_train.data.spec import BatchSpec, FieldSpec, SetSpec
-from declarative_train.plan.plan import LayoutPlan, MetricPlan, Plan, TermPlan
+from declarative_train.plan.plan import LayoutPlan, MetricPlan, Plan, TermPlan, TrainingPlan
 from declarative_train.plan.text.estimate import (
     describe_choice,
     describe_estimate,
@@ -200,12 +200,21 @@ def _short(value: object, most: int = 40) -> str:
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
+def _precision(training: TrainingPlan) -> str:
+    words: list[str] = [training.precision]
+    if training.reduce == "bf16":
+        words.append("gradients travel in bf16")
+    if training.matmul == "tf32":
+        words.append("products of float32 matrices in TF32")
+    return ", ".join(words)
+
+
 def _training(plan: Plan) -> list[str]:
     training = plan.training
     rows = [
         ["optimizer", component_in_words(training.optimizer)],
         ["lr schedule", component_in_words(training.lr_schedule) + _warmup(plan)],
-        ["precision", training.precision],
+        ["precision", _precision(training)],
     ]
     if training.clip_grad_norm is not None:
         rows.append(["clip grad norm", f"{training.clip_grad_norm:g}"])

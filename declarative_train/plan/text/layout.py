@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from declarative_train.plan.plan import LayoutPlan, PipelinePlan, Plan, RankPlan
+from declarative_train.plan.plan import LayoutPlan, PipelinePlan, Plan, RankPlan, ShardingPlan
 from declarative_train.plan.schedule_grid import bubble
 from declarative_train.plan.text.tables import columns
 from declarative_train.terms.amounts import amount, counted, ranges
@@ -25,7 +25,23 @@ def describe_layout(plan: Plan) -> list[str]:
     lines += _ranks(layout)
     if layout.units:
         lines.append(f"units: {len(layout.units)}, from {layout.units[0]} to {layout.units[-1]}")
+    if layout.sharding is not None and layout.pipeline is None:
+        lines += _sharding(layout.sharding, plan.batch.accumulation)
     return lines + (_pipeline(layout.pipeline) if layout.pipeline is not None else [])
+
+
+def _sharding(sharding: ShardingPlan, num_chunks: int) -> list[str]:
+    """What is not as usual: parameters that stay, gradients of several chunks."""
+    lines = []
+    if sharding.reshard is False:
+        lines.append("gathered parameters stay until the backward")
+    elif sharding.reshard is not True:
+        lines.append(f"gathered parameters are spread over {sharding.reshard} neighbours until the backward")
+    if num_chunks > 1 and sharding.keeps_gradients:
+        lines.append(f"whole gradients add up over the {num_chunks} chunks of a step, and are reduced once")
+    elif num_chunks > 1:
+        lines.append(f"gradients are reduced after each of the {num_chunks} chunks of a step")
+    return lines
 
 
 def _ranks(layout: LayoutPlan) -> list[str]:

@@ -73,10 +73,22 @@ def key_without_effect(draft: Draft) -> Iterator[Diagnostic]:
         yield from _of_layers(draft.scope)
     yield from _of_objective(draft)
     yield from _of_parameters(draft)
+    yield from _of_precision(draft)
     checkpoint = draft.checkpoint
     if checkpoint is not None and checkpoint.every is None and checkpoint.keep > 1:
         reason = "one checkpoint is written, at the end of the run"
         yield _idle(draft.span("checkpoint.keep"), "keep", reason, "`every: 1 epoch`")
+
+
+def _of_precision(draft: Draft) -> Iterator[Diagnostic]:
+    """In fp64 all is as wide as it is."""
+    precision = None if draft.training is None else draft.training.precision
+    if precision is None or precision.compute == "fp32":
+        return
+    at = ("training", "precision")
+    if precision.matmul == "tf32":
+        reason = f"in {precision.compute} there are no products of float32 matrices to speak of"
+        yield _idle(draft.span((*at, "matmul")), "matmul", reason, "`compute: fp32`")
 
 
 def _idle(span: Span, key: str, reason: str, used_with: str = "") -> Diagnostic:

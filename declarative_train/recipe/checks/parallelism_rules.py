@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from declarative_train.components.component import Optimizer
 from declarative_train.diagnostics.diagnostic import Diagnostic, Related, error, warning
-from declarative_train.recipe.batch import data_parallel_size, num_pipeline_ranks
+from declarative_train.recipe.batch import data_parallel_size, num_pipeline_ranks, num_shards
 from declarative_train.recipe.draft import Draft
 from declarative_train.recipe.sections.layout import Layout
 from declarative_train.recipe.sections.parallelism import Ddp, Dp, Fsdp, Pipeline
@@ -106,6 +106,34 @@ def shards_of_one(draft: Draft) -> Iterator[Diagnostic]:
         hint = "set parallelism to ddp, or replicate to a smaller number"
         related = (Related(draft.span("layout"), gpus),)
         yield warning("P012", draft.span("parallelism.replicate"), message, hint, related)
+
+
+def reshard_does_not_divide(draft: Draft) -> Iterator[Diagnostic]:
+    """reshard-does-not-divide (P018)
+
+    Finds: a `reshard` whose number of neighbours is not a part of the ranks that share a parameter out.
+    Why:   between forward and backward each group of that many ranks holds a whole copy of what was gathered; as many as
+           all of them is `true`, and a group that is not full would lack a part.
+    Bad:
+        parallelism: {mode: fsdp, reshard: 3}
+        layout: {gpus: 8}
+    Good:
+        parallelism: {mode: fsdp, reshard: 4}
+        layout: {gpus: 8}
+    """  # noqa: E501
+    parallelism, layout = draft.parallelism, draft.layout
+    if not isinstance(parallelism, Fsdp) or layout is None or isinstance(parallelism.reshard, bool):
+        return
+    shards, number = num_shards(parallelism, layout), parallelism.reshard
+    if parallelism.mesh(layout.num_gpus) is None or (shards % number == 0 and number < shards):
+        return
+    fits = [str(each) for each in range(2, shards) if shards % each == 0]
+    yield error(
+        "P018",
+        draft.span("parallelism.reshard"),
+        f"{number} neighbours, where {counted(shards, 'rank')} {'shares' if shards == 1 else 'share'} a parameter out",
+        f"set parallelism.reshard to {' or '.join([*fits, 'true'])}",
+    )
 
 
 def shards_refused(draft: Draft) -> Iterator[Diagnostic]:

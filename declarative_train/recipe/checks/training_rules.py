@@ -120,6 +120,25 @@ def warmup_longer_than_run(draft: Draft) -> Iterator[Diagnostic]:
         yield error("R005", draft.span("training.lr_schedule.warmup"), message, hint, related)
 
 
+def narrow_reduction(draft: Draft) -> Iterator[Diagnostic]:
+    """narrow-reduction (R007)
+
+    Finds: a run in fp64 whose gradients are to be reduced in fp32 or bf16.
+    Why:   every digit that fp64 was asked for would be lost on the way between two ranks.
+    Bad:
+        training:
+          precision: {compute: fp64, reduce: fp32}
+    Good:
+        training:
+          precision: {compute: fp64}
+    """
+    precision = None if draft.training is None else draft.training.precision
+    if precision is not None and precision.compute == "fp64" and precision.reduce is not None:
+        span = draft.span("training.precision.reduce")
+        said = f"`reduce: {precision.reduce}` under `compute: fp64`: what was computed in fp64 would be rounded"
+        yield error("R007", span, said, "leave `reduce` out: gradients travel as wide as they are")
+
+
 _FAR_ABOVE, _FAR_BELOW = 10, 1e-3
 
 

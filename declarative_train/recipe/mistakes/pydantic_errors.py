@@ -158,7 +158,9 @@ def _diagnostic(problem: _Problem | list[_Problem], reading: Reading) -> Diagnos
     if isinstance(problem, list):
         return _no_branch(problem, where)
     error, kind = problem.error, problem.error["type"]
-    name = _dotted(problem.path)
+    # a word in the place of a mapping was written out for its reader: the user knows it by the key above
+    is_short = problem.path[-2:] == ("precision", "compute") and problem.key_span == problem.span
+    name = _dotted(problem.path[:-1] if is_short else problem.path)
     inside = where if not problem.path else f"`{name}`"
     if kind == "extra_forbidden":
         return _unknown_key(problem, reading)

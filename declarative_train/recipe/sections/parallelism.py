@@ -23,6 +23,7 @@ class Single(Section):
     in_one_process: ClassVar[bool] = True
     scatters: ClassVar[bool] = False
     microbatches: ClassVar[int] = 1
+    reshard: ClassVar[None] = None
 
     def data_parallel_size(self, num_gpus: int) -> int:
         return 1
@@ -39,6 +40,7 @@ class Dp(Section):
     in_one_process: ClassVar[bool] = True
     scatters: ClassVar[bool] = True
     microbatches: ClassVar[int] = 1
+    reshard: ClassVar[None] = None
 
     def data_parallel_size(self, num_gpus: int) -> int:
         return num_gpus
@@ -56,6 +58,7 @@ class Ddp(Section):
     in_one_process: ClassVar[bool] = False
     scatters: ClassVar[bool] = False
     microbatches: ClassVar[int] = 1
+    reshard: ClassVar[None] = None
 
     def data_parallel_size(self, num_gpus: int) -> int:
         return num_gpus
@@ -71,6 +74,9 @@ class Fsdp(Section):
     """How the ranks share the work."""
     replicate: Count = 1
     """Hybrid sharding: this many groups of ranks hold a whole sharded model each."""
+    reshard: bool | Annotated[int, Field(ge=2)] = True
+    """Between forward and backward: true frees the parameters that were gathered, false keeps them, which saves a
+    gather and takes their memory, a number spreads them over so many neighbours, such as the GPUs of a node."""
     in_one_process: ClassVar[bool] = False
     scatters: ClassVar[bool] = False
     microbatches: ClassVar[int] = 1
@@ -127,6 +133,11 @@ class Pipeline(Section):
         if self.data_parallel is None:
             return whole
         return (*whole, MeshAxis("shard" if self.is_sharded else "replicate", self.data_parallel.size))
+
+    @property
+    def reshard(self) -> bool | None:
+        """Stages that are sharded stay gathered for a step."""
+        return False if self.is_sharded else None
 
     @property
     def is_sharded(self) -> bool:

@@ -40,6 +40,19 @@ class EarlyStop(Section):
     """How long to wait for a better value, such as `3 epochs`."""
 
 
+class Precision(Section):
+    """What a run computes in, and what its gradients travel in; the whole table is in docs/precision.md."""
+
+    compute: Literal["fp32", "bf16", "fp16", "fp64"] = "fp32"
+    """Forward and backward. bf16 and fp16: parameters and optimizer stay in fp32; fp16 scales the loss."""
+    reduce: Literal["fp32", "bf16"] | None = None
+    """Gradients on their way between ranks; left out: as wide as the parameters. bf16 halves their bytes, and rounds
+    what is added up."""
+    matmul: Literal["highest", "tf32"] = "highest"
+    """Products of float32 matrices: tf32 rounds their factors to 10 bits, on GPUs that have it several times as fast;
+    what a run computes in bf16 or fp16 is none of these."""
+
+
 class Training(Section):
     """How long, in what batches, with which optimizer."""
 
@@ -59,8 +72,9 @@ class Training(Section):
     """How the learning rate moves over the run, by its `type`; left out: it stays as it is."""
     clip_grad_norm: Annotated[float, Field(gt=0)] | None = None
     """Scale the gradients down when their global norm is larger; left out: never."""
-    precision: Literal["fp32", "bf16", "fp16", "fp64"] = "fp32"
-    """bf16 and fp16: compute in it, parameters, optimizer and gradient reduction in fp32; fp16 scales the loss."""
+    precision: Precision = Field(default_factory=Precision)
+    """fp32, bf16, fp16 or fp64, short for `{compute: bf16}`. bf16 and fp16: compute in it, parameters, optimizer and
+    gradient reduction in fp32; fp16 scales the loss."""
     compile: bool = False
     """Compile each block with torch.compile."""
     deterministic: bool = False

@@ -95,14 +95,25 @@ class PipelineDriver:
     def _make_schedule(self, plan: Plan, held: Held, place: Place) -> Any:
         pipeline = pipeline_of(plan)
         assert place.pipeline is not None
+        if not plan.layout.is_sharded:
+            for module in held.stages.values():
+                keep_parameters(module)
         made = [
             RunningStage(
                 held.stages[each.stage],
                 each.stage,
                 pipeline.num_stages,
                 self._runner.device,
-                input_args=examples(each.piece, each.piece.wires_in, self._rows_per_chunk, plan),
-                output_args=examples(each.piece, None, self._rows_per_chunk, plan),
+                input_args=examples(
+                    [each.piece.graph.inputs[name] for name in each.piece.wires_in],
+                    input_dtypes(plan, each.stage),
+                    self._rows_per_chunk,
+                ),
+                output_args=examples(
+                    list(map(each.piece.graph.spec, each.piece.graph.outputs.values())),
+                    output_dtypes(plan, each.stage, each.piece),
+                    self._rows_per_chunk,
+                ),
                 group=place.pipeline.group,
             )
             for each in self._forwards
@@ -140,9 +151,7 @@ class StageForward:
         self.stage = stage
         self.piece = piece
         self._runner = runner
-        # those of the last stage, too: its loss would raise half precision anyway, and torch 2.11 compares them with
-        # the `output_args` of the stage
-        self._dtypes = [wire_dtype(piece.graph.spec(edge), plan) for edge in piece.graph.outputs.values()]
+        self._dtypes = output_dtypes(plan, stage, piece)
         self._step = 0
         self._position = 0
         self._chunks: Sequence[Chunk] | None = None
@@ -184,6 +193,13 @@ def bound_stages(plan: Plan, held: Held, runner: StepRunner) -> list[StageForwar
     for forward in forwards:
         forward.bind(held.stages[forward.stage])
     return forwards
+
+
+def keep_parameters(module: nn.Module) -> None:
+    """`parameters()` gives these from now on, also while copies in half precision stand in their place
+    (`step.precision`): schedules that split backward look there for whom they compute gradients."""
+    found = list(module.parameters())
+    module.parameters = lambda recurse=True: iter(found)  # type: ignore[method-assign]
 
 
 class ScheduleLoss:
@@ -251,25 +267,27 @@ def joined(parts: dict[str, nn.Module]) -> nn.Module:
     return whole
 
 
-def examples(stage: Stage, names: Sequence[str] | None, rows: int, plan: Plan) -> tuple[torch.Tensor, ...]:
-    """Tensors without values that tell torch what travels; without them it would run the stage on garbage memory.
-    `names` are inputs of the stage; None: its outputs."""
-    graph = stage.graph
-    specs = (
-        [graph.inputs[name] for name in names] if names is not None else list(map(graph.spec, graph.outputs.values()))
-    )
+def examples(specs: Sequence[TensorSpec], dtypes: Sequence[torch.dtype], rows: int) -> tuple[torch.Tensor, ...]:
+    """Tensors without values that tell torch what travels; without them it would run the stage on garbage memory."""
     return tuple(
-        torch.empty((rows, *spec.shape), dtype=wire_dtype(spec, plan), device="meta", requires_grad=spec.is_floating)
-        for spec in specs
+        torch.empty((rows, *spec.shape), dtype=dtype, device="meta", requires_grad=spec.is_floating)
+        for spec, dtype in zip(specs, dtypes, strict=True)
     )
 
 
-def wire_dtype(spec: TensorSpec, plan: Plan) -> torch.dtype:
-    """Between stages floating numbers travel as wide as the parameters are, also under autocast: nothing is lost."""
-    if spec.is_floating:
-        return torch.float64 if plan.training.precision == "fp64" else torch.float32
-    dtype: torch.dtype = getattr(torch, spec.dtype)
-    return dtype
+def input_dtypes(plan: Plan, stage: int) -> list[torch.dtype]:
+    """Of the wires into a stage; the plan says in what numbers travel."""
+    return [getattr(torch, word) for word in pipeline_of(plan).wire_dtypes[stage - 1]] if stage else []
+
+
+def output_dtypes(plan: Plan, stage: int, piece: Stage) -> list[torch.dtype]:
+    """Of the wires out of it. What the last stage gives is as wide as the parameters are: a loss would raise half
+    precision anyway, and torch 2.11 compares it with the `output_args` of the stage."""
+    if stage + 1 < pipeline_of(plan).num_stages:
+        return input_dtypes(plan, stage + 1)
+    wide = torch.float64 if plan.training.precision == "fp64" else torch.float32
+    specs = map(piece.graph.spec, piece.graph.outputs.values())
+    return [wide if spec.is_floating else getattr(torch, spec.dtype) for spec in specs]
 
 
 def filled(rows: torch.Tensor, size: int) -> torch.Tensor:

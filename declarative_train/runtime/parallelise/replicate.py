@@ -19,6 +19,7 @@ from torch import nn
 
 from declarative_train.graph.direct import direct
 from declarative_train.runtime.parallelise.sharing import Sharing
+from declarative_train.runtime.step.precision import reduce_dtype
 
 if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan
@@ -38,21 +39,29 @@ NO_BUFFERS: dict[str, Any] = {
 
 def replicate(plan: Plan, held: Held, place: Place, runner: StepRunner) -> Sharing:
     """Between whole copies of the model, or of the stages of a pipeline."""
-    if plan.layout.pipeline is not None:
+    in_pipeline, dtype = plan.layout.pipeline is not None, reduce_dtype(plan.training)
+    trained = [item for item in held.model.parameters() if item.requires_grad]
+    is_one = not in_pipeline and are_one_bucket(trained)
+    if in_pipeline or (is_one and dtype != trained[0].dtype):  # in which a loss, taken along, would lose its digits
 
         def in_buckets(optimizers: Optimizers, sums: Sums) -> tuple[Sums, bool]:
             if place.data.size > 1:
-                average_gradients(optimizers.gradients(), place.data)
+                average_gradients(optimizers.gradients(), place.data, dtype)
             return sums, False
 
-        return Sharing(call=held.model, finish=runner.finish, reduce=in_buckets)
-    if are_one_bucket(item for item in held.model.parameters() if item.requires_grad):
+        call = held.model if in_pipeline else direct(held.graph_module)
+        return Sharing(call=call, finish=runner.finish, reduce=in_buckets, is_replicated=not in_pipeline)
+    if is_one:
 
         def in_one(optimizers: Optimizers, sums: Sums) -> tuple[Sums, bool]:
             return average_with_sums(optimizers.whole_gradients(), sums, place.data), True
 
         return Sharing(call=direct(held.graph_module), finish=runner.finish, reduce=in_one, is_replicated=True)
     model = wrapped(held.model, runner.device)
+    if dtype == torch.bfloat16:
+        from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
+
+        model.register_comm_hook(None, bf16_compress_hook)
 
     def begin(num_rows: int | None, is_last: bool) -> None:
         model.require_backward_grad_sync = is_last
@@ -89,18 +98,21 @@ def are_one_bucket(parameters: Iterable[torch.Tensor]) -> bool:
     return sum(item.nbytes for item in found) <= BUCKET_BYTES and len({item.dtype for item in found}) == 1
 
 
-def average_gradients(gradients: Iterable[torch.Tensor], ranks: Alone | Ranks) -> None:
-    """In place, in buckets of one dtype, so that a few large messages travel instead of many small ones."""
+def average_gradients(
+    gradients: Iterable[torch.Tensor], ranks: Alone | Ranks, dtype: torch.dtype | None = None
+) -> None:
+    """In place, in buckets of one dtype, so that a few large messages travel instead of many small ones; `dtype`: in
+    which they travel, if another."""
     bucket: list[torch.Tensor] = []
     size = 0
     for gradient in gradients:
         if bucket and (gradient.dtype != bucket[0].dtype or size + gradient.nbytes > BUCKET_BYTES):
-            _average(bucket, ranks)
+            _average(bucket, ranks, dtype)
             bucket, size = [], 0
         bucket.append(gradient)
         size += gradient.nbytes
     if bucket:
-        _average(bucket, ranks)
+        _average(bucket, ranks, dtype)
 
 
 def average_with_sums(gradients: Sequence[torch.Tensor], sums: Sums, ranks: Alone | Ranks) -> Sums:
@@ -113,8 +125,8 @@ def average_with_sums(gradients: Sequence[torch.Tensor], sums: Sums, ranks: Alon
     return [tuple(next(added) for _ in chunk) for chunk in sums]
 
 
-def _average(bucket: Sequence[torch.Tensor], ranks: Alone | Ranks) -> None:
-    whole = torch.cat([gradient.reshape(-1) for gradient in bucket])
+def _average(bucket: Sequence[torch.Tensor], ranks: Alone | Ranks, dtype: torch.dtype | None) -> None:
+    whole = torch.cat([gradient.reshape(-1) for gradient in bucket]).to(dtype or bucket[0].dtype)
     ranks.sum_(whole)
     _take_back(bucket, whole, ranks)
 

@@ -25,6 +25,7 @@ from declarative_train.components.layers.sample_groups import MixesSamples, Samp
 from declarative_train.runtime.failures import RunFailure
 from declarative_train.runtime.parallelise.sharing import Sharing
 from declarative_train.runtime.step.model import prepare_units
+from declarative_train.runtime.step.precision import compute_dtype
 
 if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan
@@ -41,7 +42,7 @@ def scatter(plan: Plan, held: Held, place: Place, runner: StepRunner) -> Sharing
     if device.type == "cuda":
         devices = [torch.device("cuda", index) for index in layout.devices]
         runner.randomness.add(devices[1:])
-    replicas = Replicas(held.model, devices, plan.batch.microbatch_size)
+    replicas = Replicas(held.model, devices, plan.batch.microbatch_size, compute_dtype(plan.training))
     held.modules = replicas.modules
     for module, groups in zip(replicas.modules, replicas.groups, strict=True):
         prepare_units(module, layout, plan.training, groups)
@@ -63,8 +64,16 @@ def scatter(plan: Plan, held: Held, place: Place, runner: StepRunner) -> Sharing
 class Replicas:
     """`modules[0]` is the model itself. Callable as the model is; `begin` announces the rows of the next call."""
 
-    def __init__(self, model: nn.Module, devices: Sequence[torch.device], microbatch_size: int) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        devices: Sequence[torch.device],
+        microbatch_size: int,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        """`dtype`: in which the model's own parameters stand during a step, and the copies of them are to stand."""
         self._size = microbatch_size
+        self._dtype = dtype
         self._devices = list(devices)
         self._on_cuda = devices[0].type == "cuda"
         self._parameters = list(model.parameters())
@@ -129,8 +138,9 @@ class Replicas:
         for position in range(1, count):
             tensors = copies[position * width : (position + 1) * width]
             for place, tensor in zip(self._places[position - 1], tensors, strict=True):
+                cast_one = tensor if self._dtype is None else tensor.to(self._dtype)
                 for module, name in place:
-                    setattr(module, name, tensor)
+                    setattr(module, name, cast_one)
         made: list[tuple[torch.Tensor, ...]] = torch.nn.parallel.parallel_apply(
             cast(list[nn.Module], in_dtype_of_caller(self.modules[:count], self._devices[0].type)),
             [tuple(rows) for rows in slices],

@@ -10,6 +10,7 @@ nodes of whole parameters, and would lose gradients.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from torch import nn
@@ -17,13 +18,12 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from declarative_train.runtime.parallelise.sharing import Sharing
 from declarative_train.runtime.step.model import unit_modules
+from declarative_train.runtime.step.precision import shard_policy
 from declarative_train.runtime.step.update import sharded_norm
 from declarative_train.terms.mesh import DATA_AXES
 
 if TYPE_CHECKING:
-    from torch.distributed.device_mesh import DeviceMesh
-
-    from declarative_train.plan.plan import Plan
+    from declarative_train.plan.plan import Plan, ShardingPlan
     from declarative_train.runtime.collectives import Place
     from declarative_train.runtime.step.model import Held
     from declarative_train.runtime.step.step_runner import StepRunner
@@ -31,41 +31,46 @@ if TYPE_CHECKING:
 
 def shard(plan: Plan, held: Held, place: Place, runner: StepRunner) -> Sharing:
     mesh = place.mesh[tuple(axis for axis in DATA_AXES if plan.layout.has(axis))]
-    in_pipeline = plan.layout.pipeline is not None
-    reshard = False if in_pipeline else None  # None: torch's own choice, all but the root
-    shard_units(held.model, plan.layout.units, mesh, reshard_after_forward=reshard)
-    roots: list[FSDPModule] = [fully_shard(module, mesh=mesh, reshard_after_forward=reshard) for module in held.roots]
-    one_chunk = in_pipeline or plan.batch.accumulation == 1
+    sharding, policy = plan.layout.sharding, shard_policy(plan.training)
+    assert sharding is not None
+    # torch warns of units that return a view, since an in-place operation on it would lose a hook; no layer and no
+    # expression works in place
+    warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
+    for modules, reshard in groups(held.model, plan.layout.units, sharding):
+        fully_shard(modules, mesh=mesh, reshard_after_forward=reshard, mp_policy=policy)
+    roots: list[FSDPModule] = [
+        fully_shard(module, mesh=mesh, reshard_after_forward=False, mp_policy=policy) for module in held.roots
+    ]
+    one_chunk = plan.layout.pipeline is not None or plan.batch.accumulation == 1
 
     def begin(num_rows: int | None, is_last: bool) -> None:
-        if not one_chunk:
-            for root in roots:
+        for root in roots if not one_chunk else ():
+            if sharding.keeps_gradients:
                 root.set_requires_gradient_sync(is_last)
+            else:
+                root.set_requires_all_reduce(is_last)  # of sharded copies; shards are reduced after each chunk
 
     return Sharing(call=held.model, finish=runner.finish, begin=begin, norm=sharded_norm)
 
 
-def shard_units(
-    model: nn.Module, units: tuple[str, ...], mesh: DeviceMesh, *, reshard_after_forward: bool | None
-) -> None:
-    """Every unit with parameters; what is left belongs to the root.
+def groups(
+    model: nn.Module, units: tuple[str, ...], sharding: ShardingPlan
+) -> Iterator[tuple[list[nn.Module], bool | int]]:
+    """Modules that are gathered together, and what becomes of them after the forward; what is left is the root's.
 
     A tied parameter is the root's: one that is used by two units cannot be let go by either.
     """
-    # torch warns of units that return a view, since an in-place operation on it would lose a hook; no layer and no
-    # expression works in place
-    warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
-    tied = tied_parameters(model)
-    for unit in unit_modules(model, units, rest=False):
-        held = {id(parameter) for parameter in unit.parameters()}
-        if held and not held & tied:
-            fully_shard(unit, mesh=mesh, reshard_after_forward=reshard_after_forward)
+    for unit in units:
+        if unit not in sharding.shared:
+            yield from _group(model, (unit,), sharding.reshard)
+    yield from _group(model, sharding.first, sharding.reshard)
+    yield from _group(model, sharding.last, False)
 
 
-def tied_parameters(model: nn.Module) -> set[int]:
-    """Ids of parameters that stand under several names."""
-    seen: set[int] = set()
-    tied: set[int] = set()
-    for _, parameter in model.named_parameters(remove_duplicate=False):
-        (tied if id(parameter) in seen else seen).add(id(parameter))
-    return tied
+def _group(
+    model: nn.Module, names: tuple[str, ...], reshard: bool | int
+) -> Iterator[tuple[list[nn.Module], bool | int]]:
+    """Without what this rank does not hold, and what has no parameters."""
+    found = [module for module in unit_modules(model, names, rest=False) if any(True for _ in module.parameters())]
+    if found:
+        yield found, reshard

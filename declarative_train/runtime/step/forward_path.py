@@ -11,11 +11,10 @@ import torch
 
 from declarative_train.data.batch import Batch
 from declarative_train.graph.build import build
+from declarative_train.runtime.step.precision import compute_dtype
 
 if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan
-
-AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass(slots=True)
@@ -41,7 +40,7 @@ class ForwardPath:
         self._batch_module = None
         if plan.batch_graph.nodes:
             self._batch_module = build(plan.batch_graph, plan.plugins, seed=plan.seed).to(device).eval()
-        self._compute_dtype = AUTOCAST.get(plan.training.precision)
+        self._compute_dtype = compute_dtype(plan.training)
 
     def chunk(self, batch: Batch) -> Chunk:
         """The batch as the model and the objective take it."""
@@ -79,7 +78,7 @@ class ForwardPath:
         return values
 
     def autocast(self) -> AbstractContextManager[object]:
-        """bf16 and fp16: parameters stay in float32, torch picks the operations that compute in half."""
+        """bf16 and fp16: torch picks the operations that compute in half (see `precision`)."""
         if self._compute_dtype is None:
             return nullcontext()
         return torch.autocast(self._device.type, dtype=self._compute_dtype)

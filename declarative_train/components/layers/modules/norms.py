@@ -1,6 +1,11 @@
-"""Normalisation within a sample."""
+"""Normalisation within a sample: in float32 inside, and what comes out is of the dtype of what went in.
+
+torch's kernels do that by themselves; autocast would hand on float32 on GPUs, and leave all as it is on the CPU.
+"""
 
 from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -8,11 +13,7 @@ from torch.nn import functional as F
 
 
 class RmsNorm(nn.Module):
-    """x / sqrt(mean(x^2) + eps) over the last dimensions, computed in float32 at least, times a learned weight.
-
-    Under autocast the input is bfloat16 and the weight float32, a pair that torch's fused kernel does not take; the
-    input is raised instead, as torch itself does for layer_norm.
-    """
+    """x / sqrt(mean(x^2) + eps) over the last dimensions, computed in float32 at least, times a learned weight."""
 
     def __init__(self, shape: tuple[int, ...], eps: float, affine: bool, dtype: torch.dtype | None = None) -> None:
         super().__init__()
@@ -39,7 +40,18 @@ class LayerNorm(nn.Module):
         self.bias = nn.Parameter(torch.empty(shape, dtype=dtype)) if affine and bias else None
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.layer_norm(x, self.shape, self.weight, self.bias, self.eps)
+        weight, bias = beside(x, self.weight, self.bias)
+        with as_given(x):
+            return F.layer_norm(x, self.shape, weight, bias, self.eps)
+
+
+class GroupNorm(nn.GroupNorm):
+    """torch's, with as little of autocast as the others."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        weight, bias = beside(input, self.weight, self.bias)
+        with as_given(input):
+            return F.group_norm(input, self.num_groups, weight, bias, self.eps)
 
 
 class InstanceNorm(nn.Module):
@@ -52,7 +64,21 @@ class InstanceNorm(nn.Module):
         self.bias = nn.Parameter(torch.empty(num_features, dtype=dtype)) if affine else None
 
     def forward(self, x: Tensor) -> Tensor:
-        return in_order(F.instance_norm(in_order(x), weight=self.weight, bias=self.bias, eps=self.eps))
+        weight, bias = beside(x, self.weight, self.bias)
+        with as_given(x):
+            return in_order(F.instance_norm(in_order(x), weight=weight, bias=bias, eps=self.eps))
+
+
+def as_given(x: Tensor) -> AbstractContextManager[object]:
+    """Autocast, where it is on, is off for a kernel that takes half precision and computes in float32 itself."""
+    kind = x.device.type
+    is_on = kind != "meta" and torch.is_autocast_enabled(kind)
+    return torch.autocast(kind, enabled=False) if is_on else nullcontext()
+
+
+def beside(x: Tensor, *parameters: Tensor | None) -> tuple[Tensor | None, ...]:
+    """The parameters as wide as `x`, which may be a field in float32 where they are in half precision."""
+    return tuple(None if item is None else item.to(x.dtype) for item in parameters)
 
 
 def in_order(x: Tensor) -> Tensor:

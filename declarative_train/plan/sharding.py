@@ -1,0 +1,64 @@
+"""How a sharded model is gathered and its gradients are reduced: which parameters travel together, what is freed
+between forward and backward, and what becomes of gradients between the chunks of a step."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+from declarative_train.graph.graph import Graph
+from declarative_train.plan.plan import ParameterPlan, ShardingPlan
+
+# Whole float32 gradients up to this size are kept over the chunks of a step, and reduced once; larger ones are reduced
+# after every chunk, so that a device never holds more than its shard and a unit's. An eightieth of an H100.
+KEPT_GRADIENT_BYTES = 1 << 30
+
+
+def sharding_of(
+    opened: Graph,
+    units: tuple[str, ...],
+    parameters: Iterable[ParameterPlan],
+    *,
+    reshard: bool | int | None,
+    in_pipeline: bool,
+) -> ShardingPlan | None:
+    """`opened`: the model's graph, opened down to its units. `reshard` is the mode's, None where nothing is sharded.
+
+    What stands before the first unit (an embedding) is a group of its own, freed when it is done; so is what stands
+    after the last one (a norm and a head), which backward begins with and which therefore stays. The rest goes with
+    the root: what lies between, and what is shared by a tie or called again, which nobody could free. In a pipeline
+    all that a stage holds stays gathered for the step.
+    """
+    if reshard is None:
+        return None
+    everything = tuple(parameters)
+    whole = 4 * sum(item.num_elements for item in everything if not item.frozen and item.tie is None)
+    names = [node.name for node in opened.nodes]
+    known = frozenset(names)
+    holders = {item.name: way for item in everything for way in [_holder(item.name, known)]}
+    shared = {holders[name] for item in everything if item.tie is not None for name in (item.name, item.tie)}
+    shared |= {node.target for node in opened.nodes if node.target is not None and node.target not in units}
+    first, last = ((), ()) if in_pipeline else _ends(names, units, set(holders.values()) - shared)
+    return ShardingPlan(
+        reshard=reshard,
+        keeps_gradients=in_pipeline or whole <= KEPT_GRADIENT_BYTES,
+        first=first,
+        last=last,
+        shared=tuple(name for name in names if name in shared),
+    )
+
+
+def _ends(
+    names: Sequence[str], units: Collection[str], held: Collection[str]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The nodes with parameters before the first unit, and those after the last one."""
+    inside = [position for position, name in enumerate(names) if name in units]
+    if not inside:
+        return (), ()
+    before, behind = names[: inside[0]], names[inside[-1] + 1 :]
+    return tuple(name for name in before if name in held), tuple(name for name in behind if name in held)
+
+
+def _holder(parameter: str, names: frozenset[str]) -> str:
+    """The node that a parameter's name leads to."""
+    parts = parameter.split(".")
+    return next(way for end in range(len(parts), 0, -1) if (way := ".".join(parts[:end])) in names)
