@@ -202,7 +202,11 @@ def _label(plan: Plan, runs: Path) -> str:
     for path in sorted(runs.iterdir()):
         first = read_run(path).get("settings")
         if isinstance(first, dict) and first:
-            others = {key: plan.settings[key] for key in differing([first, plan.settings]) if key in plan.settings}
+            others = {
+                key: plan.settings[key]
+                for key in differing([first, plan.settings])
+                if key in plan.settings and key in first
+            }
             return label(plan.layout.mode, asked, others)
     return label(plan.layout.mode, asked)
 
