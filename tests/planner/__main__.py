@@ -40,8 +40,9 @@ What is not in it: what a kernel takes for a moment, the rounding and the fragme
 CUDA's own context, what `compile` saves or keeps, metrics and evaluations, a data set that is held on the device. On a
 GPU nothing of this page has been measured yet. Where the device is a GPU the trace still chooses torch's CPU kernels.
 
-Known to be wrong: models with LSTM or GRU layers that are tried on tensors without memory (more than a million
-parameters, or in a pipeline) come out too low, here down to a third: torch computes them in another way there.
+Known to be wrong: models with LSTM or GRU layers that are tried on tensors without memory (more than 30 million
+parameters, or in a pipeline) come out too low, here down to a third: torch computes them in another way there. The plan
+says so in the title of its table.
 """
 
 

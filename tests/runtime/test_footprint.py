@@ -15,6 +15,7 @@ from declarative_train.plan.estimate.memory import Scale
 from declarative_train.plan.estimate.model import ModelFacts
 from declarative_train.plan.estimate.shortened import MOST_RANKS, fewer_ranks, runs_of, shortened
 from declarative_train.plan.plan import TAKEN, MemoryPlan, Plan
+from declarative_train.plan.text.estimate import memory_title
 from declarative_train.runtime import launch
 from declarative_train.runtime.footprint import forecast
 from declarative_train.runtime.footprint.child import in_child
@@ -167,3 +168,37 @@ def test_eight_ranks_of_an_8b_model_by_all_layers_and_by_a_few(tmp_path: Path) -
     plan = eight_ranks(tmp_path, "blocks")
     (carried_on,) = Forecast().memory(plan)
     assert carried_on.total == pytest.approx(whole(plan).total, rel=0.02)
+
+
+RECURRENT = """
+name: recurrent
+data:
+  source: {{type: synthetic, kind: classification, rows: 64, features: 512, classes: 4}}
+  fields: {{x: {{column: x, shape: [16, 32]}}, y: {{column: y}}}}
+model:
+  graph:
+    net: {{type: lstm, hidden_size: 300, num_layers: 2, input: x}}
+    last: mean(net, dim=1)
+    logits: {{type: linear, out_features: 4}}
+objective: {{loss: {{type: cross_entropy, input: logits, target: y}}}}
+training: {{steps: 3, global_batch_size: 32, optimizer: {{type: adam, lr: 1e-3}}}}
+parallelism: {parallelism}
+layout: {{gpus: {gpus}, device: cpu}}
+"""
+
+
+def test_a_recurrent_model_is_counted_on_real_tensors_or_said_to_be_too_low(tmp_path: Path) -> None:
+    """torch computes an lstm in another way on tensors without memory."""
+    titles, activations = [], []
+    for parallelism, gpus in (("single", 1), ("{mode: pipeline, stages: 2, microbatches: 2}", 2)):
+        path = tmp_path / f"of_{gpus}.yaml"
+        path.write_text(RECURRENT.format(parallelism=parallelism, gpus=gpus))
+        recipe = recipe_room.load(str(path)).recipe
+        assert recipe is not None
+        plan, diagnostics = compile_plan(recipe, tracer=Forecast(), traces_all=True)
+        assert plan is not None, diagnostics
+        titles.append(memory_title(plan))
+        activations.append(plan.memory[0].activations)
+    assert titles[0] == "memory per device, traced"
+    assert titles[1].endswith("too low: lstm and gru are counted in part")
+    assert activations[0] > 8 * 4 * 2 * 16 * 32 * 300  # eight numbers for each hidden one, step and layer

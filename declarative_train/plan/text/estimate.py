@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from declarative_train.graph.cost import is_recurrent
 from declarative_train.plan.estimate.memory import memory_of
 from declarative_train.plan.estimate.model import facts_of
 from declarative_train.plan.estimate.placement import placement_of
@@ -114,7 +115,8 @@ def describe_memory(plan: Plan) -> list[str]:
 
 def memory_title(plan: Plan) -> str:
     how = "traced" if plan.memory and plan.memory[0].is_traced else "estimated"
-    return f"memory per device, {how}"
+    low = ", too low: lstm and gru are counted in part" if how == "estimated" and is_recurrent(plan.graph.nodes) else ""
+    return f"memory per device, {how}{low}"
 
 
 def largest(plan: Plan) -> str:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from declarative_train.graph.cost import is_recurrent
 from declarative_train.plan.estimate.memory import Scale
 from declarative_train.plan.estimate.shortened import Run, fewer_ranks, kinds_of_rank, runs_of, shortened
 from declarative_train.plan.plan import MemoryPlan
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 MOST_CALLS = 2500  # of layers and expressions, in all tries together: about 2 ms each
 SMALL_PARAMETERS, SMALL_WORK = 1_000_000, 8_000_000  # elements
+RECURRENT_FACTOR = 30  # how much larger a plan with lstm or gru may be: on tensors without memory it comes out too low
 MOST_RUNS = 4
 LONG = 2 * FEW + 2  # copies from which on two short chains are sooner tried than the whole one
 
@@ -81,7 +83,8 @@ class Forecast:
         found = moments[int(moments.sum(axis=1).argmax())]
         name = "each device" if plan.layout.pipeline is None else f"pipeline rank {place}"
         sizes = dict(zip(CLASSES, map(round, found), strict=True))
-        return MemoryPlan(name=name, is_traced=True, **sizes)
+        is_traced = _is_small(plan) or not is_recurrent(plan.graph.nodes)
+        return MemoryPlan(name=name, is_traced=is_traced, **sizes)
 
 
 def _moments(plan: Plan, runs: list[Run], rank: int) -> Any:
@@ -144,7 +147,8 @@ def _is_small(plan: Plan) -> bool:
 
     held = sum(item.num_elements for item in plan.parameters)
     given = sum(map(activations, plan.graph.nodes)) * plan.batch.global_batch_size
-    return held <= SMALL_PARAMETERS and given <= SMALL_WORK
+    factor = RECURRENT_FACTOR if is_recurrent(plan.graph.nodes) else 1
+    return held <= SMALL_PARAMETERS * factor and given <= SMALL_WORK * factor
 
 
 def _share(plan: Plan, shards: int) -> float:
