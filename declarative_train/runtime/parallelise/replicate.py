@@ -15,7 +15,7 @@ from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import distributed, nn
 
 from declarative_train.graph.direct import direct
 from declarative_train.runtime.parallelise.sharing import Sharing
@@ -59,9 +59,7 @@ def replicate(plan: Plan, held: Held, place: Place, runner: StepRunner) -> Shari
         return Sharing(call=direct(held.graph_module), finish=runner.finish, reduce=in_one, is_replicated=True)
     model = wrapped(held.model, runner.device)
     if dtype == torch.bfloat16:
-        from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
-
-        model.register_comm_hook(None, bf16_compress_hook)
+        model.register_comm_hook(place.data.size, averaged_in_bf16)
 
     def begin(num_rows: int | None, is_last: bool) -> None:
         model.require_backward_grad_sync = is_last
@@ -75,6 +73,15 @@ def wrapped(model: nn.Module, device: torch.device) -> nn.parallel.DistributedDa
     )
     settle_buckets(made)
     return made
+
+
+def averaged_in_bf16(size, bucket):  # type: ignore[no-untyped-def]  # torch compares annotations with its classes
+    """A bucket's gradients, averaged over `size` ranks; torch's own hook of this kind refuses gloo."""
+    wide = bucket.buffer()
+    work = distributed.all_reduce(wide.to(torch.bfloat16).div_(size), async_op=True)
+    assert work is not None
+
+    return work.get_future().then(lambda done: wide.copy_(done.value()[0]))
 
 
 def settle_buckets(wrapped: nn.parallel.DistributedDataParallel) -> None:
