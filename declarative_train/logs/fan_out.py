@@ -22,7 +22,14 @@ class FanOut:
         self._each(lambda sink: sink.flush())
 
     def close(self) -> None:
-        """All of them, whichever fails."""
+        """All of them, whichever fails; the record last, so that it holds what the others miss."""
+        for sink in [each for each in self._sinks if not each.is_record]:
+            try:
+                sink.close()
+            except Exception as error:
+                self._leave_out(sink, error)
+            else:
+                self._sinks.remove(sink)
         sinks, self._sinks = self._sinks, []
         failure: Exception | None = None
         for sink in sinks:

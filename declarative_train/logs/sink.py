@@ -1,10 +1,11 @@
-"""A sink turns events into something to read. One leaf per place: terminal, TensorBoard, JSON lines."""
+"""A sink turns events into something to read. One leaf per place: terminal, JSON lines, TensorBoard, and others."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from declarative_train.logs.event import Event
 
@@ -20,6 +21,11 @@ class Sink(ABC):
         """Of those in `SINKS`: the one of a run, which writes below `run_dir`; `quiet` asks for no progress in the
         terminal. Raises OSError."""
         raise NotImplementedError
+
+    @classmethod
+    def chosen(cls, run_dir: Path, settings: Mapping[str, Any]) -> Self:
+        """Of those in `CHOICES`: the one of a run, with its settings under `logging.sinks`. Raises OSError."""
+        return cls.of_run(run_dir, True)
 
     @abstractmethod
     def write(self, event: Event) -> None:

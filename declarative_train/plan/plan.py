@@ -146,8 +146,11 @@ class CheckpointPlan:
 
 @dataclass(frozen=True, slots=True)
 class LoggingPlan:
+    """`sinks`: beside the terminal and events.jsonl, by name with their settings."""
+
     dir: str
     every_steps: int
+    sinks: dict[str, dict[str, str | None]] = field(default_factory=lambda: {"tensorboard": {}})
 
 
 @dataclass(frozen=True, slots=True)

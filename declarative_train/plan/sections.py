@@ -134,4 +134,9 @@ def plan_checkpoint(recipe: Recipe, timing: Timing) -> CheckpointPlan:
 
 
 def plan_logging(recipe: Recipe, timing: Timing) -> LoggingPlan:
-    return LoggingPlan(recipe.logging.dir, timing.interval("logging.every", recipe.logging.every) or 1)
+    logging = recipe.logging
+    sinks = {name: settings.model_dump() for name, settings in logging.sinks if settings is not None}
+    if "mlflow" in sinks:
+        sinks["mlflow"]["folder"] = logging.dir
+    sinks.pop("jsonl", None)  # every run has it
+    return LoggingPlan(logging.dir, timing.interval("logging.every", logging.every) or 1, sinks)

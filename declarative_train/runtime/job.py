@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from declarative_train.logs.sink import Sink
-from declarative_train.logs.sinks import open_sinks
+from declarative_train.logs.sinks import DEFAULT, Chosen, open_sinks, unusable
+from declarative_train.runtime.failures import RunFailure
 
 if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan
@@ -43,6 +44,12 @@ class Job:
         return self.run_dir / "failures"
 
 
-def default_sinks(quiet: bool) -> SinkFactory:
-    """Every sink of the table."""
-    return partial(open_sinks, quiet)
+def default_sinks(quiet: bool, chosen: Chosen = DEFAULT) -> SinkFactory:
+    """Those of every run, and those that were chosen."""
+    return partial(open_sinks, quiet, chosen)
+
+
+def check_sinks(plan: Plan) -> None:
+    """Raises RunFailure where a sink of the plan cannot be opened at all: a package that is not installed."""
+    for sentence in unusable(plan.logging.sinks):
+        raise RunFailure(sentence)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from declarative_train.runtime.devices import choose_device, num_gpus
 from declarative_train.runtime.failures import RunFailure, describe_failure, explain, write_failure
-from declarative_train.runtime.job import Job, SinkFactory, default_sinks
+from declarative_train.runtime.job import Job, SinkFactory, check_sinks, default_sinks
 from declarative_train.runtime.processes import launch_ranks, leave_unsaved, report, say, tell_stopping
 from declarative_train.runtime.signals import EXIT_FAILED, StopRequest, late
 from declarative_train.runtime.storage.run_dir import open_place
@@ -58,16 +58,19 @@ def launch(
     folder: Path | None = None,
 ) -> Outcome:
     """`resume`: None, `auto`, or a path; `max_steps`: end this session after so many steps; `sinks`: instead of
-    terminal, TensorBoard and JSON lines; `folder`: the run's, in place of a new one among those of its recipe.
+    the terminal and the plan's; `folder`: the run's, in place of a new one among those of its recipe.
     `hosted`: this process outlives the run, whatever happens (a notebook): a second interrupt raises
     KeyboardInterrupt."""
     lock = RunLock()
     run_dir: Path | None = None
     try:
         device_kind, notices = choose_here(plan)
+        if sinks is None:
+            check_sinks(plan)
+            sinks = default_sinks(quiet, plan.logging.sinks)
         place = open_place(plan, resume, lock, folder=folder)
         run_dir = place.run_dir
-        job = Job(plan, device_kind, place, max_steps, sinks or default_sinks(quiet), notices, quiet, is_hosted=hosted)
+        job = Job(plan, device_kind, place, max_steps, sinks, notices, quiet, is_hosted=hosted)
         code, why = run_here(job) if plan.layout.is_one_process else launch_ranks(job)
         return Outcome(code, run_dir, tuple(why))
     except (RunFailure, OSError) as error:

@@ -29,7 +29,7 @@ from declarative_train.runtime.failures import (
     headline,
     write_failure,
 )
-from declarative_train.runtime.job import Job, SinkFactory, default_sinks
+from declarative_train.runtime.job import Job, SinkFactory, check_sinks, default_sinks
 from declarative_train.runtime.processes import LOOPBACK, join_process_group
 from declarative_train.runtime.signals import EXIT_FAILED, StopRequest, leave
 from declarative_train.runtime.storage.checkpoint_store import Entry, damage
@@ -86,7 +86,7 @@ def run_as_rank(
         broadcast = _received(store, rank, world)
         if broadcast.plan_json is None:
             leave(broadcast.code)
-        job = _job(broadcast, rank, max_steps, sinks or default_sinks(quiet))
+        job = _job(broadcast, rank, max_steps, sinks, quiet)
         join(job, rank, seat.host, broadcast.hosts, store)
         code = run_rank(job, context, lambda: watch.is_asked)
     except BaseException as error:
@@ -234,6 +234,7 @@ def _prepared(
         check_world(plan, words.world)
         seats = [take(words.store, f"seat/{rank}") for rank in range(words.world)]
         choice = seat_devices(plan.layout, seats)
+        check_sinks(plan)
         place = open_place(plan, resume, lock, words.damage, folder)
     except (RunFailure, OSError) as error:
         lock.release()
@@ -255,17 +256,18 @@ def check_world(plan: Plan, num_started: int) -> None:
         )
 
 
-def _job(broadcast: BroadcastJob, rank: int, max_steps: int | None, sinks: SinkFactory) -> Job:
+def _job(broadcast: BroadcastJob, rank: int, max_steps: int | None, sinks: SinkFactory | None, quiet: bool) -> Job:
     from declarative_train.plan.codec import from_json
 
     assert broadcast.plan_json is not None
     assert broadcast.place is not None
+    plan = from_json(broadcast.plan_json)
     return Job(
-        from_json(broadcast.plan_json),
+        plan,
         broadcast.device_kind,
         broadcast.place,
         max_steps,
-        sinks,
+        sinks or default_sinks(quiet, plan.logging.sinks),
         broadcast.notices,
         device_index=broadcast.indices[rank] if broadcast.indices else None,
     )

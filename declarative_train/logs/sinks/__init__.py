@@ -1,24 +1,54 @@
-"""The places that events go to, by name: a run writes to all of them. Imported on the rank that has them."""
+"""The places that events go to, by name. Imported on the rank that has them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from declarative_train.logs.sink import Sink
 
+# Every run writes to these.
 SINKS: dict[str, str] = {
     "console": "declarative_train.logs.sinks.console.ConsoleSink",
     "jsonl": "declarative_train.logs.sinks.jsonl.JsonlSink",
-    "tensorboard": "declarative_train.logs.sinks.tensorboard.TensorBoardSink",
 }
+# And to those that `logging.sinks` names.
+CHOICES: dict[str, str] = {
+    "csv": "declarative_train.logs.sinks.csv_table.CsvSink",
+    "mlflow": "declarative_train.logs.sinks.mlflow_server.MlflowSink",
+    "tensorboard": "declarative_train.logs.sinks.tensorboard.TensorBoardSink",
+    "wandb": "declarative_train.logs.sinks.wandb_run.WandbSink",
+}
+PACKAGES = ("mlflow", "wandb")  # optional, and extras of ours by the same names
+
+Chosen = Mapping[str, Mapping[str, Any]]
+"""By name, the settings of each."""
+DEFAULT: Chosen = {"tensorboard": {}}
 
 
-def open_sinks(quiet: bool, run_dir: Path) -> Sequence[Sink]:
-    """In the order of the table. Raises OSError when a place cannot be written."""
-    kinds = []
-    for address in SINKS.values():
-        module, _, name = address.rpartition(".")
-        kinds.append(getattr(import_module(module), name))
-    return tuple(kind.of_run(run_dir, quiet) for kind in kinds)
+def open_sinks(quiet: bool, chosen: Chosen, run_dir: Path) -> Sequence[Sink]:
+    """In the order of the tables. Raises OSError when a place cannot be written."""
+    always = [_class(address).of_run(run_dir, quiet) for address in SINKS.values()]
+    return (*always, *(_class(CHOICES[name]).chosen(run_dir, chosen[name]) for name in CHOICES if name in chosen))
+
+
+def unusable(chosen: Chosen) -> Iterator[str]:
+    """What keeps sinks from being opened at all, in a sentence each, without importing what they need."""
+    for name in PACKAGES:
+        if name in chosen and find_spec(name) is None:
+            yield f"logging.sinks.{name} needs the package {name}; help: pip install 'declarative_train[{name}]'"
+            return
+    if "wandb" in chosen and chosen["wandb"].get("mode") == "online":
+        from declarative_train.logs.sinks.wandb_run import has_key
+
+        if not has_key():
+            yield "logging.sinks.wandb has no key; help: `wandb login`, WANDB_API_KEY, or `mode: offline`"
+
+
+def _class(address: str) -> type[Sink]:
+    module, _, name = address.rpartition(".")
+    found: type[Sink] = getattr(import_module(module), name)
+    return found

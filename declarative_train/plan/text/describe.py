@@ -257,8 +257,14 @@ def _intervals(plan: Plan) -> list[list[str]]:
     if checkpoint is not None:
         best = f", and the {checkpoint.best_mode} of {checkpoint.best_metric}" if checkpoint.best_metric else ""
         rows.append(["checkpoint", f"{_every(checkpoint.every_steps)}, the last {checkpoint.keep} kept{best}"])
-    rows.append(["logging", f"{_every(plan.logging.every_steps)}, below {plan.logging.dir}"])
+    rows.append(["logging", f"{_every(plan.logging.every_steps)}, below {plan.logging.dir}{_to(plan)}"])
     return rows
+
+
+def _to(plan: Plan) -> str:
+    """The sinks, where they are not those of every recipe."""
+    names = list(plan.logging.sinks)
+    return "" if names == ["tensorboard"] else f", to {', '.join([*names, 'events.jsonl'])}"
 
 
 def _every(steps: int | None) -> str:

@@ -234,7 +234,7 @@ NOTES = {  # what no key says: how it is done here, or that it is not there
     "callbacks": "there are no callbacks; see `early_stop`, `checkpoint.best`, `evaluation` and `logging`",
     "fp16": "`training.precision: fp16` says it",
     "gamma": "the factor of each step belongs to `lr_schedule: {type: step}`",
-    "loggers": "every run writes TensorBoard files and events.jsonl; there is no other place to choose",
+    "loggers": "`logging: {sinks: {tensorboard: {}, csv: {}, mlflow: {...}, wandb: {...}}}` says where numbers go",
     "layers": "a model is a `graph`, a mapping of names to nodes, each of which takes the one above: "
     "`graph: {hidden: {type: linear, ...}, act: {type: relu}}`",
     "lora": "a low-rank adapter is a block beside the layer: `x @ A @ B` by two `linear` nodes, the layer frozen",
@@ -244,7 +244,7 @@ NOTES = {  # what no key says: how it is done here, or that it is not there
     "params": "settings of parameters stand under `model.parameters`: `SELECTOR: {optimizer: {...}}`",
     "transforms": "there are no transforms of samples here; a layer of a plugin can draw them (`self.training`)",
     "vocabulary": "the values of the training rows, sorted, are numbered; an order of one's own is not built",
-    "wandb": "every run writes TensorBoard files and events.jsonl; there is no other place to choose",
+    "wandb": "`logging: {sinks: {wandb: {project: ...}}}` says it",
 }
 FROM_THE_INPUT = frozenset({"in_channels", "in_dim", "in_features", "input_dim", "input_size", "normalized_shape"})
 VALUES = {  # the first word that is allowed where the value stands

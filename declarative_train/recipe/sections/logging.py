@@ -1,6 +1,6 @@
 """`logging`: where the run directory goes, and how often numbers are written."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator
 
@@ -16,6 +16,51 @@ def _local(folder: str) -> str:
     return folder
 
 
+class TensorBoard(Section):
+    """Event files in the run's folder."""
+
+
+class Csv(Section):
+    """metrics.csv in the run's folder."""
+
+
+class Jsonl(Section):
+    """events.jsonl alone, which every run writes."""
+
+
+class Mlflow(Section):
+    """A run of MLflow."""
+
+    uri: str | None = None
+    """The tracking server, such as http://host:5000; left out: MLFLOW_TRACKING_URI, or else mlflow.db in `dir`."""
+    experiment: str | None = None
+    """The experiment that the run is put in; left out: the recipe's name."""
+
+
+class Wandb(Section):
+    """A run of Weights & Biases."""
+
+    project: str | None = None
+    """The project that the run is put in; left out: the recipe's name."""
+    mode: Literal["offline", "online"] = "online"
+    """offline writes below wandb/ in the run's folder, for `wandb sync`."""
+
+
+class Sinks(Section):
+    """Where events go, beside the terminal and events.jsonl."""
+
+    tensorboard: TensorBoard | None = None
+    """TensorBoard's event files."""
+    csv: Csv | None = None
+    """A table, metrics.csv: a row for each logged step and each evaluation."""
+    jsonl: Jsonl | None = None
+    """JSON lines, events.jsonl: every run writes them, so alone it means no other place."""
+    mlflow: Mlflow | None = None
+    """MLflow, with the package `declarative_train[mlflow]`."""
+    wandb: Wandb | None = None
+    """Weights & Biases, with the package `declarative_train[wandb]`."""
+
+
 class Logging(Section):
     """Where the run directory goes (`<dir>/<name>/<time>-<mode>-...`), and how often numbers are written."""
 
@@ -23,3 +68,5 @@ class Logging(Section):
     """The folder of all runs on this machine, relative to the working directory."""
     every: Progress = Duration(10, "steps")
     """How often loss, metrics and speed of the training are written."""
+    sinks: Sinks = Sinks(tensorboard=TensorBoard())
+    """Where they are written, beside the terminal and events.jsonl: those that are named, in place of TensorBoard."""
