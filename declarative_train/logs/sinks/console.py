@@ -186,7 +186,8 @@ class ConsoleSink(Sink):
             self._print(f"measured    {in_words(measured(self._steps))}")
         if self._memory is not None:
             self._print(f"memory      {memory_in_words(self._memory)}")
-        self._print(f"watch       {own_command()} tensorboard {started.run_dir}")
+        if any(Path(started.run_dir).glob("events.out.tfevents.*")):
+            self._print(f"watch       {own_command()} tensorboard {started.run_dir}")
 
     def _flush(self) -> None:
         lines, self._lines = self._lines, []
