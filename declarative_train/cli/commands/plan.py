@@ -155,14 +155,14 @@ def scale(args: argparse.Namespace) -> int:
 
 
 def _for_gpus(number: int, per_node: int, mode: str) -> list[str]:
-    """What `--set` takes for so many GPUs, whole nodes. A mode of one device becomes ddp on several, one of several
-    becomes single on one."""
+    """What `--set` takes for so many GPUs, whole nodes, in a mode that takes so many."""
+    from declarative_train.recipe.sections.parallelism import mode_on
+
     if number <= per_node:
         sets = [f"layout.gpus={number}"]
     else:
         sets = [f"layout.nodes={number // per_node}", f"layout.gpus_per_node={per_node}"]
-    if number == 1 and mode not in ("auto", "single"):
-        sets.append("parallelism=single")
-    elif number > 1 and mode == "single":
-        sets.append("parallelism=ddp")
+    taken = mode_on(mode, number)
+    if taken != mode:
+        sets.append(f"parallelism={taken}")
     return sets

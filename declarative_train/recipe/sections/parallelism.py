@@ -168,6 +168,13 @@ MODES: dict[str, type[Single | Dp | Ddp | Fsdp | Pipeline | Auto]] = {
 }
 
 
+def mode_on(mode: str, num_gpus: int) -> str:
+    """The mode that takes so many GPUs: ddp for one of a single device, single for one of several on one GPU."""
+    if num_gpus > 1:
+        return "ddp" if mode == "single" else mode
+    return mode if mode == "auto" else "single"
+
+
 def _share(number: int, parts: int) -> int | None:
     size, rest = divmod(number, parts)
     return None if rest or not size else size
