@@ -71,7 +71,8 @@ class MlflowSink(BackgroundSink):
         self._client = open_client(self._uri)
         kept = self._run_dir / "mlflow.json"
         known = remembered(kept)
-        if known.get("uri") == self._uri and self._is_there(known.get("run_id", "")):
+        place = re.sub(r"//[^@/]*@", "//", self._uri)  # a password stays out of the file
+        if known.get("uri") == place and self._is_there(known.get("run_id", "")):
             self._run_id = known["run_id"]
             self._client.update_run(self._run_id, status="RUNNING")
             self._client.set_tag(self._run_id, "resumed_after_step", event.first_step)
@@ -83,7 +84,7 @@ class MlflowSink(BackgroundSink):
                 tags={"mode": event.mode, "device": event.device, "run_dir": str(self._run_dir.absolute())},
             )
             self._run_id = made.info.run_id
-            remember(kept, uri=self._uri, run_id=self._run_id)
+            remember(kept, uri=place, run_id=self._run_id)
         self._params(event.hyperparameters)
         self._client.log_text(self._run_id, event.plan_text, "plan.txt")
         for name, text in recipe_texts(self._run_dir):

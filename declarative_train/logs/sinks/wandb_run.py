@@ -10,7 +10,7 @@ import os
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from declarative_train.logs.event import Event, RunEnded, RunStarted
 from declarative_train.logs.sinks.background import WAIT_S, BackgroundSink, remember, remembered, scalars
@@ -23,7 +23,7 @@ class WandbSink(BackgroundSink):
     def chosen(cls, run_dir: Path, settings: Mapping[str, Any]) -> Self:
         return cls(run_dir, settings.get("project"), settings["mode"])
 
-    def __init__(self, run_dir: Path, project: str | None, mode: str) -> None:
+    def __init__(self, run_dir: Path, project: str | None, mode: Literal["offline", "online"]) -> None:
         self._run_dir, self._project, self._mode = run_dir, project, mode
         self._remote: Any = None
         self._has_ended = False
