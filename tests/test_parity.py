@@ -50,7 +50,7 @@ def test_every_mode_and_schedule_that_a_recipe_can_name_has_its_cells() -> None:
 
 
 def test_a_rank_whose_gradients_are_left_out_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def forgetful(gradients: list[torch.Tensor], ranks: Collective) -> None:
+    def forgetful(gradients: list[torch.Tensor], ranks: Collective, dtype: torch.dtype | None) -> None:
         """Leaves each rank with its own gradients."""
 
     monkeypatch.setattr(replicate, "average_gradients", forgetful)

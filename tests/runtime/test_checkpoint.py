@@ -310,7 +310,7 @@ def test_a_planted_object_in_the_metadata_is_not_run(tmp_path: Path) -> None:
     sign = tmp_path / "ran"
     with (tmp_path / ".metadata").open("wb") as stream:
         pickle.dump(Planted(sign), stream)
-    with pytest.raises(CheckpointFailure, match="no part of a checkpoint"):
+    with pytest.raises(CheckpointFailure, match=r"names pathlib\S*\.touch, which is not part of a checkpoint"):
         load_tensors(str(tmp_path), {"model/a": torch.zeros(2)}, alone=True)
     assert not sign.exists()
 

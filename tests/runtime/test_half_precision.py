@@ -64,9 +64,9 @@ class Steps:
                 print(json.dumps(words), file=stream)
             return norm, finite
 
-        def averaged_spoilt(gradients: list[torch.Tensor], ranks: Any) -> None:
+        def averaged_spoilt(gradients: list[torch.Tensor], ranks: Any, dtype: torch.dtype | None) -> None:
             spoil(gradients, step + 1)  # before it meets its copies: they must get it from this one
-            average(gradients, ranks)
+            average(gradients, ranks, dtype)
 
         monkeypatch.setattr(Update, "__call__", noted)
         if averaged:
