@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from declarative_train.plan.plan import LayoutPlan
 from declarative_train.runtime.devices import num_gpus, num_gpus_wanted
 from declarative_train.terms.amounts import counted
-from declarative_train.terms.machine import num_cores
+from declarative_train.terms.machine import num_cores, own_cores
 
 
 class NoRoomError(Exception):
@@ -50,7 +50,7 @@ def visible_gpus() -> list[str]:
 
 def _of_cores(at: int, count: int, ranks: int) -> Seat:
     """A share of the cores, as long as there is one for each; else the system shares them out."""
-    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(num_cores()))
+    cores = own_cores()
     share = len(cores) // count
     if count == 1:
         return Seat(at)

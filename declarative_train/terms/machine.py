@@ -9,9 +9,14 @@ from pathlib import Path
 
 def num_cores() -> int:
     """That this process may use: a container or a scheduler may give fewer than there are. macOS cannot tell."""
+    return len(own_cores())
+
+
+def own_cores() -> list[int]:
+    """Their numbers."""
     if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
 
 
 def own_command() -> str:

@@ -185,7 +185,7 @@ def test_json_lines(tmp_path: Path) -> None:
     assert read["a"].tolist() == [1, 2]
     assert read["b"].tolist() == ["x", None]
     assert read["v"].tolist() == [[1.0, 2.0], [3.0, 4.0]]
-    assert "no number, text or date" in table.left_out["c"]
+    assert "not a number, a text or a date" in table.left_out["c"]
 
 
 @pytest.mark.parametrize(

@@ -161,11 +161,11 @@ def test_deterministic_is_set_before_anything_is_computed(
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
     build, seen = rank.Engine, []
 
-    def noted(*args: Any) -> Any:
+    def noted(*args: Any, **more: Any) -> Any:
         cudnn = torch.backends.cudnn
         seen.append((torch.are_deterministic_algorithms_enabled(), cudnn.deterministic, not cudnn.benchmark))
         seen.append("CUBLAS_WORKSPACE_CONFIG" in os.environ)
-        return build(*args)
+        return build(*args, **more)
 
     monkeypatch.setattr(rank, "Engine", noted)
     assert go(tmp_path, DIGITS, {"training": {"deterministic": wanted}}).code == 0
