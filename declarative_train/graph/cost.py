@@ -16,7 +16,6 @@ from math import prod
 from declarative_train.components.layers import LAYERS
 from declarative_train.components.products import Product, Use, Weight
 from declarative_train.graph.graph import Edge, Graph, Node
-from declarative_train.graph.matmuls import matmuls
 from declarative_train.graph.read import read_layer
 from declarative_train.terms.tensor_spec import TensorSpec
 
@@ -87,6 +86,8 @@ def _work(
     node: Node, called: Node, specs: Mapping[str, TensorSpec], graded: Mapping[str, bool], weights: list[Weight]
 ) -> Work:
     if called.expression is not None:
+        from declarative_train.graph.matmuls import matmuls  # imports torch, which a static lint does not wait for
+
         products = matmuls(called.expression, tuple(specs.items()), tuple(graded.items()))
     else:
         assert called.component is not None
