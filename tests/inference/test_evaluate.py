@@ -124,7 +124,9 @@ def test_text_and_json_and_pictures(
     monkeypatch.setenv("COLUMNS", "80")
     assert main(["evaluate", str(wine), "--worst", "2"]) == 0
     captured = capsys.readouterr()
-    assert max(map(len, captured.out.splitlines())) <= 80
+    place, *lines = captured.out.splitlines()
+    assert place.startswith(f"{wine} step ")  # a path is as long as it is, and is not broken
+    assert max(map(len, lines)) <= 80
     assert "logged by the run" in captured.out
     assert "is \\ said" in captured.out
     assert main(["evaluate", str(wine), "--json", "--no-tensorboard"]) == 0

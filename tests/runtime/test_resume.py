@@ -28,6 +28,8 @@ from tests.runtime.made_recipes import DEEP, DIGITS, WAYS, compiled, merged, wri
 from tests.runtime.parity import ddp_buckets
 from tests.runtime.runs import Done, assert_same_tensors, checkpoints, last_tensors
 
+SLOW = pytest.mark.timeout(300)  # several runs of two processes: half a minute alone, minutes on a loaded machine
+
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
@@ -46,7 +48,7 @@ def everything(run: Done) -> dict[int, tuple[object, ...]]:
 
 @pytest.mark.parametrize(
     "way",
-    [pytest.param(way, marks=[] if way in ("fsdp 2", "zero bubble 2") else pytest.mark.long) for way in WAYS],
+    [pytest.param(way, marks=SLOW if way in ("fsdp 2", "zero bubble 2") else pytest.mark.long) for way in WAYS],
 )
 def test_to_the_bit_on_the_same_layout(directory: Path, way: str) -> None:
     """Stopped inside an epoch and at its end: all that is told or saved later is what an uninterrupted run has."""
@@ -324,6 +326,7 @@ def test_without_the_plan_of_a_checkpoint_nothing_may_change(
     assert run(compiled(directory, DIGITS), resume="auto", quiet=True) == 0
 
 
+@SLOW
 @pytest.mark.parametrize("way", ["ddp 2"])
 def test_a_finished_run_can_be_made_longer(directory: Path, way: str) -> None:
     """With a learning rate that does not depend on the length, to what a longer run would have been."""
