@@ -120,6 +120,7 @@ def test_a_wrong_recipe_is_told_and_not_traced(capsys: Captured) -> None:
 @pytest.mark.timeout(120)
 def test_the_story_of_a_run(tmp_path: Path, capsys: Captured) -> None:
     assert main(["run", DP, "--quiet", "--set", f"logging.dir={tmp_path}"]) == 0
+    capsys.readouterr()  # the result of the run
     text = told(capsys, "trace", str(tmp_path))
     assert text.startswith("the newest run:")
     lines = text.splitlines()

@@ -117,6 +117,8 @@ def test_a_set_of_its_own_source_trains_nothing(spec: Spec, table: str, tmp_path
         "type": "csv",
         "path": str(tmp_path / "new.csv"),
         "delimiter": ",",
+        "decimal": ".",
+        "missing_values": [],
         "columns": None,
     }
     assert len(data.files) == 2
