@@ -25,8 +25,10 @@ def describe(name: str, kind: Any, first: Any = None) -> Column | str:
         kind = kind.value_type
     if types.is_boolean(kind):
         return Column(name, "bool")
-    if types.is_integer(kind) or types.is_floating(kind):
-        return Column(name, str(kind.to_pandas_dtype().__name__))
+    if types.is_integer(kind):
+        return Column(name, str(kind))
+    if types.is_floating(kind):  # Arrow's own words are halffloat, float and double
+        return Column(name, f"float{kind.bit_width}")
     if types.is_decimal(kind) or types.is_null(kind):  # nothing but missing values: they fit any field that fills them
         return Column(name, "float64")
     if types.is_date(kind) or types.is_timestamp(kind):
