@@ -55,6 +55,7 @@ def test_by_commands(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert answers["class"].nunique() == 3
 
 
+@pytest.mark.long
 def test_in_python(folder: Path) -> None:
     recipe = dt.load("wine.yaml")
     assert recipe.lint().errors == ()

@@ -45,6 +45,7 @@ def shown(cell: nbformat.NotebookNode) -> str:
     )
 
 
+@pytest.mark.long
 def test_the_first_steps(kernel_finds_us: Path) -> None:
     made = executed(nbformat.read(NOTEBOOK, as_version=4), kernel_finds_us)
     texts = {cell["source"].splitlines()[-1]: shown(cell) for cell in made.cells if cell["cell_type"] == "code"}

@@ -1,24 +1,17 @@
+"""Trained runs that several rooms use. Their imports wait for the first test that asks: most tests need no torch."""
+
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
 
-from tests.inference.made_runs import (
-    HOUSE_COLUMNS,
-    HOUSES,
-    WINE,
-    WINE_COLUMNS,
-    house_rows,
-    trained,
-    wine_rows,
-    write_csv,
-)
-
 
 @pytest.fixture(scope="session")
 def wine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A classifier of three wines by three numbers and a word."""
+    from tests.inference.made_runs import WINE, WINE_COLUMNS, trained, wine_rows, write_csv
+
     folder = tmp_path_factory.mktemp("wine")
     write_csv(folder / "wine.csv", WINE_COLUMNS, wine_rows())
     return trained(folder, WINE)
@@ -27,6 +20,8 @@ def wine(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def houses(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A price in its own unit, and whether it was sold."""
+    from tests.inference.made_runs import HOUSE_COLUMNS, HOUSES, house_rows, trained, write_csv
+
     folder = tmp_path_factory.mktemp("houses")
     write_csv(folder / "houses.csv", HOUSE_COLUMNS, house_rows())
     return trained(folder, HOUSES)
