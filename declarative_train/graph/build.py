@@ -22,6 +22,7 @@ from torch.overrides import TorchFunctionMode
 
 from declarative_train.components.expressions.grammar import parse
 from declarative_train.components.expressions.lower import emit
+from declarative_train.components.layers.modules.attention import share_tables
 from declarative_train.components.plugin_layer import PluginLayer
 from declarative_train.graph.graph import Edge, Graph, Node
 from declarative_train.graph.initialise import started
@@ -52,6 +53,7 @@ def build(
     """
     with torch.device(device) if device is not None else nullcontext():
         module = _Builder(plugins, seed).build(graph, "", own_outputs=own_outputs, class_name="Model")
+    share_tables(module)
     if ties:
         tie(module, ties)
     return module

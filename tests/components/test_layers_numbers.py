@@ -139,6 +139,52 @@ def test_rotary_positions_see_distances_only() -> None:
     assert rotary_table(4, 8, 100.0, q.bfloat16())[0].dtype == torch.float32
 
 
+def test_layers_of_a_model_share_one_rotary_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    from declarative_train.components.layers.modules import attention
+
+    layers = [made("self_attention", {"x": SEQUENCE}, heads=2, rotary={"base": 100.0}) for _ in range(3)]
+    x = random(2, 6, 8)
+    apart = [layer(x) for layer in layers]
+    lengths: list[int] = []
+    table = attention.rotary_table
+
+    def counted(T: int, *rest: Any) -> Any:
+        lengths.append(T)
+        return table(T, *rest)
+
+    monkeypatch.setattr(attention, "rotary_table", counted)
+    attention.share_tables(torch.nn.ModuleList(layers))
+    for _ in range(2):
+        assert all(torch.equal(layer(x), alone) for layer, alone in zip(layers, apart, strict=True))
+    assert lengths == [6]
+    with torch.inference_mode():
+        longer = layers[0](random(1, 9, 8))
+    layers[0](random(1, 9, 8).requires_grad_()).sum().backward()  # what inference made can be trained with
+    assert longer.shape == (1, 9, 8)
+    assert lengths == [6, 9]
+    assert all(torch.equal(layer(x), alone) for layer, alone in zip(layers, apart, strict=True))
+
+
+def test_a_kernel_that_takes_fewer_keys_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    from declarative_train.components.layers.modules import attention
+
+    few = made("self_attention", {"x": SEQUENCE}, heads=4, kv_heads=2, causal=True)
+    x = random(3, 6, 8)
+    repeated = few(x)
+    asked: list[tuple[int, ...]] = []
+    attend = attention.F.scaled_dot_product_attention
+
+    def seen(q: torch.Tensor, k: torch.Tensor, *rest: Any, **more: Any) -> torch.Tensor:
+        asked.append(tuple(k.shape))
+        return attend(q, k, *rest, **more)
+
+    monkeypatch.setattr(attention.F, "scaled_dot_product_attention", seen)
+    monkeypatch.setattr(attention, "takes_fewer_keys", lambda *_: True)
+    assert close(few(x), repeated)
+    few(x, torch.ones(3, 6, dtype=torch.bool))
+    assert asked == [(3, 2, 6, 2), (3, 4, 6, 2)]  # with a mask they are repeated
+
+
 def test_rotary_attention_is_not_blind_to_order() -> None:
     x = random(2, 6, 8)
     order = torch.tensor([3, 1, 0, 5, 4, 2])

@@ -51,6 +51,7 @@ class SelfAttention(nn.Module):
         if heads.qk_norm:
             self.query_norm, self.key_norm = (RmsNorm((heads.head_width,), 1e-6, True, dtype) for _ in range(2))
         self.out = nn.Linear(heads.query_width, width, heads.bias, dtype=dtype)
+        self.tables = RotaryTables()
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         dropout = self.heads.dropout if self.training else 0.0
@@ -68,7 +69,7 @@ class SelfAttention(nn.Module):
         if heads.qk_norm:
             q_BHTK, k_BGTK = self.query_norm(q_BHTK), self.key_norm(k_BGTK)
         if heads.rotary_base is not None:
-            table = rotary_table(start + x.shape[1], heads.head_width, heads.rotary_base, q_BHTK)
+            table = self.tables(start + x.shape[1], heads.head_width, heads.rotary_base, q_BHTK)
             cos_TK, sin_TK = (part[start:] for part in table) if start else table
             q_BHTK, k_BGTK = rotate(q_BHTK, cos_TK, sin_TK), rotate(k_BGTK, cos_TK, sin_TK)
         return q_BHTK, k_BGTK, v_BGTK
@@ -114,7 +115,11 @@ def attend(q_BHTK: Tensor, k_BGSK: Tensor, v_BGSK: Tensor, mask: Tensor | None, 
     """(B, H, T, K). `mask` (B, S) or (B, T, S): True where a key may be seen. A query that may see nothing gives 0,
     and no gradient, where a softmax over nothing would be nan."""
     shared = q_BHTK.shape[1] // k_BGSK.shape[1]
-    if shared > 1:  # repeated, not `enable_gqa`: with a mask, only torch's slowest kernel takes that
+    if shared > 1 and mask is None and takes_fewer_keys(q_BHTK, k_BGSK, v_BGSK, causal, dropout):
+        return F.scaled_dot_product_attention(
+            q_BHTK, k_BGSK, v_BGSK, dropout_p=dropout, is_causal=causal, enable_gqa=True
+        )
+    if shared > 1:  # repeated: with a mask, and on the CPU, only torch's slowest kernel takes fewer
         k_BGSK, v_BGSK = (part.repeat_interleave(shared, dim=1) for part in (k_BGSK, v_BGSK))
     if mask is None:
         return F.scaled_dot_product_attention(q_BHTK, k_BGSK, v_BGSK, dropout_p=dropout, is_causal=causal)
@@ -127,9 +132,46 @@ def attend(q_BHTK: Tensor, k_BGSK: Tensor, v_BGSK: Tensor, mask: Tensor | None, 
     return y.masked_fill(~sees, 0)
 
 
+def takes_fewer_keys(q_BHTK: Tensor, k_BGSK: Tensor, v_BGSK: Tensor, causal: bool, dropout: float) -> bool:
+    """Whether a fast kernel reads keys and values that several heads share without a copy for each head."""
+    if not q_BHTK.is_cuda:
+        return False
+    asked = torch.backends.cuda.SDPAParams(q_BHTK, k_BGSK, v_BGSK, None, dropout, causal, True)
+    return torch.backends.cuda.can_use_flash_attention(asked)
+
+
+class RotaryTables:
+    """One table for all layers of a model that turn by the same angles (`share_tables`), kept from step to step. No
+    buffer: that would have to survive meta devices, casts and copies. The compiler makes it anew, beside its use."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[object, ...], tuple[int, Tensor, Tensor]] = {}
+
+    def __call__(self, T: int, K: int, base: float, like: Tensor) -> tuple[Tensor, Tensor]:
+        """As `rotary_table`."""
+        if torch.compiler.is_compiling():
+            return rotary_table(T, K, base, like)
+        key = (K, base, like.dtype, like.device)
+        length, cos_TK, sin_TK = self._kept.get(key, (0, like, like))
+        if length < T:
+            with torch.inference_mode(False), torch.no_grad():
+                cos_TK, sin_TK = rotary_table(T, K, base, like)
+            self._kept[key] = (T, cos_TK, sin_TK)
+        return cos_TK[:T], sin_TK[:T]
+
+    def __deepcopy__(self, memo: dict[int, object]) -> RotaryTables:
+        return self  # by device already
+
+
+def share_tables(model: nn.Module) -> None:
+    tables = RotaryTables()
+    for part in model.modules():
+        if isinstance(part, SelfAttention):
+            part.tables = tables
+
+
 def rotary_table(T: int, K: int, base: float, like: Tensor) -> tuple[Tensor, Tensor]:
-    """cos and sin, (T, K / 2) each, in float32 at least. Computed anew in each forward: a buffer would have to survive
-    meta devices, casts and copies, for a few microseconds.
+    """cos and sin, (T, K / 2) each, in float32 at least.
 
     Su et al., RoFormer, 2021; element i is paired with i + K / 2, as in GPT-NeoX and the published llama weights.
     """
