@@ -203,7 +203,12 @@ class EvaluationBatches:
         return packed(self._on_host(number))
 
     def _samples(self, positions: np.ndarray) -> np.ndarray:
-        return positions if self.num_samples == self._total else positions * self._total // self.num_samples
+        return spread(positions, self.num_samples, self._total)
+
+
+def spread(positions: np.ndarray, num_samples: int, total: int) -> np.ndarray:
+    """Which samples of a set of `total` stand at these positions of an evaluation of `num_samples` of them."""
+    return positions if num_samples == total else positions * total // num_samples
 
 
 def make_batches(samples: SampleSet, parts: Sequence[Slot], order: Callable[[np.ndarray], np.ndarray]) -> list[Batch]:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from declarative_train.inference.meaning import Meaning, meanings
 from declarative_train.inference.trained import Trained, UsageError
+from declarative_train.plan.meaning import Meaning, meanings
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,7 +36,7 @@ def asked(trained: Trained, outputs: Sequence[str]) -> Asked:
     nothing."""
     if outputs:
         return Asked(tuple(dict.fromkeys(outputs)), (), tuple(dict.fromkeys(outputs)))
-    found = meanings(trained)
+    found = meanings(trained.plan)
     if not found:
         types = ", ".join(dict.fromkeys(f"`{term.component['type']}`" for term in trained.plan.objective.terms))
         layers = [node.name for node in trained.plan.graph.nodes if node.kind != "expression"]

@@ -29,11 +29,11 @@ from declarative_train.data.windows import row_order
 from declarative_train.diagnostics.suggest import did_you_mean
 from declarative_train.inference.fields import Fields
 from declarative_train.inference.forward import batch_rows, device_for, drawing
-from declarative_train.inference.meaning import meanings
-from declarative_train.inference.pruned import whole_graph
 from declarative_train.inference.reading import STDIN, Chunk, InputError, files_of, open_input
 from declarative_train.inference.reports import Gatherer, Origin, Report, gatherers
 from declarative_train.inference.trained import Trained, UsageError
+from declarative_train.plan.meaning import meanings
+from declarative_train.plan.pruned import whole_graph
 from declarative_train.runtime.collectives import Alone
 from declarative_train.runtime.evaluate import Evaluator
 from declarative_train.runtime.rank import default_dtype
@@ -90,7 +90,7 @@ def evaluate(
         name = title = _set_of(trained, set_name)
         samples = _of_set(trained, name, size)
     with default_dtype(plan):
-        model = _Model(trained, where, gatherers(meanings(trained), num_worst), samples)
+        model = _Model(trained, where, gatherers(meanings(trained.plan), num_worst), samples)
         evaluator = Evaluator(plan, model, lambda _: model.batches())
         done, notices = evaluator(name, trained.step)
     if not done.num_samples:

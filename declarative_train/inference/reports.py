@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from declarative_train.inference.answers import in_unit, probabilities
-from declarative_train.inference.meaning import Meaning
+from declarative_train.plan.meaning import Meaning
 
 Origin = Callable[[], "tuple[str, dict[str, object]]"]
 """Where a sample stands, and what its row holds."""

@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from declarative_train.components.datasets.files import local_path, shown
-from declarative_train.components.fields import FIELDS
 from declarative_train.components.layers import LAYERS
 from declarative_train.diagnostics.suggest import did_you_mean
 from declarative_train.graph.graph import Graph
-from declarative_train.inference.pruned import UnknownOutputError, nodes_of, pruned
 from declarative_train.plan.codec import PlanError, from_json
+from declarative_train.plan.meaning import classes_of, unit_of
+from declarative_train.plan.pruned import UnknownOutputError, nodes_of, pruned
 from declarative_train.plan.run_folder import CHECKPOINTS, PLAN
 from declarative_train.runtime.failures import CheckpointFailure
 from declarative_train.runtime.run_state import RunState
@@ -114,14 +114,12 @@ class Trained:
     def class_names(self, field: str) -> tuple[str, ...] | None:
         """The classes of a category field by number; None for a field that has none. Of several columns: those of the
         first."""
-        promises = self.plan.data.source.get("type") in ("synthetic", "text")
-        return class_names(self.fields[field], is_bool=not promises)
+        return classes_of(self.plan, self.fields[field])
 
     def unit(self, field: str) -> Unit | None:
         """How values of a field go back to what stands in its columns: value * multiply + add; None where they are as
         in the columns."""
-        spec = self.fields[field]
-        return FIELDS.read(spec.component).unit(spec.statistics)
+        return unit_of(self.fields[field])
 
     @property
     def outputs(self) -> list[str]:
@@ -275,23 +273,3 @@ def _check_plugins(plan: Plan) -> None:
         except (OSError, ValueError) as error:
             reason = error.strerror.lower() if isinstance(error, OSError) and error.strerror else str(error)
             raise UsageError(f"the run's plugin {shown(file)} cannot be read: {reason}") from None
-
-
-def class_names(field: FieldSpec, *, is_bool: bool) -> tuple[str, ...] | None:
-    """By class number: the words or numbers of the vocabulary, `unknown` for the class of strangers; the numbers
-    themselves where the columns hold class numbers. None for a field without classes. `is_bool`: two classes without a
-    vocabulary, which nobody gave a number of, are those of a column of truth values."""
-    if field.component.get("type") != "category" or field.tensor.num_values is None:
-        return None
-    found = field.statistics.get("vocabulary")
-    vocabulary = found[0] if isinstance(found, list) and found else None
-    size = field.tensor.num_values
-    if not isinstance(vocabulary, list) and is_bool and size == 2 and field.component.get("num_classes") is None:
-        return ("false", "true")
-    if not isinstance(vocabulary, list):
-        return tuple(map(str, range(size)))
-    names = [str(value) for value in vocabulary]
-    unknown = field.component.get("unknown")
-    if isinstance(unknown, int):
-        names.insert(min(unknown, len(names)), "unknown")
-    return tuple((names + [str(number) for number in range(len(names), size)])[:size])

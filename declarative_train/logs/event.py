@@ -81,6 +81,42 @@ class EvaluationDone:
 
 
 @dataclass(frozen=True, slots=True)
+class Picture:
+    """`pixels`: a byte for each channel, pixel by pixel, row by row. `channels`: 1 or 3."""
+
+    height: int
+    width: int
+    channels: int
+    pixels: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a model says of one sample, by its number in the set. `probability`: of the class that it says."""
+
+    sample: int
+    target: str
+    predicted: str
+    probability: float
+    picture: Picture | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClassesPredicted:
+    """What an evaluation took for what, for pictures: not in the record of a run. `name`: of the target, where the
+    model has several. `confusion[i][j]`: items of class i that were taken for class j. `answers`: the same few samples
+    of the set each time."""
+
+    step: int
+    set: str
+    name: str
+    classes: tuple[str, ...]
+    confusion: tuple[tuple[int, ...], ...]
+    answers: tuple[Answer, ...]
+    time_unix_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class EpochDone:
     """The training means over the epoch, and the evaluations made at its end."""
 
@@ -134,5 +170,14 @@ class RunEnded:
 
 
 Event = (
-    RunStarted | StepDone | Progress | EvaluationDone | EpochDone | CheckpointSaved | Notice | MemoryMeasured | RunEnded
+    RunStarted
+    | StepDone
+    | Progress
+    | EvaluationDone
+    | ClassesPredicted
+    | EpochDone
+    | CheckpointSaved
+    | Notice
+    | MemoryMeasured
+    | RunEnded
 )

@@ -150,7 +150,7 @@ class LoggingPlan:
 
     dir: str
     every_steps: int
-    sinks: dict[str, dict[str, str | None]] = field(default_factory=lambda: {"tensorboard": {}})
+    sinks: dict[str, dict[str, str | bool | None]] = field(default_factory=lambda: {"tensorboard": {}})
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,7 @@ class AfterStep:
         self._state.value_steps |= dict.fromkeys(event.values, weights_step or self._state.step)
         self._recent |= event.values
         yield event
+        yield from self._evaluator.shown
         yield from (Notice(message, time.time()) for message in notices)
 
     def take_evaluations(self) -> dict[str, float]:

@@ -15,8 +15,10 @@ from declarative_train.runtime.step.metrics import Metrics
 from declarative_train.runtime.step.randomness import Randomness, draws
 
 if TYPE_CHECKING:
+    from declarative_train.logs.event import ClassesPredicted
     from declarative_train.plan.plan import Plan
     from declarative_train.runtime.collectives import Alone, Ranks
+    from declarative_train.runtime.predictions import Predictions
     from declarative_train.runtime.step.objective import Objective
 
 _EVALUATION = 2**32  # tells the draws of an evaluation (`randn_like` in a VAE) from those of training
@@ -43,12 +45,21 @@ class Evaluated(Protocol):
 
 
 class Evaluator:
-    """`batches(set)`: this rank's share of a set, as many batches on every rank (padded with weight 0)."""
+    """`batches(set)`: this rank's share of a set, as many batches on every rank (padded with weight 0). `watched`: what
+    is shown of what the model says; of the last evaluation it stands in `shown`."""
 
-    def __init__(self, plan: Plan, engine: Evaluated, batches: Callable[[str], Iterable[Batch]]) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        engine: Evaluated,
+        batches: Callable[[str], Iterable[Batch]],
+        watched: Predictions | None = None,
+    ) -> None:
         self._plan = plan
         self._engine = engine
         self._batches = batches
+        self._watched = watched
+        self.shown: list[ClassesPredicted] = []
         self._metrics = Metrics(plan, engine.device, training=False)
         needed = draws(plan.graph, plan.plugins)
         self._told_empty: set[tuple[str, int]] = set()
@@ -61,6 +72,8 @@ class Evaluator:
         size = len(engine.objective.terms)
         totals = torch.zeros(2 * size + 1, dtype=torch.float64, device=engine.device)
         engine.set_training(False)
+        if self._watched is not None:
+            self._watched.begin(name)
         with torch.no_grad():
             for position, batch in enumerate(self._batches(name)):
                 self._randomness.begin(0, position)
@@ -70,6 +83,8 @@ class Evaluator:
         engine.set_training(True)
         sums, counts, rows = torch.split(engine.ranks.sum(totals), [size, size, 1])
         values = engine.objective.as_values(sums, counts) | self._metrics.take(engine.ranks)
+        if self._watched is not None:
+            self.shown = self._watched.take(name, step, engine.ranks)
         done = EvaluationDone(
             step=step,
             epoch=-(-step // self._plan.batch.steps_per_epoch),
@@ -93,6 +108,8 @@ class Evaluator:
         values = engine.forward(batch)
         if values is None:
             return
+        if self._watched is not None:
+            self._watched.add(values, batch)
         row_weight = None if batch.row_weight is None else batch.row_weight.to(engine.device)
         size = len(engine.objective.terms)
         totals[:size] += torch.stack([value.double() for value in engine.objective.sums(values, row_weight)])

@@ -29,6 +29,7 @@ from declarative_train.runtime.hyperparameters import hyperparameters
 from declarative_train.runtime.job import Job
 from declarative_train.runtime.meter import predicted
 from declarative_train.runtime.model_graph import model_graph
+from declarative_train.runtime.predictions import predictions
 from declarative_train.runtime.run_state import RunState
 from declarative_train.runtime.signals import EXIT_STOPPED
 from declarative_train.runtime.step.model import fill
@@ -88,7 +89,7 @@ def _train(job: Job, context: FailureContext, asked: Callable[[], bool], device:
         last_step = min(last_step, state.step + job.max_steps)
     training = TrainingBatches(plan.data, slots_of(plan), engine.dp_rank, sets, device=device, hold_on_device=True)
     stop = StopAgreement(engine.ranks, device, asked, plan.training.max_time_s)
-    evaluator = Evaluator(plan, engine, evaluation_batches(plan, engine, sets))
+    evaluator = Evaluator(plan, engine, evaluation_batches(plan, engine, sets), predictions(plan, device))
     if context.rank == 0:
         expected, notice = predicted(plan, device)
         sinks.write(replace(started(job, engine, state.step), predicted=expected))

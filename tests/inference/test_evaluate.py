@@ -138,12 +138,12 @@ def test_text_and_json_and_pictures(
     assert pictures["kind/confusion_matrix"].startswith(b"\x89PNG")
 
 
-def read_tensorboard(folder: Path) -> tuple[dict[str, float], dict[str, bytes]]:
+def read_tensorboard(folder: Path, files: str = "*") -> tuple[dict[str, float], dict[str, bytes]]:
     from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
 
     tags: dict[str, float] = {}
     pictures: dict[str, bytes] = {}
-    for path in folder.iterdir():
+    for path in folder.glob(files):
         for event in LegacyEventFileLoader(str(path)).Load():
             for value in event.summary.value:
                 if value.HasField("image"):

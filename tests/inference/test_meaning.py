@@ -12,8 +12,8 @@ import torch
 from declarative_train import plan as plan_room
 from declarative_train import recipe as recipe_room
 from declarative_train.inference.answers import Asked, asked, columns
-from declarative_train.inference.meaning import meanings
 from declarative_train.inference.trained import Trained, UsageError
+from declarative_train.plan.meaning import meanings
 from tests.inference.made_runs import write_csv
 
 COLUMNS = ("a", "b", "c", "kind", "sold", "half", "count", "true_or_not")
@@ -75,7 +75,7 @@ def test_two_named_classes_of_one_logit(tmp_path: Path) -> None:
         "logit: {type: linear, out_features: 1, input: hidden}\n    wanted: float(unsqueeze(y, dim=1))",
         "{type: bce_with_logits, input: logit, target: wanted}",
     )
-    (one,) = meanings(model)
+    (one,) = meanings(model.plan)
     assert (one.kind, one.field, one.classes) == ("yes_no", "y", ("no", "yes"))
     found = answered(model, torch.tensor([[-2.0], [3.0]]))
     assert found["class"] == ["no", "yes"]
@@ -138,7 +138,7 @@ def test_a_target_that_is_computed_keeps_its_own_unit(tmp_path: Path) -> None:
         "wanted: log(y)\n    guess: {type: linear, out_features: 1, input: hidden}",
         "{type: mse, input: guess, target: wanted}",
     )
-    (one,) = meanings(model)
+    (one,) = meanings(model.plan)
     assert (one.field, one.unit) == (None, None)
     assert answered(model, torch.tensor([[0.5]])) == {"told": [[0.5]]}
 
@@ -162,7 +162,7 @@ def test_a_loss_without_a_target_says_nothing(tmp_path: Path) -> None:
         "guess: {type: linear, out_features: 1, input: hidden}\n    error: (guess - y) ** 2",
         "{type: mean, input: error}",
     )
-    assert meanings(model) == ()
+    assert meanings(model.plan) == ()
     with pytest.raises(UsageError, match="do not say what an output means"):
         asked(model, [])
     assert asked(model, ["guess"]) == Asked(("guess",), (), ("guess",))

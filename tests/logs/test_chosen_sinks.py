@@ -88,7 +88,7 @@ def test_which_sinks_a_plan_has(tmp_path: Path) -> None:
     def chosen(sinks: object) -> object:
         return dict(compiled(tmp_path, merged(DIGITS, {"logging": {"sinks": sinks}})).logging.sinks)
 
-    assert compiled(tmp_path, DIGITS).logging.sinks == {"tensorboard": {}}
+    assert compiled(tmp_path, DIGITS).logging.sinks == {"tensorboard": {"pictures": True}}
     assert chosen({}) == chosen({"jsonl": {}}) == {}
     assert chosen({"wandb": {"mode": "offline"}}) == {"wandb": {"project": None, "mode": "offline"}}
 

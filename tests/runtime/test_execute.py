@@ -76,7 +76,7 @@ def go(directory: Path, *changes: Mapping[str, Any], wanted: int = 0, **how: Any
 def test_the_story_of_a_run(directory: Path) -> None:
     sink, plan = go(directory)
     kinds = [type(event).__name__ for event in sink.events if not isinstance(event, Progress)]
-    one_epoch = ["StepDone", "EvaluationDone", "CheckpointSaved", "EpochDone"]
+    one_epoch = ["StepDone", "EvaluationDone", "ClassesPredicted", "CheckpointSaved", "EpochDone"]
     assert kinds == ["RunStarted", *one_epoch, "StepDone", *one_epoch, "RunEnded"]
     assert [event.step for event in sink.of(Progress)] == list(range(1, 15))
     assert [event.epoch for event in sink.of(Progress)] == [1] * 7 + [2] * 7

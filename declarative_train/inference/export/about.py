@@ -17,8 +17,8 @@ from declarative_train.components.component import Preparation
 from declarative_train.components.datasets.files import masked
 from declarative_train.components.fields import FIELDS
 from declarative_train.inference.export.program import Answer, Entry, Program
-from declarative_train.inference.meaning import Meaning
 from declarative_train.inference.trained import Trained
+from declarative_train.plan.meaning import Meaning
 
 FORMAT = 1
 

@@ -21,8 +21,8 @@ from declarative_train.components.component import Preparation
 from declarative_train.components.fields import FIELDS
 from declarative_train.inference.answers import asked
 from declarative_train.inference.export.trouble import told_of_node
-from declarative_train.inference.meaning import Meaning, meanings
 from declarative_train.inference.trained import Trained
+from declarative_train.plan.meaning import Meaning, meanings
 
 if TYPE_CHECKING:
     from declarative_train.data.spec import FieldSpec
@@ -157,7 +157,7 @@ def make_program(
     dtype = own if dtype is None else dtype
     if dtype != own:
         network.module.to(dtype)
-    said = meanings(trained)
+    said = meanings(trained.plan)
     inputs = tuple(_entry(trained.fields[name], kind, dtype) for name in network.inputs)
     answers = tuple(_answer(name, tuple(one for one in said if one.output == name), kind) for name in names)
     module = _assembled(network.module, inputs, answers, dtype)

@@ -1,7 +1,8 @@
 """Events to JSON lines, one object per event, with the event's name under `event`; `dtrain trace` reads them back.
 
-`Progress` is left out: it says nothing that a line of the log could use. A resumed run appends; its `RunStarted` names
-the step that it goes on from (`first_step`), so a reader drops what an earlier session wrote after that step.
+`Progress` is left out, as it says nothing that a line of the log could use, and so is what is only drawn. A resumed run
+appends; its `RunStarted` names the step that it goes on from (`first_step`), so a reader drops what an earlier session
+wrote after that step.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from pathlib import Path
 from typing import Self
 
 from declarative_train.logs import event as events
-from declarative_train.logs.event import Event, Progress
+from declarative_train.logs.event import ClassesPredicted, Event, Progress
 from declarative_train.logs.sink import Sink
 
 FLUSH_S = 0.5
-_QUIET_EVENTS = (Progress,)
+_QUIET_EVENTS = (Progress, ClassesPredicted)
 _FREQUENT_EVENTS = (events.StepDone, events.EpochDone)  # an epoch may be as short as a few steps
 _ENCODER = json.JSONEncoder(allow_nan=False)
 _KINDS: dict[str, type] = {

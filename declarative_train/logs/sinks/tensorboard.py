@@ -12,6 +12,7 @@
 | utilisation/memory_gib, utilisation/data_wait_ms | |
 | utilisation/predicted_peak_gib, measured_peak_gib, .../rank_<n> | an early step's peak, of the plan and the run |
 | utilisation/predicted_step_ms, predicted_memory_gib, predicted_mfu | the plan's; custom scalars: a chart with both |
+| <set>/confusion_matrix, <set>/samples | of classes: pictures, or a table of samples that are none |
 | plan, notices | text |
 
 TensorBoard shows groups of tags by the alphabet: these are called so that the training's loss comes first.
@@ -25,6 +26,7 @@ from __future__ import annotations
 
 import os
 import socket
+import struct
 import sys
 import threading
 import time
@@ -34,6 +36,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, ClassVar, Self
 
 from declarative_train.logs.event import (
+    ClassesPredicted,
     EpochDone,
     EvaluationDone,
     Event,
@@ -46,6 +49,7 @@ from declarative_train.logs.event import (
     StepDone,
 )
 from declarative_train.logs.sink import Sink
+from declarative_train.logs.sinks.drawing import confusion_matrix, png, samples_sheet, samples_table
 from declarative_train.logs.sinks.tfrecord import record
 
 if TYPE_CHECKING:
@@ -53,6 +57,7 @@ if TYPE_CHECKING:
 
 WRITE_S = 0.5  # how old what TensorBoard sees may be
 CLOSE_S = 10.0
+DRAW_S = 5.0  # between two pictures of a set; the last one is always drawn
 MOST_RANKS = 16  # that have curves of their own
 MEASURED = {"step_ms": "utilisation/step_ms", "memory_gib": "utilisation/memory_gib", "mfu": "utilisation/mfu"}
 
@@ -113,6 +118,8 @@ class TensorBoardSink(Sink):
                     writer = EventWriter(self._stream)
                 while self._events and writer is not None:
                     writer.write(self._events.popleft())
+                if writer is not None:
+                    writer.draw(all_of_them=is_last)
                 self._stream.flush()
             except OSError as error:
                 self._failure, is_last, number = error, True, sys.maxsize
@@ -146,6 +153,9 @@ class EventWriter:
         self._Summary = summary_pb2.Summary
         self._SessionLog = event_pb2.SessionLog
         self._predicted: dict[str, float] = {}
+        self._waiting: dict[tuple[str, str], ClassesPredicted] = {}
+        self._drawn_s: dict[tuple[str, str], float] = {}
+        self._can_draw = True
         self._put(self._Event(wall_time=time.time(), file_version="brain.Event:2"))
 
     def write(self, event: Event) -> None:
@@ -156,6 +166,8 @@ class EventWriter:
                 self._scalars(step_scalars(event) | self._predicted, event.step, event.time_unix_s)
             case EvaluationDone():
                 self._scalars(event.values, event.step, event.time_unix_s)
+            case ClassesPredicted():
+                self._waiting[event.set, event.name] = event
             case EpochDone():
                 self._scalars(epoch_scalars(event), event.step, event.time_unix_s)
             case Notice():
@@ -184,6 +196,38 @@ class EventWriter:
                 step = event.value_steps.get(name, event.step)
                 self._scalars({tag_of(name): value}, step, event.time_unix_s)
         self.put_summary(session_end(event), 0, event.time_unix_s)
+
+    def draw(self, *, all_of_them: bool) -> None:
+        """The latest of each set, unless one was drawn a moment ago: evaluations may be as short as a step."""
+        now = time.monotonic()
+        for key, event in list(self._waiting.items()) if self._can_draw else ():
+            if all_of_them or now - self._drawn_s.get(key, -DRAW_S) >= DRAW_S:
+                del self._waiting[key]
+                self._drawn_s[key] = now
+                self._draw(event)
+
+    def _draw(self, event: ClassesPredicted) -> None:
+        of = f"/{event.name}" if event.name else ""
+        title = f"{event.set}{of}, step {event.step}"
+        try:
+            table = png(confusion_matrix(title, event.classes, event.confusion))
+            sheet = samples_sheet(event.answers)
+        except ImportError:
+            missing = "nothing is drawn without Pillow: pip install 'declarative_train[images]'"
+            self._text("notices", missing, 0, event.time_unix_s)
+            self._can_draw = False
+            return
+        self._image(f"{event.set}/confusion_matrix{of}", table, event)
+        if sheet is not None:
+            self._image(f"{event.set}/samples{of}", png(sheet), event)
+        elif event.answers:
+            self._text(f"{event.set}/samples{of}", samples_table(event.answers), event.step, event.time_unix_s)
+
+    def _image(self, tag: str, content: bytes, event: ClassesPredicted) -> None:
+        width, height = struct.unpack(">II", content[16:24])  # of a PNG
+        shown = self._Summary.Image(height=height, width=width, colorspace=3, encoded_image_string=content)
+        entry = self._Summary.Value(tag=tag, image=shown)
+        self.put_summary(self._Summary(value=[entry]), event.step, event.time_unix_s)
 
     def _scalars(self, values: Mapping[str, float], step: int, time_unix_s: float) -> None:
         entries = [self._Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]

@@ -19,6 +19,9 @@ def _local(folder: str) -> str:
 class TensorBoard(Section):
     """Event files in the run's folder."""
 
+    pictures: bool = True
+    """Whether evaluations of classes (up to 40) are shown too: what was taken for what, and a few samples."""
+
 
 class Csv(Section):
     """metrics.csv in the run's folder."""

@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING, Literal
 from declarative_train.components.expressions.functions import INDEX
 from declarative_train.components.expressions.grammar import parse
 from declarative_train.components.expressions.tree import Operation, Reference, Term
+from declarative_train.components.fields import FIELDS
 from declarative_train.components.losses.fit import class_axis
 from declarative_train.graph.graph import Edge, Graph
-from declarative_train.inference.pruned import whole_graph
-from declarative_train.inference.trained import Trained
+from declarative_train.plan.pruned import whole_graph
 from declarative_train.terms.tensor_spec import TensorSpec
 
 if TYPE_CHECKING:
     from declarative_train.components.component import Unit
     from declarative_train.data.spec import FieldSpec
-    from declarative_train.plan.plan import TermPlan
+    from declarative_train.plan.plan import Plan, TermPlan
 
 Kind = Literal["class", "yes_no", "number", "count"]
 _KINDS: Mapping[str, Kind] = {
@@ -47,7 +47,7 @@ _SAME_VALUES = _VIEWS | {"float", "int"}
 class Meaning:
     """Of one output.
 
-    output    its name, as `Trained.network` takes it
+    output    its name, as `pruned` takes it
     target    what the loss holds it against, by its name in the batch; None where nothing is
     field     the field that the target's values come from, unchanged but for their order and shape; None: computed
     classes   the names of the classes, of a `class`; of a `yes_no` whose target has two named classes: those
@@ -77,25 +77,26 @@ class Meaning:
         return self.columns[0] if len(self.columns) == 1 else self.field or self.term
 
 
-def meanings(trained: Trained) -> tuple[Meaning, ...]:
+def meanings(plan: Plan) -> tuple[Meaning, ...]:
     """One for each loss that says what its input means, in the order of the recipe; of two about one output and target
     the first."""
-    graph = whole_graph(trained.plan)
+    graph = whole_graph(plan)
     found: dict[tuple[str, str | None], Meaning] = {}
-    for term in trained.plan.objective.terms:
-        made = _meaning(trained, graph, term)
+    for term in plan.objective.terms:
+        made = _meaning(plan, graph, term)
         if made is not None:
             found.setdefault((made.output, made.target), made)
     return tuple(found.values())
 
 
-def _meaning(trained: Trained, graph: Graph, term: TermPlan) -> Meaning | None:
+def _meaning(plan: Plan, graph: Graph, term: TermPlan) -> Meaning | None:
+    fields = {field.name: field for field in plan.data.fields}
     kind = _KINDS.get(str(term.component["type"]))
     if kind is None or term.target is None:
         return None
     output, target = _spec(graph, term.input), _spec(graph, term.target)
     source, is_moved = _field_of(graph, term.target)
-    field = None if source is None else trained.fields[source]
+    field = None if source is None else fields[source]
     about = (term.name, kind, term.input, term.target, term.mask, source)
     if kind == "class":
         axis = class_axis(output.shape, int(str(term.component.get("class_dim", -1))))
@@ -103,10 +104,8 @@ def _meaning(trained: Trained, graph: Graph, term: TermPlan) -> Meaning | None:
             return None
         items = output.shape[:axis] + output.shape[axis + 1 :]
         ignored = term.component.get("ignore_index")
-        classes = (
-            _parts(field, output.shape[axis]) if target.is_floating else _classes(trained, field, output.shape[axis])
-        )
-        if trained.plan.data.source.get("tokenizer") == "bytes" and output.shape[axis] == 256:
+        classes = _parts(field, output.shape[axis]) if target.is_floating else _classes(plan, field, output.shape[axis])
+        if plan.data.source.get("tokenizer") == "bytes" and output.shape[axis] == 256:
             classes = tuple(map(_character, range(256)))
         columns = () if field is None else field.columns
         return Meaning(
@@ -114,9 +113,9 @@ def _meaning(trained: Trained, graph: Graph, term: TermPlan) -> Meaning | None:
         )
     columns = () if field is None or is_moved else _column_of_each(field, output)
     if kind == "yes_no":
-        classes = _classes(trained, field, 2) if field is not None and field.component.get("type") == "category" else ()
+        classes = _classes(plan, field, 2) if field is not None and field.component.get("type") == "category" else ()
         return Meaning(*about, classes, 0, columns, items=output.shape)
-    unit = None if source is None else trained.unit(source)
+    unit = None if source is None else unit_of(fields[source])
     if unit is not None and is_moved and len(unit.add) > 1:
         unit = None  # which element belongs to which column is not known any more
     return Meaning(*about, (), 0, columns, unit, output.shape)
@@ -168,9 +167,42 @@ def _column_of_each(field: FieldSpec, output: TensorSpec) -> tuple[str, ...]:
     return field.columns if len(field.columns) == output.num_elements else ()
 
 
-def _classes(trained: Trained, field: FieldSpec | None, size: int) -> tuple[str, ...]:
-    names = None if field is None else trained.class_names(field.name)
+def _classes(plan: Plan, field: FieldSpec | None, size: int) -> tuple[str, ...]:
+    names = None if field is None else classes_of(plan, field)
     return names if names is not None and len(names) == size else _numbers(size)
+
+
+def classes_of(plan: Plan, field: FieldSpec) -> tuple[str, ...] | None:
+    """The classes of a category field by number; None for a field that has none. Of several columns: those of the
+    first."""
+    promises = plan.data.source.get("type") in ("synthetic", "text")
+    return _class_names(field, is_bool=not promises)
+
+
+def _class_names(field: FieldSpec, *, is_bool: bool) -> tuple[str, ...] | None:
+    """By class number: the words or numbers of the vocabulary, `unknown` for the class of strangers; the numbers
+    themselves where the columns hold class numbers. None for a field without classes. `is_bool`: two classes without a
+    vocabulary, which nobody gave a number of, are those of a column of truth values."""
+    if field.component.get("type") != "category" or field.tensor.num_values is None:
+        return None
+    found = field.statistics.get("vocabulary")
+    vocabulary = found[0] if isinstance(found, list) and found else None
+    size = field.tensor.num_values
+    if not isinstance(vocabulary, list) and is_bool and size == 2 and field.component.get("num_classes") is None:
+        return ("false", "true")
+    if not isinstance(vocabulary, list):
+        return tuple(map(str, range(size)))
+    names = [str(value) for value in vocabulary]
+    unknown = field.component.get("unknown")
+    if isinstance(unknown, int):
+        names.insert(min(unknown, len(names)), "unknown")
+    return tuple((names + [str(number) for number in range(len(names), size)])[:size])
+
+
+def unit_of(field: FieldSpec) -> Unit | None:
+    """How values of a field go back to what stands in its columns: value * multiply + add; None where they are as in
+    the columns."""
+    return FIELDS.read(field.component).unit(field.statistics)
 
 
 def _parts(field: FieldSpec | None, size: int) -> tuple[str, ...]:
