@@ -125,10 +125,11 @@ def test_cross_attention_looks_at_the_context_alone() -> None:
 
 def test_rotary_positions_see_distances_only() -> None:
     """Scores of a query and a key depend on how far apart they are: moving both changes nothing."""
-    from declarative_train.components.layers.modules.attention import rotary_table, rotate
+    from declarative_train.components.layers.modules.attention import rotate
+    from declarative_train.components.layers.modules.rotary import Angles
 
     q, k = random(1, 1, 1, 8), random(1, 1, 1, 8) + 1
-    cos, sin = rotary_table(12, 8, 100.0, q)
+    cos, sin = Angles(100.0).table(12, 8, q)
     turned_q, turned_k = rotate(q.expand(1, 1, 12, 8), cos, sin), rotate(k.expand(1, 1, 12, 8), cos, sin)
     scores = (turned_q @ turned_k.mT)[0, 0]
     for distance in range(-11, 12):
@@ -136,7 +137,7 @@ def test_rotary_positions_see_distances_only() -> None:
         assert close(diagonal, diagonal[:1].expand_as(diagonal))
     assert close(scores[0, 0], (q * k).sum())
     assert not close(scores[0, 0], scores[0, 3])
-    assert rotary_table(4, 8, 100.0, q.bfloat16())[0].dtype == torch.float32
+    assert Angles(100.0).table(4, 8, q.bfloat16())[0].dtype == torch.float32
 
 
 def test_layers_of_a_model_share_one_rotary_table(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,13 +147,13 @@ def test_layers_of_a_model_share_one_rotary_table(monkeypatch: pytest.MonkeyPatc
     x = random(2, 6, 8)
     apart = [layer(x) for layer in layers]
     lengths: list[int] = []
-    table = attention.rotary_table
+    table = attention.Angles.table
 
-    def counted(T: int, *rest: Any) -> Any:
+    def counted(self: Any, T: int, *rest: Any) -> Any:
         lengths.append(T)
-        return table(T, *rest)
+        return table(self, T, *rest)
 
-    monkeypatch.setattr(attention, "rotary_table", counted)
+    monkeypatch.setattr(attention.Angles, "table", counted)
     attention.share_tables(torch.nn.ModuleList(layers))
     for _ in range(2):
         assert all(torch.equal(layer(x), alone) for layer, alone in zip(layers, apart, strict=True))
@@ -353,3 +354,51 @@ def test_compiled_and_checkpointed_give_the_same(
         one = torch.autograd.grad(eager.square().sum(), leaves, retain_graph=True)
         two = torch.autograd.grad(other.square().sum(), leaves)
         assert all(close(a, b) for a, b in zip(one, two, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("scaling", "published"),
+    [
+        ({"type": "linear", "factor": 4.0}, {"rope_type": "linear", "factor": 4.0}),
+        (
+            {"type": "llama3", "factor": 8.0, "original_length": 64, "low_freq_factor": 1.0, "high_freq_factor": 4.0},
+            {"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 64}
+            | {"low_freq_factor": 1.0, "high_freq_factor": 4.0},
+        ),
+        (
+            {"type": "yarn", "factor": 4.0, "original_length": 64, "beta_fast": 16.0},
+            {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, "beta_fast": 16.0},
+        ),
+        (
+            {"type": "yarn", "factor": 4.0, "original_length": 64, "attention_factor": 1.5},
+            {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, "attention_factor": 1.5},
+        ),
+    ],
+)  # fmt: skip
+def test_stretched_angles_are_those_of_published_models(scaling: dict[str, Any], published: dict[str, Any]) -> None:
+    from transformers import LlamaConfig
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+    config = LlamaConfig(hidden_size=64, num_attention_heads=1, num_key_value_heads=1, max_position_embeddings=256)
+    config.rope_parameters = {"rope_theta": 10000.0, **published}
+    x, places = torch.zeros(1, 96, 64), torch.arange(96)[None]
+    cos, sin = (part[0, :, :32] for part in LlamaRotaryEmbedding(config)(x, places))
+    layer = made("self_attention", {"x": SEQUENCE}, heads=1, head_width=64, rotary={"scaling": scaling})
+    ours = layer.heads.rotary.table(96, 64, x)
+    torch.testing.assert_close(ours, (cos, sin), rtol=0, atol=2e-5)
+
+
+def test_a_window_hides_what_lies_further_back() -> None:
+    """With and without a mask, and written token by token."""
+    layer = made("self_attention", {"x": SEQUENCE}, heads=2, causal=True, window=3)
+    whole = made("self_attention", {"x": SEQUENCE}, heads=2, causal=True)
+    x, keep = random(2, 6, 8), torch.ones(2, 6, dtype=torch.bool)
+    far = x.clone()
+    far[:, :3] += 10
+    assert close(layer(x)[:, 5], layer(far)[:, 5])
+    assert not close(whole(x)[:, 5], whole(far)[:, 5])
+    assert not close(layer(x)[:, 4], layer(far)[:, 4])
+    assert close(layer(x), layer(x, keep))
+    assert close(layer(x)[:, :3], whole(x)[:, :3])
+    q, k, v = layer.projected(x)
+    assert close(layer.attended(q[:, :, 4:], k, v), layer(x)[:, 4:])

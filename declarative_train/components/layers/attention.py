@@ -18,12 +18,59 @@ if TYPE_CHECKING:
     from torch import nn
 
     from declarative_train.components.layers.modules.attention import Heads
+    from declarative_train.components.layers.modules.rotary import Angles
 
 _STARTS = {  # torch's nn.MultiheadAttention starts so
     "query_norm.weight": "ones",
     "key_norm.weight": "ones",
     **{f"{name}.weight": "xavier_uniform" for name in ("qkv", "query", "key", "value", "key_value")},
     **{f"{name}.bias": "zeros" for name in ("qkv", "query", "key", "value", "key_value", "out")},
+}
+
+
+class RotaryScaling(BaseModel):
+    """How the angles of a model are stretched to sequences longer than those it was trained on."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
+
+    type: Literal["linear", "llama3", "yarn"]
+    """`linear` slows all pairs alike; `llama3` and `yarn` the slow ones, with a ramp to the fast ones."""
+    factor: float = Field(ge=1, allow_inf_nan=False)
+    """How much longer the sequences are."""
+    original_length: int | None = Field(default=None, ge=1)
+    """The length that the model was trained on: for `llama3` and `yarn`."""
+    low_freq_factor: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    """`llama3`: pairs that turn less than so many times within the original length are slowed by the whole factor."""
+    high_freq_factor: float = Field(default=4.0, gt=0, allow_inf_nan=False)
+    """`llama3`: pairs that turn more than so many times are left as they are."""
+    beta_fast: float = Field(default=32.0, gt=0, allow_inf_nan=False)
+    """`yarn`: pairs that turn more than so many times within the original length are left as they are."""
+    beta_slow: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    """`yarn`: pairs that turn less than so many times are slowed by the whole factor."""
+    attention_factor: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """`yarn`: queries and keys are multiplied by it; by default 0.1 ln(factor) + 1."""
+
+    def problem(self) -> str | None:
+        """A key that this type does not read, or one that it needs."""
+        read = _READ_BY[self.type]
+        defaults = {key: field.default for key, field in type(self).model_fields.items()}
+        others = (key for key in defaults if key not in (*read, "type", "factor"))
+        odd = next((key for key in others if getattr(self, key) != defaults[key]), None)
+        if odd is not None:
+            return f"`scaling.{odd}` means nothing with `type: {self.type}`"
+        if "original_length" in read and self.original_length is None:
+            return f"`scaling` with `type: {self.type}` needs `original_length`"
+        if self.type == "llama3" and self.low_freq_factor >= self.high_freq_factor:
+            return "`scaling.low_freq_factor` must be below `high_freq_factor`"
+        if self.type == "yarn" and self.beta_slow >= self.beta_fast:
+            return "`scaling.beta_slow` must be below `beta_fast`"
+        return None
+
+
+_READ_BY = {
+    "linear": (),
+    "llama3": ("original_length", "low_freq_factor", "high_freq_factor"),
+    "yarn": ("original_length", "beta_fast", "beta_slow", "attention_factor"),
 }
 
 
@@ -34,6 +81,8 @@ class Rotary(BaseModel):
 
     base: float = Field(default=10000.0, gt=1, allow_inf_nan=False)
     """The larger, the slower the slowest pair turns; longer contexts want a larger one."""
+    scaling: RotaryScaling | None = None
+    """Angles of a model that was trained on shorter sequences, `{type: llama3, factor: 8, original_length: 8192}`."""
 
 
 class SelfAttention(Layer):
@@ -58,10 +107,16 @@ class SelfAttention(Layer):
     """Rotary positions in queries and keys, `{base: 10000}`; by default none."""
     qk_norm: bool = False
     """Normalise queries and keys of each head by their root mean square, with a learned scale."""
+    qk_norm_eps: float = Field(default=1e-6, gt=0, allow_inf_nan=False)
+    """Added to that mean square."""
+    window: int | None = Field(default=None, ge=1)
+    """With `causal`: how many positions one sees at most, itself and those just before it; by default all."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """Probability of an attention weight to be left out in training."""
     bias: bool = True
     """Biases in all projections."""
+    out_bias: bool | None = None
+    """A bias in the projection `out`; by default as `bias` says."""
     fused: bool = True
     """One matrix `qkv` for the three projections, which is faster; false: `query`, `key` and `value` apart, as most
     published weights have them."""
@@ -76,6 +131,7 @@ class SelfAttention(Layer):
             or needs_parameter_dtype(self, inputs, "x")
             or _heads_misfit(self, inputs["x"].shape[-1])
             or _rotary_misfit(self, inputs["x"].shape[-1])
+            or _window_misfit(self)
             or _mask_misfit(self, inputs, "x", "x")
         )
 
@@ -146,17 +202,36 @@ class CrossAttention(Layer):
 def _heads(layer: SelfAttention | CrossAttention, width: int) -> Heads:
     from declarative_train.components.layers.modules.attention import Heads
 
-    rotary = layer.rotary if isinstance(layer, SelfAttention) else None
+    own = layer if isinstance(layer, SelfAttention) else None
     return Heads(
         num_heads=layer.heads,
         num_kv_heads=layer.kv_heads or layer.heads,
         head_width=layer.head_width or width // layer.heads,
         dropout=layer.dropout,
-        rotary_base=rotary.base if rotary else None,
+        rotary=None if own is None else _angles(own.rotary),
         qk_norm=layer.qk_norm,
+        qk_norm_eps=1e-6 if own is None else own.qk_norm_eps,
         bias=layer.bias,
+        out_bias=layer.bias if own is None or own.out_bias is None else own.out_bias,
         fused=layer.fused,
+        window=None if own is None else own.window,
     )
+
+
+def _angles(rotary: Rotary | None) -> Angles | None:
+    from declarative_train.components.layers.modules.rotary import Angles
+
+    if rotary is None:
+        return None
+    scaling = rotary.scaling
+    given = {} if scaling is None else {key: getattr(scaling, key) for key in ("factor", *_READ_BY[scaling.type])}
+    return Angles(rotary.base, "" if scaling is None else scaling.type, **given)
+
+
+def _window_misfit(layer: SelfAttention) -> Misfit | None:
+    if layer.window is None or layer.causal:
+        return None
+    return Misfit("`window` is for a layer with `causal: true`", field="window", help="add `causal: true`")
 
 
 def _heads_misfit(layer: SelfAttention | CrossAttention, width: int) -> Misfit | None:
@@ -171,6 +246,8 @@ def _heads_misfit(layer: SelfAttention | CrossAttention, width: int) -> Misfit |
 
 def _rotary_misfit(layer: SelfAttention, width: int) -> Misfit | None:
     head_width = layer.head_width or width // layer.heads
+    if layer.rotary is not None and layer.rotary.scaling is not None and (why := layer.rotary.scaling.problem()):
+        return Misfit(why, field="rotary")
     if layer.rotary is None or head_width % 2 == 0:
         return None
     message = f"rotary positions turn pairs, a head width of {head_width} is odd"

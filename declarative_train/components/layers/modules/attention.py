@@ -6,26 +6,32 @@ B batch, T queries, S keys, D width, H heads, G key heads, K head width.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from declarative_train.components.layers.modules.norms import RmsNorm
+from declarative_train.components.layers.modules.rotary import Angles
 
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """How an attention layer is cut up; `rotary_base` None: no rotary positions."""
+    """How an attention layer is cut up; `rotary` None: no rotary positions. `window`: a position sees so many at most,
+    itself among them."""
 
     num_heads: int
     num_kv_heads: int
     head_width: int
     dropout: float = 0.0
-    rotary_base: float | None = None
+    rotary: Angles | None = None
     qk_norm: bool = False
+    qk_norm_eps: float = 1e-6
     bias: bool = True
+    out_bias: bool = True
     fused: bool = True
+    window: int | None = None
 
     @property
     def query_width(self) -> int:
@@ -49,13 +55,14 @@ class SelfAttention(nn.Module):
         else:
             self.query, self.key, self.value = (nn.Linear(width, out, heads.bias, dtype=dtype) for out in widths)
         if heads.qk_norm:
-            self.query_norm, self.key_norm = (RmsNorm((heads.head_width,), 1e-6, True, dtype) for _ in range(2))
-        self.out = nn.Linear(heads.query_width, width, heads.bias, dtype=dtype)
+            self.query_norm, self.key_norm = _norms_of(heads, dtype)
+        self.out = nn.Linear(heads.query_width, width, heads.out_bias, dtype=dtype)
         self.tables = RotaryTables()
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         dropout = self.heads.dropout if self.training else 0.0
-        y: Tensor = self.out(_merged(attend(*self.projected(x), mask, self.causal, dropout)))
+        window = self.heads.window
+        y: Tensor = self.out(_merged(attend(*self.projected(x), mask, self.causal, dropout, window)))
         return y
 
     def projected(self, x: Tensor, start: int = 0) -> tuple[Tensor, Tensor, Tensor]:
@@ -68,8 +75,8 @@ class SelfAttention(nn.Module):
         q_BHTK, k_BGTK, v_BGTK = (_by_head(part, heads.head_width) for part in (q, k, v))
         if heads.qk_norm:
             q_BHTK, k_BGTK = self.query_norm(q_BHTK), self.key_norm(k_BGTK)
-        if heads.rotary_base is not None:
-            table = self.tables(start + x.shape[1], heads.head_width, heads.rotary_base, q_BHTK)
+        if heads.rotary is not None:
+            table = self.tables(start + x.shape[1], heads.head_width, heads.rotary, q_BHTK)
             cos_TK, sin_TK = (part[start:] for part in table) if start else table
             q_BHTK, k_BGTK = rotate(q_BHTK, cos_TK, sin_TK), rotate(k_BGTK, cos_TK, sin_TK)
         return q_BHTK, k_BGTK, v_BGTK
@@ -77,7 +84,7 @@ class SelfAttention(nn.Module):
     def attended(self, q_BHTK: Tensor, k_BGSK: Tensor, v_BGSK: Tensor) -> Tensor:
         """(B, T, D) of queries that are the last T of the S positions: in evaluation, causal and without a mask."""
         T, S = q_BHTK.shape[2], k_BGSK.shape[2]
-        seen = torch.ones(T, S, dtype=torch.bool, device=q_BHTK.device).tril(S - T)
+        seen = seen_by(T, S, self.heads.window, q_BHTK.device)
         y: Tensor = self.out(_merged(attend(q_BHTK, k_BGSK, v_BGSK, seen[None], False, 0.0)))
         return y
 
@@ -94,8 +101,8 @@ class CrossAttention(nn.Module):
         else:
             self.key, self.value = (nn.Linear(context_width, heads.kv_width, heads.bias, dtype=dtype) for _ in range(2))
         if heads.qk_norm:
-            self.query_norm, self.key_norm = (RmsNorm((heads.head_width,), 1e-6, True, dtype) for _ in range(2))
-        self.out = nn.Linear(heads.query_width, width, heads.bias, dtype=dtype)
+            self.query_norm, self.key_norm = _norms_of(heads, dtype)
+        self.out = nn.Linear(heads.query_width, width, heads.out_bias, dtype=dtype)
 
     def forward(self, query: Tensor, context: Tensor, mask: Tensor | None = None) -> Tensor:
         heads = self.heads
@@ -111,9 +118,20 @@ class CrossAttention(nn.Module):
         return y
 
 
-def attend(q_BHTK: Tensor, k_BGSK: Tensor, v_BGSK: Tensor, mask: Tensor | None, causal: bool, dropout: float) -> Tensor:
+def attend(
+    q_BHTK: Tensor,
+    k_BGSK: Tensor,
+    v_BGSK: Tensor,
+    mask: Tensor | None,
+    causal: bool,
+    dropout: float,
+    window: int | None = None,
+) -> Tensor:
     """(B, H, T, K). `mask` (B, S) or (B, T, S): True where a key may be seen. A query that may see nothing gives 0,
-    and no gradient, where a softmax over nothing would be nan."""
+    and no gradient, where a softmax over nothing would be nan. `window` is for a causal layer."""
+    T = q_BHTK.shape[2]
+    if window is not None and window < T and mask is None:
+        mask, causal = seen_by(T, T, window, q_BHTK.device)[None], False
     shared = q_BHTK.shape[1] // k_BGSK.shape[1]
     if shared > 1 and mask is None and takes_fewer_keys(q_BHTK, k_BGSK, v_BGSK, causal, dropout):
         return F.scaled_dot_product_attention(
@@ -125,11 +143,16 @@ def attend(q_BHTK: Tensor, k_BGSK: Tensor, v_BGSK: Tensor, mask: Tensor | None, 
         return F.scaled_dot_product_attention(q_BHTK, k_BGSK, v_BGSK, dropout_p=dropout, is_causal=causal)
     allowed = mask[:, None, None, :] if mask.dim() == 2 else mask[:, None]
     if causal:
-        T = q_BHTK.shape[2]
-        allowed = allowed & torch.ones(T, T, dtype=torch.bool, device=mask.device).tril()
+        allowed = allowed & seen_by(T, T, window, mask.device)
     sees = allowed.any(-1, keepdim=True)
     y = F.scaled_dot_product_attention(q_BHTK, k_BGSK, v_BGSK, attn_mask=allowed | ~sees, dropout_p=dropout)
     return y.masked_fill(~sees, 0)
+
+
+def seen_by(T: int, S: int, window: int | None, device: torch.device) -> Tensor:
+    """(T, S): what the last T of S positions see; the last `window` of those before them, themselves included."""
+    seen = torch.ones(T, S, dtype=torch.bool, device=device).tril(S - T)
+    return seen if window is None else seen.triu(S - T - window + 1)
 
 
 def takes_fewer_keys(q_BHTK: Tensor, k_BGSK: Tensor, v_BGSK: Tensor, causal: bool, dropout: float) -> bool:
@@ -147,15 +170,15 @@ class RotaryTables:
     def __init__(self) -> None:
         self._kept: dict[tuple[object, ...], tuple[int, Tensor, Tensor]] = {}
 
-    def __call__(self, T: int, K: int, base: float, like: Tensor) -> tuple[Tensor, Tensor]:
-        """As `rotary_table`."""
+    def __call__(self, T: int, K: int, angles: Angles, like: Tensor) -> tuple[Tensor, Tensor]:
+        """As `Angles.table`."""
         if torch.compiler.is_compiling():
-            return rotary_table(T, K, base, like)
-        key = (K, base, like.dtype, like.device)
+            return angles.table(T, K, like)
+        key = (K, angles, like.dtype, like.device)
         length, cos_TK, sin_TK = self._kept.get(key, (0, like, like))
         if length < T:
             with torch.inference_mode(False), torch.no_grad():
-                cos_TK, sin_TK = rotary_table(T, K, base, like)
+                cos_TK, sin_TK = angles.table(T, K, like)
             self._kept[key] = (T, cos_TK, sin_TK)
         return cos_TK[:T], sin_TK[:T]
 
@@ -170,22 +193,17 @@ def share_tables(model: nn.Module) -> None:
             part.tables = tables
 
 
-def rotary_table(T: int, K: int, base: float, like: Tensor) -> tuple[Tensor, Tensor]:
-    """cos and sin, (T, K / 2) each, in float32 at least.
-
-    Su et al., RoFormer, 2021; element i is paired with i + K / 2, as in GPT-NeoX and the published llama weights.
-    """
-    dtype = torch.promote_types(like.dtype, torch.float32)
-    frequencies = base ** (torch.arange(0, K, 2, dtype=dtype, device=like.device) / -K)
-    angles = torch.outer(torch.arange(T, dtype=dtype, device=like.device), frequencies)
-    return angles.cos(), angles.sin()
-
-
 def rotate(x_BHTK: Tensor, cos_TK: Tensor, sin_TK: Tensor) -> Tensor:
     """Turn each pair by the angle of its position; computed in the table's dtype, given back in x's."""
     a, b = x_BHTK.chunk(2, dim=-1)
     turned = torch.cat([a * cos_TK - b * sin_TK, b * cos_TK + a * sin_TK], dim=-1)
     return turned.to(x_BHTK.dtype)
+
+
+def _norms_of(heads: Heads, dtype: torch.dtype) -> tuple[RmsNorm, RmsNorm]:
+    """Of queries and of keys."""
+    norm = partial(RmsNorm, (heads.head_width,), heads.qk_norm_eps, True, dtype)
+    return norm(), norm()
 
 
 def _by_head(x: Tensor, K: int) -> Tensor:
