@@ -12,7 +12,7 @@ import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from declarative_train.components.inits.draws import Draws
+    from declarative_train.components.keyed import Drawn
 
 
 class Component(BaseModel):
@@ -332,8 +333,8 @@ class SourceError(Exception):
 
 class Column(NamedTuple):
     """A column of a table. `dtype` is numpy's name of what `Table.read` gives: a number, `bool`, `datetime64[ns]`, or
-    `object` for text (str, None where missing); `shape` is that of one row's value; `num_values` is n when the source
-    itself promises integers in 0..n-1 (token ids)."""
+    `object` for text (str, None where missing), `bytes` for whole files (bytes, None where missing); `shape` is that of
+    one row's value; `num_values` is n when the source itself promises integers in 0..n-1 (token ids)."""
 
     name: str
     dtype: str
@@ -386,8 +387,8 @@ class Dataset(Component, ABC):
 class BadValueError(Exception):
     """A value that a field cannot take.
 
-    `problem`: missing, outside, fraction; `column` is its name, `row` counts within what was given; `key` is the one of
-    the field that says what the value should be.
+    `problem`: missing, outside, fraction, unreadable; `column` is its name, `row` counts within what was given; `key` is
+    the one of the field that says what the value should be.
     """
 
     def __init__(
@@ -436,10 +437,12 @@ class Field(Component, ABC):
     """A named tensor of a sample, made of columns.
 
     `meaning` names the keys that decide what its numbers stand for: a model that starts from the weights of a run
-    must read them alike.
+    must read them alike. `reads_late`: its values are made when a sample is asked for, and neither held nor looked at
+    beforehand (pictures).
     """
 
     meaning: ClassVar[tuple[str, ...]] = ()
+    reads_late: ClassVar[bool] = False
 
     @property
     @abstractmethod
@@ -482,6 +485,49 @@ class Field(Component, ABC):
     ) -> "np.ndarray":
         """(N, *row shape) in the row spec's dtype (bfloat16: as float32), from one array per column. Raises
         BadValueError."""
+
+
+Size = tuple[int | None, int | None]
+"""Height and width of a picture; None: each has its own."""
+
+
+class Transform(Component, ABC):
+    """A change of the pictures of a sample, in the order of the list.
+
+    `on_numbers`: it changes float32 arrays (C, H, W), else pictures of Pillow with 8 bits a channel; pictures come
+    first. `is_random`: it draws, for the training set only, by (seed, epoch, sample, place in the list).
+    """
+
+    is_random: ClassVar[bool] = False
+    on_numbers: ClassVar[bool] = False
+    changes_colours: ClassVar[bool] = False
+
+    fields: tuple[str, ...] | None = None
+    """The fields of pictures that it changes, all by the same draw; left out: every one."""
+    only: Literal["training", "evaluation"] | None = None
+    """Where it acts: on the samples of a training step, or on those of evaluations and predictions; left out: on both,
+    and a random one in training alone."""
+
+    def acts(self, in_training: bool) -> bool:
+        if self.is_random and not in_training:
+            return False
+        return self.only is None or (self.only == "training") == in_training
+
+    def check(self, size: Size, channels: int) -> Misfit | None:
+        """Why it cannot change such pictures."""
+        return None
+
+    def size_after(self, size: Size) -> Size:
+        """The size of what it makes, as far as the recipe tells."""
+        return size
+
+    def interval_after(self, interval: tuple[float, float], channels: int) -> tuple[float, float]:
+        """Between which values the numbers of what it makes lie, given that of what it gets."""
+        return interval
+
+    @abstractmethod
+    def apply(self, values: "list[Any]", drawn: "Drawn") -> "list[Any]":
+        """New pictures, or arrays, of one sample: one of each field. Raises ValueError, in the recipe's words."""
 
 
 class Candidates(NamedTuple):

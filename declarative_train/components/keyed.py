@@ -63,3 +63,39 @@ def normal(numbers: np.ndarray, key: int) -> np.ndarray:
     radius = np.sqrt(-2.0 * np.log1p(-uniform(numbers, key)))
     found: np.ndarray = radius * np.cos(2.0 * np.pi * uniform(numbers, key ^ 0xD1B54A32D192ED03))
     return found
+
+
+class Drawn:
+    """Numbers in turn that depend on a key and on one number (a sample) alone."""
+
+    def __init__(self, key: int, number: int) -> None:
+        self._state = _mixed_one(number * _GOLDEN + key)
+        self._count = 0
+
+    def uniform(self, low: float = 0.0, high: float = 1.0) -> float:
+        """In [low, high)."""
+        self._count += 1
+        share: float = (_mixed_one(self._state + self._count * _GOLDEN) >> 11) * 2.0**-53
+        return low + (high - low) * share
+
+    def below(self, bound: int) -> int:
+        """In 0..bound-1."""
+        return int(self.uniform() * bound)
+
+    def happens(self, p: float) -> bool:
+        return self.uniform() < p
+
+    def order(self, count: int) -> list[int]:
+        """A permutation of 0..count-1."""
+        found = list(range(count))
+        for place in range(count - 1, 0, -1):
+            other = self.below(place + 1)
+            found[place], found[other] = found[other], found[place]
+        return found
+
+
+def _mixed_one(number: int) -> int:
+    z = number & _MASK
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & _MASK
+    z = (z ^ z >> 27) * 0x94D049BB133111EB & _MASK
+    return z ^ z >> 31

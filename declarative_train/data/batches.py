@@ -80,7 +80,7 @@ class TrainingBatches:
         """For loader processes, which leave the device alone."""
         found = locate(step, self._batch, self._set.num_samples)
         parts = slots(found, self._batch, self._rank)
-        return make_batches(self._set, parts, lambda positions: self.samples(found.epoch, positions))
+        return make_batches(self._set, parts, lambda positions: self.samples(found.epoch, positions), found.epoch)
 
     def _packed(self, step: int) -> list[Batch]:
         return [packed(batch) for batch in self._on_host(step)]
@@ -211,13 +211,18 @@ def spread(positions: np.ndarray, num_samples: int, total: int) -> np.ndarray:
     return positions if num_samples == total else positions * total // num_samples
 
 
-def make_batches(samples: SampleSet, parts: Sequence[Slot], order: Callable[[np.ndarray], np.ndarray]) -> list[Batch]:
-    """The batches of some slots by one gather. `order` turns positions into samples."""
+def make_batches(
+    samples: SampleSet,
+    parts: Sequence[Slot],
+    order: Callable[[np.ndarray], np.ndarray],
+    epoch: int | None = None,
+) -> list[Batch]:
+    """The batches of some slots by one gather. `order` turns positions into samples; `epoch`: of training."""
     import torch
 
     positions = [_positions(slot) for slot in parts]
     ids = order(np.concatenate(positions))
-    tensors = samples.gather(ids)
+    tensors = samples.gather(ids, epoch)
     sizes = [len(each) for each in positions]
     pieces = [torch.split(tensor, sizes) for tensor in tensors.values()]
     batches = []

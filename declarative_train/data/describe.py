@@ -2,6 +2,8 @@
 
 The sources are opened, the rows cut into sets, the statistics of the training rows computed and every value converted
 once, which is the check of it. What was prepared is remembered, so that a run does not read it again. No torch.
+
+Over 400 lines because each step reports what is wrong and goes on, with the same few things in hand.
 """
 
 from __future__ import annotations
@@ -13,8 +15,10 @@ from typing import TYPE_CHECKING
 from declarative_train.components.component import Column, Dataset, Field, Misfit, SourceError, Table
 from declarative_train.components.datasets.files import is_known, is_remote
 from declarative_train.components.fields.columns import sized
+from declarative_train.components.fields.image import MissingPackageError
 from declarative_train.data.checks import group_in_two_sets
 from declarative_train.data.checks.files import remote_source, unknown_column
+from declarative_train.data.checks.pictures import pictures_without_size, transform_does_not_fit
 from declarative_train.data.checks.samples import (
     empty_set,
     interleaved_windows,
@@ -31,6 +35,7 @@ from declarative_train.data.inherited import Inherited, measured, misread, origi
 from declarative_train.data.opened import arranged, records, remember
 from declarative_train.data.overlaps import overlaps
 from declarative_train.data.parts import Part, columns_of, make_part
+from declarative_train.data.pictures import Chain, TransformError
 from declarative_train.data.prepare import BadSampleError, Prepared, prepare
 from declarative_train.data.problems import Place, bad_sample, source_problem, with_the_odd_value
 from declarative_train.data.rows import RowRange, Rows
@@ -38,6 +43,7 @@ from declarative_train.data.spec import DataSpec, FieldSpec, SetSpec, WindowSpec
 from declarative_train.data.splitting import TRAINING, SplitError, split_rows
 from declarative_train.data.windows import RowOrder, Windows, row_order
 from declarative_train.diagnostics.diagnostic import Diagnostic, Related
+from declarative_train.diagnostics.suggest import did_you_mean
 from declarative_train.terms.amounts import counted
 from declarative_train.terms.span import Span
 
@@ -69,6 +75,7 @@ class _Description:
         self.offline = offline
         self.diagnostics: list[Diagnostic] = []
         self.window_fits = True  # else what can be cut, and how much is left of it, says nothing
+        self.chain = Chain(section.transforms, seed)
         self.window: WindowSpec | None = None
         if (window := section.window) is not None:
             self.window = WindowSpec(window.length, window.stride or window.length, window.by, window.sort)
@@ -109,6 +116,7 @@ class _Description:
             elif not _taken(field.cut, self.window.length):
                 self.window_fits = False
                 self.report(rows_outside_window(place, name, getattr(field, "rows", ""), self.window.length))
+        self._check_transforms()
         if self.window is None:
             if self.section.source.type == "text":
                 self.report(token_by_token(self.span("data.source.type")))
@@ -118,6 +126,35 @@ class _Description:
                 place = self.span(f"data.split.{name}.type")
                 self.window_fits = False
                 self.report(window_cut_to_pieces(place, name, split.type, self.window.length))
+
+    def _check_transforms(self) -> None:
+        late = [name for name, field in self.section.fields.items() if field.reads_late]
+        if late and self.window is not None:
+            message = f"`{late[0]}` holds pictures, and windows are made of numbers: a sample is one picture"
+            self.report(transform_does_not_fit(self.span("data.window"), message, "leave `window` out"))
+        for place, transform in enumerate(self.section.transforms):
+            for at, name in enumerate(transform.fields or ()):
+                if name not in late:
+                    known = name in self.section.fields
+                    message = f"`{name}` holds no pictures" if known else f"there is no field `{name}`"
+                    hint = "name fields of `type: image`" if known else did_you_mean(name, late)
+                    span = self.span(("data", "transforms", place, "fields", at))
+                    self.report(transform_does_not_fit(span, message, hint))
+            if not late and transform.fields is None:
+                message = f"`{transform.type}` changes pictures, and no field is of `type: image`"
+                self.report(transform_does_not_fit(self.span(("data", "transforms", place)), message, None))
+            if transform.is_random and transform.only == "evaluation":
+                message = f"`{transform.type}` draws, and evaluations are the same every time"
+                span = self.span(("data", "transforms", place, "only"))
+                self.report(transform_does_not_fit(span, message, "set it to `training`, or leave it out"))
+
+    def _report_transform(self, name: str, error: TransformError) -> None:
+        misfit = error.misfit
+        if error.place is None:
+            self.report(pictures_without_size(self.span(f"data.fields.{name}"), name, misfit.message, misfit.help))
+            return
+        span = self.span(("data", "transforms", error.place, misfit.field or "type"))
+        self.report(transform_does_not_fit(span, f"field `{name}`: {misfit.message}", misfit.help))
 
     def _open_all(self) -> dict[str | None, Table]:
         """The main source under None, the own sources of sets under their names; without those that do not open."""
@@ -253,11 +290,14 @@ class _Description:
         self, main: Table, training: Rows, columns: Mapping[tuple[str | None, str], tuple[Column, ...]]
     ) -> dict[str, Part]:
         """The fields, with the statistics of the training rows."""
-        draft = [
-            make_part(name, field, columns[None, name], {}, None)
-            for name, field in self.section.fields.items()
-            if (None, name) in columns
-        ]
+        draft = []
+        for name, field in self.section.fields.items():
+            if (None, name) not in columns:
+                continue
+            try:
+                draft.append(make_part(name, field, columns[None, name], {}, None, self.chain))
+            except TransformError as error:
+                self._report_transform(name, error)
         statistics, problems = measured(main, training, draft, self.inherited)
         for name, problem in {id(problem): (name, problem) for name, problem in problems.items()}.values():
             if isinstance(problem, BadSampleError):
@@ -267,7 +307,7 @@ class _Description:
             else:
                 self.report(no_statistics(self.span(f"data.fields.{name}"), name, str(problem)))
         found = {
-            part.name: make_part(part.name, part.field, part.columns, statistics[part.name], self.window)
+            part.name: make_part(part.name, part.field, part.columns, statistics[part.name], self.window, self.chain)
             for part in draft
             if part.name not in problems
         }
@@ -292,8 +332,13 @@ class _Description:
             while left:
                 used = self._of_set(each.source, left, columns)
                 try:
-                    found[name] = prepare(name, each.table, each.rows, each.windows, used)
+                    found[name] = prepare(name, each.table, each.rows, each.windows, used, chain=self.chain)
                     break
+                except MissingPackageError as error:
+                    late = next(part for part in left.values() if part.field.reads_late)
+                    words, _, hint = str(error).partition("; help: ")
+                    self.report(column_does_not_fit(self.span(f"data.fields.{late.name}.type"), late.name, words, hint))
+                    return found
                 except BadSampleError as error:
                     del left[error.part.name]
                     self._report_bad(each.table, error)
@@ -367,6 +412,7 @@ class _Description:
             workers=section.workers,
             last_batch=section.last_batch,
             window=self.window,
+            transforms=tuple(each.as_data() for each in section.transforms),
             files=() if self.offline else tuple(records(paths)),  # lint keeps no plan
         )
 

@@ -14,10 +14,13 @@ import numpy as np
 from declarative_train.components.component import Field, SourceError, Split, Table
 from declarative_train.components.datasets import DATASETS
 from declarative_train.components.datasets.files import local_path, read_bytes, size_bytes
+from declarative_train.components.datasets.image_folder import pictures_in
 from declarative_train.components.fields import FIELDS
+from declarative_train.components.fields.image import MissingPackageError
 from declarative_train.components.registry import ComponentError
 from declarative_train.components.splits import SPLITS
 from declarative_train.data.parts import columns_of, make_part
+from declarative_train.data.pictures import Chain, TransformError
 from declarative_train.data.prepare import BadSampleError, Prepared, prepare
 from declarative_train.data.rows import RowRange, Rows
 from declarative_train.data.spec import DataError, DataSpec, FieldSpec, FileRecord, SetSpec, WindowSpec
@@ -49,7 +52,7 @@ def prepared_sets(spec: DataSpec) -> dict[str, Prepared]:
             remember(spec, _prepare_all(spec))
         except (BadSampleError, ComponentError) as error:
             raise DataError(str(error)) from error
-        except (SourceError, SplitError, ValueError) as error:
+        except (MissingPackageError, SourceError, SplitError, TransformError, ValueError) as error:
             raise DataError(f"the data cannot be read as when the plan was made: {error}") from error
     return _latest[key]
 
@@ -77,6 +80,7 @@ def _prepare_all(spec: DataSpec) -> dict[str, Prepared]:
     splits: dict[str, Split] = {
         each.name: SPLITS.read(each.split) for each in spec.sets if each.split is not None and each.source is None
     }
+    chain = Chain.of(spec)
     main = DATASETS.read(spec.source).open()
     by, sort = (None, None) if window is None else (window.by, window.sort)
     rows = arranged(split_rows(main, splits, spec.seed, by, sort), window, row_order(main, window))
@@ -86,9 +90,9 @@ def _prepare_all(spec: DataSpec) -> dict[str, Prepared]:
             table = DATASETS.read(each.source).open()
             whole: dict[str, Rows] = {each.name: RowRange(0, table.num_rows)}
             own = arranged(whole, window, row_order(table, window))[each.name]
-            sets[each.name] = _prepare_one(each, table, own, fields, window)
+            sets[each.name] = _prepare_one(each, table, own, fields, window, chain)
         else:
-            sets[each.name] = _prepare_one(each, main, rows[each.name], fields, window)
+            sets[each.name] = _prepare_one(each, main, rows[each.name], fields, window, chain)
     return sets
 
 
@@ -98,17 +102,18 @@ def _prepare_one(
     rows: tuple[Rows, Windows | None],
     fields: list[tuple[FieldSpec, Field]],
     window: WindowSpec | None,
+    chain: Chain,
 ) -> Prepared:
     parts = []
     for spec, field in fields:
         columns, missed = columns_of(field, table)
         if missed:
             raise DataError(f"the column `{missed[0]}` of field `{spec.name}` is no longer there")
-        part = make_part(spec.name, field, columns, spec.statistics, window)
+        part = make_part(spec.name, field, columns, spec.statistics, window, chain)
         parts.append(part)
         if part.sample != spec.tensor:
             raise DataError(f"field `{part.name}` is now {part.sample}, and the plan was made for {spec.tensor}")
-    found = prepare(wanted.name, table, *rows, tuple(parts))
+    found = prepare(wanted.name, table, *rows, tuple(parts), chain=chain)
     if found.num_samples != wanted.num_samples:
         raise DataError(
             f"`{wanted.name}` has {counted(found.num_samples, 'sample')}, and the plan was made for "
@@ -130,13 +135,22 @@ def records(paths: Iterable[str]) -> list[FileRecord]:
 
 
 def record(path: str, *, whole: bool) -> FileRecord:
-    """Not `whole`: `sha256` covers the size and the beginning, the middle and the end, 64 KiB each; and the date is
+    """Of a folder of pictures: their names and sizes, and the latest of their dates. Not `whole`: `sha256` covers the size and the beginning, the middle and the end, 64 KiB each; and the date is
     kept, which changes with what lies in between. Raises SourceError."""
+    local = local_path(path)
+    if local is not None and os.path.isdir(local):
+        return _folder_record(path, local)
     size = size_bytes(path)
     if whole:
         return FileRecord(path, size, hashlib.sha256(read_bytes(path)).hexdigest())
     digest = hashlib.sha256(f"{size}\n".encode())
     for start in sorted({0, max(size - SAMPLE_BYTES, 0) // 2, max(size - SAMPLE_BYTES, 0)}):
         digest.update(read_bytes(path, start, min(start + SAMPLE_BYTES, size)))
-    local = local_path(path)
     return FileRecord(path, size, digest.hexdigest(), 0 if local is None else os.stat(local).st_mtime_ns)
+
+
+def _folder_record(path: str, folder: str) -> FileRecord:
+    found = {name: os.stat(os.path.join(folder, name)) for name in sorted(pictures_in(folder))}
+    digest = hashlib.sha256("".join(f"{name}\0{each.st_size}\n" for name, each in found.items()).encode())
+    latest = max((each.st_mtime_ns for each in found.values()), default=0)
+    return FileRecord(path, sum(each.st_size for each in found.values()), digest.hexdigest(), latest)

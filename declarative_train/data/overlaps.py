@@ -59,7 +59,7 @@ def without_class(data: DataSpec, targets: Collection[str], span: Place) -> Iter
             continue
         seen: dict[str, set[Any]] = {}
         for name, each in prepared_sets(data).items():
-            if each.held is None:
+            if each.held is None or field.name not in each.held:
                 break
             values = np.unique(each.held[field.name])
             if len(values) > MOST_CLASSES:

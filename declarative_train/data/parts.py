@@ -9,6 +9,7 @@ import numpy as np
 
 from declarative_train.components.component import Column, Field, Table
 from declarative_train.components.fields.columns import matching
+from declarative_train.data.pictures import NO_TRANSFORMS, Chain, field_of_pictures
 from declarative_train.data.spec import WindowSpec
 from declarative_train.terms.tensor_spec import TensorSpec
 
@@ -47,9 +48,18 @@ def columns_of(field: Field, table: Table) -> tuple[tuple[Column, ...], tuple[st
 
 
 def make_part(
-    name: str, field: Field, columns: tuple[Column, ...], statistics: Mapping[str, object], window: WindowSpec | None
+    name: str,
+    field: Field,
+    columns: tuple[Column, ...],
+    statistics: Mapping[str, object],
+    window: WindowSpec | None,
+    chain: Chain | None = None,
 ) -> Part:
-    row = field.row_spec(columns, statistics)
+    """Raises TransformError."""
+    if field.reads_late:
+        row = (chain or NO_TRANSFORMS).spec(name, field_of_pictures(field), columns[0])
+    else:
+        row = field.row_spec(columns, statistics)
     return Part(name, field, columns, statistics, row, _sample(field, row, window))
 
 

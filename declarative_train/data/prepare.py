@@ -13,6 +13,7 @@ import numpy as np
 
 from declarative_train.components.component import BadValueError, SourceError, Table
 from declarative_train.data.parts import Part, column_names
+from declarative_train.data.pictures import GLANCED, NO_TRANSFORMS, BadPictureError, Chain, Given, field_of_pictures
 from declarative_train.data.rows import Rows
 from declarative_train.data.windows import Windows
 from declarative_train.terms.tensor_spec import FLOATING
@@ -36,7 +37,8 @@ class BadSampleError(Exception):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prepared:
-    """A set. `held` are the values of its rows in the set's order, by field, or None: then they are read."""
+    """A set. `held` are the values of its rows in the set's order, by field, or None: then they are read. Pictures are
+    never held; `chain` is what is done to them."""
 
     name: str
     table: Table
@@ -44,14 +46,55 @@ class Prepared:
     windows: Windows | None
     parts: tuple[Part, ...]
     held: dict[str, np.ndarray] | None
+    chain: Chain = NO_TRANSFORMS
+
+    @property
+    def late(self) -> tuple[Part, ...]:
+        """The fields of pictures."""
+        return tuple(part for part in self.parts if part.field.reads_late)
+
+    @property
+    def is_held(self) -> bool:
+        """All of it."""
+        return self.held is not None and not self.late
 
     @property
     def num_samples(self) -> int:
         return len(self.rows) if self.windows is None else len(self.windows)
 
-    def gather(self, samples: np.ndarray, names: Collection[str] | None = None) -> dict[str, np.ndarray]:
-        """(N, *sample shape) by field (default: all), for int64 sample numbers. Raises BadSampleError, SourceError."""
-        parts = [part for part in self.parts if names is None or part.name in names]
+    def gather(
+        self, samples: np.ndarray, names: Collection[str] | None = None, epoch: int | None = None
+    ) -> dict[str, np.ndarray]:
+        """(N, *sample shape) by field (default: all), for int64 sample numbers. `epoch`: of training, which alone draws
+        changes of pictures. Raises BadSampleError, SourceError."""
+        wanted = [part for part in self.parts if names is None or part.name in names]
+        parts = [part for part in wanted if not part.field.reads_late]
+        late = self._pictures(np.asarray(samples, np.int64), epoch) if len(parts) < len(wanted) else {}
+        values = self._others(samples, parts) | late
+        return {part.name: values[part.name] for part in wanted}
+
+    def _pictures(self, samples: np.ndarray, epoch: int | None) -> dict[str, np.ndarray]:
+        """All fields of pictures: they may share draws."""
+        given = self.given(samples)
+        try:
+            return self.chain.arrays(given, {part.name: part.sample.shape for part in self.late}, samples, epoch)
+        except BadPictureError as error:
+            part = next(part for part in self.late if part.name == error.name)
+            row = int(self.rows.at(samples[error.row : error.row + 1])[0])
+            raise BadSampleError(part, row, error.cause) from error
+
+    def given(self, samples: np.ndarray) -> dict[str, Given]:
+        """What the fields of pictures are made of. Raises SourceError."""
+        late = self.late
+        read = self.table.read(column_names(late), self.rows.at(samples))
+        return {
+            part.name: Given(field_of_pictures(part.field), part.columns[0], read[part.columns[0].name])
+            for part in late
+        }
+
+    def _others(self, samples: np.ndarray, parts: Sequence[Part]) -> dict[str, np.ndarray]:
+        if not parts:
+            return {}
         places = np.asarray(samples, np.int64)
         length = 1 if self.windows is None else self.windows.length
         if self.windows is not None:
@@ -67,13 +110,24 @@ class Prepared:
 
 
 def prepare(
-    name: str, table: Table, rows: Rows, windows: Windows | None, parts: tuple[Part, ...], hold_bytes: int = HOLD_BYTES
+    name: str,
+    table: Table,
+    rows: Rows,
+    windows: Windows | None,
+    every: tuple[Part, ...],
+    hold_bytes: int = HOLD_BYTES,
+    chain: Chain | None = None,
 ) -> Prepared:
-    """Raises BadSampleError and SourceError."""
+    """Raises BadSampleError, SourceError and MissingPackageError."""
+    chain = chain or NO_TRANSFORMS
+    parts = tuple(part for part in every if not part.field.reads_late)
+    glance(table, rows, [part for part in every if part.field.reads_late])
+    if not parts:
+        return Prepared(name, table, rows, windows, every, {}, chain)
     stores = {part.name: _store(part, len(rows)) for part in parts}
     if sum(store.itemsize * part.row.num_elements * len(rows) for part, store in _with(parts, stores)) > hold_bytes:
         look_at(table, rows, parts)
-        return Prepared(name, table, rows, windows, parts, None)
+        return Prepared(name, table, rows, windows, every, None, chain)
     held: dict[str, np.ndarray] = {}
     for start, values in converted(table, rows, parts):
         for part, store in _with(parts, stores):
@@ -86,7 +140,20 @@ def prepare(
             held[part.name][start : start + len(made)] = made
     for part, store in _with(parts, stores):
         held.setdefault(part.name, np.empty((0, *part.row.shape), store))
-    return Prepared(name, table, rows, windows, parts, held)
+    return Prepared(name, table, rows, windows, every, held, chain)
+
+
+def glance(table: Table, rows: Rows, late: Sequence[Part]) -> None:
+    """Look at the headers of the first pictures: the rest is found when it is asked for. Raises BadSampleError,
+    SourceError and MissingPackageError."""
+    first = rows.at(np.arange(min(len(rows), GLANCED)))
+    for part in late:
+        column = part.columns[0]
+        for place, value in enumerate(table.read([column.name], first)[column.name]):
+            try:
+                field_of_pictures(part.field).glance(value, column, place)
+            except BadValueError as error:
+                raise BadSampleError(part, int(first[place]), error) from error
 
 
 def _with(parts: Sequence[Part], stores: Mapping[str, np.dtype[np.generic]]) -> list[tuple[Part, np.dtype[np.generic]]]:

@@ -38,6 +38,8 @@ class Sample:
         if name in self._values:
             found = self._values[name]
             return None if found is None else found[: min(num_rows, self.num_training)]
+        if self._is_late(name):
+            return None
         try:
             return self._sets[0].gather(self._samples[0][:num_rows], [name])[name]
         except (SourceError, BadSampleError):
@@ -63,7 +65,9 @@ class Sample:
             yield from (int(np.argmin(column)), int(np.argmax(column)), int(np.argmin(np.abs(column))))
 
     def values(self, name: str) -> np.ndarray | None:
-        """(N, *sample shape) of a field, or None when it cannot be read now."""
+        """(N, *sample shape) of a field, or None when it cannot be read now, or is of pictures."""
+        if name not in self._values and self._is_late(name):
+            self._values[name] = None
         if name not in self._values:
             try:
                 parts = [
@@ -73,6 +77,10 @@ class Sample:
             except (SourceError, BadSampleError):  # a file that changes meanwhile: the run says it
                 self._values[name] = None
         return self._values[name]
+
+    def _is_late(self, name: str) -> bool:
+        """Decoding pictures takes longer than whoever asks would wait."""
+        return any(part.name == name and part.field.reads_late for part in self._sets[0].parts)
 
     def place(self, row: int) -> str:
         """Where a row of the sample stands, for messages: that of its set's table, a window's first."""

@@ -22,8 +22,9 @@ class SampleSet(ABC):
     sample_bytes: int  # of one sample in a batch, all fields
 
     @abstractmethod
-    def gather(self, indices: np.ndarray) -> dict[str, torch.Tensor]:
-        """(N, *sample shape) by field, contiguous, in the dtype of the field's spec. Raises DataError."""
+    def gather(self, indices: np.ndarray, epoch: int | None = None) -> dict[str, torch.Tensor]:
+        """(N, *sample shape) by field, contiguous, in the dtype of the field's spec. `epoch`: of training, which alone
+        draws changes of pictures. Raises DataError."""
 
     @abstractmethod
     def to(self, device: torch.device) -> SampleSet:
@@ -52,7 +53,7 @@ class HeldSet(SampleSet):
             self._fields[part.name] = (rows, _dtype(part.sample))
         self.sample_bytes = _sample_bytes(prepared)
 
-    def gather(self, indices: np.ndarray) -> dict[str, torch.Tensor]:
+    def gather(self, indices: np.ndarray, epoch: int | None = None) -> dict[str, torch.Tensor]:
         places = indices if self._windows is None else self._windows.starts(indices)
         index = torch.from_numpy(np.ascontiguousarray(places, np.int64))
         if self._device is not None:
@@ -68,7 +69,7 @@ class HeldSet(SampleSet):
 
 
 class ReadSet(SampleSet):
-    """A set too large to hold: its rows are read and converted when they are asked for."""
+    """A set too large to hold, or of pictures: its rows are read and converted when they are asked for."""
 
     is_held = False
 
@@ -78,9 +79,9 @@ class ReadSet(SampleSet):
         self._dtypes = {part.name: _dtype(part.sample) for part in prepared.parts}
         self.sample_bytes = _sample_bytes(prepared)
 
-    def gather(self, indices: np.ndarray) -> dict[str, torch.Tensor]:
+    def gather(self, indices: np.ndarray, epoch: int | None = None) -> dict[str, torch.Tensor]:
         try:
-            values = self._prepared.gather(indices)
+            values = self._prepared.gather(indices, epoch=epoch)
         except BadSampleError as error:
             place = self._prepared.table.place(error.row)
             raise DataError(f"set `{self._prepared.name}`: {error}, in {place}") from error
@@ -94,10 +95,11 @@ class ReadSet(SampleSet):
 
 def open_sets(spec: DataSpec) -> dict[str, SampleSet]:
     """Every set by name, `training` first. Raises DataError when the data are not those of the spec."""
-    return {
-        name: ReadSet(prepared) if prepared.held is None else HeldSet(prepared)
-        for name, prepared in prepared_sets(spec).items()
-    }
+    return {name: of_prepared(prepared) for name, prepared in prepared_sets(spec).items()}
+
+
+def of_prepared(prepared: Prepared) -> SampleSet:
+    return HeldSet(prepared) if prepared.is_held else ReadSet(prepared)
 
 
 def _from_numpy(array: np.ndarray) -> torch.Tensor:

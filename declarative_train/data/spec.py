@@ -68,6 +68,7 @@ class DataSpec:
     last_batch: str = "keep"  # keep | drop
     window: WindowSpec | None = None
     files: tuple[FileRecord, ...] = ()
+    transforms: tuple[dict[str, object], ...] = ()
 
     def set(self, name: str) -> SetSpec:
         return next(item for item in self.sets if item.name == name)

@@ -23,7 +23,7 @@ from declarative_train.data.opened import arranged, prepared_sets
 from declarative_train.data.parts import columns_of, make_part
 from declarative_train.data.prepare import BadSampleError, Prepared, prepare
 from declarative_train.data.rows import RowRange
-from declarative_train.data.sets import HeldSet, ReadSet
+from declarative_train.data.sets import of_prepared
 from declarative_train.data.spec import DataError, SetSpec
 from declarative_train.data.windows import row_order
 from declarative_train.diagnostics.suggest import did_you_mean
@@ -201,7 +201,7 @@ def _of_set(trained: Trained, name: str, size: int) -> _Samples:
 
 
 def _samples(trained: Trained, prepared: Prepared, size: int) -> _Samples:
-    sets = {prepared.name: ReadSet(prepared) if prepared.held is None else HeldSet(prepared)}
+    sets = {prepared.name: of_prepared(prepared)}
     batches = EvaluationBatches(trained.plan.data, prepared.name, sets, batch_size=size)
     return _Samples((batch, _Lazily(prepared, batch.sample_ids)) for batch in batches.iterate())
 
@@ -255,7 +255,7 @@ def _windows(trained: Trained, data: str | Sequence[str], size: int) -> _Samples
         assert plan.data.window is not None
         raise InputError(f"{paths[0]} has no {plan.data.window.length} rows that follow each other")
     named = replace(plan.data, sets=(*plan.data.sets, SetSpec(DATA, prepared.num_samples)))
-    sets = {DATA: ReadSet(prepared) if prepared.held is None else HeldSet(prepared)}
+    sets = {DATA: of_prepared(prepared)}
     batches = EvaluationBatches(named, DATA, sets, batch_size=size)
     return _Samples((batch, _Lazily(prepared, batch.sample_ids)) for batch in batches.iterate())
 

@@ -24,7 +24,7 @@ from declarative_train.plan.plan import PLAN_VERSION, Plan
 
 _DECIDING = ("seed", "batch_graph", "graph", "parameters", "objective", "weights")
 _TRAINING = ("num_steps", "optimizer", "lr_schedule", "num_warmup_steps", "clip_grad_norm", "precision", "non_finite")
-_PLACES = frozenset({"path", "workers", "files", "statistics_from"})
+_PLACES = frozenset({"path", "folder", "workers", "files", "statistics_from"})
 
 
 class PlanError(Exception):

@@ -21,6 +21,7 @@ from declarative_train.components.component import (
     Metric,
     Optimizer,
     Split,
+    Transform,
 )
 from declarative_train.recipe.sections.section import Section
 
@@ -36,6 +37,7 @@ KINDS: dict[type[Component], tuple[str, str]] = {  # the interface -> (its word,
     Metric: ("metric", "metrics.METRICS"),
     Optimizer: ("optimizer", "optimizers.OPTIMIZERS"),
     Split: ("split", "splits.SPLITS"),
+    Transform: ("transform", "transforms.TRANSFORMS"),
 }
 
 

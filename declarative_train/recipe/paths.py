@@ -27,7 +27,7 @@ class Paths(NamedTuple):
         return links + chain + os.path.abspath(os.path.join(folder, path))
 
     def in_sources(self, node: Node) -> Node:
-        """The data section with the `path` of each source made absolute."""
+        """The data section with the `path` of each source and the `folder` of each field made absolute."""
         if not isinstance(node, Mapping):
             return node
         return node.with_values(self._below)
@@ -37,7 +37,14 @@ class Paths(NamedTuple):
             return entry.value.with_values(
                 lambda each: self._absolute(each.value) if each.name == "path" else each.value
             )
+        if entry.name == "fields" and isinstance(entry.value, Mapping):
+            return entry.value.with_values(self._in_field)
         return self.in_sources(entry.value) if isinstance(entry.value, Mapping) else entry.value
+
+    def _in_field(self, entry: Entry) -> Node:
+        if not isinstance(entry.value, Mapping):
+            return entry.value
+        return entry.value.with_values(lambda each: self._absolute(each.value) if each.name == "folder" else each.value)
 
     def _absolute(self, node: Node) -> Node:
         if isinstance(node, Sequence):

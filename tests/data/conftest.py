@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import pytest
 
-from declarative_train.components.component import Dataset, Field, Split
+from declarative_train.components.component import Dataset, Field, Split, Transform
 from declarative_train.components.datasets import DATASETS
 from declarative_train.components.fields import FIELDS
 from declarative_train.components.splits import SPLITS
+from declarative_train.components.transforms import TRANSFORMS
 from declarative_train.data import opened
 from declarative_train.data.describe import describe
 from declarative_train.data.spec import DataSpec
@@ -36,6 +37,7 @@ class Section:
     shuffle: bool = True
     workers: int = 0
     last_batch: str = "keep"
+    transforms: tuple[Transform, ...] = ()
 
 
 def component(table: object, mapping: dict[str, object], kind: str | None = None) -> object:
@@ -48,6 +50,7 @@ def section(
     fields: dict[str, dict[str, object]],
     split: dict[str, object] | None = None,
     window: dict[str, object] | None = None,
+    transforms: Sequence[dict[str, object]] = (),
     **keys: object,
 ) -> Section:
     splits = {}
@@ -60,6 +63,7 @@ def section(
         {name: component(FIELDS, each, "tensor") for name, each in fields.items()},  # type: ignore[misc]
         splits,  # type: ignore[arg-type]
         None if window is None else Window(**window),  # type: ignore[arg-type]
+        transforms=tuple(component(TRANSFORMS, each) for each in transforms),  # type: ignore[misc]
         **keys,  # type: ignore[arg-type]
     )
 

@@ -94,7 +94,7 @@ def test_all_mistakes_at_once(wrong: Wrong) -> None:
         ("objective: {metrics: accuracy}", "S003", (2, 22), "it takes a mapping of names", None),
         ("name: a/b", "S004", (2, 7), "`a/b` names a folder", None),
         ("training: {batch_size: 3}", "S001", (2, 12), "no key", "here it is called `global_batch_size`"),
-        ("data: {fields: {y: {type: image}}}", "S005", (2, 27), "there is no type of field `image`", "tensor"),
+        ("data: {fields: {y: {type: video}}}", "S005", (2, 27), "there is no type of field `video`", "tensor"),
         ("objective: {metrics: [accuracy, {type: f1}]}", "S003", (2, 22), "is a list", "give each a name"),
         ("model: {grahp: {}}", "S001", (2, 9), "`model` has no key `grahp`", "did you mean `graph`"),
     ],

@@ -26,11 +26,13 @@ def tables() -> dict[str, Mapping[str, type[Component]]]:
     from declarative_train.components.metrics import METRICS
     from declarative_train.components.optimizers import OPTIMIZERS
     from declarative_train.components.splits import SPLITS
+    from declarative_train.components.transforms import TRANSFORMS
 
     return {
         "sources": DATASETS,
         "fields": FIELDS,
         "splits": SPLITS,
+        "transforms": TRANSFORMS,
         "layers": LAYERS,
         "inits": INITS,
         "losses": LOSSES,

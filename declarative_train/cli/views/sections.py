@@ -21,6 +21,7 @@ from declarative_train.components.component import (
     Metric,
     Optimizer,
     Split,
+    Transform,
 )
 from declarative_train.components.field_docs import field_docs
 from declarative_train.recipe.sections.parallelism import MODES
@@ -32,6 +33,7 @@ KINDS: dict[type[Component], str] = {
     Dataset: "sources",
     Field: "fields",
     Split: "splits",
+    Transform: "transforms",
     Init: "inits",
     Loss: "losses",
     Metric: "metrics",

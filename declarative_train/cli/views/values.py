@@ -108,6 +108,8 @@ def _how(field: FieldSpec) -> str:
 def _raw(value: Any) -> str:
     if value is None or (isinstance(value, float | np.floating) and np.isnan(value)):
         return "(missing)"
+    if isinstance(value, bytes):
+        return f"a file of {counted(len(value), 'byte')}"
     if isinstance(value, np.ndarray) and value.ndim:
         return numbers(value)
     return f"{value:g}" if isinstance(value, int | float | np.number) else str(value)

@@ -10,6 +10,7 @@ DATASETS: Registry[Dataset] = Registry(
     __name__,
     {
         "csv": "csv.CsvDataset",
+        "image_folder": "image_folder.ImageFolderDataset",
         "jsonl": "jsonl.JsonlDataset",
         "npy": "npy.NpyDataset",
         "parquet": "parquet.ParquetDataset",

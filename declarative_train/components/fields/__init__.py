@@ -10,6 +10,7 @@ FIELDS: Registry[Field] = Registry(
     __name__,
     {
         "category": "category.CategoryField",
+        "image": "image.ImageField",
         "tensor": "tensor.TensorField",
     },
 )

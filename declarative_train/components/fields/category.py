@@ -89,6 +89,9 @@ class CategoryField(Field):
         dates = next((column for column in columns if column.dtype.startswith("datetime")), None)
         if dates is not None:
             return Misfit(f"`{dates.name}` holds dates, and a category is a word or a whole number", field=self._key)
+        files = next((column for column in columns if column.dtype == "bytes"), None)
+        if files is not None:
+            return Misfit(f"`{files.name}` holds files, and a category is a word or a whole number", field=self._key)
         if isinstance(self.num_classes, tuple) and len(self.num_classes) != len(columns):
             return Misfit(
                 f"`num_classes` has {counted(len(self.num_classes), 'entry')} for {counted(len(columns), 'column')}",

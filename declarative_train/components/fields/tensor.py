@@ -96,6 +96,9 @@ class TensorField(Field):
         for column in columns:
             if column.dtype.startswith("datetime"):
                 return Misfit(f"`{column.name}` holds dates, and a tensor holds numbers", field=self._key)
+            if column.dtype == "bytes":
+                advice = "for pictures, use `type: image`"
+                return Misfit(f"`{column.name}` holds files, and a tensor holds numbers", field=self._key, help=advice)
             if column.dtype == "object":
                 advice = "for a word out of a list, use `type: category`"
                 return Misfit(f"`{column.name}` holds text, and a tensor holds numbers", field=self._key, help=advice)

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field as Bounds
 
-from declarative_train.components.component import Dataset, Field, Split
+from declarative_train.components.component import Dataset, Field, Split, Transform
 from declarative_train.recipe.sections.section import Section
 
 Rows = Annotated[int, Bounds(ge=1, le=10**15)]
@@ -30,6 +30,8 @@ class DataSection(Section):
     """Where the rows come from, by its `type`."""
     fields: dict[str, Field]
     """The named tensors of a sample; `type: tensor` where none is given."""
+    transforms: tuple[Transform, ...] = ()
+    """Changes of pictures, in order, when a sample is asked for: after decoding, `mode` and `size`."""
     split: dict[str, Split] = {}
     """Sets by name; the remaining rows are the training set. A number is the short form of a random fraction."""
     window: Window | None = None

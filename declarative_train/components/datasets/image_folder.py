@@ -1,0 +1,125 @@
+"""A folder of pictures, one folder inside for each class -> a table of files, read when they are asked for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field
+
+from declarative_train.components.component import Column, Dataset, SourceError, Table
+from declarative_train.components.datasets.files import as_tuple, is_remote, local_path, read_bytes, shown
+
+if TYPE_CHECKING:
+    import numpy as np
+
+ENDINGS = frozenset(
+    {".avif", ".bmp", ".gif", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
+)
+
+
+class ImageFolderDataset(Dataset):
+    """Pictures in folders, one for each class: columns `image` (the file), `label` (the name of the folder) and `path`.
+
+    Rows are sorted by folder, then by the path below it. Folders inside of a class belong to it. Without folders there
+    is no `label`. Files with other endings, and those whose name begins with a dot, are passed over.
+    """
+
+    type: Literal["image_folder"] = "image_folder"
+    path: Annotated[str, Field(min_length=1)]
+    """The folder that holds those of the classes, relative to the recipe's file."""
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        return as_tuple(self.path)
+
+    def open(self) -> Table:
+        if is_remote(self.path) or (root := local_path(self.path)) is None:
+            message = f"{shown(self.path)} is not on this machine, and a folder of pictures is read here"
+            raise SourceError("unreadable", message, help="copy it, or pack it into Parquet files")
+        if not os.path.isdir(root):
+            raise _no_folder(root)
+        return ImageFolderTable(root)
+
+
+def _no_folder(root: str) -> SourceError:
+    if os.path.isfile(root):
+        return SourceError("unreadable", f"{shown(root)} is a file, and a folder of pictures is wanted")
+    above = os.path.dirname(root.rstrip("/")) or "."
+    beside = tuple(sorted(os.listdir(above))) if os.path.isdir(above) else ()
+    hint = f"beside it: {', '.join(beside[:8])}" if beside else None
+    name = os.path.basename(root.rstrip("/"))
+    return SourceError("not_found", f"there is no folder {shown(root)}", help=hint, name=name, known=beside)
+
+
+class ImageFolderTable(Table):
+    """Paths are held; a file is opened, read and closed for each value asked for."""
+
+    def __init__(self, root: str) -> None:
+        import numpy as np
+
+        self._root = root
+        try:
+            names = sorted(tuple(name.split(os.sep)) for name in pictures_in(root))
+        except OSError as error:
+            raise SourceError("unreadable", f"cannot look at {shown(root)}: {error.strerror}") from error
+        if not names:
+            kinds = ", ".join(sorted(ENDINGS))
+            raise SourceError("no_match", f"there is no picture in {shown(root)}", help=f"looked for: {kinds}")
+        self.files = (root,)
+        self.num_rows = len(names)
+        self._names = np.empty(len(names), object)
+        self._names[:] = [os.sep.join(parts) for parts in names]
+        self.columns = {"image": Column("image", "bytes"), "path": Column("path", "object")}
+        self._labels: np.ndarray | None = None
+        if any(len(parts) > 1 for parts in names):
+            classes = {parts[0]: parts[0] for parts in names}  # one string of each
+            self._labels = np.empty(len(names), object)
+            self._labels[:] = [classes[parts[0]] if len(parts) > 1 else None for parts in names]
+            self.columns["label"] = Column("label", "object")
+        else:
+            self.left_out = {"label": "no picture lies in a folder, whose name would be its class"}
+
+    def read(self, columns: Sequence[str], rows: slice | np.ndarray) -> dict[str, np.ndarray]:
+        return {name: self._column(name, rows) for name in columns}
+
+    def _column(self, name: str, rows: slice | np.ndarray) -> np.ndarray:
+        import numpy as np
+
+        if name == "label":
+            assert self._labels is not None
+            return np.asarray(self._labels[rows])
+        names = self._names[rows]
+        found = np.empty(len(names), object)
+        if name == "path":
+            found[:] = [os.path.join(self._root, each) for each in names]
+        else:
+            found[:] = [read_bytes(os.path.join(self._root, each)) for each in names]
+        return found
+
+    def place(self, row: int) -> str:
+        return shown(os.path.join(self._root, self._names[row]))
+
+
+def pictures_in(root: str) -> Iterator[str]:
+    """Paths below `root`, in no order. Links to folders are followed, as `ln -s` is how sets are put together."""
+    waiting = [""]
+    while waiting:
+        below = waiting.pop()
+        folder = os.path.join(root, below)
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.name.startswith("."):
+                    continue
+                if entry.is_dir():
+                    if not (entry.is_symlink() and _is_above(entry.path, folder)):
+                        waiting.append(os.path.join(below, entry.name))
+                elif os.path.splitext(entry.name)[1].lower() in ENDINGS:
+                    yield os.path.join(below, entry.name)
+
+
+def _is_above(link: str, folder: str) -> bool:
+    """Following it would go round in circles."""
+    target = os.path.realpath(link)
+    return os.path.join(os.path.realpath(folder), "").startswith(os.path.join(target, ""))

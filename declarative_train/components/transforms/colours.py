@@ -1,0 +1,88 @@
+"""Transforms of colours: they keep the size, and where things are."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from declarative_train.components.component import Misfit, Size, Transform
+from declarative_train.components.keyed import Drawn
+
+Strength = Annotated[float, Field(ge=0, le=10)]
+_PARTS = ("brightness", "contrast", "saturation")
+
+
+def enhanced(picture: Any, what: str, factor: float) -> Any:
+    """`what`: brightness, contrast, saturation or sharpness; 1.0 leaves it as it is. Alpha stays."""
+    from PIL import ImageEnhance
+
+    kind = {"saturation": "Color"}.get(what, what.capitalize())
+    return getattr(ImageEnhance, kind)(picture).enhance(factor)
+
+
+def hue_turned(picture: Any, share: float) -> Any:
+    """By a share of the circle."""
+    import numpy as np
+    from PIL import Image
+
+    alpha = picture.getchannel("A") if picture.mode == "RGBA" else None
+    hue, saturation, value = picture.convert("RGB").convert("HSV").split()
+    moved = (np.asarray(hue).astype(np.int16) + round(share * 256)) % 256
+    turned = Image.merge("HSV", (Image.fromarray(moved.astype(np.uint8)), saturation, value)).convert("RGB")
+    if alpha is not None:
+        turned.putalpha(alpha)
+    return turned
+
+
+class ColorJitter(Transform):
+    """Brightness, contrast, saturation and hue, each by a factor of its own, in a random order."""
+
+    is_random: ClassVar[bool] = True
+    changes_colours: ClassVar[bool] = True
+
+    type: Literal["color_jitter"] = "color_jitter"
+    strength: Strength = 0.0
+    """Brightness, contrast and saturation, where they are not given themselves."""
+    brightness: Strength | None = None
+    """b: a factor out of 1 - b (or 0) to 1 + b."""
+    contrast: Strength | None = None
+    """As `brightness`."""
+    saturation: Strength | None = None
+    """As `brightness`; pictures of one channel have none."""
+    hue: Annotated[float, Field(ge=0, le=0.5)] = 0.0
+    """h: turned by a share of the circle of colours, out of -h to h."""
+
+    @model_validator(mode="after")
+    def _does_something(self) -> ColorJitter:
+        if not any((*(self._amount(part) for part in _PARTS), self.hue)):
+            raise ValueError("say how much: `strength: 0.4`, or `brightness`, `contrast`, `saturation`, `hue`")
+        return self
+
+    def _amount(self, part: str) -> float:
+        own: float | None = getattr(self, part)
+        return self.strength if own is None else own
+
+    def check(self, size: Size, channels: int) -> Misfit | None:
+        if channels > 1:
+            return None
+        key = "hue" if self.hue else "saturation"
+        if self.hue or self.saturation:
+            return Misfit(f"pictures of one channel have no {key}", field=key, help=f"leave `{key}` out")
+        return None
+
+    def apply(self, values: list[Any], drawn: Drawn) -> list[Any]:
+        factors = {}
+        for part in _PARTS:
+            amount = self._amount(part)
+            factors[part] = drawn.uniform(max(0.0, 1 - amount), 1 + amount)
+        turn = drawn.uniform(-self.hue, self.hue)
+        for place in drawn.order(len(_PARTS) + 1):
+            if place == len(_PARTS):
+                values = [hue_turned(each, turn) if self.hue else each for each in values]
+            elif self._amount(part := _PARTS[place]):
+                values = [
+                    each if part == "saturation" and each.mode == "L" else enhanced(each, part, factors[part])
+                    for each in values
+                ]
+        return values

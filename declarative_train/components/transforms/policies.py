@@ -1,0 +1,169 @@
+"""Transforms that draw which change they make, out of one list.
+
+The lists and their strengths are those of the papers; what a shear or a turn brings in from outside is black.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from declarative_train.components.component import Transform
+from declarative_train.components.keyed import Drawn
+from declarative_train.components.transforms.colours import enhanced
+
+_LEVELS = 31  # strengths of a change, from none to the greatest
+Change = Callable[[Any, float], Any]
+
+
+def _sheared(across: bool) -> Change:
+    def change(picture: Any, amount: float) -> Any:
+        """Around the middle."""
+        middle = amount * (picture.height if across else picture.width) / 2
+        matrix = (1, amount, -middle, 0, 1, 0) if across else (1, 0, 0, amount, 1, -middle)
+        return _mapped(picture, matrix)
+
+    return change
+
+
+def _shifted(across: bool) -> Change:
+    def change(picture: Any, amount: float) -> Any:
+        return _mapped(picture, (1, 0, amount, 0, 1, 0) if across else (1, 0, 0, 0, 1, amount))
+
+    return change
+
+
+def _mapped(picture: Any, matrix: tuple[float, ...]) -> Any:
+    from PIL import Image
+
+    return picture.transform(picture.size, Image.Transform.AFFINE, matrix, Image.Resampling.NEAREST)
+
+
+def _turned(picture: Any, degrees: float) -> Any:
+    return picture.rotate(degrees)
+
+
+def _enhanced(what: str) -> Change:
+    def change(picture: Any, amount: float) -> Any:
+        if what == "saturation" and picture.mode == "L":
+            return picture
+        return enhanced(picture, what, 1 + amount)
+
+    return change
+
+
+def _of_colours(name: str) -> Change:
+    """Functions of `ImageOps`, which know no alpha: it stays."""
+
+    def change(picture: Any, amount: float) -> Any:
+        from PIL import ImageOps
+
+        alpha = picture.getchannel("A") if picture.mode == "RGBA" else None
+        plain = picture.convert("RGB") if alpha is not None else picture
+        if name == "posterize":
+            found = ImageOps.posterize(plain, round(amount))
+        elif name == "solarize":
+            found = ImageOps.solarize(plain, round(amount))
+        else:
+            found = getattr(ImageOps, name)(plain)
+        if alpha is not None:
+            found.putalpha(alpha)
+        return found
+
+    return change
+
+
+_CHANGES: dict[str, Change] = {
+    "identity": lambda picture, amount: picture,
+    "shear_x": _sheared(True),
+    "shear_y": _sheared(False),
+    "translate_x": _shifted(True),
+    "translate_y": _shifted(False),
+    "rotate": _turned,
+    "brightness": _enhanced("brightness"),
+    "saturation": _enhanced("saturation"),
+    "contrast": _enhanced("contrast"),
+    "sharpness": _enhanced("sharpness"),
+    "posterize": _of_colours("posterize"),
+    "solarize": _of_colours("solarize"),
+    "autocontrast": _of_colours("autocontrast"),
+    "equalize": _of_colours("equalize"),
+}
+_BOTH_WAYS = frozenset(
+    {"shear_x", "shear_y", "translate_x", "translate_y", "rotate", "brightness", "saturation", "contrast", "sharpness"}
+)
+
+
+def _changed(values: list[Any], drawn: Drawn, level: int, greatest: dict[str, tuple[float, float]]) -> list[Any]:
+    """One change out of all. `greatest`: the amounts at level 0 and at the last one."""
+    name = list(_CHANGES)[drawn.below(len(_CHANGES))]
+    first, last = greatest.get(name, (0.0, 0.0))
+    amount = first + (last - first) * level / (_LEVELS - 1)
+    sign = -1.0 if drawn.happens(0.5) and name in _BOTH_WAYS else 1.0
+    changed = []
+    for each in values:
+        scale = 1.0
+        if name.startswith("translate") and last < 1:  # a share of the side
+            scale = each.width if name == "translate_x" else each.height
+        changed.append(_CHANGES[name](each, sign * amount * scale))
+    return changed
+
+
+class TrivialAugment(Transform):
+    """One change of random strength: Mueller and Hutter, https://arxiv.org/abs/2103.10158, with the wide ranges."""
+
+    is_random: ClassVar[bool] = True
+    changes_colours: ClassVar[bool] = True
+
+    type: Literal["trivial_augment"] = "trivial_augment"
+
+    def apply(self, values: list[Any], drawn: Drawn) -> list[Any]:
+        return _changed(values, drawn, drawn.below(_LEVELS), _WIDE)
+
+
+class RandAugment(Transform):
+    """Several changes of one strength: Cubuk et al., https://arxiv.org/abs/1909.13719."""
+
+    is_random: ClassVar[bool] = True
+    changes_colours: ClassVar[bool] = True
+
+    type: Literal["rand_augment"] = "rand_augment"
+    num_ops: Annotated[int, Field(ge=1, le=14)] = 2
+    """How many, one after the other; the same may come twice."""
+    magnitude: Annotated[int, Field(ge=0, le=30)] = 9
+    """How strong, 0 to 30."""
+
+    def apply(self, values: list[Any], drawn: Drawn) -> list[Any]:
+        for _ in range(self.num_ops):
+            values = _changed(values, drawn, self.magnitude, _USUAL)
+        return values
+
+
+_WIDE: dict[str, tuple[float, float]] = {
+    "shear_x": (0, 0.99),
+    "shear_y": (0, 0.99),
+    "translate_x": (0, 32),
+    "translate_y": (0, 32),
+    "rotate": (0, 135),
+    "brightness": (0, 0.99),
+    "saturation": (0, 0.99),
+    "contrast": (0, 0.99),
+    "sharpness": (0, 0.99),
+    "posterize": (8, 2),
+    "solarize": (256, 0),
+}
+_USUAL: dict[str, tuple[float, float]] = {
+    "shear_x": (0, 0.3),
+    "shear_y": (0, 0.3),
+    "translate_x": (0, 150 / 331),
+    "translate_y": (0, 150 / 331),
+    "rotate": (0, 30),
+    "brightness": (0, 0.9),
+    "saturation": (0, 0.9),
+    "contrast": (0, 0.9),
+    "sharpness": (0, 0.9),
+    "posterize": (8, 4),
+    "solarize": (256, 0),
+}

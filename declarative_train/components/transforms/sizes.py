@@ -1,0 +1,171 @@
+"""Transforms that decide the size of a picture: resizing and cropping.
+
+Resizing is Pillow's, whose filters grow with the reduction (no aliasing), on 8 bits a channel. Sizes follow
+torchvision's functions of the same names.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from declarative_train.components.component import Size, Transform
+from declarative_train.components.keyed import Drawn
+
+Side = Annotated[int, Field(ge=1, le=65_535)]
+Sides = Side | tuple[Side, Side]
+Method = Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"]
+
+
+def sides(size: Sides) -> tuple[int, int]:
+    """Height and width; one number is a square."""
+    return size if isinstance(size, tuple) else (size, size)
+
+
+def resized(picture: Any, height: int, width: int, method: Method, box: tuple[int, int, int, int] | None = None) -> Any:
+    """`box`: the part (left, top, right, bottom) that is taken."""
+    from PIL import Image
+
+    if picture.size == (width, height) and box in (None, (0, 0, width, height)):
+        return picture
+    return picture.resize((width, height), Image.Resampling[method.upper()], box)
+
+
+def cropped(picture: Any, top: int, left: int, height: int, width: int) -> Any:
+    """What lies outside of the picture is black."""
+    if (left, top, width, height) == (0, 0, *picture.size):
+        return picture
+    return picture.crop((left, top, left + width, top + height))
+
+
+def same_size(values: list[Any]) -> tuple[int, int]:
+    """Height and width of pictures that share a draw. Raises ValueError."""
+    first = values[0].size
+    other = next((value.size for value in values if value.size != first), None)
+    if other is not None:
+        raise ValueError(
+            f"pictures of one sample are {first[1]} x {first[0]} and {other[1]} x {other[0]}, and share a draw"
+        )
+    return int(first[1]), int(first[0])
+
+
+class Resize(Transform):
+    """Another size. A number is the new length of the shorter side, and the other follows; two are height and width."""
+
+    type: Literal["resize"] = "resize"
+    size: Sides
+    """The shorter side, or height and width."""
+    method: Method = "bilinear"
+    """Pillow's filter; all but `nearest` weigh every pixel of a picture that shrinks."""
+
+    def size_after(self, size: Size) -> Size:
+        if isinstance(self.size, tuple):
+            return self.size
+        if size[0] is None or size[1] is None:
+            return (None, None)
+        return self._scaled(size[0], size[1])
+
+    def _scaled(self, height: int, width: int) -> tuple[int, int]:
+        if isinstance(self.size, tuple):
+            return self.size
+        if height <= width:
+            return self.size, max(1, int(self.size * width / height))
+        return max(1, int(self.size * height / width)), self.size
+
+    def apply(self, values: list[Any], drawn: Drawn) -> list[Any]:
+        return [resized(each, *self._scaled(each.height, each.width), self.method) for each in values]
+
+
+class CenterCrop(Transform):
+    """The middle of a picture; one that is smaller gets black edges."""
+
+    type: Literal["center_crop"] = "center_crop"
+    size: Sides
+    """Height and width of the part; a number: a square."""
+
+    def size_after(self, size: Size) -> Size:
+        return sides(self.size)
+
+    def apply(self, values: list[Any], drawn: Drawn) -> list[Any]:
+        height, width = sides(self.size)
+        return [
+            cropped(each, round((each.height - height) / 2), round((each.width - width) / 2), height, width)
+            for each in values
+        ]
+
+
+class RandomCrop(Transform):
+    """A part of a picture at a random place."""
+
+    is_random: ClassVar[bool] = True
+
+    type: Literal["random_crop"] = "random_crop"
+    size: Sides
+    """Height and width of the part; a number: a square."""
+    padding: Annotated[int, Field(ge=0, le=4096)] = 0
+    """Black pixels on every side before the place is drawn. A picture that is still smaller than `size` gets as many
+    more as it lacks, half on each side."""
+
+    def size_after(self, size: Size) -> Size:
+        return sides(self.size)
+
+    def apply(self, values: list[Any], drawn: Drawn) -> list[Any]:
+        height, width = sides(self.size)
+        there = same_size(values)
+        top, left = (self._place(drawn, side, wanted) for side, wanted in ((there[0], height), (there[1], width)))
+        return [cropped(each, top, left, height, width) for each in values]
+
+    def _place(self, drawn: Drawn, side: int, wanted: int) -> int:
+        least, greatest = -self.padding, side + self.padding - wanted
+        if greatest < least:
+            return (least + greatest) // 2
+        return least + drawn.below(greatest - least + 1)
+
+
+class RandomResizedCrop(Transform):
+    """A part of random area and shape, resized: the crop of Szegedy et al., https://arxiv.org/abs/1409.4842."""
+
+    is_random: ClassVar[bool] = True
+
+    type: Literal["random_resized_crop"] = "random_resized_crop"
+    size: Sides
+    """Height and width of the result; a number: a square."""
+    scale: tuple[Annotated[float, Field(gt=0, le=1)], Annotated[float, Field(gt=0, le=1)]] = (0.08, 1.0)
+    """Least and greatest share of the area."""
+    ratio: tuple[Annotated[float, Field(gt=0, le=100)], Annotated[float, Field(gt=0, le=100)]] = (0.75, 4 / 3)
+    """Least and greatest width / height, drawn by its logarithm."""
+    method: Method = "bilinear"
+    """Pillow's filter; all but `nearest` weigh every pixel of a picture that shrinks."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> RandomResizedCrop:
+        for key, (low, high) in (("scale", self.scale), ("ratio", self.ratio)):
+            if low > high:
+                raise ValueError(f"`{key}` goes from {low:g} down to {high:g}; the least comes first")
+        return self
+
+    def size_after(self, size: Size) -> Size:
+        return sides(self.size)
+
+    def apply(self, values: list[Any], drawn: Drawn) -> list[Any]:
+        top, left, height, width = self._part(*same_size(values), drawn)
+        box = (left, top, left + width, top + height)
+        return [resized(each, *sides(self.size), self.method, box) for each in values]
+
+    def _part(self, height: int, width: int, drawn: Drawn) -> tuple[int, int, int, int]:
+        """Ten tries; then the largest part in the middle whose shape is allowed."""
+        low, high = math.log(self.ratio[0]), math.log(self.ratio[1])
+        for _ in range(10):
+            area = height * width * drawn.uniform(*self.scale)
+            ratio = math.exp(drawn.uniform(low, high))
+            w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+            if 0 < w <= width and 0 < h <= height:
+                return drawn.below(height - h + 1), drawn.below(width - w + 1), h, w
+        w, h = width, height
+        if width / height < self.ratio[0]:
+            h = max(1, min(height, round(width / self.ratio[0])))
+        elif width / height > self.ratio[1]:
+            w = max(1, min(width, round(height * self.ratio[1])))
+        return (height - h) // 2, (width - w) // 2, h, w

@@ -1,0 +1,60 @@
+"""Messages on pictures: the files, and the transforms.
+
+Each function is one message; its docstring is the manual page of its code.
+"""
+
+from __future__ import annotations
+
+from declarative_train.diagnostics.diagnostic import Diagnostic, error
+from declarative_train.terms.span import Span
+
+
+def broken_picture(span: Span, field: str, message: str, place: str, help: str | None) -> Diagnostic:
+    """broken-picture (D040)
+
+    Finds: a picture that cannot be read, among the first of a set; lint reads the beginning of these alone.
+    Why:   the run would stop at the step that asks for it.
+    Bad:
+        data:
+          fields:
+            pixels: {type: image, column: label, size: 16, folder: data}
+    Good:
+        data:
+          fields:
+            pixels: {type: image, column: path, size: 16}
+    """
+    return error("D040", span, f"field `{field}`: {message}, in {place}", help)
+
+
+def pictures_without_size(span: Span, field: str, message: str, help: str | None) -> Diagnostic:
+    """pictures-without-size (D041)
+
+    Finds: a field whose pictures do not all come out in one size, in training and in evaluations.
+    Why:   a batch is one tensor, and the layers are made for one size.
+    Bad:
+        data:
+          fields:
+            pixels: {type: image, column: image, size: null}
+    Good:
+        data:
+          fields:
+            pixels: {type: image, column: image, size: 16}
+    """
+    return error("D041", span, f"field `{field}`: {message}", help)
+
+
+def transform_does_not_fit(span: Span, message: str, help: str | None) -> Diagnostic:
+    """transform-does-not-fit (D042)
+
+    Finds: a transform that cannot change the pictures of a field, or that names a field without pictures.
+    Why:   the run would stop at the first sample.
+    Bad:
+        data:
+          transforms:
+            - {type: normalize, fields: [pixels], mean: [0.5, 0.5], std: [0.2, 0.2]}
+    Good:
+        data:
+          transforms:
+            - {type: normalize, fields: [pixels], mean: [0.5], std: [0.2]}
+    """
+    return error("D042", span, message, help)

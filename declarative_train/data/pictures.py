@@ -1,0 +1,163 @@
+"""Pictures of samples: decoded when they are asked for, changed by the transforms in order, and made into arrays.
+
+What is drawn depends on (seed, epoch, sample, place in the list) alone: neither the rank, the loader process nor the
+other samples of the batch matter, and a resumed run draws what the whole one would have drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import numpy as np
+
+from declarative_train.components.component import BadValueError, Column, Misfit, Size, Transform
+from declarative_train.components.keyed import Drawn, key_of
+from declarative_train.components.transforms import TRANSFORMS
+from declarative_train.terms.tensor_spec import TensorSpec
+
+if TYPE_CHECKING:
+    from declarative_train.components.fields.image import ImageField
+    from declarative_train.data.spec import DataSpec
+
+GLANCED = 8  # pictures of a set whose header is read beforehand
+
+
+class Given(NamedTuple):
+    """What is read for a field of pictures: values (N,) of its column."""
+
+    field: ImageField
+    column: Column
+    values: np.ndarray
+
+
+class BadPictureError(Exception):
+    """`row` counts within what was given."""
+
+    def __init__(self, name: str, row: int, cause: BadValueError) -> None:
+        super().__init__(str(cause))
+        self.name = name
+        self.row = row
+        self.cause = cause
+
+
+class TransformError(Exception):
+    """The transform at `place` does not fit; or, without one, what comes out has no one size."""
+
+    def __init__(self, place: int | None, misfit: Misfit) -> None:
+        super().__init__(misfit.message)
+        self.place = place
+        self.misfit = misfit
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """The transforms of a recipe, and the seed that their draws follow from."""
+
+    transforms: tuple[Transform, ...] = ()
+    seed: int = 0
+
+    @classmethod
+    def of(cls, spec: DataSpec) -> Chain:
+        """Raises ComponentError."""
+        return cls(tuple(TRANSFORMS.read(each) for each in spec.transforms), spec.seed)
+
+    def spec(self, name: str, field: ImageField, column: Column) -> TensorSpec:
+        """What the field becomes, which is the same in training and outside of it. Raises TransformError."""
+        ways = [self._spec(name, field, column, in_training) for in_training in (True, False)]
+        sizes = [spec.shape[1:] for spec in ways]
+        if sizes[0] != sizes[1]:
+            said = " and ".join(
+                f"{'each its own size' if 0 in size else f'{size[0]} x {size[1]}'} {where}"
+                for size, where in zip(sizes, ("in training", "in evaluations"), strict=True)
+            )
+            hint = "bring both to one size: a `resize` or crop with `only: training`, and one with `only: evaluation`"
+            raise TransformError(None, Misfit(f"its pictures have {said}", help=hint))
+        if 0 in sizes[0]:
+            hint = "say to which: `size: 224`, or a transform that crops"
+            raise TransformError(None, Misfit("nothing brings its pictures to one size", help=hint))
+        ends = [end for spec in ways for end in spec.intervals]
+        return ways[0].between([(min(low for low, _ in ends), max(high for _, high in ends))])
+
+    def _spec(self, name: str, field: ImageField, column: Column, in_training: bool) -> TensorSpec:
+        size: Size = field.size_of(column)
+        interval, are_numbers = (0.0, 1.0), False
+        for place, transform in enumerate(self.transforms):
+            if not transform.acts(in_training) or not _changes(transform, name):
+                continue
+            misfit = transform.check(size, field.channels)
+            if misfit is None and are_numbers and not transform.on_numbers:
+                misfit = Misfit(
+                    f"`{transform.type}` changes pictures, and an entry above made numbers of them",
+                    field="type",
+                    help="put it before `normalize` and `random_erasing`",
+                )
+            if misfit is not None:
+                raise TransformError(place, misfit)
+            are_numbers |= transform.on_numbers
+            size, interval = transform.size_after(size), transform.interval_after(interval, field.channels)
+        height, width = size
+        return TensorSpec((field.channels, height or 0, width or 0)).between([interval])
+
+    def arrays(
+        self, given: Mapping[str, Given], shapes: Mapping[str, tuple[int, ...]], keys: np.ndarray, epoch: int | None
+    ) -> dict[str, np.ndarray]:
+        """(N, C, H, W) by field. `keys`: the numbers of the samples; `epoch`: None outside of training. Raises
+        BadPictureError."""
+        steps = [
+            (key_of("transform", self.seed, epoch, place), transform)
+            for place, transform in enumerate(self.transforms)
+            if transform.acts(epoch is not None)
+        ]
+        found = {name: np.empty((len(keys), *shapes[name]), np.float32) for name in given}
+        for row, key in enumerate(keys.tolist()):
+            for name, value in self._sample(given, steps, row, key).items():
+                found[name][row] = value
+        return found
+
+    def _sample(
+        self, given: Mapping[str, Given], steps: Sequence[tuple[int, Transform]], row: int, key: int
+    ) -> dict[str, np.ndarray]:
+        values: dict[str, Any] = pictures(given, row)
+        for step_key, transform in steps:
+            names = [name for name in given if _changes(transform, name)]
+            if not names:
+                continue
+            if transform.on_numbers:
+                values |= {name: _numbers(given[name].field, values[name]) for name in names}
+            try:
+                changed = transform.apply([values[name] for name in names], Drawn(step_key, key))
+            except (ValueError, OSError) as error:
+                message = f"`{transform.type}` cannot change it: {error}"
+                cause = BadValueError("unreadable", given[names[0]].column.name, message, row=row)
+                raise BadPictureError(names[0], row, cause) from error
+            values |= dict(zip(names, changed, strict=True))
+        return {name: _numbers(each.field, values[name]) for name, each in given.items()}
+
+
+NO_TRANSFORMS = Chain()
+
+
+def pictures(given: Mapping[str, Given], row: int) -> dict[str, Any]:
+    """As Pillow holds them, before the transforms. Raises BadPictureError."""
+    found = {}
+    for name, each in given.items():
+        try:
+            found[name] = each.field.picture(each.values[row], each.column, row)
+        except BadValueError as error:
+            raise BadPictureError(name, row, error) from error
+    return found
+
+
+def field_of_pictures(field: object) -> ImageField:
+    """Of a field that `reads_late`."""
+    return cast("ImageField", field)
+
+
+def _changes(transform: Transform, name: str) -> bool:
+    return transform.fields is None or name in transform.fields
+
+
+def _numbers(field: ImageField, value: Any) -> np.ndarray:
+    return value if isinstance(value, np.ndarray) else field.numbers(value)
