@@ -387,8 +387,8 @@ class Dataset(Component, ABC):
 class BadValueError(Exception):
     """A value that a field cannot take.
 
-    `problem`: missing, outside, fraction, unreadable; `column` is its name, `row` counts within what was given; `key` is
-    the one of the field that says what the value should be.
+    `problem`: missing, outside, fraction, unreadable; `column` is its name, `row` counts within what was given; `key`
+    is the one of the field that says what the value should be.
     """
 
     def __init__(
