@@ -136,8 +136,8 @@ def records(paths: Iterable[str]) -> list[FileRecord]:
 
 def record(path: str, *, whole: bool) -> FileRecord:
     """Of a folder of pictures: their names and sizes, and the latest of their dates. Of a file, not `whole`: `sha256`
-    covers the size and the beginning, the middle and the end, 64 KiB each; and the date is kept, which changes with what
-    lies in between. Raises SourceError."""
+    covers the size and the beginning, the middle and the end, 64 KiB each; and the date is kept, which changes with
+    what lies in between. Raises SourceError."""
     local = local_path(path)
     if local is not None and os.path.isdir(local):
         return _folder_record(path, local)
