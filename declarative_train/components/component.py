@@ -80,6 +80,7 @@ class Layer(Component, ABC):
     outputs: ClassVar[tuple[str, ...]] = ("output",)  # the first is the default
     keeps_range: ClassVar[bool] = False  # integer outputs have the range of the first input (reshape, flatten, ...)
     mixes_samples: ClassVar[bool] = False  # reads across the batch; such a layer has a field `over`
+    counts_only: ClassVar[bool] = False  # takes of its one input the number of samples; any field serves
 
     @property
     def is_random(self) -> bool:

@@ -214,7 +214,7 @@ class Inference:
             self._report(batch_moved(node.span, node.name, str(problem)))
             return None
         double = next((port for port, spec in specs.items() if spec.dtype == "float64"), None)
-        if double is not None and probed.parameters:
+        if double is not None and probed.parameters and not layer.counts_only:
             span = node.input_spans.get(double, node.span)
             made = self._made({double: specs[double]}, made_by)
             self._report(double_precision(span, layer.type, double, self._precision, made))

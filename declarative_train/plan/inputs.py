@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from declarative_train.components.expressions.functions import INDEX
-from declarative_train.components.expressions.tree import Constant, Operation, Term
+from declarative_train.components.expressions.tree import Constant, Operation, Term, Vector
 from declarative_train.components.fields import FIELDS
 from declarative_train.data.sample import Sample
 from declarative_train.data.spec import DataSpec, FieldSpec
@@ -100,7 +100,7 @@ def _pictures(scope: Scope, untouched: Mapping[Wire, tuple[str, Span | None]]) -
 def _keeps(term: Term, names: frozenset[str]) -> bool:
     if isinstance(term, Operation):
         return term.name in names and all(_keeps(each, names) for each in term.operands)
-    return not isinstance(term, Constant)
+    return not isinstance(term, Constant | Vector)
 
 
 def _of_field(

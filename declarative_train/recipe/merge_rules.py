@@ -57,6 +57,8 @@ def normalise(path: Path, node: Node) -> Node:
         return Mapping((_entry("", _mapping(node.span, path=node), node.span),), node.span)
     if path == ("model", "weights") and isinstance(node, Mapping) and isinstance(node.get("path"), Scalar):
         return Mapping((_entry("", node, node.span),), node.span)
+    if path[:2] == ("model", "weights") and len(path) == 3 and isinstance(node, Scalar) and isinstance(node.value, str):
+        return _mapping(node.span, path=node)
     if path[:2] == ("data", "split") and len(path) == 3 and _is_value(node):
         return _mapping(node.span, type=_text("random", node.span), fraction=node)
     if path[:2] == ("data", "split") and len(path) == 3 and isinstance(node, Mapping):

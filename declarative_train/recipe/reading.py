@@ -103,6 +103,16 @@ def read_component(
     return (None if found else component), found
 
 
+def read_node(layer: type[C], node: Mapping, at: Span, words: Iterable[str]) -> tuple[C | None, list[Diagnostic]]:
+    """The layer of a node; `words` are the keys that every node has."""
+    keys, children = tuple(words), _Children()
+    if children_of(layer):
+        children.read(layer, node.without(keys), str(layer.model_fields["type"].default))
+    made, found = validate(layer, node, at=at, leave=[*children.names, *keys], extra_known=keys, given=children.given)
+    found = children.diagnostics + found
+    return (None if found else made), found
+
+
 def _in_another_type(known: MappingABC[str, type[C]], model: type[C], name: str, near: str | None) -> str | None:
     """A help line: the kinds that do have such a key, else the section that has."""
     if near is not None:

@@ -33,6 +33,10 @@ def graph_definitions() -> dict[str, Any]:
             "description": "What the ports read: a list in their order, or by name.",
             "anyOf": [{"type": "array", "items": REFERENCE}, names, template],
         },
+        "node_params": {
+            "description": "In a block: keys of this node that have the value of the block's param of the same name.",
+            "anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "null"}],
+        },
         "node_repeat": {
             "description": "A chain of so many copies, each with its own weights: `layers.0`, `layers.1`, ...",
             "anyOf": [{"type": "integer", "minimum": 1}, template],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-NODE_WORDS = ("input", "inputs", "repeat", "when")
+NODE_WORDS = ("input", "inputs", "params", "repeat", "when")
 """The keys that every node may have beside those of its type."""
 RESERVED = ("type", *NODE_WORDS)
 """What no field of a layer, param or input of a block may be called."""

@@ -68,7 +68,17 @@ def test_a_name_carries_its_first_place() -> None:
         ("softmax(x, dim=-1, axis=2)", "arguments", "2", "no argument `axis`"),
         ("softmax(x, 1, dim=2)", "arguments", "2", "twice"),
         ("exp(x, 2)", "arguments", "2", "at most 1"),
-        ("exp(2)", "arguments", "2", "not a constant"),
+        ("exp(2)", "form", "exp(2)", "must use a node"),
+        ("sigmoid(2)", "arguments", "2", "not a constant"),
+        ("x + sqrt(-1)", "form", "sqrt(-1)", "cannot be computed"),
+        ("x + sqrt(1, 2)", "arguments", "sqrt(1, 2)", "takes 1 argument"),
+        ("x - (1, 2)", "form", "(1, 2)", "square brackets"),
+        ("x - [1, y]", "form", "y", "numbers only"),
+        ("x * []", "form", None, "1 to 4096 numbers"),
+        ("x - -[1, 2]", "form", None, "a sign before a vector"),
+        ("x + [1, 2] * 2", "form", None, "computed with a tensor"),
+        ("x @ [1, 2]", "arguments", None, "two tensors"),
+        ("maximum(x, [y, 1])", "arguments", None, "numbers only"),
         ("where(m, 1, 2)", "ok", None, ""),
         ("sum(x, dim=0)", "batch", "0", "dimension 0 is the batch"),
         ("mean(x, dim=[1, 0])", "batch", "0", "dimension 0 is the batch"),
@@ -171,6 +181,17 @@ CASES = {
     "masked_fill(mu, ids == 0, -1e9)": lambda t: t["mu"].masked_fill(t["ids"] == 0, -1e9),
     "2 ** ids // 3": lambda t: 2 ** t["ids"] // 3,
     "+mu - -log_var": lambda t: t["mu"] + t["log_var"],
+    "mu - [0.5, 1, 2, -3]": lambda t: t["mu"] - __import__("torch").tensor([0.5, 1, 2, -3]),
+    "[1, 2, 3, 4] * ids": lambda t: t["ids"] * __import__("torch").tensor([1, 2, 3, 4]),
+    "ids / [1, 2, 4, 8]": lambda t: t["ids"] / __import__("torch").tensor([1, 2, 4, 8]),
+    "image - [0.5, 0.25]": lambda t: t["image"] - __import__("torch").tensor([0.5, 0.25]).reshape(2, 1, 1),
+    "where(mu > 0.5, mu, [1, 2, 3, 4])": lambda t: t["mu"].where(
+        t["mu"] > 0.5, __import__("torch").tensor([1.0, 2, 3, 4])
+    ),
+    "maximum(mu, 0.5)": lambda t: t["mu"].clamp(min=0.5),
+    "minimum(0.5, mu)": lambda t: t["mu"].clamp(max=0.5),
+    "maximum(mu, [0, 0.5, 1, 2])": lambda t: t["mu"].maximum(__import__("torch").tensor([0, 0.5, 1, 2])),
+    "mu / sqrt(32) + maximum(1, 2)": lambda t: t["mu"] / 32**0.5 + 2,
     "detach(mu) * (1 / 4)": lambda t: t["mu"] * 0.25,
 }
 
@@ -188,6 +209,7 @@ def test_calls_compute_what_torch_computes_and_dtypes_are_known(text: str) -> No
         "log_var": torch.rand(7, 4),
         "h.hidden": torch.rand(7, 3, 4),
         "ids": torch.randint(0, 4, (7, 4)),
+        "image": torch.rand(7, 2, 3, 4),
     }
     expression = parse(text)
     graph = fx.Graph()
@@ -253,13 +275,17 @@ def test_what_torch_refuses_is_said_at_the_operation() -> None:
         ("concat(m, v, dim=1)", "`concat` does not take `m` (B, 4, 5), `v` (B, 8): they have not the same number of "
          "dimensions"),
         ("stack(v, v[:, :2], dim=1)", "`stack` does not take `v` (B, 8), (B, 2): their shapes must be equal"),
+        ("v - [1, 2]", "a vector of 2 lies along the last dimension, whose size is 8"),
+        ("unsqueeze(m, 1) * [1, 2, 3] - [1, 2]", "a vector of 2 lies along dimension 1, whose size is 3"),
+        ("u - [1, 2]", "a tensor (B) has no channel dimension"),
         ("~v", "`~` does not take `v` (B, 8) float32"),
         ("v & v", "`&` does not take `v` (B, 8) float32, `v` (B, 8) float32"),
     ],
 )  # fmt: skip
 def test_what_torch_refuses_is_said_in_the_words_of_the_recipe(text: str, said: str) -> None:
     error = probe(text, v=(3, 8), u=(3,), m=(3, 4, 5))
-    assert (error.message, error.help) == (said, None)
+    assert error.message == said
+    assert (error.help is None) or "a vector lies" in error.help
 
 
 def test_other_words_of_torch_are_kept_as_help() -> None:

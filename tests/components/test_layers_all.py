@@ -89,6 +89,10 @@ CASES: dict[str, list[Case]] = {
     "max_pool3d": [({"kernel_size": 2, "dilation": 2}, {"x": VOLUME})],
     "multiply": [({}, {"x.0": SEQUENCE, "x.1": SEQUENCE})],
     "one_hot": [({}, {"x": TOKENS})],
+    "parameter": [
+        ({"shape": (3, 5)}, {"x": TOKENS}),
+        ({"shape": (), "init": {"type": "constant", "value": 2.5}}, {"x": TOKENS}),
+    ],
     "patch_embedding": [({"patch_size": 2, "embedding_dim": 5}, {"x": IMAGE})],
     "permute": [({"dims": (3, 1, 2)}, {"x": IMAGE})],
     "pixel_shuffle": [({"factor": 2}, {"x": IMAGE})],
@@ -382,6 +386,8 @@ def some_value(annotation: Any, rng: random.Random) -> Any:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return {key: some_value(field.annotation, rng) for key, field in annotation.model_fields.items()}
     origin, parts = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is typing.Annotated:
+        return some_value(parts[0], rng)
     if origin is typing.Literal:
         return rng.choice(parts)
     if origin is tuple:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from declarative_train.components.expressions import other_words
-from declarative_train.components.expressions.functions import FUNCTIONS, Function, Parameter
+from declarative_train.components.expressions.functions import FUNCTIONS, OF_NUMBERS, Function, Parameter
 from declarative_train.components.expressions.tree import (
     Constant,
     ExpressionError,
@@ -14,7 +15,9 @@ from declarative_train.components.expressions.tree import (
     Reference,
     Term,
     Value,
+    Vector,
 )
+from declarative_train.terms.amounts import counted
 
 Argument = Term | Value
 Place = tuple[int, int]  # offset, length
@@ -24,12 +27,17 @@ _SIZE_LIMIT = 2**31
 
 def bind(
     name: str, arguments: Sequence[Argument], keywords: Mapping[str, Argument], name_at: Place, at: Place
-) -> Operation:
-    """The operation, or ExpressionError with what the function takes."""
+) -> Operation | Constant:
+    """The operation, or the number that it gives for numbers alone; ExpressionError with what the function takes."""
     function = FUNCTIONS.get(name)
     if function is None:
         raise _unknown(name, name_at)
     call = _Call(name, function, at)
+    given_numbers = [
+        item.value for item in arguments if isinstance(item, Constant) and not isinstance(item.value, bool)
+    ]
+    if name in OF_NUMBERS and not keywords and arguments and len(given_numbers) == len(arguments):
+        return call.number(given_numbers)
     bound = call.match(arguments, keywords)
     operands: list[Term] = []
     options: dict[str, object] = {}
@@ -45,7 +53,7 @@ def bind(
             operands += call.tensors(parameter, given)
         else:
             options[parameter.name] = call.option(parameter, given)
-    if all(isinstance(operand, Constant) for operand in operands):
+    if not any(isinstance(operand, Reference | Operation) for operand in operands):
         raise call.wrong(f"`{name}` takes a tensor, not constants only", at)
     return Operation(name, tuple(operands), options, *at)
 
@@ -97,6 +105,8 @@ class _Call:
                 raise self.wrong(f"`{self.name}` needs at least one tensor", self.at)
         found: list[Term] = []
         for item in items:
+            if isinstance(item, Value) and parameter.kind == "value":
+                item = self._vector(item)
             if isinstance(item, Value):
                 raise self.wrong(f"`{parameter.name}` of `{self.name}` is a tensor, not a list", _place(item))
             if isinstance(item, Constant) and (parameter.kind != "value" or isinstance(item.value, bool)):
@@ -104,6 +114,27 @@ class _Call:
                 raise self.wrong(message, _place(item), help=other_words.instead_of_constant(self.name, item.value))
             found.append(item)
         return found
+
+    def _vector(self, given: Value) -> Vector:
+        numbers = [
+            item.value for item in given.items if isinstance(item, Constant) and not isinstance(item.value, bool)
+        ]
+        if len(numbers) < len(given.items) or not numbers:
+            raise self.wrong("a vector holds numbers only", _place(given))
+        return Vector(tuple(numbers), *_place(given))
+
+    def number(self, values: Sequence[float]) -> Constant:
+        """What the function gives for numbers."""
+        least, most, compute = OF_NUMBERS[self.name]
+        if not least <= len(values) <= most:
+            raise self.wrong(f"`{self.name}` takes {counted(least, 'argument')}", self.at)
+        try:
+            found = compute(*values)
+        except (ArithmeticError, ValueError):
+            raise ExpressionError("this cannot be computed", *self.at, "write the result", "form") from None
+        if not math.isfinite(found):
+            raise ExpressionError("this is not a finite number", *self.at, "write the result", "form")
+        return Constant(found, *self.at)
 
     def option(self, parameter: Parameter, given: object) -> object:
         assert isinstance(given, Constant | Reference | Operation | Value)

@@ -8,7 +8,7 @@ from typing import cast
 from declarative_train.components.expressions.functions import FUNCTIONS, INDEX, OPERATORS, Function
 from declarative_train.components.expressions.grammar import Expression
 from declarative_train.components.expressions.ranges import ANY, Known, of_operation
-from declarative_train.components.expressions.tree import Constant, Operation, Reference, Term
+from declarative_train.components.expressions.tree import Constant, Operation, Reference, Term, Vector
 from declarative_train.terms.tensor_spec import FLOATING, DType, TensorSpec
 
 _INTEGERS = ("int8", "int16", "int32", "int64")
@@ -27,6 +27,8 @@ def _of(term: Term, edges: Mapping[str, TensorSpec]) -> tuple[str, Known]:
     if isinstance(term, Constant):
         kind = "bool" if isinstance(term.value, bool) else "integer" if isinstance(term.value, int) else "number"
         return kind, Known(((term.value, term.value),), ())
+    if isinstance(term, Vector):
+        return "integer" if all(isinstance(value, int) for value in term.values) else "number", _of_vector(term)
     if isinstance(term, Reference):
         spec = edges[term.text]
         return spec.dtype, Known(spec.intervals or (((0, 1) if spec.dtype == "bool" else ANY),), spec.shape)
@@ -37,6 +39,11 @@ def _of(term: Term, edges: Mapping[str, TensorSpec]) -> tuple[str, Known]:
     function = FUNCTIONS[term.name] if term.name in FUNCTIONS else OPERATORS[term.name]
     dtype = _dtype(function, term, [kind for kind, _ in operands])
     return dtype, of_operation(term.name, term.options, known, dtype)
+
+
+def _of_vector(term: Vector) -> Known:
+    """As numbers of any place: of an image they do not lie along the last dimension."""
+    return Known(((min(term.values), max(term.values)),))
 
 
 def _dtype(function: Function, term: Operation, operands: list[str]) -> str:

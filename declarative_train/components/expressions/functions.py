@@ -6,10 +6,13 @@ All are pure but for the few marked `random`. Names of arguments are torch's. Di
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 Kind = Literal["tensor", "value", "tensors", "dim", "dims", "order", "int", "sizes", "number", "bool"]
-"""tensor: computed from an edge. value: a tensor or a number. tensors: one or more (takes all positional arguments).
+"""tensor: computed from an edge. value: a tensor, a number, or a list of numbers along the channel dimension.
+tensors: one or more (takes all positional arguments).
 dim, dims: a dimension (or several) but the batch. order: all dimensions but the batch. sizes: of one sample."""
 
 ResultType = Literal["promoted", "floating", "float", "bool", "int64", "accumulated"]
@@ -62,6 +65,7 @@ _Y = Parameter("y", "tensor")
 _DIM = Parameter("dim", "dim")
 _DIMS = Parameter("dim", "dims")
 _KEEPDIM = Parameter("keepdim", "bool", False)
+_TWO_VALUES = (Parameter("x", "value"), Parameter("y", "value"))
 _SIZES = Parameter("sizes", "sizes")
 _SAMPLES = "declarative_train.components.expressions.samples"
 
@@ -126,10 +130,10 @@ FUNCTIONS: dict[str, Function] = {
     ),
     "matmul": Function("torch.matmul", (_X, _Y)),
     "max": _reduce("torch.amax", keeps_range=True),
-    "maximum": Function("torch.maximum", (_X, _Y), keeps_range=True),
+    "maximum": Function(f"{_SAMPLES}.maximum", _TWO_VALUES, keeps_range=True),
     "mean": _reduce("torch.mean", "floating"),
     "min": _reduce("torch.amin", keeps_range=True),
-    "minimum": Function("torch.minimum", (_X, _Y), keeps_range=True),
+    "minimum": Function(f"{_SAMPLES}.minimum", _TWO_VALUES, keeps_range=True),
     "mish": _each("torch.nn.functional.mish"),
     "nan_to_num": _each("torch.nan_to_num", Parameter("nan", "number", 0.0), dtype="promoted"),
     "norm": Function("torch.linalg.vector_norm", (_X, _DIMS, Parameter("ord", "number", 2), _KEEPDIM), "floating"),
@@ -202,6 +206,17 @@ OPERATORS: dict[str, Function] = {
     "|": _binary("or_"),
     "~": Function("operator.invert", (_X,)),
 }
+
+OF_NUMBERS: dict[str, tuple[int, int, Callable[..., float]]] = {
+    **{name: (1, 1, getattr(math, name)) for name in ("ceil", "cos", "erf", "exp", "expm1", "floor", "log", "log1p",
+                                                      "sin", "sqrt", "tan", "tanh", "atan")},
+    "abs": (1, 1, abs),
+    "maximum": (2, 2, max),
+    "minimum": (2, 2, min),
+    "round": (1, 1, round),
+    "rsqrt": (1, 1, lambda x: x**-0.5),
+}  # fmt: skip
+"""Functions of numbers alone, computed while the recipe is read: the fewest and the most of them, and what it is."""
 
 INDEX = "[]"  # the name of a constant slice's operation
 

@@ -16,11 +16,20 @@ from typing import NamedTuple
 from declarative_train.components.expressions.arguments import bind
 from declarative_train.components.expressions.functions import FUNCTIONS, INDEX
 from declarative_train.components.expressions.tokens import plain_python, word_advice
-from declarative_train.components.expressions.tree import Constant, ExpressionError, Operation, Reference, Term, Value
+from declarative_train.components.expressions.tree import (
+    Constant,
+    ExpressionError,
+    Operation,
+    Reference,
+    Term,
+    Value,
+    Vector,
+)
 
 __all__ = ["Constant", "Expression", "ExpressionError", "Name", "Operation", "Reference", "Term", "parse"]
 
 _MAX_DEPTH = 60
+_MOST_ENTRIES = 4096  # of a vector
 
 _BINARY: dict[type[ast.operator], str] = {
     ast.Add: "+",
@@ -166,7 +175,7 @@ class _Reader:
         if isinstance(node, ast.Subscript):
             return self._index(node, depth)
         if isinstance(node, ast.Tuple | ast.List):
-            raise self._refuse(node, "a list stands only inside a function", "join tensors with `concat` or `stack`")
+            return self._vector(node)
         raise self._refuse(node, "expressions do not have this form of Python", "use operators, slices and functions")
 
     def _reference(self, offset: int, length: int) -> Term:
@@ -182,9 +191,28 @@ class _Reader:
             raise self._refuse(node, "only numbers, `true` and `false` are constants here")
         return Constant(node.value, *self.place(node))
 
+    def _vector(self, node: ast.Tuple | ast.List) -> Vector:
+        """A list outside of an argument's place: numbers, one for each channel."""
+        hint = "join tensors with `concat` or `stack`"
+        if isinstance(node, ast.Tuple) and not all(isinstance(item, ast.Constant) for item in node.elts):
+            raise self._refuse(node, "a list stands only inside a function", hint)
+        if isinstance(node, ast.Tuple):
+            raise self._refuse(node, "a vector is written in square brackets", "`image - [0.485, 0.456, 0.406]`")
+        values: list[int | float] = []
+        for item in node.elts:
+            found = self.term(item, 0)
+            if not isinstance(found, Constant) or isinstance(found.value, bool):
+                raise self._refuse(item, "a vector holds numbers only", hint)
+            values.append(found.value)
+        if not 0 < len(values) <= _MOST_ENTRIES:
+            raise self._refuse(node, f"a vector has 1 to {_MOST_ENTRIES} numbers", hint)
+        return Vector(tuple(values), *self.place(node))
+
     def _unary(self, node: ast.UnaryOp, operand: Term) -> Term:
         offset, length = self.place(node)
         name = _UNARY[type(node.op)]
+        if isinstance(operand, Vector):
+            raise self._refuse(node, "a sign before a vector", "give each number its sign")
         if not isinstance(operand, Constant):
             return Operation(name, (operand,), {}, offset, length)
         if name == "~" or not isinstance(operand.value, int | float):
@@ -194,6 +222,13 @@ class _Reader:
     def _binary(self, name: str, left: Term, right: Term, offset: int, length: int) -> Term:
         if isinstance(left, Constant) and isinstance(right, Constant):
             return _folded(name, left.value, right.value, offset, length)
+        if not any(isinstance(each, Reference | Operation) for each in (left, right)):
+            message = "a vector is computed with a tensor, not with a constant"
+            raise ExpressionError(message, offset, length, "write the numbers", "form")
+        if name == "@" and isinstance(right if isinstance(left, Reference | Operation) else left, Vector):
+            raise ExpressionError(
+                "`@` multiplies two tensors", offset, length, "`sum(x * [1, 2], dim=-1)`", "arguments"
+            )
         if name == "@" and (isinstance(left, Constant) or isinstance(right, Constant)):
             raise ExpressionError("`@` multiplies two tensors", offset, length, "a number takes `*`", "arguments")
         return Operation(name, (left, right), {}, offset, length)
@@ -205,7 +240,7 @@ class _Reader:
         if type(node.ops[0]) not in _COMPARE:
             raise self._refuse(node, "expressions compare with `== != < <= > >=` only")
         left, right = self.term(node.left, depth + 1), self.term(node.comparators[0], depth + 1)
-        if isinstance(left, Constant) and isinstance(right, Constant):
+        if not any(isinstance(each, Reference | Operation) for each in (left, right)):
             raise self._refuse(node, "this compares two constants")
         return Operation(_COMPARE[type(node.ops[0])], (left, right), {}, offset, length)
 
@@ -238,7 +273,7 @@ class _Reader:
         operand = self.term(node.value, depth + 1)
         if isinstance(operand, Reference) and operand.text.rpartition(".")[2] == "shape":
             raise self._refuse(node, "expressions know no sizes", "write the number, or `{{ vars.NAME }}`")
-        if isinstance(operand, Constant):
+        if isinstance(operand, Constant | Vector):
             raise self._refuse(node, "a constant has no dimensions")
         parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
         index = tuple(self._part(part) for part in parts)

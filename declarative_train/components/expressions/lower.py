@@ -9,17 +9,22 @@ from typing import TYPE_CHECKING, Any
 from declarative_train.components.expressions.functions import FUNCTIONS, INDEX, OPERATORS, Function
 from declarative_train.components.expressions.grammar import Expression
 from declarative_train.components.expressions.misfit import ADDS_A_DIMENSION, misfit
-from declarative_train.components.expressions.tree import Constant, ExpressionError, Operation, Reference, Term
+from declarative_train.components.expressions.samples import vector
+from declarative_train.components.expressions.tree import Constant, ExpressionError, Operation, Reference, Term, Vector
 
 if TYPE_CHECKING:
     import torch
     from torch import fx
+
+VECTOR = "a vector"  # what a list of numbers beside a tensor becomes
 
 
 def emit(expression: Expression, graph: fx.Graph, names: Mapping[str, fx.Node]) -> fx.Node:
     """Append the expression's calls to `graph`; `names` holds a node for each of `expression.names`."""
 
     def call(operation: Operation, target: Callable[..., Any], operands: list[Any]) -> Any:
+        if operation.name == VECTOR:
+            return graph.call_function(target, tuple(operands))
         if operation.name == INDEX:
             return graph.call_function(target, (operands[0], operation.options["index"]))  # type: ignore[arg-type]
         return graph.call_function(target, tuple(operands), dict(operation.options))  # type: ignore[arg-type]
@@ -36,6 +41,8 @@ def infer(expression: Expression, tensors: Mapping[str, torch.Tensor]) -> torch.
     """
 
     def call(operation: Operation, target: Callable[..., Any], operands: list[Any]) -> Any:
+        if operation.name == VECTOR:
+            return _beside(operation, lambda: target(*operands))
         if operation.name == INDEX:
             return _attempt(operation, operands[:1], lambda: target(operands[0], operation.options["index"]))
         _keep_the_batch(operation, operands)
@@ -52,7 +59,17 @@ def _visit(
         return term.value
     if isinstance(term, Reference):
         return names[term.text]
+    if isinstance(term, Vector):
+        return term
     operands = [_visit(operand, names, call) for operand in term.operands]
+    if any(isinstance(operand, Vector) for operand in operands):
+        beside = next(x for x, of in zip(operands, term.operands, strict=True) if isinstance(of, Reference | Operation))
+        operands = [
+            call(Operation(VECTOR, (), {"values": x.values}, x.offset, x.length), vector, [x.values, beside])
+            if isinstance(x, Vector)
+            else x
+            for x in operands
+        ]
     return call(term, _target(term.name), operands)
 
 
@@ -84,6 +101,14 @@ def _keep_the_batch(operation: Operation, operands: list[Any]) -> None:
                 raise ExpressionError(
                     message, operation.offset, operation.length, "one sample has no such dimension", "batch"
                 )
+
+
+def _beside(operation: Operation, run: Callable[[], Any]) -> Any:
+    try:
+        return run()
+    except (ValueError, RuntimeError, OverflowError) as found:
+        hint = "a vector lies along dimension 1 of (B, C, H, W) and of more dimensions, else along the last"
+        raise ExpressionError(str(found), operation.offset, operation.length, hint, "shapes") from None
 
 
 def _attempt(operation: Operation, operands: list[Any], run: Callable[[], Any]) -> Any:

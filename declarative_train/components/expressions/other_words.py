@@ -16,7 +16,7 @@ FUNCTIONS_HERE = {  # which take the same arguments
     "swish": "silu",
     "vector_norm": "norm",
 }
-BOUNDS = {"max": "min", "amax": "min", "min": "max", "amin": "max", "maximum": "min", "minimum": "max"}
+BOUNDS = {"max": "min", "amax": "min", "min": "max", "amin": "max"}
 """What `clamp` calls the number that a function of this name is to compare with."""
 
 _NO_SIZES = "expressions know no sizes: write the number, or `{{ vars.NAME }}`"
@@ -63,8 +63,6 @@ def instead_of_constant(name: str, value: float | bool) -> str | None:
     """What to write for a function of a number alone, or for a comparison with one; None: as the signature says."""
     if name in BOUNDS:
         return f"write `clamp(x, {BOUNDS[name]}={value})`"
-    if name == "sqrt":
-        return f"write `{value} ** 0.5`"
     plain: dict[str, Callable[[float], float]] = {"abs": abs, "round": round}
     compute: Callable[[float], float] | None = getattr(math, name, None) or plain.get(name)
     try:

@@ -8,6 +8,43 @@ if TYPE_CHECKING:
     import torch
 
 
+def vector(values: tuple[float, ...], like: torch.Tensor) -> torch.Tensor:
+    """The numbers along the channel dimension of `like`, (B, ..., D) or (B, C, H, W, ...), in its dtype where that
+    holds them. Raises ValueError where they are not as many as there are channels (or one)."""
+    import torch
+
+    dim = 1 if like.ndim >= 4 else -1
+    if like.ndim < 2:
+        raise ValueError("a tensor (B) has no channel dimension")
+    found, wanted = len(values), like.shape[dim]
+    if wanted not in (found, 1):
+        which = "dimension 1" if dim == 1 else "the last dimension"
+        raise ValueError(f"a vector of {found} lies along {which}, whose size is {wanted}")
+    whole = all(isinstance(value, int) for value in values)
+    is_kept = like.is_floating_point() or (whole and like.dtype != torch.bool)
+    dtype = like.dtype if is_kept else torch.int64 if whole else torch.get_default_dtype()
+    made = torch.tensor(values, dtype=dtype).to(like.device, non_blocking=True)
+    return made.reshape(-1, *(1 for _ in range(like.ndim - 2))) if dim == 1 else made
+
+
+def maximum(x: torch.Tensor | float, y: torch.Tensor | float) -> torch.Tensor:
+    """The larger of the two; of a tensor and a number `clamp`, whose gradient passes where they are equal."""
+    import torch
+
+    if not isinstance(x, torch.Tensor):
+        return torch.clamp(y, min=x)  # type: ignore[arg-type]
+    return torch.maximum(x, y) if isinstance(y, torch.Tensor) else torch.clamp(x, min=y)
+
+
+def minimum(x: torch.Tensor | float, y: torch.Tensor | float) -> torch.Tensor:
+    """The smaller of the two; see `maximum`."""
+    import torch
+
+    if not isinstance(x, torch.Tensor):
+        return torch.clamp(y, max=x)  # type: ignore[arg-type]
+    return torch.minimum(x, y) if isinstance(y, torch.Tensor) else torch.clamp(x, max=y)
+
+
 def reshape(x: torch.Tensor, sizes: tuple[int, ...]) -> torch.Tensor:
     return x.reshape(x.shape[0], *sizes)
 

@@ -20,6 +20,15 @@ class Reference(NamedTuple):
     length: int
 
 
+class Vector(NamedTuple):
+    """A list of numbers beside a tensor, along its channel dimension: dimension 1 of (B, C, H, W) and of all that has
+    more dimensions, else the last."""
+
+    values: tuple[int | float, ...]
+    offset: int
+    length: int
+
+
 class Operation(NamedTuple):
     """A function or an operator by its name in `functions.py`; `options` are all arguments that are not operands."""
 
@@ -38,7 +47,7 @@ class Value(NamedTuple):
     length: int
 
 
-Term = Constant | Reference | Operation
+Term = Constant | Vector | Reference | Operation
 
 
 ExpressionRule = Literal["syntax", "form", "function", "arguments", "batch", "shapes"]

@@ -65,6 +65,7 @@ LAYERS: Registry[Layer] = Registry(
         "mish": "other_activations.Mish",
         "multiply": "combining.Multiply",
         "one_hot": "embedding.OneHot",
+        "parameter": "parameter.Parameter",
         "patch_embedding": "images.PatchEmbedding",
         "permute": "shapes.Permute",
         "pixel_shuffle": "images.PixelShuffle",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from math import prod
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -24,8 +24,8 @@ class Linear(Layer):
     """
 
     type: Literal["linear"] = "linear"
-    out_features: int = Field(ge=1)
-    """Size of the last dimension of the output."""
+    out_features: Annotated[int, Field(ge=1)] | Literal["same"]
+    """Size of the last dimension of the output; `same`: that of the input."""
     bias: bool = True
     """Add a learned vector."""
 
@@ -35,7 +35,9 @@ class Linear(Layer):
     def build(self, inputs: Inputs) -> nn.Module:
         from torch import nn
 
-        return nn.Linear(inputs["x"].shape[-1], self.out_features, self.bias, dtype=dtype_of(inputs["x"]))
+        width = inputs["x"].shape[-1]
+        out = width if self.out_features == "same" else self.out_features
+        return nn.Linear(width, out, self.bias, dtype=dtype_of(inputs["x"]))
 
     def init_of(self, parameter: str, inputs: Inputs) -> Init:
         if parameter == "weight":

@@ -49,7 +49,8 @@ def shadowed_type(span: Span, name: str, what: str, there: str) -> Diagnostic:
 def reserved_name(span: Span, name: str, what: str) -> Diagnostic:
     """reserved-name (B002)
 
-    Finds: a param, a port or a plugin's argument named `type`, `input`, `inputs`, `repeat` or `when`.
+    Finds: a param, a port or a plugin's argument named `type`, `input`, `inputs`, `params`, `repeat` or
+           `when`.
     Why:   on a node these words belong to the language; the component could never be given its own.
     Bad:
         model:

@@ -22,7 +22,7 @@ from declarative_train.recipe.checks.wiring import unused_param
 from declarative_train.recipe.model.blocks_params import Param, read_params
 from declarative_train.recipe.model.wiring_names import REUSE, Edge, check_name, read_reference
 from declarative_train.source.document import SourceFile
-from declarative_train.source.node import Mapping, Node, Scalar, Sequence, found_words, is_open, scalars
+from declarative_train.source.node import Entry, Mapping, Node, Scalar, Sequence, found_words, is_open, scalars
 from declarative_train.source.reader import read_text
 from declarative_train.terms.names import RESERVED
 from declarative_train.terms.span import Span
@@ -85,12 +85,14 @@ def read_block(
     unknown = (entry for entry in node if entry.name not in keys)
     diagnostics = [unknown_key(entry.key.span, entry.name, where, keys, beside=beside) for entry in unknown]
     params, found = read_params(node.get("params"))
+    graph, handed = _with_params(node.get("graph"), params, where)
+    node = node.with_values(lambda entry: graph if entry.name == "graph" and graph is not None else entry.value)
     ports, port_spans, wrong_ports = _read_ports(node.get("inputs"), where, key.span)
     outputs, wrong_outputs = _read_outputs(node, where, key.span)
-    diagnostics += [*found, *wrong_ports, *wrong_outputs]
+    diagnostics += [*found, *handed, *wrong_ports, *wrong_outputs]
     blocks, found = read_blocks(node.get("blocks"), {}, f"{where}: blocks")
     diagnostics += found
-    graph, parameters = node.get("graph"), node.get("parameters")
+    parameters = node.get("parameters")
     if graph is None:
         diagnostics.append(missing_key(key.span, "graph", where, "{...}"))
     elif not isinstance(graph, Mapping):
@@ -106,6 +108,38 @@ def read_block(
     family |= {name: replace(block, blocks=family, file=file) for name, block in blocks.items() if block is not None}
     block = BlockDefinition(key.text, key.span, params, ports, port_spans, graph, outputs, selectors, family, file)
     return block, list(_unused_params(key.text, node))
+
+
+def _with_params(
+    graph: Node | None, params: MappingABC[str, Param], where: str
+) -> tuple[Node | None, list[Diagnostic]]:
+    """The graph with `params: [norm, groups]` of its nodes written out: `norm: "{{ params.norm }}"` for each that the
+    node does not give itself."""
+    diagnostics: list[Diagnostic] = []
+    if not isinstance(graph, Mapping):
+        return graph, diagnostics
+
+    def written_out(entry: Entry) -> Node:
+        node = entry.value
+        handed = node.entry("params") if isinstance(node, Mapping) else None
+        if handed is None or not isinstance(node, Mapping):
+            return node
+        entries = [each for each in node if each is not handed]
+        names = handed.value.items if isinstance(handed.value, Sequence) else ()
+        if not names:
+            found, wanted = found_words(handed.value), "a list of params of the block"
+            diagnostics.append(wrong_type(handed.value.span, "params", found, wanted, "write `params: [NAME]`"))
+        for name in names:
+            if not isinstance(name, Scalar):
+                diagnostics.append(wrong_type(name.span, "params", found_words(name), "the name of a param"))
+            elif name.text not in params:
+                diagnostics.append(unknown_key(name.span, name.text, f"`params` of {where}", [*params]))
+            elif not any(each.name == name.text for each in entries):
+                text = f"{{{{ params.{name.text} }}}}"
+                entries.append(Entry(Scalar(name.text, name.text, name.span), Scalar(text, text, name.span)))
+        return node.with_entries(entries)
+
+    return graph.with_values(written_out), diagnostics
 
 
 def _unused_params(block: str, node: Mapping) -> Iterator[Diagnostic]:

@@ -32,7 +32,7 @@ from declarative_train.recipe.model.tree import (
 from declarative_train.recipe.model.wiring import Surroundings, Wiring
 from declarative_train.recipe.model.wiring_names import Edge, read_reference
 from declarative_train.recipe.model.wiring_ports import first_key
-from declarative_train.recipe.validate import validate
+from declarative_train.recipe.reading import read_node
 from declarative_train.source.document import SourceFile
 from declarative_train.source.node import Entry, Mapping, Node, Scalar, scalars
 from declarative_train.source.template import Templates
@@ -227,10 +227,12 @@ class _Expander:
             name = f"{draft.name}.{index}"
             first = first_key(draft.ports)
             if index and first is not None:
-                inputs = {first: f"{draft.name}.{index - 1}:{draft.outputs[0]}"} | {
-                    port: wire for port, wire in inputs.items() if port != first
+                chained = _chained(draft, first)
+                inputs = {port: f"{draft.name}.{index - 1}:{output}" for port, output in chained.items()} | {
+                    port: wire for port, wire in inputs.items() if port not in chained
                 }
-                spans.setdefault(first, draft.type_span or draft.entry.key.span)
+                for port in chained:
+                    spans.setdefault(port, draft.type_span or draft.entry.key.span)
             if made is not None and not varies and index > 1:
                 made = made._replace(name=name, path=name, inputs=inputs)
             else:
@@ -272,8 +274,7 @@ class _Expander:
         assert draft.type_span is not None
         kind = Entry(Scalar("type", "type", draft.type_span), Scalar(draft.type_name, draft.type_name, draft.type_span))
         whole = fields.with_entries((kind, *draft.reserved(), *fields.entries))
-        others = NODE_WORDS
-        layer, found = validate(draft.layer, whole, at=draft.type_span, leave=others, extra_known=others)
+        layer, found = read_node(draft.layer, whole, draft.type_span, NODE_WORDS)
         self._say(found)
         if layer is None:
             return None
@@ -363,6 +364,13 @@ class _Expander:
             if isinstance(target, BlockNode) and set(target.inputs) != set(node.inputs):
                 message = f"`{node.name}` wires {_listed(node.inputs)}, but `{target.name}` {_listed(target.inputs)}"
                 self._say([bad_reuse(node.span, message, "a block is called again with the same inputs wired")])
+
+
+def _chained(draft: NodeDraft, first: str) -> dict[str, str]:
+    """What a copy of a repeat takes of the one before, by port: the first port its output of the same name, else the
+    first output; every other port one of its own name."""
+    named = {port.name: port.name for port in draft.ports if not port.variadic and port.name in draft.outputs}
+    return {first: named.pop(first, draft.outputs[0]), **named}
 
 
 def _listed(names: Iterable[str]) -> str:

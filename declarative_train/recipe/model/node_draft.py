@@ -19,7 +19,7 @@ from declarative_train.recipe.checks.expressions import (
     function_arguments,
     unknown_function,
 )
-from declarative_train.recipe.checks.keys import missing_key, unknown_key, unknown_type, wrong_type
+from declarative_train.recipe.checks.keys import missing_key, unknown_key, unknown_type, wrong_type, wrong_value
 from declarative_train.recipe.model.blocks import BlockDefinition, Library
 from declarative_train.recipe.model.wiring_names import REUSE, Edge, check_name, read_reference
 from declarative_train.recipe.model.wiring_ports import Wanted, only_inputs, read_wanted
@@ -139,6 +139,14 @@ def _component(
     diagnostics += _read_type(draft, node, library, templates, names, inside)
     diagnostics += _read_repeat(draft, node.entry("repeat"), templates, names)
     diagnostics += _read_when(draft, node.entry("when"), templates, names)
+    if draft.layer is not None and draft.layer.counts_only:
+        for word in ("repeat", "when"):
+            if (entry_of := node.entry(word)) is not None:
+                hint = "one dimension more in `shape` holds several" if word == "repeat" else "leave the node out"
+                diagnostics.append(wrong_value(entry_of.key.span, f"`{draft.type_name}` takes no `{word}`", hint))
+    if (handed := node.entry("params")) is not None:  # in a block it is written out by now
+        message = "`params` hands on the params of a block, and this node is in none"
+        diagnostics.append(wrong_value(handed.key.span, message, "write the keys with their values"))
     return draft, diagnostics
 
 

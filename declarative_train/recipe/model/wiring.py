@@ -148,9 +148,30 @@ class Wiring:
             elif draft.kind == "broken":
                 edges = _all_edges(draft) or [above]  # what it would read, as far as can be told
                 self.edges[draft.name] = {str(i): edge for i, edge in enumerate(edges)}
+            elif draft.layer is not None and draft.layer.counts_only:
+                self.edges[draft.name] = {}  # once the others are known
             else:
                 self.edges[draft.name] = self._bind(draft, above)
             above = Edge(draft.name, None, None, draft.name, draft.entry.key.span, is_default=True)
+
+        for draft in self.drafts.values():
+            if draft.kind == "layer" and draft.layer is not None and draft.layer.counts_only:
+                self.edges[draft.name] = self._bind(draft, self._samples())
+
+    def _samples(self) -> Edge | None:
+        """A wire that knows the number of samples, for a node that asks for no more: the block's first input, or the
+        first field that a layer or a block reads."""
+        drafts = self.drafts.values()
+        read = [
+            edge.name
+            for draft in drafts
+            if draft.kind != "expression"
+            for edge in self.edges[draft.name].values()
+            if edge
+        ]
+        inputs = self.around.inputs
+        names = inputs if self.around.block else (*(name for name in inputs if name in read), *inputs)
+        return Edge(names[0], None, None, "", Span("", 0, 0, 0, 0), True) if names else None
 
     def _no_reference(self, draft: NodeDraft, name: str) -> Diagnostic:
         assert draft.expression is not None

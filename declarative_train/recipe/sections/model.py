@@ -28,6 +28,7 @@ class ModelSection(Section):
     blocks: dict[str, Any] = {}
     """Components written in the recipe language, by name."""
     weights: dict[str, WeightsSection] = {}
-    """Start values by the node that they belong to; a path alone, or a mapping with `path`: for the whole model."""
+    """Start values by the node that they belong to: `{backbone: PATH}`, or a mapping with `path` below the node. A path
+    alone, or a mapping with `path`: for the whole model."""
     parameters: dict[str, ParameterSettings] = {}
     """Settings for the parameters that a selector finds; later entries win key by key."""

@@ -43,6 +43,18 @@ class ClassToken(nn.Module):
         return torch.cat([self.token.to(x.dtype).expand(x.shape[0], 1, -1), x], dim=1)
 
 
+class OwnTensor(nn.Module):
+    """x (B, ...) to (B, *shape): the learned tensor for each sample, copied: a view would outlive what a sharded unit
+    gathers."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(shape, dtype=torch.float32))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.weight.expand(x.shape[0], *self.weight.shape).clone()
+
+
 class LayerScale(nn.Module):
     """x (B, ..., D) times a learned number per element of the last dimension."""
 

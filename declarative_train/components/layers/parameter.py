@@ -1,0 +1,49 @@
+"""A tensor of one's own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from pydantic import BeforeValidator, Field, SerializeAsAny
+
+from declarative_train.components.component import Init, Layer, Misfit
+from declarative_train.components.inits import INITS
+from declarative_train.components.layers.fit import Inputs
+from declarative_train.components.layers.starts import start
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+def _read(value: Any) -> Any:
+    """What a plan holds of an init, as the object."""
+    return INITS.read(value) if isinstance(value, dict) else value
+
+
+class Parameter(Layer):
+    """A learned tensor, the same for every sample: (B, *shape), for queries, temperatures, mask tokens, codebooks.
+
+    It has no input: of the wire that it is given it takes the number of samples alone. Parameter `weight` (*shape).
+    """
+
+    counts_only: ClassVar[bool] = True
+
+    type: Literal["parameter"] = "parameter"
+    shape: tuple[Annotated[int, Field(ge=1)], ...]
+    """Its sizes without the batch, [12, 32]; [1] for a number."""
+    init: Annotated[SerializeAsAny[Init], BeforeValidator(_read)] | None = None
+    """How it starts: {type: normal, std: 0.02} unless told otherwise."""
+
+    def check(self, inputs: Inputs) -> Misfit | None:
+        misfit = None if self.init is None else self.init.check(self.shape)
+        return None if misfit is None else misfit._replace(field="init")
+
+    def build(self, inputs: Inputs) -> nn.Module:
+        from declarative_train.components.layers.modules.positions import OwnTensor
+
+        return OwnTensor(self.shape)
+
+    def init_of(self, parameter: str, inputs: Inputs) -> Init:
+        if parameter == "weight":
+            return self.init or start("normal", std=0.02)
+        return super().init_of(parameter, inputs)
