@@ -67,7 +67,7 @@ def plant(mode: str, fault: str, rank: int, at_step: int) -> None:
         publish = CheckpointStore.publish
 
         def slowly(self: CheckpointStore, *args: Any) -> None:
-            time.sleep(2)
+            time.sleep(4)  # longer than the grace of the tests
             publish(self, *args)
 
         CheckpointStore.publish = slowly  # type: ignore[method-assign]

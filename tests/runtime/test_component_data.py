@@ -88,7 +88,7 @@ def test_fields_with_another_name_in_the_recipe_reach_the_ranks(
     assert {each["type"] for each in held} == set(NAMED)
     assert all(each["from"] == [1, 2] and "from_" not in each for each in held)
     assert describe(plan).count("from [1, 2]") >= 5
-    assert run(plan, sinks=[]) == 0
+    assert run(plan, sinks=lambda _: ()) == 0
 
 
 def test_a_plan_of_another_version_is_refused_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -99,7 +99,7 @@ def test_a_plan_of_another_version_is_refused_in_one_line(tmp_path: Path, capsys
         OPTIMIZERS.read({"type": "adam", "lr": 0.1, "mu": 3})
     write_data(tmp_path)
     plan = compiled(tmp_path, DIGITS)
-    assert run(replace(plan, training=replace(plan.training, optimizer=other)), sinks=[]) == 3
+    assert run(replace(plan, training=replace(plan.training, optimizer=other)), sinks=lambda _: ()) == 3
     said = capsys.readouterr().err
     assert "the plan names `adam_of_tomorrow`, which this version of dtrain does not have" in said
     assert "Traceback" not in said

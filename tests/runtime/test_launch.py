@@ -241,7 +241,7 @@ def test_a_rank_that_hangs_leaves_when_its_grace_is_over(
 def test_nobody_leaves_while_a_checkpoint_is_being_written(
     directory: Path, mode: str, gpus: int, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("DTRAIN_GRACE_S", "1")
+    monkeypatch.setenv("DTRAIN_GRACE_S", "3")
     process = start(saved(directory, merged(on(mode, gpus, **LONG), {"checkpoint": None})), "slow save")
     wait_for_steps(directory, 5)
     process.send_signal(number)
@@ -253,7 +253,7 @@ def test_nobody_leaves_while_a_checkpoint_is_being_written(
 
 
 def test_a_checkpoint_that_takes_too_long_is_given_up(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DTRAIN_GRACE_S", "1")
+    monkeypatch.setenv("DTRAIN_GRACE_S", "3")
     monkeypatch.setenv("DTRAIN_SAVE_S", "1.5")
     process = start(saved(directory, merged(on("ddp", 2, **LONG), {"checkpoint": None})), "slow save")
     wait_for_steps(directory, 5)
