@@ -71,10 +71,10 @@ def read_plugin(
         line, column = getattr(found, "lineno", None) or 1, getattr(found, "offset", None) or 1
         said = getattr(found, "msg", None) or str(found) or "nested too deeply"
         return {}, (PluginProblem("syntax", said, line, column, column + 1),)
-    file = _File(path, text, tree)
+    file = PluginFile(path, text, tree)
     layers: dict[str, FoundLayer] = {}
     problems: list[PluginProblem] = []
-    for node in file.public_modules():
+    for node in file.public_classes("torch.nn"):
         found_layer, wrong = _Class(file, node).read(may_import)
         problems += wrong
         if found_layer is None:
@@ -98,7 +98,7 @@ def plugin_layers(path: str) -> Mapping[str, type[PluginLayer]]:
     return {name: each.layer for name, each in found.items()}
 
 
-class _File:
+class PluginFile:
     """The names of a file and what they stand for."""
 
     def __init__(self, path: str, text: str, tree: ast.Module) -> None:
@@ -107,16 +107,17 @@ class _File:
         self.classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
         self.imports = dict(_imports(tree))
 
-    def public_modules(self) -> Iterator[ast.ClassDef]:
+    def public_classes(self, start: str) -> Iterator[ast.ClassDef]:
+        """Those that derive, through others of this file too, from a class whose dotted name starts like this."""
         for node in self.classes.values():
-            if not node.name.startswith("_") and self.is_module(node):
+            if not node.name.startswith("_") and self._derives(node, start):
                 yield node
 
-    def is_module(self, node: ast.ClassDef, depth: int = 0) -> bool:
+    def _derives(self, node: ast.ClassDef, start: str, depth: int = 0) -> bool:
         bases = [self.dotted(base) for base in node.bases]
         own = [self.classes[name] for name in bases if name in self.classes and depth < _MOST_BASES]
-        return any(name.startswith("torch.nn") for name in bases) or any(
-            self.is_module(each, depth + 1) for each in own
+        return any(name.startswith(start) for name in bases) or any(
+            self._derives(each, start, depth + 1) for each in own
         )
 
     def is_named_tuple(self, node: ast.ClassDef) -> bool:
@@ -176,12 +177,13 @@ def _imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
 class _Class:
     """Reads one class; problems are collected, so that all are reported at once."""
 
-    def __init__(self, file: _File, node: ast.ClassDef) -> None:
+    def __init__(self, file: PluginFile, node: ast.ClassDef) -> None:
         self._file, self._node = file, node
         self._problems: list[PluginProblem] = []
 
     def read(self, may_import: bool) -> tuple[FoundLayer | None, list[PluginProblem]]:
-        name = self._type_name()
+        name, wrong = type_name(self._file, self._node, self._node.name, "layer")
+        self._problems += wrong
         fields, lists, computed = self._fields()
         ports, outputs = self._ports(), self._outputs()
         if self._problems:
@@ -201,19 +203,6 @@ class _Class:
         at = self._file.name_place(self._node)
         self._problems.append(PluginProblem(kind, message, *at, self._node.name, help))
 
-    def _type_name(self) -> str:
-        for item in self._node.body:
-            target = item.targets[0] if isinstance(item, ast.Assign) else getattr(item, "target", None)
-            if isinstance(target, ast.Name) and target.id == "type":
-                value = getattr(item, "value", None)
-                if isinstance(value, ast.Constant) and isinstance(value.value, str) and is_name(value.value):
-                    return value.value
-                self._say("name", "`type` is a name in lower case, such as `gated_unit`", item)
-        name = _WORD.sub("_", self._node.name).lower()
-        if not is_name(name):
-            self._say_of_class("name", f"`{self._node.name}` gives no name for a layer", 'add `type = "name"` to it')
-        return name
-
     def _fields(self) -> tuple[dict[str, Any], frozenset[str], frozenset[str]]:
         """Fields for pydantic; those annotated as lists; those whose default only the code knows."""
         fields: dict[str, Any] = {}
@@ -226,7 +215,7 @@ class _Class:
                 message = f"`{self._node.name}` has no `__init__` of its own, so its fields are not known"
                 self._say_of_class("signature", message, "write one that names its arguments")
             return {}, frozenset(), frozenset()
-        for argument, default in _arguments(function):
+        for argument, default in arguments_of(function):
             name = argument.arg
             if name in RESERVED or name in _TAKEN:
                 self._say("reserved", f"an argument of `{self._node.name}`", argument, name)
@@ -297,6 +286,23 @@ class _Class:
         return tuple(names)
 
 
+def type_name(file: PluginFile, node: ast.ClassDef, own: str, what: str) -> tuple[str, list[PluginProblem]]:
+    """What a recipe calls a class: its attribute `type`, else `own` in lower case."""
+    for item in node.body:
+        target = item.targets[0] if isinstance(item, ast.Assign) else getattr(item, "target", None)
+        if isinstance(target, ast.Name) and target.id == "type":
+            value = getattr(item, "value", None)
+            if isinstance(value, ast.Constant) and isinstance(value.value, str) and is_name(value.value):
+                return value.value, []
+            message = "`type` is a name in lower case, such as `gated_unit`"
+            return "", [PluginProblem("name", message, *file.place(item))]
+    name = _WORD.sub("_", own).lower()
+    if is_name(name):
+        return name, []
+    message, hint = f"`{node.name}` gives no name for a {what}", 'add `type = "name"` to it'
+    return name, [PluginProblem("name", message, *file.name_place(node), node.name, hint)]
+
+
 def _annotated(node: ast.expr, dotted: Any) -> str | None:
     """The name in `Annotated[Tensor, "name"]`."""
     if isinstance(node, ast.Subscript) and dotted(node.value) in ("typing.Annotated", "Annotated"):
@@ -313,5 +319,5 @@ def _positional(function: ast.FunctionDef) -> list[tuple[ast.arg, ast.expr | Non
     return list(zip(arguments, [*missing, *function.args.defaults], strict=True))[1:]
 
 
-def _arguments(function: ast.FunctionDef) -> list[tuple[ast.arg, ast.expr | None]]:
+def arguments_of(function: ast.FunctionDef) -> list[tuple[ast.arg, ast.expr | None]]:
     return [*_positional(function), *zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True)]

@@ -12,7 +12,6 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -203,10 +202,6 @@ class OptunaSearch(Search):
             self.study.tell(self._trials[point.number], state=states.FAIL)
         else:
             self.study.tell(self._trials[point.number], value)
-
-
-def has_optuna() -> bool:
-    return find_spec("optuna") is not None
 
 
 def corners(choices: Sequence[Choice]) -> list[Point]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from declarative_train.logs.event import Event, Notice
 from declarative_train.logs.sink import Sink
@@ -48,6 +49,8 @@ class FanOut:
                 if sink.is_record:
                     raise
                 self._leave_out(sink, error)
+                with suppress(Exception):  # which has said what is wrong
+                    sink.close()
 
     def _leave_out(self, sink: Sink, error: Exception) -> None:
         """Whoever is left hears of it."""

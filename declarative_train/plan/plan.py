@@ -145,12 +145,22 @@ class CheckpointPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class PluginSinkPlan:
+    """The file and the class of a sink that is not ours."""
+
+    path: str
+    class_name: str
+
+
+@dataclass(frozen=True, slots=True)
 class LoggingPlan:
-    """`sinks`: beside the terminal and events.jsonl, by name with their settings."""
+    """`sinks`: beside the terminal and events.jsonl, by name with their settings. `plugins`: of those that are not
+    ours."""
 
     dir: str
     every_steps: int
-    sinks: dict[str, dict[str, str | bool | None]] = field(default_factory=lambda: {"tensorboard": {}})
+    sinks: dict[str, dict[str, object]] = field(default_factory=lambda: {"tensorboard": {}})
+    plugins: dict[str, PluginSinkPlan] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from declarative_train.plan.plan import (
     LoggingPlan,
     MetricPlan,
     ObjectivePlan,
+    PluginSinkPlan,
     TermPlan,
     TrainingPlan,
     UnitPlan,
@@ -23,6 +24,7 @@ from declarative_train.plan.precision import reduce_word
 from declarative_train.plan.timing import Timing
 from declarative_train.recipe.metric_names import FINAL_SETS, evaluated_sets
 from declarative_train.recipe.recipe import Recipe
+from declarative_train.recipe.sections.logging import PluginSink
 
 
 def plan_units(units: Mapping[str, tuple[str, Unit]], data: DataSpec) -> dict[str, UnitPlan]:
@@ -135,8 +137,14 @@ def plan_checkpoint(recipe: Recipe, timing: Timing) -> CheckpointPlan:
 
 def plan_logging(recipe: Recipe, timing: Timing) -> LoggingPlan:
     logging = recipe.logging
-    sinks = {name: settings.model_dump() for name, settings in logging.sinks if settings is not None}
+    sinks: dict[str, dict[str, object]] = {}
+    plugins: dict[str, PluginSinkPlan] = {}
+    for name, settings in logging.sinks:
+        if isinstance(settings, PluginSink):  # what is left out is for the code to say
+            sinks[name] = settings.model_dump(mode="json", exclude_unset=True)
+            plugins[name] = PluginSinkPlan(settings.plugin_path, settings.plugin_class)
+        elif settings is not None and name != "jsonl":  # which every run has
+            sinks[name] = settings.model_dump()
     if "mlflow" in sinks:
         sinks["mlflow"]["folder"] = logging.dir
-    sinks.pop("jsonl", None)  # every run has it
-    return LoggingPlan(logging.dir, timing.interval("logging.every", logging.every) or 1, sinks)
+    return LoggingPlan(logging.dir, timing.interval("logging.every", logging.every) or 1, sinks, plugins)

@@ -1,4 +1,4 @@
-"""`plugins` of a recipe -> the layers that its files bring, and what is wrong with the files.
+"""`plugins` of a recipe -> the layers and sinks that its files bring, and what is wrong with the files.
 
 They are read, not imported, unless asked to: then their code runs, and shapes behind their layers can be known.
 """
@@ -8,10 +8,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import create_model
 
 from declarative_train.components.component import Layer
 from declarative_train.components.layers import LAYERS
 from declarative_train.components.plugin_layer import import_plugin
+from declarative_train.components.plugin_sinks import FoundSink, read_sinks
 from declarative_train.components.plugins import PluginProblem, read_plugin
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.recipe.checks.blocks import reserved_name, shadowed_type
@@ -24,16 +28,18 @@ from declarative_train.recipe.checks.plugins import (
 )
 from declarative_train.recipe.model.blocks import shipped_names
 from declarative_train.recipe.model.wiring_names import REUSE
+from declarative_train.recipe.sections.logging import PluginSink, Sinks
 from declarative_train.source.document import SourceFile
 from declarative_train.terms.span import Span
 
 
 @dataclass(slots=True)
 class Plugins:
-    """`layers` are those of dtrain and of the plugins; `files` the plugins' texts, which messages quote. `is_whole`:
+    """`layers` and `sinks` are those of the plugins; `files` the plugins' texts, which messages quote. `is_whole`:
     every file could be read."""
 
     layers: dict[str, type[Layer]] = field(default_factory=dict)
+    sinks: dict[str, type[PluginSink]] = field(default_factory=dict)
     files: list[SourceFile] = field(default_factory=list)
     diagnostics: list[Diagnostic] = field(default_factory=list)
     is_whole: bool = True
@@ -59,10 +65,12 @@ def _read(path: str, span: Span, may_import: bool, plugins: Plugins) -> None:
         return
     shown = os.path.relpath(path)
     plugins.files.append(SourceFile(shown, text, "plugin"))
-    layers, problems = read_plugin(path, text, may_import=may_import)
+    layers, of_layers = read_plugin(path, text, may_import=may_import)
+    sinks, of_sinks = read_sinks(path, text)
+    problems = (*of_layers, *of_sinks)
     plugins.diagnostics += [_diagnostic(problem, shown, span) for problem in problems]
     plugins.is_whole &= not any(problem.kind == "syntax" for problem in problems)
-    if not layers and not problems:
+    if not layers and not sinks and not problems:
         plugins.diagnostics.append(plugin_without_layers(span, shown))
     for name, found in layers.items():
         taken = _taken(name, plugins)
@@ -71,11 +79,25 @@ def _read(path: str, span: Span, may_import: bool, plugins: Plugins) -> None:
             plugins.diagnostics.append(shadowed_type(at, name, "plugin's layer", taken))
         else:
             plugins.layers[name] = found.layer
-    if may_import and layers and not problems:
+    for name, sink in sinks.items():
+        taken = "a sink" if name in Sinks.model_fields else "another plugin's sink" if name in plugins.sinks else None
+        if taken is not None:
+            at = Span(shown, sink.line, sink.column, sink.line, sink.end_column)
+            plugins.diagnostics.append(shadowed_type(at, name, "plugin's sink", taken))
+        else:
+            plugins.sinks[name] = _section(path, sink)
+    if may_import and (layers or sinks) and not problems:
         try:
             import_plugin(path)
         except Exception as problem:  # whatever the user's code does wrong is the user's to see
             plugins.diagnostics.append(plugin_fails(span, shown, f"{type(problem).__name__}: {_reason(problem)}"))
+
+
+def _section(path: str, sink: FoundSink) -> type[PluginSink]:
+    made = create_model(sink.class_name, __base__=PluginSink, __module__=__name__, **dict[str, Any](sink.fields))
+    made.__doc__ = sink.doc
+    made.plugin_path, made.plugin_class = path, sink.class_name
+    return made
 
 
 def _taken(name: str, plugins: Plugins) -> str | None:

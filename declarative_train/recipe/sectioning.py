@@ -25,6 +25,7 @@ from declarative_train.recipe.model.tree import BlockNode, Scope
 from declarative_train.recipe.paths import Paths
 from declarative_train.recipe.reading import read
 from declarative_train.recipe.recipe import Model, Recipe, Spans, Weights
+from declarative_train.recipe.sections.logging import PluginSink, logging_with
 from declarative_train.recipe.sections.model import ModelSection
 from declarative_train.recipe.sections.objective import ObjectiveSection
 from declarative_train.recipe.sections.parallelism import MODES
@@ -48,6 +49,7 @@ class Sectioning:
     may_import: bool = False
 
     layers: MappingABC[str, type[Layer]] = field(default_factory=lambda: LAYERS)
+    sinks: MappingABC[str, type[PluginSink]] = field(default_factory=dict)
     files: tuple[SourceFile, ...] = ()
     sections: dict[str, Any] = field(default_factory=dict)
     head: Head | None = None
@@ -84,6 +86,8 @@ class Sectioning:
             else:
                 node = Paths.of(self.document).in_sources(entry.value) if name == "data" else entry.value
                 kind: type[Section] = next(models_in(Top.model_fields[name].annotation))  # type: ignore[assignment]
+                if name == "logging" and self.sinks:
+                    kind = logging_with(self.sinks)
                 self._take(name, *read(kind, node, name, entry.key.span, home_of))
 
     def _take(self, name: str, section: object, found: list[Diagnostic]) -> None:
@@ -219,6 +223,7 @@ class Sectioning:
 
             plugins = read_plugins(files, may_import=self.may_import)
             self.layers = {**LAYERS, **plugins.layers}
+            self.sinks = plugins.sinks
             self.files = tuple(plugins.files)
             self.diagnostics += plugins.diagnostics
             if not plugins.is_whole:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from declarative_train.components.plugin_layer import import_plugin
 from declarative_train.logs.sink import Sink
 from declarative_train.logs.sinks import DEFAULT, Chosen, open_sinks, unusable
 from declarative_train.runtime.failures import RunFailure
 
 if TYPE_CHECKING:
-    from declarative_train.plan.plan import Plan
+    from declarative_train.plan.plan import Plan, PluginSinkPlan
     from declarative_train.runtime.storage.run_dir import Place
 
 SinkFactory = Callable[[Path], Sequence[Sink]]
@@ -44,9 +45,32 @@ class Job:
         return self.run_dir / "failures"
 
 
-def default_sinks(quiet: bool, chosen: Chosen = DEFAULT) -> SinkFactory:
-    """Those of every run, and those that were chosen."""
-    return partial(open_sinks, quiet, chosen)
+def default_sinks(
+    quiet: bool, chosen: Chosen = DEFAULT, plugins: Mapping[str, PluginSinkPlan] | None = None
+) -> SinkFactory:
+    """Those of every run, and those that were chosen; `plugins` has the code of those that are not ours."""
+    return partial(_opened, quiet, chosen, plugins or {})
+
+
+def _opened(quiet: bool, chosen: Chosen, plugins: Mapping[str, PluginSinkPlan], run_dir: Path) -> Sequence[Sink]:
+    found = list(open_sinks(quiet, chosen, run_dir))
+    try:
+        found += [_of_plugin(name, plugin, run_dir, chosen[name]) for name, plugin in plugins.items()]
+    except RunFailure:
+        for sink in found:
+            sink.close()
+        raise
+    return found
+
+
+def _of_plugin(name: str, plugin: PluginSinkPlan, run_dir: Path, settings: Mapping[str, object]) -> Sink:
+    """A run never rests on it: one that fails is left out. Raises RunFailure where it cannot even be made."""
+    try:
+        sink: Sink = getattr(import_plugin(plugin.path), plugin.class_name)(run_dir, **settings)
+    except Exception as error:
+        raise RunFailure(f"logging.sinks.{name}: {type(error).__name__}: {error}") from error
+    sink.is_record = False  # type: ignore[misc]
+    return sink
 
 
 def check_sinks(plan: Plan) -> None:

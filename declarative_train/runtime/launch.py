@@ -67,7 +67,7 @@ def launch(
         device_kind, notices = choose_here(plan)
         if sinks is None:
             check_sinks(plan)
-            sinks = default_sinks(quiet, plan.logging.sinks)
+            sinks = default_sinks(quiet, plan.logging.sinks, plan.logging.plugins)
         place = open_place(plan, resume, lock, folder=folder)
         run_dir = place.run_dir
         job = Job(plan, device_kind, place, max_steps, sinks, notices, quiet, is_hosted=hosted)

@@ -267,7 +267,7 @@ def _job(broadcast: BroadcastJob, rank: int, max_steps: int | None, sinks: SinkF
         broadcast.device_kind,
         broadcast.place,
         max_steps,
-        sinks or default_sinks(quiet, plan.logging.sinks),
+        sinks or default_sinks(quiet, plan.logging.sinks, plan.logging.plugins),
         broadcast.notices,
         device_index=broadcast.indices[rank] if broadcast.indices else None,
     )

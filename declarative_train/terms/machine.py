@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib.util import find_spec
 from pathlib import Path
+
+SINK_PACKAGES = ("mlflow", "wandb")
+"""Sinks that need a package of the same name, which is also the name of our extra."""
 
 
 def num_cores() -> int:
@@ -34,3 +38,8 @@ def own_command() -> str:
         return f"{quote(sys.executable)} -m declarative_train"
     below_here = script.is_relative_to(Path.cwd())
     return quote(str(script.relative_to(Path.cwd()) if below_here else script))
+
+
+def extra_for(package: str) -> str | None:
+    """How to install a package that is not here, by our extra of its name; None where it is. Imports nothing."""
+    return None if find_spec(package) is not None else f"pip install 'declarative_train[{package}]'"

@@ -12,7 +12,7 @@ import yaml
 
 from declarative_train import recipe as recipe_room
 from declarative_train.experiments import seats as seats_module
-from declarative_train.experiments.search import FixedSearch, OptunaSearch, Point, corners, fixed_points, has_optuna
+from declarative_train.experiments.search import FixedSearch, OptunaSearch, Point, corners, fixed_points
 from declarative_train.experiments.seats import NoRoomError, seats_for
 from declarative_train.experiments.sweep import point_name
 from declarative_train.recipe.recipe import Recipe
@@ -114,7 +114,6 @@ def test_a_mistake_is_told_where_it_stands(tmp_path: Path, sweep: dict[str, Any]
 
 
 def test_optuna_draws_learns_and_goes_on(tmp_path: Path) -> None:
-    assert has_optuna()
     over = {LR: {"low": 1e-4, "high": 1e-1, "log": True}, WIDTH: [8, 16]}
     recipe = recipe_of(tmp_path, {"type": "optuna", "trials": 12, "over": over})
     assert [tuple(point.values.values()) for point in corners(choices(recipe))] == [(1e-4, 8), (1e-1, 8), (1e-4, 16)]

@@ -27,6 +27,7 @@ from declarative_train.logs.sinks.csv_table import CsvSink
 from declarative_train.logs.sinks.jsonl import read_events
 from declarative_train.plan.codec import to_json
 from declarative_train.runtime.launch import launch
+from declarative_train.terms import machine
 from tests.runtime.made_recipes import DIGITS, compiled, merged, write_data
 from tests.runtime.runs import newest
 
@@ -96,9 +97,9 @@ def test_which_sinks_a_plan_has(tmp_path: Path) -> None:
 def test_a_package_that_is_missing_is_told_before_anything_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    there = importlib.util.find_spec
-    monkeypatch.setattr(tables, "find_spec", lambda name: None if name == "mlflow" else there(name))
     plan = compiled(tmp_path, merged(DIGITS, {"logging": {"sinks": {"mlflow": {}}}}))
+    there = importlib.util.find_spec
+    monkeypatch.setattr(machine, "find_spec", lambda name: None if name == "mlflow" else there(name))
     outcome = launch(plan, quiet=True)
     assert (outcome.code, outcome.run_dir) == (3, None)
     assert outcome.why == (
@@ -111,7 +112,7 @@ def test_wandb_is_not_let_ask_for_a_key(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("HOME", str(tmp_path))
     for name in ("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE", "NETRC", "WANDB_BASE_URL"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(tables, "find_spec", lambda name: name)
+    monkeypatch.setattr(machine, "find_spec", lambda name: name)
     assert [*tables.unusable({"wandb": {"mode": "offline"}})] == []
     (said,) = tables.unusable({"wandb": {"mode": "online"}})
     assert "has no key" in said

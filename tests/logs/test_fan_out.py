@@ -33,6 +33,7 @@ class Broken(Kept):
         raise OSError("no space left on device")
 
     def close(self) -> None:
+        super().close()
         raise OSError("no space left on device")
 
 
@@ -48,6 +49,7 @@ def test_a_sink_that_fails_is_reported_once_and_the_others_go_on() -> None:
         ("Broken gets nothing more of this run, which goes on: no space left on device", True)
     ]
     assert kept.is_closed
+    assert broken.is_closed
 
 
 def test_the_record_of_a_run_must_hold() -> None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from declarative_train.experiments.sweep import Aim, Result
     from declarative_train.plan.plan import Plan
     from declarative_train.recipe.recipe import Recipe
+from declarative_train.terms.machine import extra_for
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -62,9 +63,10 @@ def run(args: argparse.Namespace) -> int:
         example = "sweep: {type: grid, over: {training.optimizer.lr: [0.1, 0.01]}}"
         print(f"dtrain: {args.recipe} has no `sweep:` section; such as {example}", file=sys.stderr)
         return 2
-    if recipe.sweep.type == "optuna" and not has_optuna():
-        print("dtrain: a sweep of type `optuna` needs optuna: pip install 'declarative_train[optuna]'", file=sys.stderr)
-        return 2
+    install = extra_for("optuna") if recipe.sweep.type == "optuna" else None
+    if install is not None:
+        print(f"dtrain: a sweep of type `optuna` needs optuna; help: {install}", file=sys.stderr)
+        return 1
     points, plans = planned(args, base, recipe)
     if plans is None:
         return 1
@@ -72,12 +74,6 @@ def run(args: argparse.Namespace) -> int:
         print(points_text(points, is_sample=recipe.sweep.type == "optuna"))
         return 0
     return start(args, recipe, base.plan, points, plans)
-
-
-def has_optuna() -> bool:
-    from declarative_train.experiments.search import has_optuna
-
-    return has_optuna()
 
 
 def planned(args: argparse.Namespace, base: Compiled, recipe: Recipe) -> tuple[list[Point], dict[str, Plan] | None]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from declarative_train.logs.sink import Sink
+from declarative_train.terms.machine import SINK_PACKAGES, extra_for
 
 # Every run writes to these.
 SINKS: dict[str, str] = {
@@ -22,7 +22,6 @@ CHOICES: dict[str, str] = {
     "tensorboard": "declarative_train.logs.sinks.tensorboard.TensorBoardSink",
     "wandb": "declarative_train.logs.sinks.wandb_run.WandbSink",
 }
-PACKAGES = ("mlflow", "wandb")  # optional, and extras of ours by the same names
 
 Chosen = Mapping[str, Mapping[str, Any]]
 """By name, the settings of each."""
@@ -30,16 +29,17 @@ DEFAULT: Chosen = {"tensorboard": {}}
 
 
 def open_sinks(quiet: bool, chosen: Chosen, run_dir: Path) -> Sequence[Sink]:
-    """In the order of the tables. Raises OSError when a place cannot be written."""
+    """Ours, in the order of the tables. Raises OSError when a place cannot be written."""
     always = [_class(address).of_run(run_dir, quiet) for address in SINKS.values()]
     return (*always, *(_class(CHOICES[name]).chosen(run_dir, chosen[name]) for name in CHOICES if name in chosen))
 
 
 def unusable(chosen: Chosen) -> Iterator[str]:
     """What keeps sinks from being opened at all, in a sentence each, without importing what they need."""
-    for name in PACKAGES:
-        if name in chosen and find_spec(name) is None:
-            yield f"logging.sinks.{name} needs the package {name}; help: pip install 'declarative_train[{name}]'"
+    for name in SINK_PACKAGES:
+        install = extra_for(name) if name in chosen else None
+        if install is not None:
+            yield f"logging.sinks.{name} needs the package {name}; help: {install}"
             return
     if "wandb" in chosen and chosen["wandb"].get("mode") == "online":
         from declarative_train.logs.sinks.wandb_run import has_key

@@ -17,6 +17,7 @@ from declarative_train.recipe.checks.training_rules import optimizers_of
 from declarative_train.recipe.draft import Draft
 from declarative_train.recipe.model.selectors import ParameterRule
 from declarative_train.recipe.model.tree import BlockNode, LayerNode, Scope
+from declarative_train.terms.machine import SINK_PACKAGES, extra_for
 from declarative_train.terms.span import Span
 
 Idle = tuple[str, Callable[[Any], bool], str, str]  # the key, when it does nothing, why, and what would use it
@@ -192,3 +193,28 @@ def unusable_folder(draft: Draft) -> Iterator[Diagnostic]:
         reason = f"{there} cannot be written in"
     if reason is not None:
         yield error("O030", draft.span("logging.dir"), f"`{draft.logging.dir}` cannot hold runs: {reason}")
+
+
+def missing_package(draft: Draft) -> Iterator[Diagnostic]:
+    """missing-package (O031)
+
+    Finds: a place under `logging.sinks`, or a kind of sweep, whose package is not installed here.
+    Why:   the run would not start. A sweep stands beside the recipe: `dtrain run` does without it.
+    Bad:
+        logging: {sinks: {mlflow: {}}}
+    Good:
+        logging: {sinks: {csv: {}}}
+    """
+    chosen = [] if draft.logging is None else [name for name, value in draft.logging.sinks if value is not None]
+    for name in SINK_PACKAGES:
+        install = extra_for(name) if name in chosen else None
+        if install is not None:
+            place = draft.span.key(f"logging.sinks.{name}")
+            yield error("O031", place, f"the sink `{name}` needs the package {name}, which is not installed", install)
+    if draft.sweep is not None and draft.sweep.type == "optuna":
+        install = extra_for("optuna")
+        if install is not None:
+            place = draft.span("sweep.type")
+            yield warning(
+                "O031", place, "a sweep of type `optuna` needs the package optuna, which is not installed", install
+            )

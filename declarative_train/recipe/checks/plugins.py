@@ -48,7 +48,7 @@ def unreadable_plugin(span: Span, problem: str, named: Span) -> Diagnostic:
 def plugin_signature(span: Span, problem: str, named: Span, help: str | None = None) -> Diagnostic:
     """plugin-signature (X003)
 
-    Finds: a layer of a plugin whose `__init__` or `forward` does not say what a recipe must know.
+    Finds: a layer or a sink of a plugin whose methods do not say what a recipe must know.
     Why:   the arguments of `__init__` are the keys of a node, those of `forward` its ports: each needs a name and a kind.
     Bad:
         # whole file
@@ -64,8 +64,9 @@ def plugin_signature(span: Span, problem: str, named: Span, help: str | None = N
 def plugin_without_layers(span: Span, path: str) -> Diagnostic:
     """plugin-without-layers (X004)
 
-    Finds: a plugin file without a single layer.
-    Why:   it does nothing; a layer is a public class at the top of the file with a `forward`.
+    Finds: a plugin file without a single layer or sink.
+    Why:   it does nothing; a layer is a public class at the top of the file that derives from `torch.nn.Module`, a sink
+           one that derives from `declarative_train.logs.sink.Sink`.
     Bad:
         # whole file
         plugins: [empty.py]
@@ -73,8 +74,8 @@ def plugin_without_layers(span: Span, path: str) -> Diagnostic:
         # whole file
         fragment: true
     """
-    hint = "a layer is a public class at the top of the file with a `forward`"
-    return warning("X004", span, f"{path} has no layer", hint)
+    hint = "a layer is a public class at the top of the file that derives from `torch.nn.Module`, a sink from `Sink`"
+    return warning("X004", span, f"{path} has no layer and no sink", hint)
 
 
 def plugin_fails(span: Span, path: str, problem: str) -> Diagnostic:

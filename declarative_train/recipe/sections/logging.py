@@ -1,8 +1,9 @@
 """`logging`: where the run directory goes, and how often numbers are written."""
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, ConfigDict, create_model
 
 from declarative_train.components.durations import Progress
 from declarative_train.recipe.sections.section import Section
@@ -49,8 +50,18 @@ class Wandb(Section):
     """offline writes below wandb/ in the run's folder, for `wandb sync`."""
 
 
+class PluginSink(Section):
+    """The subclasses are made for the sinks that a recipe's plugins bring."""
+
+    plugin_path: ClassVar[str] = ""
+    plugin_class: ClassVar[str] = ""
+
+
 class Sinks(Section):
-    """Where events go, beside the terminal and events.jsonl."""
+    """Where events go, beside the terminal and events.jsonl: these, and those of `plugins`."""
+
+    # for editors that know the schema alone: a plugin may bring others
+    model_config = ConfigDict(json_schema_extra={"additionalProperties": {"type": "object"}})
 
     tensorboard: TensorBoard | None = None
     """TensorBoard's event files."""
@@ -73,3 +84,11 @@ class Logging(Section):
     """How often loss, metrics and speed of the training are written."""
     sinks: Sinks = Sinks(tensorboard=TensorBoard())
     """Where they are written, beside the terminal and events.jsonl: those that are named, in place of TensorBoard."""
+
+
+def logging_with(sinks: Mapping[str, type[PluginSink]]) -> type[Logging]:
+    """The section with these beside our own."""
+    more: dict[str, Any] = {name: (kind | None, None) for name, kind in sinks.items()}
+    whole = create_model("Sinks", __base__=Sinks, __module__=__name__, **more)
+    kinds: Any = (whole, whole(tensorboard=TensorBoard()))
+    return create_model("Logging", __base__=Logging, __module__=__name__, sinks=kinds)

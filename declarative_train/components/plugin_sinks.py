@@ -1,0 +1,84 @@
+"""A user's Python file -> places that `logging.sinks` can name, read without running it.
+
+A sink is a public class that derives from `declarative_train.logs.sink.Sink`, called by its name in lower case without
+`Sink` (`SlackSink` is `slack`) or by a class attribute `type = "name"`. The first argument of its `__init__` is the
+run's folder; the others are its settings, by their annotation or the type of their default.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from declarative_train.components.plugin_types import DefaultKind, default_of, type_of
+from declarative_train.components.plugins import PluginFile, PluginProblem, arguments_of, type_name
+from declarative_train.terms.names import is_name
+
+_BASES = "declarative_train.logs"
+
+
+@dataclass(frozen=True, slots=True)
+class FoundSink:
+    """`fields`: by name the type and the default, `...` where there is none."""
+
+    name: str
+    class_name: str
+    doc: str
+    fields: Mapping[str, tuple[Any, Any]]
+    line: int
+    column: int
+    end_column: int
+
+
+@lru_cache(maxsize=64)
+def read_sinks(path: str, text: str) -> tuple[Mapping[str, FoundSink], tuple[PluginProblem, ...]]:
+    """The sinks of a file by name, and what is wrong with them; what is no Python is said by who reads its layers."""
+    try:
+        file = PluginFile(path, text, ast.parse(text))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return {}, ()
+    found: dict[str, FoundSink] = {}
+    problems: list[PluginProblem] = []
+    for node in file.public_classes(_BASES):
+        sink, wrong = _read(file, node)
+        problems += wrong
+        if sink is not None and sink.name in found:
+            message = f"two classes of this file are the sink `{sink.name}`"
+            problems.append(PluginProblem("name", message, *file.name_place(node), sink.name))
+        elif sink is not None:
+            found[sink.name] = sink
+    return found, tuple(problems)
+
+
+def _read(file: PluginFile, node: ast.ClassDef) -> tuple[FoundSink | None, list[PluginProblem]]:
+    place = file.name_place(node)
+    name, problems = type_name(file, node, node.name.removesuffix("Sink") or node.name, "sink")
+    missing = [each for each in ("write", "flush", "close") if file.method(node, each) is None]
+    is_background = any(file.dotted(base).endswith(".BackgroundSink") for base in node.bases)
+    if missing and not is_background:
+        problems.append(PluginProblem("signature", f"the sink `{node.name}` has no `{missing[0]}`", *place, node.name))
+    function = file.method(node, "__init__")
+    arguments = [] if function is None else arguments_of(function)
+    if not arguments:
+        hint = "def __init__(self, run_dir: Path, ...): the other arguments are its settings"
+        message = f"the sink `{node.name}` has no `__init__` that takes the run's folder"
+        problems.append(PluginProblem("signature", message, *place, node.name, hint))
+    fields: dict[str, tuple[Any, Any]] = {}
+    for argument, default in arguments[1:]:
+        if not is_name(argument.arg):
+            message = f"the argument `{argument.arg}` cannot be a key"
+            problems.append(PluginProblem("name", message, *file.place(argument), argument.arg, "use lower case"))
+            continue
+        kind, value = default_of(default)
+        annotation, _ = type_of(argument.annotation, file.dotted, kind, value)
+        if kind is DefaultKind.COMPUTED and annotation is not Any:
+            annotation = annotation | None
+        value = tuple(value) if isinstance(value, list) else value
+        fields[argument.arg] = (annotation, ... if kind is DefaultKind.NONE else value)
+    if problems:
+        return None, problems
+    doc = ast.get_docstring(node) or f"`{node.name}` of {file.path}."
+    return FoundSink(name, node.name, doc, fields, *place), []
