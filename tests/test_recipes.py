@@ -126,7 +126,7 @@ def test_a_recipe_opens_with_its_story(path: Path) -> None:
     assert "Expect:" in head[0]
 
 
-@pytest.mark.parametrize("name", ["digits_resnet", "digits_vae", "gpt_nano_fsdp2"])
+@pytest.mark.parametrize("name", ["digits_resnet", "digits_vae", "gpt_nano_fsdp2", "gpt_nano_lora"])
 def test_takes_a_few_real_steps(name: str, tmp_path: Path) -> None:
     events = dtrain_run(tmp_path, name, "--max-steps", "3")
     assert [event["step"] for event in of(events, "StepDone")] == [1, 2, 3]

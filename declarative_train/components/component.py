@@ -315,6 +315,27 @@ class Init(Component, ABC):
         """
 
 
+class Adapter(Component, ABC):
+    """What is trained beside the frozen weight (out, in) of a linear map."""
+
+    @property
+    def is_random(self) -> bool:
+        """Draws random numbers in training."""
+        return False
+
+    @abstractmethod
+    def shapes(self, weight: tuple[int, int]) -> dict[str, tuple[int, int]]:
+        """Its parameters, by the names that they have beside the map's own."""
+
+    @abstractmethod
+    def init_of(self, parameter: str) -> "Init":
+        """How one of them starts, by such a name."""
+
+    @abstractmethod
+    def build(self, base: "nn.Linear") -> "nn.Module":
+        """In the place of `base`: a module whose `weight` and `bias` are those of `base`, with its own beside them."""
+
+
 class SourceError(Exception):
     """A source cannot be opened or read: the words for the user, and what the data room needs to place them.
 

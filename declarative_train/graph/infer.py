@@ -7,11 +7,12 @@ are run once, so that the copies of a `repeat` cost one.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from declarative_train.components.component import Layer, Misfit
+from declarative_train.components.adapters.adapted import Adapted, with_added
+from declarative_train.components.component import Adapter, Layer, Misfit
 from declarative_train.components.expressions.tree import ExpressionError
 from declarative_train.components.plugin_layer import PluginLayer
 from declarative_train.diagnostics.diagnostic import Diagnostic, Related
@@ -32,6 +33,7 @@ from declarative_train.graph.examine import Habits
 from declarative_train.graph.graph import Edge, Graph, Node
 from declarative_train.graph.observe import Observer, Seen
 from declarative_train.graph.probe import BatchMovedError, Probed, RefusedError, probe_expression, probe_layer
+from declarative_train.recipe.model.selectors import ParameterRule, settings_of
 from declarative_train.recipe.model.tree import BlockNode, ExpressionNode, LayerNode, ModelNode, ReuseNode, Scope
 from declarative_train.terms.span import Span
 from declarative_train.terms.tensor_spec import TensorSpec
@@ -118,11 +120,15 @@ class Inference:
         precision: str = "fp32",
         probes: dict[tuple[object, ...], Probed] | None = None,
         observer: Observer | None = None,
+        rules: Sequence[ParameterRule] = (),
     ) -> None:
+        """`rules`: of the parameters; those with an adapter decide what layers are built."""
         self._observer = observer or Observer(None)
         self.diagnostics: list[Diagnostic] = []
         self.parameters: dict[str, tuple[int, ...]] = {}
         self.facts: list[NodeFact] = []
+        self.maps: dict[str, tuple[int, int]] = {}  # the linear maps of the model, adapted or not: (out, in)
+        self._adapting = [*rules] if any(rule.settings.adapter is not None for rule in rules) else []
         self._precision = precision
         self._unknown: set[str] = set()  # types of plugins whose shapes nobody knows, each said once
         self._probes = {} if probes is None else probes
@@ -219,9 +225,14 @@ class Inference:
             made = self._made({double: specs[double]}, made_by)
             self._report(double_precision(span, layer.type, double, self._precision, made))
             return None
+        adapters = self._adapters(node.path, probed)
+        if adapters:
+            layer = Adapted.of(layer, adapters)
         if built_for is None:
-            self.parameters |= {f"{node.path}.{name}": shape for name, shape in probed.parameters.items()}
-            self._note(node, probed.habits, specs)
+            shapes = with_added(probed.parameters, adapters, probed.maps)
+            self.parameters |= {f"{node.path}.{name}": shape for name, shape in shapes.items()}
+            self.maps |= {_joined(node.path, path): shape for path, shape in probed.maps.items()}
+            self._note(node._replace(layer=layer), probed.habits, specs)
         outputs = dict(zip(layer.outputs, probed.outputs, strict=True))
         if state is not None and not probed.parameters and len(outputs) == 1:
             given = state.all_seen(inputs)
@@ -236,6 +247,14 @@ class Inference:
         if key not in self._probes:
             self._probes[key] = probe_layer(layer, inputs, built_for)
         return self._probes[key]
+
+    def _adapters(self, path: str, probed: Probed) -> dict[str, Adapter]:
+        """Those of a layer's linear maps, as the rules say for their weights."""
+        if not self._adapting:
+            return {}
+        names = {each: _joined(path, f"{each}.weight" if each else "weight") for each in probed.maps}
+        found = {each: settings_of(self._adapting, name).adapter for each, name in names.items()}
+        return {each: adapter for each, adapter in found.items() if adapter is not None}
 
     def _note(self, node: LayerNode, habits: Habits | None, specs: Specs) -> None:
         kinds: dict[Literal["random", "mixes_samples", "plugin"], bool] = {
@@ -325,6 +344,10 @@ def _output_names(node: ModelNode, scope: Scope) -> Iterable[str]:
     if isinstance(node, BlockNode):
         return node.scope.outputs
     return ("output",) if isinstance(node, ExpressionNode) else _output_names(_named(scope, node.target), scope)
+
+
+def _joined(path: str, inner: str) -> str:
+    return f"{path}.{inner}" if inner else path
 
 
 def _in_words_of_the_recipe(node: LayerNode, misfit: Misfit) -> Misfit:

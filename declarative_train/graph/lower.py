@@ -27,6 +27,7 @@ class Lowered:
     sources     by each edge name as the objective writes it: its name among the batch's entries or the model's outputs
     specs       by the same names, what travels there
     parameters  by name, in the order of the graph: shapes
+    maps        the linear maps, which may have adapters: (out, in) by path
     facts       the nodes that draw random numbers or mix samples
     """
 
@@ -37,6 +38,7 @@ class Lowered:
     sources: Mapping[str, str]
     specs: Mapping[str, TensorSpec]
     parameters: Mapping[str, tuple[int, ...]]
+    maps: Mapping[str, tuple[int, int]]
     facts: tuple[NodeFact, ...]
     units: tuple[str, ...]
 
@@ -54,7 +56,7 @@ def lower(
     terms, measures = terms_of(recipe), measures_of(recipe)
     wires = {name: scope.outputs.get(name, name) for name in names_read(terms, measures)}
     observer = Observer(sample, precision == "fp64")
-    inference = Inference(precision, observer=observer)
+    inference = Inference(precision, observer=observer, rules=recipe.model.rules)
     inputs = {name: fields[name] for name in scope.inputs if name in fields}
     inputs |= {wire: fields[wire] for wire in wires.values() if wire in fields}
     origins = {name: Origin(name, recipe.key_span(f"data.fields.{name}")) for name in inputs}
@@ -95,9 +97,8 @@ def lower(
     specs = {name: spec for name, spec in known.items() if spec is not None}
     modules = set(_modules(model))
     units = tuple(path for path in scope.units if path in modules)
-    lowered = Lowered(
-        batch_graph, model, terms, measures, sources, specs, inference.parameters, tuple(inference.facts), units
-    )
+    parameters, maps, facts = inference.parameters, inference.maps, tuple(inference.facts)
+    lowered = Lowered(batch_graph, model, terms, measures, sources, specs, parameters, maps, facts, units)
     return lowered, diagnostics
 
 

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from declarative_train.components.adapters.modules.lora import linear_maps
 from declarative_train.components.component import Layer
 from declarative_train.components.expressions.dtypes import result_spec
 from declarative_train.components.expressions.grammar import Expression
@@ -56,6 +57,8 @@ class Probed:
     parameters: Mapping[str, tuple[int, ...]]
     has_buffers: bool = False
     habits: Habits | None = None
+    maps: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """Its linear maps, which may have adapters: (out, in) by path; "" is the layer's module itself."""
 
 
 def probe_layer(layer: Layer, inputs: Mapping[str, TensorSpec], built_for: Mapping[str, TensorSpec]) -> Probed:
@@ -100,6 +103,7 @@ def _probed(layer: Layer, inputs: Specs, module: nn.Module, device: torch.device
         {name: tuple(parameter.shape) for name, parameter in module.named_parameters()},
         next(module.buffers(), None) is not None,
         examine(module, specs, device) if isinstance(layer, PluginLayer) else None,
+        {} if isinstance(layer, PluginLayer) else linear_maps(module),
     )
 
 

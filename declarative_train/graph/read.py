@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
+from declarative_train.components.adapters.adapted import KEY, Adapted
 from declarative_train.components.component import Layer
 from declarative_train.components.layers import LAYERS
 from declarative_train.components.plugins import plugin_layers
@@ -20,7 +21,9 @@ def read_layer(component: Mapping[str, object], plugins: Sequence[str] = ()) -> 
 @lru_cache(maxsize=4096)
 def _read(component: str, plugins: tuple[str, ...]) -> Layer:
     data = json.loads(component)
-    return _layer_class(data["type"], plugins).from_data(data)
+    adapters = data.pop(KEY, None)
+    layer = _layer_class(data["type"], plugins).from_data(data)
+    return layer if adapters is None else Adapted.read(layer, adapters)
 
 
 def _layer_class(name: str, plugins: tuple[str, ...]) -> type[Layer]:

@@ -72,7 +72,7 @@ def compile(  # noqa: A001 (plan.compile reads as what it does)
     if lowered is not None:
         diagnostics += check_inputs(recipe, data, rows)
         diagnostics += check_disguises(recipe, data, rows)
-        parameters, found = plan_parameters(recipe, lowered.graph, lowered.parameters)
+        parameters, found = plan_parameters(recipe, lowered.graph, lowered.parameters, lowered.maps)
         diagnostics += found
     if lowered is not None and parameters is not None:
         parameters, found = check_first_step(recipe, lowered, parameters, rows)

@@ -6,10 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
+from declarative_train.components.adapters.adapted import is_added
 from declarative_train.components.component import Component, Optimizer
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.graph.graph import Graph
 from declarative_train.graph.initialise import own_rule
+from declarative_train.plan.adapters import check_adapters, check_base, parameter_settings
 from declarative_train.plan.checks.parameters import (
     init_does_not_fit,
     muon_on_embedding,
@@ -21,7 +23,7 @@ from declarative_train.plan.checks.parameters import (
 )
 from declarative_train.plan.plan import ParameterPlan
 from declarative_train.recipe.batch import num_shards
-from declarative_train.recipe.model.selectors import ParameterRule, check_rules, settings_of
+from declarative_train.recipe.model.selectors import ParameterRule, check_rules
 from declarative_train.recipe.recipe import Recipe
 from declarative_train.recipe.sections.parameters import ParameterSettings
 from declarative_train.terms.span import Span
@@ -33,12 +35,13 @@ LARGE_LOGITS = 2.0  # of a tied head, over the hidden width: guessing starts wit
 
 
 def plan_parameters(
-    recipe: Recipe, graph: Graph, shapes: Shapes
+    recipe: Recipe, graph: Graph, shapes: Shapes, maps: Mapping[str, tuple[int, int]]
 ) -> tuple[tuple[ParameterPlan, ...] | None, list[Diagnostic]]:
-    """One plan for each parameter, in the order of the graph. None when a rule is wrong."""
+    """One plan for each parameter, in the order of the graph. None when a rule is wrong. `maps`: see `Lowered`."""
     rules = recipe.model.rules
     diagnostics = list(check_rules(rules, shapes))
-    settings = {name: settings_of(rules, name) for name in shapes}
+    settings = parameter_settings(rules, shapes)
+    diagnostics += check_adapters(recipe, settings, maps)
     for name, found in settings.items():
         misfit = None if found.init is None else found.init.check(shapes[name])
         if misfit is not None:
@@ -49,6 +52,7 @@ def plan_parameters(
         return None, diagnostics
     plans = [_plan(name, shape, settings[name]) for name, shape in shapes.items()]
     plans = _tied(plans, sources, graph, recipe.plugins)
+    diagnostics += check_base(recipe, plans)
     types = dict(_types(graph))
     diagnostics += _check_tied_starts(recipe, sources, settings, shapes, graph, types)
     diagnostics += _check_optimizers(recipe, plans, settings, types)
@@ -178,7 +182,8 @@ def _check_optimizers(
     """Each optimizer with the parameters that it updates; and that there is one to update at all."""
     updated = {plan.name: plan.shape for plan in plans if not plan.frozen and plan.tie is None}
     if not updated:
-        last = next(plan.name for plan in plans if plan.frozen)
+        frozen_by = [plan.name for plan in plans if plan.frozen]
+        last = next((name for name in frozen_by if is_added(name)), frozen_by[0])
         return [nothing_trains(rule_span(recipe, last, "frozen"))]
     diagnostics = []
     own = {name: shape for name, shape in updated.items() if settings[name].optimizer is None}

@@ -73,7 +73,11 @@ RULES = (
     Rule("refused", ("training.global_batch_size",), "the place in the data would be another"),
     Rule("refused", ("training.precision.compute",), "every number would be computed in another"),
     Rule("refused", ("objective.losses",), "another loss is minimised"),
-    Rule("refused", ("model.graph", "model.blocks", "model.parameters.*.tie"), "the parameters are of the other model"),
+    Rule(
+        "refused",
+        ("model.graph", "model.blocks", *_all_below("model.parameters.*", "tie", "adapter")),
+        "the parameters are of the other model",
+    ),
     Rule("refused", ("model.weights", "model.parameters.*.init"), "a checkpoint replaces the start values"),
 )
 _UNKNOWN = Rule("refused", (), "it decides what the checkpoint holds")

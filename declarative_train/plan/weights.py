@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
+from declarative_train.components.adapters.adapted import is_added
 from declarative_train.components.datasets.files import local_path, shown
 from declarative_train.diagnostics.diagnostic import Diagnostic, Related
 from declarative_train.diagnostics.suggest import nearest
@@ -212,7 +213,9 @@ def misfit(module: nn.Module, plan: WeightsPlan, found: Shapes) -> tuple[str, st
     # a tied parameter may stand in the file under either name, or under both
     present = {first_of[id(below[name])] for name in found if name in below}
     parameters = {name for name, item in below.items() if isinstance(item, nn.Parameter)}
-    missing = [name for name in below if name in parameters and first_of[id(below[name])] not in present]
+    missing = [
+        name for name in below if name in parameters and first_of[id(below[name])] not in present and not is_added(name)
+    ]
     unexpected = [name for name in found if name not in below]
     wrong = [
         f"{name} is {found[name]} in the file, {tuple(below[name].shape)} in the model"

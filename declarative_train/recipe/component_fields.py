@@ -11,6 +11,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar, Union, get_args, get_ori
 from pydantic import BaseModel
 
 from declarative_train.components.component import (
+    Adapter,
     Component,
     Dataset,
     Field,
@@ -28,6 +29,7 @@ from declarative_train.recipe.sections.section import Section
 C = TypeVar("C", bound=Component)
 
 KINDS: dict[type[Component], tuple[str, str]] = {  # the interface -> (its word, where its table is)
+    Adapter: ("adapter", "adapters.ADAPTERS"),
     Dataset: ("source", "datasets.DATASETS"),
     Field: ("field", "fields.FIELDS"),
     Init: ("init", "inits.INITS"),

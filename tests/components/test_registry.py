@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from declarative_train import components
-from declarative_train.components.component import Component, Init, Layer, Loss, LrSchedule, Metric, Optimizer
+from declarative_train.components.adapters import ADAPTERS
+from declarative_train.components.component import Adapter, Component, Init, Layer, Loss, LrSchedule, Metric, Optimizer
 from declarative_train.components.inits import INITS
 from declarative_train.components.layers import LAYERS
 from declarative_train.components.losses import LOSSES
@@ -22,6 +23,7 @@ from declarative_train.components.registry import Registry
 
 FOLDER = Path(components.__file__).parent
 TABLES: dict[str, tuple[Registry[Any], type[Component]]] = {
+    "adapters": (ADAPTERS, Adapter),
     "inits": (INITS, Init),
     "layers": (LAYERS, Layer),
     "losses": (LOSSES, Loss),

@@ -193,6 +193,16 @@ OPTIMIZERS = PLAIN.replace(
 objective:""",
 )
 
+# adapters beside frozen weights, a trained head; B does not start at zero, so that A learns from the first step on
+LORA = PLAIN.replace(
+    "objective:",
+    """  parameters:
+    layers: {{adapter: {{type: lora, rank: 2, alpha: 3}}}}
+    lora_B: {{init: {{type: normal, std: 0.2}}}}
+    logits: {{frozen: false}}
+objective:""",
+)
+
 # reads across the batch, over groups of 4 (within a rank) and of 16 or 32 (over several)
 MIXES = (
     """
@@ -218,6 +228,7 @@ MODELS = {
     "convolutions": CONVOLUTIONS,
     "contrast": CONTRAST,
     "optimizers": OPTIMIZERS,
+    "lora": LORA,
     "one row": ONE_ROW,
 }
 MIXING = ("mixes", "contrast")
@@ -371,6 +382,20 @@ def cells() -> tuple[Cell, ...]:
         placed = f"{parallelism.removesuffix('}')}, cut_before: [{cuts}]}}" if cuts else parallelism
         found.append(Cell(way, placed, gpus, 2, "masked", "recurrent"))
         found.append(Cell(way, parallelism, gpus, 2, "masked", "optimizers"))
+    # adapters: stages that train nothing, units of which a part is frozen
+    for way, parallelism, gpus in (
+        ("single", "single", 1),
+        ("dp, 2 devices", "dp", 2),
+        ("ddp, 2 ranks", "ddp", 2),
+        (f"{SMALL_DDP}, 2 ranks", "ddp", 2),
+        ("fsdp, 2 ranks", "fsdp", 2),
+        ("fsdp, hybrid 2 x 2 ranks", "{mode: fsdp, replicate: 2}", 4),
+        pipeline("1f1b", 2),
+        pipeline("interleaved_zero_bubble", 2),
+        pipeline("1f1b", 2, "ddp"),
+        pipeline("zbv", 2, "fsdp"),
+    ):
+        found.append(Cell(way, parallelism, gpus, 2, "masked", "lora"))
     # what the other settings of training must not change
     for way, parallelism, gpus in (
         ("single", "single", 1),
@@ -409,4 +434,5 @@ def short_cells() -> tuple[Cell, ...]:
     hardest = [cell for cell in cells() if cell.rows == "masked" and cell.accumulation == 2 and cell.model == "plain"]
     mixing = [cell for cell in cells() if cell.model in MIXING and cell.gpus == 4]
     single = [cell for cell in cells() if cell.model == "one row" and cell.way in ("single", f"{SMALL_DDP}, 2 ranks")]
-    return tuple(cell for cell in hardest if cell.gpus <= 2 and not cell.options) + tuple(mixing + single)
+    lora = [cell for cell in cells() if cell.model == "lora" and cell.way in ("fsdp, 2 ranks", pipeline("1f1b", 2)[0])]
+    return tuple(cell for cell in hardest if cell.gpus <= 2 and not cell.options) + tuple(mixing + single + lora)

@@ -85,6 +85,9 @@ def reference_gradients(plan: Plan, cell: Cell) -> tuple[Gradients, list[tuple[i
         model = build(plan.graph)
         initialise(model, plan.graph, plan.parameters, plan.seed)
         model.double().train()
+        frozen = {item.name for item in plan.parameters if item.frozen}
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(name not in frozen)
         groups = SampleGroups(None)
         attach(model, groups)
         batch_model = build(plan.batch_graph) if plan.batch_graph.nodes else None

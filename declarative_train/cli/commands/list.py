@@ -17,6 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def tables() -> dict[str, Mapping[str, type[Component]]]:
+    from declarative_train.components.adapters import ADAPTERS
     from declarative_train.components.datasets import DATASETS
     from declarative_train.components.fields import FIELDS
     from declarative_train.components.inits import INITS
@@ -35,6 +36,7 @@ def tables() -> dict[str, Mapping[str, type[Component]]]:
         "transforms": TRANSFORMS,
         "layers": LAYERS,
         "inits": INITS,
+        "adapters": ADAPTERS,
         "losses": LOSSES,
         "metrics": METRICS,
         "optimizers": OPTIMIZERS,

@@ -12,6 +12,7 @@ from pydantic_core import PydanticUndefined
 
 from declarative_train.cli.views.components import type_name
 from declarative_train.components.component import (
+    Adapter,
     Component,
     Dataset,
     Field,
@@ -35,6 +36,7 @@ KINDS: dict[type[Component], str] = {
     Split: "splits",
     Transform: "transforms",
     Init: "inits",
+    Adapter: "adapters",
     Loss: "losses",
     Metric: "metrics",
     Optimizer: "optimizers",

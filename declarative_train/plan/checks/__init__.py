@@ -45,4 +45,9 @@ RULES: dict[str, str] = {
     "U107": "parameters.rename_matches_nothing",
     "U108": "parameters.tied_embedding_start",
     "U109": "parameters.muon_on_embedding",
+    "U120": "adapters.adapts_nothing",
+    "U121": "adapters.adapted_and_trained",
+    "U122": "adapters.rank_is_full",
+    "U123": "adapters.adapted_and_tied",
+    "U124": "adapters.base_is_drawn",
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from typing import NamedTuple
 
+from declarative_train.components.adapters.adapted import is_added
 from declarative_train.plan.plan import ParameterPlan, Plan
 from declarative_train.plan.text.tables import columns, component_in_words
 
@@ -46,6 +47,8 @@ def groups_of(plan: Plan, *, by_start: bool = False) -> list[Group]:
 
 def _is_loaded(plan: Plan, parameter: ParameterPlan) -> bool:
     """Whether its start values come from a file, whatever its rule says."""
+    if is_added(parameter.name):
+        return False
     return any(not weights.node or parameter.name.startswith(f"{weights.node}.") for weights in plan.weights)
 
 

@@ -157,7 +157,7 @@ def _of_parameters(draft: Draft) -> Iterator[Diagnostic]:
             yield from _of(settings.init, lambda key, path=path: draft.span((*path, key)))  # type: ignore[misc]
         if rule.may_miss or rule.by_index is not None:
             continue
-        if settings.frozen:
+        if settings.frozen and settings.adapter is None:
             yield from _of_rule(draft, rule, ("lr_scale", "optimizer", "weight_decay"), "what is frozen is not updated")
         if settings.tie is not None:
             reason = f"the parameter is that of `{settings.tie}`, whose settings hold"

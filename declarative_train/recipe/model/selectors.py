@@ -87,15 +87,15 @@ class ParameterRule(NamedTuple):
     templates: Templates | None = None
     names: MappingABC[str, object] = {}
     may_miss: bool = False  # of a shipped block: no parameter need meet it
+    only: tuple[str, ...] | None = None  # the keys that count
 
     def match(self, name: str) -> ParameterSettings | None:
         """What this entry sets for the parameter, or None when it is not meant."""
         place = self._place(name)
         if place is None:
             return None
-        if self.by_index is None:
-            return self.settings
-        return self._at(_index(place))[0]
+        found = self.settings if self.by_index is None else self._at(_index(place))[0]
+        return found if found is None or self.only is None else found.only(self.only)
 
     def problems(self, names: Iterable[str]) -> list[Diagnostic]:
         """What is wrong with the settings of these parameters: only those with `index` can be wrong so late."""

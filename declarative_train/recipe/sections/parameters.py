@@ -1,10 +1,11 @@
 """What `model.parameters` can set for the parameters that a selector finds."""
 
+from collections.abc import Iterable
 from typing import Annotated
 
 from pydantic import Field
 
-from declarative_train.components.component import Init, Optimizer
+from declarative_train.components.component import Adapter, Init, Optimizer
 from declarative_train.recipe.sections.section import Section
 
 
@@ -23,6 +24,15 @@ class ParameterSettings(Section):
     """The name of the parameter whose values these share: `logits.weight: {tie: embed.weight}`."""
     optimizer: Optimizer | None = None
     """Another optimizer than training.optimizer."""
+    adapter: Adapter | None = None
+    """What is trained beside the weights of these linear maps, by its `type`. A model with adapters is frozen but for
+    them, and for what says `frozen: false`."""
+
+    def only(self, keys: Iterable[str]) -> "ParameterSettings":
+        """What is set for these keys."""
+        return ParameterSettings().model_copy(
+            update={key: getattr(self, key) for key in keys if key in self.model_fields_set}
+        )
 
     def updated(self, later: "ParameterSettings") -> "ParameterSettings":
         """Key by key: what `later` sets wins."""

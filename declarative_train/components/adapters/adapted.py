@@ -1,0 +1,120 @@
+"""A layer some of whose linear maps have adapters: to the graph, a layer like any other.
+
+A node holds it as its component's data with one key more: `adapters`, the adapter of each linear map by its path in the
+layer's module ("" for the module itself).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from declarative_train.components.adapters import ADAPTERS
+from declarative_train.components.component import Adapter, Init, Layer, Misfit, Port
+from declarative_train.components.products import Product, Use, Weight
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from declarative_train.terms.tensor_spec import TensorSpec
+
+KEY = "adapters"
+ADDED = ".lora_"
+
+
+class Adapted(Layer):
+    """`base` with the adapters; inputs, outputs and parameters' names are the base's."""
+
+    base: Layer
+    adapters: dict[str, Adapter]
+
+    @classmethod
+    def of(cls, base: Layer, adapters: Mapping[str, Adapter]) -> Adapted:
+        return cls(type=base.type, base=base, adapters=dict(adapters))
+
+    @classmethod
+    def read(cls, base: Layer, data: Mapping[str, Mapping[str, object]]) -> Adapted:
+        return cls.of(base, {path: ADAPTERS.read(each) for path, each in data.items()})
+
+    def as_data(self, *, defaults: bool = True) -> dict[str, object]:
+        adapters = {path: each.as_data(defaults=defaults) for path, each in self.adapters.items()}
+        return self.base.as_data(defaults=defaults) | {KEY: adapters}
+
+    @property
+    def ports(self) -> tuple[Port, ...]:  # type: ignore[override]
+        return self.base.ports
+
+    @property
+    def outputs(self) -> tuple[str, ...]:  # type: ignore[override]
+        return self.base.outputs
+
+    @property
+    def keeps_range(self) -> bool:  # type: ignore[override]
+        return self.base.keeps_range
+
+    @property
+    def mixes_samples(self) -> bool:  # type: ignore[override]
+        return self.base.mixes_samples
+
+    @property
+    def is_random(self) -> bool:
+        return self.base.is_random or any(each.is_random for each in self.adapters.values())
+
+    def check(self, inputs: Mapping[str, TensorSpec]) -> Misfit | None:
+        return self.base.check(inputs)
+
+    def build(self, inputs: Mapping[str, TensorSpec]) -> nn.Module:
+        module: Any = self.base.build(inputs)
+        for path, adapter in self.adapters.items():
+            if not path:
+                return adapter.build(module)
+            holder, _, name = path.rpartition(".")
+            setattr(module.get_submodule(holder), name, adapter.build(module.get_submodule(path)))
+        return module  # type: ignore[no-any-return]
+
+    def init_of(self, parameter: str, inputs: Mapping[str, TensorSpec]) -> Init:
+        path, own = split_name(parameter)
+        return self.base.init_of(parameter, inputs) if own is None else self.adapters[path].init_of(own)
+
+    def products(self, use: Use) -> Iterable[Product]:
+        """The base's, and for each adapter those of its two matrices, for as many vectors as the weight meets."""
+        own = [each for each in use.weights if is_added(each.name)]
+        others = tuple(each for each in use.weights if not is_added(each.name))
+        trains = Weight("adapters", (1,), bool(own))  # what is computed on the way wants a gradient
+        yield from self.base.products(use._replace(weights=(*others, trains)))
+        for path in self.adapters:
+            name = f"{path}.weight" if path else "weight"
+            weight = next(each for each in others if each.name == name)
+            first = next(iter(self.base.products(use._replace(weights=(weight, trains)))))
+            vectors, sides = first.flops // (2 * prod(weight.shape)), first.num_graded - weight.is_trained
+            down, up = (each for each in own if split_name(each.name)[0] == path)
+            yield Product(2 * vectors * prod(down.shape), sides + down.is_trained)
+            yield Product(2 * vectors * prod(up.shape), int(sides + down.is_trained > 0) + up.is_trained)
+
+
+def is_added(name: str) -> bool:
+    """Whether a parameter, by its name in a layer or in the model, is an adapter's."""
+    return ADDED in f".{name}"
+
+
+def split_name(name: str) -> tuple[str, str | None]:
+    """Of an adapter's parameter: the linear map that it adapts, and its name beside it; of others (name, None)."""
+    at = f".{name}".find(ADDED)
+    return (name, None) if at < 0 else (name[: max(at - 1, 0)], name[at:])
+
+
+def with_added(
+    parameters: Mapping[str, tuple[int, ...]], adapters: Mapping[str, Adapter], maps: Mapping[str, tuple[int, int]]
+) -> dict[str, tuple[int, ...]]:
+    """The parameters of a layer in the order of its module: those of an adapter come after their map's own."""
+    found: dict[str, tuple[int, ...]] = {}
+    names = list(parameters)
+    for at, name in enumerate(names):
+        found[name] = parameters[name]
+        path = name.rpartition(".")[0]
+        is_last = at + 1 == len(names) or names[at + 1].rpartition(".")[0] != path
+        if path in adapters and is_last:
+            added = adapters[path].shapes(maps[path])
+            found |= {f"{path}.{own}" if path else own: shape for own, shape in added.items()}
+    return found

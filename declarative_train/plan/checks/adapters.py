@@ -1,0 +1,132 @@
+"""Messages on adapters of linear maps.
+
+Each function is one message; its docstring is the manual page of its code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from declarative_train.diagnostics.diagnostic import Diagnostic, error, warning
+from declarative_train.terms.span import Span
+
+_SHOWN = 4
+
+
+def adapts_nothing(span: Span, selector: str, met: Sequence[str], maps: Sequence[str]) -> Diagnostic:
+    """adapts-nothing (U120)
+
+    Finds: an `adapter` for parameters none of which is the weight of a linear map.
+    Why:   adapters are for linear layers and the projections of attention; embeddings, convolutions and norms have none
+           here, and nothing would be trained.
+    Bad:
+        model:
+          graph:
+            norm: {type: layer_norm, input: pixels}
+            hidden: {type: linear, out_features: 32, input: norm}
+          parameters:
+            norm: {adapter: {type: lora, rank: 4}}
+    Good:
+        model:
+          graph:
+            norm: {type: layer_norm, input: pixels}
+            hidden: {type: linear, out_features: 32, input: norm}
+          parameters:
+            hidden: {adapter: {type: lora, rank: 4}}
+    """
+    hint = f"linear maps are {_listed(maps)}" if maps else "this model has no linear map"
+    return error("U120", span, f"`{selector}` meets {_listed(met)}, and none of them is a linear map's weight", hint)
+
+
+def adapted_and_trained(span: Span, name: str) -> Diagnostic:
+    """adapted-and-trained (U121)
+
+    Finds: a weight that has an adapter, and `frozen: false` too.
+    Why:   an adapter is trained in the place of the weight beside it; with both, a checkpoint of the adapter alone would lose
+           what the weight learned.
+    Bad:
+        model:
+          parameters:
+            hidden: {adapter: {type: lora, rank: 4}, frozen: false}
+    Good:
+        model:
+          weights: {hidden: {path: hidden.safetensors}}
+          parameters:
+            hidden: {adapter: {type: lora, rank: 4}}
+            logits: {frozen: false}
+    """  # noqa: E501
+    return error("U121", span, f"`{name}` has an adapter and is to be trained itself", "leave out one of the two")
+
+
+def rank_is_full(span: Span, path: str, rank: int, shape: tuple[int, int]) -> Diagnostic:
+    """rank-is-full (U122)
+
+    Finds: an adapter whose rank is no smaller than the smaller side of the weight.
+    Why:   it takes more memory than the weight, and can say no more than the weight itself.
+    Bad:
+        model:
+          parameters:
+            logits: {adapter: {type: lora, rank: 64}}
+    Good:
+        model:
+          weights: {hidden: {path: hidden.safetensors}}
+          parameters:
+            hidden: {adapter: {type: lora, rank: 4}}
+            logits: {frozen: false}
+    """
+    message = f"rank {rank} of the adapter is not below the sides of `{path}`, whose weight is {shape[0]} x {shape[1]}"
+    return warning("U122", span, message, f"a rank below {min(shape)}, or no adapter and `frozen: false`")
+
+
+def adapted_and_tied(span: Span, name: str, other: str) -> Diagnostic:
+    """adapted-and-tied (U123)
+
+    Finds: an adapter on a weight that is tied to another parameter.
+    Why:   the two places would no longer have one weight, so the adapter could not be merged into it.
+    Bad:
+        model:
+          graph:
+            first: {type: linear, out_features: 64, input: pixels}
+            second: {type: linear, out_features: 64, input: first}
+            hidden: {input: second}
+          parameters:
+            second.weight: {tie: first.weight}
+            second: {adapter: {type: lora, rank: 4}}
+    Good:
+        model:
+          weights: {hidden: {path: hidden.safetensors}}
+          parameters:
+            hidden: {adapter: {type: lora, rank: 4}}
+            logits: {frozen: false}
+    """
+    hint = "select the linear maps that are tied to nothing"
+    return error("U123", span, f"`{name}` has an adapter, and shares its values with `{other}`", hint)
+
+
+def base_is_drawn(span: Span, names: Sequence[str], *, of_all: bool) -> Diagnostic:
+    """base-is-drawn (U124)
+
+    Finds: adapters beside weights, or frozen parameters of a model with adapters, that start from random numbers.
+    Why:   what is frozen stays as it was drawn. An adapter tunes what was learned before; a new head has to learn itself.
+    Bad:
+        model:
+          parameters:
+            hidden: {adapter: {type: lora, rank: 4}}
+    Good:
+        model:
+          weights: {hidden: {path: hidden.safetensors}}
+          parameters:
+            hidden: {adapter: {type: lora, rank: 4}}
+            logits: {frozen: false}
+    """  # noqa: E501
+    if of_all:
+        message = "the frozen base of the adapters starts from random numbers"
+        return warning("U124", span, message, "`model.weights` says what was learned before")
+    message = f"{_listed(names)} start from random numbers, and are frozen as all beside adapters is"
+    holder = names[0].rpartition(".")[0] or names[0]
+    return warning("U124", span, message, f"to train it, add under `model.parameters`: `{holder}: {{frozen: false}}`")
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(f"`{name}`" for name in names[:_SHOWN])
+    return shown + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
