@@ -535,6 +535,9 @@ class Transform(Component, ABC):
             return False
         return self.only is None or (self.only == "training") == in_training
 
+    def changes(self, field: str) -> bool:
+        return self.fields is None or field in self.fields
+
     def check(self, size: Size, channels: int) -> Misfit | None:
         """Why it cannot change such pictures."""
         return None

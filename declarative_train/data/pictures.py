@@ -84,7 +84,7 @@ class Chain:
         size: Size = field.size_of(column)
         interval, are_numbers = (0.0, 1.0), False
         for place, transform in enumerate(self.transforms):
-            if not transform.acts(in_training) or not _changes(transform, name):
+            if not transform.acts(in_training) or not transform.changes(name):
                 continue
             misfit = transform.check(size, field.channels)
             if misfit is None and are_numbers and not transform.on_numbers:
@@ -121,7 +121,7 @@ class Chain:
     ) -> dict[str, np.ndarray]:
         values: dict[str, Any] = pictures(given, row)
         for step_key, transform in steps:
-            names = [name for name in given if _changes(transform, name)]
+            names = [name for name in given if transform.changes(name)]
             if not names:
                 continue
             if transform.on_numbers:
@@ -153,10 +153,6 @@ def pictures(given: Mapping[str, Given], row: int) -> dict[str, Any]:
 def field_of_pictures(field: object) -> ImageField:
     """Of a field that `reads_late`."""
     return cast("ImageField", field)
-
-
-def _changes(transform: Transform, name: str) -> bool:
-    return transform.fields is None or name in transform.fields
 
 
 def _numbers(field: ImageField, value: Any) -> np.ndarray:

@@ -134,7 +134,8 @@ def _origin_in(prepared: Prepared, sample: int) -> tuple[str, dict[str, object]]
         places = prepared.windows.starts(places)
     row = prepared.rows.at(places)
     table = prepared.table
-    plain = [name for name, column in table.columns.items() if not column.shape][:_MOST_VALUES]
+    plain = [name for name, column in table.columns.items() if not column.shape and column.dtype != "bytes"]
+    plain = plain[:_MOST_VALUES]
     values = {} if prepared.windows is not None else table.read(plain, row)
     return table.place(int(row[0])), {name: _python(array[0]) for name, array in values.items()}
 
@@ -210,7 +211,8 @@ def _rows(trained: Trained, data: str | Sequence[str], size: int) -> _Samples:
     """New rows, made into fields as the run made its own, read once."""
     rows = open_input(data, trained.plan.data.source)
     specs = [trained.fields[name] for name in _fields_read(trained)]
-    fields = Fields(specs, rows, rows.names[:_MOST_VALUES])
+    shown = [name for name in rows.names[:_MOST_VALUES] if name not in rows.large]
+    fields = Fields(trained.plan.data, [spec.name for spec in specs], rows, shown)
 
     def batches() -> Iterator[tuple[Batch, Sequence[Origin]]]:
         for chunk, values in fields.chunks():
@@ -218,7 +220,7 @@ def _rows(trained: Trained, data: str | Sequence[str], size: int) -> _Samples:
                 end = min(begin + size, chunk.num_rows)
                 tensors = {spec.name: _tensor(values[spec.name][begin:end], spec.tensor.dtype) for spec in specs}
                 batch = Batch(tensors, end - begin, None, np.arange(chunk.start + begin, chunk.start + end))
-                yield batch, [partial(_origin_of, chunk, row, rows.names) for row in range(begin, end)]
+                yield batch, [partial(_origin_of, chunk, row, shown) for row in range(begin, end)]
 
     return _Samples(batches())
 

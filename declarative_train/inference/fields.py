@@ -7,7 +7,7 @@ cannot take is one message with the file and the row.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -15,6 +15,8 @@ import numpy as np
 from declarative_train.components.component import BadValueError, Column, Field, SourceError
 from declarative_train.components.fields import FIELDS
 from declarative_train.components.fields.columns import sized
+from declarative_train.components.fields.image import MissingPackageError
+from declarative_train.data.pictures import BadPictureError, Chain, Given, field_of_pictures
 from declarative_train.diagnostics.suggest import did_you_mean
 from declarative_train.inference.reading import Chunk, Input, InputError, check_columns
 from declarative_train.inference.trained import UsageError
@@ -22,34 +24,41 @@ from declarative_train.inference.trained import UsageError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from declarative_train.data.spec import FieldSpec
+    from declarative_train.data.spec import DataSpec, FieldSpec
 
-_Want = Literal["text", "number"]
+_Want = Literal["text", "number", "picture"]
+_PICTURES = 64  # decoded at once
 
 
 class Fields:
     """Makes some fields of a run from new rows."""
 
-    def __init__(self, specs: Sequence[FieldSpec], input: Input, keep: Sequence[str] = ()) -> None:
-        """`keep`: columns to read beside those of the fields. Raises UsageError for one that is not there."""
+    def __init__(self, data: DataSpec, names: Collection[str], input: Input, keep: Sequence[str] = ()) -> None:
+        """`data`: of the run; `names`: of fields; `keep`: columns to read beside theirs. Raises UsageError for one that
+        is not there."""
+        specs = [spec for spec in data.fields if spec.name in names]
         if unknown := [name for name in keep if name not in input.names]:
             raise UsageError(f"--keep {unknown[0]}: {input.title} has no such column; help: "
                              f"{did_you_mean(unknown[0], input.names)}")  # fmt: skip
         self._input = input
         self._keep = tuple(keep)
-        self._makers = [_Maker(spec) for spec in specs]
+        self._makers = [_Maker(spec) for spec in specs if not _is_picture(spec)]
+        self._pictures = _Pictures(data, [spec for spec in specs if _is_picture(spec)])
         self.columns = tuple(dict.fromkeys(name for spec in specs for name in spec.columns))
         if not (len(input.names) == 1 and len(self.columns) == 1 and input.title.endswith(".npy")):
             check_columns(self.columns, input.names, input.title)
         self._wants: dict[str, _Want] = {}
         for maker in self._makers:
             self._wants |= maker.wants()
+        self._wants |= dict.fromkeys(self._pictures.columns, "picture")
 
     def chunks(self) -> Iterator[tuple[Chunk, dict[str, np.ndarray]]]:
         """(where, values (N, ...) by field). Raises InputError."""
         for chunk in self._input.read(tuple(dict.fromkeys((*self.columns, *self._keep)))):
-            read = {name: _numpy(name, self._wants[name], chunk, self._input.decimal) for name in self.columns}
-            yield chunk, {maker.spec.name: maker.make(read, chunk) for maker in self._makers}
+            for part in _parted(chunk, _PICTURES) if self._pictures.columns else (chunk,):
+                read = {name: _numpy(name, self._wants[name], part, self._input.decimal) for name in self.columns}
+                values = {maker.spec.name: maker.make(read, part) for maker in self._makers}
+                yield part, values | self._pictures.make(read, part)
 
 
 def kept_columns(chunk: Chunk, names: Sequence[str]) -> pa.Table:
@@ -65,6 +74,53 @@ def kept_columns(chunk: Chunk, names: Sequence[str]) -> pa.Table:
         return pa.FixedSizeListArray.from_arrays(pa.array(flat.ravel()), flat.shape[1])
 
     return pa.table({name: array(chunk.columns[name]) for name in names})
+
+
+def _is_picture(spec: FieldSpec) -> bool:
+    return FIELDS.read(spec.component).reads_late
+
+
+def _parted(chunk: Chunk, size: int) -> Iterator[Chunk]:
+    """The same rows, a few at a time."""
+    for begin in range(0, chunk.num_rows, size):
+        count = min(size, chunk.num_rows - begin)
+        columns = {name: values[begin : begin + count] for name, values in chunk.columns.items()}
+        yield Chunk(chunk.title, chunk.start + begin, count, columns, _behind(chunk, begin))
+
+
+def _behind(chunk: Chunk, begin: int) -> Callable[[int], str]:
+    return lambda row: chunk.place(begin + row)
+
+
+class _Pictures:
+    """The fields of pictures, with the transforms that the run has for evaluations: they may be about several."""
+
+    def __init__(self, data: DataSpec, specs: Sequence[FieldSpec]) -> None:
+        self._chain = Chain.of(data)
+        self._specs = {spec.name: spec for spec in specs}
+        self._fields = {spec.name: field_of_pictures(FIELDS.read(spec.component)) for spec in specs}
+        self.columns = tuple(spec.columns[0] for spec in specs)
+
+    def make(self, read: Mapping[str, np.ndarray], chunk: Chunk) -> dict[str, np.ndarray]:
+        if not self._specs:
+            return {}
+        given = {name: self._given(name, spec, read[spec.columns[0]], chunk) for name, spec in self._specs.items()}
+        shapes = {name: spec.tensor.shape for name, spec in self._specs.items()}
+        keys = np.arange(chunk.start, chunk.start + chunk.num_rows)
+        try:
+            return self._chain.arrays(given, shapes, keys, None)
+        except BadPictureError as error:
+            raise InputError(_worded(self._specs[error.name], error.cause, chunk)) from None
+        except MissingPackageError as error:
+            raise UsageError(str(error)) from None
+
+    def _given(self, name: str, spec: FieldSpec, values: np.ndarray, chunk: Chunk) -> Given:
+        is_file = values.dtype == object and isinstance(next((each for each in values if each is not None), ""), bytes)
+        dtype = "bytes" if is_file else "object" if values.dtype == object else str(values.dtype)
+        column = Column(spec.columns[0], dtype, values.shape[1:])
+        if (misfit := self._fields[name].check([column])) is not None:
+            raise InputError(f"{chunk.title}: field `{name}`: {misfit.message}")
+        return Given(self._fields[name], column, values)
 
 
 class _Maker:
@@ -140,7 +196,10 @@ def _numpy(name: str, want: _Want, chunk: Chunk, decimal: str) -> np.ndarray:
 
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()
-    if want == "text" and not pa.types.is_nested(values.type):
+    is_file = pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type)
+    if want == "picture" and is_file:
+        return to_numpy(Column(name, "bytes"), values, chunk.title)
+    if want != "number" and not pa.types.is_nested(values.type):
         values = values.cast(pa.string())
     elif pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
         values = _numbers(name, values, chunk, decimal)

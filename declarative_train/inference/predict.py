@@ -64,7 +64,7 @@ class Prediction:
     def tables(self, rows: Input, keep: Sequence[str] = ()) -> Iterator[pa.Table]:
         """Of an input: pieces of the predictions; `keep`: columns of the input that stand before them as they are
         there. Raises InputError, UsageError and RunFailure. An input without rows gives the names alone."""
-        fields = Fields([self._trained.fields[name] for name in self.inputs], rows, keep)
+        fields = Fields(self._trained.plan.data, self.inputs, rows, keep)
         batches = self._batches(fields, keep)
         answered = self._here(batches) if self._ranks == 1 else self._by_ranks(batches)
         is_empty = True

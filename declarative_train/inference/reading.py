@@ -22,6 +22,7 @@ import numpy as np
 from declarative_train.components.component import SourceError, Table
 from declarative_train.components.datasets import DATASETS
 from declarative_train.components.datasets.files import expand, open_file, packing, shown
+from declarative_train.components.datasets.image_folder import ENDINGS, FilesTable
 from declarative_train.diagnostics.suggest import did_you_mean
 from declarative_train.inference.trained import UsageError
 
@@ -34,6 +35,7 @@ STDIN, _STDIN_TITLE = "-", "standard input"
 _KINDS = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".npy": "npy", ".npz": "npy", ".parquet": "parquet",
           ".pq": "parquet", ".tsv": "csv"}  # fmt: skip
 _BLOCK_BYTES = 4 << 20  # of a text file
+_FILE_VALUES = 1 << 16  # what a file in a column counts for
 _CHUNK_ROWS = 1 << 15
 _CHUNK_VALUES = 1 << 22
 _SHOWN = 6
@@ -58,8 +60,9 @@ Chunks = Iterator[Chunk]
 
 
 class Input:
-    """Rows to be read once, front to back. `names` are the columns of the first of the `files`; `read` gives chunks of
-    some columns. `decimal` stands before the fraction of a number that is text."""
+    """Rows to be read once, front to back. `names` are the columns of the first of the `files`, `large` those of them
+    that hold whole files; `read` gives chunks of some columns. `decimal` stands before the fraction of a number that
+    is text."""
 
     def __init__(
         self,
@@ -68,20 +71,24 @@ class Input:
         read: Callable[[Sequence[str]], Chunks],
         files: Sequence[str] = (),
         decimal: str = ".",
+        large: Sequence[str] = (),
     ) -> None:
-        self.title, self.names, self.read = title, tuple(names), read
+        self.title, self.names, self.read, self.large = title, tuple(names), read, frozenset(large)
         self.files, self.decimal = tuple(files), decimal
 
 
 def open_input(paths: str | Sequence[str], source: Mapping[str, object]) -> Input:
-    """Files by path, glob or URL, one below the other, or `-` for a csv on standard input. `source` is that of the run:
-    what a file is whose name does not tell, and how its csv is written. Raises UsageError and InputError."""
+    """Files by path, glob or URL, one below the other, a folder of pictures, or `-` for a csv on standard input.
+    `source` is that of the run: what a file is whose name does not tell, and how its csv is written. Raises UsageError
+    and InputError."""
     given = [paths] if isinstance(paths, str) else list(paths)
     title = shown(given[0]) if len(given) == 1 else f"{shown(given[0])} and {len(given) - 1} more"
     if STDIN in given:
         if len(given) > 1:
             raise UsageError("`-` is all of the input, and stands alone")
         return _csv_input([_spooled()], _STDIN_TITLE, source)
+    if len(given) == 1 and os.path.isdir(given[0]):
+        return _table_input(_table({"type": "image_folder", "path": given[0]}), given, title)
     files = files_of(given)
     kinds = {file: _kind_of(file, source) for file in files}
     kind = kinds[files[0]]
@@ -91,7 +98,9 @@ def open_input(paths: str | Sequence[str], source: Mapping[str, object]) -> Inpu
         return _csv_input(files, title, source)
     if kind == "jsonl":
         return _jsonl_input(files, title)
-    return _table_input(kind, files, title)
+    if kind == "picture":
+        return _table_input(FilesTable(files), files, title)
+    return _table_input(_table({"type": kind, "path": list(files)}), files, title, is_array=kind == "npy")
 
 
 def files_of(paths: Sequence[str]) -> list[str]:
@@ -125,14 +134,17 @@ def _kind_of(file: str, source: Mapping[str, object]) -> str:
     name = file
     while packing(name) is not None:
         name = name.rpartition(".")[0]
-    kind = _KINDS.get(os.path.splitext(name)[1].lower())
+    ending = os.path.splitext(name)[1].lower()
+    if ending in ENDINGS:
+        return "picture"
+    kind = _KINDS.get(ending)
     if kind is not None:
         return kind
     own = str(source.get("type"))
     if own in ("csv", "jsonl", "npy", "parquet"):
         return own
     raise UsageError(f"the name of {shown(file)} does not tell what it is; help: let it end in .csv, .jsonl, .parquet, "
-                     ".npy or .npz")  # fmt: skip
+                     ".npy, .npz or as pictures do")  # fmt: skip
 
 
 def _spooled() -> str:
@@ -279,20 +291,25 @@ def _json_table(file: str, row: int, block: bytes) -> pa.Table:
         raise InputError(f"cannot read {shown(file)} from row {row + 1:,} on: {reason[:200]}") from None
 
 
-# --- tables that can be read by row: parquet, npy
+# --- tables that can be read by row: parquet, npy, pictures
 
 
-def _table_input(kind: str, files: Sequence[str], title: str) -> Input:
-    dataset = DATASETS.read({"type": kind, "path": list(files)})
+def _table(source: Mapping[str, object]) -> Table:
     try:
-        table = dataset.open()
+        return DATASETS.read(source).open()
     except SourceError as error:
         raise InputError(f"{error}{f'; help: {error.help}' if error.help else ''}") from None
+
+
+def _table_input(table: Table, files: Sequence[str], title: str, *, is_array: bool = False) -> Input:
     names = list(table.columns)
+    large = [name for name in names if table.columns[name].dtype == "bytes"]
 
     def read(columns: Sequence[str]) -> Chunks:
-        held = {asked: _only_column(names, asked, kind) for asked in columns}
-        width = sum(int(np.prod(table.columns[name].shape)) for name in held.values())
+        held = {asked: _only_column(names, asked, is_array) for asked in columns}
+        width = sum(
+            _FILE_VALUES if name in large else int(np.prod(table.columns[name].shape)) for name in held.values()
+        )
         size = max(1, min(_CHUNK_ROWS, _CHUNK_VALUES // max(width, 1)))
         for start in range(0, table.num_rows, size):
             stop = min(start + size, table.num_rows)
@@ -303,16 +320,16 @@ def _table_input(kind: str, files: Sequence[str], title: str) -> Input:
             found = {asked: values[name] for asked, name in held.items()}
             yield Chunk(title, start, stop - start, found, partial(_place_in, table, start))
 
-    return Input(title, [*names, *table.left_out], read, files)
+    return Input(title, [*names, *table.left_out], read, files, large=large)
 
 
 def _place_in(table: Table, start: int, row: int) -> str:
     return table.place(start + row)
 
 
-def _only_column(names: Sequence[str], asked: str, kind: str) -> str:
+def _only_column(names: Sequence[str], asked: str, is_array: bool) -> str:
     """An array of a file `new.npy` is the column that the model reads, whatever the file is called."""
-    return names[0] if kind == "npy" and len(names) == 1 else asked
+    return names[0] if is_array and len(names) == 1 else asked
 
 
 def check_columns(columns: Sequence[str], names: Sequence[str], title: str) -> None:

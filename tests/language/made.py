@@ -14,11 +14,8 @@ def make(folder: Path) -> None:
     (data / "corpus").mkdir(parents=True)
     (data / "load").mkdir()
     draw = np.random.default_rng(0)
-    np.savez(
-        data / "pets.npz",
-        image=draw.integers(0, 256, (600, 3, 64, 64), dtype=np.uint8),
-        label=np.arange(600) % 37,
-    )
+    for number in range(600):
+        _pet(draw, data / "pets" / f"pet_{number % 37:02}" / f"{number:03}.jpg")
     np.savez(data / "digits.npz", x=_digits(draw, 1000))
     for part in range(2):
         (data / "corpus" / f"{part}.txt").write_text(_sentences(draw, 70000))
@@ -30,6 +27,15 @@ def make(folder: Path) -> None:
     for meter in range(3):
         _meter(draw, data / "load" / f"{meter}.csv", meter)
     _payments(draw, data / "fraud.csv")
+
+
+def _pet(draw: np.random.Generator, path: Path) -> None:
+    """Colours of 12 x 9 fields, as a small photograph."""
+    from PIL import Image
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    colours = draw.integers(0, 256, (9, 12, 3), dtype=np.uint8)
+    Image.fromarray(colours).resize((96, 72), Image.Resampling.BICUBIC).save(path)
 
 
 def _digits(draw: np.random.Generator, rows: int) -> np.ndarray:

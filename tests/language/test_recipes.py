@@ -113,6 +113,16 @@ def test_llama_as_it_stands_is_refused_at_the_cut(folder: Path) -> None:
     assert "the cut before `layers.12` parts them" in diagnostics[0].message
 
 
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_resnet_on_pictures_runs(folder: Path) -> None:
+    small = ("vars={}", "data.workers=2", "layout={gpus: 2}", "training.epochs=null", "training.steps=1")
+    small += ("training.global_batch_size=32", "training.lr_schedule.warmup=1 steps", "evaluation.max=32 samples")
+    events = trained(folder, "01_resnet", *small)
+    (loss,) = losses(events)
+    assert 3 < loss < 5  # ln 37 is 3.6
+
+
 def test_the_vae_learns(folder: Path) -> None:
     events = trained(folder, "07_vae", "training.epochs=15")
     assert falls(events, to=0.6)

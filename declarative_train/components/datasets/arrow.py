@@ -35,11 +35,21 @@ def describe(name: str, kind: Any, first: Any = None) -> Column | str:
         return Column(name, "datetime64[ns]")
     if types.is_string(kind) or types.is_large_string(kind):
         return Column(name, "object")
-    if types.is_binary(kind) or types.is_large_binary(kind):
-        return "it holds bytes that are not UTF-8 text"
+    if _holds_files(kind):
+        return Column(name, "bytes")
     if types.is_fixed_size_list(kind) or types.is_list(kind) or types.is_large_list(kind):
         return _describe_list(name, kind, first)
     return f"it holds {kind}, which is not a number, a text or a date"
+
+
+def _holds_files(kind: Any) -> bool:
+    """Bytes, or the form in which the package `datasets` keeps pictures: {bytes, path}."""
+    import pyarrow as pa
+
+    if pa.types.is_struct(kind):
+        place = kind.get_field_index("bytes")
+        return place >= 0 and _holds_files(kind.field(place).type)
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind))
 
 
 def _describe_list(name: str, kind: Any, first: Any) -> Column | str:
@@ -64,6 +74,7 @@ def to_numpy(column: Column, values: Any, where: str) -> np.ndarray:
     """Values of a ChunkedArray or Array. Raises SourceError; `where` names the file."""
     import numpy as np
     import pyarrow as pa
+    import pyarrow.compute as pc
 
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()
@@ -73,7 +84,9 @@ def to_numpy(column: Column, values: Any, where: str) -> np.ndarray:
         values = values.dictionary_decode()
     if column.shape:
         return _lists_to_numpy(column, values, where)
-    if column.dtype == "object":
+    if column.dtype == "bytes" and pa.types.is_struct(values.type):
+        values = pc.struct_field(values, "bytes")
+    if column.dtype in ("object", "bytes"):
         return _text(values)
     if column.dtype == "datetime64[ns]":
         return np.asarray(values.cast(pa.timestamp("ns"), safe=False).to_numpy(zero_copy_only=False), "datetime64[ns]")

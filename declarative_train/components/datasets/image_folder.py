@@ -40,7 +40,7 @@ class ImageFolderDataset(Dataset):
             raise SourceError("unreadable", message, help="copy it, or pack it into Parquet files")
         if not os.path.isdir(root):
             raise _no_folder(root)
-        return ImageFolderTable(root)
+        return _table_of(root)
 
 
 def _no_folder(root: str) -> SourceError:
@@ -53,33 +53,22 @@ def _no_folder(root: str) -> SourceError:
     return SourceError("not_found", f"there is no folder {shown(root)}", help=hint, name=name, known=beside)
 
 
-class ImageFolderTable(Table):
-    """Paths are held; a file is opened, read and closed for each value asked for."""
+class FilesTable(Table):
+    """Files: their names are held, and each is opened, read and closed when it is asked for. `labels`: None where a
+    file has none."""
 
-    def __init__(self, root: str) -> None:
-        import numpy as np
-
-        self._root = root
-        try:
-            names = sorted(tuple(name.split(os.sep)) for name in pictures_in(root))
-        except OSError as error:
-            raise SourceError("unreadable", f"cannot look at {shown(root)}: {error.strerror}") from error
-        if not names:
-            kinds = ", ".join(sorted(ENDINGS))
-            raise SourceError("no_match", f"there is no picture in {shown(root)}", help=f"looked for: {kinds}")
-        self.files = (root,)
-        self.num_rows = len(names)
-        self._names = np.empty(len(names), object)
-        self._names[:] = [os.sep.join(parts) for parts in names]
+    def __init__(self, files: Sequence[str], root: str = "", labels: Sequence[str | None] | None = None) -> None:
+        self.files = (root,) if root else tuple(files)
+        self.num_rows = len(files)
         self.columns = {"image": Column("image", "bytes"), "path": Column("path", "object")}
+        self._root = root
+        self._names = _objects(files)
         self._labels: np.ndarray | None = None
-        if any(len(parts) > 1 for parts in names):
-            classes = {parts[0]: parts[0] for parts in names}  # one string of each
-            self._labels = np.empty(len(names), object)
-            self._labels[:] = [classes[parts[0]] if len(parts) > 1 else None for parts in names]
-            self.columns["label"] = Column("label", "object")
-        else:
+        if labels is None:
             self.left_out = {"label": "no picture lies in a folder, whose name would be its class"}
+        else:
+            self._labels = _objects(labels)
+            self.columns["label"] = Column("label", "object")
 
     def read(self, columns: Sequence[str], rows: slice | np.ndarray) -> dict[str, np.ndarray]:
         return {name: self._column(name, rows) for name in columns}
@@ -90,16 +79,33 @@ class ImageFolderTable(Table):
         if name == "label":
             assert self._labels is not None
             return np.asarray(self._labels[rows])
-        names = self._names[rows]
-        found = np.empty(len(names), object)
-        if name == "path":
-            found[:] = [os.path.join(self._root, each) for each in names]
-        else:
-            found[:] = [read_bytes(os.path.join(self._root, each)) for each in names]
-        return found
+        paths = [os.path.join(self._root, each) for each in self._names[rows]]
+        return _objects(paths if name == "path" else [read_bytes(path) for path in paths])
 
     def place(self, row: int) -> str:
         return shown(os.path.join(self._root, self._names[row]))
+
+
+def _objects(values: Sequence[object]) -> np.ndarray:
+    import numpy as np
+
+    found = np.empty(len(values), object)
+    found[:] = values
+    return found
+
+
+def _table_of(root: str) -> FilesTable:
+    try:
+        names = sorted(tuple(name.split(os.sep)) for name in pictures_in(root))
+    except OSError as error:
+        raise SourceError("unreadable", f"cannot look at {shown(root)}: {error.strerror}") from error
+    if not names:
+        kinds = ", ".join(sorted(ENDINGS))
+        raise SourceError("no_match", f"there is no picture in {shown(root)}", help=f"looked for: {kinds}")
+    classes = {parts[0]: parts[0] for parts in names}  # one string of each
+    has_classes = any(len(parts) > 1 for parts in names)
+    labels = [classes[parts[0]] if len(parts) > 1 else None for parts in names] if has_classes else None
+    return FilesTable([os.sep.join(parts) for parts in names], root, labels)
 
 
 def pictures_in(root: str) -> Iterator[str]:

@@ -16,6 +16,7 @@ import torch
 from declarative_train.components.component import Preparation
 from declarative_train.components.datasets.files import masked
 from declarative_train.components.fields import FIELDS
+from declarative_train.data.pictures import Chain
 from declarative_train.inference.export.program import Answer, Entry, Program
 from declarative_train.inference.trained import Trained
 from declarative_train.plan.meaning import Meaning
@@ -38,7 +39,7 @@ def about(trained: Trained, program: Program, to: str, file: str) -> dict[str, A
         "numbers": program.kind,
         "metrics": {name: value for name, value in trained.values.items() if math.isfinite(value)},
         **({} if window is None else {"window_rows": window.length}),
-        "inputs": [_input(entry, program) for entry in program.inputs],
+        "inputs": [_input(entry, program) | _picture(entry, trained) for entry in program.inputs],
         "outputs": [_output(answer, program) for answer in program.outputs],
     }
 
@@ -62,6 +63,22 @@ def _input(entry: Entry, program: Program) -> dict[str, Any]:
             if value is not None
         },
     }
+
+
+def _picture(entry: Entry, trained: Trained) -> dict[str, Any]:
+    """How a picture becomes what the model takes: all of it is for who uses the model."""
+    field = FIELDS.read(entry.spec.component)
+    if not field.reads_late:
+        return {}
+    chain = Chain.of(trained.plan.data)
+    keys = {key: value for key, value in field.as_data().items() if key in ("mode", "size", "method")}
+    size = "" if keys["size"] is None else f" and resized to `picture.size` ({keys['method']})"
+    before = [f"a picture is decoded, turned as its EXIF says, brought to mode {keys['mode']}{size}"]
+    done = [each.as_data() for each in chain.transforms if each.acts(False) and each.changes(entry.name)]
+    if done:
+        before.append("`transforms` are applied in order; `normalize` is on float32 numbers from 0 to 1")
+    before.append("its numbers are float32, 0 to 1 unless normalised, channels first")
+    return {"before_the_model": before, "picture": keys, "transforms": done}
 
 
 def _classes(statistics: Mapping[str, Any], component: Mapping[str, object]) -> dict[str, Any]:
