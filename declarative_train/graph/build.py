@@ -24,6 +24,7 @@ from declarative_train.components.expressions.grammar import parse
 from declarative_train.components.expressions.lower import emit
 from declarative_train.components.layers.modules.attention import share_tables
 from declarative_train.components.plugin_layer import PluginLayer
+from declarative_train.graph.chunked import HeadNode
 from declarative_train.graph.graph import Edge, Graph, Node
 from declarative_train.graph.initialise import started
 from declarative_train.graph.read import ordered_ports, read_layer
@@ -119,7 +120,10 @@ class _Builder:
             assert node.component is not None
             specs = {port: known[edge] for port, edge in node.inputs.items()}
             layer = read_layer(node.component, self._plugins)
-            if isinstance(layer, PluginLayer):
+            if isinstance(node, HeadNode):
+                with _WithoutDraws():
+                    modules[node.name] = node.build(layer.build(specs), specs)
+            elif isinstance(layer, PluginLayer):
                 modules[node.name] = started(layer, specs, self._seed, path)
             else:
                 with _WithoutDraws():
@@ -172,6 +176,8 @@ def call_order(called: Node, given: Mapping[str, _T], plugins: Sequence[str] = (
     if called.kind == "block":
         assert called.graph is not None
         return [given.get(name) for name in called.graph.inputs]
+    if isinstance(called, HeadNode):
+        return [given.get(port) for port in called.ports]
     assert called.component is not None
     ports = ordered_ports(read_layer(called.component, plugins), given)
     return [None if port is None else given[port] for port in ports]

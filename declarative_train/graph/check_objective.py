@@ -9,8 +9,15 @@ import torch
 
 from declarative_train.components.component import Judged, Loss, Metric, Misfit
 from declarative_train.diagnostics.diagnostic import Diagnostic, Related
-from declarative_train.graph.checks.objective import count_from_model, nothing_to_learn, objective_does_not_fit
+from declarative_train.graph.checks.objective import (
+    count_from_model,
+    nothing_to_learn,
+    objective_does_not_fit,
+    scores_not_in_chunks,
+)
 from declarative_train.graph.checks.shapes import mask_without_items, non_finite_values
+from declarative_train.graph.chunked import NoHeadError, head_of
+from declarative_train.graph.graph import Graph
 from declarative_train.graph.infer import Origin
 from declarative_train.graph.observe import Observer, Seen, first_row
 from declarative_train.recipe.recipe import Recipe
@@ -63,6 +70,14 @@ def measures_of(recipe: Recipe) -> tuple[Measure, ...]:
 
 def _names(edges: Edges) -> tuple[str | None, ...]:
     return edges.input, edges.target, edges.mask
+
+
+def _tells(term: Term, other: Term | Measure) -> bool:
+    """Whether what a term finds of each item is all that a metric wants to know."""
+    if isinstance(other, Term) or other.component.type != "perplexity" or other.edges != term.edges:
+        return False
+    same = getattr(term.component, "ignore_index", None) == other.ignore_index
+    return same and not getattr(term.component, "label_smoothing", 0) and not getattr(term.component, "class_weights", None)
 
 
 def _where(target: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
@@ -153,6 +168,31 @@ class ObjectiveCheck:
                 self.diagnostics.append(count_from_model(self._span(term, port), port, name, made, is_drawn=is_drawn))
         if not {term.edges.input, term.edges.target} & set(learned):
             self.diagnostics.append(nothing_to_learn(self._span(term, "input"), term.name, term.edges.input))
+
+    def chunks(self, term: Term, graph: Graph, terms: Iterable[Term], measures: Iterable[Measure]) -> None:
+        """For a term that fits: whether the scores can be left out of `graph`, where it wants to be computed so."""
+        if getattr(term.component, "chunks", None) is None:
+            return
+        target, scores = self._specs[str(term.edges.target)], self._specs[term.edges.input]
+        assert target is not None
+        assert scores is not None
+        edge = graph.outputs.get(term.edges.input)
+        named = {name for name, each in graph.outputs.items() if each == edge}
+        every: list[Term | Measure] = [*terms, *measures]
+        others = [each for each in every if each != term and named.intersection(_names(each.edges))]
+        reader = next((each.name for each in others if not _tells(term, each)), None)
+        try:
+            if target.is_floating:
+                raise NoHeadError("its target is a part for each class, as large as the scores")
+            if term.edges.target in graph.outputs or edge is None:
+                raise NoHeadError(f"the model computes its target `{term.edges.target}`")
+            if getattr(term.component, "class_dim", -1) not in (-1, len(scores.shape)):
+                raise NoHeadError("the classes are not the last dimension of the scores")
+            if reader is not None:
+                raise NoHeadError(f"`{reader}` reads the scores too, so all of them have to be there")
+            head_of(graph, edge)
+        except NoHeadError as reason:
+            self.diagnostics.append(scores_not_in_chunks(self._span(term, "chunks"), term.name, str(reason)))
 
     def values(self, term: Term) -> None:
         """Of a term that fits, on real rows: some item counts, and its target is finite."""

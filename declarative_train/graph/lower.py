@@ -12,6 +12,7 @@ from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.graph.batch_graph import split_batch_graph
 from declarative_train.graph.check_objective import Measure, ObjectiveCheck, Term, measures_of, names_read, terms_of
 from declarative_train.graph.checks.objective import no_parameters
+from declarative_train.graph.chunked import head_of
 from declarative_train.graph.graph import Graph, above
 from declarative_train.graph.infer import Inference, NodeFact, Origin
 from declarative_train.graph.observe import Observer, Seen
@@ -41,6 +42,12 @@ class Lowered:
     maps: Mapping[str, tuple[int, int]]
     facts: tuple[NodeFact, ...]
     units: tuple[str, ...]
+
+    @property
+    def heads(self) -> frozenset[str]:
+        """The layers that losses in chunks compute once more, by their paths."""
+        chunked = [term.edges.input for term in self.terms if getattr(term.component, "chunks", None) is not None]
+        return frozenset(head_of(self.graph, self.graph.outputs[name]) for name in chunked)
 
 
 def lower(
@@ -89,6 +96,7 @@ def lower(
     for term in fitting:
         check.sources(term, set(wires) - set(model.outputs), _learned(model, inference.parameters))
         check.values(term)
+        check.chunks(term, model, terms, measures)
     for edge in {batch_graph.outputs[name] for name in model.inputs if name in batch_graph.outputs}:
         check.finite(see(edge))
     diagnostics += check.diagnostics

@@ -200,7 +200,9 @@ def _assembled(
         meta=dict(recipe.meta),
         draws=tuple(fact.path for fact in lowered.facts if fact.kind == "random"),
         settings=settings_of(recipe),
-        flops=plan_flops(lowered.graph, parameters, layout.units, recipe.training.activation_checkpointing),
+        flops=plan_flops(
+            lowered.graph, parameters, layout.units, recipe.training.activation_checkpointing, lowered.heads
+        ),
     )
     plan, found = with_estimates(plan, recipe, choice, site.tracer)
     diagnostics += found

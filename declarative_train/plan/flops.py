@@ -11,8 +11,13 @@ from declarative_train.plan.plan import FlopsPlan, ParameterPlan
 
 
 def plan_flops(
-    graph: Graph, parameters: Iterable[ParameterPlan], units: tuple[str, ...], checkpointing: str
+    graph: Graph,
+    parameters: Iterable[ParameterPlan],
+    units: tuple[str, ...],
+    checkpointing: str,
+    heads: Collection[str] = (),
 ) -> FlopsPlan:
+    """`heads`: what losses in chunks compute once more."""
     parameters = tuple(parameters)
     opened = open_blocks(graph, units)
     works = unit_works(opened, parameters)
@@ -23,7 +28,7 @@ def plan_flops(
         recomputed=sum(
             work.forward
             for node in opened.nodes
-            if is_recomputed(node, units, checkpointing)
+            if node.name in heads or is_recomputed(node, units, checkpointing)
             for work in works[node.name]
         ),
     )

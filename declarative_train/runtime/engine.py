@@ -18,6 +18,7 @@ from declarative_train.data.batch import Batch
 from declarative_train.runtime.collectives import Place, average_buffers
 from declarative_train.runtime.parallelise import share
 from declarative_train.runtime.step.model import fill, freeze, prepare_units, set_training, whole_model
+from declarative_train.runtime.step.objective import as_run
 from declarative_train.runtime.step.optimizers import build_optimizers
 from declarative_train.runtime.step.precision import compute_dtype, parameters_in
 from declarative_train.runtime.step.step_runner import RankContext, StepRunner, Sums, group_spans
@@ -83,6 +84,7 @@ class DirectDriver:
 class Engine:
     """Holds the model, the optimizer and the process groups of one rank.
 
+    plan           as it is run (`as_run`)
     model          parameters under the plan's names (`named_parameters` of what this rank holds)
     ranks          all ranks: what the loop adds up its losses over
     dp_rank        which slots of a global batch are this rank's
@@ -104,6 +106,7 @@ class Engine:
         # they are compiled and checkpointed as they are sharded, one by one; the start values before replicas are made
         # but after shards are, because no rank holds a sharded model whole; the optimizer last, because it takes the
         # tensors that remain.
+        self.plan = plan = as_run(plan)
         layout = plan.layout
         place = place or Place(layout, device)
         if layout.pipeline is None:

@@ -36,7 +36,8 @@ def predictions(plan: Plan, device: torch.device) -> Predictions | None:
     settings = plan.logging.sinks.get("tensorboard")
     if settings is None or plan.evaluation is None or not settings.get("pictures", True):
         return None
-    shown = [one for one in meanings(plan) if _num_classes(one) in range(2, MOST_CLASSES + 1)]
+    whole = {term.input for term in plan.objective.terms if term.component.get("chunks") is None}
+    shown = [one for one in meanings(plan) if one.output in whole and _num_classes(one) in range(2, MOST_CLASSES + 1)]
     return Predictions(plan, shown, device) if shown else None
 
 

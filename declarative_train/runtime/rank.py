@@ -89,7 +89,7 @@ def _train(job: Job, context: FailureContext, asked: Callable[[], bool], device:
         last_step = min(last_step, state.step + job.max_steps)
     training = TrainingBatches(plan.data, slots_of(plan), engine.dp_rank, sets, device=device, hold_on_device=True)
     stop = StopAgreement(engine.ranks, device, asked, plan.training.max_time_s)
-    evaluator = Evaluator(plan, engine, evaluation_batches(plan, engine, sets), predictions(plan, device))
+    evaluator = Evaluator(engine.plan, engine, evaluation_batches(plan, engine, sets), predictions(plan, device))
     if context.rank == 0:
         expected, notice = predicted(plan, device)
         sinks.write(replace(started(job, engine, state.step), predicted=expected))

@@ -36,7 +36,8 @@ process; the samples of each step are the same, in the same order. Made by `make
   losses with three denominators. mixes: batch norm over groups of N samples of the global batch. contrast: InfoNCE over
   such groups. recurrent: LSTM and GRU, and pipeline stages that begin with a transpose or a mean. convolutions: over
   images, their weights channels-last where the mode lays them out so. optimizers: three of them, with lr scales and
-  weight decay by parameter. lora: adapters beside frozen weights, and stages that train nothing.
+  weight decay by parameter. lora: adapters beside frozen weights, and stages that train nothing. chunked: the loss with
+  the head inside of a block, in 3 parts.
 - ddp: by torch's DistributedDataParallel, as models of more than 25 MiB are. ddp of a small model: in one message after
   the last backward, as smaller ones are.
 """

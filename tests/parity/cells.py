@@ -170,6 +170,26 @@ model:
 )
 
 # two views, found again among the groups of the global batch
+# the head inside of a block, its loss in chunks that do not divide the items, with a mask
+CHUNKED = """
+model:
+  blocks:
+    top:
+      inputs: [x]
+      graph:
+        norm: {{type: layer_norm}}
+        logits: {{type: linear, out_features: 11}}
+      output: logits
+  graph:
+    valid: next != 0
+    embed: {{type: embedding, num_embeddings: 11, embedding_dim: 8, input: tokens}}
+    layers: {{type: linear, out_features: 8, repeat: 8}}
+    logits: {{type: top}}
+objective:
+  loss: {{type: cross_entropy, input: logits, target: next, mask: valid, ignore_index: 0, label_smoothing: 0.1,
+         chunks: 3}}
+"""
+
 CONTRAST = """
 model:
   graph:
@@ -227,6 +247,7 @@ MODELS = {
     "recurrent": RECURRENT,
     "convolutions": CONVOLUTIONS,
     "contrast": CONTRAST,
+    "chunked": CHUNKED,
     "optimizers": OPTIMIZERS,
     "lora": LORA,
     "one row": ONE_ROW,
@@ -396,6 +417,18 @@ def cells() -> tuple[Cell, ...]:
         pipeline("zbv", 2, "fsdp"),
     ):
         found.append(Cell(way, parallelism, gpus, 2, "masked", "lora"))
+    # a loss in chunks, by the head where it is the last stage's
+    for way, parallelism, gpus in (
+        ("single", "single", 1),
+        ("dp, 2 devices", "dp", 2),
+        ("ddp, 2 ranks", "ddp", 2),
+        (f"{SMALL_DDP}, 2 ranks", "ddp", 2),
+        ("fsdp, 2 ranks", "fsdp", 2),
+        pipeline("1f1b", 2),
+        pipeline("zbv", 2),
+        pipeline("zbv", 2, "fsdp"),
+    ):
+        found.append(Cell(way, parallelism, gpus, 2, "masked", "chunked"))
     # what the other settings of training must not change
     for way, parallelism, gpus in (
         ("single", "single", 1),
@@ -435,4 +468,6 @@ def short_cells() -> tuple[Cell, ...]:
     mixing = [cell for cell in cells() if cell.model in MIXING and cell.gpus == 4]
     single = [cell for cell in cells() if cell.model == "one row" and cell.way in ("single", f"{SMALL_DDP}, 2 ranks")]
     lora = [cell for cell in cells() if cell.model == "lora" and cell.way in ("fsdp, 2 ranks", pipeline("1f1b", 2)[0])]
-    return tuple(cell for cell in hardest if cell.gpus <= 2 and not cell.options) + tuple(mixing + single + lora)
+    chunked = [cell for cell in cells() if cell.model == "chunked" and cell.way in ("single", "fsdp, 2 ranks")]
+    more = mixing + single + lora + chunked
+    return tuple(cell for cell in hardest if cell.gpus <= 2 and not cell.options) + tuple(more)

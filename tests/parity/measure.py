@@ -138,7 +138,7 @@ def reference_loss(cell: Cell, values: dict[str, torch.Tensor]) -> torch.Tensor:
     if cell.model == "contrast":
         return contrast(values["a"], values["b"], cell.over)
     target = values["next"].flatten()
-    smoothing = 0.1 if cell.model == "terms" else 0.0
+    smoothing = 0.1 if cell.model in ("terms", "chunked") else 0.0
     logits = values["logits"].flatten(0, 1)
     loss = F.cross_entropy(logits, target, ignore_index=0, label_smoothing=smoothing)
     if cell.model == "terms":

@@ -71,16 +71,18 @@ class OfClasses(Loss, ABC):
         return weights or needs_mask_shape(self.type, mask, items) or misfit
 
     def build(self, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> LossModule:
-        from declarative_train.components.losses.modules.classes import OverClasses
+        from declarative_train.components.losses.modules.classes import OfItems, OverClasses
 
         if self.class_weights == "balanced":
             raise TypeError("`class_weights: balanced` was not replaced by numbers")
-        axis = class_axis(input.shape, self.class_dim)
-        assert axis is not None
         assert target is not None
-        return OverClasses(
+        made, shape, axis = OverClasses, input.shape, class_axis(input.shape, self.class_dim)
+        if input.shape == target.shape and not target.is_floating:  # no scores: the head gave the term of each item
+            made, shape, axis = OfItems, (*input.shape, 1), len(input.shape)
+        assert axis is not None
+        return made(
             self._function(),
-            input.shape,
+            shape,
             axis,
             soft=target.is_floating,
             ignore_index=self.ignore_index,
@@ -103,6 +105,10 @@ class CrossEntropy(OfClasses):
     class_weights: ClassWeights = None
     """What each class counts: a number for each, or `balanced`: items / (classes x items of the class), among the
     training rows."""
+    chunks: int | None = Field(default=None, ge=2)
+    """For a large vocabulary: the linear layer that gives the scores and the term are computed together, the items in
+    so many parts, so that the scores never exist all at once. The same loss and gradients; the layer's product is
+    computed once more in the backward. Nothing else may read the scores."""
 
     def _function(self) -> Callable[..., torch.Tensor]:
         from declarative_train.components.losses.modules import functions

@@ -75,8 +75,10 @@ class Perplexity(Metric):
 
     def build(self, edges: Judged, device: torch.device) -> MetricModule:
         from declarative_train.components.metrics.modules.items import ClassItems
-        from declarative_train.components.metrics.modules.means import MeanOfItems, Surprises
+        from declarative_train.components.metrics.modules.means import Known, MeanOfItems, Surprises
 
+        if edges.target is not None and edges.input.shape == edges.target.shape and not edges.target.is_floating:
+            return MeanOfItems(Known(edges.ignore_index), device, lambda mean: mean.exp())  # of a loss in chunks
         axis = class_axis(edges.input.shape, edges.class_dim)
         assert axis is not None
         return MeanOfItems(Surprises(ClassItems(axis, edges.ignore_index)), device, lambda mean: mean.exp())

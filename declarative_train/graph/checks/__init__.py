@@ -18,4 +18,5 @@ RULES: dict[str, str] = {
     "O102": "objective.count_from_model",
     "O103": "objective.nothing_to_learn",
     "O104": "objective.no_parameters",
+    "O106": "objective.scores_not_in_chunks",
 }

@@ -192,6 +192,24 @@ def nothing_to_learn(span: Span, term: str, input: str) -> Diagnostic:
     return error("O103", span, message, "give it a node of the model, or watch the number as a metric")
 
 
+def scores_not_in_chunks(span: Span, term: str, reason: str) -> Diagnostic:
+    """scores-not-in-chunks (O106)
+
+    Finds: a loss with `chunks` whose scores are wanted whole, or are not those of a linear layer; a target that is a part
+           for each class, or that the model computes; a metric of the scores, but for `perplexity`, which the loss tells.
+    Why:   in chunks, the linear layer and the loss are computed together, so that all scores never exist at once.
+    Bad:
+        objective:
+          loss: {type: cross_entropy, input: logits, target: digit, chunks: 4}
+          metrics: {accuracy: {of: loss}}
+    Good:
+        objective:
+          loss: {type: cross_entropy, input: logits, target: digit, chunks: 4}
+          metrics: {accuracy: null, perplexity: {of: loss}}
+    """  # noqa: E501
+    return error("O106", span, f"the loss `{term}` cannot be computed in chunks: {reason}", "leave `chunks` out")
+
+
 def no_parameters(span: Span) -> Diagnostic:
     """no-parameters (O104)
 

@@ -80,6 +80,7 @@ class Judge:
             matmul=training.precision.matmul,
             checkpointing=training.activation_checkpointing,
             optimizer=training.optimizer.as_data(),
+            heads=lowered.heads,
         )
         return Judge(recipe, lowered, parameters, data, target, model, scales, known)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from math import ceil, prod
 
 from declarative_train.components.hardware.hardware import Precision
 from declarative_train.components.optimizers import OPTIMIZERS
+from declarative_train.graph.chunked import heads_of
 from declarative_train.graph.cost import Work, activations
 from declarative_train.graph.graph import Graph, Node
 from declarative_train.graph.stage_graphs import open_blocks
@@ -85,8 +86,9 @@ def model_facts(
     matmul: str,
     checkpointing: str,
     optimizer: Mapping[str, object],
+    heads: Collection[str] = (),
 ) -> ModelFacts:
-    """`optimizer`: the fields of that of the run."""
+    """`optimizer`: the fields of that of the run. `heads`: the layers that losses in chunks compute once more."""
     opened = open_blocks(graph, units)
     works = unit_works(opened, parameters)
     tensors = _tensors(opened, parameters, optimizer)
@@ -94,16 +96,20 @@ def model_facts(
     for node in opened.nodes:
         again = is_recomputed(node, units, checkpointing)
         inside = activations(node)
+        if node.name in heads:  # an item in the place of its scores
+            again, inside = True, _given(node) // next(iter(node.outputs.values())).shape[-1]
         nodes[node.name] = NodeFacts(
             name=node.name,
             is_unit=node.name in units,
             works=works[node.name],
             is_recomputed=again,
-            kept=_given(node) if again else inside,
+            kept=_given(node) if again and node.name not in heads else inside,
             passing=inside if again else 0,
             parameters=tuple(tensors.get(node.name, ())),
         )
-    judged = sum(opened.spec(edge).num_elements for edge in opened.outputs.values())
+    judged = sum(
+        opened.spec(edge).num_elements for edge in opened.outputs.values() if edge.partition(":")[0] not in heads
+    )
     return ModelFacts(opened, nodes, precision, judged, reduce, matmul)
 
 
@@ -118,6 +124,7 @@ def facts_of(plan: Plan) -> ModelFacts:
         matmul=training.matmul,
         checkpointing=training.activation_checkpointing,
         optimizer=training.optimizer,
+        heads=heads_of(plan.graph, plan.objective.terms),
     )
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import fx, nn
 
 from declarative_train.components.layers.sample_groups import MixesSamples, SampleGroups
+from declarative_train.components.losses.modules.chunked import ChunkedHead
 from declarative_train.graph.build import build
 from declarative_train.graph.initialise import initialise
 from declarative_train.runtime.step.load_weights import names_in, open_weights, write_weights
@@ -155,12 +156,16 @@ def prepare_units(module: nn.Module, layout: LayoutPlan, training: TrainingPlan,
     forgetful: list[nn.Module] = []
     if training.activation_checkpointing != "none":
         forgetful = unit_modules(module, layout.units, rest=training.activation_checkpointing == "all")
+        forgetful = [unit for unit in forgetful if not isinstance(unit, ChunkedHead)]  # which keeps nothing anyway
         for unit in forgetful:
             checkpoint_activations(unit, groups)
     if training.compile:
+        for part in module.modules():
+            if isinstance(part, ChunkedHead):
+                part.forward = torch.compiler.disable(part.forward)  # type: ignore[method-assign]
         eager = {id(unit) for unit in forgetful if mixes_samples(unit)}
         for unit in unit_modules(module, layout.units, rest=True):
-            if id(unit) not in eager:
+            if id(unit) not in eager and not isinstance(unit, ChunkedHead):
                 unit.compile()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 import torch
@@ -12,6 +13,7 @@ from torch import nn
 from declarative_train.components.component import LossModule
 from declarative_train.components.layers.sample_groups import HoldsSamples
 from declarative_train.components.losses import LOSSES
+from declarative_train.graph.chunked import with_chunked_heads
 
 if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan, TermPlan
@@ -97,6 +99,15 @@ def build_term(term: TermPlan, specs: Mapping[str, TensorSpec]) -> LossModule:
         None if term.target is None else specs[term.target],
         None if term.mask is None else specs[term.mask],
     )
+
+
+def as_run(plan: Plan) -> Plan:
+    """The plan with the graph that a rank runs: losses in chunks are computed where their scores were."""
+    if all(term.component.get("chunks") is None for term in plan.objective.terms):
+        return plan
+    batch = {field.name: field.tensor for field in plan.data.fields}
+    batch |= {name: plan.batch_graph.spec(edge) for name, edge in plan.batch_graph.outputs.items()}
+    return replace(plan, graph=with_chunked_heads(plan.graph, plan.objective.terms, batch))
 
 
 def tensor_specs(plan: Plan) -> dict[str, TensorSpec]:

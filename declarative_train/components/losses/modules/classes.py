@@ -67,6 +67,17 @@ class OverClasses(nn.Module, LossModule):
         value = self.function(x, y, weight=class_weights, ignore_index=ignored, reduction=reduction)
         return value if weight is None else (value * weight).sum()
 
+    def items(self, input: Tensor, target: Tensor, mask: Tensor | None) -> Tensor:
+        """(B, *S), of class numbers: what `sum` adds up, 0 where the mask is."""
+        x, y = in_full(input), target.to(torch.int64)
+        if mask is not None:
+            x, y = self._without_masked(x, y, mask)
+        shape = y.shape
+        x, y, _ = self._classes_at_1(x, y, None)
+        class_weights = None if self.class_weights is None else self.class_weights.to(x.dtype)
+        ignored = NOTHING_IGNORED if self.ignore_index is None else self.ignore_index
+        return self.function(x, y, weight=class_weights, ignore_index=ignored, reduction="none").view(shape)
+
     def count(self, target: Tensor | None, mask: Tensor | None, row_weight: Tensor | None, rows: int) -> Tensor:
         if self.soft or (self.ignore_index is None and self.class_weights is None):
             return count_items(mask, row_weight, rows, self.num_items)
@@ -104,3 +115,11 @@ class OverClasses(nn.Module, LossModule):
             y = y.reshape(-1, self.num_classes) if self.soft else y.reshape(-1)
             return x.reshape(-1, self.num_classes), y, None if weight is None else weight.reshape(-1)
         return x.movedim(self.axis + 1, 1), y.movedim(self.axis + 1, 1) if self.soft else y, weight
+
+
+class OfItems(OverClasses):
+    """The same term where a `ChunkedHead` gives it for each item: (B, *S) in the place of the scores."""
+
+    def sum(self, input: Tensor, target: Tensor | None, mask: Tensor | None, row_weight: Tensor | None) -> Tensor:
+        weight = item_weight(mask, row_weight, input.dim(), input.dtype)
+        return input.sum() if weight is None else (input * weight).sum()

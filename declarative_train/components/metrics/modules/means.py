@@ -114,6 +114,19 @@ class Surprises:
         return F.cross_entropy(scores, number, reduction="none"), weight
 
 
+class Known:
+    """Cross entropy of each item (B, *S), as the loss found it."""
+
+    def __init__(self, ignore_index: int | None) -> None:
+        self._ignore_index = ignore_index
+
+    def __call__(
+        self, input: Tensor, target: Tensor | None, mask: Tensor | None, row_weight: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        assert target is not None
+        return input, weights(target.shape, not_ignored(target, self._ignore_index), mask, row_weight)
+
+
 def squared(x: Tensor, y: Tensor) -> Tensor:
     return (x - y).square()
 

@@ -1,0 +1,112 @@
+"""A term over classes together with the linear layer that gives its scores, a part of the items at a time: of all
+scores of a batch only those of one part ever exist, and none wait for the backward, which computes them once more.
+
+N items, D width, C classes. Wijmans et al., Cut your losses in large-vocabulary language models, 2024, go further, in
+kernels of their own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+from declarative_train.components.losses.modules.classes import OverClasses
+
+
+class ChunkedHead(nn.Module):
+    """In the place of a linear layer, with its parameters: x (B, *S, D), class numbers (B, *S) and mask (B, *S) -> the
+    term of each item (B, *S), weights and rows of padding not counted."""
+
+    bias: Tensor | None
+
+    def __init__(self, linear: nn.Linear, term: OverClasses, num_chunks: int) -> None:
+        """`term` is over one item a row."""
+        super().__init__()
+        self.weight = linear.weight
+        self.register_parameter("bias", linear.bias)
+        self._term = _Term(term)
+        self._num_chunks = num_chunks
+
+    def forward(self, x: Tensor, target: Tensor, mask: Tensor | None = None) -> Tensor:
+        device = x.device.type
+        weight: Tensor = self.weight
+        bias = self.bias
+        if torch.is_autocast_enabled(device):  # which does not reach into the function
+            dtype = torch.get_autocast_dtype(device)
+            x, weight = x.to(dtype), weight.to(dtype)
+            bias = None if bias is None else bias.to(dtype)
+        flat_mask = None if mask is None else mask.flatten()
+        items: Tensor = _Chunked.apply(
+            x.flatten(0, -2), weight, bias, target.flatten(), flat_mask, self._term, self._num_chunks
+        )
+        return items.view(target.shape)
+
+
+class _Term:
+    """No part of the model: its class weights are numbers of the recipe, there also where the model is on meta."""
+
+    def __init__(self, term: OverClasses) -> None:
+        self._term = term
+
+    def __call__(self, x: Tensor, target: Tensor, mask: Tensor | None) -> Tensor:
+        if self._term.class_weights is not None and self._term.class_weights.device != x.device:
+            self._term.to(x.device)
+        return self._term.items(x, target, mask)
+
+
+class _Chunked(torch.autograd.Function):
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: Any,
+        x_ND: Tensor,
+        weight_CD: Tensor,
+        bias_C: Tensor | None,
+        target_N: Tensor,
+        mask_N: Tensor | None,
+        term: _Term,
+        num_chunks: int,
+    ) -> Tensor:
+        ctx.save_for_backward(x_ND, weight_CD, bias_C, target_N, mask_N)
+        ctx.term, ctx.num_chunks = term, num_chunks
+        with torch.autocast(x_ND.device.type, enabled=False):
+            parts = [
+                term(F.linear(x_ND[rows], weight_CD, bias_C), target_N[rows], _of(mask_N, rows))
+                for rows in _parts(len(x_ND), num_chunks)
+            ]
+            return torch.cat(parts)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient_N: Tensor) -> tuple[Tensor | None, ...]:
+        x_ND, weight_CD, bias_C, target_N, mask_N = ctx.saved_tensors
+        for_x, for_weight, for_bias, *_ = ctx.needs_input_grad
+        dx_ND = torch.empty_like(x_ND) if for_x else None
+        dweight_CD = torch.zeros_like(weight_CD) if for_weight else None
+        dbias_C = torch.zeros_like(bias_C) if for_bias else None
+        with torch.autocast(x_ND.device.type, enabled=False):
+            for rows in _parts(len(x_ND), ctx.num_chunks):
+                scores = F.linear(x_ND[rows], weight_CD, bias_C).requires_grad_()
+                with torch.enable_grad():
+                    items = ctx.term(scores, target_N[rows], _of(mask_N, rows))
+                (dscores,) = torch.autograd.grad(items, scores, gradient_N[rows])
+                del items, scores  # before the products, which need as much again
+                if dx_ND is not None:
+                    torch.mm(dscores, weight_CD, out=dx_ND[rows])
+                if dweight_CD is not None:
+                    dweight_CD.addmm_(dscores.t(), x_ND[rows])
+                if dbias_C is not None:
+                    dbias_C += dscores.sum(0)
+        return dx_ND, dweight_CD, dbias_C, None, None, None, None
+
+
+def _parts(size: int, number: int) -> list[slice]:
+    step = max(1, -(-size // number))
+    return [slice(first, first + step) for first in range(0, max(1, size), step)]
+
+
+def _of(tensor: Tensor | None, rows: slice) -> Tensor | None:
+    return None if tensor is None else tensor[rows]

@@ -1,0 +1,123 @@
+"""Losses in chunks (`chunks`): the graph in which the linear layer that gives a term its scores takes the target, and
+gives the term of each item instead. What a rank runs; the plan keeps the graph as it is, for those who want the scores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+from declarative_train.graph.graph import Edge, Graph, Node
+from declarative_train.terms.tensor_spec import TensorSpec
+
+if TYPE_CHECKING:
+    from torch import nn
+
+_TARGET, _MASK = "chunked_loss_target", "chunked_loss_mask"  # ports of the head, and of blocks around it
+
+
+@dataclass(frozen=True, slots=True)
+class HeadNode(Node):
+    """A linear layer with the term over its scores, as data."""
+
+    term: Mapping[str, object] | None = None
+    ports: ClassVar[tuple[str, ...]] = ("x", _TARGET, _MASK)
+
+    def build(self, linear: nn.Module, specs: Mapping[str, TensorSpec]) -> nn.Module:
+        """`linear` is the layer's own module."""
+        import torch
+
+        from declarative_train.components.losses import LOSSES
+        from declarative_train.components.losses.modules.chunked import ChunkedHead
+        from declarative_train.components.losses.modules.classes import OverClasses
+
+        assert self.term is not None
+        assert isinstance(linear, torch.nn.Linear)
+        target, mask = replace(specs[_TARGET], shape=()), specs.get(_MASK)
+        with torch.device("cpu"):
+            scores = TensorSpec((linear.out_features,))
+            term = LOSSES.read(self.term).build(scores, target, None if mask is None else replace(mask, shape=()))
+        assert isinstance(term, OverClasses)
+        return ChunkedHead(linear, term, int(str(self.term["chunks"])))
+
+
+class Wanted(Protocol):
+    """What is needed of a term: its component with `chunks`, and the names of what it reads."""
+
+    @property
+    def component(self) -> dict[str, object]: ...
+    @property
+    def input(self) -> str: ...
+    @property
+    def target(self) -> str | None: ...
+    @property
+    def mask(self) -> str | None: ...
+
+
+class NoHeadError(Exception):
+    """Why the scores are not those of a linear layer that nothing else reads, in the recipe's words."""
+
+
+def with_chunked_heads(graph: Graph, terms: Iterable[Wanted], batch: Mapping[str, TensorSpec]) -> Graph:
+    """`batch`: the specs of what is no output of the graph."""
+    for term in terms:
+        if term.component.get("chunks") is not None:
+            assert term.target is not None
+            inputs = {_TARGET: term.target} | ({} if term.mask is None else {_MASK: term.mask})
+            more = {name: batch[name] for name in inputs.values()}
+            edge = graph.outputs[term.input]
+            graph = replace(graph, inputs=graph.inputs | more)
+            graph = _with_head(graph, edge, inputs, more[term.target], term.component)
+    return graph
+
+
+def heads_of(graph: Graph, terms: Iterable[Wanted]) -> frozenset[str]:
+    """The paths of the linear layers of all losses in chunks."""
+    chunked = [term.input for term in terms if term.component.get("chunks") is not None]
+    return frozenset(head_of(graph, graph.outputs[name]) for name in chunked)
+
+
+def head_of(graph: Graph, edge: Edge) -> str:
+    """The path of the linear layer that gives this edge. Raises NoHeadError."""
+    name, _, output = edge.partition(":")
+    if not output:
+        raise NoHeadError("its input is a field")
+    node = graph.node(name)
+    readers = [each.name for each in graph.nodes if edge in each.inputs.values()]
+    if readers:
+        raise NoHeadError(f"`{readers[0]}` reads the scores too, so all of them have to be there")
+    if any(each.target == name for each in graph.nodes) or node.kind == "reuse":
+        raise NoHeadError(f"`{node.target or name}` is used in several places")
+    if node.kind == "block":
+        assert node.graph is not None
+        inner = node.graph.outputs[output]
+        if list(node.graph.outputs.values()).count(inner) > 1:
+            raise NoHeadError(f"`{name}` gives the scores under several names")
+        return f"{name}.{head_of(node.graph, inner)}"
+    if node.component is None or node.component["type"] != "linear":
+        what = "an expression" if node.component is None else f"a layer `{node.component['type']}`"
+        raise NoHeadError(f"its scores come from {what}, `{name}`, and not from a linear layer")
+    return name
+
+
+def _with_head(
+    graph: Graph, edge: Edge, inputs: Mapping[str, Edge], target: TensorSpec, term: Mapping[str, object]
+) -> Graph:
+    name, _, output = edge.partition(":")
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        if node.name == name:
+            items = TensorSpec(target.shape)
+            outputs = node.outputs | {output: items}
+            if node.graph is None:
+                values = {each.name: getattr(node, each.name) for each in fields(Node)}
+                values |= {"inputs": node.inputs | dict(inputs), "outputs": outputs}
+                nodes.append(HeadNode(**values, term=term))
+                continue
+            more = {port: graph.spec(source) for port, source in inputs.items()}
+            body = replace(node.graph, inputs=node.graph.inputs | more)
+            body = _with_head(body, node.graph.outputs[output], {port: port for port in inputs}, target, term)
+            node = replace(node, inputs=node.inputs | dict(inputs), outputs=outputs, graph=body)
+        nodes.append(node)
+    return replace(graph, nodes=tuple(nodes))
