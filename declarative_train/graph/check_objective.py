@@ -77,7 +77,7 @@ def _tells(term: Term, other: Term | Measure) -> bool:
     if isinstance(other, Term) or other.component.type != "perplexity" or other.edges != term.edges:
         return False
     same = getattr(term.component, "ignore_index", None) == other.ignore_index
-    return same and not getattr(term.component, "label_smoothing", 0) and not getattr(term.component, "class_weights", None)
+    return same and not any(getattr(term.component, name, None) for name in ("label_smoothing", "class_weights"))
 
 
 def _where(target: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:

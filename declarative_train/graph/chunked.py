@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
+from declarative_train.components.adapters.adapted import KEY as ADAPTERS
 from declarative_train.graph.graph import Edge, Graph, Node
 from declarative_train.terms.tensor_spec import TensorSpec
 
@@ -98,6 +99,8 @@ def head_of(graph: Graph, edge: Edge) -> str:
     if node.component is None or node.component["type"] != "linear":
         what = "an expression" if node.component is None else f"a layer `{node.component['type']}`"
         raise NoHeadError(f"its scores come from {what}, `{name}`, and not from a linear layer")
+    if ADAPTERS in node.component:
+        raise NoHeadError(f"`{name}` has an adapter")
     return name
 
 
