@@ -30,6 +30,7 @@ from declarative_train.plan.parameters import plan_parameters
 from declarative_train.plan.place import place
 from declarative_train.plan.plan import PLAN_VERSION, TAKEN, ChoicePlan, ParameterPlan, Plan, WeightsPlan
 from declarative_train.plan.plugins import check_plugins
+from declarative_train.plan.published import plan_published
 from declarative_train.plan.run_fields import inherited_fields
 from declarative_train.plan.sample_groups import check_draws, check_mixing
 from declarative_train.plan.sections import (
@@ -197,6 +198,7 @@ def _assembled(
         logging=keeping[1],
         layout=layout,
         weights=weights,
+        published=plan_published(recipe.model.scope),
         meta=dict(recipe.meta),
         draws=tuple(fact.path for fact in lowered.facts if fact.kind == "random"),
         settings=settings_of(recipe),

@@ -42,12 +42,43 @@ class ParameterPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class PartPlan:
+    """A tensor of a published file: `share` in the rows of a parameter, its rows and columns changed or not."""
+
+    name: str
+    share: int
+    transpose: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TensorMapPlan:
+    """Parameters by name, with `*` for the number of a copy, and the tensors of a published file that they are made
+    of. Where no name in the file begins with `prefix`, it is left out; names that are `ignored` hold no parameter."""
+
+    entries: dict[str, list[PartPlan]]
+    prefix: str
+    ignored: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedPlan:
+    """A node that a published model can be: a shipped block with its params, and the model that it is made after."""
+
+    node: str
+    block: str
+    params: dict[str, object]
+    config: dict[str, object] | None = None
+    folder: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class WeightsPlan:
     """Start values from a file, for the parameters below `node` ("" for all)."""
 
     node: str
     path: str
     rename: dict[str, str | None]
+    tensors: TensorMapPlan | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -418,6 +449,7 @@ class Plan:
     logging: LoggingPlan
     layout: LayoutPlan
     weights: tuple[WeightsPlan, ...] = ()
+    published: tuple[PublishedPlan, ...] = ()
     meta: dict[str, object] = field(default_factory=dict)
     draws: tuple[str, ...] = ()
     recipe: dict[str, str] = field(default_factory=dict)

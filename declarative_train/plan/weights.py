@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING, TypeVar
 
 from declarative_train.components.adapters.adapted import is_added
 from declarative_train.components.datasets.files import local_path, shown
+from declarative_train.components.published import PublishedError, families
 from declarative_train.diagnostics.diagnostic import Diagnostic, Related
 from declarative_train.diagnostics.suggest import nearest
 from declarative_train.graph.build import build
 from declarative_train.graph.lower import Lowered
 from declarative_train.plan.checks.parameters import rename_matches_nothing, weights_do_not_fit, weights_not_found
 from declarative_train.plan.plan import ParameterPlan, WeightsPlan
+from declarative_train.plan.published import odd_dtype, plan_published, published_misfit, tensor_map, tensors_of
 from declarative_train.plan.run_folder import Shapes, shapes_in_folder, taken_in_folder
-from declarative_train.recipe.recipe import Recipe
+from declarative_train.recipe.recipe import Recipe, Weights
 
 if TYPE_CHECKING:
     from torch import nn
@@ -41,6 +43,13 @@ def plan_weights(
     plans, diagnostics = [], []
     module = None
     for weights in recipe.model.weights:
+        if weights.format is not None:
+            published, problem_and_hint = _published(recipe, lowered, parameters, weights)
+            if published is not None:
+                plans.append(published)
+            if problem_and_hint is not None:
+                diagnostics.append(weights_do_not_fit(weights.span, weights.path, *problem_and_hint))
+            continue
         local = local_path(weights.path)
         plan = WeightsPlan(weights.node, _taken(weights.path, local), dict(weights.rename))
         plans.append(plan)
@@ -78,6 +87,43 @@ def plan_weights(
     return tuple(plans), diagnostics
 
 
+def _published(
+    recipe: Recipe, lowered: Lowered | None, parameters: Sequence[ParameterPlan] | None, weights: Weights
+) -> tuple[WeightsPlan | None, tuple[str, str | None] | None]:
+    """The plan of a published model's weights, and what is wrong with them."""
+    known = plan_published(recipe.model.scope)
+    fitting = [each for each in known if weights.node in ("", each.node)]
+    if len(fitting) != 1:
+        listed = ", ".join(f"`{each.node}`" for each in known)
+        if known:
+            hint = f"name the node: `weights: {{{known[0].node}: {{path: ..., format: huggingface}}}}`; it is {listed}"
+        else:
+            hint = f"a node of a shipped block can have them: {', '.join(families())}"
+        what = f"`{weights.node}`" if weights.node else "the model"
+        problem = (
+            f"cannot fill {what}, which {'are several blocks' if fitting else 'is no block that published models are'}"
+        )
+        return None, (problem, hint)
+    try:
+        path = tensors_of(weights.path)
+        tensors = tensor_map(fitting[0])
+        plan = WeightsPlan(fitting[0].node, path, {}, tensors)
+        header = _header_of_index(path) if path.endswith(INDEX) else _header_in_safetensors(path)
+    except PublishedError as problem:
+        return None, (f"cannot be used: {problem}", problem.hint)
+    except (OSError, ValueError) as problem:
+        return None, (f"cannot be read: {problem}", None)
+    odd = odd_dtype({name: dtype for name, (_, dtype) in header.items()})
+    if odd is not None:
+        return plan, (f"cannot be used: {odd}", "give the model as it was before it was quantized")
+    if lowered is None or parameters is None:
+        return plan, None
+    ties = {each.name: each.tie for each in parameters if each.tie is not None}
+    module = build(lowered.graph, recipe.plugins, device="meta", ties=ties)
+    found = {name: shape for name, (shape, _) in header.items()}
+    return plan, published_misfit(module, plan.node, tensors, found)
+
+
 def _taken(path: str, local: str | None) -> str:
     """Of the folder of a recipe's runs, the run that is the newest now: its statistics are in the plan, so that the
     weights must not be those of a later one."""
@@ -111,6 +157,18 @@ def files_of_index(path: str, index: object) -> dict[str, str]:
     return {str(name): f"{folder}{file}" for name, file in named.items()}
 
 
+Header = dict[str, tuple[tuple[int, ...], str]]
+"""Of each tensor its shape and its dtype, in the words of safetensors."""
+
+
+def _header_of_index(path: str) -> Header:
+    with open(path, "rb") as file:
+        files = files_of_index(path, json.load(file))
+    _shapes_of_index(files)
+    held = {file: _header_in_safetensors(file) for file in sorted(set(files.values()))}
+    return {name: held[file][name] for name, file in files.items()}
+
+
 def _shapes_of_index(files: Mapping[str, str]) -> Shapes:
     found: dict[str, tuple[int, ...]] = {}
     for file in sorted(set(files.values())):
@@ -124,6 +182,10 @@ def _shapes_of_index(files: Mapping[str, str]) -> Shapes:
 
 
 def _shapes_in_safetensors(path: str) -> Shapes:
+    return {name: shape for name, (shape, _) in _header_in_safetensors(path).items()}
+
+
+def _header_in_safetensors(path: str) -> Header:
     """The header alone: https://huggingface.co/docs/safetensors, "Format"."""
     with open(path, "rb") as file:
         size = int.from_bytes(file.read(8), "little")
@@ -131,7 +193,8 @@ def _shapes_in_safetensors(path: str) -> Shapes:
             raise ValueError("it is not a safetensors file")
         try:
             header = json.loads(file.read(size))
-            return {name: tuple(map(int, item["shape"])) for name, item in header.items() if name != "__metadata__"}
+            items = {name: item for name, item in header.items() if name != "__metadata__"}
+            return {name: (tuple(map(int, item["shape"])), str(item["dtype"])) for name, item in items.items()}
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise ValueError("its header is not that of a safetensors file") from None
 

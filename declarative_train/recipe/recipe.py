@@ -33,6 +33,7 @@ class Weights(NamedTuple):
     rename: MappingABC[str, str | None]
     span: Span
     statistics: str = "run"
+    format: str | None = None
 
 
 class Model(NamedTuple):

@@ -6,8 +6,10 @@ import json
 import re
 from typing import Any
 
+from declarative_train.components.published import family_of
 from declarative_train.recipe.model.blocks import shipped_block, shipped_file
 from declarative_train.recipe.model.blocks_params import Param
+from declarative_train.recipe.model.published import FROM
 from declarative_train.source.node import is_template, to_value
 
 REFERENCE = {"type": "string", "description": "A node, node.output, node.3 (a copy of a repeat), or a field."}
@@ -104,9 +106,21 @@ def shipped_schema(name: str) -> dict[str, Any]:
     return {
         "type": "object",
         "description": "" if story is None else re.sub(r"(?m)^# ?", "", story[0]).strip(),
-        "properties": {key: _param(param, text) for key, param in block.params.items()},
+        "properties": {**_from(name), **{key: _param(param, text) for key, param in block.params.items()}},
         "additionalProperties": False,
     }
+
+
+def _from(block: str) -> dict[str, Any]:
+    """Where sizes come from, of a block that published models are."""
+    family = family_of(block)
+    if family is None:
+        return {}
+    about = (
+        f"Of a published model ({', '.join(family.kinds)}) config.json gives the sizes: its folder, or its hub id in "
+        "the cache of huggingface-hub. What stands beside it goes first."
+    )
+    return {FROM: {"type": "string", "description": about}}
 
 
 def _param(param: Param, text: str) -> dict[str, Any]:

@@ -11,7 +11,9 @@ from typing import Any
 
 from declarative_train.components.component import Layer
 from declarative_train.components.layers import LAYERS
+from declarative_train.components.published import PublishedError, published_folder
 from declarative_train.diagnostics.diagnostic import Basis, Diagnostic, Related
+from declarative_train.recipe.checks.blocks import published_model
 from declarative_train.recipe.checks.keys import missing_key, unknown_type, wrong_type, wrong_value
 from declarative_train.recipe.checks.parameters import newest_run, unknown_weights_node
 from declarative_train.recipe.draft import Draft
@@ -179,6 +181,7 @@ class Sectioning:
             self.templates,
             self.layers,
             objective=None if objective is None else self._references(objective),
+            paths=Paths.of(self.document),
         )
         self.diagnostics += found
         if self.expanded is None:
@@ -248,6 +251,18 @@ class Sectioning:
             if entry.name and known is not None and entry.name not in known:
                 self.diagnostics.append(unknown_weights_node(entry.key.span, entry.name, known))
             path = paths.resolve(values.path, span)
+            if values.format is not None:
+                try:
+                    path = published_folder(values.path, path)
+                except PublishedError as problem:
+                    self.diagnostics.append(published_model(span, str(problem), problem.hint))
+                    continue
+                if values.rename:
+                    at = Spans(self.tree)(("model", "weights", entry.name, "rename"))
+                    message = "`rename` means nothing with `format: huggingface`, which knows the names"
+                    self.diagnostics.append(published_model(at, message, "leave one of them out"))
+                given.append(Weights(entry.name, path, values.rename, span, "data", values.format))
+                continue
             is_checkpoint = PurePath(values.path).name.startswith("step_")
             if not PurePath(values.path).suffix and not is_checkpoint and "://" in path:
                 self.diagnostics.append(newest_run(span, values.path))  # one that should be here is for the plan

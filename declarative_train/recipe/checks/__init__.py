@@ -14,6 +14,7 @@ RULES: dict[str, str] = {
     "B008": "blocks.model_too_large",
     "B009": "blocks.bad_param",
     "B010": "blocks.bad_node",
+    "B011": "blocks.published_model",
     "E001": "expressions.expression_syntax",
     "E002": "expressions.expression_form",
     "E003": "expressions.unknown_function",

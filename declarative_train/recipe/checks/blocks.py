@@ -277,3 +277,23 @@ def bad_node(span: Span, name: str, found: str, help: str | None = None) -> Diag
     """
     wanted = "a mapping such as `{type: relu}`, or an expression"
     return error("B010", span, f"the node `{name}` is {found}; it is {wanted}", help)
+
+
+def published_model(span: Span, problem: str, hint: str | None) -> Diagnostic:
+    """published-model (B011)
+
+    Finds: `from`, or weights with `format: huggingface`, that name no published model which is here and which the block
+           can be.
+    Why:   sizes and names of tensors come from its files; nothing is fetched from the network.
+    Bad:
+        model:
+          graph:
+            flat: {type: llama, from: no_such_model, input: digit}
+            hidden: {input: flat}
+    Good:
+        model:
+          graph:
+            hidden: {type: linear, out_features: 32, input: pixels}
+            logits: {type: linear, out_features: 10}
+    """
+    return error("B011", span, problem, hint)

@@ -19,6 +19,7 @@ from declarative_train.recipe.model.blocks_params import bind_params
 from declarative_train.recipe.model.expand_outside import param_spans, placed_outside, seen_from_outside
 from declarative_train.recipe.model.expand_paths import placed, units_of
 from declarative_train.recipe.model.node_draft import MOST_NODES, NodeDraft, read_entry
+from declarative_train.recipe.model.published import published_fields
 from declarative_train.recipe.model.tree import (
     BlockNode,
     BlockRules,
@@ -32,6 +33,7 @@ from declarative_train.recipe.model.tree import (
 from declarative_train.recipe.model.wiring import Surroundings, Wiring
 from declarative_train.recipe.model.wiring_names import Edge, read_reference
 from declarative_train.recipe.model.wiring_ports import first_key
+from declarative_train.recipe.paths import Paths
 from declarative_train.recipe.reading import read_node
 from declarative_train.source.document import SourceFile
 from declarative_train.source.node import Entry, Mapping, Node, Scalar, scalars
@@ -40,6 +42,7 @@ from declarative_train.terms.names import NODE_WORDS
 from declarative_train.terms.span import Span
 
 MOST_NESTED = 40
+_NO_FILES = Paths(frozenset())
 
 
 class Expanded(NamedTuple):
@@ -67,6 +70,7 @@ def expand(
     layers: MappingABC[str, type[Layer]],
     *,
     objective: Collection[tuple[str, Span]] | None = None,
+    paths: Paths = _NO_FILES,
 ) -> tuple[Expanded | None, list[Diagnostic]]:
     """Open the model, or say all that is wrong with its graph and blocks.
 
@@ -76,7 +80,7 @@ def expand(
     the section's error.
     """
     library = Library(layers, model.get("blocks"))
-    expander = _Expander(library, templates)
+    expander = _Expander(library, templates, paths)
     graph = model.get("graph")
     if not isinstance(graph, Mapping) or not graph.entries:
         return None, library.diagnostics
@@ -134,7 +138,8 @@ class _Frame(NamedTuple):
 class _Expander:
     """Collects diagnostics over all blocks, each once, and keeps what was opened."""
 
-    def __init__(self, library: Library, templates: Templates) -> None:
+    def __init__(self, library: Library, templates: Templates, paths: Paths) -> None:
+        self._paths = paths
         self._library = library
         self._templates = templates
         self._said: dict[tuple[str, Span, str], Diagnostic] = {}
@@ -268,8 +273,14 @@ class _Expander:
         fields = placed_outside(draft.fields, fields, frame.param_spans)
         assert isinstance(fields, Mapping)
         if draft.kind == "block":
+            assert draft.block is not None
+            published = None
+            if draft.block.file is not None:
+                fields, published, found = published_fields(draft.block.name, fields, self._paths)
+                if self._say(found):
+                    return None
             scope = self._open(draft, fields, frozenset(inputs), frame)
-            return None if scope is None else BlockNode(*common, draft.type_name, scope)
+            return None if scope is None else BlockNode(*common, draft.type_name, scope, published=published)
         assert draft.layer is not None
         assert draft.type_span is not None
         kind = Entry(Scalar("type", "type", draft.type_span), Scalar(draft.type_name, draft.type_name, draft.type_span))

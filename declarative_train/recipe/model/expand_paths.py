@@ -22,7 +22,8 @@ def placed(scope: Scope, opened: Opened, prefix: str = "") -> tuple[Scope, tuple
             rules += found
             if block.parameters is not None:
                 rules.append(BlockRules(path, block.parameters, names, may_miss=block.file is not None))
-            nodes.append(node._replace(path=path, scope=inner))
+            params = names.get("params") if block.file is not None else None
+            nodes.append(node._replace(path=path, scope=inner, params=params if isinstance(params, Mapping) else {}))
         else:
             nodes.append(node._replace(path=path))
     return scope._replace(nodes=tuple(nodes)), tuple(rules)

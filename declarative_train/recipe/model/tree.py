@@ -9,6 +9,7 @@ from typing import NamedTuple
 from declarative_train.components.component import Layer
 from declarative_train.components.expressions.functions import INDEX
 from declarative_train.components.expressions.grammar import Expression, Operation, Reference
+from declarative_train.recipe.model.published import Published
 from declarative_train.source.node import Mapping as MappingNode
 from declarative_train.source.node import Scalar
 from declarative_train.terms.span import Span
@@ -52,7 +53,8 @@ class ExpressionNode(NamedTuple):
 
 
 class BlockNode(NamedTuple):
-    """A block, opened where it stands: its own graph."""
+    """A block, opened where it stands: its own graph. Of a shipped one `params` are its values, and `published` the
+    model that it is made after."""
 
     name: str
     path: str
@@ -62,6 +64,8 @@ class BlockNode(NamedTuple):
     input_spans: Mapping[str, Span]
     block: str
     scope: "Scope"
+    params: Mapping[str, object] = {}
+    published: Published | None = None
 
 
 class ReuseNode(NamedTuple):

@@ -12,6 +12,9 @@ class WeightsSection(Section):
     path: str
     """A safetensors or torch file, the index of several (`model.safetensors.index.json`), or a run directory: its best
     checkpoint, else its last."""
+    format: Literal["huggingface"] | None = None
+    """`huggingface`: `path` is the folder of a published model (config.json, model.safetensors or its shards), or its
+    hub id in the cache of huggingface-hub, for a node of the block that it is."""
     rename: dict[str, str | None] = {}
     """Beginnings of names in the file, and what they become here, or null to leave them out:
     {"encoder.blocks.": "layers.", "head.": null}."""

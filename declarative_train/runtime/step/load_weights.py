@@ -16,13 +16,15 @@ from torch import nn
 from declarative_train.components.datasets.files import local_path
 from declarative_train.graph.initialise import held_rows, write_whole
 from declarative_train.plan.checks.parameters import words
+from declarative_train.plan.published import parts_in, published_misfit, shape_of
 from declarative_train.plan.run_folder import Shapes
 from declarative_train.plan.weights import INDEX, TORCH_BEGINS, files_of_index, misfit, renamed, same_name, unmatched
 from declarative_train.runtime.failures import RunFailure
 from declarative_train.runtime.storage.checkpoint_store import Entry, read_entry
 
 if TYPE_CHECKING:
-    from declarative_train.plan.plan import WeightsPlan
+    from declarative_train.components.published import Part
+    from declarative_train.plan.plan import TensorMapPlan, WeightsPlan
 
 
 class Source(Protocol):
@@ -61,6 +63,8 @@ def open_weights(model: nn.Module, plans: Iterable[WeightsPlan], *, whole: bool 
 
 def _opened(model: nn.Module, plan: WeightsPlan, whole: bool) -> Opened:
     source = open_source(plan.path)
+    if plan.tensors is not None:
+        return _opened_published(model, plan, plan.tensors, source, whole)
     for prefix in unmatched(source.shapes, plan.rename):
         message, way_out = words(prefix, "it", list(source.shapes))
         raise RunFailure(f"model.weights: {plan.path}: {message}; help: {way_out}")
@@ -72,6 +76,52 @@ def _opened(model: nn.Module, plan: WeightsPlan, whole: bool) -> Opened:
         found = {name: stored for name, stored in found.items() if f"{prefix}{name}" in held}
     _require_none(plan, misfit(model, plan, {name: source.shapes[stored] for name, stored in found.items()}))
     return Opened(source, {f"{prefix}{name}": stored for name, stored in found.items()})
+
+
+def _opened_published(
+    model: nn.Module, plan: WeightsPlan, tensors: TensorMapPlan, source: Source, whole: bool
+) -> Opened:
+    """By the names of the model, each made of the tensors that the map names."""
+    assert isinstance(source, Tensors)
+    _require_none(plan, published_misfit(model, plan.node, tensors, source.shapes, whole=whole))
+    prefix = f"{plan.node}." if plan.node else ""
+    parts: dict[str, tuple[Part, ...]] = {}
+    for name, _ in model.named_parameters(remove_duplicate=False):
+        if name.startswith(prefix):
+            found = parts_in(tensors, name.removeprefix(prefix), source.shapes)
+            if found and all(part.name in source.shapes for part in found):
+                parts[name] = found
+    shapes = {name: shape for name, found in parts.items() if (shape := shape_of(found, source.shapes)) is not None}
+
+    def read(name: str, first: int | None, last: int | None, dim: int) -> torch.Tensor:
+        assert dim == 0  # columns are those of a file
+        return joined(source, parts[name], first, last)
+
+    return Opened(Tensors(shapes, read), {name: name for name in shapes})
+
+
+def joined(source: Tensors, parts: Iterable[Part], first: int | None, last: int | None) -> torch.Tensor:
+    """The rows from `first` to `last` of the parts below each other, or all of them; nothing else is read."""
+    found = []
+    for part, a, b in _rows_of(parts, source.shapes, first, last):
+        read = source.read(part.name, a, b, 1 if part.transpose else 0)
+        found.append(read.T if part.transpose else read)
+    return torch.cat(found) if len(found) > 1 else found[0]
+
+
+def _rows_of(
+    parts: Iterable[Part], shapes: Shapes, first: int | None, last: int | None
+) -> Iterator[tuple[Part, int | None, int | None]]:
+    """What of each part lies in the rows from `first` to `last` of all together; else no rows of the last part."""
+    begin, found = 0, False
+    parts = list(parts)
+    for place, part in enumerate(parts):
+        size = shapes[part.name][-1 if part.transpose else 0]
+        a, b = (0, size) if first is None or last is None else (max(first - begin, 0), min(last - begin, size))
+        begin += size
+        if a < b or (place == len(parts) - 1 and not found):
+            found = True
+            yield (part, None, None) if (a, b) == (0, size) else (part, a, max(a, b))
 
 
 def write_weights(model: nn.Module, opened: Iterable[Opened]) -> None:
@@ -97,23 +147,23 @@ def _require_none(plan: WeightsPlan, problem: tuple[str, str | None] | None) -> 
 
 @dataclass(frozen=True, slots=True)
 class Tensors:
-    """`read(name, first, last)`: rows of a tensor, or all of it (None, None)."""
+    """`read(name, first, last, dim)`: rows of a tensor (or columns, with dim 1), or all of it (None, None)."""
 
     shapes: Shapes
-    read: Callable[[str, int | None, int | None], torch.Tensor]
+    read: Callable[[str, int | None, int | None, int], torch.Tensor]
 
     def write(self, into: Mapping[str, torch.Tensor]) -> None:
         for name, target in into.items():
             rows = held_rows(target)
             if rows is None:
-                write_whole(target, self.read(name, None, None))
+                write_whole(target, self.read(name, None, None, 0))
             elif rows.values.shape == target.shape:
-                rows.values.copy_(self.read(name, None, None))
+                rows.values.copy_(self.read(name, None, None, 0))
             else:
-                rows.values.copy_(self.read(name, rows.first, rows.first + len(rows.values)))
+                rows.values.copy_(self.read(name, rows.first, rows.first + len(rows.values), 0))
 
     def all(self) -> dict[str, torch.Tensor]:
-        return {name: self.read(name, None, None) for name in self.shapes}
+        return {name: self.read(name, None, None, 0) for name in self.shapes}
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +210,8 @@ def open_source(path: str) -> Source:
 
 
 def _of_tensors(tensors: Mapping[str, torch.Tensor]) -> Tensors:
-    def read(name: str, first: int | None, last: int | None) -> torch.Tensor:
-        return tensors[name] if first is None else tensors[name][first:last]
+    def read(name: str, first: int | None, last: int | None, dim: int) -> torch.Tensor:
+        return tensors[name] if first is None else tensors[name][(slice(None),) * dim + (slice(first, last),)]
 
     return Tensors({name: tuple(tensor.shape) for name, tensor in tensors.items()}, read)
 
@@ -177,7 +227,7 @@ def _open_index(path: str) -> Tensors:
     if lacking is not None:
         raise RunFailure(f"model.weights: {path} says that {lacking} is in {files[lacking]}, and it is not")
     shapes = {name: opened[file].shapes[name] for name, file in files.items()}
-    return Tensors(shapes, lambda name, first, last: opened[files[name]].read(name, first, last))
+    return Tensors(shapes, lambda name, first, last, dim: opened[files[name]].read(name, first, last, dim))
 
 
 def _open_safetensors(path: str) -> Tensors:
@@ -200,8 +250,11 @@ def _open_safetensors(path: str) -> Tensors:
     except Exception as error:  # SafetensorError has no public base class
         raise RunFailure(f"model.weights: cannot read {path}: {error}") from None
 
-    def read(name: str, first: int | None, last: int | None) -> torch.Tensor:
-        found: torch.Tensor = file.get_tensor(name) if first is None else file.get_slice(name)[first:last]
+    def read(name: str, first: int | None, last: int | None, dim: int) -> torch.Tensor:
+        if first is None:
+            found: torch.Tensor = file.get_tensor(name)
+        else:
+            found = file.get_slice(name)[(slice(None),) * dim + (slice(first, last),)]
         return found
 
     return Tensors(shapes, read)

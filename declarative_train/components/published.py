@@ -1,0 +1,362 @@
+"""Published models that the shipped blocks are: `config.json` <-> params of a block, and the names of tensors.
+
+What belongs to a family is data, in `blocks/huggingface/BLOCK.yaml`, whose first lines say what its keys mean. Here is
+what is more than a number: each converter turns keys of a config into params, and back.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple
+
+_FOLDER = Path(__file__).parent.parent / "blocks" / "huggingface"
+CONFIG = "config.json"
+WEIGHTS = ("model.safetensors.index.json", "model.safetensors")
+_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+
+
+class PublishedError(ValueError):
+    """One line: what cannot be used. `hint`: what can be done."""
+
+    def __init__(self, message: str, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+class Part(NamedTuple):
+    """A tensor of a file that is some rows of a parameter: `share` of the sum of the shares of all its parts."""
+
+    name: str
+    share: int = 1
+    transpose: bool = False
+
+
+class Kind(NamedTuple):
+    """A `model_type` of a family."""
+
+    architecture: str
+    config: Mapping[str, str]
+    params: Mapping[str, object]
+    absent: Mapping[str, object]
+    converters: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    block: str
+    kinds: Mapping[str, Kind]
+    config: Mapping[str, str]
+    tensors: Mapping[str, object]
+    prefix: str = ""
+    head: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
+    sizes: Mapping[str, str] = field(default_factory=dict)
+
+    def parts(self, params: Mapping[str, object]) -> dict[str, tuple[Part, ...]]:
+        """By the names of parameters, with `*` for the number of a copy; shares in numbers."""
+        return {name: _parts(value, params) for name, value in self.tensors.items()}
+
+
+def _parts(value: object, params: Mapping[str, object]) -> tuple[Part, ...]:
+    if isinstance(value, str):
+        return (Part(value),)
+    if isinstance(value, dict):
+        share = int(str(params[value["share"]])) if "share" in value else 1
+        return (Part(value["name"], share, bool(value.get("transpose"))),)
+    assert isinstance(value, list)
+    return tuple(part for each in value for part in _parts(each, params))
+
+
+def families() -> tuple[str, ...]:
+    """The blocks that have one."""
+    return tuple(sorted(path.stem for path in _FOLDER.glob("*.yaml")))
+
+
+@cache
+def family_of(block: str) -> Family | None:
+    path = _FOLDER / f"{block}.yaml"
+    if not path.exists():
+        return None
+    import yaml
+
+    found: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    kinds = {
+        name: Kind(
+            kind["architecture"],
+            kind.get("config", {}),
+            kind.get("params", {}),
+            kind.get("absent", {}),
+            tuple(kind.get("converters", ())),
+        )
+        for name, kind in found["models"].items()
+    }
+    return Family(
+        block,
+        kinds,
+        found["config"],
+        found["tensors"],
+        found.get("prefix", ""),
+        tuple(found.get("head", ())),
+        tuple(found.get("ignored", ())),
+        found.get("sizes", {}),
+    )
+
+
+# -- where a model lies
+
+
+def published_folder(written: str, absolute: str) -> str:
+    """The folder of a published model: a path, or the snapshot of a hub id (`org/name`) in huggingface-hub's cache.
+    Nothing is fetched. Raises PublishedError."""
+    if "://" in absolute:
+        raise PublishedError(f"`{written}` is not on this machine", "copy the folder, and give its path")
+    if os.path.isdir(absolute):
+        if os.path.exists(os.path.join(absolute, CONFIG)):
+            return absolute
+        raise PublishedError(f"there is no {CONFIG} in the folder `{written}`", "give the folder of a published model")
+    if not _HUB_ID.fullmatch(written):
+        raise PublishedError(f"there is no folder `{written}`", "give the folder of a published model, or its hub id")
+    try:
+        hub = import_module("huggingface_hub")
+    except ImportError:
+        message = f"there is no folder `{written}`, and a hub id needs the package huggingface-hub"
+        raise PublishedError(message, "pip install 'declarative_train[transformers]'") from None
+    found = hub.try_to_load_from_cache(written, CONFIG)
+    if not isinstance(found, str):
+        message = f"`{written}` is neither a folder nor in the cache of huggingface-hub; nothing is fetched here"
+        raise PublishedError(message, f"`hf download {written}` puts it there")
+    return os.path.dirname(found)
+
+
+def read_config(folder: str) -> dict[str, Any]:
+    """Raises PublishedError."""
+    path = os.path.join(folder, CONFIG)
+    try:
+        with open(path, encoding="utf-8") as file:
+            found = json.load(file)
+    except (OSError, ValueError, RecursionError) as problem:
+        raise PublishedError(f"{path} cannot be read: {problem}") from None
+    if not isinstance(found, dict):
+        raise PublishedError(f"{path} does not hold a mapping")
+    return found
+
+
+# -- config.json <-> params
+
+
+def params_of(family: Family, config: Mapping[str, Any]) -> dict[str, object]:
+    """The params of the block, those that the config says. Raises PublishedError."""
+    kind = _kind(family, config)
+    if config.get("quantization_config") is not None:
+        raise PublishedError("its weights are quantized", "give the model as it was before that")
+    seen = {**kind.absent, **{key: value for key, value in config.items() if value is not None}}
+    keys = {**family.config, **kind.config}
+    params = {param: seen[key] for param, key in keys.items() if key in seen}
+    lacking = next((key for param, key in keys.items() if key not in seen and param in _NEEDED), None)
+    if lacking is not None:
+        raise PublishedError(f"its {CONFIG} has no `{lacking}`")
+    params |= kind.params
+    for name in kind.converters:
+        params |= _CONVERTERS[name].read(seen)
+    return params
+
+
+def config_of(
+    family: Family, params: Mapping[str, object], published: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """A config that `params_of` reads these params from: the published one where it still says them, else it with the
+    new sizes, else one of the first kind of the family that can say them. Raises PublishedError."""
+    if published is not None and str(published.get("model_type")) in family.kinds:
+        if _says(family, published, params):
+            return dict(published)
+        kinds = [str(published["model_type"])]
+    else:
+        published, kinds = None, list(family.kinds)
+    for name in kinds:
+        kind = family.kinds[name]
+        keys = {**family.config, **kind.config}
+        config = {**(published or {}), "model_type": name, "architectures": [kind.architecture]}
+        config |= {key: params[param] for param, key in keys.items()}
+        for converter in kind.converters:
+            config = _CONVERTERS[converter].write(config, params)
+        if _says(family, config, params):
+            return config
+    listed = ", ".join(kinds)
+    raise PublishedError(f"no config of {listed} says what this `{family.block}` is", "export it as safetensors")
+
+
+def _says(family: Family, config: Mapping[str, Any], params: Mapping[str, object]) -> bool:
+    """Whether a config gives all these params; those that it does not know stand at what the block has without them."""
+    try:
+        found = params_of(family, config)
+    except PublishedError:
+        return False
+    known = set().union(*({**family.config, **kind.config, **kind.params} for kind in family.kinds.values()))
+    known |= {param for kind in family.kinds.values() for name in kind.converters for param in _CONVERTERS[name].params}
+    return all(found.get(param, _default(param, found)) == params[param] for param in known if param in params)
+
+
+def _default(param: str, found: Mapping[str, object]) -> object:
+    """What the blocks have where a config does not say it."""
+    width, heads = int(str(found["width"])), int(str(found["heads"]))
+    derived = {"kv_heads": heads, "head_width": width // heads, "hidden": 4 * width}
+    return derived.get(param, _ABSENT.get(param))
+
+
+def _kind(family: Family, config: Mapping[str, Any]) -> Kind:
+    name = config.get("model_type")
+    if not isinstance(name, str) or name not in family.kinds:
+        listed = ", ".join(family.kinds)
+        other = next((block for block in families() if name in _family(block).kinds), None)
+        hint = f"`type: {other}`" if other else f"`{family.block}` is {listed}"
+        raise PublishedError(f"it is a model of type `{name}`, which `{family.block}` is not", hint)
+    return family.kinds[name]
+
+
+def _family(block: str) -> Family:
+    found = family_of(block)
+    assert found is not None
+    return found
+
+
+_NEEDED = frozenset({"vocabulary", "layers", "width", "heads"})
+_ABSENT: dict[str, object] = {
+    "qkv_bias": False,
+    "out_bias": False,
+    "mlp_bias": False,
+    "qk_norm": False,
+    "window_from": 0,
+}
+_ACTIVATIONS = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
+}
+
+
+class Converter(NamedTuple):
+    """`read(config)` gives params, and raises PublishedError; `write(config, params)` a config that says them."""
+
+    params: tuple[str, ...]
+    read: Callable[[Mapping[str, Any]], dict[str, object]]
+    write: Callable[[Mapping[str, Any], Mapping[str, object]], dict[str, Any]]
+
+
+def _read_activation(config: Mapping[str, Any], key: str = "hidden_act") -> dict[str, object]:
+    name = config.get(key, "silu")
+    if name not in _ACTIVATIONS:
+        raise PublishedError(f"its `{key}` is `{name}`; known are {', '.join(_ACTIVATIONS)}")
+    return {"activation": _ACTIVATIONS[name]}
+
+
+def _write_activation(
+    config: Mapping[str, Any], params: Mapping[str, object], key: str = "hidden_act"
+) -> dict[str, Any]:
+    name = next((name for name, ours in _ACTIVATIONS.items() if ours == params["activation"]), params["activation"])
+    return {**config, key: name}
+
+
+_SCALED = {  # of our scaling: the key of a config
+    "factor": "factor",
+    "original_length": "original_max_position_embeddings",
+    "low_freq_factor": "low_freq_factor",
+    "high_freq_factor": "high_freq_factor",
+    "beta_fast": "beta_fast",
+    "beta_slow": "beta_slow",
+    "attention_factor": "attention_factor",
+}
+_SCALINGS = {
+    "linear": ("factor",),
+    "llama3": ("factor", "original_length", "low_freq_factor", "high_freq_factor"),
+    "yarn": ("factor", "original_length", "beta_fast", "beta_slow", "attention_factor"),
+}
+
+
+def _read_rotary(config: Mapping[str, Any]) -> dict[str, object]:
+    """`rope_parameters` of today, `rope_theta` and `rope_scaling` of before."""
+    told = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    kind = told.get("rope_type") or told.get("type") or "default"
+    base = told.get("rope_theta", config.get("rope_theta", 10000.0))
+    if told.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0)) != 1.0:
+        raise PublishedError("its rotary positions turn a part of each head alone, which is not built")
+    if kind == "default":
+        return {"rotary_base": float(base), "rotary_scaling": None}
+    if kind not in _SCALINGS:
+        raise PublishedError(f"its rotary positions are of the type `{kind}`; known are {', '.join(_SCALINGS)}")
+    if kind == "yarn" and (told.get("truncate") is False or told.get("mscale") or told.get("mscale_all_dim")):
+        raise PublishedError("its yarn has `mscale` or `truncate: false`, which is not built")
+    found: dict[str, object] = {"type": kind}
+    found |= {key: told[_SCALED[key]] for key in _SCALINGS[kind] if told.get(_SCALED[key]) is not None}
+    if "original_length" in _SCALINGS[kind] and "original_length" not in found:
+        found["original_length"] = config.get("max_position_embeddings")
+    if "factor" not in found:
+        raise PublishedError(f"its rotary positions of type `{kind}` have no `factor`")
+    return {"rotary_base": float(base), "rotary_scaling": found}
+
+
+def _write_rotary(config: Mapping[str, Any], params: Mapping[str, object]) -> dict[str, Any]:
+    """Under today's key and those of before."""
+    scaling = params["rotary_scaling"]
+    told: dict[str, object] | None = None
+    if isinstance(scaling, Mapping):
+        told = {"rope_type": scaling["type"]} | {_SCALED[key]: scaling[key] for key in scaling if key != "type"}
+    base = params["rotary_base"]
+    today = {"rope_theta": base, **(told or {"rope_type": "default"})}
+    return {**config, "rope_theta": base, "rope_scaling": told, "rope_parameters": today}
+
+
+def _read_window(config: Mapping[str, Any]) -> dict[str, object]:
+    return {"window": config.get("sliding_window"), "window_from": 0}
+
+
+def _write_window(config: Mapping[str, Any], params: Mapping[str, object]) -> dict[str, Any]:
+    return {**config, "sliding_window": params["window"]}
+
+
+def _read_late_window(config: Mapping[str, Any]) -> dict[str, object]:
+    """Of all layers from one on."""
+    window = config.get("sliding_window", 4096) if config.get("use_sliding_window") else None
+    layers, types = int(config["num_hidden_layers"]), config.get("layer_types")
+    first = int(config.get("max_window_layers", 28))
+    if types is not None:
+        first = next((place for place, each in enumerate(types) if each != "full_attention"), layers)
+        if any(each != "sliding_attention" for each in types[first:]):
+            raise PublishedError("its `layer_types` are not full attention first, and windows from one layer on")
+    return (
+        {"window": None, "window_from": 0}
+        if window is None or first >= layers
+        else {
+            "window": window,
+            "window_from": first,
+        }
+    )
+
+
+def _write_late_window(config: Mapping[str, Any], params: Mapping[str, object]) -> dict[str, Any]:
+    window, first, layers = params["window"], int(str(params["window_from"])), int(str(params["layers"]))
+    types = ["sliding_attention" if window is not None and at >= first else "full_attention" for at in range(layers)]
+    return {
+        **config,
+        "use_sliding_window": window is not None,
+        "sliding_window": window,
+        "max_window_layers": first if window is not None else layers,
+        "layer_types": types,
+    }
+
+
+_CONVERTERS: dict[str, Converter] = {
+    "activation": Converter(("activation",), _read_activation, _write_activation),
+    "late_window": Converter(("window", "window_from"), _read_late_window, _write_late_window),
+    "rotary": Converter(("rotary_base", "rotary_scaling"), _read_rotary, _write_rotary),
+    "window": Converter(("window", "window_from"), _read_window, _write_window),
+}

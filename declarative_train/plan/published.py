@@ -1,0 +1,184 @@
+"""Weights of a published model: its tensors, held against the parameters that they fill, by headers alone.
+
+The names of a file are turned into those of the parameters by the family's map: a parameter is the rows of one tensor
+or of several, which may stand transposed. What a rank holds of it is read from what lies in the file.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+from declarative_train.components.published import WEIGHTS, Family, Part, PublishedError, family_of
+from declarative_train.plan.plan import PartPlan, PublishedPlan, TensorMapPlan
+from declarative_train.plan.run_folder import Shapes
+from declarative_train.recipe.model.tree import BlockNode, Scope
+from declarative_train.terms.amounts import counted
+
+if TYPE_CHECKING:
+    from torch import nn
+
+_SHOWN = 3
+
+
+def plan_published(scope: Scope) -> tuple[PublishedPlan, ...]:
+    """The nodes that published models can be, with what they are made of."""
+    return tuple(
+        PublishedPlan(
+            node.path,
+            node.block,
+            _data(node.params),
+            None if node.published is None else node.published.config,
+            None if node.published is None else node.published.folder,
+        )
+        for node in _blocks(scope)
+        if node.params and family_of(node.block) is not None
+    )
+
+
+def _data(params: Mapping[str, object]) -> dict[str, object]:
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in params.items()}
+
+
+def _blocks(scope: Scope) -> Iterator[BlockNode]:
+    for node in scope.nodes:
+        if isinstance(node, BlockNode):
+            yield node
+            yield from _blocks(node.scope)
+
+
+def tensor_map(found: PublishedPlan) -> TensorMapPlan:
+    family = family_of(found.block)
+    assert family is not None
+    entries = {
+        name: [PartPlan(part.name, part.share, part.transpose) for part in parts]
+        for name, parts in family.parts(found.params).items()
+    }
+    return TensorMapPlan(entries, family.prefix, list(family.ignored))
+
+
+def tensors_of(folder: str) -> str:
+    """The file that names all tensors of a folder. Raises PublishedError."""
+    for name in WEIGHTS:
+        if os.path.exists(os.path.join(folder, name)):
+            return os.path.join(folder, name)
+    if any(name.endswith(".bin") for name in os.listdir(folder)):
+        raise PublishedError(f"{folder} has its weights as a pickle", "save it again with `save_pretrained`")
+    raise PublishedError(
+        f"there is neither {' nor '.join(WEIGHTS[::-1])} in {folder}", "`hf download` fetches all of it"
+    )
+
+
+def parts_in(tensors: TensorMapPlan, parameter: str, stored: Iterable[str] | None = None) -> tuple[Part, ...]:
+    """The tensors of a file that a parameter is made of, by name; () for one that no published model has. `stored`: the
+    names in the file, one without the head where none begins with the prefix."""
+    for pattern, parts in tensors.entries.items():
+        copies = _match(pattern, parameter)
+        if copies is not None:
+            found = [Part(_filled(part.name, copies), part.share, part.transpose) for part in parts]
+            if tensors.prefix and stored is not None and not any(name.startswith(tensors.prefix) for name in stored):
+                found = [part._replace(name=part.name.removeprefix(tensors.prefix)) for part in found]
+            return tuple(found)
+    return ()
+
+
+def _match(pattern: str, name: str) -> tuple[str, ...] | None:
+    found = re.fullmatch(re.escape(pattern).replace(r"\*", r"(\d+)"), name)
+    return None if found is None else found.groups()
+
+
+def _filled(pattern: str, copies: tuple[str, ...]) -> str:
+    for copy in copies:
+        pattern = pattern.replace("*", copy, 1)
+    return pattern
+
+
+def shape_of(parts: Iterable[Part], found: Shapes) -> tuple[int, ...] | None:
+    """Of the parameter that the parts of a file make; None where they do not stand in rows below each other, as their
+    shares say."""
+    parts = list(parts)
+    shapes = [found[part.name][::-1] if part.transpose else found[part.name] for part in parts]
+    if len({shape[1:] for shape in shapes}) > 1 or not all(shapes):
+        return None
+    rows, shares = sum(shape[0] for shape in shapes), sum(part.share for part in parts)
+    if any(shape[0] * shares != rows * part.share for shape, part in zip(shapes, parts, strict=True)):
+        return None
+    return (rows, *shapes[0][1:])
+
+
+def published_misfit(
+    module: nn.Module, node: str, tensors: TensorMapPlan, found: Shapes, *, whole: bool = True
+) -> tuple[str, str | None] | None:
+    """All that is missing, unexpected and misshapen, by the names of the file, and a hint; None where all fits. With
+    `whole` False the module is a part of the model, and what it does not hold is another's."""
+    below, aliases = _below(module, node)
+    missing, wrong, used = [], [], set()
+    for names in aliases:
+        ways = [(name, parts_in(tensors, name, found)) for name in names]
+        present = [(name, parts) for name, parts in ways if parts and all(part.name in found for part in parts)]
+        used |= {part.name for _, parts in ways for part in parts}
+        if not present:
+            name, parts = next(((name, parts) for name, parts in ways if parts), (names[0], ()))
+            lacking = [part.name for part in parts if part.name not in found]
+            missing += lacking or [f"anything for `{name}`"]
+        for name, parts in present:
+            shape = shape_of(parts, found)
+            if shape != tuple(below[name].shape):
+                given = " and ".join(f"{part.name} {found[part.name]}" for part in parts)
+                wrong.append(f"{given} cannot fill `{name}` {tuple(below[name].shape)}")
+    ignored = [*tensors.ignored, *(each.removeprefix(tensors.prefix) for each in tensors.ignored)]
+    unexpected = [name for name in found if name not in used and not any(fnmatchcase(name, each) for each in ignored)]
+    told = []
+    if missing:
+        told.append(f"missing in the files: {_several(missing)}")
+    if unexpected and whole:
+        told.append(f"unexpected in the files: {_several(unexpected)}")
+    if wrong:
+        told.append(f"of another shape: {_several(wrong)}")
+    if not told:
+        return None
+    return f"does not fit{f' `{node}`' if node else ''}: {'; '.join(told)}", _hint(missing, unexpected, wrong)
+
+
+def _hint(missing: list[str], unexpected: list[str], wrong: list[str]) -> str | None:
+    if wrong or unexpected:
+        return "`from:` at the node takes all sizes from the model's config.json"
+    if missing:
+        return "a model without its head cannot fill one: `AutoModelForCausalLM` saves the whole of it"
+    return None
+
+
+def _below(module: nn.Module, node: str) -> tuple[dict[str, nn.Parameter], list[list[str]]]:
+    """Parameters below a node by names relative to it, and the names that each of them has."""
+    prefix = f"{node}." if node else ""
+    held = {
+        name.removeprefix(prefix): item
+        for name, item in module.named_parameters(remove_duplicate=False)
+        if name.startswith(prefix)
+    }
+    names: dict[int, list[str]] = {}
+    for name, item in held.items():
+        names.setdefault(id(item), []).append(name)
+    return held, list(names.values())
+
+
+def odd_dtype(dtypes: Mapping[str, str]) -> str | None:
+    """What is wrong with the numbers of a file that are none to compute with."""
+    odd = [f"{name} ({dtype})" for name, dtype in dtypes.items() if dtype not in ("F64", "F32", "F16", "BF16")]
+    if not odd:
+        return None
+    return f"{counted(len(odd), 'tensor')} of it not in floating point of 16 bits or more: {_several(odd)}"
+
+
+def _several(names: list[str]) -> str:
+    shown = ", ".join(names[:_SHOWN])
+    return shown if len(names) <= _SHOWN else f"{shown} and {len(names) - _SHOWN} more"
+
+
+def family(plan: PublishedPlan) -> Family:
+    found = family_of(plan.block)
+    assert found is not None
+    return found

@@ -1,0 +1,79 @@
+"""Small models that transformers makes, in folders as they are published, and recipes that take them in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+SIZES = {
+    "vocab_size": 96,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+}
+LLAMA3 = {"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "original_max_position_embeddings": 8} | {
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+}
+YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 16}
+CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {  # name -> (model_type, what its config says)
+    "llama": ("llama", SIZES | {"head_dim": 12}),
+    "llama3": ("llama", SIZES | {"rope_parameters": LLAMA3, "tie_word_embeddings": True}),
+    "llama_biases": ("llama", SIZES | {"attention_bias": True, "mlp_bias": True, "hidden_act": "gelu_pytorch_tanh"}),
+    "mistral": ("mistral", SIZES | {"sliding_window": 5}),
+    "qwen2": ("qwen2", SIZES | {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1}),
+    "qwen2_yarn": ("qwen2", SIZES | {"rope_parameters": YARN}),
+    "qwen3": ("qwen3", SIZES | {"head_dim": 8, "tie_word_embeddings": True}),
+}
+BLOCKS = {"llama": "llama", "mistral": "llama", "qwen2": "llama", "qwen3": "llama"}
+TOKENS = 12
+
+
+def make(name: str, folder: Path, **save: Any) -> Any:
+    """The model, in evaluation mode, with its folder written. Every parameter is drawn, so that no zero hides one."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    kind, told = CONFIGS[name]
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **told)).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.05)
+    model.save_pretrained(folder, **save)
+    return model
+
+
+def recipe(folder: Path, block: str, more: str = "", node: str = "") -> str:
+    """Trains on made tokens, `TOKENS` of them in a row."""
+    return f"""
+name: tuned
+data:
+  source: {{type: text, path: {folder / "story.txt"}}}
+  window: {{length: {TOKENS + 1}}}
+  fields: {{tokens: {{column: tokens, rows: ":-1"}}, next: {{column: tokens, rows: "1:"}}}}
+model:
+  graph:
+    ids: tokens - tokens // 96 * 96
+    lm: {{type: {block}, from: {folder / "published"}, input: ids{node}}}
+    goal: next - next // 96 * 96
+  weights: {{path: {folder / "published"}, format: huggingface}}
+objective: {{loss: {{type: cross_entropy, input: lm, target: goal}}}}
+training: {{steps: 2, global_batch_size: 4, optimizer: {{type: sgd, lr: 1e-2}}}}
+layout: {{device: cpu}}
+logging: {{dir: {folder / "runs"}}}
+{more}
+"""
+
+
+def write(folder: Path, name: str, more: str = "", node: str = "", **save: Any) -> Any:
+    """(the model, the path of a recipe that tunes it)."""
+    model = make(name, folder / "published", **save)
+    (folder / "story.txt").write_text("a token after another, over and over again. " * 20)
+    path = folder / "tuned.yaml"
+    path.write_text(recipe(folder, BLOCKS[CONFIGS[name][0]], more, node))
+    return model, path

@@ -1,0 +1,206 @@
+"""Published models taken in: the logits and gradients of transformers, whatever the family."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import declarative_train as dt
+from declarative_train.components.published import Part
+from declarative_train.plan.published import parts_in
+from declarative_train.runtime.step.load_weights import Tensors, joined
+from tests.runtime import published_models as made
+
+
+def ids(rows: int = 3) -> torch.Tensor:
+    return torch.randint(0, 90, (rows, made.TOKENS), generator=torch.Generator().manual_seed(1))
+
+
+def theirs_as_ours(model: Any, plan: Any, *, grad: bool) -> dict[str, torch.Tensor]:
+    """Values or gradients of a model of transformers by the names of ours, put together by the map."""
+    weights, held = plan.weights[0], dict(model.named_parameters(remove_duplicate=False))
+    found = {}
+    for parameter in plan.parameters:
+        parts = parts_in(weights.tensors, parameter.name.removeprefix("lm."))
+        tensors = [held[part.name].grad if grad else held[part.name].detach() for part in parts]
+        if parameter.tie is None:
+            found[parameter.name] = torch.cat(
+                [t.T if part.transpose else t for t, part in zip(tensors, parts, strict=True)]
+            )
+    return found
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", sorted(made.CONFIGS))
+def test_logits_and_gradients_are_those_of_transformers(tmp_path: Path, name: str) -> None:
+    theirs, path = made.write(tmp_path, name)
+    plan = dt.load(path).plan()
+    ours = plan.module().eval().get_submodule("lm")
+    tokens = ids()
+    wanted = theirs(tokens).logits
+    found = ours(tokens)
+    found = found[0] if isinstance(found, tuple) else found
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+    weight = torch.randn(wanted.shape, generator=torch.Generator().manual_seed(2))
+    (wanted * weight).sum().backward()
+    (found * weight).sum().backward()
+    graded = theirs_as_ours(theirs, plan.plan, grad=True)
+    held = dict(ours.named_parameters())
+    assert {f"lm.{each}" for each in held} == set(graded)
+    for parameter, gradient in graded.items():
+        mine = held[parameter.removeprefix("lm.")].grad
+        scale = gradient.abs().max().item()
+        torch.testing.assert_close(mine / scale, gradient / scale, rtol=1e-5, atol=1e-5, msg=parameter)
+
+
+def said(path: Path, **changes: Any) -> tuple[str, str]:
+    found = [each for each in dt.load(path).lint() if each.is_error]
+    assert len(found) == 1, found
+    return found[0].message, found[0].help or ""
+
+
+def rewrite(folder: Path, change: Any) -> None:
+    """The tensors of the folder, changed."""
+    from safetensors.torch import load_file, save_file
+
+    path = folder / "published" / "model.safetensors"
+    tensors = load_file(path)
+    change(tensors)
+    save_file(tensors, path)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda t: t.pop("model.layers.1.mlp.up_proj.weight"), "missing in the files: model.layers.1.mlp.up_proj"),
+        (lambda t: t.update({"score.weight": torch.zeros(2, 32)}), "unexpected in the files: score.weight"),
+        (
+            lambda t: t.update({"model.layers.0.self_attn.k_proj.weight": torch.zeros(8, 32)}),
+            "`layers.0.attn.qkv.weight` (64, 32)",
+        ),
+        (
+            lambda t: t.update({"model.norm.weight": torch.zeros(32, dtype=torch.int8)}),
+            "1 tensor of it not in floating point of 16 bits or more: model.norm.weight (I8)",
+        ),
+    ],
+)  # fmt: skip
+def test_names_shapes_and_dtypes_are_checked_by_headers(tmp_path: Path, change: Any, words: str) -> None:
+    _, path = made.write(tmp_path, "llama3")
+    rewrite(tmp_path, change)
+    assert words in said(path)[0]
+
+
+def test_shares_of_a_fused_parameter_are_checked(tmp_path: Path) -> None:
+    """As many rows in all, and other ones: q of 4 heads and k, v of 2 are not q of 2 and k, v of 3."""
+    _, path = made.write(tmp_path, "llama3")
+
+    def moved(tensors: dict[str, torch.Tensor]) -> None:
+        for layer in range(3):
+            name = f"model.layers.{layer}.self_attn."
+            tensors[f"{name}q_proj.weight"] = torch.zeros(16, 32)
+            tensors[f"{name}k_proj.weight"] = tensors[f"{name}v_proj.weight"] = torch.zeros(24, 32)
+
+    def apart(tensors: dict[str, torch.Tensor]) -> None:
+        moved(tensors)
+        for name in list(tensors):
+            tensors[name] = tensors[name].clone()
+
+    rewrite(tmp_path, apart)
+    assert "cannot fill `layers.0.attn.qkv.weight` (64, 32)" in said(path)[0]
+
+
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [
+        ({"model_type": "mamba"}, "model of type `mamba`, which `llama` is not"),
+        ({"hidden_act": "relu6"}, "its `hidden_act` is `relu6`"),
+        ({"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}}, "of the type `dynamic`"),
+        ({"quantization_config": {"bits": 4}}, "its weights are quantized"),
+        ({"hidden_size": None}, "has no `hidden_size`"),
+        ({"rope_parameters": 3}, "cannot be understood"),
+    ],
+)
+def test_a_config_that_the_block_is_not_is_refused(tmp_path: Path, told: dict[str, Any], words: str) -> None:
+    _, path = made.write(tmp_path, "llama")
+    place = tmp_path / "published" / "config.json"
+    place.write_text(json.dumps(json.loads(place.read_text()) | told))
+    assert words in said(path)[0]
+
+
+def test_what_the_node_says_goes_before_the_config(tmp_path: Path) -> None:
+    _, path = made.write(tmp_path, "llama", node=", layers: 2")
+    message, hint = said(path)
+    assert "unexpected in the files: model.layers.2." in message
+    assert "from:" in hint
+
+
+def test_a_model_that_is_not_here_is_told_and_not_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import huggingface_hub.constants as hub
+
+    _, path = made.write(tmp_path, "llama")
+    monkeypatch.setattr(hub, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    text = path.read_text()
+    path.write_text(text.replace(f"from: {tmp_path / 'published'}", "from: nobody/no-such-model"))
+    message, hint = said(path)
+    assert "neither a folder nor in the cache" in message
+    assert "hf download nobody/no-such-model" in hint
+    snapshot = tmp_path / "cache" / "models--nobody--no-such-model" / "snapshots" / ("0" * 40)
+    snapshot.parent.mkdir(parents=True)
+    (tmp_path / "published").rename(snapshot)
+    refs = snapshot.parent.parent / "refs"
+    refs.mkdir()
+    (refs / "main").write_text("0" * 40)
+    path.write_text(text.replace(str(tmp_path / "published"), "nobody/no-such-model"))
+    assert not [each for each in dt.load(path).lint() if each.is_error]
+
+
+def test_shards_with_an_index_are_read(tmp_path: Path) -> None:
+    theirs, path = made.write(tmp_path, "qwen2", max_shard_size="20KB")
+    assert (tmp_path / "published" / "model.safetensors.index.json").exists()
+    plan = dt.load(path).plan()
+    module = plan.module()
+    for name, value in theirs_as_ours(theirs, plan.plan, grad=False).items():
+        assert torch.equal(module.get_parameter(name), value), name
+
+
+def test_half_precision_in_the_file_fills_float32(tmp_path: Path) -> None:
+    _, path = made.write(tmp_path, "llama")
+    rewrite(tmp_path, lambda tensors: tensors.update({name: item.bfloat16() for name, item in tensors.items()}))
+    module = dt.load(path).plan().module()
+    assert {item.dtype for item in module.parameters()} == {torch.float32}
+
+
+def test_a_model_without_its_head_names_what_is_missing(tmp_path: Path) -> None:
+    """Names without the prefix `model.` are those of the base model; a tied head needs nothing more."""
+    theirs, path = made.write(tmp_path, "llama3")
+    theirs.model.save_pretrained(tmp_path / "published")
+    assert dt.load(path).plan() is not None
+    theirs, path = made.write(tmp_path, "llama")
+    theirs.model.save_pretrained(tmp_path / "published")
+    assert "missing in the files: lm_head.weight" in said(path)[0]
+
+
+def test_a_rank_reads_its_rows_of_each_part_alone() -> None:
+    """Of a parameter that is joined of several tensors, one of which stands transposed."""
+    stored = {"a": torch.randn(6, 4), "b": torch.randn(4, 3), "c": torch.randn(3, 4)}
+    asked: list[tuple[str, int, int]] = []
+
+    def read(name: str, first: int | None, last: int | None, dim: int) -> torch.Tensor:
+        tensor = stored[name].movedim(dim, 0)
+        first, last = (0, len(tensor)) if first is None or last is None else (first, last)
+        asked.append((name, first, last))
+        return tensor[first:last].movedim(0, dim)
+
+    source = Tensors({name: tuple(item.shape) for name, item in stored.items()}, read)
+    parts = (Part("a", 2), Part("b", 1, transpose=True), Part("c", 1))
+    whole = torch.cat([stored["a"], stored["b"].T, stored["c"]])
+    assert torch.equal(joined(source, parts, None, None), whole)
+    for first in range(13):
+        for last in range(first, 13):
+            asked.clear()
+            assert torch.equal(joined(source, parts, first, last), whole[first:last])
+            assert sum(end - begin for _, begin, end in asked) == last - first
