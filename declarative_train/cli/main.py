@@ -19,6 +19,7 @@ from declarative_train.logs.streams import outlive_readers, write_any_character
 
 COMMANDS = {
     "compare": "what runs differ in, and their metrics side by side",
+    "data": "what a recipe's data hold, and what the model will see of them",
     "doctor": "what this machine can run: torch, GPUs, backends",
     "evaluate": "exact metrics of a trained model, its mistakes and worst samples",
     "explain": "what a diagnostic means, with a bad and a good example",

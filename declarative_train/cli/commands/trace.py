@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     if args.values:
         from declarative_train.cli.views.values import first_rows
 
-        print(first_rows(compiled.plan, terminal_width()))
+        print(first_rows(compiled.plan.data, terminal_width()))
         return 0
     print(flow(compiled.plan, terminal_width()))
     return 0

@@ -15,7 +15,7 @@ from declarative_train.data.opened import prepared_sets
 from declarative_train.data.prepare import Prepared
 from declarative_train.data.spec import DataSpec, FieldSpec
 from declarative_train.data.splitting import TRAINING
-from declarative_train.plan.plan import Plan, TermPlan
+from declarative_train.plan.plan import TermPlan
 from declarative_train.terms.amounts import counted
 
 if TYPE_CHECKING:
@@ -26,14 +26,14 @@ MOST_COLUMNS = 4  # of a field
 SAMPLES = 3
 
 
-def first_rows(plan: Plan, width: int | None) -> str:
+def first_rows(data: DataSpec, width: int | None) -> str:
     """The first training samples, field by field. Raises DataError, SourceError and BadSampleError."""
-    training = prepared_sets(plan.data)[TRAINING]
+    training = prepared_sets(data)[TRAINING]
     samples = np.arange(min(SAMPLES, training.num_samples))
     made = training.gather(samples)
     parts = [f"values of the first {counted(len(samples), 'training sample')}"]
     for sample in samples.tolist():
-        rows = list(_field_rows(plan.data, training, sample, {name: each[sample] for name, each in made.items()}))
+        rows = list(_field_rows(data, training, sample, {name: each[sample] for name, each in made.items()}))
         parts.append(f"{_place(training, sample)}\n\n{_fields_table(rows, width)}")
     return "\n\n".join(parts)
 

@@ -1,0 +1,83 @@
+"""Pictures from all over a recipe's training set on one sheet: as they are in the file, as three epochs of training see
+them, and as an evaluation does."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from declarative_train.components.transforms import TRANSFORMS
+from declarative_train.data.opened import prepared_sets
+from declarative_train.data.pictures import pictures
+from declarative_train.data.prepare import Prepared
+from declarative_train.data.spec import DataSpec
+from declarative_train.data.splitting import TRAINING
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+_ROWS = 8
+_CELL, _GAP, _HEAD = 128, 8, 28
+_HEADS = ("decoded", "epoch 1", "epoch 2", "epoch 3", "evaluation")
+
+
+def picture_sheet(data: DataSpec) -> bytes | None:
+    """A PNG file, or None for a recipe without pictures. Raises DataError, SourceError and BadSampleError."""
+    training = prepared_sets(data)[TRAINING]
+    if not training.late:
+        return None
+    chosen = np.linspace(0, training.num_samples - 1, min(_ROWS, training.num_samples)).astype(np.int64)
+    plain = _without_normalising(training)
+    names = [part.name for part in training.late]
+    ways = [plain.gather(chosen, names, epoch) for epoch in (0, 1, 2, None)]
+    given = training.given(chosen)
+    from PIL import Image, ImageDraw, ImageFont
+
+    width = _GAP + (_CELL + _GAP) * len(_HEADS)
+    sheet = Image.new("RGB", (width, _HEAD + (_CELL + _GAP) * len(chosen) * len(names)), (255, 255, 255))
+    draw = ImageDraw.Draw(sheet)
+    font = ImageFont.load_default()
+    for column, head in enumerate(_HEADS):
+        draw.text((_GAP + column * (_CELL + _GAP), 8), head, fill=(20, 20, 20), font=font)
+    for row in range(len(chosen)):
+        before = pictures(given, row)
+        for at, name in enumerate(names):
+            top = _HEAD + (row * len(names) + at) * (_CELL + _GAP)
+            cells = [before[name].convert("RGB"), *(_picture(way[name][row]) for way in ways)]
+            for column, cell in enumerate(cells):
+                _place(sheet, cell, _GAP + column * (_CELL + _GAP), top)
+    stream = io.BytesIO()
+    sheet.save(stream, "PNG")
+    return stream.getvalue()
+
+
+def _without_normalising(training: Prepared) -> Prepared:
+    """The same draws, with the numbers left between 0 and 1, which are colours."""
+    same = TRANSFORMS.read({"type": "normalize", "mean": [0.0], "std": [1.0]})
+    chain = training.chain
+    kept = tuple(
+        same.model_copy(update={"fields": each.fields, "only": each.only}) if each.type == "normalize" else each
+        for each in chain.transforms
+    )
+    return replace(training, chain=replace(chain, transforms=kept))
+
+
+def _picture(values: np.ndarray) -> Image:
+    """(C, H, W), 0 to 1; alpha is left out."""
+    from PIL import Image
+
+    pixels = np.clip(np.rint(values * 255), 0, 255).astype(np.uint8)
+    return Image.fromarray(pixels[0] if len(pixels) == 1 else pixels[:3].transpose(1, 2, 0)).convert("RGB")
+
+
+def _place(sheet: Image, picture: Image, left: int, top: int) -> None:
+    """As large as its cell allows; small ones with their pixels as squares."""
+    from PIL import Image
+
+    scale = _CELL / max(picture.size)
+    size: Any = tuple(max(1, round(side * scale)) for side in picture.size)
+    method = Image.Resampling.NEAREST if scale > 1 else Image.Resampling.BOX
+    sheet.paste(picture.resize(size, method), (left, top))

@@ -1,0 +1,68 @@
+"""`dtrain data show`: what it prints, its picture sheet and its page."""
+
+from __future__ import annotations
+
+import io
+import re
+from base64 import b64decode
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from declarative_train.cli.main import main
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("COLUMNS", "160")
+
+
+def test_a_table_is_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "t.csv").write_text("size,kind,city\n1,a,x\n2,b,\n,a,y\n7,a,x\n")
+    (tmp_path / "r.yaml").write_text(
+        "data:\n  source: {type: csv, path: t.csv}\n"
+        "  fields:\n    size: {column: size, missing: zero}\n    kind: {type: category, column: kind}\n"
+        "model: {graph: {hidden: {type: linear, out_features: 1, input: nowhere}}}\n"
+        "objective: {loss: {type: mse, input: hidden, target: size}}\n"
+        "training: {steps: 1, global_batch_size: 2, optimizer: {type: sgd, lr: 0.1}}\n"
+    )
+    assert main(["data", "show", str(tmp_path / "r.yaml")]) == 1  # the wire is wrong: said, as lint says it
+    assert "nowhere" in capsys.readouterr().err
+    text = (tmp_path / "r.yaml").read_text().replace("nowhere", "kind").replace("input: kind}", "input: size}")
+    (tmp_path / "r.yaml").write_text(text)
+    assert main(["data", "show", str(tmp_path / "r.yaml")]) == 0
+    told = capsys.readouterr().out
+    assert re.search(r"^training +4$", told, re.M)
+    assert re.search(r"^size +float64|^size +int64", told, re.M)
+    assert re.search(r"^size .* 1 +1 to 7 +size$", told, re.M)
+    assert re.search(r"^city +text +1 +2 different values: x, y$", told, re.M)
+    assert re.search(r"^ +0 +a +3$", told, re.M)
+    assert re.search(r"^ +1 +b +1$", told, re.M)
+
+
+def test_pictures_are_shown_before_and_after(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sheet, page = tmp_path / "s.png", tmp_path / "p.html"
+    words = ["data", "show", "recipes/digits_images.yaml", "--pictures", str(sheet), "--html", str(page)]
+    assert main(words) == 0
+    assert re.search(r"^image +files +files +image$", capsys.readouterr().out, re.M)
+    drawn = np.asarray(Image.open(sheet).convert("L"))
+    decoded, first, second, evaluated = (drawn[28:, left : left + 128] for left in (8, 144, 280, 552))
+    assert np.array_equal(decoded, evaluated)
+    assert not np.array_equal(decoded, first)
+    assert not np.array_equal(first, second)
+    text = page.read_text()
+    inside = re.search(r"data:image/png;base64,([^\"]+)", text)
+    assert inside is not None
+    assert np.array_equal(np.asarray(Image.open(io.BytesIO(b64decode(inside[1]))).convert("L")), drawn)
+    assert "http" not in text  # it needs no other file
+    assert "<td class=number>164</td>" in text
+
+
+def test_no_pictures_to_write_is_said(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["data", "show", "recipes/digits_resnet.yaml", "--pictures", str(tmp_path / "s.png")]) == 2
+    assert "no field of `type: image`" in capsys.readouterr().err
