@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from declarative_train.experiments.guard import Guard
 from declarative_train.experiments.record import EVENTS, Record, read_record
 from declarative_train.experiments.search import Point, Search
 from declarative_train.experiments.seats import Seat
@@ -29,8 +30,10 @@ from declarative_train.plan.codec import save
 from declarative_train.plan.plan import Plan
 from declarative_train.plan.settings import safe, short_names, shown
 from declarative_train.runtime.signals import EXIT_FAILED, EXIT_STOPPED, StopRequest
+from declarative_train.runtime.storage.run_lock import is_locked
 
 RESULTS, PLANS, SWEEPS = "results.json", "plans", "sweeps"
+ORPHANS_S = 60.0  # how long a point may take to stop whose sweep was killed
 LOOK_S = 0.2  # how often the running points are looked at
 LONGEST_NAME = 60
 
@@ -112,6 +115,8 @@ class Sweep:
         watch.install()
         free, has_more = list(seats), True
         (self.folder / PLANS).mkdir(parents=True, exist_ok=True)
+        self._write()  # so that `--resume` finds it, even where no point comes to an end
+        self._guard = Guard()
         try:
             while self._running or (has_more and not self._is_asked):
                 while free and has_more and not self._is_asked:
@@ -121,6 +126,7 @@ class Sweep:
                     time.sleep(LOOK_S)
         finally:
             self._kill()
+            self._guard.close()
             watch.restore()
         self._write()
         if self._is_asked:
@@ -146,9 +152,18 @@ class Sweep:
         save(plan, path)
         seat = free.pop(0)
         folder.mkdir(exist_ok=True)
-        self._running.append(_Running(point, plan, folder, seat, _start(path, folder, seat)))
+        self._wait_for_orphan(folder)
+        process = _start(path, folder, seat)
+        self._guard.begun(process.pid)
+        self._running.append(_Running(point, plan, folder, seat, process))
         self._say(f"{point_name(point)}: started")
         return True
+
+    def _wait_for_orphan(self, folder: Path) -> None:
+        """A sweep that was killed leaves points that are still about to stop."""
+        deadline_s = time.monotonic() + ORPHANS_S
+        while is_locked(folder) and not self._is_asked and time.monotonic() < deadline_s:
+            time.sleep(LOOK_S)
 
     def _look(self, free: list[Seat]) -> None:
         for each in list(self._running):
@@ -157,6 +172,7 @@ class Sweep:
             if code is None:
                 continue
             self._running.remove(each)
+            self._guard.ended(each.process.pid)
             free.append(each.seat)
             free.sort(key=lambda seat: seat.number)
             self._end(self._result(each, code))

@@ -35,6 +35,7 @@ from declarative_train.inference.trained import Trained, UsageError
 from declarative_train.plan.meaning import meanings
 from declarative_train.plan.pruned import whole_graph
 from declarative_train.runtime.collectives import Alone
+from declarative_train.runtime.devices import exact_device
 from declarative_train.runtime.evaluate import Evaluator
 from declarative_train.runtime.rank import default_dtype
 from declarative_train.runtime.step.step_runner import RankContext, StepRunner
@@ -74,21 +75,26 @@ def evaluate(
     *,
     set_name: str | None = None,
     data: str | Sequence[str] | None = None,
+    max_samples: int | None = None,
     num_worst: int = 5,
     batch_size: int | None = None,
     device: str = "auto",
 ) -> Evaluation:
     """On new rows (`data`: as `open_input` takes them), or on a set of the run (by default the first that it
-    evaluated). Raises UsageError, InputError, DataError and RunFailure."""
+    evaluated), whole: what `evaluation.max` leaves out of the run's own evaluations is looked at here, and said.
+    `max_samples`: so many samples of a set, those that an evaluation with this `evaluation.max` takes. Raises
+    UsageError, InputError, DataError and RunFailure."""
     plan = trained.plan
     size = batch_rows(trained, _fields_read(trained), batch_size)
     where = device_for(trained, device)
     if data is not None:
+        if max_samples is not None:
+            raise UsageError("--max is for sets of the run: new rows are read as a stream; help: fewer rows")
         name, title = DATA, data if isinstance(data, str) else data[0]
         samples = _windows(trained, data, size) if plan.data.window is not None else _rows(trained, data, size)
     else:
         name = title = _set_of(trained, set_name)
-        samples = _of_set(trained, name, size)
+        samples = _of_set(trained, name, size, max_samples)
     with default_dtype(plan):
         model = _Model(trained, where, gatherers(meanings(trained.plan), num_worst), samples)
         evaluator = Evaluator(plan, model, lambda _: model.batches())
@@ -98,6 +104,7 @@ def evaluate(
     drawn = drawing(whole_graph(plan))
     if drawn:
         notices.append(f"`{drawn[0]}` draws random numbers: other batches, and the run's ranks, give other values")
+    notices += _other_samples(trained, name, done.num_samples) if data is None else []
     logged = {key: value for key, value in trained.values.items() if key in done.values}
     return Evaluation(
         trained.name,
@@ -144,7 +151,7 @@ class _Model:
     """Quacks like an engine that only evaluates, and lets the gatherers see what it computes."""
 
     def __init__(self, trained: Trained, device: torch.device, gatherers: list[Gatherer], samples: _Samples) -> None:
-        self.device, self.dp_rank, self.ranks = device, 0, Alone()
+        self.device, self.dp_rank, self.ranks = exact_device(device), 0, Alone()
         self.gatherers = gatherers
         self._module = trained.module(device)
         self._runner = StepRunner(trained.plan, self._module, device, self.ranks, RankContext())
@@ -191,19 +198,34 @@ def _set_of(trained: Trained, wanted: str | None) -> str:
     return found[0]
 
 
-def _of_set(trained: Trained, name: str, size: int) -> _Samples:
+def _other_samples(trained: Trained, name: str, num_samples: int) -> list[str]:
+    """Where the run's own evaluations are of fewer or more samples than this one, so that their values differ."""
+    evaluation = trained.plan.evaluation
+    if evaluation is None or name not in (*evaluation.sets, *evaluation.final_sets):
+        return []
+    total = next(each.num_samples for each in trained.plan.data.sets if each.name == name)
+    of_run = total if evaluation.max_samples is None else min(evaluation.max_samples, total)
+    if of_run == num_samples:
+        return []
+    return [
+        f"{name}: {num_samples:,} samples here, and {of_run:,} of {total:,} in the evaluations of the run, so the "
+        f"values differ; help: --max {of_run} takes the same"
+    ]
+
+
+def _of_set(trained: Trained, name: str, size: int, max_samples: int | None) -> _Samples:
     """As the run cut it from its data, which must be where and what they were."""
     plan = trained.plan
     try:
         prepared = prepared_sets(plan.data)[name]
     except DataError as error:
         raise DataError(f"{error}; help: `--data FILE` evaluates rows that lie elsewhere") from error
-    return _samples(trained, prepared, size)
+    return _samples(trained, prepared, size, max_samples)
 
 
-def _samples(trained: Trained, prepared: Prepared, size: int) -> _Samples:
+def _samples(trained: Trained, prepared: Prepared, size: int, max_samples: int | None = None) -> _Samples:
     sets = {prepared.name: of_prepared(prepared)}
-    batches = EvaluationBatches(trained.plan.data, prepared.name, sets, batch_size=size)
+    batches = EvaluationBatches(trained.plan.data, prepared.name, sets, batch_size=size, max_samples=max_samples)
     return _Samples((batch, _Lazily(prepared, batch.sample_ids)) for batch in batches.iterate())
 
 

@@ -94,6 +94,11 @@ def device_for(trained: Trained, wanted: str, rank: int = 0) -> torch.device:
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
         raise UsageError(f"--device {wanted} cannot be used here: {reason}; help: cpu, cuda, cuda:1 or mps") from None
+    if device.type == "mps":
+        wide = [field.name for field in trained.fields.values() if field.tensor.dtype == "float64"]
+        if trained.plan.training.precision == "fp64" or wide:
+            what = f"the field `{wide[0]}` is" if wide else "the run is"
+            raise UsageError(f"--device mps has no float64, and {what} in it; help: --device cpu")
     if device.type == "cuda" and device.index is None:
         device = torch.device("cuda", rank % max(num_gpus(), 1))
     return device

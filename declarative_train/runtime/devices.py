@@ -149,6 +149,14 @@ def device_of(rank: RankPlan, kind: str, index: int | None = None) -> torch.devi
     return torch.device("cpu") if kind == "cpu" else torch.device("cuda", rank.device if index is None else index)
 
 
+def exact_device(device: torch.device) -> torch.device:
+    """Where sums in float64 of what this device computes are made: itself, or the CPU for Apple's GPUs, which have no
+    float64."""
+    import torch
+
+    return torch.device("cpu") if device.type == "mps" else device
+
+
 def threads_per_rank(num_local_ranks: int) -> int:
     """The cores shared out; OMP_NUM_THREADS wins."""
     asked = os.environ.get("OMP_NUM_THREADS", "")

@@ -107,6 +107,28 @@ def test_ctrl_c_stops_all_points_and_the_sweep_goes_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
+def test_points_of_a_killed_sweep_stop_and_it_goes_on(tmp_path: Path) -> None:
+    steps = {"training": {"epochs": None, "steps": 3000}, "logging": {"every": "1 step"}, "checkpoint": {"best": None}}
+    sweep(tmp_path, {"type": "grid", "over": {LR: [0.1, 0.2]}}, steps)
+    process = start(tmp_path, "--jobs", "2")
+    deadline_s = time.monotonic() + 60
+    while len(list(tmp_path.glob("runs/made/sweeps/*/*/events.jsonl"))) < 2 and time.monotonic() < deadline_s:
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    code, _, errors = finish(start(tmp_path, "--resume", "--jobs", "2"))
+    assert code == 0, errors
+    points = results(tmp_path)["points"]
+    assert [(point["state"], point["step"]) for point in points] == [("finished", 3000)] * 2
+    for point in points:
+        text = Path(tmp_path, point["folder"], "events.jsonl").read_text()
+        assert [json.loads(line)["status"] for line in text.splitlines() if '"RunEnded"' in line] == [
+            "stopped",
+            "finished",
+        ]
+
+
+@pytest.mark.long
 def test_optuna_prunes_by_evaluations_on_the_way(tmp_path: Path) -> None:
     section = {
         "type": "optuna",

@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from declarative_train.cli.main import main
+from declarative_train.data.opened import prepared_sets
+from declarative_train.inference import evaluate as evaluate_module
 from declarative_train.inference.evaluate import Evaluation, evaluate
 from declarative_train.inference.trained import UsageError, open_trained
 from declarative_train.logs.event import EvaluationDone
 from declarative_train.logs.sinks.jsonl import read_events
+from declarative_train.runtime.devices import exact_device
+from declarative_train.runtime.evaluate import Evaluator
+from declarative_train.runtime.step import step_runner
 from tests.inference.made_runs import (
     HOUSE_COLUMNS,
     NAMES,
+    WINE,
     WINE_COLUMNS,
     house_rows,
     trained,
@@ -118,6 +128,22 @@ def test_a_renamed_label_is_said_wherever_the_run_is_used(
     assert found["values"]["data/accuracy"] > 0.9
 
 
+def test_a_set_is_looked_at_whole_unless_asked_otherwise(tmp_path: Path) -> None:
+    write_csv(tmp_path / "wine.csv", WINE_COLUMNS, wine_rows())
+    run = trained(
+        tmp_path, WINE.replace("evaluation: {every: 5 epochs}", "evaluation: {every: 5 epochs, max: 11 samples}")
+    )
+    model = open_trained(run)
+    whole = evaluate(model)
+    assert whole.num_samples == 40
+    assert "40 samples here, and 11 of 40 in the evaluations of the run" in " ".join(whole.notices)
+    same = evaluate(model, max_samples=11)
+    assert (same.num_samples, same.notices) == (11, ())
+    assert same.values == pytest.approx(logged(run, model.step), abs=1e-6)
+    with pytest.raises(UsageError, match="--max is for sets"):
+        evaluate(model, data=str(tmp_path / "wine.csv"), max_samples=3)
+
+
 def test_text_and_json_and_pictures(
     wine: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -214,3 +240,41 @@ def test_windows_are_evaluated_and_a_prediction_for_rows_is_refused(
     assert "reads windows of 9 rows, and a prediction is for one row" in capsys.readouterr().err
     with pytest.raises(UsageError, match="windows over csv rows are read from files"):
         evaluate(model, data="-")
+
+
+LIFT = torch.ops.aten.lift_fresh.default
+
+
+class NoFloat64OnCpu(TorchDispatchMode):
+    """As Apple's GPUs, which the CPU stands for."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        given, made = (
+            {each.dtype for each in pytree.tree_leaves(part) if isinstance(each, torch.Tensor) and each.is_cpu}
+            for part in ((args, kwargs), found)
+        )
+        # numbers of Python become tensors of the CPU that it stands for, and stay what they are
+        assert torch.float64 not in made or given == {torch.float64} or func is LIFT, func
+        return found
+
+
+@pytest.mark.parametrize("name", ["wine", "houses"])
+def test_float64_is_left_to_the_exact_device(
+    name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The CPU stands for mps, and meta for the CPU beside it."""
+    assert exact_device(torch.device("mps")) == torch.device("cpu")
+    assert exact_device(torch.device("cuda", 1)) == torch.device("cuda", 1)
+    model = open_trained(request.getfixturevalue(name))
+    plan, cpu = model.plan, torch.device("cpu")
+    for module in (evaluate_module, step_runner):
+        monkeypatch.setattr(module, "exact_device", lambda _: torch.device("meta"))
+    samples = evaluate_module._samples(model, prepared_sets(plan.data)["validation"], 16)
+    with NoFloat64OnCpu():
+        judged = evaluate_module._Model(model, cpu, [], samples)
+        evaluator = Evaluator(plan, judged, lambda _: judged.batches())
+        totals = torch.zeros(2 * len(plan.objective.terms) + 1, dtype=torch.float64, device=judged.device)
+        for batch in judged.batches():
+            evaluator._add(batch, totals)
+    assert {value.device.type for value in judged._module.parameters()} == {"cpu"}

@@ -20,6 +20,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     which.add_argument(
         "--set", dest="set_name", metavar="NAME", help="a set of the run; left out: the first that it evaluated"
     )
+    parser.add_argument(
+        "--max",
+        dest="max_samples",
+        type=count,
+        metavar="N",
+        help="so many samples of the set, spread over it, as `evaluation.max` takes them; left out: all",
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
     parser.add_argument("--worst", type=count, default=_WORST, metavar="N", help="samples to show (default: 5)")
     parser.add_argument("--no-tensorboard", action="store_true", help="write nothing to the run's folder")
@@ -47,6 +54,7 @@ def _evaluate(args: argparse.Namespace) -> int:
         trained,
         set_name=args.set_name,
         data=args.data,
+        max_samples=args.max_samples or None,
         num_worst=args.worst,
         batch_size=args.batch_size,
         device=args.device,

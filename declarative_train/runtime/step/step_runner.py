@@ -11,6 +11,7 @@ from torch import nn
 from declarative_train.components.component import Collective
 from declarative_train.components.layers.sample_groups import SampleGroups, attach, end_step, rank_spans
 from declarative_train.data.batch import Batch
+from declarative_train.runtime.devices import exact_device
 from declarative_train.runtime.step.forward_path import Chunk, ForwardPath
 from declarative_train.runtime.step.metrics import Metrics
 from declarative_train.runtime.step.objective import Objective
@@ -35,11 +36,13 @@ class StepRunner:
     ) -> None:
         self.device = device
         self.forward_path = ForwardPath(plan, device)
-        self.objective = Objective(plan, device)
-        self.metrics = Metrics(plan, device, training=True)
+        judged = exact_device(device)
+        self._judged = None if judged == device else judged
+        self.objective = Objective(plan, judged)
+        self.metrics = Metrics(plan, judged, training=True)
         precision = plan.training.precision
         dtype = torch.float64 if precision == "fp64" else torch.float32
-        self.scale = Scale(self.objective, context.dp_size, ranks, device, dtype)
+        self.scale = Scale(self.objective, context.dp_size, ranks, judged, dtype)
         self.loss_scale = LossScale(device) if precision == "fp16" else None
         self.randomness = Randomness(plan.seed, context.key, device, needed=draws(plan.graph, plan.plugins))
         self.groups = SampleGroups(plan.batch.microbatch_size, context.process_groups, ranks)
@@ -68,7 +71,7 @@ class StepRunner:
         """Forward and backward of chunk number `position`; its sums (L,), without their graph."""
         self.randomness.begin(step, position)
         self.groups.begin(chunk.num_rows if chunk.row_weight is not None else None)
-        values = self.forward_path.values(chunk, call)
+        values = self._to_judge(self.forward_path.values(chunk, call))
         sums = self.objective.sums(values, chunk.row_weight)
         backward(sums, factors, at_once=self._at_once)
         self.groups.end()
@@ -83,7 +86,13 @@ class StepRunner:
 
     @torch.no_grad()
     def evaluate(self, batch: Batch, call: Call) -> dict[str, torch.Tensor]:
-        return self.forward_path.values(self.forward_path.chunk(batch), call)
+        return self._to_judge(self.forward_path.values(self.forward_path.chunk(batch), call))
+
+    def _to_judge(self, values: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Where losses and metrics are computed."""
+        if self._judged is None:
+            return values
+        return {name: value.to(self._judged) for name, value in values.items()}
 
 
 class RankContext:

@@ -1,0 +1,57 @@
+"""Who stops the points of a sweep that cannot do it itself any more: killed, or out of memory.
+
+A process beside the sweep, in a session of its own, reads from a pipe which points run. The pipe ends with the sweep,
+however that goes; then those that are left are asked for a checkpoint, as by the sweep itself.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from contextlib import suppress
+
+_CODE = """
+import os, signal, sys
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    signal.signal(number, signal.SIG_IGN)
+running = set()
+for line in sys.stdin:
+    (running.add if line[0] == "+" else running.discard)(int(line[1:]))
+for pid in running:
+    try:
+        os.kill(pid, signal.SIGTERM)
+    except OSError:
+        pass
+"""
+
+
+class Guard:
+    """`close` when all points have ended."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", _CODE],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,
+        )
+
+    def begun(self, pid: int) -> None:
+        self._tell(f"+{pid}\n")
+
+    def ended(self, pid: int) -> None:
+        self._tell(f"-{pid}\n")
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        with suppress(OSError):
+            self._process.stdin.close()
+        self._process.wait()
+
+    def _tell(self, line: str) -> None:
+        assert self._process.stdin is not None
+        with suppress(OSError):  # somebody has killed it: the sweep goes on
+            self._process.stdin.write(line)
+            self._process.stdin.flush()
