@@ -335,6 +335,10 @@ class Adapter(Component, ABC):
     def build(self, base: "nn.Linear") -> "nn.Module":
         """In the place of `base`: a module whose `weight` and `bias` are those of `base`, with its own beside them."""
 
+    @abstractmethod
+    def merged(self, weight: "torch.Tensor", own: Mapping[str, "torch.Tensor"]) -> "torch.Tensor":
+        """The weight with which a map without an adapter gives the same; `own` are the adapter's parameters."""
+
 
 class SourceError(Exception):
     """A source cannot be opened or read: the words for the user, and what the data room needs to place them.

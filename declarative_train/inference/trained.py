@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -149,6 +149,29 @@ class Trained:
         from declarative_train.runtime.step.load_weights import read_weights
 
         return read_weights(self.path)
+
+    def merged(self) -> Trained:
+        """The same model without adapters: what they change is in the weights beside them."""
+        from declarative_train.graph.merge import adapters_of, merged_tensors
+
+        if not adapters_of(self.plan.graph):
+            return self
+        found = replace(self, plan=self.base_plan)
+        found.__dict__["_tensors"] = merged_tensors(self.plan.graph, self._tensors)
+        return found
+
+    @property
+    def base_plan(self) -> Plan:
+        """The plan of the same model without adapters."""
+        from declarative_train.components.adapters.adapted import is_added
+        from declarative_train.graph.merge import adapters_of, without_adapters
+        from declarative_train.plan.codec import signed
+
+        plan = self.plan
+        if not adapters_of(plan.graph):
+            return plan
+        kept = tuple(item for item in plan.parameters if not is_added(item.name))
+        return signed(replace(plan, graph=without_adapters(plan.graph), parameters=kept))
 
     def _built(self, graph: Graph, device: torch.device | str) -> fx.GraphModule:
         import torch

@@ -11,6 +11,9 @@ from declarative_train.components.component import Adapter, Init
 from declarative_train.components.layers.starts import linear_weight, start
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import torch
     from torch import nn
 
 
@@ -48,4 +51,7 @@ class Lora(Adapter):
     def build(self, base: nn.Linear) -> nn.Module:
         from declarative_train.components.adapters.modules.lora import LoraLinear
 
-        return LoraLinear(base, self.rank, self.scaling, self.dropout)
+        return LoraLinear(base, self)
+
+    def merged(self, weight: torch.Tensor, own: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        return weight + own["lora_B.weight"] @ own["lora_A.weight"] * self.scaling

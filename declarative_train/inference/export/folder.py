@@ -58,6 +58,8 @@ def export(
     place = _place(trained, to, folder)
     form = FORMATS[to]
     form.require(to)
+    if form.merges:
+        trained = trained.merged()
     wanted = None if dtype is None else getattr(torch, dtype)
     if form.is_program and wanted is torch.bfloat16 and to == "onnx":
         raise UsageError("onnxruntime computes little in bfloat16 on a CPU; help: --dtype float16, or float32")
@@ -85,7 +87,8 @@ def _made(
     if is_program or outputs:
         return make_program(trained, outputs, kind=kind, dtype=dtype)
     program = make_program(trained, tuple(trained.plan.graph.outputs), kind=kind, dtype=dtype)
-    return replace(program, network=trained.module().to(program.dtype))
+    learned = frozenset(item.name for item in trained.plan.parameters if not item.frozen and item.tie is None)
+    return replace(program, network=trained.module().to(program.dtype), learned=learned)
 
 
 def _place(trained: Trained, to: str, folder: str | os.PathLike[str] | None) -> Path:
@@ -110,7 +113,7 @@ def _write_beside(trained: Trained, program: Program, to: str, folder: Path) -> 
     (folder / MARK).write_text(json.dumps(found, indent=1, ensure_ascii=False, default=str) + "\n", encoding="utf-8")
     (folder / "load.py").write_text(code, encoding="utf-8")
     (folder / "README.md").write_text(readme(found, code), encoding="utf-8")
-    (folder / PLAN).write_text(masked(to_json(trained.plan)), encoding="utf-8")
+    (folder / PLAN).write_text(masked(to_json(trained.base_plan)), encoding="utf-8")
     if FORMATS[to].is_program:
         _write_sample(program, folder / "sample.npz")
 

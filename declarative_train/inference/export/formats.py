@@ -2,6 +2,7 @@
 
     safetensors   the tensors by the recipe's names (`safetensors.torch.load_file`)
     state-dict    the same for `torch.load(weights_only=True)`
+    peft          the adapters alone, with PEFT's names and its config (`peft.PeftModel.from_pretrained`)
     torch-export  the program, with its tensors (`torch.export.load`)
     onnx          the same for onnxruntime and other tools
 
@@ -22,6 +23,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from declarative_train.inference.export import peft
 from declarative_train.inference.export.program import Program
 from declarative_train.inference.export.trouble import ExportFailure, told_of_node
 
@@ -34,7 +36,8 @@ _TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-5, torch.float16: 2e-2, tor
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """`needs`: packages, of the extra `extra`; `is_program`: what is computed is in it, too."""
+    """`needs`: packages, of the extra `extra`; `is_program`: what is computed is in it, too; `merges`: adapters are
+    added to the weights beside them first. `tensors`: what the file of one that is no program holds."""
 
     file: str
     is_program: bool
@@ -42,6 +45,8 @@ class Format:
     read_back: Callable[[Program, Path, Rows], dict[str, torch.Tensor]]
     needs: tuple[str, ...] = ()
     extra: str = ""
+    merges: bool = True
+    tensors: Callable[[Program], dict[str, torch.Tensor]] = lambda program: _tensors(program)
 
     def require(self, name: str) -> None:
         """Raises ExportFailure where a package is missing."""
@@ -59,7 +64,7 @@ def check(format: Format, program: Program, path: Path) -> float:
     ExportFailure where it is more than rounding."""
     rows = program.rows(_CHECKED_ROWS)
     found = format.read_back(program, path, rows)
-    wanted = program.answers(rows) if format.is_program else dict(program.network.state_dict())
+    wanted = program.answers(rows) if format.is_program else format.tensors(program)
     largest = 0.0
     for name, tensor in wanted.items():
         if name in program.drawn:
@@ -210,6 +215,9 @@ def _quietly() -> Iterator[None]:
 
 FORMATS: Mapping[str, Format] = {
     "onnx": Format("model.onnx", True, _write_onnx, _read_onnx, ("onnx", "onnxscript", "onnxruntime"), "onnx"),
+    "peft": Format(
+        peft.FILE, False, peft.write, _read_safetensors, ("safetensors",), "safetensors", False, peft.tensors
+    ),
     "safetensors": Format(
         "model.safetensors", False, _write_safetensors, _read_safetensors, ("safetensors",), "safetensors"
     ),

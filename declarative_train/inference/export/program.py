@@ -70,6 +70,7 @@ class Program:
     kind: Inputs
     dtype: torch.dtype
     drawn: frozenset[str] = frozenset()
+    learned: frozenset[str] = frozenset()  # of a whole model: the parameters that were trained
 
     @property
     def precision(self) -> str:

@@ -119,8 +119,27 @@ else:
 '''
 
 
+_PEFT = '''"""The base model of plan.json with these adapters, by PEFT; the base comes from where the run had it."""
+
+from pathlib import Path
+
+import declarative_train as dt
+from peft import PeftConfig, PeftModel
+
+folder = Path(__file__).parent
+base = dt.load_plan(folder / "plan.json").module()  # with the start values of the run's recipe: its seed and its files
+model = PeftModel.from_pretrained(base, folder).eval()
+for name, tensor in model.named_parameters():
+    if "lora_" in name:
+        print(name, tuple(tensor.shape), tensor.dtype)
+print(PeftConfig.from_pretrained(folder).target_modules)
+'''
+
+
 def loading_code(to: str, dtype: str, *, is_table: bool, is_whole: bool) -> str:
     """`is_table`: the inputs are columns of numbers and words. `is_whole`: the tensors are those of the whole model."""
+    if to == "peft":
+        return _PEFT
     if to in ("safetensors", "state-dict"):
         imports, load = {
             "safetensors": ("from safetensors.torch import load_file\n", 'load_file(folder / "model.safetensors")'),
@@ -151,6 +170,8 @@ def readme(found: Mapping[str, Any], code: str) -> str:
 
 
 def _how(found: Mapping[str, Any]) -> str:
+    if found["to"] == "peft":
+        return "The file holds the adapters alone: they change a base model that has the same names."
     if found["to"] in ("safetensors", "state-dict"):
         return "The file holds the tensors of the trained part alone: preparation is done before it."
     if found["numbers"] == "raw":

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -15,32 +14,27 @@ if TYPE_CHECKING:
 class LoraLinear(nn.Linear):
     """x (..., in) -> (..., out): x W^T + b + scaling * dropout(x) A^T B^T.
 
-    `weight` (out, in) and `bias` keep the names that they have without an adapter, so that files and checkpoints of
-    the base fit; beside them stand `lora_A.weight` (rank, in) and `lora_B.weight` (out, rank), PEFT's names.
+    `adapter` is the component. `weight` (out, in) and `bias` keep the names that they have without an adapter, so
+    that files and checkpoints of the base fit; beside them stand `lora_A.weight` (rank, in) and `lora_B.weight` (out,
+    rank), PEFT's names.
     Hu et al., LoRA, 2021, https://arxiv.org/abs/2106.09685, section 4.1.
     """
 
-    def __init__(self, base: nn.Linear, rank: int, scaling: float, dropout: float) -> None:
+    def __init__(self, base: nn.Linear, adapter: Any) -> None:
         nn.Module.__init__(self)
         self.in_features, self.out_features = base.in_features, base.out_features
         self.weight, self.bias = base.weight, base.bias
         place = {"dtype": base.weight.dtype, "device": base.weight.device}
-        self.lora_A = nn.Linear(base.in_features, rank, bias=False, **place)
-        self.lora_B = nn.Linear(rank, base.out_features, bias=False, **place)
-        self.scaling = scaling
-        self.dropout = dropout
+        self.lora_A = nn.Linear(base.in_features, adapter.rank, bias=False, **place)
+        self.lora_B = nn.Linear(adapter.rank, base.out_features, bias=False, **place)
+        self.adapter = adapter
+        self.scaling, self.dropout = adapter.scaling, adapter.dropout
 
     def forward(self, input: Tensor) -> Tensor:
         y = F.linear(input, self.weight, self.bias)
         x = F.dropout(input, self.dropout) if self.training and self.dropout else input
         z: Tensor = self.lora_B(self.lora_A(x))
         return y + z * self.scaling
-
-    @torch.no_grad()
-    def merged_weight(self) -> Tensor:
-        """(out, in): what a linear map without an adapter needs to give the same."""
-        change = self.lora_B.weight @ self.lora_A.weight
-        return self.weight + change * self.scaling
 
 
 def linear_maps(module: nn.Module) -> dict[str, tuple[int, int]]:
