@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import io
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
 from declarative_train.components.component import BadValueError, Column, SourceError
+from declarative_train.components.datasets import tar
 from declarative_train.components.datasets.image_folder import ImageFolderDataset
+from declarative_train.components.datasets.tar import TarDataset
 from declarative_train.components.fields.image import ImageField
 from declarative_train.components.keyed import Drawn
 from declarative_train.components.transforms import TRANSFORMS
@@ -182,6 +187,85 @@ def test_what_does_not_fit_is_said(
     assert any(each.code == code and words in each.message for each in found), found
 
 
+@pytest.fixture
+def shards(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The pictures of `folder` in two archives, each with its class as text."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    paths = sorted(folder.glob("class_*/[0-9]*"))
+    for number, mine in enumerate((paths[:20], paths[20:])):
+        with tarfile.open(tmp_path / f"{number}.tar", "w") as archive:
+            for path in mine:
+                content = {"img": path.read_bytes(), "cls": path.parent.name.encode()}
+                for ending, data in content.items():
+                    member = tarfile.TarInfo(f"./{path.parent.name}/{path.stem}.{ending}")
+                    member.size = len(data)
+                    archive.addfile(member, io.BytesIO(data))
+    return tmp_path
+
+
+def test_archives_and_a_folder_are_the_same_rows(look: Describe, folder: Path, shards: Path) -> None:
+    table = TarDataset(path=str(shards / "*.tar")).open()
+    whole = ImageFolderDataset(path=str(folder)).open().read(["image", "label"], slice(0, 37))
+    assert list(table.columns) == ["key", "img", "cls"]
+    draw = np.random.default_rng(0).permutation(37)
+    read = table.read(["img", "cls", "key"], draw)
+    assert read["img"].tolist() == whole["image"][draw].tolist()
+    assert read["cls"].tolist() == whole["label"][draw].tolist()
+    assert table.place(36).startswith("`class_2/")
+    fields = {"image": {"type": "image", "column": "img"}, "label": {"type": "category", "column": "cls"}}
+    source = {"type": "tar", "path": str(shards / "*.tar")}
+    spec, found = look(source=source, fields=fields, split={"validation": 0.2}, transforms=CHANGES)
+    assert not found
+    assert spec is not None
+    packed, loose = steps(spec, 1, 1, 4), steps(described(look, folder), 1, 1, 4)
+    assert all(np.array_equal(packed[key], loose[key]) for key in loose)
+
+
+def test_the_index_of_an_archive_is_made_once(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = shards / "0.tar"
+    before = TarDataset(path=str(path)).open().read(["img"], slice(0, 20))["img"].tolist()
+    with monkeypatch.context() as patched:
+        patched.setattr(tar, "_made", None)  # called once more, it fails
+        assert TarDataset(path=str(path)).open().read(["img"], slice(0, 20))["img"].tolist() == before
+    with tarfile.open(path, "a") as archive:
+        member = tarfile.TarInfo("new/1.img")
+        archive.addfile(member, io.BytesIO())
+    assert TarDataset(path=str(path)).open().num_rows == 21
+    for kept in (shards / "cache" / "dtrain" / "tar").iterdir():
+        kept.write_text("[")
+    assert TarDataset(path=str(path)).open().num_rows == 21
+
+
+def test_archives_that_cannot_be_read_say_so(shards: Path) -> None:
+    (shards / "text.tar").write_text("no archive " * 100)
+    with pytest.raises(SourceError, match="is not a whole tar archive"):
+        TarDataset(path=str(shards / "text.tar")).open()
+    (shards / "a.tar.gz").write_bytes(b"")
+    with pytest.raises(SourceError, match="is packed"):
+        TarDataset(path=str(shards / "a.tar.gz")).open()
+    table = TarDataset(path=str(shards / "1.tar")).open()
+    content = (shards / "1.tar").read_bytes()
+    (shards / "1.tar").write_bytes(content[: len(content) // 2])
+    with pytest.raises(SourceError, match="ends within"):
+        table.read(["img"], slice(0, 17))
+
+
+def test_parquet_holds_files_too(look: Describe, folder: Path, tmp_path: Path) -> None:
+    whole = ImageFolderDataset(path=str(folder)).open().read(["image", "label"], slice(0, 37))
+    files = whole["image"].tolist()
+    columns = {"image": files, "hub": [{"bytes": each, "path": None} for each in files], "label": whole["label"]}
+    pq.write_table(pa.table(columns), tmp_path / "p.parquet", row_group_size=10)
+    loose = steps(described(look, folder), 1, 1, 4)
+    for column in ("image", "hub"):
+        fields = {"image": {"type": "image", "column": column}, "label": {"type": "category", "column": "label"}}
+        source = {"type": "parquet", "path": str(tmp_path / "p.parquet")}
+        spec, found = look(source=source, fields=fields, split={"validation": 0.2}, transforms=CHANGES)
+        assert not found
+        assert spec is not None
+        packed = steps(spec, 1, 1, 4)
+        assert all(np.array_equal(packed[key], loose[key]) for key in loose)
+
+
 def png(picture: Image.Image, **keys: Any) -> bytes:
     stream = io.BytesIO()
     picture.save(stream, "PNG", **keys)
@@ -190,7 +274,8 @@ def png(picture: Image.Image, **keys: Any) -> bytes:
 
 def decoded(content: bytes, **keys: Any) -> np.ndarray:
     field = ImageField(column="image", **keys)
-    return field.convert([np.array([content, None], object)[:1]], [Column("image", "bytes")], {})[0]
+    made: np.ndarray = field.convert([np.array([content, None], object)[:1]], [Column("image", "bytes")], {})[0]
+    return made
 
 
 def test_modes_become_the_one_that_is_asked_for() -> None:
@@ -249,7 +334,7 @@ def test_every_transform_keeps_what_it_promises(kind: str, mode: str) -> None:
     )
     pixels = np.random.default_rng(0).integers(0, 256, (14, 11, 4), dtype=np.uint8)
     picture = Image.fromarray(pixels).convert(mode)
-    field = ImageField(column="image", mode=mode)
+    field = ImageField.model_validate({"column": "image", "mode": mode})
     before: Any = field.numbers(picture) if transform.on_numbers else picture
     for sample in range(40):
         one, other, both = (transform.apply([before] * count, Drawn(5, sample)) for count in (1, 1, 2))

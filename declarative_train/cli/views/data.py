@@ -30,7 +30,7 @@ _LONGEST = 24  # characters of a value
 class Shown(NamedTuple):
     title: str
     header: tuple[str, ...]
-    rows: list[tuple[str, ...]]
+    rows: Sequence[tuple[str, ...]]
     right: tuple[int, ...] = ()
 
 

@@ -15,6 +15,7 @@ DATASETS: Registry[Dataset] = Registry(
         "npy": "npy.NpyDataset",
         "parquet": "parquet.ParquetDataset",
         "synthetic": "synthetic.SyntheticDataset",
+        "tar": "tar.TarDataset",
         "text": "text.TextDataset",
     },
 )
