@@ -26,9 +26,8 @@ def plan_flops(
         forward=sum(work.forward for work in every),
         backward=sum(work.backward for work in every),
         recomputed=sum(
-            work.forward
+            round(work.forward * (1.0 if node.name in heads else recomputed_part(node, units, checkpointing)))
             for node in opened.nodes
-            if node.name in heads or is_recomputed(node, units, checkpointing)
             for work in works[node.name]
         ),
     )
@@ -41,8 +40,10 @@ def unit_works(opened: Graph, parameters: Iterable[ParameterPlan]) -> dict[str, 
     return work_of(opened, shapes, frozenset(item.name for item in parameters if item.frozen))
 
 
-def is_recomputed(node: Node, units: Collection[str], checkpointing: str) -> bool:
-    """Whether the node's forward runs once more in the backward, as `runtime/step/model.py` sees to."""
+def recomputed_part(node: Node, units: Collection[str], checkpointing: str) -> float:
+    """How much of the node's forward runs once more in the backward, as `runtime/step/model.py` sees to; of
+    selective half of the products, about."""
     if checkpointing == "all":
-        return node.kind in ("layer", "block")
-    return checkpointing == "blocks" and node.name in units
+        return float(node.kind in ("layer", "block"))
+    part = {"blocks": 1.0, "selective": 0.5}.get(checkpointing, 0.0)
+    return part if node.name in units else 0.0

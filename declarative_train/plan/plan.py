@@ -141,7 +141,7 @@ class TrainingPlan:
     clip_grad_norm: float | None
     precision: Literal["fp32", "bf16", "fp16", "fp64"]  # what forward and backward compute in
     compile: bool
-    activation_checkpointing: Literal["none", "blocks", "all"]
+    activation_checkpointing: Literal["none", "selective", "blocks", "all"]
     non_finite: Literal["stop", "skip"]
     early_stop: EarlyStopPlan | None = None
     max_time_s: float | None = None

@@ -118,7 +118,7 @@ class Engine:
         freeze(held.model, plan.parameters)
         runner = StepRunner(plan, held.model, device, place.data, _context(plan, held, place, device))
         if not layout.scatters:  # which has several models, and prepares each
-            prepare_units(held.model, layout, plan.training, runner.groups)
+            prepare_units(held.model, layout, plan.training, runner.groups, draws=bool(plan.draws))
         stages = [] if layout.pipeline is None else pipeline.bound_stages(plan, held, runner)
         if not layout.is_sharded:
             fill(held, plan, device)

@@ -443,9 +443,12 @@ def cells() -> tuple[Cell, ...]:
     ):
         for training, options in (
             ("  clip_grad_norm: 0.05", "clipped"),
+            ("  activation_checkpointing: selective", "checkpointing selective"),
             ("  activation_checkpointing: blocks", "checkpointing blocks"),
             ("  activation_checkpointing: all", "checkpointing all"),
         ):
+            if options == "checkpointing selective" and "zbv" in way:
+                continue  # refused
             found.append(Cell(way, parallelism, gpus, 2, "masked", training=training, options=options))
     return tuple(found)
 

@@ -256,7 +256,7 @@ def test_draws_depend_on_the_step_and_not_on_what_was_drawn_before() -> None:
     assert loss_of(one) != loss_of(other)
 
 
-@pytest.mark.parametrize("which", ["blocks", "all"])
+@pytest.mark.parametrize("which", ["selective", "blocks", "all"])
 def test_activation_checkpointing_changes_no_number(which: str) -> None:
     plain = make_plan(graph=random_graph())
     with_units = replace(plain, layout=replace(plain.layout, units=("drop", "logits")))

@@ -166,7 +166,7 @@ def test_gradients_between_stages_may_lie_in_any_order(directory: Path, referenc
     assert largest_difference(reference("turned", directory, references), found) <= LIMIT
 
 
-@pytest.mark.parametrize("which", ["blocks", "all"])
+@pytest.mark.parametrize("which", ["selective", "blocks", "all"])
 @pytest.mark.parametrize("mode", MODES)
 def test_activation_checkpointing(which: str, mode: str, directory: Path, references: dict[str, Recording]) -> None:
     for case in ("repeated", "batch_norm"):

@@ -34,6 +34,9 @@ def _changed(recipe: Recipe) -> Iterator[tuple[str, Recipe]]:
     training, layout = recipe.training, recipe.layout
     again = _with(training, activation_checkpointing="blocks")
     if training.activation_checkpointing == "none":
+        kept = _with(training, activation_checkpointing="selective")
+        yield "training.activation_checkpointing: selective", recipe._replace(training=kept)
+    if training.activation_checkpointing in ("none", "selective"):
         yield "training.activation_checkpointing: blocks", recipe._replace(training=again)
     steps = _most_accumulation(recipe)
     if steps is not None:

@@ -12,7 +12,7 @@ from declarative_train.graph.chunked import heads_of
 from declarative_train.graph.cost import Work, activations
 from declarative_train.graph.graph import Graph, Node
 from declarative_train.graph.stage_graphs import open_blocks
-from declarative_train.plan.flops import is_recomputed, unit_works
+from declarative_train.plan.flops import recomputed_part, unit_works
 from declarative_train.plan.plan import ParameterPlan, Plan
 
 PARAMETER_BYTES = {"fp32": 4, "bf16": 4, "fp16": 4, "fp64": 8}  # and of gradients and optimizer state
@@ -34,13 +34,14 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """A node of the model, opened down to its units. `kept` elements per sample stay from forward to backward,
+    """A node of the model, opened down to its units. `recomputed`: how much of its forward runs once more; `kept`
+    elements per sample stay from forward to backward,
     `passing` are there only while the backward of a node that is computed again is at work."""
 
     name: str
     is_unit: bool
     works: tuple[Work, ...]
-    is_recomputed: bool
+    recomputed: float
     kept: int
     passing: int
     parameters: tuple[tuple[int, int, int], ...]  # of each tensor: elements, trained ones, optimizer state
@@ -94,16 +95,16 @@ def model_facts(
     tensors = _tensors(opened, parameters, optimizer)
     nodes = {}
     for node in opened.nodes:
-        again = is_recomputed(node, units, checkpointing)
+        again = recomputed_part(node, units, checkpointing)
         inside = activations(node)
         if node.name in heads:  # an item in the place of its scores
-            again, inside = True, _given(node) // next(iter(node.outputs.values())).shape[-1]
+            again, inside = 1.0, _given(node) // next(iter(node.outputs.values())).shape[-1]
         nodes[node.name] = NodeFacts(
             name=node.name,
             is_unit=node.name in units,
             works=works[node.name],
-            is_recomputed=again,
-            kept=_given(node) if again and node.name not in heads else inside,
+            recomputed=again,
+            kept=round(again * _given(node) + (1 - again) * inside) if node.name not in heads else inside,
             passing=inside if again else 0,
             parameters=tuple(tensors.get(node.name, ())),
         )

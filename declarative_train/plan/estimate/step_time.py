@@ -107,7 +107,7 @@ def _pass(part: Part, model: ModelFacts, placement: Placement, hardware: Hardwar
         node = model.nodes[name]
         ahead_s, back_s = _roofline(node.works, model, placement.rows, hardware)
         forward_s += ahead_s
-        backward_s += back_s + (ahead_s if node.is_recomputed else 0.0)
+        backward_s += back_s + ahead_s * node.recomputed
         weights_s += back_s / 2
     return _Pass(forward_s, backward_s, weights_s)
 

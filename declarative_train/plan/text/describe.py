@@ -71,6 +71,13 @@ def summary(plan: Plan) -> str:
     return "\n".join([_head(plan), *columns(rows, numbers=False)])
 
 
+RECOMPUTED = {
+    "selective": "activations of blocks, but for attention and every second product",
+    "blocks": "activations of blocks",
+    "all": "activations of all",
+}
+
+
 def _head(plan: Plan) -> str:
     return f"{plan.name}: {mode_in_words(plan.layout)}, seed {plan.seed}"
 
@@ -223,7 +230,7 @@ def _training(plan: Plan) -> list[str]:
     if training.compile:
         rows.append(["compile", "each block"])
     if training.activation_checkpointing != "none":
-        rows.append(["recompute", f"activations of {training.activation_checkpointing}"])
+        rows.append(["recompute", RECOMPUTED[training.activation_checkpointing]])
     if training.early_stop is not None:
         stop = training.early_stop
         rows.append(

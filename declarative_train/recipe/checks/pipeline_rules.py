@@ -120,8 +120,9 @@ def cut_count(draft: Draft) -> Iterator[Diagnostic]:
 def zero_bubble_compile(draft: Draft) -> Iterator[Diagnostic]:
     """zero-bubble-compile (P010)
 
-    Finds: `compile: true` with interleaved_zero_bubble, zbv or dualpipev.
-    Why:   these schedules split each backward in two, which torch refuses for compiled stages.
+    Finds: `compile: true` or `activation_checkpointing: selective` with interleaved_zero_bubble, zbv or dualpipev.
+    Why:   these schedules split each backward in two, which torch refuses for compiled stages, and for activations of
+           which a part was kept.
     Bad:
         parallelism: {mode: pipeline, stages: 4, schedule: zbv, microbatches: 4}
         layout: {gpus: 2}
@@ -132,13 +133,17 @@ def zero_bubble_compile(draft: Draft) -> Iterator[Diagnostic]:
         training: {compile: true}
     """
     parallelism, training = draft.pipeline, draft.training
-    if parallelism is None or training is None or not training.compile:
+    if parallelism is None or training is None or not PIPELINE_SCHEDULES[parallelism.schedule].splits_backward:
         return
-    if PIPELINE_SCHEDULES[parallelism.schedule].splits_backward:
+    related = (Related(draft.span("parallelism.schedule"), parallelism.schedule),)
+    if training.compile:
         message = f"torch cannot compile stages for {parallelism.schedule}"
         hint = "set training.compile to false, or parallelism.schedule to interleaved_1f1b"
-        related = (Related(draft.span("parallelism.schedule"), parallelism.schedule),)
         yield error("P010", draft.span("training.compile"), message, hint, related)
+    if training.activation_checkpointing == "selective":
+        message = f"{parallelism.schedule} splits each backward in two, and what `selective` keeps is there for one"
+        hint = "set training.activation_checkpointing to blocks, or parallelism.schedule to interleaved_1f1b"
+        yield error("P010", draft.span("training.activation_checkpointing"), message, hint, related)
 
 
 def more_stages_than_nodes(draft: Draft) -> Iterator[Diagnostic]:

@@ -80,9 +80,10 @@ class Training(Section):
     deterministic: bool = False
     """The same bits in every run on the same GPUs, at some speed: only kernels that have them, none chosen by trial.
     On the CPU they are the same anyway."""
-    activation_checkpointing: Literal["none", "blocks", "all"] = "none"
+    activation_checkpointing: Literal["none", "selective", "blocks", "all"] = "none"
     """Recompute activations in the backward instead of keeping them: of each block (a copy of the outermost repeat,
-    else a top-level node), or of every node."""
+    else a top-level node), or of every node. selective: of each block, but for attention and every second product of
+    matrices or convolution, which are kept."""
     early_stop: EarlyStop | None = None
     """Stop when a metric no longer improves."""
     max_time: Clock | None = None

@@ -45,7 +45,7 @@ def scatter(plan: Plan, held: Held, place: Place, runner: StepRunner) -> Sharing
     replicas = Replicas(held.model, devices, plan.batch.microbatch_size, compute_dtype(plan.training))
     held.modules = replicas.modules
     for module, groups in zip(replicas.modules, replicas.groups, strict=True):
-        prepare_units(module, layout, plan.training, groups)
+        prepare_units(module, layout, plan.training, groups, draws=bool(plan.draws))
     take_statistics = taken_statistics(replicas.modules[1:], device)
 
     def finish(finite: torch.Tensor | None) -> None:

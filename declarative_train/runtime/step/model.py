@@ -6,6 +6,7 @@ Order per unit: activation checkpointing, then compile, then (in the fsdp engine
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -147,8 +148,11 @@ def frozen_parts(module: nn.Module) -> list[nn.Module]:
     return [part for child in module.children() for part in frozen_parts(child)]
 
 
-def prepare_units(module: nn.Module, layout: LayoutPlan, training: TrainingPlan, groups: SampleGroups) -> None:
-    """Activation checkpointing and compilation, in place, names unchanged.
+def prepare_units(
+    module: nn.Module, layout: LayoutPlan, training: TrainingPlan, groups: SampleGroups, *, draws: bool
+) -> None:
+    """Activation checkpointing and compilation, in place, names unchanged. `draws`: some node draws random numbers, so
+    that what is computed again begins with the same generators.
 
     A unit that mixes samples and is computed again in backward is left as it is by the compiler, which does not follow
     what the second time must know of the first (`SampleGroups.checkpoint_contexts`).
@@ -158,11 +162,12 @@ def prepare_units(module: nn.Module, layout: LayoutPlan, training: TrainingPlan,
         forgetful = unit_modules(module, layout.units, rest=training.activation_checkpointing == "all")
         forgetful = [unit for unit in forgetful if not isinstance(unit, ChunkedHead)]  # which keeps nothing anyway
         for unit in forgetful:
-            checkpoint_activations(unit, groups)
+            selective = training.activation_checkpointing == "selective"
+            checkpoint_activations(unit, groups, selective=selective, draws=draws)
     if training.compile:
         for part in module.modules():
             if isinstance(part, ChunkedHead):
-                part.forward = torch.compiler.disable(part.forward)  # type: ignore[method-assign]
+                part.forward = torch.compiler.disable(part.forward)  # type: ignore[method-assign, no-untyped-call]
         eager = {id(unit) for unit in forgetful if mixes_samples(unit)}
         for unit in unit_modules(module, layout.units, rest=True):
             if id(unit) not in eager and not isinstance(unit, ChunkedHead):
@@ -204,14 +209,22 @@ def mixes_samples(unit: nn.Module) -> bool:
     return any(isinstance(part, MixesSamples) for part in unit.modules())
 
 
-def checkpoint_activations(unit: nn.Module, groups: SampleGroups) -> None:
-    """The unit forgets its activations and computes them again in backward."""
+def checkpoint_activations(unit: nn.Module, groups: SampleGroups, *, selective: bool, draws: bool) -> None:
+    """The unit forgets its activations and computes them again in backward; `selective`: but for those that
+    `runtime/step/selective.py` keeps."""
     from torch.utils.checkpoint import checkpoint
 
     forward = unit.forward
-    contexts: dict[str, Any] = {"context_fn": groups.checkpoint_contexts} if mixes_samples(unit) else {}
+    settings: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": draws}
+    of_groups = groups.checkpoint_contexts if mixes_samples(unit) else None
+    if selective:
+        from declarative_train.runtime.step.selective import kept_contexts
+
+        settings["context_fn"] = kept_contexts if of_groups is None else partial(kept_contexts, of_groups)
+    elif of_groups is not None:
+        settings["context_fn"] = of_groups
 
     def forward_again(*inputs: Any) -> Any:
-        return checkpoint(forward, *inputs, use_reentrant=False, **contexts)
+        return checkpoint(forward, *inputs, **settings)
 
     unit.forward = forward_again

@@ -1,0 +1,65 @@
+"""Selective activation checkpointing: of a unit's activations those are kept that take long to compute again, the rest
+is computed once more in its backward.
+
+Kept are attention, and of the products of matrices and the convolutions every second, beginning with the first: half of
+them are about as much as all else that is computed again. The policy is that of torchtitan's "op" option.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
+
+_aten: Any = torch.ops.aten
+PRODUCTS = frozenset(
+    [_aten.mm.default, _aten.addmm.default, _aten.bmm.default, _aten.linear.default, _aten.convolution.default]
+)
+ATTENTION = frozenset(
+    found.default
+    for name in (
+        "_scaled_dot_product_flash_attention",
+        "_scaled_dot_product_flash_attention_for_cpu",
+        "_scaled_dot_product_efficient_attention",
+        "_scaled_dot_product_cudnn_attention",
+        "_scaled_dot_product_fused_attention_overrideable",
+    )
+    if (found := getattr(_aten, name, None)) is not None
+)
+Contexts = tuple[AbstractContextManager[Any], AbstractContextManager[Any]]
+
+
+class Policy:
+    """Of one forward, and of its recomputation: both count alike."""
+
+    def __init__(self) -> None:
+        self._counts = {False: 0, True: 0}
+
+    def __call__(self, context: Any, operation: Any, *inputs: Any, **more: Any) -> CheckpointPolicy:
+        if operation in ATTENTION:
+            return CheckpointPolicy.MUST_SAVE
+        if operation not in PRODUCTS:
+            return CheckpointPolicy.PREFER_RECOMPUTE
+        again = bool(context.is_recompute)
+        self._counts[again] += 1
+        is_kept = self._counts[again] % 2 == 1
+        return CheckpointPolicy.MUST_SAVE if is_kept else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+def kept_contexts(others: Callable[[], Contexts] | None = None) -> Contexts:
+    """`context_fn` of `torch.utils.checkpoint.checkpoint`; `others`: what the unit needs besides."""
+    mine: Contexts = create_selective_checkpoint_contexts(Policy())  # type: ignore[no-untyped-call]
+    if others is None:
+        return mine
+    return tuple(_both(*pair) for pair in zip(others(), mine, strict=True))  # type: ignore[return-value]
+
+
+@contextmanager
+def _both(one: AbstractContextManager[Any], other: AbstractContextManager[Any]) -> Iterator[None]:
+    with ExitStack() as stack:
+        stack.enter_context(one)
+        stack.enter_context(other)
+        yield
