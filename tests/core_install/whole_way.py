@@ -28,7 +28,7 @@ class Hidden(PathFinder):
                 raise metadata.PackageNotFoundError(name)
             return found
 
-        metadata.Distribution.from_name = staticmethod(from_name)  # type: ignore[method-assign, assignment]
+        metadata.Distribution.from_name = staticmethod(from_name)  # type: ignore[method-assign]
         sys.meta_path[sys.meta_path.index(PathFinder)] = cls
 
     @classmethod
@@ -73,7 +73,7 @@ def read(path: str) -> None:
 
     from declarative_train.components.datasets import DATASETS
 
-    table = DATASETS[path.rpartition(".")[2]].model_validate({"type": path.rpartition(".")[2], "path": path}).open()  # type: ignore[call-arg]
+    table = DATASETS[path.rpartition(".")[2]].model_validate({"type": path.rpartition(".")[2], "path": path}).open()
     for name in table.columns:
         assert len(table.read([name], np.arange(3))[name]) == 3, (path, name)
 
