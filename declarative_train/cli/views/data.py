@@ -53,7 +53,7 @@ def _columns(data: DataSpec, training: Prepared) -> Shown:
     for field in data.fields:
         for name in field.columns:
             readers.setdefault(name, []).append(field.name)
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for name, column in list(table.columns.items())[:_COLUMNS]:
         missing, holds = ("", "files") if column.dtype == "bytes" else _held(training, column, looked)
         rows.append((name, _kind(column), missing, holds, ", ".join(readers.get(name, []))))

@@ -40,7 +40,7 @@ class ChunkedHead(nn.Module):
             x, weight = x.to(dtype), weight.to(dtype)
             bias = None if bias is None else bias.to(dtype)
         flat_mask = None if mask is None else mask.flatten()
-        items: Tensor = _Chunked.apply(
+        items: Tensor = _Chunked.apply(  # type: ignore[no-untyped-call]
             x.flatten(0, -2), weight, bias, target.flatten(), flat_mask, self._term, self._num_chunks
         )
         return items.view(target.shape)
@@ -60,7 +60,7 @@ class _Term:
 
 class _Chunked(torch.autograd.Function):
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         ctx: Any,
         x_ND: Tensor,
         weight_CD: Tensor,
