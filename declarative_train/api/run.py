@@ -144,7 +144,7 @@ class Run:
 
     def export(
         self,
-        to: Literal["onnx", "safetensors", "state-dict", "torch-export"],
+        to: Literal["huggingface", "onnx", "safetensors", "state-dict", "torch-export"],
         folder: str | os.PathLike[str] | None = None,
         *,
         outputs: Sequence[str] = (),

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from declarative_train.components.published import WEIGHTS, Family, Part, PublishedError, family_of
+from declarative_train.components.adapters.adapted import is_added
+from declarative_train.components.published import WEIGHTS, Part, PublishedError, family_of
 from declarative_train.plan.plan import PartPlan, PublishedPlan, TensorMapPlan
 from declarative_train.plan.run_folder import Shapes
 from declarative_train.recipe.model.tree import BlockNode, Scope
@@ -157,7 +158,7 @@ def _below(module: nn.Module, node: str) -> tuple[dict[str, nn.Parameter], list[
     held = {
         name.removeprefix(prefix): item
         for name, item in module.named_parameters(remove_duplicate=False)
-        if name.startswith(prefix)
+        if name.startswith(prefix) and not is_added(name)
     }
     names: dict[int, list[str]] = {}
     for name, item in held.items():
@@ -176,9 +177,3 @@ def odd_dtype(dtypes: Mapping[str, str]) -> str | None:
 def _several(names: list[str]) -> str:
     shown = ", ".join(names[:_SHOWN])
     return shown if len(names) <= _SHOWN else f"{shown} and {len(names) - _SHOWN} more"
-
-
-def family(plan: PublishedPlan) -> Family:
-    found = family_of(plan.block)
-    assert found is not None
-    return found

@@ -16,7 +16,7 @@ import torch
 
 from declarative_train.__main__ import main
 from declarative_train.data.opened import prepared_sets
-from declarative_train.inference.export import NAMES, formats
+from declarative_train.inference.export import NAMES, PUBLISHED, formats
 from declarative_train.inference.export.folder import Exported, export
 from declarative_train.inference.export.program import make_program
 from declarative_train.inference.export.trouble import ExportFailure
@@ -338,7 +338,7 @@ def test_statistics_stand_over_the_rows_of_a_window(runs: dict[str, Trained]) ->
 
 
 def test_every_format_has_its_name() -> None:
-    assert tuple(sorted(formats.FORMATS)) == NAMES
+    assert tuple(sorted((PUBLISHED, *formats.FORMATS))) == NAMES
 
 
 def test_the_command(runs: dict[str, Trained], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

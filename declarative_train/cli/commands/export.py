@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from declarative_train.cli.trained import add_run_argument, answered, opened
-from declarative_train.inference.export import DTYPES, NAMES
+from declarative_train.inference.export import DTYPES, NAMES, PUBLISHED
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,6 +37,9 @@ def _export(args: argparse.Namespace) -> int:
 
     made = export(opened(args), args.to, args.out, outputs=args.output, numbers=args.inputs, dtype=args.dtype)
     print(f"{made.folder}: {', '.join(made.files)}")
-    print(f"from {', '.join(made.inputs)} to {', '.join(made.outputs)}")
+    if args.to == PUBLISHED:
+        print(f"`{made.inputs[0]}`, a model of transformers")
+    else:
+        print(f"from {', '.join(made.inputs)} to {', '.join(made.outputs)}")
     print(f"loaded back: the same to {made.apart:.1g}" if made.apart else "loaded back: the same")
     return 0

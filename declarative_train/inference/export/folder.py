@@ -15,10 +15,11 @@ import torch
 
 from declarative_train.components.datasets.files import masked
 from declarative_train.diagnostics.suggest import did_you_mean
-from declarative_train.inference.export import DTYPES
+from declarative_train.inference.export import DTYPES, NAMES, PUBLISHED
 from declarative_train.inference.export.about import about
 from declarative_train.inference.export.formats import FORMATS, check
 from declarative_train.inference.export.program import Inputs, Program, make_program
+from declarative_train.inference.export.published import published_node, write_published
 from declarative_train.inference.export.snippets import loading_code, readme
 from declarative_train.inference.trained import Trained, UsageError
 from declarative_train.plan.codec import to_json
@@ -49,12 +50,14 @@ def export(
     numbers: Inputs = "raw",
     dtype: str | None = None,
 ) -> Exported:
-    """`to`: a name of FORMATS; `folder`: by default `export-FORMAT` in the run. Nothing is left behind where it fails.
+    """`to`: one of NAMES; `folder`: by default `export-FORMAT` in the run. Nothing is left behind where it fails.
     Raises UsageError and RunFailure."""
-    if to not in FORMATS:
-        raise UsageError(f"there is no format `{to}`; help: {did_you_mean(to, FORMATS)}")
+    if to not in NAMES:
+        raise UsageError(f"there is no format `{to}`; help: {did_you_mean(to, NAMES)}")
     if dtype is not None and dtype not in DTYPES:
         raise UsageError(f"there is no dtype `{dtype}`; help: {did_you_mean(dtype, DTYPES)}")
+    if to == PUBLISHED:
+        return _published(trained, folder, outputs, dtype)
     place = _place(trained, to, folder)
     form = FORMATS[to]
     form.require(to)
@@ -80,6 +83,28 @@ def export(
     return Exported(place, names, inputs, answers, apart)
 
 
+def _published(
+    trained: Trained, folder: str | os.PathLike[str] | None, outputs: Sequence[str], dtype: str | None
+) -> Exported:
+    """As transformers writes it; `outputs` may name the node."""
+    if len(outputs) > 1:
+        raise UsageError("one node at a time becomes a published model; help: name one with --output")
+    FORMATS["safetensors"].require(PUBLISHED)
+    trained = trained.merged()
+    found = published_node(trained, outputs[0] if outputs else None)
+    place = _place(trained, PUBLISHED, folder, mark=PLAN)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=place.parent, prefix=f".{place.name}-") as name:
+        made = Path(name) / place.name
+        made.mkdir()
+        write_published(trained, found, made, None if dtype is None else getattr(torch, dtype))
+        if place.exists():
+            shutil.rmtree(place)
+        made.rename(place)
+    names = tuple(sorted(each.name for each in place.iterdir()))
+    return Exported(place, names, (found.node,), (found.block,), 0.0)
+
+
 def _made(
     trained: Trained, outputs: Sequence[str], kind: Inputs, dtype: torch.dtype | None, *, is_program: bool
 ) -> Program:
@@ -91,12 +116,12 @@ def _made(
     return replace(program, network=trained.module().to(program.dtype), learned=learned)
 
 
-def _place(trained: Trained, to: str, folder: str | os.PathLike[str] | None) -> Path:
+def _place(trained: Trained, to: str, folder: str | os.PathLike[str] | None, mark: str = MARK) -> Path:
     """Raises UsageError where something else stands."""
     if folder is None and trained.run_dir is None:
         raise UsageError("there is no folder of a run to write to; help: -o FOLDER")
     place = Path(folder) if folder is not None else Path(str(trained.run_dir)) / f"export-{to}"
-    if place.is_dir() and (any(place.iterdir()) and not (place / MARK).exists()):
+    if place.is_dir() and (any(place.iterdir()) and not (place / mark).exists()):
         raise UsageError(f"{place} is a folder with other files in it; help: -o a new folder")
     if place.exists() and not place.is_dir():
         raise UsageError(f"{place} is a file; help: -o a folder")

@@ -1,0 +1,108 @@
+"""Published models given back: transformers and dtrain read what was tuned, to the bit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+import declarative_train as dt
+from declarative_train.__main__ import main
+from declarative_train.inference.export import published
+from declarative_train.inference.export.folder import export
+from declarative_train.inference.trained import UsageError
+from tests.runtime import published_models as made
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", sorted(made.CONFIGS))
+def test_an_untouched_model_is_given_back_to_the_bit(tmp_path: Path, name: str) -> None:
+    """One step with a learning rate of 0: every tensor and every key of the config."""
+    from transformers import AutoModelForCausalLM
+
+    theirs, path = made.write(tmp_path, name)
+    run = dt.load(path, set={"training.steps": 1, "training.optimizer.lr": 0.0}).run(quiet=True)
+    folder = export(run.trained(), "huggingface", tmp_path / "back").folder
+    before = json.loads((tmp_path / "published" / "config.json").read_text())
+    assert json.loads((folder / "config.json").read_text()) == before
+    back, report = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
+    assert not any(report[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    wanted = theirs.state_dict()
+    assert {key: value.shape for key, value in back.state_dict().items()} == {k: v.shape for k, v in wanted.items()}
+    assert all(torch.equal(value, wanted[key]) for key, value in back.state_dict().items())
+
+
+def test_what_was_trained_goes_out_in_shards_and_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a tokenizer beside it; read by transformers and by a recipe, and written anew into the same folder."""
+    from transformers import AutoModelForCausalLM
+
+    _, path = made.write(tmp_path, "qwen3")
+    (tmp_path / "published" / "tokenizer.json").write_text("{}")
+    run = dt.load(path).run(quiet=True)
+    monkeypatch.setattr(published, "SHARD_BYTES", 20_000)
+    assert main(["export", str(run.folder), "--to", "huggingface", "-o", str(tmp_path / "out")]) == 0
+    assert main(["export", str(run.folder), "--to", "huggingface", "-o", str(tmp_path / "out")]) == 0
+    names = {each.name for each in (tmp_path / "out").iterdir()}
+    assert {"config.json", "tokenizer.json", "README.md", "plan.json", "model.safetensors.index.json"} <= names
+    assert "from: " in (tmp_path / "out" / "README.md").read_text()
+    module = run.module()
+    tokens = torch.arange(12)[None]
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "out").eval()(tokens).logits
+    ours = module.get_submodule("lm")(tokens)
+    torch.testing.assert_close(ours[0] if isinstance(ours, tuple) else ours, theirs, rtol=1e-5, atol=1e-5)
+    path.write_text(path.read_text().replace(str(tmp_path / "published"), str(tmp_path / "out")))
+    again = dt.load(path).plan().module()
+    for name, value in module.named_parameters():
+        assert torch.equal(again.get_parameter(name), value), name
+
+
+def test_a_block_that_was_trained_from_nothing_gets_a_config(tmp_path: Path) -> None:
+    """Of the first model that is so: biases of queries alone are Qwen 2's."""
+    from transformers import AutoModelForCausalLM
+
+    _, path = made.write(tmp_path, "llama")
+    sizes = "vocabulary: 96, layers: 2, width: 32, heads: 4, hidden: 40, qkv_bias: true"
+    text = path.read_text().replace(f"from: {tmp_path / 'published'}", sizes)
+    path.write_text("\n".join(line for line in text.splitlines() if "huggingface" not in line))
+    run = dt.load(path).run(quiet=True)
+    folder = export(run.trained(), "huggingface", tmp_path / "out", dtype="bfloat16").folder
+    config = json.loads((folder / "config.json").read_text())
+    assert (config["model_type"], config["dtype"]) == ("qwen2", "bfloat16")
+    theirs = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    tokens = torch.arange(12)[None]
+    ours = run.module().bfloat16().float().get_submodule("lm")(tokens)
+    torch.testing.assert_close(
+        ours[0] if isinstance(ours, tuple) else ours, theirs(tokens).logits, rtol=1e-5, atol=1e-5
+    )
+
+
+def test_adapters_are_merged(tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    _, path = made.write(tmp_path, "llama")
+    text = path.read_text().replace(
+        "  weights:", '  parameters: {"attn": {adapter: {type: lora, rank: 2}}}\n  weights:'
+    )
+    path.write_text(text)
+    run = dt.load(path).run(quiet=True)
+    folder = export(run.trained(), "huggingface", tmp_path / "out").folder
+    tokens = torch.arange(12)[None]
+    ours = run.module().get_submodule("lm")(tokens)
+    theirs = AutoModelForCausalLM.from_pretrained(folder).eval()(tokens).logits
+    torch.testing.assert_close(ours[0] if isinstance(ours, tuple) else ours, theirs, rtol=1e-5, atol=1e-5)
+    old = AutoModelForCausalLM.from_pretrained(tmp_path / "published").eval()(tokens).logits
+    assert not torch.allclose(old, theirs, rtol=1e-5, atol=1e-5)
+
+
+def test_what_no_published_model_is_cannot_be_exported(tmp_path: Path) -> None:
+    _, path = made.write(tmp_path, "llama")
+    text = path.read_text().replace(
+        f"type: llama, from: {tmp_path / 'published'}", "type: embedding, embedding_dim: 96"
+    )
+    text = text.replace("embedding_dim: 96", "embedding_dim: 96, num_embeddings: 96")
+    path.write_text("\n".join(line for line in text.splitlines() if "huggingface" not in line))
+    run = dt.load(path).run(quiet=True)
+    with pytest.raises(UsageError, match="no node of this run"):
+        export(run.trained(), "huggingface", tmp_path / "out")
