@@ -42,6 +42,7 @@ def build(
     device: torch.device | str | None = None,
     ties: Mapping[str, str] | None = None,
     own_outputs: bool = False,
+    borrowed: Sequence[tuple[Node, Mapping[str, TensorSpec]]] = (),
 ) -> fx.GraphModule:
     """The module of a graph. `device` may be `meta`: nothing is allocated then; `to_empty`, `tie` and
     `initialise` follow, as `runtime/step/model.py` does it.
@@ -51,9 +52,10 @@ def build(
 
     `ties` maps a parameter's name to the one whose storage it shares. `own_outputs`: every output is contiguous and
     shares no memory with an input or another tensor, as pipeline stages need it (torch-facts, section 2, trap 4).
+    `borrowed`: nodes that stand in another graph and are called again in this one, with the specs of their inputs.
     """
     with torch.device(device) if device is not None else nullcontext():
-        module = _Builder(plugins, seed).build(graph, "", own_outputs=own_outputs, class_name="Model")
+        module = _Builder(plugins, seed, borrowed).build(graph, "", own_outputs=own_outputs, class_name="Model")
     share_tables(module)
     if ties:
         tie(module, ties)
@@ -77,8 +79,11 @@ def own_storage(tensor: torch.Tensor, inputs: tuple[torch.Tensor, ...]) -> torch
 class _Builder:
     """`prefix`: the way to the graph from the outermost one, with a dot behind it."""
 
-    def __init__(self, plugins: Sequence[str], seed: int | None) -> None:
+    def __init__(
+        self, plugins: Sequence[str], seed: int | None, borrowed: Sequence[tuple[Node, Mapping[str, TensorSpec]]] = ()
+    ) -> None:
         self._plugins, self._seed = plugins, seed
+        self._borrowed = {node.name: (node, specs) for node, specs in borrowed}
 
     def build(self, graph: Graph, prefix: str, *, own_outputs: bool, class_name: str) -> fx.GraphModule:
         lines = fx.Graph()
@@ -86,6 +91,8 @@ class _Builder:
         placeholders = tuple(values.values())
         modules: dict[str, nn.Module] = {}
         known = graph.specs()
+        for node, specs in () if prefix else self._borrowed.values():
+            modules[node.name] = self._made(node, specs, node.name)
         for node in graph.nodes:
             values |= self._call(node, graph, known, prefix, lines, values, modules)
         results = [values[edge] for edge in graph.outputs.values()]
@@ -110,24 +117,13 @@ class _Builder:
             names = {name: values[edge] for name, edge in node.inputs.items()}
             (output,) = node.outputs
             return {f"{node.name}:{output}": emit(parse(node.expression), lines, names)}
-        called = node if node.kind != "reuse" else graph.node(str(node.target))
-        path = f"{prefix}{node.name}"
-        if node.kind == "block":
-            assert node.graph is not None
-            name = "".join(word.capitalize() for word in (node.block or "block").split("_"))
-            modules[node.name] = self.build(node.graph, f"{path}.", own_outputs=False, class_name=name)
-        elif node.kind == "layer":
-            assert node.component is not None
+        called = node
+        if node.kind == "reuse":
+            is_here = prefix or node.target not in self._borrowed
+            called = graph.node(str(node.target)) if is_here else self._borrowed[str(node.target)][0]
+        else:
             specs = {port: known[edge] for port, edge in node.inputs.items()}
-            layer = read_layer(node.component, self._plugins)
-            if isinstance(node, HeadNode):
-                with _WithoutDraws():
-                    modules[node.name] = node.build(layer.build(specs), specs)
-            elif isinstance(layer, PluginLayer):
-                modules[node.name] = started(layer, specs, self._seed, path)
-            else:
-                with _WithoutDraws():
-                    modules[node.name] = layer.build(specs)
+            modules[node.name] = self._made(node, specs, f"{prefix}{node.name}")
         given = {port: values[edge] for port, edge in node.inputs.items()}
         arguments = tuple(call_order(called, given, self._plugins))
         # named by us: torch would name the result like the node, and a node may be called `self`
@@ -138,6 +134,22 @@ class _Builder:
             f"{node.name}:{output}": lines.call_function(operator.getitem, (result, position))
             for position, output in enumerate(called.outputs)
         }
+
+    def _made(self, node: Node, specs: Mapping[str, TensorSpec], path: str) -> nn.Module:
+        """The module of a layer or a block."""
+        if node.kind == "block":
+            assert node.graph is not None
+            name = "".join(word.capitalize() for word in (node.block or "block").split("_"))
+            return self.build(node.graph, f"{path}.", own_outputs=False, class_name=name)
+        assert node.component is not None
+        layer = read_layer(node.component, self._plugins)
+        if isinstance(node, HeadNode):
+            with _WithoutDraws():
+                return node.build(layer.build(specs), specs)
+        if isinstance(layer, PluginLayer):
+            return started(layer, specs, self._seed, path)
+        with _WithoutDraws():
+            return layer.build(specs)
 
 
 class _WithoutDraws(TorchFunctionMode):

@@ -18,12 +18,14 @@ from declarative_train.terms.tensor_spec import TensorSpec
 @dataclass(frozen=True, slots=True)
 class Stage:
     """`graph.inputs` are `wires_in` and then `batch`; `graph.outputs` are `wires_out`, or in the last stage the
-    outputs of the whole graph. Wires have the same names on both sides."""
+    outputs of the whole graph. Wires have the same names on both sides. `borrowed`: nodes of other stages that this one
+    calls again, and what they were built for."""
 
     graph: Graph
     wires_in: tuple[str, ...]
     batch: tuple[str, ...]
     wires_out: tuple[str, ...]
+    borrowed: tuple[tuple[Node, dict[str, TensorSpec]], ...] = ()
 
 
 def wire_name(graph: Graph, edge: Edge) -> str:
@@ -112,4 +114,9 @@ def _stage(
     batch = tuple(name for name in graph.inputs if name in read)
     inputs: dict[str, TensorSpec] = {name: graph.spec(edge) for edge, name in arrived.items()}
     inputs |= {name: graph.inputs[name] for name in batch}
-    return Stage(Graph(inputs, nodes, outputs), tuple(arrived.values()), batch, tuple(wanted) if not is_last else ())
+    called = dict.fromkeys(node.target for node in nodes if node.target is not None and node.target not in names)
+    borrowed = tuple(
+        (node, {port: graph.spec(edge) for port, edge in node.inputs.items()}) for node in map(graph.node, called)
+    )
+    sent = () if is_last else tuple(wanted)
+    return Stage(Graph(inputs, nodes, outputs), tuple(arrived.values()), batch, sent, borrowed)

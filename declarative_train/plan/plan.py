@@ -215,6 +215,15 @@ class WireBytes:
 
 
 @dataclass(frozen=True, slots=True)
+class SharedParameter:
+    """A parameter that several stages compute with, by a tie or because one calls a node of another again. Each of
+    `stages` holds a copy, the first one counts it (norms); gradients are added up over them before anything else."""
+
+    name: str
+    stages: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class PipelinePlan:
     """`stages[i]` are the node paths of stage i, `wires[i]` what travels from stage i to i + 1, under the names of
     `graph.stage_graphs.stage_graphs(open_blocks(plan.graph, layout.units), stages)`, which makes the stages' graphs.
@@ -237,6 +246,7 @@ class PipelinePlan:
     wire_elements: tuple[int, ...] = ()
     wire_dtypes: tuple[tuple[str, ...], ...] = ()
     wire_bytes: tuple[WireBytes, ...] = ()
+    shared: tuple[SharedParameter, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

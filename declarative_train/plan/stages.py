@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -21,12 +21,12 @@ from declarative_train.plan.checks.stages import (
     tie_across_stages,
     too_few_nodes,
 )
-from declarative_train.plan.parameters import rule_span
-from declarative_train.plan.plan import LayoutPlan, ParameterPlan, PipelinePlan, WireBytes
+from declarative_train.plan.plan import LayoutPlan, ParameterPlan, PipelinePlan, SharedParameter, WireBytes
 from declarative_train.plan.schedule_grid import schedule_grid
 from declarative_train.plan.stage_balance import balanced_cuts
 from declarative_train.recipe.recipe import Recipe
 from declarative_train.recipe.sections.parallelism import Pipeline
+from declarative_train.terms.mesh import size_of
 from declarative_train.terms.span import Span
 
 Stages = tuple[tuple[str, ...], ...]
@@ -64,15 +64,36 @@ def pipeline_of(
         wires=tuple(piece.wires_out for piece in pieces[:-1]),
         grid=schedule_grid(schedule, num_ranks, len(stages), site.num_microbatches),
         last_stage_rank=schedule.rank_of(len(stages) - 1, num_ranks, len(stages)),
-        num_parameters=tuple(_held(names, site) for names in stages),
+        num_parameters=tuple(_held(names, site, opened) for names in stages),
         wire_elements=wire_elements(pieces),
         wire_dtypes=wire_dtypes(pieces, site.recipe.training.precision.compute),
         wire_bytes=wire_bytes(pieces, site.recipe.training.precision.compute),
+        shared=shared_parameters(site.parameters, opened, stages),
     ), diagnostics
 
 
-def _held(names: Sequence[str], site: PlacementInput) -> int:
-    return sum(num_parameters(name, site.lowered.parameters) for name in names)
+def _held(names: Sequence[str], site: PlacementInput, opened: Graph) -> int:
+    return sum(num_parameters(name, site.lowered.parameters) for name in _holders(names, opened))
+
+
+def _holders(names: Sequence[str], opened: Graph) -> dict[str, None]:
+    """The nodes whose parameters a stage holds: its own, and those that it calls again."""
+    called = (opened.node(name).target for name in names)
+    return dict.fromkeys(names) | dict.fromkeys(name for name in called if name is not None)
+
+
+def shared_parameters(
+    parameters: Sequence[ParameterPlan], opened: Graph, stages: Stages
+) -> tuple[SharedParameter, ...]:
+    """Those that more than one stage holds, under the name that all tied ones have; in the order of the model."""
+    nodes = {node.name: node.name for node in opened.nodes}
+    holders = [_holders(names, opened) for names in stages]
+    found: dict[str, set[int]] = {}
+    for item in parameters:
+        node = _found(item.name, nodes)
+        held = {position for position, names in enumerate(holders) if node in names}
+        found.setdefault(item.tie or item.name, set()).update(held)
+    return tuple(SharedParameter(name, tuple(sorted(held))) for name, held in found.items() if len(held) > 1)
 
 
 def stages_of(site: PlacementInput, parallelism: Pipeline, opened: Graph) -> tuple[Stages | None, list[Diagnostic]]:
@@ -159,7 +180,7 @@ def _named_stages(
         return None, diagnostics
     stages = tuple(tuple(names[start:end]) for start, end in zip(starts, [*starts[1:], len(names)], strict=True))
     for position, stage in enumerate(stages):
-        if not _held(stage, site):
+        if not _held(stage, site, opened):
             span = site.recipe.span(("parallelism", "cut_before", max(0, position - 1)))
             diagnostics.append(nothing_in_stage(span, position, stage))
     return (None if diagnostics else stages), diagnostics
@@ -168,31 +189,29 @@ def _named_stages(
 def _across(site: PlacementInput, parallelism: Pipeline, opened: Graph, stages: Stages) -> list[Diagnostic]:
     """What a stage would have to share with another, and what a split backward cannot do."""
     place = {name: position for position, names in enumerate(stages) for name in names}
-    diagnostics = []
-    for parameter in site.parameters:
-        if parameter.tie is not None:
-            here, there = _found(parameter.name, place), _found(parameter.tie, place)
-            if here != there:
-                diagnostics.append(_parted_tie(site, parameter.name, here, parameter.tie, there, stages))
+    diagnostics = list(_copies_on_a_rank(site, parallelism, shared_parameters(site.parameters, opened, stages)))
+    special = [fact.path for fact in site.lowered.facts if fact.kind in ("mixes_samples", "plugin")]
     for node in opened.nodes:
         if node.kind == "reuse" and node.target is not None:
-            here, there = place[node.name], place[node.target]
-            if here != there:
+            here, there, target = place[node.name], place[node.target], node.target
+            if here != there and any(path == target or path.startswith(f"{target}.") for path in special):
                 span, later = _cut_span(site, max(here, there)), stages[max(here, there)][0]
-                diagnostics.append(reuse_across_stages(span, node.name, here, node.target, there, later))
+                diagnostics.append(reuse_across_stages(span, node.name, here, target, there, later))
     if PIPELINE_SCHEDULES[parallelism.schedule].splits_backward:
-        again = [node.name for node in opened.nodes if _calls_twice(node.name, opened)]
+        again = [node.name for node in opened.nodes if _calls_twice(node.name, opened, place)]
         if again:
             span = site.recipe.span("parallelism.schedule")
             diagnostics.append(reuse_with_split_backward(span, parallelism.schedule, again[0]))
     return diagnostics
 
 
-def _calls_twice(name: str, graph: Graph) -> bool:
+def _calls_twice(name: str, graph: Graph, place: Mapping[str, int]) -> bool:
+    """Within a stage: one of another stage has a copy."""
     node = graph.node(name)
     if node.kind == "reuse":
-        return True
-    return node.graph is not None and any(_calls_twice(inner.name, node.graph) for inner in node.graph.nodes)
+        others = (each.name for each in graph.nodes if each.target == node.target and each.name != name)
+        return any(place.get(each) == place.get(name) for each in (str(node.target), *others))
+    return node.graph is not None and any(_calls_twice(inner.name, node.graph, {}) for inner in node.graph.nodes)
 
 
 def _found(parameter: str, place: Mapping[str, P]) -> P:
@@ -202,23 +221,22 @@ def _found(parameter: str, place: Mapping[str, P]) -> P:
     return next(place[way] for way in ways if way in place)
 
 
-def _parted_tie(
-    site: PlacementInput, name: str, stage: int, source: str, source_stage: int, stages: Stages
-) -> Diagnostic:
-    """The tie as the recipe wrote it: the plan may have turned it round."""
-    later = max(stage, source_stage)
-    written = (
-        name if any(found and found.tie for rule in site.recipe.model.rules if (found := rule.match(name))) else source
-    )
-    return tie_across_stages(
-        _cut_span(site, later),
-        name,
-        stage,
-        source,
-        source_stage,
-        stages[later][0],
-        rule_span(site.recipe, written, "tie"),
-    )
+def _copies_on_a_rank(
+    site: PlacementInput, parallelism: Pipeline, shared: Sequence[SharedParameter]
+) -> Iterator[Diagnostic]:
+    """Two copies on one rank are one tensor, which `fully_shard` cannot shard for two stages."""
+    mesh = parallelism.mesh(site.recipe.layout.num_gpus)
+    if mesh is None or size_of(mesh, "shard") == 1:
+        return
+    schedule, num_ranks = PIPELINE_SCHEDULES[parallelism.schedule], size_of(mesh, "pipeline")
+    for item in shared:
+        ranks = [schedule.rank_of(stage, num_ranks, parallelism.stages) for stage in item.stages]
+        again = next((at for at, rank in enumerate(ranks) if rank in ranks[:at]), None)
+        if again is not None:
+            first = item.stages[ranks.index(ranks[again])]
+            span = site.recipe.span("parallelism.schedule")
+            yield tie_across_stages(span, item.name, first, item.stages[again], parallelism.schedule)
+            return
 
 
 def _cut_span(site: PlacementInput, stage: int) -> Span:

@@ -23,7 +23,7 @@ HERE = Path(__file__).parent
 NAMES = sorted(path.stem for path in HERE.glob("*.yaml"))
 FEW_CORES = "P014"  # a warning of this machine, not of the recipe: 8 ranks with 8 loaders
 DRAWS = "R108"  # what lint says of a recipe that draws random numbers over ranks
-UNTIED = ('model.parameters."logits.weight"=null',)  # a tie across stages is refused: decisions, Q34
+UNTIED = ('model.parameters."logits.weight"=null',)
 SMALL_GPT = ("model.graph.gpt.layers=2", "model.graph.gpt.width=32", "model.graph.gpt.heads=2")
 SMALL_GPT += ("data.window={length: 65, stride: 64}", "training.steps=30", "training.lr_schedule.warmup=3 steps")
 SMALL_GPT += ("training.global_batch_size=16", "training.microbatch_size=8", "training.optimizer.lr=1e-2")
@@ -106,11 +106,13 @@ def test_the_sizes_are_those_that_are_known(folder: Path) -> None:
     assert sizes["03_llama"] == pytest.approx(1236 + 263, abs=5)  # llama 3.2 1B, not tied
 
 
-def test_llama_as_it_stands_is_refused_at_the_cut(folder: Path) -> None:
-    plan, diagnostics = compiled(folder / "03_llama.yaml")
-    assert plan is None
-    assert [each.code for each in diagnostics] == ["P105"]
-    assert "the cut before `layers.12` parts them" in diagnostics[0].message
+def test_the_ends_of_a_tied_llama_hold_copies(folder: Path) -> None:
+    plan, _ = compiled(folder / "03_llama.yaml")
+    assert plan is not None
+    assert plan.layout.pipeline is not None
+    last = plan.layout.pipeline.num_stages - 1
+    assert [(each.name, each.stages) for each in plan.layout.pipeline.shared] == [("embed.weight", (0, last))]
+    assert sum(each.num_elements for each in plan.parameters if each.tie is None) / 1e6 == pytest.approx(1236, abs=5)
 
 
 @pytest.mark.long

@@ -108,6 +108,35 @@ objective:
     flat: {{type: mean, input: flat, weight: 0.1}}
 """
 
+# one tensor for the first node and the last, and a block called again: in a pipeline, stages hold copies
+SHARED = (
+    """
+model:
+  blocks:
+    block:
+      inputs: [x]
+      graph:
+        norm: {{type: layer_norm}}
+        up: {{type: linear, out_features: 12}}
+        act: {{type: gelu}}
+        down: {{type: linear, out_features: 8}}
+        out: x + down
+      output: out
+  graph:
+    embed: {{type: embedding, num_embeddings: 11, embedding_dim: 8, input: tokens}}
+    a: {{type: block}}
+    b: {{type: linear, out_features: 8}}
+    again: {{type: reuse, node: a, input: b}}
+    c: {{type: linear, out_features: 8}}
+    d: {{type: linear, out_features: 8}}
+    logits: {{type: linear, out_features: 11, bias: false}}
+  parameters:
+    logits.weight: {{tie: embed.weight}}
+    d.weight: {{tie: b.weight}}
+"""
+    + LOSS
+)
+
 # recurrent layers, and stages that begin with a transpose (turned) or a mean (pooled): the gradients that leave these
 # do not lie in memory in order
 RECURRENT = (
@@ -251,6 +280,7 @@ MODELS = {
     "optimizers": OPTIMIZERS,
     "lora": LORA,
     "one row": ONE_ROW,
+    "shared": SHARED,
 }
 MIXING = ("mixes", "contrast")
 
@@ -429,6 +459,22 @@ def cells() -> tuple[Cell, ...]:
         pipeline("zbv", 2, "fsdp"),
     ):
         found.append(Cell(way, parallelism, gpus, 2, "masked", "chunked"))
+    # ties and calls across stages: on two ranks, on one rank of a V, times ddp and fsdp
+    for (way, parallelism, gpus), cuts in (
+        (("single", "single", 1), ""),
+        (("ddp, 2 ranks", "ddp", 2), ""),
+        (("fsdp, 2 ranks", "fsdp", 2), ""),
+        (pipeline("1f1b", 2), "again"),
+        (pipeline("1f1b", 4), "b, again, d"),
+        (pipeline("interleaved_1f1b", 2), "b, again, d"),
+        (pipeline("zbv", 2), "b, again, d"),
+        (pipeline("zbv", 2, "ddp"), "b, again, d"),
+        (pipeline("1f1b", 2, "ddp"), "again"),
+        (pipeline("1f1b", 2, "fsdp"), "again"),
+    ):
+        placed = f"{parallelism.removesuffix('}')}, cut_before: [{cuts}]}}" if cuts else parallelism
+        clipped = "  clip_grad_norm: 0.05"
+        found.append(Cell(way, placed, gpus, 2, "masked", "shared", training=clipped, options="clipped"))
     # what the other settings of training must not change
     for way, parallelism, gpus in (
         ("single", "single", 1),
@@ -474,3 +520,5 @@ def short_cells() -> tuple[Cell, ...]:
     chunked = [cell for cell in cells() if cell.model == "chunked" and cell.way in ("single", "fsdp, 2 ranks")]
     more = mixing + single + lora + chunked
     return tuple(cell for cell in hardest if cell.gpus <= 2 and not cell.options) + tuple(more)
+    shared = [cell for cell in cells() if cell.model == "shared" and cell.way == "pipeline 1f1b, 2 ranks"]
+    return tuple(cell for cell in hardest if cell.gpus <= 2 and not cell.options) + tuple(mixing + single + shared)

@@ -82,7 +82,8 @@ def plan_of(cell: Cell, folder: Path) -> Plan:
 def reference_gradients(plan: Plan, cell: Cell) -> tuple[Gradients, list[tuple[int, ...]]]:
     """A plain loop: one process, the whole batch at once."""
     with default_dtype(plan):
-        model = build(plan.graph)
+        ties = {item.name: item.tie for item in plan.parameters if item.tie is not None}
+        model = build(plan.graph, ties=ties)
         initialise(model, plan.graph, plan.parameters, plan.seed)
         model.double().train()
         frozen = {item.name for item in plan.parameters if item.frozen}

@@ -8,6 +8,7 @@ from declarative_train.components.pipeline_schedules import PIPELINE_SCHEDULES
 from declarative_train.graph.stage_graphs import open_blocks, stage_graphs
 from declarative_train.plan.schedule_grid import bubble, schedule_grid
 from declarative_train.plan.stage_balance import _partition
+from declarative_train.plan.text.describe import describe
 
 NET = """
 model:
@@ -178,20 +179,20 @@ layout: {gpus: 2}
         ("second: {type: reuse, node: first, input: first}", ""),
     ],
 )
-def test_nodes_that_share_a_parameter_stay_together_or_are_refused(planned, compiled, second: str, rules: str) -> None:
-    layout = planned(LINKED % (second, rules, "")).layout
-    assert layout.pipeline is not None
-    together = layout.pipeline.stages[0]
-    assert {"first", "third" if rules else "second"} <= set(together)
+def test_nodes_that_share_a_parameter_stay_together_or_are_copied(planned, second: str, rules: str) -> None:
+    pipeline = planned(LINKED % (second, rules, "")).layout.pipeline
+    assert pipeline is not None
+    assert {"first", "third" if rules else "second"} <= set(pipeline.stages[0])
+    assert pipeline.shared == ()
 
     before = "third" if rules else "second"
-    plan, (found,) = compiled(LINKED % (second, rules, f", cut_before: [{before}]"))
-    assert plan is None
-    assert found.code == ("P105" if rules else "P106")
-    assert f"the cut before `{before}` parts them" in found.message
+    pipeline = planned(LINKED % (second, rules, f", cut_before: [{before}]")).layout.pipeline
+    assert pipeline is not None
+    names = ["first.weight"] if rules else ["first.bias", "first.weight"]
+    assert sorted((item.name, item.stages) for item in pipeline.shared) == [(name, (0, 1)) for name in names]
 
 
-def test_a_tie_from_end_to_end_is_refused_with_its_place(compiled) -> None:
+def test_the_plan_says_who_holds_a_copy(planned) -> None:
     fragment = """
     model:
       graph:
@@ -202,9 +203,33 @@ def test_a_tie_from_end_to_end_is_refused_with_its_place(compiled) -> None:
     parallelism: {mode: pipeline, stages: 3, microbatches: 3}
     layout: {gpus: 3}
     """
-    _, (found,) = compiled(fragment)
-    assert found.code == "P105"
-    assert [item.message for item in found.related] == ["tied here"]
+    plan = planned(fragment)
+    pipeline = plan.layout.pipeline
+    assert pipeline is not None
+    assert [(item.name, item.stages) for item in pipeline.shared] == [("logits.weight", (1, 2))]
+    assert pipeline.num_parameters == (210, 110, 110)
+    assert "copies of logits.weight in the stages 1, 2: their gradients are added up" in describe(plan)
+
+
+def test_two_copies_on_a_rank_are_not_sharded(compiled) -> None:
+    fragment = """
+    model:
+      graph:
+        hidden: {out_features: 10, input: x}
+        more: {type: linear, out_features: 10, input: logits}
+        last: {type: linear, out_features: 10, input: more}
+      parameters: {last.weight: {tie: logits.weight}}
+    objective: {loss: {input: last}}
+    training: {global_batch_size: 48}
+    parallelism:
+      {mode: pipeline, stages: 4, schedule: %s, microbatches: 4, cut_before: [logits, more, last],
+       data_parallel: {mode: %s, size: 2}}
+    layout: {gpus: 4}
+    """
+    _, found = compiled(fragment % ("interleaved_1f1b", "fsdp"))
+    assert [each.code for each in found] == ["P105"]
+    plan, _ = compiled(fragment % ("interleaved_1f1b", "ddp"))
+    assert plan is not None
 
 
 def test_thousands_of_ranks_are_planned_in_seconds(planned) -> None:

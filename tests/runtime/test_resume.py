@@ -83,6 +83,37 @@ def test_to_the_bit_on_the_same_layout(directory: Path, way: str) -> None:
         assert (found[step].state, found[step].is_best) == (whole.state, whole.is_best), step
 
 
+TIED = {
+    "model": {
+        "graph": {
+            "back": {"type": "linear", "out_features": 16, "input": "layers"},
+            "again": {"type": "reuse", "node": "layers.1", "input": "back"},
+            "logits": {"input": "again"},
+        },
+        "parameters": {"back.weight": {"tie": "layers.0.up.weight"}},
+    }
+}
+
+
+@SLOW
+@pytest.mark.long
+@pytest.mark.parametrize("way", ["pipeline 2", "pipeline 2 x fsdp 2"])
+def test_copies_of_stages_to_the_bit_and_on_one_process(directory: Path, way: str) -> None:
+    """A tie and a call across stages: both ranks hold a copy, a checkpoint holds it once."""
+    changes = (TIED, WAYS[way])
+    straight = runs.go(directory, DEEP, *changes)
+    first = runs.go(directory, DEEP, *changes, max_steps=5)
+    third = runs.go(directory, DEEP, *changes, resume=str(first.run_dir))
+    assert (straight.code, first.code, third.code) == (0, 0, 0)
+    assert everything(third) == {step: said for step, said in everything(straight).items() if step in everything(third)}
+    wanted, found = checkpoints(straight.run_dir), checkpoints(third.run_dir)
+    assert "model/layers.0.up.weight" in wanted[21].tensors
+    assert "model/back.weight" not in wanted[21].tensors
+    assert_same_tensors(found[21].tensors, wanted[21].tensors)
+    alone = runs.go(directory, DEEP, TIED)
+    assert alone.of(RunEnded)[-1].values == pytest.approx(straight.of(RunEnded)[-1].values, rel=1e-3)
+
+
 @pytest.mark.long
 def test_to_the_bit_by_torchs_wrapper(directory: Path) -> None:
     """The model is so small that ddp does without it, otherwise."""

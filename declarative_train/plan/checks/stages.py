@@ -102,25 +102,31 @@ def too_few_nodes(span: Span, stages: int, nodes: Sequence[str]) -> Diagnostic:
     return error("P104", span, message, f"at most {len(nodes)}: {listed}" if nodes else None)
 
 
-def tie_across_stages(
-    span: Span, name: str, stage: int, source: str, source_stage: int, cut: str, tie: Span
-) -> Diagnostic:
+def tie_across_stages(span: Span, name: str, stage: int, other: int, schedule: str) -> Diagnostic:
     """tie-across-stages (P105)
 
-    Finds: two tied parameters that lie in different pipeline stages.
-    Why:   each stage would hold a copy, and the copies' gradients would have to be added up between ranks; that this is
-           exact has not been proven here yet, and what is not proven is refused.
+    Finds: a parameter of two pipeline stages that lie on one rank, while the stages are sharded.
+    Why:   both stages would use one tensor, and torch's `fully_shard` shards it for one of them only.
     Bad:
         model:
           graph:
             first: {type: linear, out_features: 64, input: pixels}
             second: {type: linear, out_features: 64, input: first}
             hidden: {input: second}
+            third: {type: linear, out_features: 64, input: hidden}
+            act: {input: third}
+            logits: {input: act}
           parameters:
-            second.weight: {tie: first.weight}
-        parallelism: {mode: pipeline, stages: 2, microbatches: 2, cut_before: [second]}
-        layout: {gpus: 2}
-        training: {global_batch_size: 8}
+            third.weight: {tie: first.weight}
+        parallelism:
+          mode: pipeline
+          stages: 4
+          schedule: zbv
+          microbatches: 4
+          cut_before: [second, hidden, third]
+          data_parallel: {mode: fsdp, size: 2}
+        layout: {gpus: 4}
+        training: {global_batch_size: 16}
     Good:
         model:
           graph:
@@ -129,43 +135,47 @@ def tie_across_stages(
             hidden: {input: second}
           parameters:
             second.weight: {tie: first.weight}
-        parallelism: {mode: pipeline, stages: 2, microbatches: 2, cut_before: [hidden]}
-        layout: {gpus: 2}
-        training: {global_batch_size: 8}
+        parallelism:
+          mode: pipeline
+          stages: 2
+          schedule: 1f1b
+          microbatches: 2
+          cut_before: [second]
+          data_parallel: {mode: fsdp, size: 2}
+        layout: {gpus: 4}
+        training: {global_batch_size: 16}
     """
-    # `cut`: the node that opens the later of the two stages; `tie`: where the recipe, or a block of it, ties them.
-    message = (
-        f"`{name}` in stage {stage} is tied to `{source}` in stage {source_stage}: the cut before `{cut}` parts them"
-    )
-    hint = "cut so that both are in one stage, take the tie away, or use fsdp"
-    return error("P105", span, message, hint, (Related(tie, "tied here"),))
+    message = f"`{name}` belongs to the stages {stage} and {other}, which {schedule} puts on one rank, and is sharded"
+    return error("P105", span, message, "take 1f1b or gpipe, or `data_parallel: {mode: ddp}`")
 
 
 def reuse_across_stages(span: Span, name: str, stage: int, target: str, target_stage: int, cut: str) -> Diagnostic:
     """reuse-across-stages (P106)
 
-    Finds: a node that is called again in another pipeline stage than its own.
-    Why:   its parameters would have to be held, and their gradients added up, in both stages; that this is exact has not
-           been proven here yet, and what is not proven is refused.
+    Finds: a node with running statistics, or one of a plugin, that is called again in another pipeline stage.
+    Why:   each stage holds a copy. Parameters stay equal, since their gradients are added up; statistics would be moved
+           by each stage's own samples, and what a plugin's code keeps is not known.
     Bad:
         model:
           graph:
-            first: {type: linear, out_features: 64, input: pixels}
-            again: {type: reuse, node: first, input: first}
-            hidden: {input: again}
+            norm: {type: batch_norm, over: 4 samples, input: hidden}
+            again: {type: reuse, node: norm, input: norm}
+            act: {input: again}
+            logits: {input: act}
         parallelism: {mode: pipeline, stages: 2, microbatches: 2, cut_before: [again]}
         layout: {gpus: 2}
         training: {global_batch_size: 8}
     Good:
         model:
           graph:
-            first: {type: linear, out_features: 64, input: pixels}
-            again: {type: reuse, node: first, input: first}
-            hidden: {input: again}
-        parallelism: {mode: pipeline, stages: 2, microbatches: 2, cut_before: [hidden]}
+            norm: {type: layer_norm, input: hidden}
+            again: {type: reuse, node: norm, input: norm}
+            act: {input: again}
+            logits: {input: act}
+        parallelism: {mode: pipeline, stages: 2, microbatches: 2, cut_before: [again]}
         layout: {gpus: 2}
         training: {global_batch_size: 8}
-    """  # noqa: E501
+    """
     # `cut`: the node that opens the later of the two stages.
     message = (
         f"`{name}` in stage {stage} calls `{target}` of stage {target_stage} again: the cut before `{cut}` parts them"

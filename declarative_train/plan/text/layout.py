@@ -96,7 +96,19 @@ def _pipeline(pipeline: PipelinePlan) -> list[str]:
         f"schedule {pipeline.schedule}, {counted(pipeline.num_microbatches, 'microbatch')} per step: "
         f"{idle:.0%} of the places in the grid are idle; the loss is on pipeline rank {pipeline.last_stage_rank}",
     ]
-    return [*lines, _legend(pipeline), *_grid(pipeline)]
+    return [*lines, *_shared(pipeline), _legend(pipeline), *_grid(pipeline)]
+
+
+def _shared(pipeline: PipelinePlan) -> list[str]:
+    """Who holds copies of what, a line for each set of stages."""
+    by_stages: dict[tuple[int, ...], list[str]] = {}
+    for item in pipeline.shared:
+        by_stages.setdefault(item.stages, []).append(item.name)
+    return [
+        f"copies of {', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''} in the stages "
+        f"{', '.join(map(str, stages))}: their gradients are added up"
+        for stages, names in by_stages.items()
+    ]
 
 
 def _legend(pipeline: PipelinePlan) -> str:

@@ -5,6 +5,7 @@ Order per unit: activation checkpointing, then compile, then (in the fsdp engine
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -73,17 +74,17 @@ def fill(held: Held, plan: Plan, device: torch.device, *, restores: bool = False
 
 def allocate(held: Held, plan: Plan, device: torch.device) -> None:
     """Memory for every tensor, without values."""
+    if not plan.layout.is_sharded:
+        materialise(held.roots, device)
+        return
     for root in held.roots:
-        if plan.layout.is_sharded:
-            root.to_empty(device=device)
-        else:
-            materialise(root, device)
+        root.to_empty(device=device)
 
 
-def materialise(root: nn.Module, device: torch.device) -> None:
+def materialise(roots: Sequence[nn.Module], device: torch.device) -> None:
     """Memory for what lies on meta. Unlike `to_empty`, what is one tensor under several names stays one."""
     made: dict[int, torch.Tensor] = {}
-    for part in root.modules():
+    for part in (part for root in roots for part in root.modules()):
         for name, tensor in (*part._parameters.items(), *part._buffers.items()):
             if tensor is None or tensor.device.type != "meta":
                 continue
