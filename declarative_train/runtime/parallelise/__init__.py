@@ -20,7 +20,7 @@ def share(plan: Plan, held: Held, place: Place, runner: StepRunner) -> Sharing:
     `held.model` has its start values already, unless it is sharded: no rank holds that one whole.
     """
     if plan.layout.pipeline is not None:
-        from declarative_train.runtime.parallelise.pipeline import with_shared
+        from declarative_train.runtime.parallelise.copies import with_shared
 
         return with_shared(plan, _shared_rows(plan, held, place, runner), held, place)
     return _shared_rows(plan, held, place, runner)

@@ -7,19 +7,18 @@ stage that uses them and never travel through stages.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import distributed, nn
+from torch import nn
 from torch.distributed.pipelining import PipelineStage, schedules
 
 from declarative_train.components.pipeline_schedules import PIPELINE_SCHEDULES
 from declarative_train.data.batches import Batch
 from declarative_train.graph.build import build, tie
 from declarative_train.graph.stage_graphs import Stage, open_blocks, stage_graphs
-from declarative_train.runtime.parallelise.sharing import Sharing
+from declarative_train.runtime.parallelise.copies import hold_once
 from declarative_train.runtime.step.forward_path import Chunk
 from declarative_train.runtime.step.model import Held
 from declarative_train.runtime.step.step_runner import StepRunner, Sums
@@ -27,7 +26,6 @@ from declarative_train.runtime.step.step_runner import StepRunner, Sums
 if TYPE_CHECKING:
     from declarative_train.plan.plan import PipelinePlan, Plan
     from declarative_train.runtime.collectives import Place
-    from declarative_train.runtime.step.optimizers import Optimizers
     from declarative_train.terms.tensor_spec import TensorSpec
 
 
@@ -265,18 +263,6 @@ def build_stage(plan: Plan, stage: Stage) -> nn.Module:
     return module
 
 
-def hold_once(stages: Sequence[nn.Module], names: Sequence[str]) -> None:
-    """What several stages of this rank share is one tensor."""
-    for name in names:
-        held = [stage for stage in stages if name in dict(stage.named_parameters(remove_duplicate=False))]
-        for stage in held[1:]:
-            copy = stage.get_parameter(name)
-            for part in stage.modules():
-                for attribute, tensor in part._parameters.items():
-                    if tensor is copy:
-                        part._parameters[attribute] = held[0].get_parameter(name)
-
-
 def _holder(parameter: str, nodes: Sequence[str]) -> str:
     """The node that a parameter's name leads to."""
     return max((name for name in nodes if parameter.startswith(f"{name}.")), key=len)
@@ -290,87 +276,6 @@ def _container(module: nn.Module, path: str) -> nn.Module:
             holder.add_module(name, nn.Module())
         holder = holder.get_submodule(name)
     return holder
-
-
-class SharedParameters:
-    """The copies of parameters that several stages hold: their gradients become the sum of all, so that every rank
-    makes the same step. As in Megatron-LM, whose first and last stage do so for the embedding's weights (Narayanan et
-    al., Efficient large-scale language model training on GPU clusters, 2021); which parameters and ranks is the plan's
-    matter.
-
-    The rank that counts a parameter adds up and sends the sum back: to the bit the same everywhere, in the group that
-    the stages have anyway.
-    """
-
-    def __init__(self, plan: Plan, model: nn.Module, place: Place) -> None:
-        assert place.pipeline is not None
-        self._model, self._me, self._group = model, place.world.rank, place.pipeline.group
-        self._members: dict[str, tuple[int, ...]] = {}  # global ranks; the first one counts the parameter
-        self._parameters: dict[str, nn.Parameter] = {}
-        mine = plan.layout.ranks[self._me]
-        line = [row for row in plan.layout.ranks if _beside(row.coordinates) == _beside(mine.coordinates)]
-        for item in pipeline_of(plan).shared:
-            holders = [row.rank for row in line if set(row.stages) & set(item.stages)]
-            first = next(row.rank for row in line if item.stages[0] in row.stages)
-            if self._me in holders and len(holders) > 1:
-                self._members[item.name] = (first, *(rank for rank in holders if rank != first))
-
-    def add_up(self) -> None:
-        """After the last backward, before anything is averaged, clipped or updated."""
-        for name, members in self._members.items():
-            parameter = self._named()[name]
-            if not parameter.requires_grad:
-                continue
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-            gradient = getattr(parameter.grad, "_local_tensor", parameter.grad)
-            whole = gradient.contiguous()
-            self._sum(whole, *members)
-            if whole is not gradient:
-                gradient.copy_(whole)
-
-    def _sum(self, tensor: torch.Tensor, first: int, *others: int) -> None:
-        """In place, one way after the other: two ranks that both received first would wait for each other on a GPU."""
-        if self._me != first:
-            distributed.send(tensor, first, group=self._group)
-            distributed.recv(tensor, first, group=self._group)
-            return
-        part = torch.empty_like(tensor)
-        for rank in others:
-            distributed.recv(part, rank, group=self._group)
-            tensor += part
-        for rank in others:
-            distributed.send(tensor, rank, group=self._group)
-
-    def counted(self, gradients: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Without the copies that another stage counts."""
-        named = self._named()
-        elsewhere = {id(named[name].grad) for name, (first, *_) in self._members.items() if first != self._me}
-        return [gradient for gradient in gradients if id(gradient) not in elsewhere]
-
-    def _named(self) -> dict[str, nn.Parameter]:
-        """Asked for late: sharding, and memory for it, put other objects in their place."""
-        if not self._parameters:
-            self._parameters = dict(self._model.named_parameters())
-        return self._parameters
-
-
-def _beside(coordinates: Mapping[str, int]) -> dict[str, int]:
-    """Where a rank stands besides the pipeline."""
-    return {axis: place for axis, place in coordinates.items() if axis != "pipeline"}
-
-
-def with_shared(plan: Plan, sharing: Sharing, held: Held, place: Place) -> Sharing:
-    """The same, with the gradients of shared parameters added up over the stages first."""
-    if not pipeline_of(plan).shared:
-        return sharing
-    shared = SharedParameters(plan, held.model, place)
-
-    def reduce(optimizers: Optimizers, sums: Sums) -> tuple[Sums, bool]:
-        shared.add_up()
-        return sharing.reduce(optimizers, sums)
-
-    return replace(sharing, reduce=reduce, norm=lambda gradients: sharing.norm(shared.counted(gradients)))
 
 
 def joined(parts: dict[str, nn.Module]) -> nn.Module:
