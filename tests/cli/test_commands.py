@@ -9,10 +9,12 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
 from declarative_train.__main__ import main
+from declarative_train.cli.commands.tensorboard import pinned
 from declarative_train.cli.main import COMMANDS
 
 ROOT = Path(__file__).parent.parent.parent
@@ -247,6 +249,18 @@ def test_run_dry_prints_the_plan_and_starts_nothing(tmp_path: Path, capsys: Capt
 def test_run_of_a_wrong_recipe_is_code_1(capsys: Captured) -> None:
     text = told(capsys, "run", DIGITS, "--set", "training.epoch=3", code=1)
     assert "did you mean `epochs`?" in text
+
+
+@pytest.mark.parametrize(
+    ("host", "where"),
+    [("127.0.0.1", "127.0.0.1:6006"), ("0.0.0.0", "127.0.0.1:6006"), ("::1", "[::1]:6006")],
+)
+def test_tensorboard_names_a_page_with_the_losses_first(host: str, where: str) -> None:
+    """As TensorBoard reads its own address: seen in a browser, docs/images/tensorboard-losses.png."""
+    address = urlsplit(pinned(host, 6006))
+    assert (address.netloc, address.fragment) == (where, "timeseries")
+    (cards,) = parse_qs(address.query)["pinnedCards"]
+    assert [card["tag"] for card in json.loads(cards)] == ["training/loss", "validation/loss"]
 
 
 def test_tensorboard_without_runs_says_how_to_make_one(tmp_path: Path, capsys: Captured) -> None:

@@ -120,7 +120,7 @@ def test_a_run_shows_what_evaluate_counts(tmp_path: Path) -> None:
     run_dir, _ = newest(tmp_path)
     pictures = drawn_by(run_dir)
     assert set(pictures) == {"validation/confusion_matrix", "validation/samples"}
-    assert Image.open(io.BytesIO(pictures["validation/samples"])).width > 4 * 128
+    assert Image.open(io.BytesIO(pictures["validation/samples"])).width > 4 * 120
     assert "ClassesPredicted" not in (run_dir / "events.jsonl").read_text()
     last = open_trained(run_dir / "checkpoints" / sorted(path.name for path in (run_dir / "checkpoints").iterdir())[-1])
     (report,) = evaluate(last).reports

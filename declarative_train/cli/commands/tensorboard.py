@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 from pathlib import Path
+from urllib.parse import quote
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,5 +26,14 @@ def run(args: argparse.Namespace) -> int:
         return 2
     command = [sys.executable, "-m", "tensorboard.main", "--logdir", args.dir, "--host", args.host]
     command += ["--port", str(args.port), "--reload_multifile", "true"]
+    if args.port:  # TensorBoard sorts by name, which puts `accuracy` before `loss`
+        print(f"dtrain: with the losses first: {pinned(args.host, args.port)}", file=sys.stderr)
     sys.stdout.flush()
     os.execv(sys.executable, command)  # signals and the exit code are TensorBoard's own
+
+
+def pinned(host: str, port: int) -> str:
+    """The page on which the losses stand above all other curves."""
+    cards = [{"plugin": "scalars", "tag": tag} for tag in ("training/loss", "validation/loss")]
+    where = "127.0.0.1" if host == "0.0.0.0" else f"[{host}]" if ":" in host else host
+    return f"http://{where}:{port}/?pinnedCards={quote(json.dumps(cards, separators=(',', ':')), safe='')}#timeseries"
