@@ -274,6 +274,38 @@ def test_digits_resnet_gives_what_it_promises(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(300)
+def test_digits_images_gives_what_it_promises(tmp_path: Path) -> None:
+    events = dtrain_run(tmp_path, "digits_images", timeout_s=280)
+    assert epochs(events)[-1]["validation/accuracy"] >= 0.96
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_changed_pictures_are_the_same_on_ranks_with_workers_and_after_a_resume(tmp_path: Path) -> None:
+    """Stopped within the second epoch of two ranks, and gone on with by one."""
+    few = ("--set", "training.epochs=null", "--set", "checkpoint=null", "--set", "training.precision=fp64")
+    few += ("--set", "training.lr_schedule=null", "--set", "training.optimizer={type: sgd, lr: 0.05}")
+    two = ("--set", "parallelism=ddp", "--set", "layout={gpus: 2, device: cpu}", "--set", "data.workers=2")
+    whole = dtrain_run(tmp_path / "whole", "digits_images", *few, "--set", "training.steps=32")
+    parted = dtrain_run(tmp_path / "parted", "digits_images", *few, *two, "--set", "training.steps=29")
+    (run_dir,) = (tmp_path / "parted" / "digits_images").iterdir()
+    words = [*few, "--set", "training.steps=32", "--set", f"logging.dir={tmp_path / 'parted'}"]
+    command = [sys.executable, "-m", "declarative_train", "run", "recipes/digits_images.yaml", "--quiet"]
+    command += ["--set", "logging.every=1 step", *words, "--resume", str(run_dir)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=110, env=os.environ | {"OMP_NUM_THREADS": "1"}
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = (run_dir / "events.jsonl").read_text().splitlines()
+    steps = {event["step"]: event["loss"] for event in of([json.loads(line) for line in lines], "StepDone")}
+    expected = {event["step"]: event["loss"] for event in of(whole, "StepDone")}
+    assert len(of(parted, "StepDone")) == 29
+    assert steps.keys() == expected.keys()
+    assert max(abs(steps[step] - expected[step]) for step in steps) < 1e-10
+
+
+@pytest.mark.long
 def test_digits_vae_gives_what_it_promises(tmp_path: Path) -> None:
     events = dtrain_run(tmp_path, "digits_vae")
     assert epochs(events)[0]["training/loss/reconstruction"] > 8

@@ -83,6 +83,8 @@ class RandomErasing(Transform):
     def apply(self, values: list[Any], drawn: Drawn) -> list[Any]:
         if not drawn.happens(self.p):
             return values
+        if len({each.shape[1:] for each in values}) > 1:
+            raise ValueError("the pictures of one sample differ in size, and share a draw")
         height, width = values[0].shape[1:]
         low, high = math.log(self.ratio[0]), math.log(self.ratio[1])
         for _ in range(10):
