@@ -1,9 +1,9 @@
-"""Pictures a second: a recipe's loader beside torch's DataLoader over a dataset written by hand, in one run, interleaved.
+"""Pictures a second: a recipe's loader beside torch's DataLoader over a dataset by hand, in one run, interleaved.
 
     python -m benchmarks.pictures [--rounds 5] [--workers 0 1 2] [--write]
 
-Both decode the same JPEG files with Pillow and do the same to them (random resized crop to 224, flip, normalisation), in
-batches of 32 and by the same number of loader processes. A round reads the set once, after the loaders are up: what
+Both decode the same JPEG files with Pillow and do the same to them (random resized crop to 224, flip, normalisation),
+in batches of 32 and by the same number of loader processes. A round reads the set once, after the loaders are up: what
 starts them is not counted.
 """
 

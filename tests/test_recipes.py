@@ -284,7 +284,14 @@ def test_digits_images_gives_what_it_promises(tmp_path: Path) -> None:
 @pytest.mark.timeout(300)
 def test_changed_pictures_are_the_same_on_ranks_with_workers_and_after_a_resume(tmp_path: Path) -> None:
     """Stopped within the second epoch of two ranks, and gone on with by one."""
-    few = ("--set", "training.epochs=null", "--set", "checkpoint=null", "--set", "training.precision=fp64")
+    few: tuple[str, ...] = (
+        "--set",
+        "training.epochs=null",
+        "--set",
+        "checkpoint=null",
+        "--set",
+        "training.precision=fp64",
+    )
     few += ("--set", "training.lr_schedule=null", "--set", "training.optimizer={type: sgd, lr: 0.05}")
     two = ("--set", "parallelism=ddp", "--set", "layout={gpus: 2, device: cpu}", "--set", "data.workers=2")
     whole = dtrain_run(tmp_path / "whole", "digits_images", *few, "--set", "training.steps=32")
