@@ -220,14 +220,16 @@ def first_line(error: BaseException) -> str:
 def _is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
-    text = str(error)
-    return isinstance(error, RuntimeError) and ("can't allocate memory" in text or "out of memory" in text)
+    text = str(error).lower()
+    return isinstance(error, RuntimeError) and any(words in text for words in _MEMORY_WORDS)
 
 
 def _place(error: OSError) -> str:
     return f" ({error.filename})" if error.filename else ""
 
 
+# of torch on the CPU; of CUDA, and of NCCL, which quotes it; of cuBLAS and cuDNN, which want room of their own
+_MEMORY_WORDS = ("can't allocate memory", "out of memory", "status_alloc_failed")
 _OF_ALL_RANKS = (NonFiniteLoss.__name__, NoValidItem.__name__)  # the loss is that of all: no rank is to blame
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -60,6 +61,9 @@ def run_rank(job: Job, context: FailureContext, asked: Callable[[], bool]) -> in
     context.stage = rank_plan.stages[0] if rank_plan.stages else None
     device = device_of(rank_plan, job.device_kind, job.device_index)
     if device.type == "cuda":
+        # read when the device is first used: what is freed can be joined, so that less is lost at the edge of memory
+        if "PYTORCH_CUDA_ALLOC_CONF" not in os.environ:
+            os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
         torch.cuda.set_device(device)
     else:
         keep_freed_memory()

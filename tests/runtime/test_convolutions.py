@@ -61,6 +61,15 @@ def test_the_channels_of_weights_and_results_are_last(directory: Path) -> None:
     assert [name for name, y in seen.items() if y.is_contiguous(memory_format=torch.channels_last)] == list(seen)
 
 
+@pytest.mark.parametrize("in_half", [False, True])
+def test_on_a_gpu_in_half_precision_channels_are_last(directory: Path, in_half: bool) -> None:
+    """Where they are not, its kernels turn every input and output around; in float32 nothing is gained."""
+    module = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.Conv2d(8, 8, 3))
+    model.lay_out_convolutions(module, torch.device("cuda"), in_half=in_half)
+    assert {part.weight.is_contiguous(memory_format=torch.channels_last) for part in module} == {in_half}
+    assert module.bfloat16()[1].weight.is_contiguous(memory_format=torch.channels_last) == in_half  # once a step
+
+
 def test_beside_a_plugin_weights_stay_as_usual(directory: Path) -> None:
     """Its code may use `view`, which refuses a tensor whose channels are last."""
     plugin = directory / "flat.py"
@@ -77,7 +86,7 @@ def test_every_optimizer_does_the_same_in_either_layout(
     momentum = {"momentum": 0.9} if optimizer == "sgd" else {}
     changes = {"training": {"optimizer": {"type": optimizer, "lr": 0.01, **momentum}}}
     last = last_tensors(go(directory, IMAGES, changes).run_dir)
-    monkeypatch.setattr(model, "lay_out_convolutions", lambda *_: None)
+    monkeypatch.setattr(model, "lay_out_convolutions", lambda *_, **__: None)
     assert_same_tensors(last, last_tensors(go(directory, IMAGES, changes).run_dir), rtol=1e-8, atol=1e-10)
 
 

@@ -158,7 +158,7 @@ def test_deterministic_is_set_before_anything_is_computed(
 ) -> None:
     write_data(tmp_path)
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
-    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", wanted)
     build, seen = rank.Engine, []
 
     def noted(*args: Any, **more: Any) -> Any:

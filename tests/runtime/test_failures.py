@@ -53,6 +53,19 @@ def test_an_error_of_nccl_may_be_the_echo_of_another_rank(error: DistBackendErro
     assert describe_failure(error, 0, None, 3).is_peer_loss
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
+        of_nccl("ncclUnhandledCudaError", "Cuda failure 2 'out of memory'"),
+    ],
+)
+def test_memory_is_said_to_be_out_whoever_asked_for_it(error: RuntimeError) -> None:
+    assert "out of memory" in explain(error)
+    assert "gradient_accumulation_steps" in explain(error)
+
+
 def test_an_operation_without_a_deterministic_form() -> None:
     torch.use_deterministic_algorithms(True)
     try:

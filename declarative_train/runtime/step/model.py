@@ -18,6 +18,7 @@ from declarative_train.components.losses.modules.chunked import ChunkedHead
 from declarative_train.graph.build import build
 from declarative_train.graph.initialise import initialise
 from declarative_train.runtime.step.load_weights import names_in, open_weights, write_weights
+from declarative_train.runtime.step.precision import HALF
 
 if TYPE_CHECKING:
     from declarative_train.plan.plan import LayoutPlan, ParameterPlan, Plan, TrainingPlan
@@ -69,7 +70,7 @@ def fill(held: Held, plan: Plan, device: torch.device, *, restores: bool = False
     for root in held.roots:
         root.to(device)
     if not plan.plugins and not held.stages:  # whose `view` may count on the usual layout
-        lay_out_convolutions(held.model, device)
+        lay_out_convolutions(held.model, device, in_half=plan.training.precision in HALF)
 
 
 def allocate(held: Held, plan: Plan, device: torch.device) -> None:
@@ -105,10 +106,11 @@ def started_model(plan: Plan) -> nn.Module:
     return held.model
 
 
-def lay_out_convolutions(module: nn.Module, device: torch.device) -> None:
-    """On CPU, weights of convolutions over images with the channels last: what comes out of them has that layout too,
-    and torch's kernels for it (pooling most of all) take two thirds of the time. Values and shapes stay as they are."""
-    if device.type != "cpu":
+def lay_out_convolutions(module: nn.Module, device: torch.device, *, in_half: bool) -> None:
+    """Weights of convolutions over images with the channels last: what comes out of them has that layout too. On CPU
+    torch's kernels for it (pooling most of all) take two thirds of the time; on GPUs those of half precision compute so
+    in any case, and would turn each input and output around. Values and shapes stay as they are."""
+    if device.type != "cpu" and not in_half:
         return
     for part in module.modules():
         if isinstance(part, nn.Conv2d | nn.ConvTranspose2d):

@@ -48,11 +48,16 @@ class Randomness:
 @contextmanager
 def same_bits(wanted: bool) -> Iterator[None]:
     """`training.deterministic`, while it lasts. An operation that has no such kernel then fails (runtime/failures.py
-    says which). Before the first product of matrices on a GPU, since cuBLAS reads its setting then."""
-    if not wanted:
-        yield
-        return
+    says which). Before the first product of matrices on a GPU, since cuBLAS reads its setting then. Where it is not
+    wanted, cuDNN tries its kernels for each shape and takes the fastest."""
     cudnn = torch.backends.cudnn
+    if not wanted:
+        tried, cudnn.benchmark = cudnn.benchmark, True
+        try:
+            yield
+        finally:
+            cudnn.benchmark = tried
+        return
     before = torch.are_deterministic_algorithms_enabled(), cudnn.deterministic, cudnn.benchmark
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True)
