@@ -125,8 +125,10 @@ def plan_evaluation(recipe: Recipe, timing: Timing, batch: BatchSpec) -> Evaluat
     )
 
 
-def plan_checkpoint(recipe: Recipe, timing: Timing) -> CheckpointPlan:
+def plan_checkpoint(recipe: Recipe, timing: Timing) -> CheckpointPlan | None:
     checkpoint = recipe.checkpoint
+    if not checkpoint.keep:
+        return None
     return CheckpointPlan(
         every_steps=timing.interval("checkpoint.every", checkpoint.every),
         keep=checkpoint.keep,

@@ -141,6 +141,14 @@ def test_settings_of_parameters_and_fields_of_metrics_are_shown(planned) -> None
     assert any(line.endswith("accuracy of logits against y, top_k 2") for line in parts(text)["objective"])
 
 
+def test_metrics_that_are_no_means_are_said_to_be_of_evaluations(planned) -> None:
+    """Else somebody looks for `training/f1`."""
+    text = describe(planned("objective: {metrics: [accuracy, f1]}"))
+    rows = {line.split()[1]: line for line in parts(text)["objective"] if line.startswith("metric")}
+    assert rows["f1"].endswith("of evaluations alone: it is no mean over items")
+    assert rows["accuracy"].endswith("against y")
+
+
 def test_parameters_without_settings_take_no_lines(planned) -> None:
     assert "settings of parameters" not in parts(describe(planned()))
 

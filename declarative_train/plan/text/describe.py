@@ -187,7 +187,8 @@ def _objective(plan: Plan) -> list[str]:
         weight = f"weight {term.weight:g}" if term.weight != 1 or len(plan.objective.terms) > 1 else ""
         rows.append(["loss", term.name, _call(LOSSES, term), weight])
     for metric in plan.objective.metrics:
-        rows.append(["metric", metric.name, _call(METRICS, metric), ""])
+        where = "" if METRICS.read(metric.component).is_mean else "of evaluations alone: it is no mean over items"
+        rows.append(["metric", metric.name, _call(METRICS, metric), where])
     return columns(rows)
 
 

@@ -1,10 +1,11 @@
 """`checkpoint`: when the state of a run is kept, and how much of it."""
 
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from declarative_train.components.durations import Progress
 from declarative_train.recipe.sections.section import Section
-from declarative_train.recipe.sections.training import Count
 
 
 class Best(Section):
@@ -21,7 +22,8 @@ class Checkpoint(Section):
 
     every: Progress | None = None
     """How often, such as `1 epoch`; left out: at the end of the run."""
-    keep: Count = 1
-    """How many of the last checkpoints stay; the best one and the last good one always do."""
+    keep: Annotated[int, Field(ge=0)] = 1
+    """How many of the last checkpoints stay; the best one and the last good one always do. 0: none is written, unless
+    a signal or `max_time` stops the run."""
     best: Best | None = None
     """Keep the checkpoint with the best value of a metric, too."""
