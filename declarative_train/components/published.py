@@ -266,6 +266,16 @@ def _write_activation(
     return {**config, key: name}
 
 
+_OF_GPT2 = {"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False, "add_cross_attention": False}
+
+
+def _read_gpt_activation(config: Mapping[str, Any]) -> dict[str, object]:
+    odd = next((key for key, usual in _OF_GPT2.items() if config.get(key, usual) != usual), None)
+    if odd is not None:
+        raise PublishedError(f"its `{odd}` is {str(config[odd]).lower()}, which is not built")
+    return _read_activation(config, "activation_function")
+
+
 _SCALED = {  # of our scaling: the key of a config
     "factor": "factor",
     "original_length": "original_max_position_embeddings",
@@ -356,6 +366,11 @@ def _write_late_window(config: Mapping[str, Any], params: Mapping[str, object]) 
 
 _CONVERTERS: dict[str, Converter] = {
     "activation": Converter(("activation",), _read_activation, _write_activation),
+    "gpt_activation": Converter(
+        ("activation",),
+        _read_gpt_activation,
+        lambda config, params: _write_activation(config, params, "activation_function"),
+    ),
     "late_window": Converter(("window", "window_from"), _read_late_window, _write_late_window),
     "rotary": Converter(("rotary_base", "rotary_scaling"), _read_rotary, _write_rotary),
     "window": Converter(("window", "window_from"), _read_window, _write_window),

@@ -21,7 +21,11 @@ LLAMA3 = {"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "original_max
     "high_freq_factor": 4.0,
 }
 YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 16}
+GPT2 = {"vocab_size": 96, "n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": 24}
+GPT2 |= {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
 CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {  # name -> (model_type, what its config says)
+    "gpt2": ("gpt2", GPT2),
+    "gpt2_untied": ("gpt2", GPT2 | {"n_inner": 40, "activation_function": "gelu", "tie_word_embeddings": False}),
     "llama": ("llama", SIZES | {"head_dim": 12}),
     "llama3": ("llama", SIZES | {"rope_parameters": LLAMA3, "tie_word_embeddings": True}),
     "llama_biases": ("llama", SIZES | {"attention_bias": True, "mlp_bias": True, "hidden_act": "gelu_pytorch_tanh"}),
@@ -30,7 +34,7 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {  # name -> (model_type, what 
     "qwen2_yarn": ("qwen2", SIZES | {"rope_parameters": YARN}),
     "qwen3": ("qwen3", SIZES | {"head_dim": 8, "tie_word_embeddings": True}),
 }
-BLOCKS = {"llama": "llama", "mistral": "llama", "qwen2": "llama", "qwen3": "llama"}
+BLOCKS = {"gpt2": "gpt", "llama": "llama", "mistral": "llama", "qwen2": "llama", "qwen3": "llama"}
 TOKENS = 12
 
 
