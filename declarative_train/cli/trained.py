@@ -18,6 +18,11 @@ WRONG_INPUT, WRONG_USE, FAILED = 1, 2, 3
 
 def add_run_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("trained", metavar="RUN", help="a run's folder, or a checkpoint's; also a URL (s3://...)")
+    parser.add_argument(
+        "--weights",
+        choices=("trained", "ema"),
+        help="those that were trained, or their moving average (training.ema); default: those that the run evaluated",
+    )
     parser.add_argument("--plugins", action="store_true", help="import the plugins of the run, and so run their code")
 
 
@@ -30,7 +35,7 @@ def opened(args: argparse.Namespace) -> Trained:
     """Raises UsageError and RunFailure."""
     from declarative_train.inference.trained import open_trained
 
-    trained = open_trained(args.trained, plugins=args.plugins)
+    trained = open_trained(args.trained, plugins=args.plugins, weights=args.weights)
     for reason in trained.passed_over:
         print(f"dtrain: passed over: {reason}", file=sys.stderr)
     return trained

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from declarative_train.components.datasets.files import local_path, shown
 from declarative_train.components.layers import LAYERS
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan
 
 _PLAN_BYTES = 1 << 30
+Weights = Literal["trained", "ema"]
 
 
 class UsageError(Exception):
@@ -73,6 +74,7 @@ class Trained:
     values    what evaluations found at this step, by metric (`validation/accuracy`); of the run's end, if at another
               step, nothing is here
     passed_over  why other checkpoints of the run were not taken
+    weights      those that were trained, or their moving average
     """
 
     path: str
@@ -81,6 +83,7 @@ class Trained:
     is_best: bool
     values: Mapping[str, float]
     passed_over: tuple[str, ...] = ()
+    weights: Weights = "trained"
 
     @property
     def name(self) -> str:
@@ -146,9 +149,10 @@ class Trained:
 
     @cached_property
     def _tensors(self) -> dict[str, torch.Tensor]:
-        from declarative_train.runtime.step.load_weights import read_weights
+        from declarative_train.runtime.step.load_weights import read_averages, read_weights
 
-        return read_weights(self.path)
+        found = read_weights(self.path)
+        return found if self.weights == "trained" else found | read_averages(self.path)
 
     def merged(self) -> Trained:
         """The same model without adapters: what they change is in the weights beside them."""
@@ -197,10 +201,16 @@ class Trained:
 
 
 def open_trained(
-    path: str | os.PathLike[str], *, plugins: bool = False, look: Callable[[Entry], str | None] = damage
+    path: str | os.PathLike[str],
+    *,
+    plugins: bool = False,
+    look: Callable[[Entry], str | None] = damage,
+    weights: Weights | None = None,
 ) -> Trained:
     """Of a run's folder the best checkpoint, else the newest; of the folder of a recipe's runs that of the newest run;
     or the checkpoint at the path, wherever it was copied to. Local, or any fsspec URL.
+
+    `weights`: the trained ones or their moving average; None: those that the run evaluated.
 
     `plugins`: the code of the run's own layers may be imported. `look` reads a checkpoint before it is taken. Raises
     UsageError where there is no run, or one that needs plugins, and CheckpointFailure for one that cannot be read.
@@ -220,7 +230,10 @@ def open_trained(
     state = RunState.from_json(entry.manifest["state"])
     values = {name: value for name, value in state.values.items() if state.value_steps.get(name) == entry.step}
     is_best = bool(entry.manifest.get("is_best"))
-    return Trained(entry.path, plan, entry.step, is_best, values, tuple(passed_over))
+    if weights == "ema" and plan.training.ema_decay is None:
+        raise UsageError(f"{shown(text)} kept no moving average; help: --weights trained, or train with training.ema")
+    used = weights or ("trained" if plan.evaluation is None else plan.evaluation.weights)
+    return Trained(entry.path, plan, entry.step, is_best, values, tuple(passed_over), used)
 
 
 def _found(path: str, look: Callable[[Entry], str | None]) -> tuple[Entry, list[str]]:

@@ -146,6 +146,7 @@ class TrainingPlan:
     early_stop: EarlyStopPlan | None = None
     max_time_s: float | None = None
     deterministic: bool = False
+    ema_decay: float | None = None
     reduce: Literal["fp64", "fp32", "bf16"] = "fp32"
     matmul: Literal["highest", "tf32"] = "highest"
 
@@ -165,6 +166,7 @@ class EvaluationPlan:
     final_sets: tuple[str, ...]
     max_samples: int | None
     batch_size: int  # rows per rank and forward
+    weights: Literal["trained", "ema"] = "trained"
 
 
 @dataclass(frozen=True, slots=True)

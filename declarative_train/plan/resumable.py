@@ -51,7 +51,7 @@ RULES = (
         "only how a step is computed",
     ),
     Rule("warned", ("data.transforms",)),
-    Rule("warned", _all_below("training", "lr_schedule", "clip_grad_norm", "non_finite")),
+    Rule("warned", _all_below("training", "lr_schedule", "clip_grad_norm", "non_finite", "ema")),
     Rule("warned", _all_below("training.optimizer", "lr", "weight_decay", "betas", "eps", "alpha", "dampening")),
     Rule("warned", _all_below("training.optimizer", "nesterov", "lr_decay", "beta2_decay", "d", "adjust_lr_fn")),
     Rule("warned", _all_below("training.optimizer", "ns_coefficients", "ns_steps")),

@@ -21,6 +21,7 @@ CHECKPOINTS = "checkpoints"  # of a run
 _SEAL = b'{\n "sha256": "'  # what a manifest begins with
 _BLANK = b"0" * 64  # stands in the place of the checksum while it is computed
 PLAN = "plan.json"  # of a run, and of each of its checkpoints
+EMA = "ema/"  # before a parameter's name: its moving average among the tensors of a checkpoint
 RUN = "run.json"  # of a run: what it is called, and what it is told apart by
 _TIME = len("20261122-104101")  # a run's name begins with it
 

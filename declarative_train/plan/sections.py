@@ -99,6 +99,7 @@ def plan_training(recipe: Recipe, timing: Timing) -> TrainingPlan:
         ),
         max_time_s=None if training.max_time is None else training.max_time.seconds,
         deterministic=training.deterministic,
+        ema_decay=None if training.ema is None else training.ema.decay,
         reduce=reduce_word(training.precision),
         matmul=training.precision.matmul,
     )
@@ -122,6 +123,7 @@ def plan_evaluation(recipe: Recipe, timing: Timing, batch: BatchSpec) -> Evaluat
         final_sets=final_sets,
         max_samples=None if evaluation.max is None else int(evaluation.max.value),
         batch_size=evaluation.batch_size or batch.microbatch_size,
+        weights=evaluation.weights,
     )
 
 

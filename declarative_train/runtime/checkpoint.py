@@ -1,8 +1,8 @@
 """The state of a run to a checkpoint and back, on any layout.
 
-Tensors go through DCP under names that every mode shares: `model/<parameter or buffer>` and
-`optimizer/<parameter>/<entry>`. What an optimizer remembers as a plain number, and the run's small state, stand in
-the manifest.
+Tensors go through DCP under names that every mode shares: `model/<parameter or buffer>`, `ema/<parameter>` for moving
+averages, and `optimizer/<parameter>/<entry>`. What an optimizer remembers as a plain number, and the run's small state,
+stand in the manifest.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch import distributed, nn
 from declarative_train.components.datasets.files import masked
 from declarative_train.data.slots import samples_until
 from declarative_train.plan.codec import to_json
-from declarative_train.plan.run_folder import FORMAT, PLAN
+from declarative_train.plan.run_folder import EMA, FORMAT, PLAN
 from declarative_train.runtime.engine import Engine
 from declarative_train.runtime.failures import CheckpointFailure
 from declarative_train.runtime.run_state import RunState
@@ -68,7 +68,7 @@ class Checkpoints:
         if self._engine.loss_scale is not None:
             state.loss_scale = self._engine.loss_scale.state()
         remembered, numbers = optimizer_entries(self._engine)
-        tensors = model_tensors(self._engine.model) | remembered
+        tensors = model_tensors(self._engine.model) | average_tensors(self._engine) | remembered
         alone = self._alone or self._by_one_rank(_num_bytes(tensors))
         if alone and self._rank != 0:
             return self.store.path(state.step)
@@ -127,7 +127,13 @@ class Checkpoints:
         missing = sorted(set(wanted) - set(entries(entry.path)))
         if missing:
             raise CheckpointFailure(f"the checkpoint {entry.path} lacks {missing[0]} and {len(missing) - 1} more")
+        averages = average_tensors(self._engine)
+        if averages.keys() <= entries(entry.path).keys():
+            load_tensors(entry.path, wanted | averages, alone=self._alone)
+            return
         load_tensors(entry.path, wanted, alone=self._alone)
+        if self._engine.average is not None:  # the run had none until now
+            self._engine.average.begin_again()
 
     def _load_optimizer(self, entry: Entry) -> None:
         from declarative_train.runtime.storage.checkpoint_format import entries, load_tensors
@@ -202,6 +208,11 @@ def model_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
     found = {name: item.detach() for name, item in model.named_parameters()}
     found |= {name: item for name, item in model.named_buffers() if name in persistent}
     return {f"model/{name}": tensor for name, tensor in found.items()}
+
+
+def average_tensors(engine: Engine) -> dict[str, torch.Tensor]:
+    """`ema/<parameter>`, where the run keeps moving averages."""
+    return {} if engine.average is None else {f"{EMA}{name}": item for name, item in engine.average.tensors.items()}
 
 
 def _num_bytes(tensors: Mapping[str, torch.Tensor]) -> int:

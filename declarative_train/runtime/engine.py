@@ -17,6 +17,7 @@ from declarative_train.components.layers.sample_groups import make_process_group
 from declarative_train.data.batch import Batch
 from declarative_train.runtime.collectives import Place, average_buffers
 from declarative_train.runtime.parallelise import share
+from declarative_train.runtime.step.average import Average
 from declarative_train.runtime.step.model import fill, freeze, prepare_units, set_training, whole_model
 from declarative_train.runtime.step.objective import as_run
 from declarative_train.runtime.step.optimizers import build_optimizers
@@ -90,6 +91,7 @@ class Engine:
     dp_rank        which slots of a global batch are this rank's
     metrics        those of training, over the rows of the steps since they were last reset
     loss_scale     fp16 only
+    average        the moving average of the parameters, where the plan has one
     is_replicated  every rank holds the whole model and all that its optimizer remembers
     """
 
@@ -135,6 +137,8 @@ class Engine:
             plan.training.optimizer,
             {name: item for name, item in held.model.named_parameters() if item.requires_grad},
         )
+        decay = plan.training.ema_decay
+        self.average = None if decay is None else Average(self.optimizer.parameters, decay, held.model)
         self._runner, self._held, self._place, self._sharing = runner, held, place, sharing
         self._update = Update(self.optimizer, plan.training, self.loss_scale, self._global_norm)
         self._in_compute_dtype = parameters_in(compute_dtype(plan.training), held.modules, sharded=layout.is_sharded)
@@ -158,6 +162,8 @@ class Engine:
             sums = self._driver.run(step, chunks, factors)
         sums, is_added = sharing.reduce(self.optimizer, sums)
         norm, finite = self._update(lr_factor, measure)
+        if self.average is not None:
+            self.average.update(finite)
         sharing.finish(finite)
         return StepResult(sums, counts, norm, finite, is_added)
 

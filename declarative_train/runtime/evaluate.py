@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan
     from declarative_train.runtime.collectives import Alone, Ranks
     from declarative_train.runtime.predictions import Predictions
+    from declarative_train.runtime.step.average import Average
     from declarative_train.runtime.step.objective import Objective
 
 _EVALUATION = 2**32  # tells the draws of an evaluation (`randn_like` in a VAE) from those of training
@@ -58,6 +59,8 @@ class Evaluator:
         self._plan = plan
         self._engine = engine
         self._batches = batches
+        of_average = plan.evaluation is not None and plan.evaluation.weights == "ema"
+        self._average: Average | None = getattr(engine, "average", None) if of_average else None
         self._watched = watched
         self.shown: list[ClassesPredicted] = []
         self._metrics = Metrics(plan, engine.device, training=False)
@@ -72,6 +75,8 @@ class Evaluator:
         size = len(engine.objective.terms)
         totals = torch.zeros(2 * size + 1, dtype=torch.float64, device=engine.device)
         engine.set_training(False)
+        if self._average is not None:
+            self._average.exchange()
         if self._watched is not None:
             self._watched.begin(name)
         with torch.no_grad():
@@ -80,6 +85,8 @@ class Evaluator:
                 self._add(batch, totals)
             for term, value in engine.objective.rests():
                 totals[term] += value.double()
+        if self._average is not None:
+            self._average.exchange()
         engine.set_training(True)
         sums, counts, rows = torch.split(engine.ranks.sum(totals), [size, size, 1])
         values = engine.objective.as_values(sums, counts) | self._metrics.take(engine.ranks)

@@ -81,6 +81,7 @@ class Judge:
             checkpointing=training.activation_checkpointing,
             optimizer=training.optimizer.as_data(),
             heads=lowered.heads,
+            averages=training.ema is not None,
         )
         return Judge(recipe, lowered, parameters, data, target, model, scales, known)
 

@@ -88,11 +88,13 @@ def model_facts(
     checkpointing: str,
     optimizer: Mapping[str, object],
     heads: Collection[str] = (),
+    averages: bool = False,
 ) -> ModelFacts:
-    """`optimizer`: the fields of that of the run. `heads`: the layers that losses in chunks compute once more."""
+    """`optimizer`: the fields of that of the run. `averages`: a moving average is kept of what is trained.
+    `heads`: the layers that losses in chunks compute once more."""
     opened = open_blocks(graph, units)
     works = unit_works(opened, parameters)
-    tensors = _tensors(opened, parameters, optimizer)
+    tensors = _tensors(opened, parameters, optimizer, averages)
     nodes = {}
     for node in opened.nodes:
         again = recomputed_part(node, units, checkpointing)
@@ -126,6 +128,7 @@ def facts_of(plan: Plan) -> ModelFacts:
         checkpointing=training.activation_checkpointing,
         optimizer=training.optimizer,
         heads=heads_of(plan.graph, plan.objective.terms),
+        averages=training.ema_decay is not None,
     )
 
 
@@ -134,7 +137,7 @@ def _given(node: Node) -> int:
 
 
 def _tensors(
-    opened: Graph, parameters: Iterable[ParameterPlan], optimizer: Mapping[str, object]
+    opened: Graph, parameters: Iterable[ParameterPlan], optimizer: Mapping[str, object], averages: bool
 ) -> dict[str, list[tuple[int, int, int]]]:
     """By the node that a parameter's name leads to."""
     names = {node.name for node in opened.nodes}
@@ -145,6 +148,6 @@ def _tensors(
         parts = item.name.split(".")
         node = next(way for end in range(len(parts), 0, -1) if (way := ".".join(parts[:end])) in names)
         size = prod(item.shape)
-        state = OPTIMIZERS.read(item.optimizer or optimizer).num_state_elements(item.shape)
+        state = OPTIMIZERS.read(item.optimizer or optimizer).num_state_elements(item.shape) + size * averages
         found.setdefault(node, []).append((size, 0, 0) if item.frozen else (size, size, state))
     return found

@@ -232,6 +232,8 @@ def _training(plan: Plan) -> list[str]:
         rows.append(["compile", "each block"])
     if training.activation_checkpointing != "none":
         rows.append(["recompute", RECOMPUTED[training.activation_checkpointing]])
+    if training.ema_decay is not None:
+        rows.append(["moving average", f"decay {training.ema_decay:g}"])
     if training.early_stop is not None:
         stop = training.early_stop
         rows.append(
@@ -260,6 +262,7 @@ def _intervals(plan: Plan) -> list[list[str]]:
             if evaluation.max_samples is not None
             else ""
         )
+        most += " (moving average)" if evaluation.weights == "ema" else ""
         last = f"; {', '.join(evaluation.final_sets)} once, at the end" if evaluation.final_sets else ""
         rows.append(["evaluation", (f"{sets} {_every(evaluation.every_steps)}{most}{last}" if sets else last[2:])])
     if checkpoint is not None:

@@ -67,6 +67,7 @@ RULES: dict[str, str] = {
     "R005": "training_rules.warmup_longer_than_run",
     "R006": "evaluation_rules.longer_than_run",
     "R007": "training_rules.narrow_reduction",
+    "R008": "evaluation_rules.no_average",
     "R130": "data_rules.two_orders_of_last",
     "S001": "keys.unknown_key",
     "S002": "keys.missing_key",

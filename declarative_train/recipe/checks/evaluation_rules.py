@@ -148,3 +148,21 @@ def _durations(draft: Draft) -> Iterator[tuple[str, Duration]]:
         yield "logging.every", draft.logging.every
     if draft.training is not None and draft.training.early_stop is not None:
         yield "training.early_stop.patience", draft.training.early_stop.patience
+
+
+def no_average(draft: Draft) -> Iterator[Diagnostic]:
+    """no-average (R008)
+
+    Finds: `evaluation.weights: ema` in a run that keeps no moving average.
+    Why:   there are no such weights to evaluate.
+    Bad:
+        evaluation: {every: 1 epoch, weights: ema}
+    Good:
+        training: {ema: {decay: 0.99}}
+        evaluation: {every: 1 epoch, weights: ema}
+    """
+    evaluation, training = draft.evaluation, draft.training
+    if evaluation is None or training is None or evaluation.weights != "ema" or training.ema is not None:
+        return
+    message = "there is no moving average of the weights to evaluate"
+    yield error("R008", draft.span("evaluation.weights"), message, "add `ema: {decay: 0.9999}` to `training`")

@@ -1,6 +1,6 @@
 """`evaluation`: when, and on which sets."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator
 
@@ -20,5 +20,7 @@ class Evaluation(Section):
     """Names from data.split; left out: all but `test`, which is evaluated once at the end, on the best weights."""
     max: Samples | None = None
     """At most this much of each set, such as `10000 samples`; left out: all of it."""
+    weights: Literal["trained", "ema"] = "trained"
+    """Which weights are evaluated: those that are trained, or their moving average (`training.ema`)."""
     batch_size: Count | None = None
     """Samples per rank in one forward; left out: as in training."""

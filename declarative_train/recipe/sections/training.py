@@ -40,6 +40,13 @@ class EarlyStop(Section):
     """How long to wait for a better value, such as `3 epochs`."""
 
 
+class Ema(Section):
+    """A moving average of each trained parameter: average x decay + parameter x (1 - decay) after each step."""
+
+    decay: Annotated[float, Field(gt=0, lt=1)] = 0.9999
+    """What is kept of the average at each step: it looks back about 1 / (1 - decay) steps."""
+
+
 class Precision(Section):
     """What a run computes in, and what its gradients travel in; the whole table is in docs/precision.md."""
 
@@ -84,6 +91,8 @@ class Training(Section):
     """Recompute activations in the backward instead of keeping them: of each block (a copy of the outermost repeat,
     else a top-level node), or of every node. selective: of each block, but for attention and every second product of
     matrices or convolution, which are kept."""
+    ema: Ema | None = None
+    """A moving average of the parameters, saved beside them; `evaluation.weights: ema` and `--weights ema` use it."""
     early_stop: EarlyStop | None = None
     """Stop when a metric no longer improves."""
     max_time: Clock | None = None

@@ -40,6 +40,8 @@ def claim_state(engine: Engine, live: LiveBytes) -> None:
     for _, _, value in engine.optimizer.state():
         if isinstance(value, torch.Tensor):
             live.claim(value, OPTIMIZER)
+    for tensor in engine.average.tensors.values() if engine.average is not None else ():
+        live.claim(tensor, OPTIMIZER)
     for gradient in engine.optimizer.gradients():
         live.claim(gradient, GRADIENTS)
 

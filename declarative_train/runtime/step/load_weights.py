@@ -17,7 +17,7 @@ from declarative_train.components.datasets.files import local_path
 from declarative_train.graph.initialise import held_rows, write_whole
 from declarative_train.plan.checks.parameters import words
 from declarative_train.plan.published import parts_in, published_misfit, shape_of
-from declarative_train.plan.run_folder import Shapes
+from declarative_train.plan.run_folder import EMA, Shapes
 from declarative_train.plan.weights import INDEX, TORCH_BEGINS, files_of_index, misfit, renamed, same_name, unmatched
 from declarative_train.runtime.failures import RunFailure
 from declarative_train.runtime.storage.checkpoint_store import Entry, read_entry
@@ -173,6 +173,7 @@ class CheckpointTensors:
     entry: Entry
     shapes: Shapes
     dtypes: Mapping[str, torch.dtype]
+    kind: str = "model/"
 
     def write(self, into: Mapping[str, torch.Tensor]) -> None:
         from declarative_train.runtime.storage.checkpoint_format import load_tensors
@@ -181,7 +182,7 @@ class CheckpointTensors:
             name: target if target.dtype == self.dtypes[name] else torch.empty_like(target, dtype=self.dtypes[name])
             for name, target in into.items()
         }
-        load_tensors(self.entry.path, {f"model/{name}": tensor for name, tensor in read.items()}, alone=True)
+        load_tensors(self.entry.path, {f"{self.kind}{name}": tensor for name, tensor in read.items()}, alone=True)
         for name, target in into.items():
             if read[name] is not target:
                 target.copy_(read[name])
@@ -195,6 +196,11 @@ class CheckpointTensors:
 def read_weights(path: str) -> dict[str, torch.Tensor]:
     """Tensors by name, whole, of whatever `open_source` opens. Raises RunFailure."""
     return open_source(path).all()
+
+
+def read_averages(path: str) -> dict[str, torch.Tensor]:
+    """Of a checkpoint's folder, by the parameters' names; empty where the run kept none. Raises RunFailure."""
+    return _open_checkpoint(read_entry(path), EMA).all()
 
 
 def open_source(path: str) -> Source:
@@ -287,16 +293,15 @@ def _read_torch(path: str) -> dict[str, torch.Tensor]:
     return dict(found)
 
 
-def _open_checkpoint(entry: Entry) -> CheckpointTensors:
+def _open_checkpoint(entry: Entry, kind: str = "model/") -> CheckpointTensors:
     from declarative_train.runtime.storage.checkpoint_format import entries
 
-    found = {
-        name.removeprefix("model/"): item for name, item in entries(entry.path).items() if name.startswith("model/")
-    }
+    found = {name.removeprefix(kind): item for name, item in entries(entry.path).items() if name.startswith(kind)}
     return CheckpointTensors(
         entry,
         {name: tuple(size) for name, (size, _) in found.items()},
         {name: dtype for name, (_, dtype) in found.items()},
+        kind,
     )
 
 
