@@ -36,7 +36,7 @@ def _all_below(section: str, *names: str) -> tuple[str, ...]:
 
 
 RULES = (
-    Rule("free", ("requires", "extends", "fragment", "vars", "plugins"), "what they lead to is compared"),
+    Rule("free", ("requires", "language", "extends", "fragment", "vars", "plugins"), "what they lead to is compared"),
     Rule("free", ("name", "meta", "evaluation", "checkpoint", "logging", "sweep"), "no step depends on them"),
     Rule("free", ("parallelism", "layout", "data.workers"), "every layout trains on the same samples"),
     Rule("free", ("objective.metrics",), "only watched"),

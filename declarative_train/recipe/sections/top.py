@@ -17,6 +17,8 @@ from declarative_train.recipe.sections.section import Section, models_in
 from declarative_train.recipe.sections.sweep import Sweep
 from declarative_train.recipe.sections.training import Training
 
+LANGUAGE = 1
+"""What recipes are written in: grammars, functions, defaults and merge rules, held by tests/golden/language_1.json."""
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 _NAME_SCHEMA = {"type": "string", "pattern": _NAME}
 
@@ -27,11 +29,20 @@ def _of_a_folder(name: str) -> str:
     return name
 
 
+def _known(language: int) -> int:
+    if language != LANGUAGE:
+        newer = "take a newer dtrain" if language > LANGUAGE else f"write `language: {LANGUAGE}`"
+        raise ValueError(f"this dtrain reads language {LANGUAGE}, not {language}: {newer}")
+    return language
+
+
 class Head(Section):
     """The keys of a recipe beside its sections."""
 
     requires: str | None = None
     """The dtrain that this recipe is written for, such as `dtrain>=0.1`."""
+    language: Annotated[int, AfterValidator(_known), WithJsonSchema({"const": LANGUAGE})] = LANGUAGE
+    """The number of the recipe language: what a recipe means does not change under it. Left out: 1."""
     extends: str | tuple[str, ...] | None = None
     """Recipes that this one builds on, merged left to right, this file last; paths are relative to this file."""
     fragment: bool = False
