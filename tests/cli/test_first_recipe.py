@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -216,3 +217,15 @@ def test_files_that_hold_no_table_have_one_message(
 def test_init_without_a_table_refuses_its_words(tmp_path: Path, capsys: Captured) -> None:
     assert main(["init", str(tmp_path / "x.yaml"), "--target", "y"]) == 2
     assert "--from DATA" in capsys.readouterr().err
+
+
+def test_a_column_of_files_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import numpy as np
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    numbers = np.random.default_rng(0).normal(size=60)
+    columns = {"photo": [b"1", b"2", b"3"] * 20, "size": numbers, "kind": (numbers > 0).astype(int)}
+    parquet.write_table(pa.table(columns), tmp_path / "p.parquet")
+    assert main(["init", str(tmp_path / "r.yaml"), "--from", str(tmp_path / "p.parquet"), "--target", "kind"]) == 0
+    assert "photo" not in re.sub(r"#.*", "", (tmp_path / "r.yaml").read_text())

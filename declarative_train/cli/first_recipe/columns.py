@@ -85,8 +85,10 @@ def read_column(table: Table, name: str) -> Values:
 
 def judge(table: Table, target: Values) -> Iterator[Judged]:
     """Every other column of the table, in its order."""
-    for name in table.columns:
-        if name != target.name:
+    for name, column in table.columns.items():
+        if column.dtype == "bytes":
+            yield Judged(name, "left out", "files: pictures take a field of `type: image`")
+        elif name != target.name:
             yield _judged(read_column(table, name), target, table.num_rows)
     for name, why in table.left_out.items():
         yield Judged(name, "left out", why)
