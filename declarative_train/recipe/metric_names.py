@@ -22,6 +22,7 @@ def watched_names(sets: Sequence[str], objective: ObjectiveSection) -> dict[str,
     names: dict[str, bool] = {}
     for each in sets:
         names[f"{each}/loss"] = False
-        names |= {f"{each}/loss/{term}": False for term in objective.losses}
+        if len(objective.losses) > 1:  # of one it is the loss itself
+            names |= {f"{each}/loss/{term}": False for term in objective.losses}
         names |= {f"{each}/{name}": term.component.higher_is_better for name, term in objective.metrics.items()}
     return names

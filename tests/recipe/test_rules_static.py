@@ -160,7 +160,7 @@ PIPE = DEEP + "parallelism: {{mode: pipeline, {}}}\nlayout: {{gpus: {}}}\n"
             "write `mode: max`",
         ),
         (
-            "training: {early_stop: {metric: validation/loss/loss, mode: max, patience: 1 epoch}}",
+            "training: {early_stop: {metric: validation/loss, mode: max, patience: 1 epoch}}",
             "K002",
             "less is better",
             "write `mode: min`",
@@ -219,7 +219,7 @@ def test_one_rule(one: One, over: str, code: str, words: str, way_out: str | Non
         PIPE.format("stages: 3, microbatches: 3, cut_before: [act, logits]", 3),
         "data: {split: {test: 0.1}}\nevaluation: {sets: [validation, test]}\n"
         "checkpoint: {best: {metric: test/accuracy, mode: max}}",
-        "training: {early_stop: {metric: validation/loss/loss, mode: min, patience: 1 epoch}}",
+        "training: {early_stop: {metric: validation/loss, mode: min, patience: 1 epoch}}",
         'vars: {key: 1}\nmeta: {api_key: "{{ vars.key }}", token_count: 5}',
         "training: {steps: 5}",  # logging.every is longer, but nobody wrote it
     ],
