@@ -114,7 +114,7 @@ def at_size() -> str:
 
 TITAN = """torchtitan publishes 82.4 GiB (88.5 GB) for this model on 8 H100 (FSDP2, 2 x 8,192 tokens, eager, *selective*
 recompute; `benchmarks/llama3_h100_202412`): all that its allocator held at most. Beside it stands the row `selective`,
-which keeps the same operations. It counts live tensors: no fragments, no workspace of kernels, none of NCCL's own memory;
+which keeps the same operations. It counts live tensors: no fragments, no workspace of kernels, none of NCCL's memory;
 and it counts keys and values repeated for all heads, as torch's CPU kernel needs them. How the rest is shared out among
 these was not measured: no GPU was at hand.
 """
