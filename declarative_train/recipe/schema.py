@@ -95,7 +95,12 @@ class _Definitions:
             about = docs.get(key) or (inspect.getdoc(children[key].model) if key in children else None)
             said = documented(about, written["properties"][name].get("default"))
             properties[name] = {**said, **_or_open(self._value(value))}
-        self.definitions |= {name: each for name, each in inner.items() if _is_used(name, properties)}
+        holders = [properties]
+        while holders:  # one that is used may use others
+            holder = holders.pop()
+            used = [name for name in inner if name not in self.definitions and _is_used(name, holder)]
+            self.definitions |= {name: inner[name] for name in used}
+            holders += [inner[name] for name in used]
         return {
             "type": "object",
             "description": written.get("description", ""),

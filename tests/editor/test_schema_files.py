@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -58,3 +59,10 @@ def test_a_mistake_is_found_at_its_place(text: str, where: str, validator: Draft
 
 def leaves(error: Any) -> list[Any]:
     return [inner for each in error.context for inner in (each, *leaves(each))]
+
+
+def test_every_reference_leads_somewhere() -> None:
+    """An editor that finds one open end shows it as a mistake in every recipe."""
+    text = (ROOT / "schemas" / "recipe.schema.json").read_text("utf-8")
+    known = {f"#/$defs/{name}" for name in json.loads(text)["$defs"]}
+    assert set(re.findall(r'"\$ref": "([^"]+)"', text)) <= known
