@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import groupby
 
+from declarative_train.components.datasets.files import shown
 from declarative_train.graph.cost import num_parameters
 from declarative_train.graph.graph import Node
 from declarative_train.graph.stage_graphs import open_blocks
@@ -64,4 +65,4 @@ def _totals(plan: Plan) -> list[str]:
     if frozen:
         lines[0] += f", {frozen:,} of them frozen"
     lines += [f"{item.name} is tied to {item.tie}" for item in plan.parameters if item.tie is not None]
-    return lines + [f"start values of {weights.node or 'the model'} from {weights.path}" for weights in plan.weights]
+    return lines + [f"start values of {weights.node or 'the model'} from {shown(weights.path)}" for weights in plan.weights]
