@@ -65,4 +65,5 @@ def _totals(plan: Plan) -> list[str]:
     if frozen:
         lines[0] += f", {frozen:,} of them frozen"
     lines += [f"{item.name} is tied to {item.tie}" for item in plan.parameters if item.tie is not None]
-    return lines + [f"start values of {weights.node or 'the model'} from {shown(weights.path)}" for weights in plan.weights]
+    given = ((weights.node or "the model", shown(weights.path)) for weights in plan.weights)
+    return lines + [f"start values of {held} from {path}" for held, path in given]
