@@ -17,10 +17,10 @@ from declarative_train.recipe.component_fields import KINDS, table
 from declarative_train.recipe.merge_rules import DEFAULT_TYPES, EXCLUSIVE
 from declarative_train.recipe.sections.parallelism import MODES
 from declarative_train.recipe.sections.section import Section
-from declarative_train.recipe.sections.top import LANGUAGE, SECTIONS, Top, models_in
+from declarative_train.recipe.sections.top import LANGUAGE_VERSION, SECTIONS, Top, models_in
 from declarative_train.terms.names import NAME, RESERVED
 
-GOLDEN = Path(__file__).parent / "golden" / f"language_{LANGUAGE}.json"
+GOLDEN = Path(__file__).parent / "golden" / f"language_{LANGUAGE_VERSION}.json"
 
 
 def test_nothing_of_the_language_moves_under_its_number() -> None:
@@ -29,7 +29,7 @@ def test_nothing_of_the_language_moves_under_its_number() -> None:
         GOLDEN.write_text(json.dumps(now, indent=1, sort_keys=True) + "\n")
     moved = [f"{key}: was {was}, is {now.get(key)}" for key, was in json.loads(GOLDEN.read_text()).items()
              if now.get(key) != was]  # fmt: skip
-    assert not moved, f"recipes of language {LANGUAGE} would mean something else: {moved[:5]}"
+    assert not moved, f"recipes of language {LANGUAGE_VERSION} would mean something else: {moved[:5]}"
 
 
 def test_a_default_that_moves_is_found() -> None:

@@ -145,7 +145,7 @@ def plan_logging(recipe: Recipe, timing: Timing) -> LoggingPlan:
     plugins: dict[str, PluginSinkPlan] = {}
     for name, settings in logging.sinks:
         if isinstance(settings, PluginSink):  # what is left out is for the code to say
-            sinks[name] = settings.model_dump(mode="json", exclude_unset=True)
+            sinks[name] = settings.model_dump(by_alias=True, exclude_unset=True)
             plugins[name] = PluginSinkPlan(settings.plugin_path, settings.plugin_class)
         elif settings is not None and name != "jsonl":  # which every run has
             sinks[name] = settings.model_dump()

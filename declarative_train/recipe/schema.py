@@ -205,6 +205,7 @@ def _document(definitions: Schema, model: type[BaseModel]) -> None:
             for name, text in field_docs(each).items():
                 if name in properties:
                     properties[name] |= {"description": text}
+            _document(definitions, each)
 
 
 _TERMS = {"losses": "loss_term", "metrics": "metric_term"}

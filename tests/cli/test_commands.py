@@ -65,7 +65,7 @@ def test_list_has_every_kind_and_its_types(capsys: Captured) -> None:
 
 def test_list_of_one_type_is_its_manual_page(capsys: Captured) -> None:
     text = told(capsys, "list", "linear")
-    assert "out_features: whole number, required" in text
+    assert "out_features: whole number | same, required" in text
     assert "inputs:  x" in text
     assert "parameters" in told(capsys, "list", "gpt")
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from torch.utils import checkpoint
 
 import declarative_train
 from declarative_train.components.layers.modules.recurrent import without_onednn
+from declarative_train.data import prefetch
 
 PACKAGE = str(Path(declarative_train.__file__).parent)
 GPU = torch.device("cuda", 0)
@@ -320,6 +321,11 @@ def _asking() -> tuple[str, bool]:
     return line or "no line of the project", in_step
 
 
+def _in_turn(make: Callable[[int], Any], first: int, count: int, depth: int = 1) -> Iterator[Any]:
+    """In place of a thread, in which nobody pretends."""
+    return map(make, range(first, first + count))
+
+
 class _Autocast(torch.autocast):
     def __init__(self, device_type: str, *args: Any, **kwargs: Any) -> None:
         super().__init__("cpu", *args, **kwargs)
@@ -363,5 +369,6 @@ def cuda_patched(gpu: PretendGpu) -> Iterator[None]:
         stack.enter_context(mock.patch.object(optimizer, "_group_tensors_by_device_and_dtype", by_pretended_device))
         stack.enter_context(mock.patch.dict(checks, dict.fromkeys(checks, _without_device)))
         stack.enter_context(mock.patch.object(torch, "autocast", _Autocast))
+        stack.enter_context(mock.patch.object(prefetch, "ahead", _in_turn))
         stack.enter_context(mock.patch.object(torch.backends.cudnn, "is_acceptable", return_value=False))
         yield

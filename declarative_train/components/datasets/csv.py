@@ -52,7 +52,11 @@ class CsvDataset(Dataset):
     def open(self) -> Table:
         from declarative_train.components.datasets.arrow import MemoryTable
 
-        return MemoryTable([(path, self._read(path)) for path in expand(self.paths)])
+        table = MemoryTable([(path, self._read(path)) for path in expand(self.paths)])
+        bytes_of = [name for name, column in table.columns.items() if column.dtype == "bytes"]  # elsewhere: files
+        table.columns = {name: column for name, column in table.columns.items() if name not in bytes_of}
+        table.left_out = {**table.left_out, **dict.fromkeys(bytes_of, "it holds bytes that are not UTF-8 text")}
+        return table
 
     def _read(self, path: str) -> pa.Table:
         import pyarrow as pa
