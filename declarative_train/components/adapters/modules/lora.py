@@ -34,7 +34,8 @@ class LoraLinear(nn.Linear):
         y = F.linear(input, self.weight, self.bias)
         x = F.dropout(input, self.dropout) if self.training and self.dropout else input
         z: Tensor = self.lora_B(self.lora_A(x))
-        return y + z * self.scaling
+        changed: Tensor = y + z * self.scaling
+        return changed
 
 
 def linear_maps(module: nn.Module) -> dict[str, tuple[int, int]]:
