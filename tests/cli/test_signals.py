@@ -20,6 +20,7 @@ from declarative_train.cli.commands import run
 from declarative_train.cli.main import main
 
 number = int(sys.argv[1])
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell starts in the background
 
 def compile_for_long(*_):
     ready, tell_ready = os.pipe()
