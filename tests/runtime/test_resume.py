@@ -280,6 +280,21 @@ def test_the_best_weights_are_damaged_by_the_end(directory: Path) -> None:
     assert (ended.status, ended.value_steps["test/loss"]) == ("finished", ended.step)
 
 
+def test_the_best_weights_are_those_of_every_part_of_a_sharded_model(directory: Path) -> None:
+    """Nothing that an evaluation before it gathered is computed with."""
+    best = {"metric": "validation/loss", "mode": "max"}  # so that the end is not the best
+    changes = {"data": {"split": {"validation": 0.2, "test": 0.2}}, "checkpoint": {"best": best}}
+    tested = []
+    for way in ("single", "fsdp 2"):
+        assert (
+            run(compiled(directory, merged(merged(DIGITS, WAYS[way]), changes)), sinks=default_sinks(quiet=True)) == 0
+        )
+        (ended,) = [event for event in runs.newest(directory)[1] if isinstance(event, RunEnded)]
+        assert ended.value_steps["test/loss"] < ended.step
+        tested.append(ended.values["test/loss"])
+    assert tested[1] == pytest.approx(tested[0], rel=1e-5)
+
+
 def flip(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 4
