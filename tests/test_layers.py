@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).parent.parent / "declarative_train"
+from tests.house import PACKAGE, circles, depth, held_by, import_graph, working_tree
 
 MAY_IMPORT = {
     "terms": set(),
@@ -65,69 +65,25 @@ def test_what_a_room_may_import_it_does_import(room: str) -> None:
 
 def test_modules_import_each_other_in_no_circle() -> None:
     """Imports inside functions and for types count, too: put off is not taken away."""
-    graph = import_graph()
-    circles = [sorted(found) for found in strongly_connected(graph) if len(found) > 1]
-    assert not circles
-
-
-def import_graph() -> dict[str, set[str]]:
-    """The modules of the package that each of them names in an import, wherever it stands."""
-    files = {name_of(path): path for path in PACKAGE.rglob("*.py")}
-    graph = {}
-    for name, path in files.items():
-        found: set[str] = set()
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Import):
-                found |= {alias.name for alias in node.names}
-            elif isinstance(node, ast.ImportFrom) and node.module:
-                inside = {f"{node.module}.{alias.name}" for alias in node.names} & set(files)
-                found |= inside or {node.module}
-        graph[name] = found & set(files) - {name}
-    return graph
-
-
-def name_of(path: Path) -> str:
-    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-
-def strongly_connected(graph: dict[str, set[str]]) -> list[set[str]]:
-    """What can be reached from each other (Kosaraju's two walks)."""
-    order: list[str] = []
-    seen: set[str] = set()
-    for start in graph:
-        _walk(start, graph, seen, order)
-    reverse: dict[str, set[str]] = {name: set() for name in graph}
-    for name, others in graph.items():
-        for other in others:
-            reverse[other].add(name)
-    seen, found = set(), []
-    for start in reversed(order):
-        if start not in seen:
-            group: list[str] = []
-            _walk(start, reverse, seen, group)
-            found.append(set(group))
-    return found
-
-
-def _walk(name: str, graph: dict[str, set[str]], seen: set[str], order: list[str]) -> None:
-    """Depth first; `order` takes each module after all that lie behind it."""
-    if name not in seen:
-        seen.add(name)
-        for other in sorted(graph[name]):
-            _walk(other, graph, seen, order)
-        order.append(name)
+    assert [sorted(found) for found in circles(import_graph(working_tree()))] == []
 
 
 @pytest.mark.parametrize(
-    ("graph", "circles"),
+    ("graph", "found", "longest"),
     [
-        ({"a": {"b"}, "b": {"c"}, "c": set()}, []),
-        ({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}, [["a", "b", "c"]]),
+        ({"a": {"b"}, "b": {"c"}, "c": set()}, [], 3),
+        ({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}, [["a", "b", "c"]], 2),
     ],
 )
-def test_a_circle_is_found(graph: dict[str, set[str]], circles: list[list[str]]) -> None:
-    assert [sorted(found) for found in strongly_connected(graph) if len(found) > 1] == circles
+def test_a_circle_is_found(graph: dict[str, set[str]], found: list[list[str]], longest: int) -> None:
+    assert [sorted(each) for each in circles(graph)] == found
+    assert depth(graph) == longest
+
+
+def test_a_joined_file_is_the_base_s_and_a_new_one_is_not() -> None:
+    base = {"a.py": "x = 1\n\ny = 2\n", "b.py": "z = 3\n"}
+    later = {"ab.py": "x = 1\ny = 2\nz = 3\nw = 4\n", "new.py": "u = 5\nx = 1\nv = 6\n"}
+    assert list(held_by(base, later)) == ["ab.py"]
 
 
 def test_every_folder_is_a_room_and_no_import_is_relative() -> None:

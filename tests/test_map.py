@@ -3,7 +3,6 @@ the few places that say why."""
 
 from __future__ import annotations
 
-import ast
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -11,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.house import PACKAGE, ROOT, asks_for_a_mode, working_tree
 from tests.test_language import numbers
 from tests.test_layers import MAY_IMPORT, ROOMS
 
-ROOT = Path(__file__).parent.parent
-PACKAGE = ROOT / "declarative_train"
 DOCS = ROOT / "docs"
 FACTS = (DOCS / "torch-facts.md").read_text("utf-8")
 DECISIONS = (DOCS / "decisions.md").read_text("utf-8")
@@ -110,8 +108,6 @@ def test_the_layer_table_is_that_of_the_test() -> None:
     assert shown == MAY_IMPORT
 
 
-MODE_CLASSES = {"Single", "Dp", "Ddp", "Fsdp", "Pipeline", "DataParallel"}
-MODE_WORDS = {"single", "dp", "ddp", "fsdp"}  # `pipeline` is the name of an axis, too
 ASKS_FOR_A_MODE = {  # beside recipe/sections/parallelism.py, where each mode says its mesh
     "plan/auto/candidates.py": "makes every mode that `auto` compares",
     "plan/auto/judge.py": "a candidate pipeline has stages to place",
@@ -127,36 +123,9 @@ ASKS_FOR_A_MODE = {  # beside recipe/sections/parallelism.py, where each mode sa
 }
 
 
-def asks_for_a_mode(tree: ast.Module) -> bool:
-    """By its word, by its class, or by making one."""
-    classes = {
-        alias.name
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and (node.module or "").endswith("sections.parallelism")
-        for alias in node.names
-        if alias.name in MODE_CLASSES
-    }
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and node.value in MODE_WORDS:
-            return True
-        if isinstance(node, ast.Compare) and ".mode" in ast.unparse(node) and "'pipeline'" in ast.unparse(node):
-            return True
-        asked: list[ast.expr] = []
-        if isinstance(node, ast.Call):
-            asked = [node.func, *node.args]
-        elif isinstance(node, ast.MatchClass):
-            asked = [node.cls]
-        if any(name_of.id in classes for each in asked for name_of in ast.walk(each) if isinstance(name_of, ast.Name)):
-            return True
-    return False
-
-
 def test_a_mode_is_asked_for_in_few_places_that_say_why() -> None:
     """Everything else asks for axes of the mesh, so that a new mode or axis is not looked for by grep."""
-    found = {
-        str(path.relative_to(PACKAGE))
-        for path in PACKAGE.rglob("*.py")
-        if asks_for_a_mode(ast.parse(path.read_text("utf-8")))
-    }
+    asking = [ROOT / name for name, text in working_tree().items() if asks_for_a_mode(text)]
+    found = {str(path.relative_to(PACKAGE)) for path in asking}
     assert found == {"recipe/sections/parallelism.py", *ASKS_FOR_A_MODE}
     assert len(ASKS_FOR_A_MODE) <= 12
