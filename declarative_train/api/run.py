@@ -194,7 +194,7 @@ def _as_file(rows: Any) -> Iterator[str | None]:
 @contextmanager
 def _worded() -> Iterator[None]:
     """What the commands report becomes the one exception of this interface."""
-    from declarative_train.components.component import SourceError
+    from declarative_train.components.data import SourceError
     from declarative_train.components.registry import ComponentError
     from declarative_train.data.spec import DataError
     from declarative_train.inference.reading import InputError

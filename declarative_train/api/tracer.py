@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from declarative_train.plan.estimate.memory import Scale
     from declarative_train.plan.estimate.model import ModelFacts
-    from declarative_train.plan.plan import MemoryPlan, Plan
+    from declarative_train.plan.plan import Plan
+    from declarative_train.plan.predicted import MemoryPlan
 
 
 class LateTracer:

@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from declarative_train.components.component import Column, Dataset, Field, Misfit, SourceError, Table
+from declarative_train.components.component import Misfit
+from declarative_train.components.data import Column, Dataset, Field, SourceError, Table
 from declarative_train.components.datasets.files import is_known, is_remote
 from declarative_train.components.fields.columns import sized
 from declarative_train.components.fields.image import MissingPackageError

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from declarative_train.components.component import Field, Table
+from declarative_train.components.data import Field, Table
 from declarative_train.components.fields.columns import is_glob
 from declarative_train.data.checks.samples import field_of_another_run, value_unknown_to_run
 from declarative_train.data.parts import Part

@@ -11,7 +11,7 @@ from dataclasses import asdict
 
 import numpy as np
 
-from declarative_train.components.component import Field, SourceError, Split, Table
+from declarative_train.components.data import Field, SourceError, Split, Table
 from declarative_train.components.datasets import DATASETS
 from declarative_train.components.datasets.files import local_path, read_bytes, size_bytes
 from declarative_train.components.datasets.image_folder import pictures_in

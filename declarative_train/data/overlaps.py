@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from declarative_train.components.component import Dataset, Split, Table
+from declarative_train.components.data import Dataset, Split, Table
 from declarative_train.components.datasets.files import shown
 from declarative_train.data.checks.samples import set_of_the_same_rows, set_without_class
 from declarative_train.data.opened import prepared_sets

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from declarative_train.components.component import Column, Field, Table
+from declarative_train.components.data import Column, Field, Table
 from declarative_train.components.fields.columns import matching
 from declarative_train.data.pictures import NO_TRANSFORMS, Chain, field_of_pictures
 from declarative_train.data.spec import WindowSpec

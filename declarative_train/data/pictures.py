@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
-from declarative_train.components.component import BadValueError, Column, Misfit, Size, Transform
+from declarative_train.components.component import Misfit
+from declarative_train.components.data import BadValueError, Column, Size, Transform
 from declarative_train.components.keyed import Drawn, key_of
 from declarative_train.components.transforms import TRANSFORMS
 from declarative_train.terms.tensor_spec import TensorSpec

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from declarative_train.components.component import BadValueError, SourceError, Table
+from declarative_train.components.data import BadValueError, SourceError, Table
 from declarative_train.data.parts import Part, column_names
 from declarative_train.data.pictures import GLANCED, NO_TRANSFORMS, BadPictureError, Chain, Given, field_of_pictures
 from declarative_train.data.rows import Rows

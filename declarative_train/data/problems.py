@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from declarative_train.components.component import Column, Misfit, SourceError, Table
+from declarative_train.components.component import Misfit
+from declarative_train.components.data import Column, SourceError, Table
 from declarative_train.data.checks.files import (
     different_columns,
     empty_glob,

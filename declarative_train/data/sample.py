@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from declarative_train.components.component import SourceError
+from declarative_train.components.data import SourceError
 from declarative_train.data.opened import prepared_sets
 from declarative_train.data.prepare import BadSampleError, Prepared
 from declarative_train.data.spec import DataSpec

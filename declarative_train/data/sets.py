@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 import numpy as np
 import torch
 
-from declarative_train.components.component import SourceError
+from declarative_train.components.data import SourceError
 from declarative_train.data.opened import prepared_sets
 from declarative_train.data.prepare import BadSampleError, Prepared
 from declarative_train.data.spec import DataError, DataSpec

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from declarative_train.plan.plan import LayoutPlan
+from declarative_train.plan.layout import LayoutPlan
 from declarative_train.runtime.devices import num_gpus, num_gpus_wanted
 from declarative_train.terms.amounts import counted
 from declarative_train.terms.machine import num_cores, own_cores

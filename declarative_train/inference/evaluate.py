@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from declarative_train.components.component import SourceError, Table
+from declarative_train.components.data import SourceError, Table
 from declarative_train.components.datasets import DATASETS
 from declarative_train.components.fields import FIELDS
 from declarative_train.data.batch import Batch

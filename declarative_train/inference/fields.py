@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from declarative_train.components.component import BadValueError, Column, Field, SourceError
+from declarative_train.components.data import BadValueError, Column, Field, SourceError
 from declarative_train.components.fields import FIELDS
 from declarative_train.components.fields.columns import sized
 from declarative_train.components.fields.image import MissingPackageError

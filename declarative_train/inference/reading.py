@@ -19,7 +19,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
-from declarative_train.components.component import SourceError, Table
+from declarative_train.components.data import SourceError, Table
 from declarative_train.components.datasets import DATASETS
 from declarative_train.components.datasets.files import expand, open_file, packing, shown
 from declarative_train.components.datasets.image_folder import ENDINGS, FilesTable

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import torch
     from torch import fx, nn
 
-    from declarative_train.components.component import Unit
+    from declarative_train.components.data import Unit
     from declarative_train.data.spec import FieldSpec
     from declarative_train.plan.plan import Plan
 

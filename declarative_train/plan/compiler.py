@@ -28,8 +28,9 @@ from declarative_train.plan.flops import plan_flops
 from declarative_train.plan.inputs import check_inputs
 from declarative_train.plan.parameters import plan_parameters
 from declarative_train.plan.place import place
-from declarative_train.plan.plan import PLAN_VERSION, TAKEN, ChoicePlan, ParameterPlan, Plan, WeightsPlan
+from declarative_train.plan.plan import PLAN_VERSION, ParameterPlan, Plan, WeightsPlan
 from declarative_train.plan.plugins import check_plugins
+from declarative_train.plan.predicted import TAKEN, ChoicePlan
 from declarative_train.plan.published import plan_published
 from declarative_train.plan.run_fields import inherited_fields
 from declarative_train.plan.sample_groups import check_draws, check_mixing

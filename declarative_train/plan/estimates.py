@@ -14,7 +14,8 @@ from declarative_train.plan.estimate.model import facts_of
 from declarative_train.plan.estimate.placement import placement_of
 from declarative_train.plan.estimate.shortened import alone
 from declarative_train.plan.estimate.tracing import Tracer
-from declarative_train.plan.plan import TAKEN, ChoicePlan, Plan
+from declarative_train.plan.plan import Plan
+from declarative_train.plan.predicted import TAKEN, ChoicePlan
 from declarative_train.recipe.recipe import Recipe
 from declarative_train.recipe.sections.parallelism import Auto
 

@@ -7,7 +7,8 @@ from collections.abc import Collection, Iterable
 from declarative_train.graph.cost import Work, work_of
 from declarative_train.graph.graph import Graph, Node
 from declarative_train.graph.stage_graphs import open_blocks
-from declarative_train.plan.plan import FlopsPlan, ParameterPlan
+from declarative_train.plan.plan import ParameterPlan
+from declarative_train.plan.predicted import FlopsPlan
 
 
 def plan_flops(

@@ -24,7 +24,7 @@ from declarative_train.plan.pruned import whole_graph
 from declarative_train.terms.tensor_spec import TensorSpec
 
 if TYPE_CHECKING:
-    from declarative_train.components.component import Unit
+    from declarative_train.components.data import Unit
     from declarative_train.data.spec import FieldSpec
     from declarative_train.plan.plan import Plan, TermPlan
 

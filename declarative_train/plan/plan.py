@@ -1,9 +1,8 @@
 """The plan: who does what, where and when, decided once.
 
 Frozen, versioned, fingerprinted, JSON round-trip (`plan/codec.py`). The ranks obey it and take no decision that it
-could have shown. Counts are `num_*`; durations are optimizer steps or seconds.
-
-Over 400 lines because all that a plan holds stands side by side, as its JSON has it.
+could have shown. Counts are `num_*`; durations are optimizer steps or seconds. Its layout stands in `plan/layout.py`,
+what it foretells in `plan/predicted.py`.
 """
 
 from __future__ import annotations
@@ -13,10 +12,10 @@ from typing import Literal
 
 from declarative_train.data.spec import BatchSpec, DataSpec, FileRecord
 from declarative_train.graph.graph import Graph
-from declarative_train.terms.mesh import DATA_AXES, Axis, Mesh, size_of
+from declarative_train.plan.layout import LayoutPlan
+from declarative_train.plan.predicted import ChoicePlan, EstimatePlan, FlopsPlan, MemoryPlan
 
 PLAN_VERSION = 2
-TAKEN = "taken"  # the verdict on the candidate that a plan runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,237 +196,6 @@ class LoggingPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class RankPlan:
-    """`coordinates` by mesh axis; `device` is the index on its node; `stages` the pipeline stages it holds."""
-
-    rank: int
-    node: int
-    local_rank: int
-    device: int
-    coordinates: dict[str, int]
-    stages: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class WireBytes:
-    """What a sample sends from a stage to the next, and the gradients that come back."""
-
-    forward: int
-    backward: int
-
-
-@dataclass(frozen=True, slots=True)
-class SharedParameter:
-    """A parameter that several stages compute with, by a tie or because one calls a node of another again. Each of
-    `stages` holds a copy, the first one counts it (norms); gradients are added up over them before anything else."""
-
-    name: str
-    stages: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class PipelinePlan:
-    """`stages[i]` are the node paths of stage i, `wires[i]` what travels from stage i to i + 1, under the names of
-    `graph.stage_graphs.stage_graphs(open_blocks(plan.graph, layout.units), stages)`, which makes the stages' graphs.
-
-    `schedule` is the recipe's word (`1f1b`). `num_microbatches` are those of one optimizer step: accumulation steps
-    are made microbatches. `grid[rank][time]` is an action ("0F1": stage 0, forward of microbatch 1) or "" when idle.
-    `last_stage_rank` is the pipeline coordinate that holds the loss (0 in the V schedules). `num_parameters` and
-    `wire_elements` (per sample) count elements, stage by stage. `wire_dtypes[i]` are those in which `wires[i]` travel,
-    `wire_bytes[i]` what they weigh.
-    """
-
-    schedule: str
-    num_stages: int
-    num_microbatches: int
-    stages: tuple[tuple[str, ...], ...]
-    wires: tuple[tuple[str, ...], ...]
-    grid: tuple[tuple[str, ...], ...]
-    last_stage_rank: int
-    num_parameters: tuple[int, ...]
-    wire_elements: tuple[int, ...] = ()
-    wire_dtypes: tuple[tuple[str, ...], ...] = ()
-    wire_bytes: tuple[WireBytes, ...] = ()
-    shared: tuple[SharedParameter, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class ShardingPlan:
-    """Which parameters are gathered together: each unit, the nodes `first` before them all, the nodes `last` after them
-    all, and the rest, of which `shared` are nodes that several places use.
-
-    `reshard`: what is gathered is freed between forward and backward (True), kept (False), or spread over so many
-    neighbours (a number); `last` and the rest are always kept. `keeps_gradients`: over the chunks of a step each rank
-    adds up whole gradients, to reduce them once; otherwise they are reduced after every chunk.
-    """
-
-    reshard: bool | int = True
-    keeps_gradients: bool = True
-    first: tuple[str, ...] = ()
-    last: tuple[str, ...] = ()
-    shared: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class LayoutPlan:
-    """`mode` is the recipe's word, to be shown; what it means is the `mesh` of the ranks, and `num_copies`: of dp, the
-    devices of the one process, `devices` being their indices (1 elsewhere).
-
-    `device` is cuda, cpu, or auto (decided where it runs: CUDA if the GPUs are there). `units` are the paths of the
-    blocks: what is wrapped, checkpointed, compiled.
-    """
-
-    mode: Literal["single", "dp", "ddp", "fsdp", "pipeline"]
-    device: Literal["auto", "cuda", "cpu"]
-    num_nodes: int
-    gpus_per_node: int
-    mesh: Mesh
-    ranks: tuple[RankPlan, ...]
-    units: tuple[str, ...]
-    num_copies: int = 1
-    devices: tuple[int, ...] = ()
-    hardware: str | None = None
-    pipeline: PipelinePlan | None = None
-    sharding: ShardingPlan | None = None
-
-    def size(self, *axes: Axis) -> int:
-        """The ranks along these axes of the mesh; 1 along one that it does not have."""
-        return size_of(self.mesh, *axes)
-
-    def has(self, axis: Axis) -> bool:
-        """Also where one rank is all there is along it."""
-        return any(each.name == axis for each in self.mesh)
-
-    @property
-    def is_one_process(self) -> bool:
-        return not self.mesh
-
-    @property
-    def scatters(self) -> bool:
-        """The one process splits each batch over copies of the model (dp)."""
-        return bool(self.devices)
-
-    @property
-    def is_sharded(self) -> bool:
-        return self.has("shard")
-
-    @property
-    def num_shards(self) -> int:
-        return self.size("shard")
-
-    @property
-    def data_parallel_size(self) -> int:
-        """Ranks, or copies of one process, that take different rows of a batch."""
-        return self.size(*DATA_AXES) * self.num_copies
-
-    @property
-    def num_devices(self) -> int:
-        return len(self.ranks) * self.num_copies
-
-    @property
-    def place_word(self) -> str:
-        """What one of those is called that take different rows."""
-        if self.scatters:
-            return "device"
-        return "rank" if self.mesh else "process"
-
-
-@dataclass(frozen=True, slots=True)
-class FlopsPlan:
-    """Floating-point operations for one sample: what the model needs both ways (`graph/cost.py`), and the forward that
-    activation checkpointing computes once more."""
-
-    forward: int
-    backward: int
-    recomputed: int = 0
-
-    @property
-    def model(self) -> int:
-        """What utilisation counts: Chowdhery et al., PaLM, 2022, appendix B."""
-        return self.forward + self.backward
-
-    @property
-    def hardware(self) -> int:
-        """What is really computed."""
-        return self.model + self.recomputed
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryPlan:
-    """Bytes on one kind of device at the moment of a step at which it holds the most: what the optimizer's step begins
-    with and keeps, what fsdp gathers, what waits for the backward or is worked on, what the loss makes, the batch.
-    `is_traced`: counted in the engine's own step on tensors without memory (`runtime/footprint`); else derived from
-    such a count of the same model on one device."""
-
-    name: str
-    parameters: int
-    gradients: int
-    optimizer: int
-    gathered: int
-    activations: int
-    loss: int = 0
-    data: int = 0
-    is_traced: bool = False
-
-    @property
-    def total(self) -> int:
-        held = self.parameters + self.gradients + self.optimizer
-        return held + self.gathered + self.activations + self.loss + self.data
-
-
-@dataclass(frozen=True, slots=True)
-class TransferPlan:
-    """What each device sends in a step, inside its node or over the network; `seconds` None: no figure of the link."""
-
-    what: str
-    link: Literal["node", "network"]
-    bytes_sent: int
-    num_calls: int
-    seconds: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class EstimatePlan:
-    """What the layout should need and take on a kind of hardware, for the device that needs or takes the most. Seconds
-    are of one optimizer step, None where the hardware has no figures; `exposed_s` is waiting for others that nothing
-    hides. It decides nothing at run time."""
-
-    hardware: str
-    memory_bytes: int
-    device_memory_bytes: int | None
-    step_s: float | None
-    compute_s: float | None
-    exposed_s: float | None
-    bubble_s: float | None
-    update_s: float | None
-    mfu: float | None
-    hfu: float | None
-    transfers: tuple[TransferPlan, ...]
-    assumptions: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class CandidatePlan:
-    """A way to run that `parallelism: auto` looked at. Of pipelines that differ in schedule and microbatches only, the
-    best one stands for all."""
-
-    parallelism: str
-    memory_bytes: int | None
-    step_s: float | None
-    verdict: str
-
-
-@dataclass(frozen=True, slots=True)
-class ChoicePlan:
-    """Why `parallelism: auto` became what the layout is."""
-
-    reason: str
-    candidates: tuple[CandidatePlan, ...]
-    num_considered: int
-    assumptions: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Plan:
     """`batch_graph` holds the nodes computed from fields alone: every rank evaluates it on its rows, without
     gradients, and its outputs join the fields in the batch; `graph` takes its inputs from that batch by name, and its
@@ -465,7 +233,7 @@ class Plan:
     meta: dict[str, object] = field(default_factory=dict)
     draws: tuple[str, ...] = ()
     recipe: dict[str, str] = field(default_factory=dict)
-    flops: FlopsPlan = FlopsPlan(0, 0)
+    flops: FlopsPlan = field(default=FlopsPlan(0, 0))
     memory: tuple[MemoryPlan, ...] = ()
     estimate: EstimatePlan | None = None
     choice: ChoicePlan | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from declarative_train.components.component import Unit
+from declarative_train.components.data import Unit
 from declarative_train.data.spec import BatchSpec, DataSpec
 from declarative_train.graph.check_objective import Measure, Term
 from declarative_train.plan.plan import (

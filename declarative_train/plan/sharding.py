@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 from declarative_train.graph.graph import Graph
-from declarative_train.plan.plan import ParameterPlan, ShardingPlan
+from declarative_train.plan.layout import ShardingPlan
+from declarative_train.plan.plan import ParameterPlan
 
 # Whole float32 gradients up to this size are kept over the chunks of a step, and reduced once; larger ones are reduced
 # after every chunk, so that a device never holds more than its shard and a unit's. An eightieth of an H100.

@@ -21,7 +21,8 @@ from declarative_train.plan.checks.stages import (
     tie_across_stages,
     too_few_nodes,
 )
-from declarative_train.plan.plan import LayoutPlan, ParameterPlan, PipelinePlan, SharedParameter, WireBytes
+from declarative_train.plan.layout import LayoutPlan, PipelinePlan, SharedParameter, WireBytes
+from declarative_train.plan.plan import ParameterPlan
 from declarative_train.plan.schedule_grid import schedule_grid
 from declarative_train.plan.stage_balance import balanced_cuts
 from declarative_train.recipe.recipe import Recipe

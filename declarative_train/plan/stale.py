@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from declarative_train.components.component import SourceError
+from declarative_train.components.data import SourceError
 from declarative_train.components.datasets.files import masked
 from declarative_train.data.opened import record
 from declarative_train.data.spec import FileRecord

@@ -10,20 +10,8 @@ from typing import Annotated, Any, NamedTuple, TypeVar, Union, get_args, get_ori
 
 from pydantic import BaseModel
 
-from declarative_train.components.component import (
-    Adapter,
-    Component,
-    Dataset,
-    Field,
-    Init,
-    Layer,
-    Loss,
-    LrSchedule,
-    Metric,
-    Optimizer,
-    Split,
-    Transform,
-)
+from declarative_train.components.component import Adapter, Component, Init, Layer, Loss, LrSchedule, Metric, Optimizer
+from declarative_train.components.data import Dataset, Field, Split, Transform
 from declarative_train.recipe.sections.section import Section
 
 C = TypeVar("C", bound=Component)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
     from torch.distributed.device_mesh import DeviceMesh
 
-    from declarative_train.plan.plan import LayoutPlan
+    from declarative_train.plan.layout import LayoutPlan
 
 
 class Alone(Collective):

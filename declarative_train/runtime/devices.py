@@ -19,7 +19,7 @@ from declarative_train.terms.machine import num_cores
 if TYPE_CHECKING:
     import torch
 
-    from declarative_train.plan.plan import LayoutPlan, RankPlan
+    from declarative_train.plan.layout import LayoutPlan, RankPlan
 
 # asks the driver's library, not CUDA itself: a parent that has initialised CUDA cannot fork ranks that use it
 os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")

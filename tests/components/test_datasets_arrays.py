@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from declarative_train.components.component import SourceError, Table
+from declarative_train.components.data import SourceError, Table
 from declarative_train.components.datasets.npy import NpyDataset
 from declarative_train.components.datasets.parquet import ParquetDataset
 from declarative_train.components.datasets.synthetic import SyntheticDataset

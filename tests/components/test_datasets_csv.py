@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from declarative_train.components.component import SourceError
+from declarative_train.components.data import SourceError
 from declarative_train.components.datasets.csv import CsvDataset
 from declarative_train.components.datasets.files import expand, is_remote, open_file, read_bytes, shown, size_bytes
 from declarative_train.components.datasets.jsonl import JsonlDataset

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from declarative_train.components.component import SourceError
+from declarative_train.components.data import SourceError
 from declarative_train.components.datasets.npy import NpyDataset
 from declarative_train.components.datasets.text import TextDataset
 

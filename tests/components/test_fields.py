@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from declarative_train.components.component import BadValueError, Column, Field
+from declarative_train.components.data import BadValueError, Column, Field
 from declarative_train.components.fields import FIELDS
 from declarative_train.components.fields.category import CategoryField
 from declarative_train.components.fields.columns import matching

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from declarative_train.components.component import Dataset, Field, Split, Transform
+from declarative_train.components.data import Dataset, Field, Split, Transform
 from declarative_train.components.datasets import DATASETS
 from declarative_train.components.fields import FIELDS
 from declarative_train.components.splits import SPLITS

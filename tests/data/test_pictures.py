@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from declarative_train.components.component import BadValueError, Column, SourceError
+from declarative_train.components.data import BadValueError, Column, SourceError
 from declarative_train.components.datasets import tar
 from declarative_train.components.datasets.image_folder import ImageFolderDataset
 from declarative_train.components.datasets.tar import TarDataset

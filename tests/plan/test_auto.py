@@ -15,7 +15,8 @@ from declarative_train.plan.codec import from_json, to_json
 from declarative_train.plan.estimate.memory import largest_bytes
 from declarative_train.plan.estimate.model import facts_of
 from declarative_train.plan.estimate.placement import placement_of
-from declarative_train.plan.plan import TAKEN, ChoicePlan, Plan
+from declarative_train.plan.plan import Plan
+from declarative_train.plan.predicted import TAKEN, ChoicePlan
 from declarative_train.plan.text.describe import describe, summary
 from declarative_train.recipe import load
 

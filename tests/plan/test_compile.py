@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from declarative_train import plan as plan_room
-from declarative_train.components.component import SourceError, Table
+from declarative_train.components.data import SourceError, Table
 from declarative_train.components.datasets.csv import CsvDataset
 from declarative_train.plan.plan import EarlyStopPlan
 from declarative_train.recipe import load

@@ -10,7 +10,8 @@ from declarative_train.components.hardware import HARDWARE
 from declarative_train.plan.codec import from_json, signed, to_json
 from declarative_train.plan.estimate.step_time import COMPUTE_EFFICIENCY, LAUNCH_S, MEMORY_EFFICIENCY
 from declarative_train.plan.estimate.traffic import LATENCY_S, LINK_EFFICIENCY
-from declarative_train.plan.plan import EstimatePlan, Plan
+from declarative_train.plan.plan import Plan
+from declarative_train.plan.predicted import EstimatePlan
 from declarative_train.plan.text.describe import describe, summary
 
 H100 = HARDWARE["h100-sxm"]

@@ -10,7 +10,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from declarative_train.plan.plan import MemoryPlan, Plan
+from declarative_train.plan.plan import Plan
+from declarative_train.plan.predicted import MemoryPlan
 from declarative_train.runtime.footprint import forecast
 from declarative_train.runtime.footprint.forecast import Forecast
 from tests.planner.measure import compiled

@@ -13,7 +13,8 @@ import numpy as np
 from declarative_train import recipe as recipe_room
 from declarative_train.plan import compile as compile_plan
 from declarative_train.plan.estimate.shortened import kinds_of_rank
-from declarative_train.plan.plan import MemoryPlan, Plan
+from declarative_train.plan.plan import Plan
+from declarative_train.plan.predicted import MemoryPlan
 from declarative_train.runtime.footprint.footprint import Footprint
 from declarative_train.runtime.footprint.forecast import Forecast
 from declarative_train.runtime.footprint.live_bytes import CLASSES

@@ -12,16 +12,8 @@ from declarative_train.data.batch import Batch
 from declarative_train.data.spec import BatchSpec, DataSpec, FieldSpec, SetSpec
 from declarative_train.graph.build import build
 from declarative_train.graph.graph import Graph, Node
-from declarative_train.plan.plan import (
-    LayoutPlan,
-    LoggingPlan,
-    ObjectivePlan,
-    ParameterPlan,
-    Plan,
-    RankPlan,
-    TermPlan,
-    TrainingPlan,
-)
+from declarative_train.plan.layout import LayoutPlan, RankPlan
+from declarative_train.plan.plan import LoggingPlan, ObjectivePlan, ParameterPlan, Plan, TermPlan, TrainingPlan
 from declarative_train.terms.mesh import MeshAxis
 from declarative_train.terms.tensor_spec import TensorSpec
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from declarative_train.logs.event import RunEnded
-from declarative_train.plan.plan import LayoutPlan, RankPlan
+from declarative_train.plan.layout import LayoutPlan, RankPlan
 from declarative_train.runtime import devices, processes, rank
 from declarative_train.runtime.devices import Seat, choose_device, num_gpus_wanted, seat_devices, threads_per_rank
 from declarative_train.runtime.failures import RunFailure

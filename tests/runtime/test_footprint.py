@@ -14,7 +14,8 @@ from declarative_train.plan import compile as compile_plan
 from declarative_train.plan.estimate.memory import Scale
 from declarative_train.plan.estimate.model import ModelFacts
 from declarative_train.plan.estimate.shortened import MOST_RANKS, fewer_ranks, runs_of, shortened
-from declarative_train.plan.plan import TAKEN, MemoryPlan, Plan
+from declarative_train.plan.plan import Plan
+from declarative_train.plan.predicted import TAKEN, MemoryPlan
 from declarative_train.plan.text.estimate import memory_title
 from declarative_train.runtime import launch
 from declarative_train.runtime.footprint import forecast

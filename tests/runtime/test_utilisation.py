@@ -10,7 +10,7 @@ import torch
 
 from declarative_train.components.hardware import HARDWARE, hardware_of_device
 from declarative_train.logs.event import StepDone
-from declarative_train.plan.plan import EstimatePlan, FlopsPlan
+from declarative_train.plan.predicted import EstimatePlan, FlopsPlan
 from declarative_train.runtime import meter
 from declarative_train.runtime.launch import run
 from declarative_train.runtime.meter import peak_flops, predicted, samples_per_s_at_peak

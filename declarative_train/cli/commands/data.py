@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if is_missing(args.recipe):
         return 2
-    from declarative_train.components.component import SourceError
+    from declarative_train.components.data import SourceError
     from declarative_train.data.prepare import BadSampleError
     from declarative_train.data.spec import DataError
 

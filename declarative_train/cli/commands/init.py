@@ -89,7 +89,7 @@ def recipe_of_table(args: argparse.Namespace, path: Path) -> str | int:
     """Its text, or an exit code after saying why there is none."""
     from declarative_train.cli.first_recipe.make import make
     from declarative_train.cli.first_recipe.opening import UnusableError, columns_in_words
-    from declarative_train.components.component import SourceError
+    from declarative_train.components.data import SourceError
 
     try:
         if args.target is None:

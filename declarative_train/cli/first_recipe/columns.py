@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from declarative_train.cli.first_recipe.opening import looked_at
-from declarative_train.components.component import Column, Table
+from declarative_train.components.data import Column, Table
 from declarative_train.terms.amounts import counted
 
 if TYPE_CHECKING:

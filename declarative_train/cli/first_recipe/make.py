@@ -11,7 +11,7 @@ from declarative_train.cli.first_recipe.opening import LOOKED_AT, UnusableError,
 from declarative_train.cli.first_recipe.sizes import Sizes, sizes_for
 from declarative_train.cli.first_recipe.target import Target, Task, read_target
 from declarative_train.cli.first_recipe.text import FirstRecipe
-from declarative_train.components.component import Dataset, Split, Table
+from declarative_train.components.data import Dataset, Split, Table
 from declarative_train.components.datasets.files import is_remote
 from declarative_train.components.splits import SPLITS
 from declarative_train.data.overlaps import MOST_CLASSES

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from declarative_train.components.component import Dataset, SourceError, Table
+from declarative_train.components.data import Dataset, SourceError, Table
 from declarative_train.components.datasets.csv import CsvDataset
 from declarative_train.components.datasets.files import expand, open_file, packing, shown
 from declarative_train.components.datasets.jsonl import JsonlDataset

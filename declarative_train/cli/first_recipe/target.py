@@ -9,7 +9,7 @@ from typing import Literal
 
 from declarative_train.cli.first_recipe.columns import Values, read_column
 from declarative_train.cli.first_recipe.opening import UnusableError
-from declarative_train.components.component import Table
+from declarative_train.components.data import Table
 from declarative_train.components.datasets.files import shown
 from declarative_train.components.fields.columns import is_glob
 from declarative_train.diagnostics.suggest import did_you_mean

@@ -12,7 +12,7 @@ from textwrap import wrap
 from declarative_train.cli.first_recipe.columns import MOST_WORDS, Judged, named
 from declarative_train.cli.first_recipe.sizes import Sizes
 from declarative_train.cli.first_recipe.target import Target, class_names
-from declarative_train.components.component import Dataset
+from declarative_train.components.data import Dataset
 from declarative_train.components.datasets.files import shown
 from declarative_train.components.fields.columns import is_glob
 from declarative_train.recipe.sections.top import LANGUAGE_VERSION

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from declarative_train.components.component import Column
+from declarative_train.components.data import Column
 from declarative_train.data.opened import prepared_sets
 from declarative_train.data.prepare import Prepared
 from declarative_train.data.spec import DataSpec, FieldSpec

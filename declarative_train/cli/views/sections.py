@@ -11,19 +11,8 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from pydantic_core import PydanticUndefined
 
 from declarative_train.cli.views.components import type_name
-from declarative_train.components.component import (
-    Adapter,
-    Component,
-    Dataset,
-    Field,
-    Init,
-    Loss,
-    LrSchedule,
-    Metric,
-    Optimizer,
-    Split,
-    Transform,
-)
+from declarative_train.components.component import Adapter, Component, Init, Loss, LrSchedule, Metric, Optimizer
+from declarative_train.components.data import Dataset, Field, Split, Transform
 from declarative_train.components.field_docs import field_docs
 from declarative_train.recipe.sections.parallelism import MODES
 from declarative_train.recipe.sections.section import Section

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from declarative_train.components.component import Dataset
+from declarative_train.components.data import Dataset
 from declarative_train.components.registry import Registry
 
 DATASETS: Registry[Dataset] = Registry(

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from declarative_train.components.component import Column, SourceError, Table
+from declarative_train.components.data import Column, SourceError, Table
 from declarative_train.components.datasets.files import shown
 
 if TYPE_CHECKING:

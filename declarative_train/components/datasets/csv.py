@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
-from declarative_train.components.component import Dataset, SourceError, Table
+from declarative_train.components.data import Dataset, SourceError, Table
 from declarative_train.components.datasets.files import (
     Paths,
     as_tuple,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
 
 from pydantic import Field
 
-from declarative_train.components.component import SourceError
+from declarative_train.components.data import SourceError
 
 if TYPE_CHECKING:
     import numpy as np

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from declarative_train.components.component import Column, Dataset, SourceError, Table
+from declarative_train.components.data import Column, Dataset, SourceError, Table
 from declarative_train.components.datasets.files import as_tuple, is_remote, local_path, read_bytes, shown
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Literal
 
-from declarative_train.components.component import Dataset, SourceError, Table
+from declarative_train.components.data import Dataset, SourceError, Table
 from declarative_train.components.datasets.files import (
     Paths,
     as_tuple,

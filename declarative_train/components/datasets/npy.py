@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from declarative_train.components.component import Column, Dataset, SourceError, Table
+from declarative_train.components.data import Column, Dataset, SourceError, Table
 from declarative_train.components.datasets.files import (
     OpenFiles,
     Paths,

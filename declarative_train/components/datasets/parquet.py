@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from declarative_train.components.component import Dataset, SourceError, Table
+from declarative_train.components.data import Dataset, SourceError, Table
 from declarative_train.components.datasets.files import (
     OpenFiles,
     Paths,

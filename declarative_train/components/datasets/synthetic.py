@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from declarative_train.components.component import Column, Dataset, Table
+from declarative_train.components.data import Column, Dataset, Table
 from declarative_train.components.keyed import below, key_of, normal, uniform
 
 if TYPE_CHECKING:

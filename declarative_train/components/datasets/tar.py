@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from typing import IO, TYPE_CHECKING, Literal
 
-from declarative_train.components.component import Column, Dataset, SourceError, Table
+from declarative_train.components.data import Column, Dataset, SourceError, Table
 from declarative_train.components.datasets.files import (
     OpenFiles,
     Paths,

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
-from declarative_train.components.component import Column, Dataset, Table
+from declarative_train.components.data import Column, Dataset, Table
 from declarative_train.components.datasets.files import (
     OpenFiles,
     Paths,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from declarative_train.components.component import Field
+from declarative_train.components.data import Field
 from declarative_train.components.registry import Registry
 
 FIELDS: Registry[Field] = Registry(

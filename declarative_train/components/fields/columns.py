@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
-from declarative_train.components.component import BadValueError, Column, Misfit
+from declarative_train.components.component import Misfit
+from declarative_train.components.data import BadValueError, Column
 from declarative_train.terms.names import distinct
 from declarative_train.terms.tensor_spec import Interval
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field as Key
 
-from declarative_train.components.component import BadValueError, Column, Field, Misfit, Size, Tally
+from declarative_train.components.component import Misfit
+from declarative_train.components.data import BadValueError, Column, Field, Size, Tally
 from declarative_train.components.transforms.sizes import Method, Sides, resized, sides
 from declarative_train.terms.tensor_spec import TensorSpec
 

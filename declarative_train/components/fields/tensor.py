@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import Field as Key
 from pydantic import model_validator
 
-from declarative_train.components.component import BadValueError, Column, Field, Misfit, Preparation, Tally, Unit
+from declarative_train.components.component import Misfit
+from declarative_train.components.data import BadValueError, Column, Field, Preparation, Tally, Unit
 from declarative_train.components.fields.columns import (
     Columns,
     by_column,

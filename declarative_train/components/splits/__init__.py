@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from declarative_train.components.component import Split
+from declarative_train.components.data import Split
 from declarative_train.components.registry import Registry
 
 SPLITS: Registry[Split] = Registry(

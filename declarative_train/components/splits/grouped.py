@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from declarative_train.components.component import Candidates, Split
+from declarative_train.components.data import Candidates, Split
 from declarative_train.components.splits.last import codes
 from declarative_train.components.splits.random import Fraction
 

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from declarative_train.components.component import Candidates, Draw, Split
+from declarative_train.components.data import Candidates, Draw, Split
 
 Fraction = Annotated[float, Field(gt=0, lt=1)]
 

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from pydantic import SerializeAsAny, field_validator
 
-from declarative_train.components.component import Candidates, Dataset, Split
+from declarative_train.components.data import Candidates, Dataset, Split
 
 
 class SourceSplit(Split):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from declarative_train.components.component import Transform
+from declarative_train.components.data import Transform
 from declarative_train.components.registry import Registry
 
 TRANSFORMS: Registry[Transform] = Registry(

@@ -6,7 +6,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from declarative_train.components.component import Misfit, Size, Transform
+from declarative_train.components.component import Misfit
+from declarative_train.components.data import Size, Transform
 from declarative_train.components.keyed import Drawn
 
 Strength = Annotated[float, Field(ge=0, le=10)]

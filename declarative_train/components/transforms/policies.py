@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from declarative_train.components.component import Transform
+from declarative_train.components.data import Transform
 from declarative_train.components.keyed import Drawn
 from declarative_train.components.transforms.colours import enhanced
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from declarative_train.components.component import Size, Transform
+from declarative_train.components.data import Size, Transform
 from declarative_train.components.keyed import Drawn
 
 Side = Annotated[int, Field(ge=1, le=65_535)]

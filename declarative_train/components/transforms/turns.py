@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from declarative_train.components.component import Transform
+from declarative_train.components.data import Transform
 from declarative_train.components.keyed import Drawn
 
 Share = Annotated[float, Field(ge=0, le=1)]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from declarative_train.components.component import SourceError
+from declarative_train.components.data import SourceError
 from declarative_train.components.datasets.files import shown
 from declarative_train.diagnostics.diagnostic import Diagnostic, error, unverified
 from declarative_train.diagnostics.suggest import did_you_mean, nearest, paths_start, respelt

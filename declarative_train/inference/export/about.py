@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from declarative_train.components.component import Preparation
+from declarative_train.components.data import Preparation
 from declarative_train.components.datasets.files import masked
 from declarative_train.components.fields import FIELDS
 from declarative_train.data.pictures import Chain

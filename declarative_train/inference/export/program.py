@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import fx, nn
 
-from declarative_train.components.component import Preparation
+from declarative_train.components.data import Preparation
 from declarative_train.components.fields import FIELDS
 from declarative_train.inference.answers import asked
 from declarative_train.inference.export.trouble import told_of_node

@@ -17,7 +17,8 @@ from declarative_train.plan.auto.hints import hints
 from declarative_train.plan.auto.judge import Judge, ScaleOf, Verdict, findings
 from declarative_train.plan.auto.target import Target, target_of
 from declarative_train.plan.checks.stages import does_not_fit, no_mode_left
-from declarative_train.plan.plan import TAKEN, CandidatePlan, ChoicePlan, ParameterPlan
+from declarative_train.plan.plan import ParameterPlan
+from declarative_train.plan.predicted import TAKEN, CandidatePlan, ChoicePlan
 from declarative_train.recipe.recipe import Recipe
 from declarative_train.terms.amounts import amount, time_in_words
 

@@ -17,7 +17,8 @@ from declarative_train.plan.estimate.memory import Scale, largest_bytes
 from declarative_train.plan.estimate.model import ModelFacts, model_facts
 from declarative_train.plan.estimate.placement import Part, Pipes, Placement, candidate_parts, groups
 from declarative_train.plan.estimate.step_time import step_time
-from declarative_train.plan.plan import ParameterPlan, WireBytes
+from declarative_train.plan.layout import WireBytes
+from declarative_train.plan.plan import ParameterPlan
 from declarative_train.plan.plugins import check_shards
 from declarative_train.plan.precision import reduce_word
 from declarative_train.plan.sample_groups import check_mixing

@@ -13,7 +13,7 @@ from declarative_train.plan.estimate.step_time import (
     step_time,
 )
 from declarative_train.plan.estimate.traffic import LATENCY_S, LINK_EFFICIENCY, Transfer, transfers_of
-from declarative_train.plan.plan import EstimatePlan, FlopsPlan, TransferPlan
+from declarative_train.plan.predicted import EstimatePlan, FlopsPlan, TransferPlan
 from declarative_train.terms.amounts import amount
 
 

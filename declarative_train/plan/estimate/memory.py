@@ -15,7 +15,7 @@ from math import ceil
 
 from declarative_train.plan.estimate.model import COMPUTE_BYTES, PARAMETER_BYTES, ModelFacts
 from declarative_train.plan.estimate.placement import Part, Placement
-from declarative_train.plan.plan import MemoryPlan
+from declarative_train.plan.predicted import MemoryPlan
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from declarative_train.components.pipeline_schedules import PIPELINE_SCHEDULES
 from declarative_train.data.spec import BatchSpec
-from declarative_train.plan.plan import LayoutPlan, ShardingPlan, WireBytes
+from declarative_train.plan.layout import LayoutPlan, ShardingPlan, WireBytes
 from declarative_train.terms.mesh import Mesh, size_of
 
 

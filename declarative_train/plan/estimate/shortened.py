@@ -9,8 +9,9 @@ from typing import Any
 
 from declarative_train.data.spec import BatchSpec
 from declarative_train.graph.graph import Edge, Graph, Node
+from declarative_train.plan.layout import LayoutPlan, RankPlan
 from declarative_train.plan.place import coordinates
-from declarative_train.plan.plan import LayoutPlan, ParameterPlan, Plan, RankPlan
+from declarative_train.plan.plan import ParameterPlan, Plan
 from declarative_train.terms.mesh import MeshAxis
 
 MOST_RANKS = 64  # of an axis

@@ -15,7 +15,7 @@ from typing import Literal
 from declarative_train.components.hardware.hardware import Hardware
 from declarative_train.plan.estimate.model import COMPUTE_BYTES, PARAMETER_BYTES, REDUCE_BYTES, ModelFacts
 from declarative_train.plan.estimate.placement import Group, Part, Placement
-from declarative_train.plan.plan import ShardingPlan
+from declarative_train.plan.layout import ShardingPlan
 
 LINK_EFFICIENCY = 0.8  # of a link's figure: what large collectives reach
 BUCKET_BYTES = 25 * 2**20  # gradients that ddp averages at once

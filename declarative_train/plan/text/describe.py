@@ -14,7 +14,8 @@ from declarative_train.components.losses import LOSSES
 from declarative_train.components.metrics import METRICS
 from declarative_train.components.registry import C, Registry
 from declarative_train.data.spec import BatchSpec, FieldSpec, SetSpec
-from declarative_train.plan.plan import LayoutPlan, MetricPlan, Plan, TermPlan, TrainingPlan
+from declarative_train.plan.layout import LayoutPlan
+from declarative_train.plan.plan import MetricPlan, Plan, TermPlan, TrainingPlan
 from declarative_train.plan.text.estimate import (
     describe_choice,
     describe_estimate,

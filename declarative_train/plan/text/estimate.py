@@ -9,7 +9,8 @@ from declarative_train.graph.cost import is_recurrent
 from declarative_train.plan.estimate.memory import memory_of
 from declarative_train.plan.estimate.model import facts_of
 from declarative_train.plan.estimate.placement import placement_of
-from declarative_train.plan.plan import TAKEN, CandidatePlan, ChoicePlan, EstimatePlan, MemoryPlan, Plan, TransferPlan
+from declarative_train.plan.plan import Plan
+from declarative_train.plan.predicted import TAKEN, CandidatePlan, ChoicePlan, EstimatePlan, MemoryPlan, TransferPlan
 from declarative_train.plan.text.tables import columns
 from declarative_train.terms.amounts import amount, counted, time_in_words
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from declarative_train.plan.plan import LayoutPlan, PipelinePlan, Plan, RankPlan, ShardingPlan
+from declarative_train.plan.layout import LayoutPlan, PipelinePlan, RankPlan, ShardingPlan
+from declarative_train.plan.plan import Plan
 from declarative_train.plan.schedule_grid import bubble
 from declarative_train.plan.text.tables import columns
 from declarative_train.terms.amounts import amount, counted, ranges

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from declarative_train.plan.plan import EstimatePlan, Plan
+from declarative_train.plan.plan import Plan
+from declarative_train.plan.predicted import EstimatePlan
 from declarative_train.plan.text.tables import columns
 from declarative_train.terms.amounts import amount, counted, time_in_words
 

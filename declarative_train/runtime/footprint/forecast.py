@@ -19,7 +19,7 @@ import torch
 from declarative_train.graph.cost import is_recurrent
 from declarative_train.plan.estimate.memory import Scale
 from declarative_train.plan.estimate.shortened import Run, fewer_ranks, kinds_of_rank, runs_of, shortened
-from declarative_train.plan.plan import MemoryPlan
+from declarative_train.plan.predicted import MemoryPlan
 from declarative_train.runtime.footprint.child import in_child
 from declarative_train.runtime.footprint.extrapolate import FEW, UnevenError, course_of, extrapolated
 from declarative_train.runtime.footprint.live_bytes import ACTIVATIONS, CLASSES, GRADIENTS, LOSS, OPTIMIZER, PARAMETERS

@@ -12,7 +12,8 @@ from torch import distributed, nn
 from declarative_train.runtime.parallelise.sharing import Sharing
 
 if TYPE_CHECKING:
-    from declarative_train.plan.plan import Plan, SharedParameter
+    from declarative_train.plan.layout import SharedParameter
+    from declarative_train.plan.plan import Plan
     from declarative_train.runtime.collectives import Place
     from declarative_train.runtime.step.model import Held
     from declarative_train.runtime.step.optimizers import Optimizers

@@ -24,7 +24,8 @@ from declarative_train.runtime.step.model import Held
 from declarative_train.runtime.step.step_runner import StepRunner, Sums
 
 if TYPE_CHECKING:
-    from declarative_train.plan.plan import PipelinePlan, Plan
+    from declarative_train.plan.layout import PipelinePlan
+    from declarative_train.plan.plan import Plan
     from declarative_train.runtime.collectives import Place
     from declarative_train.terms.tensor_spec import TensorSpec
 

@@ -23,7 +23,8 @@ from declarative_train.runtime.step.update import sharded_norm
 from declarative_train.terms.mesh import DATA_AXES
 
 if TYPE_CHECKING:
-    from declarative_train.plan.plan import Plan, ShardingPlan
+    from declarative_train.plan.layout import ShardingPlan
+    from declarative_train.plan.plan import Plan
     from declarative_train.runtime.collectives import Place
     from declarative_train.runtime.step.model import Held
     from declarative_train.runtime.step.step_runner import StepRunner

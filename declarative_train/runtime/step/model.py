@@ -21,7 +21,8 @@ from declarative_train.runtime.step.load_weights import names_in, open_weights, 
 from declarative_train.runtime.step.precision import HALF
 
 if TYPE_CHECKING:
-    from declarative_train.plan.plan import LayoutPlan, ParameterPlan, Plan, TrainingPlan
+    from declarative_train.plan.layout import LayoutPlan
+    from declarative_train.plan.plan import ParameterPlan, Plan, TrainingPlan
 
 
 class Held:

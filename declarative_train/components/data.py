@@ -1,0 +1,285 @@
+"""The families of things that make samples, as interfaces: sources, fields, transforms and splits.
+
+As in `components/component.py`, nothing here imports torch at the top of a module; NumPy neither.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+
+from declarative_train.components.component import Component, Misfit
+from declarative_train.terms.tensor_spec import TensorSpec
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from declarative_train.components.keyed import Drawn
+
+
+class SourceError(Exception):
+    """A source cannot be opened or read: the words for the user, and what the data room needs to place them.
+
+    `problem`: not_found, no_match (a glob), no_file_system, unreadable, different_columns. `known` are the names that
+    exist where `name` was looked for.
+    """
+
+    def __init__(
+        self, problem: str, message: str, *, help: str | None = None, name: str = "", known: tuple[str, ...] = ()
+    ) -> None:
+        super().__init__(message)
+        self.problem = problem
+        self.help = help
+        self.name = name
+        self.known = known
+
+
+class Column(NamedTuple):
+    """A column of a table. `dtype` is numpy's name of what `Table.read` gives: a number, `bool`, `datetime64[ns]`, or
+    `object` for text (str, None where missing), `bytes` for whole files (bytes, None where missing); `shape` is that of
+    one row's value; `num_values` is n when the source itself promises integers in 0..n-1 (token ids)."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...] = ()
+    num_values: int | None = None
+
+
+class Table(ABC):
+    """An opened source: rows that can be read by number, in any order, any time. Safe to use after a fork.
+
+    `columns` in the order of the file; `left_out` says why a column of the file cannot be read; `files` are those it
+    rests on.
+    """
+
+    columns: Mapping[str, Column]
+    num_rows: int
+    files: tuple[str, ...] = ()
+    left_out: Mapping[str, str] = {}
+
+    @abstractmethod
+    def read(self, columns: Sequence[str], rows: "slice | np.ndarray") -> "dict[str, np.ndarray]":
+        """Values (N, ...) by column, for a slice (step 1) or an int64 array of row numbers, repeats allowed.
+
+        Missing numbers are nan (an integer or bool column that misses some in what is read comes as float64), missing
+        text is None, missing dates NaT. The result may share memory with the table: it is not to be written to.
+        Raises SourceError.
+        """
+
+    def place(self, row: int) -> str:
+        """Where a row stands, for messages."""
+        return f"row {row + 1}"
+
+
+class Dataset(Component, ABC):
+    """A source: rows with named columns.
+
+    A leaf that reads files calls them `path` (one or a list; any fsspec URL, globs allowed); the recipe makes them
+    absolute. `open` raises SourceError.
+    """
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The files as written in the recipe; none for a source without files."""
+        return ()
+
+    @abstractmethod
+    def open(self) -> Table: ...
+
+
+class BadValueError(Exception):
+    """A value that a field cannot take.
+
+    `problem`: missing, outside, fraction, unreadable; `column` is its name, `row` counts within what was given; `key`
+    is the one of the field that says what the value should be.
+    """
+
+    def __init__(
+        self, problem: str, column: str, message: str, *, row: int, help: str | None = None, key: str | None = None
+    ) -> None:
+        super().__init__(message)
+        self.problem = problem
+        self.column = column
+        self.row = row
+        self.help = help
+        self.key = key
+
+
+class Tally(ABC):
+    """Gathers a field's statistics over chunks of the training rows."""
+
+    @abstractmethod
+    def add(self, values: "Sequence[np.ndarray]") -> None:
+        """One array (N, ...) per column of the field."""
+
+    @abstractmethod
+    def result(self) -> dict[str, object]:
+        """JSON-able. Raises ValueError, in the recipe's words, when there is nothing to compute them from."""
+
+
+class Unit(NamedTuple):
+    """value * multiply + add is in the unit of the columns; one number of each for a whole row, or one for each of its
+    elements, flattened."""
+
+    multiply: tuple[float, ...]
+    add: tuple[float, ...]
+
+
+class Preparation(NamedTuple):
+    """How numbers as they stand in the columns become a field's floating values: missing ones are filled, all are
+    multiplied by `scale`, `subtract` is taken off and the rest divided by `divide`, in float64. One number of each for
+    a whole row, or one for each of its elements, flattened; None: nothing is done."""
+
+    fill: tuple[float, ...] | None = None
+    scale: float | None = None
+    subtract: tuple[float, ...] | None = None
+    divide: tuple[float, ...] | None = None
+
+
+class Field(Component, ABC):
+    """A named tensor of a sample, made of columns.
+
+    `meaning` names the keys that decide what its numbers stand for: a model that starts from the weights of a run
+    must read them alike. `reads_late`: its values are made when a sample is asked for, and neither held nor looked at
+    beforehand (pictures).
+    """
+
+    meaning: ClassVar[tuple[str, ...]] = ()
+    reads_late: ClassVar[bool] = False
+
+    @property
+    @abstractmethod
+    def wanted(self) -> tuple[str, ...]:
+        """The names and globs of its columns, as written under `column` or `columns`."""
+
+    @property
+    def unwanted(self) -> tuple[str, ...]:
+        """The names and globs that are taken out again, as written under `exclude`."""
+        return ()
+
+    @property
+    @abstractmethod
+    def cut(self) -> slice | int | None:
+        """Which rows of a window it takes; None: all of them."""
+
+    @abstractmethod
+    def check(self, columns: Sequence[Column]) -> Misfit | None:
+        """Why it cannot be made of these columns."""
+
+    @abstractmethod
+    def tally(self, columns: Sequence[Column]) -> Tally | None:
+        """What it must know of the training rows, or None."""
+
+    @abstractmethod
+    def row_spec(self, columns: Sequence[Column], statistics: Mapping[str, object]) -> TensorSpec:
+        """What one row becomes; windows put their rows in front."""
+
+    def unit(self, statistics: Mapping[str, object]) -> "Unit | None":
+        """How its values go back to the unit of its columns; None: they are in it."""
+        return None
+
+    def preparation(self, statistics: Mapping[str, object]) -> "Preparation":
+        """What `convert` does to numbers: for a model that is to do it itself."""
+        return Preparation()
+
+    @abstractmethod
+    def convert(
+        self, values: "Sequence[np.ndarray]", columns: Sequence[Column], statistics: Mapping[str, object]
+    ) -> "np.ndarray":
+        """(N, *row shape) in the row spec's dtype (bfloat16: as float32), from one array per column. Raises
+        BadValueError."""
+
+
+Size = tuple[int | None, int | None]
+"""Height and width of a picture; None: each has its own."""
+
+
+class Transform(Component, ABC):
+    """A change of the pictures of a sample, in the order of the list.
+
+    `on_numbers`: it changes float32 arrays (C, H, W), else pictures of Pillow with 8 bits a channel; pictures come
+    first. `is_random`: it draws, for the training set only, by (seed, epoch, sample, place in the list).
+    """
+
+    is_random: ClassVar[bool] = False
+    on_numbers: ClassVar[bool] = False
+    changes_colours: ClassVar[bool] = False
+
+    fields: tuple[str, ...] | None = None
+    """The fields of pictures that it changes, all by the same draw; left out: every one."""
+    only: Literal["training", "evaluation"] | None = None
+    """Where it acts: on the samples of a training step, or on those of evaluations and predictions; left out: on both,
+    and a random one in training alone."""
+
+    def acts(self, in_training: bool) -> bool:
+        if self.is_random and not in_training:
+            return False
+        return self.only is None or (self.only == "training") == in_training
+
+    def changes(self, field: str) -> bool:
+        return self.fields is None or field in self.fields
+
+    def check(self, size: Size, channels: int) -> Misfit | None:
+        """Why it cannot change such pictures."""
+        return None
+
+    def size_after(self, size: Size) -> Size:
+        """The size of what it makes, as far as the recipe tells."""
+        return size
+
+    def interval_after(self, interval: tuple[float, float], channels: int) -> tuple[float, float]:
+        """Between which values the numbers of what it makes lie, given that of what it gets."""
+        return interval
+
+    @abstractmethod
+    def apply(self, values: "list[Any]", drawn: "Drawn") -> "list[Any]":
+        """New pictures, or arrays, of one sample: one of each field. Raises ValueError, in the recipe's words."""
+
+
+class Candidates(NamedTuple):
+    """The rows that a split may choose from, numbered 0..num_rows-1 in the source's order.
+
+    num_total    the number of rows that fractions are of
+    read         the values of a column
+    shuffled     the numbers 0..n-1 in an order that depends on the seed and the set's name alone
+    by, sort     of the window, if there is one
+    behind       fraction that the later sets cut by `last` take
+    """
+
+    num_rows: int
+    num_total: int
+    read: "Callable[[str], np.ndarray]"
+    shuffled: "Callable[[int], np.ndarray]"
+    by: str | None = None
+    sort: str | None = None
+    behind: float = 0.0
+
+
+class Draw(NamedTuple):
+    """Any `num_rows` of the candidates, by chance: the data room draws them without holding all their numbers."""
+
+    num_rows: int
+
+
+class Split(Component, ABC):
+    """How one set is cut from the source's rows.
+
+    `turn`: cuts by value come first (0), then the last rows (1), then whole groups by chance (2), then single rows by
+    chance (3), each kind in the order of the recipe: a single row that went before would part its group.
+    """
+
+    turn: ClassVar[int]
+    cuts_singly: ClassVar[bool] = False  # neighbours land in different sets, so that no window could stay whole
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that it reads."""
+        return ()
+
+    @property
+    def own_source(self) -> Dataset | None:
+        """The set's own source, when it is not cut from the main one."""
+        return None
+
+    @abstractmethod
+    def choose(self, rows: Candidates) -> "np.ndarray | range | Draw":
+        """The chosen numbers, ascending. Raises ValueError with the reason in the recipe's words."""
