@@ -162,6 +162,10 @@ def prepare_units(
     what the second time must know of the first (`SampleGroups.checkpoint_contexts`).
     """
     forgetful: list[nn.Module] = []
+    if training.compile:
+        from declarative_train.runtime.step.compiled import share_classes
+
+        share_classes(module)
     if training.activation_checkpointing != "none":
         forgetful = unit_modules(module, layout.units, rest=training.activation_checkpointing == "all")
         forgetful = [unit for unit in forgetful if not isinstance(unit, ChunkedHead)]  # which keeps nothing anyway
@@ -169,13 +173,10 @@ def prepare_units(
             selective = training.activation_checkpointing == "selective"
             checkpoint_activations(unit, groups, selective=selective, draws=draws)
     if training.compile:
-        for part in module.modules():
-            if isinstance(part, ChunkedHead):
-                part.forward = torch.compiler.disable(part.forward)  # type: ignore[method-assign, no-untyped-call]
+        from declarative_train.runtime.step.compiled import compile_units
+
         eager = {id(unit) for unit in forgetful if mixes_samples(unit)}
-        for unit in unit_modules(module, layout.units, rest=True):
-            if id(unit) not in eager and not isinstance(unit, ChunkedHead):
-                unit.compile()
+        compile_units(module, [unit for unit in unit_modules(module, layout.units, rest=True) if id(unit) not in eager])
 
 
 def unit_modules(module: nn.Module, units: tuple[str, ...], *, rest: bool) -> list[nn.Module]:
