@@ -136,7 +136,7 @@ class _Kept(nn.Module):
 
     def forward(self, x: Tensor, mask: None = None) -> Tensor:
         start, module = self._length, self.module
-        self._length += x.shape[1]
+        self._length += x.shape[-2]
         if not isinstance(module, SelfAttention):
             found: Tensor = module(x, start)
             return found

@@ -26,6 +26,7 @@ from declarative_train.terms.tensor_spec import DType, TensorSpec
 
 SEQUENCE, IMAGE, VECTOR = TensorSpec((6, 8)), TensorSpec((4, 8, 6)), TensorSpec((12,))
 VOLUME, SIGNAL = TensorSpec((4, 4, 5, 6)), TensorSpec((4, 9))
+SEVERAL, GRID = TensorSpec((3, 6, 8)), TensorSpec((2, 3, 6, 8))  # a sequence for each channel, for each place of a grid
 TOKENS = TensorSpec((6,), "int64", 11)
 KEEP = TensorSpec((6,), "bool")
 
@@ -50,7 +51,7 @@ CASES: dict[str, list[Case]] = {
         ({"over": "4 samples", "affine": False}, {"x": SIGNAL}),
     ],
     "bilinear": [({"out_features": 3}, {"x": SEQUENCE, "y": TensorSpec((6, 5))})],
-    "class_token": [({}, {"x": SEQUENCE})],
+    "class_token": [({}, {"x": SEQUENCE}), ({}, {"x": SEVERAL})],
     "concat": [({}, {"x.0": SEQUENCE, "x.1": TensorSpec((6, 2))}), ({"dim": 1}, {"x.0": SEQUENCE, "x.1": SEQUENCE})],
     "conv1d": [({"out_channels": 6, "kernel_size": 3, "padding": "same", "groups": 2}, {"x": SIGNAL})],
     "conv2d": [
@@ -67,6 +68,10 @@ CASES: dict[str, list[Case]] = {
             {"heads": 4, "kv_heads": 2, "fused": False, "qk_norm": True},
             {"query": SEQUENCE, "context": TensorSpec((5, 10)), "mask": TensorSpec((6, 5), "bool")},
         ),
+        (
+            {"heads": 2, "kv_heads": 1},
+            {"query": SEVERAL, "context": TensorSpec((3, 5, 10)), "mask": TensorSpec((1, 6, 5), "bool")},
+        ),
     ],
     "embedding": [({"embedding_dim": 4}, {"x": TOKENS}), ({"embedding_dim": 4, "padding_idx": 2}, {"x": TOKENS})],
     "embedding_bag": [({"embedding_dim": 4}, {"x": TOKENS}), ({"embedding_dim": 4, "mode": "max"}, {"x": TOKENS})],
@@ -77,13 +82,20 @@ CASES: dict[str, list[Case]] = {
     "flatten": [({}, {"x": IMAGE}), ({"start_dim": 2}, {"x": IMAGE}), ({}, {"x": TensorSpec(())})],
     "glu": [({}, {"x": SEQUENCE})],
     "group_norm": [({"num_groups": 2}, {"x": IMAGE})],
-    "gru": [({"hidden_size": 5, "num_layers": 2, "bidirectional": True}, {"x": SEQUENCE})],
+    "gru": [
+        ({"hidden_size": 5, "num_layers": 2, "bidirectional": True}, {"x": SEQUENCE}),
+        ({"hidden_size": 5}, {"x": GRID}),
+    ],
     "instance_norm": [({"affine": True}, {"x": IMAGE}), ({}, {"x": SIGNAL})],
     "layer_norm": [({}, {"x": SEQUENCE}), ({"num_dims": 2, "bias": False}, {"x": IMAGE})],
     "layer_scale": [({}, {"x": SEQUENCE})],
-    "learned_positions": [({}, {"x": SEQUENCE}), ({"max_length": 9}, {"x": SEQUENCE})],
+    "learned_positions": [({}, {"x": SEQUENCE}), ({"max_length": 9}, {"x": SEQUENCE}), ({}, {"x": SEVERAL})],
     "linear": [({"out_features": 3}, {"x": VECTOR}), ({"out_features": 3, "bias": False}, {"x": IMAGE})],
-    "lstm": [({"hidden_size": 5}, {"x": SEQUENCE}), ({"hidden_size": 5, "num_layers": 2}, {"x": SEQUENCE})],
+    "lstm": [
+        ({"hidden_size": 5}, {"x": SEQUENCE}),
+        ({"hidden_size": 5, "num_layers": 2}, {"x": SEQUENCE}),
+        ({"hidden_size": 5, "num_layers": 2, "bidirectional": True}, {"x": SEVERAL}),
+    ],
     "max_pool1d": [({"kernel_size": 2}, {"x": SIGNAL})],
     "max_pool2d": [({"kernel_size": 3, "stride": 2, "padding": 1}, {"x": IMAGE})],
     "max_pool3d": [({"kernel_size": 2, "dilation": 2}, {"x": VOLUME})],
@@ -100,16 +112,23 @@ CASES: dict[str, list[Case]] = {
     "prelu": [({}, {"x": IMAGE}), ({"per_channel": True}, {"x": IMAGE})],
     "reshape": [({"shape": (2, -1)}, {"x": IMAGE}), ({"shape": ()}, {"x": TensorSpec((1,))})],
     "rms_norm": [({}, {"x": SEQUENCE}), ({"affine": False}, {"x": SEQUENCE})],
-    "rnn": [({"hidden_size": 5, "nonlinearity": "relu"}, {"x": SEQUENCE})],
+    "rnn": [({"hidden_size": 5, "nonlinearity": "relu"}, {"x": SEQUENCE}), ({"hidden_size": 5}, {"x": SEVERAL})],
     "self_attention": [
         ({"heads": 2}, {"x": SEQUENCE}),
         ({"heads": 4, "kv_heads": 2, "causal": True, "rotary": {"base": 500}}, {"x": SEQUENCE, "mask": KEEP}),
         ({"heads": 2, "head_width": 6, "qk_norm": True, "fused": False, "bias": False}, {"x": SEQUENCE}),
+        (
+            {"heads": 4, "kv_heads": 2, "causal": True, "window": 3, "rotary": {}},
+            {"x": SEVERAL, "mask": TensorSpec((1, 6), "bool")},
+        ),
+        ({"heads": 2}, {"x": GRID}),
     ],
     "sequence_pool": [
         *(({"mode": mode}, {"x": SEQUENCE}) for mode in ("mean", "max", "first", "last")),
         *(({"mode": mode}, {"x": SEQUENCE, "mask": KEEP}) for mode in ("mean", "max", "first", "last")),
+        *(({"mode": mode}, {"x": SEVERAL, "mask": TensorSpec((3, 6), "bool")}) for mode in ("mean", "max", "last")),
     ],
+    "sinusoidal_positions": [({}, {"x": SEQUENCE}), ({}, {"x": GRID})],
     "squeeze": [({}, {"x": TensorSpec((3, 1))})],
     "stack": [({}, {"x.0": SEQUENCE, "x.1": SEQUENCE})],
     "unflatten": [({"sizes": (2, -1)}, {"x": SEQUENCE})],

@@ -325,9 +325,76 @@ def test_shapes() -> None:
     assert torch.equal(made("add", {f"x.{n}": image["x"] for n in range(3)})(x, x, x), x + x + x)
 
 
+LEADING: list[tuple[str, dict[str, Any], dict[str, tuple[int, ...]]]] = [
+    ("self_attention", {"heads": 4, "kv_heads": 2, "causal": True, "rotary": {}, "qk_norm": True}, {"x": (6, 8)}),
+    ("self_attention", {"heads": 2, "causal": True, "window": 2}, {"x": (6, 8), "mask": (6,)}),
+    ("self_attention", {"heads": 2, "fused": False}, {"x": (6, 8), "mask": (6, 6)}),
+    ("cross_attention", {"heads": 2}, {"query": (6, 8), "context": (5, 10), "mask": (6, 5)}),
+    ("lstm", {"hidden_size": 5, "num_layers": 2, "bidirectional": True}, {"x": (6, 8)}),
+    ("gru", {"hidden_size": 5}, {"x": (6, 8)}),
+    ("rnn", {"hidden_size": 5, "nonlinearity": "relu"}, {"x": (6, 8)}),
+    ("learned_positions", {"max_length": 9}, {"x": (6, 8)}),
+    ("sinusoidal_positions", {}, {"x": (6, 8)}),
+    ("class_token", {}, {"x": (6, 8)}),
+    *(("sequence_pool", {"mode": mode}, {"x": (6, 8), "mask": (6,)}) for mode in ("mean", "max", "first", "last")),
+]
+
+
+@pytest.mark.parametrize("leading", [(4,), (2, 3)], ids=["one more", "two more"])
+@pytest.mark.parametrize(("name", "fields", "shapes"), LEADING, ids=[row[0] for row in LEADING])
+def test_a_sequence_for_each_place_is_as_many_rows(
+    name: str, fields: dict[str, Any], shapes: dict[str, tuple[int, ...]], leading: tuple[int, ...]
+) -> None:
+    """Outputs, and the gradients of inputs and parameters: those of a reshape by hand."""
+
+    def specs(before: tuple[int, ...]) -> dict[str, TensorSpec]:
+        return {port: TensorSpec((*before, *each), _dtype(port)) for port, each in shapes.items()}
+
+    def given(port: str) -> Tensor:
+        drawn = random(2, *leading, *shapes[port])
+        return drawn > -1 if port == "mask" else drawn.requires_grad_()
+
+    module, plain = made(name, specs(leading), **fields), made(name, specs(()), **fields)
+    inputs = {port: given(port) for port in shapes}
+    rows = {
+        port: each.detach().flatten(0, len(leading)).requires_grad_(port != "mask") for port, each in inputs.items()
+    }
+    found, wanted = _several(module(*inputs.values())), _several(plain(*rows.values()))
+    for mine, other in zip(found, wanted, strict=True):
+        assert mine.shape == (2, *leading, *other.shape[1:])
+        assert close(mine.flatten(0, len(leading)), other)
+    for outputs in (found, wanted):
+        torch.stack([(each * each.detach().cos()).sum() for each in outputs]).sum().backward()
+    for port in shapes:
+        if port != "mask":
+            assert close(inputs[port].grad.flatten(0, len(leading)), rows[port].grad)
+    for mine, other in zip(module.parameters(), plain.parameters(), strict=True):
+        assert close(mine.grad, other.grad)
+
+
+def test_a_mask_of_size_one_serves_all_channels() -> None:
+    inputs = {"x": TensorSpec((3, 6, 8), "float64"), "mask": TensorSpec((1, 6), "bool")}
+    module, x, keep = made("self_attention", inputs, heads=2, causal=True), random(2, 3, 6, 8), random(2, 1, 6) > 0
+    assert close(module(x, keep), module(x, keep.expand(2, 3, 6)))
+    assert not close(module(x, keep), module(x))
+
+
+def _dtype(port: str) -> Any:
+    return "bool" if port == "mask" else "float64"
+
+
+def _several(outputs: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    return outputs if isinstance(outputs, tuple) else (outputs,)
+
+
 COMPILED: list[tuple[str, dict[str, Any], dict[str, TensorSpec]]] = [
     ("self_attention", {"heads": 4, "kv_heads": 2, "causal": True, "rotary": {}, "qk_norm": True}, {"x": SEQUENCE}),
     ("self_attention", {"heads": 2, "causal": True}, {"x": SEQUENCE, "mask": TensorSpec((6,), "bool")}),
+    (
+        "self_attention",
+        {"heads": 2, "rotary": {}},
+        {"x": TensorSpec((3, 6, 8), "float64"), "mask": TensorSpec((1, 6), "bool")},
+    ),
     ("rms_norm", {}, {"x": SEQUENCE}),
     ("sinusoidal_positions", {}, {"x": SEQUENCE}),
     ("sequence_pool", {"mode": "last"}, {"x": SEQUENCE, "mask": TensorSpec((6,), "bool")}),

@@ -155,6 +155,27 @@ model:
     + LOSS
 )
 
+# a sequence for each channel, and stages that begin with one
+LEADING = (
+    """
+model:
+  graph:
+    embed: {{type: embedding, num_embeddings: 11, embedding_dim: 16, input: tokens}}
+    parts: {{type: unflatten, dim: 2, sizes: [2, 8]}}
+    each: transpose(parts, 1, 2)
+    pos: {{type: learned_positions}}
+    seen: {{type: stack, dim: 1, inputs: [known, known]}}
+    known: tokens != 5
+    attn: {{type: self_attention, heads: 2, rotary: {{}}, inputs: {{x: pos, mask: seen}}}}
+    cross: {{type: cross_attention, heads: 2, inputs: {{query: attn, context: each}}}}
+    time: {{type: lstm, hidden_size: 8, input: cross}}
+    back: transpose(time, 1, 2)
+    both: {{type: flatten, start_dim: 2}}
+    logits: {{type: linear, out_features: 11}}
+"""
+    + LOSS
+)
+
 # convolutions, whose weights and results lie in memory with the channels last, and stages that begin with such
 CONVOLUTIONS = (
     """
@@ -274,6 +295,7 @@ MODELS = {
     "terms": TERMS,
     "mixes": MIXES,
     "recurrent": RECURRENT,
+    "leading": LEADING,
     "convolutions": CONVOLUTIONS,
     "contrast": CONTRAST,
     "chunked": CHUNKED,
@@ -432,6 +454,9 @@ def cells() -> tuple[Cell, ...]:
     ):
         placed = f"{parallelism.removesuffix('}')}, cut_before: [{cuts}]}}" if cuts else parallelism
         found.append(Cell(way, placed, gpus, 2, "masked", "recurrent"))
+        if cuts != "b, turned, pooled":
+            placed = placed.replace("turned", "time")
+            found.append(Cell(way, placed, gpus, 2, "masked", "leading"))
         found.append(Cell(way, parallelism, gpus, 2, "masked", "optimizers"))
     # adapters: stages that train nothing, units of which a part is frozen
     for way, parallelism, gpus in (
@@ -518,7 +543,7 @@ def short_cells() -> tuple[Cell, ...]:
     single = [cell for cell in cells() if cell.model == "one row" and cell.way in ("single", f"{SMALL_DDP}, 2 ranks")]
     lora = [cell for cell in cells() if cell.model == "lora" and cell.way in ("fsdp, 2 ranks", pipeline("1f1b", 2)[0])]
     chunked = [cell for cell in cells() if cell.model == "chunked" and cell.way in ("single", "fsdp, 2 ranks")]
-    more = mixing + single + lora + chunked
-    return tuple(cell for cell in hardest if cell.gpus <= 2 and not cell.options) + tuple(more)
     shared = [cell for cell in cells() if cell.model == "shared" and cell.way == "pipeline 1f1b, 2 ranks"]
-    return tuple(cell for cell in hardest if cell.gpus <= 2 and not cell.options) + tuple(mixing + single + shared)
+    leading = [cell for cell in cells() if cell.model == "leading" and cell.way == "pipeline 1f1b, 2 ranks"]
+    more = mixing + single + lora + chunked + shared + leading
+    return tuple(cell for cell in hardest if cell.gpus <= 2 and not cell.options) + tuple(more)

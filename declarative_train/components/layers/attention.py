@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from declarative_train.components.component import Init, Layer, Misfit, Port
-from declarative_train.components.layers.fit import Inputs, divisors, dtype_of, needs_parameter_dtype, needs_shape
+from declarative_train.components.layers.fit import Inputs, divisors, dtype_of, needs_dimensions, needs_parameter_dtype
 from declarative_train.components.layers.starts import linear_weight, start
 from declarative_train.components.products import Product, Use
 from declarative_train.terms.amounts import counted
+from declarative_train.terms.tensor_spec import TensorSpec
 
 if TYPE_CHECKING:
     from torch import nn
@@ -86,10 +87,11 @@ class Rotary(BaseModel):
 
 
 class SelfAttention(Layer):
-    """Multi-head attention of a sequence to itself: (B, T, D) to (B, T, D).
+    """Multi-head attention of a sequence to itself: (B, ..., T, D) to (B, ..., T, D), each sequence by itself.
 
-    `mask` is true where a position may be seen: (B, T), or (B, T, T) for each pair (query, key). Parameters `qkv.*`
-    (or `query.*`, `key.*`, `value.*`) and `out.*`. Vaswani et al., Attention is all you need, 2017.
+    `mask` is true where a position may be seen: (B, ..., T), or (B, ..., T, T) for each pair (query, key), with 1 for a
+    dimension before these that shares it. Parameters `qkv.*` (or `query.*`, `key.*`, `value.*`) and `out.*`. Vaswani et
+    al., Attention is all you need, 2017.
     """
 
     ports: ClassVar[tuple[Port, ...]] = (Port("x"), Port("mask", optional=True))
@@ -127,7 +129,7 @@ class SelfAttention(Layer):
 
     def check(self, inputs: Inputs) -> Misfit | None:
         return (
-            needs_shape(self, inputs, "(B, T, D)", 2)
+            needs_dimensions(self, inputs, "(B, ..., T, D)", 2)
             or needs_parameter_dtype(self, inputs, "x")
             or _heads_misfit(self, inputs["x"].shape[-1])
             or _rotary_misfit(self, inputs["x"].shape[-1])
@@ -149,10 +151,11 @@ class SelfAttention(Layer):
 
 
 class CrossAttention(Layer):
-    """Multi-head attention of a sequence to another: `query` (B, T, D) and `context` (B, S, E) to (B, T, D).
+    """Multi-head attention of a sequence to another: `query` (B, ..., T, D) and `context` (B, ..., S, E) to
+    (B, ..., T, D), each query to the context at its place.
 
-    `mask` is true where a position of the context may be seen: (B, S), or (B, T, S) for each pair. Parameters
-    `query.*`, `key_value.*` (or `key.*`, `value.*`) and `out.*`.
+    `mask` is true where a position of the context may be seen: (B, ..., S), or (B, ..., T, S) for each pair, with 1 for
+    a dimension before these that shares it. Parameters `query.*`, `key_value.*` (or `key.*`, `value.*`) and `out.*`.
     """
 
     ports: ClassVar[tuple[Port, ...]] = (Port("query"), Port("context"), Port("mask", optional=True))
@@ -179,8 +182,9 @@ class CrossAttention(Layer):
 
     def check(self, inputs: Inputs) -> Misfit | None:
         return (
-            needs_shape(self, inputs, "(B, T, D)", 2, port="query")
-            or needs_shape(self, inputs, "(B, S, E)", 2, port="context")
+            needs_dimensions(self, inputs, "(B, ..., T, D)", 2, port="query")
+            or needs_dimensions(self, inputs, "(B, ..., S, E)", 2, port="context")
+            or _leading_misfit(self, inputs)
             or needs_parameter_dtype(self, inputs, "query", "context")
             or _heads_misfit(self, inputs["query"].shape[-1])
             or _mask_misfit(self, inputs, "query", "context")
@@ -257,14 +261,26 @@ def _rotary_misfit(layer: SelfAttention, width: int) -> Misfit | None:
 def _mask_misfit(layer: Layer, inputs: Inputs, queries: str, keys: str) -> Misfit | None:
     if "mask" not in inputs:
         return None
-    mask, T, S = inputs["mask"], inputs[queries].shape[0], inputs[keys].shape[0]
+    mask, (*leading, T, _), S = inputs["mask"], inputs[queries].shape, inputs[keys].shape[-2]
     if mask.dtype != "bool":
         message = f"`mask` of `{layer.type}` is true where a position may be seen, but it is {mask.dtype}"
         return Misfit(message, port="mask", help="compare first, as in `keep: tokens != 0`")
-    if mask.shape not in ((S,), (T, S)):
-        message = f"`mask` of `{layer.type}` must be (B, {S}) or (B, {T}, {S}) here, it is {mask}"
-        return Misfit(message, port="mask")
-    return None
+    given, last = mask.shape[: len(leading)], mask.shape[len(leading) :]
+    if last in ((S,), (T, S)) and all(size in (1, each) for size, each in zip(given, leading, strict=True)):
+        return None
+    ways = " or ".join(str(TensorSpec((*leading, *each), "bool")) for each in ((S,), (T, S)))
+    hint = "a 1 for one of the first dimensions, as `unsqueeze` makes it, serves all along it" if leading else None
+    return Misfit(f"`mask` of `{layer.type}` must be {ways} here, it is {mask}", port="mask", help=hint)
+
+
+def _leading_misfit(layer: CrossAttention, inputs: Inputs) -> Misfit | None:
+    query, context = inputs["query"], inputs["context"]
+    if query.shape[:-2] == context.shape[:-2]:
+        return None
+    message = (
+        f"`{layer.type}` looks from each sequence to the one at its place, `query` is {query} and `context` {context}"
+    )
+    return Misfit(message, port="context", help="let both have the same dimensions before the last two")
 
 
 def _start_of(parameter: str) -> Init | None:
@@ -276,11 +292,12 @@ def _start_of(parameter: str) -> Init | None:
 def _products(use: Use, query: str, context: str) -> Iterable[Product]:
     """Projections of T queries and S keys; then queries with keys, and weights with values. In full also where it is
     causal, as torch counts."""
-    T, S = use.inputs[query].shape[0], use.inputs[context].shape[0]
+    (*leading, T, _), S = use.inputs[query].shape, use.inputs[context].shape[-2]
+    sequences = prod(leading)
     for each in use.matrices:
         name = each.name.partition(".")[0]
         source = context if name in ("key", "value", "key_value") else query
-        rows, side = (T, use.is_inner_graded) if name == "out" else (use.inputs[source].shape[0], use.graded[source])
-        yield Product(2 * prod(each.shape) * rows, side + each.is_trained)
+        rows, side = (T, use.is_inner_graded) if name == "out" else (use.inputs[source].shape[-2], use.graded[source])
+        yield Product(2 * prod(each.shape) * sequences * rows, side + each.is_trained)
         if name == "out":
-            yield Product(4 * T * S * each.shape[1], 2 * use.is_inner_graded)
+            yield Product(4 * sequences * T * S * each.shape[1], 2 * use.is_inner_graded)

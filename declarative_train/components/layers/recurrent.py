@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import Field
 
 from declarative_train.components.component import Init, Layer, Misfit
-from declarative_train.components.layers.fit import Inputs, dtype_of, needs_parameter_dtype, needs_shape
+from declarative_train.components.layers.fit import Inputs, dtype_of, needs_dimensions, needs_parameter_dtype
 from declarative_train.components.layers.starts import start
 from declarative_train.components.products import Product, Use
 
@@ -39,7 +39,7 @@ class Recurrent(Layer, ABC):
         return self.dropout > 0
 
     def check(self, inputs: Inputs) -> Misfit | None:
-        if misfit := needs_shape(self, inputs, "(B, T, D)", 2) or needs_parameter_dtype(self, inputs):
+        if misfit := needs_dimensions(self, inputs, "(B, ..., T, D)", 2) or needs_parameter_dtype(self, inputs):
             return misfit
         if self.dropout > 0 and self.num_layers == 1:
             hint = "set `num_layers` to 2 or more, or put a `dropout` node behind it"
@@ -66,9 +66,9 @@ class Recurrent(Layer, ABC):
 
     def products(self, use: Use) -> Iterable[Product]:
         """At every step, each gate's matrices. The state before the first step wants no gradient."""
-        steps = use.inputs["x"].shape[0]
+        *leading, steps, _ = use.inputs["x"].shape
         for each in use.matrices:
-            flops = 2 * prod(each.shape)
+            flops = 2 * prod(each.shape) * prod(leading)
             if each.name.startswith("weight_hh"):
                 yield Product(flops, int(each.is_trained))
                 yield Product(flops * (steps - 1), use.is_inner_graded + each.is_trained)
@@ -78,9 +78,10 @@ class Recurrent(Layer, ABC):
 
 
 class Lstm(Recurrent):
-    """Long short-term memory: (B, T, D) to `output` (B, T, H), last states `hidden` and `cell` (B, layers, H).
+    """Long short-term memory: (B, ..., T, D) to `output` (B, ..., T, H), last states `hidden` and `cell`
+    (B, ..., layers, H).
 
-    With `bidirectional`, H doubles in `output`, and the states are (B, 2 * layers, H), forwards before backwards.
+    With `bidirectional`, H doubles in `output`, and the states are (B, ..., 2 * layers, H), forwards before backwards.
     Hochreiter and Schmidhuber, Long short-term memory, 1997.
     """
 
@@ -95,9 +96,9 @@ class Lstm(Recurrent):
 
 
 class Gru(Recurrent):
-    """Gated recurrent units: (B, T, D) to `output` (B, T, H) and the last state `hidden` (B, layers, H).
+    """Gated recurrent units: (B, ..., T, D) to `output` (B, ..., T, H) and the last state `hidden` (B, ..., layers, H).
 
-    With `bidirectional`, H doubles in `output`, and the state is (B, 2 * layers, H), forwards before backwards.
+    With `bidirectional`, H doubles in `output`, and the state is (B, ..., 2 * layers, H), forwards before backwards.
     Cho et al., Learning phrase representations using RNN encoder-decoder, 2014.
     """
 
@@ -110,7 +111,8 @@ class Gru(Recurrent):
 
 
 class Rnn(Recurrent):
-    """The plain recurrent network: (B, T, D) to `output` (B, T, H) and the last state `hidden` (B, layers, H)."""
+    """The plain recurrent network: (B, ..., T, D) to `output` (B, ..., T, H) and the last state `hidden`
+    (B, ..., layers, H)."""
 
     type: Literal["rnn"] = "rnn"
     nonlinearity: Literal["tanh", "relu"] = "tanh"

@@ -1,4 +1,4 @@
-"""Sequences (B, T, D): positions, a class token, pooling over time; and layer_scale, for any last dimension."""
+"""Sequences (B, ..., T, D): positions, a class token, pooling over time; and layer_scale, for any last dimension."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from declarative_train.components.layers.fit import (
     needs_dimensions,
     needs_float,
     needs_parameter_dtype,
-    needs_shape,
 )
 from declarative_train.components.layers.starts import start
+from declarative_train.terms.tensor_spec import TensorSpec
 
 if TYPE_CHECKING:
     from torch import nn
 
 
 class LearnedPositions(Layer):
-    """Adds a learned vector for each position: (B, T, D) to (B, T, D).
+    """Adds a learned vector for each position: (B, ..., T, D) to (B, ..., T, D).
 
     Parameter `weight` (max_length, D), which starts normal with standard deviation 0.02.
     """
@@ -33,9 +33,9 @@ class LearnedPositions(Layer):
     """Number of positions to learn; by default the length of the input. More leave room for longer sequences later."""
 
     def check(self, inputs: Inputs) -> Misfit | None:
-        if misfit := needs_shape(self, inputs, "(B, T, D)", 2) or needs_parameter_dtype(self, inputs):
+        if misfit := needs_dimensions(self, inputs, "(B, ..., T, D)", 2) or needs_parameter_dtype(self, inputs):
             return misfit
-        if self.max_length is not None and self.max_length < inputs["x"].shape[0]:
+        if self.max_length is not None and self.max_length < inputs["x"].shape[-2]:
             message = f"`max_length: {self.max_length}` is shorter than the input: `x` is {inputs['x']}"
             return Misfit(message, field="max_length", help="leave it out to follow the input")
         return None
@@ -43,7 +43,7 @@ class LearnedPositions(Layer):
     def build(self, inputs: Inputs) -> nn.Module:
         from declarative_train.components.layers.modules.positions import LearnedPositions as Module
 
-        T, D = inputs["x"].shape
+        *_, T, D = inputs["x"].shape
         return Module(self.max_length or T, D, dtype_of(inputs["x"]))
 
     def init_of(self, parameter: str, inputs: Inputs) -> Init:
@@ -51,7 +51,7 @@ class LearnedPositions(Layer):
 
 
 class SinusoidalPositions(OfFields):
-    """Adds sines and cosines of the position at falling frequencies: (B, T, D) to (B, T, D).
+    """Adds sines and cosines of the position at falling frequencies: (B, ..., T, D) to (B, ..., T, D).
 
     The first half of D holds sines, the second cosines. Vaswani et al., Attention is all you need, 2017.
     """
@@ -62,15 +62,15 @@ class SinusoidalPositions(OfFields):
     """Ratio of the highest to the lowest frequency."""
 
     def check(self, inputs: Inputs) -> Misfit | None:
-        if misfit := needs_shape(self, inputs, "(B, T, D)", 2) or needs_float(self, inputs):
+        if misfit := needs_dimensions(self, inputs, "(B, ..., T, D)", 2) or needs_float(self, inputs):
             return misfit
-        if inputs["x"].shape[1] % 2:
+        if inputs["x"].shape[-1] % 2:
             return Misfit(f"sines and cosines come in pairs, the width of `x` {inputs['x']} is odd", port="x")
         return None
 
 
 class ClassToken(Layer):
-    """A learned token before the first: (B, T, D) to (B, T + 1, D).
+    """A learned token before the first: (B, ..., T, D) to (B, ..., T + 1, D).
 
     Parameter `token` (D,), which starts normal with standard deviation 0.02.
     """
@@ -78,12 +78,12 @@ class ClassToken(Layer):
     type: Literal["class_token"] = "class_token"
 
     def check(self, inputs: Inputs) -> Misfit | None:
-        return needs_shape(self, inputs, "(B, T, D)", 2) or needs_parameter_dtype(self, inputs)
+        return needs_dimensions(self, inputs, "(B, ..., T, D)", 2) or needs_parameter_dtype(self, inputs)
 
     def build(self, inputs: Inputs) -> nn.Module:
         from declarative_train.components.layers.modules.positions import ClassToken as Module
 
-        return Module(inputs["x"].shape[1], dtype_of(inputs["x"]))
+        return Module(inputs["x"].shape[-1], dtype_of(inputs["x"]))
 
     def init_of(self, parameter: str, inputs: Inputs) -> Init:
         return start("normal", std=0.02) if parameter == "token" else super().init_of(parameter, inputs)
@@ -112,9 +112,9 @@ class LayerScale(Layer):
 
 
 class SequencePool(OfFields):
-    """One vector for a sequence: (B, T, D) to (B, D).
+    """One vector for a sequence: (B, ..., T, D) to (B, ..., D).
 
-    `mask` (B, T) is true at the positions that count; a sample with none gives 0.
+    `mask` (B, ..., T) is true at the positions that count; a sequence with none gives 0.
     """
 
     ports: ClassVar[tuple[Port, ...]] = (Port("x"), Port("mask", optional=True))
@@ -124,11 +124,12 @@ class SequencePool(OfFields):
     """How the positions become one: their mean, the largest value of each element, or one of them."""
 
     def check(self, inputs: Inputs) -> Misfit | None:
-        if misfit := needs_shape(self, inputs, "(B, T, D)", 2) or needs_float(self, inputs, "x"):
+        if misfit := needs_dimensions(self, inputs, "(B, ..., T, D)", 2) or needs_float(self, inputs, "x"):
             return misfit
         mask = inputs.get("mask")
-        if mask is not None and (mask.dtype != "bool" or mask.shape != inputs["x"].shape[:1]):
-            message = f"`mask` of `sequence_pool` must be bool (B, {inputs['x'].shape[0]}), it is {mask.dtype} {mask}"
+        if mask is not None and (mask.dtype != "bool" or mask.shape != inputs["x"].shape[:-1]):
+            wanted = TensorSpec(inputs["x"].shape[:-1], "bool")
+            message = f"`mask` of `sequence_pool` must be bool {wanted}, it is {mask.dtype} {mask}"
             hint = None if mask.dtype == "bool" else "compare first, as in `keep: tokens != 0`"
             return Misfit(message, port="mask", help=hint)
         return None

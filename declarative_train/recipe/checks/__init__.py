@@ -20,6 +20,7 @@ RULES: dict[str, str] = {
     "E003": "expressions.unknown_function",
     "E004": "expressions.function_arguments",
     "E005": "expressions.batch_dimension",
+    "G015": "data_rules.map_as_sequences",
     "H001": "text_rules.secret_in_recipe",
     "K001": "evaluation_rules.unknown_metric",
     "K002": "evaluation_rules.worst_is_best",

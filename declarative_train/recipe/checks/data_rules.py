@@ -1,4 +1,4 @@
-"""Rules about the split, and about what the model sees of a target.
+"""Rules about the split, about what the model sees of a target, and about maps that are read as sequences.
 
 Each public function that returns diagnostics is one rule; its docstring is the manual page of its code.
 """
@@ -11,10 +11,15 @@ from typing import NamedTuple
 from declarative_train.components.expressions.functions import INDEX
 from declarative_train.components.expressions.tree import Operation, Reference
 from declarative_train.components.fields.columns import parse_cut
+from declarative_train.components.layers.sizes import Spatial
 from declarative_train.diagnostics.diagnostic import Diagnostic, Related, error, warning
 from declarative_train.recipe.draft import Draft
 from declarative_train.recipe.model.tree import BlockNode, ExpressionNode, LayerNode, Scope, Wire
 
+_SEQUENCES = frozenset({"class_token", "cross_attention", "gru", "learned_positions", "lstm", "rnn", "self_attention",
+                        "sequence_pool", "sinusoidal_positions"})  # fmt: skip
+_KEPT = frozenset({"batch_norm", "dropout", "dropout2d", "drop_path", "gelu", "group_norm", "identity", "instance_norm",
+                   "leaky_relu", "mish", "relu", "sigmoid", "silu", "tanh"})  # fmt: skip
 _NOT_FOLLOWED = frozenset({"mask", "keep", "context"})  # what is seen of them does not depend on the order
 
 
@@ -155,6 +160,63 @@ def _of_field(draft: Draft, name: str) -> _Sequence | None:
         return None
     start, stop = (0, None) if cut is None else (cut.start or 0, cut.stop)
     return _Sequence((column,) if column is not None else tuple(columns or ()), start, stop)
+
+
+def map_as_sequences(draft: Draft) -> Iterator[Diagnostic]:
+    """map-as-sequences (G015)
+
+    Finds: a layer for sequences right behind a convolution or a pool over height and width.
+    Why:   a map is (B, C, H, W), and sequences are (B, ..., T, D): each column of each channel would be a sequence of its
+           own, of H steps, with the pixels of a row for their elements.
+    Bad:
+        model:
+          graph:
+            image: reshape(pixels, 1, 8, 8)
+            conv: {type: conv2d, out_channels: 4, kernel_size: 3, padding: 1}
+            hidden: {type: self_attention, heads: 2, input: conv}
+            act: {type: flatten}
+            logits: {type: linear, out_features: 10}
+    Good:
+        model:
+          graph:
+            image: reshape(pixels, 1, 8, 8)
+            conv: {type: conv2d, out_channels: 4, kernel_size: 3, padding: 1}
+            places: transpose(flatten(conv, 2), 1, 2)
+            hidden: {type: self_attention, heads: 2, input: places}
+            act: {type: flatten}
+            logits: {type: linear, out_features: 10}
+    """  # noqa: E501
+    waiting = [] if draft.scope is None else [draft.scope]
+    seen = set()
+    while waiting:
+        scope = waiting.pop()
+        waiting += [node.scope for node in scope.nodes if isinstance(node, BlockNode)]
+        for node in scope.nodes:
+            if not isinstance(node, LayerNode) or node.layer.type not in _SEQUENCES or node.span in seen:
+                continue
+            seen.add(node.span)  # the copies of a repeat have one place
+            port = node.layer.ports[0].name
+            made = _map(scope, node.inputs.get(port, ""))
+            if made is not None:
+                message = (
+                    f"`{node.layer.type}` takes sequences (B, ..., T, D), and `{made.name}` makes maps (B, C, H, W)"
+                )
+                hint = f"`transpose(flatten({made.name}, 2), 1, 2)` makes a sequence of their places, (B, H * W, C)"
+                related = (Related(made.span, f"`{made.name}` is a `{made.layer.type}`"),)
+                yield warning("G015", node.input_spans.get(port, node.span), message, hint, related)
+
+
+def _map(scope: Scope, wire: Wire) -> LayerNode | None:
+    """The layer over height and width whose result a wire holds, changed element by element at most."""
+    name, _, output = wire.partition(":")
+    node = next((each for each in scope.nodes if each.name == name), None)
+    if isinstance(node, BlockNode):
+        return _map(node.scope, node.scope.outputs[output])
+    if not isinstance(node, LayerNode):
+        return None
+    if isinstance(node.layer, Spatial) and node.layer.num_dims > 1:
+        return node
+    return _map(scope, next(iter(node.inputs.values()))) if node.layer.type in _KEPT else None
 
 
 def two_orders_of_last(draft: Draft) -> Iterator[Diagnostic]:

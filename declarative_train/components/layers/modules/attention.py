@@ -1,6 +1,7 @@
 """Multi-head attention on torch's `scaled_dot_product_attention`, with fewer key heads, rotary positions and masks.
 
-B batch, T queries, S keys, D width, H heads, G key heads, K head width.
+B batch (N sequences, where several dimensions are before the time), T queries, S keys, D width, H heads, G key heads,
+K head width.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from declarative_train.components.layers.modules.leading import as_rows, mask_as_rows, placed
 from declarative_train.components.layers.modules.norms import RmsNorm
 from declarative_train.components.layers.modules.rotary import Angles
 
@@ -43,7 +45,7 @@ class Heads:
 
 
 class SelfAttention(nn.Module):
-    """x (B, T, D), mask (B, T) or (B, T, T) bool or None -> (B, T, D)."""
+    """x (B, ..., T, D), mask (B, ..., T) or (B, ..., T, T) bool or None -> (B, ..., T, D)."""
 
     def __init__(self, width: int, heads: Heads, causal: bool, dtype: torch.dtype) -> None:
         super().__init__()
@@ -61,9 +63,9 @@ class SelfAttention(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         dropout = self.heads.dropout if self.training else 0.0
-        window = self.heads.window
-        y: Tensor = self.out(_merged(attend(*self.projected(x), mask, self.causal, dropout, window)))
-        return y
+        q_NHTK, k_NGTK, v_NGTK = self.projected(as_rows(x))
+        y = attend(q_NHTK, k_NGTK, v_NGTK, mask_as_rows(mask, x), self.causal, dropout, self.heads.window)
+        return placed(self.out(_merged(y)), x)
 
     def projected(self, x: Tensor, start: int = 0) -> tuple[Tensor, Tensor, Tensor]:
         """Queries (B, H, T, K), keys and values (B, G, T, K) of positions that begin at `start`."""
@@ -90,7 +92,7 @@ class SelfAttention(nn.Module):
 
 
 class CrossAttention(nn.Module):
-    """query (B, T, D), context (B, S, E), mask (B, S) or (B, T, S) bool or None -> (B, T, D)."""
+    """query (B, ..., T, D), context (B, ..., S, E), mask (B, ..., S) or (B, ..., T, S) bool -> (B, ..., T, D)."""
 
     def __init__(self, width: int, context_width: int, heads: Heads, dtype: torch.dtype) -> None:
         super().__init__()
@@ -106,16 +108,17 @@ class CrossAttention(nn.Module):
 
     def forward(self, query: Tensor, context: Tensor, mask: Tensor | None = None) -> Tensor:
         heads = self.heads
+        q, others = self.query(as_rows(query)), as_rows(context)
         if heads.fused:
-            k, v = self.key_value(context).chunk(2, dim=-1)
+            k, v = self.key_value(others).chunk(2, dim=-1)
         else:
-            k, v = self.key(context), self.value(context)
-        q_BHTK, k_BGSK, v_BGSK = (_by_head(part, heads.head_width) for part in (self.query(query), k, v))
+            k, v = self.key(others), self.value(others)
+        q_BHTK, k_BGSK, v_BGSK = (_by_head(part, heads.head_width) for part in (q, k, v))
         if heads.qk_norm:
             q_BHTK, k_BGSK = self.query_norm(q_BHTK), self.key_norm(k_BGSK)
         dropout = heads.dropout if self.training else 0.0
-        y: Tensor = self.out(_merged(attend(q_BHTK, k_BGSK, v_BGSK, mask, False, dropout)))
-        return y
+        y = attend(q_BHTK, k_BGSK, v_BGSK, mask_as_rows(mask, query), False, dropout)
+        return placed(self.out(_merged(y)), query)
 
 
 def attend(

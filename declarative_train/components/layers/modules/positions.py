@@ -7,25 +7,25 @@ from torch import Tensor, nn
 
 
 class LearnedPositions(nn.Module):
-    """x (B, T, D) plus a learned vector for each of the first T positions."""
+    """x (B, ..., T, D) plus a learned vector for each of the first T positions."""
 
     def __init__(self, max_length: int, width: int, dtype: torch.dtype) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(max_length, width, dtype=dtype))
 
     def forward(self, x: Tensor, start: int = 0) -> Tensor:
-        return x + self.weight[start : start + x.shape[1]]
+        return x + self.weight[start : start + x.shape[-2]]
 
 
 class SinusoidalPositions(nn.Module):
-    """x (B, T, D) plus sines (first half of D) and cosines (second half) of the position."""
+    """x (B, ..., T, D) plus sines (first half of D) and cosines (second half) of the position."""
 
     def __init__(self, base: float) -> None:
         super().__init__()
         self.base = base
 
     def forward(self, x: Tensor, start: int = 0) -> Tensor:
-        T, D = x.shape[1:]
+        T, D = x.shape[-2:]
         dtype = torch.promote_types(x.dtype, torch.float32)
         frequencies = self.base ** (torch.arange(0, D, 2, dtype=dtype, device=x.device) / -D)
         angles = torch.outer(torch.arange(start, start + T, dtype=dtype, device=x.device), frequencies)
@@ -33,14 +33,14 @@ class SinusoidalPositions(nn.Module):
 
 
 class ClassToken(nn.Module):
-    """(B, T, D) to (B, T + 1, D): a learned token stands first."""
+    """(B, ..., T, D) to (B, ..., T + 1, D): a learned token stands first."""
 
     def __init__(self, width: int, dtype: torch.dtype) -> None:
         super().__init__()
         self.token = nn.Parameter(torch.empty(width, dtype=dtype))
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.cat([self.token.to(x.dtype).expand(x.shape[0], 1, -1), x], dim=1)
+        return torch.cat([self.token.to(x.dtype).expand(*x.shape[:-2], 1, -1), x], dim=-2)
 
 
 class OwnTensor(nn.Module):
@@ -67,7 +67,7 @@ class LayerScale(nn.Module):
 
 
 class SequencePool(nn.Module):
-    """x (B, T, D), mask (B, T) bool or None -> (B, D). A sample without any position gives 0."""
+    """x (B, ..., T, D), mask (B, ..., T) bool or None -> (B, ..., D). A sequence without any position gives 0."""
 
     def __init__(self, mode: str) -> None:
         super().__init__()
@@ -76,15 +76,15 @@ class SequencePool(nn.Module):
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         if mask is None:
             if self.mode == "mean":
-                return x.mean(1)
-            return x.amax(1) if self.mode == "max" else x[:, 0 if self.mode == "first" else -1]
+                return x.mean(-2)
+            return x.amax(-2) if self.mode == "max" else x[..., 0 if self.mode == "first" else -1, :]
         keep = mask.unsqueeze(-1)
         if self.mode == "mean":
-            return (x * keep).sum(1) / keep.sum(1).clamp(min=1).to(x.dtype)
+            return (x * keep).sum(-2) / keep.sum(-2).clamp(min=1).to(x.dtype)
         if self.mode == "max":
-            highest = x.masked_fill(~keep, -torch.inf).amax(1)
-            return highest.masked_fill(~keep.any(1), 0)
-        places = torch.arange(x.shape[1], device=x.device)
-        one = torch.where(mask, -places if self.mode == "first" else places, -x.shape[1]).argmax(1)
-        chosen = x.take_along_dim(one[:, None, None], dim=1).squeeze(1)
-        return chosen * keep.any(1)
+            highest = x.masked_fill(~keep, -torch.inf).amax(-2)
+            return highest.masked_fill(~keep.any(-2), 0)
+        places = torch.arange(x.shape[-2], device=x.device)
+        one = torch.where(mask, -places if self.mode == "first" else places, -x.shape[-2]).argmax(-1)
+        chosen = x.take_along_dim(one[..., None, None], dim=-2).squeeze(-2)
+        return chosen * keep.any(-2)

@@ -1,5 +1,5 @@
-"""A bilinear form, and recurrent networks with states batch first: outputs (B, T, H * directions), states
-(B, layers * directions, H)."""
+"""A bilinear form, and recurrent networks with states batch first: outputs (B, ..., T, H * directions), states
+(B, ..., layers * directions, H)."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from declarative_train.components.layers.modules.leading import as_rows, placed
+
 
 class Lstm(nn.LSTM):
-    """x (B, T, D) -> output, hidden, cell."""
+    """x (B, ..., T, D) -> output, hidden, cell."""
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]
         with _kernel(x):
-            output, (hidden, cell) = super().forward(x)
-        return output, hidden.transpose(0, 1), cell.transpose(0, 1)
+            output, (hidden, cell) = super().forward(as_rows(x))
+        return placed(output, x), placed(hidden.transpose(0, 1), x), placed(cell.transpose(0, 1), x)
 
 
 def _kernel(x: Tensor) -> AbstractContextManager[None]:
@@ -42,19 +44,19 @@ def without_onednn() -> Iterator[None]:
 
 
 class Gru(nn.GRU):
-    """x (B, T, D) -> output, hidden."""
+    """x (B, ..., T, D) -> output, hidden."""
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
-        output, hidden = super().forward(x)
-        return output, hidden.transpose(0, 1)
+        output, hidden = super().forward(as_rows(x))
+        return placed(output, x), placed(hidden.transpose(0, 1), x)
 
 
 class Rnn(nn.RNN):
-    """x (B, T, D) -> output, hidden."""
+    """x (B, ..., T, D) -> output, hidden."""
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
-        output, hidden = super().forward(x)
-        return output, hidden.transpose(0, 1)
+        output, hidden = super().forward(as_rows(x))
+        return placed(output, x), placed(hidden.transpose(0, 1), x)
 
 
 class Bilinear(nn.Bilinear):
