@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from collections.abc import Mapping as MappingABC
 from typing import NamedTuple, TypeVar
 
+from declarative_train.recipe.leaves import Leaf, leaves
 from declarative_train.recipe.model.selectors import ParameterRule
 from declarative_train.recipe.model.tree import Scope
 from declarative_train.recipe.recipe import Spans
@@ -27,17 +29,22 @@ class Draft(NamedTuple):
     """`sections` holds those that were read, defaults for the optional ones included; one that is wrong, or that a
     fragment leaves to others, is not there, and a check that needs it has nothing to say. `scope` is the opened model,
     `split` the names of the sets where the split section is a mapping, even when the data section is wrong; `rules` are
-    the settings of parameters that could be read."""
+    the settings of parameters that could be read, `head` the keys beside the sections."""
 
     tree: Mapping
     sections: MappingABC[str, object] = {}
     scope: Scope | None = None
     split: tuple[str, ...] | None = None
     rules: tuple[ParameterRule, ...] = ()
+    head: MappingABC[str, object] = {}
 
     @property
     def span(self) -> Spans:
         return Spans(self.tree)
+
+    def leaves(self) -> Iterator[Leaf]:
+        """What can be told of a recipe with mistakes: every value, with where it was typed."""
+        return leaves({**self.head, **self.sections}, self.tree)
 
     def is_written(self, path: str) -> bool:
         """Whether somebody typed it; else it is a default."""

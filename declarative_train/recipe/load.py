@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from declarative_train.diagnostics.diagnostic import Diagnostic, Related
+from declarative_train.recipe.draft import Draft
 from declarative_train.recipe.merge_rules import MERGE_RULES
 from declarative_train.recipe.parse import parse
 from declarative_train.recipe.recipe import Recipe
@@ -17,11 +18,13 @@ from declarative_train.terms.span import Span
 
 
 class Loaded(NamedTuple):
-    """`recipe` is None when there is an error, and for a fragment; `document` when the text cannot be read."""
+    """`recipe` is None when there is an error, and for a fragment; `document` and `draft`, what of it could be read,
+    when the text cannot be read."""
 
     recipe: Recipe | None
     document: Document | None
     diagnostics: list[Diagnostic]
+    draft: Draft | None = None
 
 
 def load(
@@ -41,7 +44,7 @@ def load(
     document, diagnostics = read_document(path, **how, over=over, rules=MERGE_RULES)
     if document is None:
         return Loaded(None, None, diagnostics)
-    recipe, document, found = parse(document, plugins=plugins)
+    recipe, draft, document, found = parse(document, plugins=plugins)
     # what could not be read was replaced by a guess: what else is wrong with the guess is not the user's mistake
     guessed = [item.span for item in diagnostics if item.is_error and item.code.startswith("Y")]
     diagnostics = diagnostics + [item for item in found if not any(_begins_in(span, item.span) for span in guessed)]
@@ -51,7 +54,7 @@ def load(
             diagnostics = [*diagnostics, *of_point(point.diagnostics, diagnostics, node.span)]
     if any(diagnostic.is_error for diagnostic in diagnostics):
         recipe = None
-    return Loaded(recipe, document, diagnostics)
+    return Loaded(recipe, document, diagnostics, draft)
 
 
 def of_point(found: Sequence[Diagnostic], known: Sequence[Diagnostic], at: Span) -> list[Diagnostic]:

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping as MappingABC
+from typing import NamedTuple
 
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.recipe.check import check
 from declarative_train.recipe.checks.keys import newer_dtrain, wrong_value
 from declarative_train.recipe.checks.text_rules import displaced_loss
 from declarative_train.recipe.deprecated import is_met
+from declarative_train.recipe.draft import Draft
 from declarative_train.recipe.mistakes.misspelt_sections import with_meant_sections
 from declarative_train.recipe.model.moved_wires import moved_wires
 from declarative_train.recipe.recipe import Recipe
@@ -25,8 +27,18 @@ from declarative_train.terms.span import Span
 OPENED_LATER = ("graph", "blocks", "parameters")  # of model: `params` and `index` are only known there
 
 
-def parse(document: Document, *, plugins: bool = False) -> tuple[Recipe | None, Document, list[Diagnostic]]:
-    """The recipe, or None for a fragment and where there is an error; the document with every file that was read."""
+class Parsed(NamedTuple):
+    """`recipe` is None for a fragment and where there is an error; `draft` is what of it could be read, `document` has
+    every file that was."""
+
+    recipe: Recipe | None
+    draft: Draft
+    document: Document
+    diagnostics: list[Diagnostic]
+
+
+def parse(document: Document, *, plugins: bool = False) -> Parsed:
+    """The recipe, or all that is wrong with it."""
     variables, diagnostics = render_vars(document.root, os.environ)
     names: dict[str, object] = {"vars": variables, "env": os.environ}
     templates = Templates()
@@ -36,7 +48,8 @@ def parse(document: Document, *, plugins: bool = False) -> tuple[Recipe | None, 
 
     sectioning = Sectioning(document, tree, templates, names, plugins)
     sectioning.read()
-    found = sectioning.diagnostics + check(sectioning.draft(), document.root)
+    draft = sectioning.draft()
+    found = sectioning.diagnostics + check(draft, document.root)
     found += [*moved_wires(document), *displaced_loss(document)]
     found = [each for each in found if each.rests_on not in sectioning.unread]
     failed += templates.failed  # in the model too, and those that failed only because a var did
@@ -44,9 +57,9 @@ def parse(document: Document, *, plugins: bool = False) -> tuple[Recipe | None, 
     diagnostics = list(dict.fromkeys(diagnostics))  # a block that stands in many places has its mistakes once
     diagnostics = _with_requires(tree, diagnostics)
     if sectioning.is_part or any(diagnostic.is_error for diagnostic in diagnostics):
-        return None, sectioning.whole_document(), diagnostics
+        return Parsed(None, draft, sectioning.whole_document(), diagnostics)
     recipe = sectioning.recipe()
-    return recipe, recipe.document, diagnostics
+    return Parsed(recipe, draft, recipe.document, diagnostics)
 
 
 def _rendered(root: Mapping, templates: Templates, names: MappingABC[str, object]) -> tuple[Mapping, list[Diagnostic]]:

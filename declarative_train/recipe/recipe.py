@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from collections.abc import Mapping as MappingABC
 from typing import NamedTuple
 
-from pydantic import BaseModel
-
+from declarative_train.recipe.leaves import HEAD, Leaf, leaves
 from declarative_train.recipe.model.selectors import ParameterRule
 from declarative_train.recipe.model.tree import Scope
 from declarative_train.recipe.sections.checkpoint import Checkpoint
@@ -15,13 +14,11 @@ from declarative_train.recipe.sections.layout import Layout
 from declarative_train.recipe.sections.logging import Logging
 from declarative_train.recipe.sections.objective import ObjectiveSection
 from declarative_train.recipe.sections.parallelism import Auto, Parallelism
-from declarative_train.recipe.sections.section import Section
 from declarative_train.recipe.sections.sweep import Sweep
-from declarative_train.recipe.sections.top import SECTIONS
+from declarative_train.recipe.sections.top import LANGUAGE_VERSION, SECTIONS
 from declarative_train.recipe.sections.training import Training
 from declarative_train.source.document import Document
-from declarative_train.source.node import Mapping, Node, Path, Scalar, Sequence, find, to_value
-from declarative_train.terms.duration import Duration
+from declarative_train.source.node import Mapping, Path, Sequence, find
 from declarative_train.terms.span import Span
 
 
@@ -40,14 +37,6 @@ class Model(NamedTuple):
     scope: Scope
     rules: tuple[ParameterRule, ...]
     weights: tuple[Weights, ...]
-
-
-class Leaf(NamedTuple):
-    """A value of the resolved recipe. `span` None: nobody wrote it, it is the default."""
-
-    path: Path
-    value: object
-    span: Span | None
 
 
 class Spans:
@@ -100,6 +89,7 @@ class Recipe(NamedTuple):
     sweep: Sweep | None = None
     requires: str | None = None
     vars: MappingABC[str, object] = {}
+    language: int = LANGUAGE_VERSION
 
     @property
     def mode(self) -> Parallelism:
@@ -116,40 +106,5 @@ class Recipe(NamedTuple):
 
     def leaves(self) -> Iterator[Leaf]:
         """Every value in the order of a whole recipe, defaults included, with where it was typed."""
-        for name in ("requires", "name", "seed", "vars", "meta", "plugins"):
-            yield from _leaves((name,), getattr(self, name), self.tree.get(name))
-        for name in SECTIONS:
-            if name == "model":
-                yield from _written((name,), self.tree.get(name))
-            else:
-                yield from _leaves((name,), getattr(self, name), self.tree.get(name))
-
-
-def _leaves(path: Path, value: object, node: Node | None) -> Iterator[Leaf]:
-    """Of a model: its fields, those of its component beside them; of a mapping or list: what it holds."""
-    if isinstance(value, BaseModel):
-        for name, info in type(value).model_fields.items():
-            inner, key = getattr(value, name), info.alias or name
-            if isinstance(value, Section) and name == value.inline:
-                yield from _leaves(path, inner, node)
-            elif inner is not None:
-                yield from _leaves((*path, key), inner, node.get(key) if isinstance(node, Mapping) else None)
-    elif isinstance(value, dict) and value:
-        for key, inner in value.items():
-            yield from _leaves((*path, key), inner, node.get(str(key)) if isinstance(node, Mapping) else None)
-    elif value not in (None, {}, ()):
-        shown = str(value) if isinstance(value, Duration) else value
-        if isinstance(node, Scalar) and node.value == value:
-            shown = node.value  # 30, where the model holds 30.0
-        yield Leaf(path, shown, None if node is None else node.span)
-
-
-def _written(path: Path, node: Node | None) -> Iterator[Leaf]:
-    """As it was typed."""
-    if isinstance(node, Mapping):
-        for entry in node:
-            yield from _written((*path, entry.name), entry.value)
-    elif isinstance(node, Sequence):
-        yield Leaf(path, to_value(node), node.span)
-    elif isinstance(node, Scalar):
-        yield Leaf(path, node.value, node.span)
+        values = {name: getattr(self, name) for name in (*HEAD, *SECTIONS)}
+        return leaves(values, self.tree)

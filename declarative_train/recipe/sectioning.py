@@ -281,7 +281,8 @@ class Sectioning:
         if split is None and isinstance(data, Mapping) and not self.is_part:
             names = ()
         scope = None if self.expanded is None else self.expanded.scope
-        return Draft(self.tree, self.sections, scope, names, self.rules)
+        head = {} if self.head is None else dict(self.head)
+        return Draft(self.tree, self.sections, scope, names, self.rules, head)
 
     def recipe(self) -> Recipe:
         """Only when nothing was wrong."""
@@ -291,6 +292,7 @@ class Sectioning:
         return Recipe(
             name=self.head.name or _stem(self.document.path),
             seed=self.head.seed,
+            language=self.head.language,
             meta=self.head.meta,
             plugins=tuple(path for path, _ in self._plugin_files()),
             requires=self.head.requires,

@@ -1,22 +1,28 @@
-"""`dtrain show RECIPE`: the resolved recipe, each value with its provenance; `--graph`: the nodes with shapes."""
+"""`dtrain show RECIPE`: the resolved recipe, each value with its provenance; `--graph`: the nodes with shapes;
+`--explicit`: a recipe that leaves nothing to defaults. Of a recipe with mistakes, what can be told of it."""
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterable
 from itertools import groupby
 
-from declarative_train.api.compiling import Compiled, texts_of
+from declarative_train.api.compiling import Compiled, read_recipe, texts_of
 from declarative_train.cli.compile import add_recipe_arguments, compile_recipe, is_missing, load_recipe, report
 from declarative_train.cli.views.graph import graph_table
 from declarative_train.components.datasets.files import masked
-from declarative_train.recipe.recipe import Leaf, Recipe
+from declarative_train.recipe.leaves import Leaf
+from declarative_train.recipe.recipe import Recipe
 from declarative_train.source.document import Document
+from declarative_train.source.writing import lines
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_recipe_arguments(parser)
-    parser.add_argument("--graph", action="store_true", help="the nodes of the model with their inputs and outputs")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--graph", action="store_true", help="the nodes of the model with their inputs and outputs")
+    form.add_argument("--explicit", action="store_true", help="the same recipe in one file, all defaults written out")
     parser.add_argument("--plugins", action="store_true", help="import the recipe's plugins, to know their shapes")
 
 
@@ -32,27 +38,51 @@ def run(args: argparse.Namespace) -> int:
         return 0
     loaded = load_recipe(args, plugins=args.plugins)
     report(Compiled(loaded, None, tuple(loaded.diagnostics), texts_of(loaded)))
-    if loaded.recipe is None:
-        return 1
-    print(resolved(loaded.recipe))
-    print(balanced(loaded.recipe), end="")
-    print(dropped(loaded.recipe.document), end="")
-    return 0
+    recipe = loaded.recipe
+    if recipe is None:
+        if args.explicit or loaded.draft is None or not loaded.draft.tree.entries:
+            return 1
+        print(resolved(loaded.draft.leaves()), end="")
+    elif args.explicit:
+        print(explicit_text(args.recipe, recipe), end="")
+        return 0
+    else:
+        print(resolved(recipe.leaves()), end="")
+        print(balanced(recipe), end="")
+    if loaded.document is not None:
+        print(dropped(loaded.document), end="")
+    return 0 if recipe is not None else 1
 
 
-def resolved(recipe: Recipe) -> str:
-    """A dotted path, its value and where it was written, one line each; a section is set off by an empty line."""
-    leaves = list(recipe.leaves())
+def explicit_text(path: str, recipe: Recipe) -> str:
+    """The recipe with all defaults written out. What lint has to say of keys that were left out before, such as that
+    one changes nothing here, a comment of the file ignores."""
+    from importlib.metadata import version
+
+    from declarative_train.recipe.explicit import explicit  # which nobody else asks for
+
+    head = f"# {path} with all defaults of dtrain {version('declarative_train')} written out.\n"
+    text = "".join(f"{line}\n" for line in lines(explicit(recipe)))
+    found = read_recipe(path, texts={path: text}).diagnostics
+    if codes := sorted({each.code for each in found if not each.is_error}):
+        head += f"# dtrain: ignore-file[{', '.join(codes)}]\n"
+    return head + text
+
+
+def resolved(found: Iterable[Leaf]) -> str:
+    """A dotted path, its value and where it was written, one line each; behind each section stands an empty line."""
+    leaves = list(found)
     names = [".".join(map(str, leaf.path)) for leaf in leaves]
-    width = min(56, max(map(len, names)))
+    width = min(56, max(map(len, names), default=0))
     values = [masked(json.dumps(leaf.value, ensure_ascii=False, default=str)) for leaf in leaves]
-    value_width = min(48, max(map(len, values)))
-    lines = []
+    value_width = min(48, max(map(len, values), default=0))
+    text = ""
     rows = zip(names, values, leaves, strict=True)
     for _, section in groupby(rows, key=lambda row: row[2].path[0]):
-        lines += [f"{name:<{width}}  {value:<{value_width}}  # {origin(leaf)}" for name, value, leaf in section]
-        lines.append("")
-    return "\n".join(lines)
+        for name, value, leaf in section:
+            text += f"{name:<{width}}  {value:<{value_width}}  # {origin(leaf)}\n"
+        text += "\n"
+    return text
 
 
 def origin(leaf: Leaf) -> str:

@@ -16,6 +16,7 @@ from declarative_train.components.data import Dataset
 from declarative_train.components.datasets.files import shown
 from declarative_train.components.fields.columns import is_glob
 from declarative_train.recipe.sections.top import LANGUAGE_VERSION
+from declarative_train.source.writing import flow
 from declarative_train.terms.amounts import counted
 from declarative_train.terms.names import RESERVED, is_name
 
@@ -73,7 +74,7 @@ class FirstRecipe:
 
     def _data(self) -> Iterator[str]:
         yield "data:"
-        yield f"  source: {flow(self.source.as_data(defaults=False), first={'type': self.source.type})}"
+        yield f"  source: {flow({'type': self.source.type} | self.source.as_data(defaults=False))}"
         yield "  fields:"
         if numbers := self.of("numbers"):
             yield from self._numbers(numbers)
@@ -260,16 +261,3 @@ def listed(key: str, names: Sequence[str]) -> list[str]:
             line = margin
         line += piece + ("" if piece.endswith("]") and at == len(words) - 1 else " ")
     return [*lines, line.rstrip()]
-
-
-def flow(data: Mapping[str, object], first: Mapping[str, object]) -> str:
-    merged = {**first, **data}
-    return "{" + ", ".join(f"{key}: {_value(value)}" for key, value in merged.items()) + "}"
-
-
-def _value(value: object) -> str:
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(_value(each) for each in value)}]"
-    if isinstance(value, str) and re.fullmatch(r"[A-Za-z_./][\w./-]*", value) and value.lower() not in _WORDS_OF_YAML:
-        return value
-    return json.dumps(value, ensure_ascii=False)

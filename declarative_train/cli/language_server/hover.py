@@ -13,8 +13,9 @@ from declarative_train.cli.views.graph import described
 from declarative_train.graph.graph import Graph, Node
 from declarative_train.plan.plan import Plan
 from declarative_train.plan.text.estimate import estimate_in_words
+from declarative_train.recipe.leaves import Leaf
 from declarative_train.recipe.model.tree import BlockNode, ExpressionNode, LayerNode, ModelNode, ReuseNode, Scope
-from declarative_train.recipe.recipe import Leaf, Recipe
+from declarative_train.recipe.recipe import Recipe
 from declarative_train.source.node import Mapping, Path, Scalar, Sequence, find, is_template
 from declarative_train.source.node import Node as YamlNode
 from declarative_train.terms.amounts import counted

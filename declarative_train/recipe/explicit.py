@@ -1,0 +1,268 @@
+"""A recipe -> the same recipe with nothing left to a default, as plain values: what `dtrain show --explicit` writes.
+
+What is typed stays as it is, merged and rendered; beside it stands what was left out: the keys of every section, node
+and component, and the params that a node leaves to its block. A default of `null` says that something is not there,
+which a recipe says by leaving it out. Paths are absolute, since the text may be put anywhere. A template that reads
+the environment, or a var that does, stays a template: its value may be a password. So does one with `index`.
+
+Shipped blocks stay shipped blocks, with all their params. Of a node of the recipe's own block, which may stand in
+several places, the keys are written that have one value in all of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from collections.abc import Mapping as MappingABC
+
+from pydantic import BaseModel
+
+from declarative_train.components.datasets.files import masked
+from declarative_train.recipe.leaves import HEAD
+from declarative_train.recipe.model.selectors import ParameterRule
+from declarative_train.recipe.model.tree import BlockNode, LayerNode, Scope
+from declarative_train.recipe.recipe import Recipe
+from declarative_train.recipe.sections.section import Section
+from declarative_train.recipe.sections.top import SECTIONS
+from declarative_train.source.node import Entry, Mapping, Node, Scalar, Sequence, is_open, scalars
+from declarative_train.terms.duration import Duration
+from declarative_train.terms.names import NODE_WORDS
+from declarative_train.terms.span import Span
+
+Values = dict[str, object]
+
+_ENVIRONMENT = re.compile(r"\benv\b")
+_VAR = re.compile(r"\bvars\s*\.\s*(\w+)")
+
+
+def explicit(recipe: Recipe) -> Values:
+    """The recipe by its keys, in the order of a whole one."""
+    return _Explicit(recipe).whole()
+
+
+class _Explicit:
+    def __init__(self, recipe: Recipe) -> None:
+        self._recipe = recipe
+        self._hidden = _hidden_vars(recipe.document.root.get("vars"))
+        self._opened: dict[Span, list[Values]] = {}
+        self._published: dict[Span, str] = {}
+        for node, values in _opened(recipe.model.scope):
+            self._opened.setdefault(node.key_span, []).append(values)
+            if isinstance(node, BlockNode) and node.published is not None:
+                self._published[node.key_span] = node.published.folder
+        self._rules = {rule.span: rule for rule in recipe.model.rules}
+
+    def whole(self) -> Values:
+        recipe, found = self._recipe, Values()
+        for name in HEAD:
+            value = getattr(recipe, name)
+            if name == "vars":
+                value = self._typed(recipe.document.root.get(name) or {})  # rendered when they are read again
+            elif name == "meta":
+                value = self._typed(recipe.tree.get(name) or {})
+            if value not in (None, {}, ()):
+                found[name] = value
+        for name in SECTIONS:
+            if name == "model":
+                found[name] = self._model(recipe.tree.get(name))
+            elif getattr(recipe, name) is not None:
+                found[name] = self._fields(self._whole(name), recipe.tree.get(name))
+        return found
+
+    def _whole(self, name: str) -> Section:
+        """A section with the defaults that its other keys give."""
+        training, layout, data = self._recipe.training, self._recipe.layout, self._recipe.data
+        if name == "training" and training.gradient_accumulation_steps is None and training.microbatch_size is None:
+            return training.model_copy(update={"gradient_accumulation_steps": 1})
+        if name == "layout" and layout.gpus is None and layout.nodes is None and layout.gpus_per_node is None:
+            return layout.model_copy(update={"gpus": layout.num_gpus})
+        if name == "data" and data.window is not None and data.window.stride is None:
+            window = data.window.model_copy(update={"stride": data.window.length})
+            return data.model_copy(update={"window": window})
+        section: Section = getattr(self._recipe, name)
+        return section
+
+    # -- what was read by a model of its own
+
+    def _read(self, value: object, node: Node | None) -> object:
+        if isinstance(value, BaseModel):
+            return self._fields(value, node)
+        if isinstance(value, dict):
+            return {str(key): self._read(item, _below(node, str(key))) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            items = node.items if isinstance(node, Sequence) and len(node.items) == len(value) else [None] * len(value)
+            return [self._read(item, typed) for item, typed in zip(value, items, strict=True)]
+        if isinstance(node, Scalar) and node.value == value:  # else a path, which is absolute by now
+            return self._typed(node)
+        return str(value) if isinstance(value, Duration) else value
+
+    def _fields(self, value: BaseModel, node: Node | None) -> Values:
+        found = Values()
+        for name, info in type(value).model_fields.items():
+            inner, key = getattr(value, name), info.alias or name
+            if isinstance(value, Section) and name == value.inline:
+                found = {**self._fields(inner, node), **found}  # its `type` first
+            elif inner is not None:
+                found[key] = self._read(inner, _below(node, key))
+        return found
+
+    # -- the model, whose nodes stay as they are typed
+
+    def _model(self, node: Node | None) -> Values:
+        assert isinstance(node, Mapping)
+        found = Values()
+        if isinstance(blocks := node.get("blocks"), Mapping) and blocks.entries:
+            found["blocks"] = {entry.name: self._block(entry.value) for entry in blocks}
+        found["graph"] = self._graph(node.get("graph"))
+        weights = {each.node: self._weights(node, each.node) for each in self._recipe.model.weights}
+        if weights:
+            found["weights"] = weights.get("", weights)
+        if isinstance(parameters := node.get("parameters"), Mapping) and parameters.entries:
+            found["parameters"] = self._parameters(parameters)
+        return found
+
+    def _block(self, node: Node) -> Values:
+        assert isinstance(node, Mapping)
+        found = Values()
+        for entry in node:
+            if entry.name == "graph":
+                found[entry.name] = self._graph(entry.value)
+            elif entry.name == "parameters" and isinstance(entry.value, Mapping):
+                found[entry.name] = self._parameters(entry.value)
+            else:
+                found[entry.name] = self._typed(entry.value)
+        return found
+
+    def _graph(self, node: Node | None) -> Values:
+        assert isinstance(node, Mapping)
+        return {entry.name: self._node(entry) for entry in node}
+
+    def _node(self, entry: Entry) -> object:
+        node = entry.value
+        if not isinstance(node, Mapping):
+            return self._typed(node)
+        handed = node.get("params")
+        given = {item.text for item in handed.items if isinstance(item, Scalar)} if isinstance(handed, Sequence) else ()
+        opened = [values for values in self._opened.get(entry.key.span, ()) if values]
+        own = self._own_params(node)
+        added = {
+            key: value
+            for key, value in (opened[0] if opened else own).items()
+            if key not in given and key not in NODE_WORDS and all(each.get(key) == value for each in opened)
+        }
+        found = self._filled(node, added)
+        return found | {"from": self._published[entry.key.span]} if entry.key.span in self._published else found
+
+    def _own_params(self, node: Mapping) -> Values:
+        """The plain defaults of a block of the recipe's own."""
+        kind = node.get("type")
+        name = kind.value if isinstance(kind, Scalar) else None
+        params = _below(_below(_below(self._recipe.tree.get("model"), "blocks"), str(name)), "params")
+        if not isinstance(params, Mapping):
+            return {}
+        found = Values()
+        for entry in params:
+            declared = _below(entry.value, "type") is not None
+            default = _below(entry.value, "default") if declared else entry.value
+            if default is not None and not is_open(default) and not _has_null(default):
+                found[entry.name] = self._typed(default)
+        return found
+
+    def _filled(self, node: Mapping, added: MappingABC[str, object]) -> Values:
+        """What is typed, and what is left out."""
+        found = Values()
+        for entry in node:
+            more = added.get(entry.name)
+            if isinstance(entry.value, Mapping) and isinstance(more, MappingABC):
+                found[entry.name] = self._filled(entry.value, more)
+            else:
+                found[entry.name] = self._typed(entry.value)
+        return found | {key: _plain(value) for key, value in added.items() if key not in found and value is not None}
+
+    def _weights(self, model: Mapping, node: str) -> Values:
+        each = next(each for each in self._recipe.model.weights if each.node == node)
+        path = _below(_below(_below(model, "weights"), node), "path")
+        is_url = isinstance(path, Scalar) and path.value == each.path and self._is_hidden(path)
+        found: Values = {"path": path.template if is_url and isinstance(path, Scalar) else each.path}
+        if each.format is not None:
+            return found | {"format": each.format}
+        return found | {"rename": dict(each.rename), "statistics": each.statistics}
+
+    def _parameters(self, node: Mapping) -> Values:
+        found = Values()
+        for entry in node:
+            rule = self._rules.get(entry.key.span)
+            if isinstance(entry.value, Mapping):
+                found[entry.name] = self._filled(entry.value, _components(rule))
+            else:
+                found[entry.name] = self._typed(entry.value)
+        return found
+
+    # -- what is typed
+
+    def _typed(self, node: object) -> object:
+        if isinstance(node, Mapping):
+            return {entry.name: self._typed(entry.value) for entry in node}
+        if isinstance(node, Sequence):
+            return [self._typed(item) for item in node.items]
+        if isinstance(node, Scalar):
+            return node.template if self._is_hidden(node) else node.value
+        return node
+
+    def _is_hidden(self, node: Scalar) -> bool:
+        """Whether its template may have brought something that nobody should see."""
+        if node.template is None:
+            return False
+        names = set(_VAR.findall(node.template))
+        is_env = _ENVIRONMENT.search(node.template) is not None
+        return is_env or bool(names & self._hidden) or masked(str(node.value)) != str(node.value)
+
+
+def _below(node: Node | None, key: str) -> Node | None:
+    return node.get(key) if isinstance(node, Mapping) else None
+
+
+def _opened(scope: Scope) -> Iterator[tuple[LayerNode | BlockNode, Values]]:
+    """Every layer, and every shipped block, with the values of all its keys."""
+    for node in scope.nodes:
+        if isinstance(node, LayerNode):
+            yield node, {key: value for key, value in node.layer.as_data().items() if value is not None}
+        elif isinstance(node, BlockNode):
+            yield node, {key: _plain(value) for key, value in node.params.items() if value is not None}
+            if not node.params:
+                yield from _opened(node.scope)
+
+
+def _components(rule: ParameterRule | None) -> Values:
+    """The rules and optimizers that an entry of `parameters` gives, with all their keys; the others win key by key."""
+    if rule is None:
+        return {}
+    parts = {"init": rule.settings.init, "optimizer": rule.settings.optimizer, "adapter": rule.settings.adapter}
+    return {key: part.as_data() for key, part in parts.items() if part is not None}
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, MappingABC):
+        return {str(key): _plain(item) for key, item in value.items() if item is not None}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value
+
+
+def _has_null(node: Node) -> bool:
+    return any(each.value is None for each in scalars(node))
+
+
+def _hidden_vars(node: Node | None) -> set[str]:
+    """The vars that read the environment, or one that does."""
+    if not isinstance(node, Mapping):
+        return set()
+    texts = {entry.name: " ".join(each.text for each in scalars(entry.value) if is_open(each)) for entry in node}
+    found = {name for name, text in texts.items() if _ENVIRONMENT.search(text)}
+    while more := {name for name, text in texts.items() if name not in found and found & _names(text)}:
+        found |= more
+    return found
+
+
+def _names(text: str) -> set[str]:
+    return set(_VAR.findall(text))
