@@ -51,11 +51,10 @@ class BatchMovedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """`parameters` and `buffers` by torch's name within the layer; `habits` of a plugin's."""
+    """`parameters` by torch's name within the layer; `habits` of a plugin's."""
 
     outputs: tuple[TensorSpec, ...]
     parameters: Mapping[str, tuple[int, ...]]
-    has_buffers: bool = False
     habits: Habits | None = None
     maps: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """Its linear maps, which may have adapters: (out, in) by path; "" is the layer's module itself."""
@@ -101,7 +100,6 @@ def _probed(layer: Layer, inputs: Specs, module: nn.Module, device: torch.device
     return Probed(
         outputs,
         {name: tuple(parameter.shape) for name, parameter in module.named_parameters()},
-        next(module.buffers(), None) is not None,
         examine(module, specs, device) if isinstance(layer, PluginLayer) else None,
         {} if isinstance(layer, PluginLayer) else linear_maps(module),
     )

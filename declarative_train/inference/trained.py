@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from declarative_train.data.spec import FieldSpec
     from declarative_train.plan.plan import Plan
 
-_PLAN_BYTES = 1 << 30
 Weights = Literal["trained", "ema"]
 
 

@@ -41,12 +41,8 @@ class Change(NamedTuple):
     sentence: str
 
 
-def differences(before: Plan, now: Plan) -> list[str]:
-    """`training.optimizer.lr` was 0.1 and is 0.2: a sentence for each key; the copies of a `repeat` share one."""
-    return [change.sentence for change in changes(before, now)]
-
-
 def changes(before: Plan, now: Plan) -> list[Change]:
+    """`training.optimizer.lr` was 0.1 and is 0.2: a sentence for each key; the copies of a `repeat` share one."""
     old, new = _values(before), _values(now)
     old_entries, new_entries = (set(_entries(deciding(plan))) for plan in (before, now))
     came_or_went = old_entries ^ new_entries

@@ -16,8 +16,6 @@ from declarative_train.graph.stage_graphs import open_blocks, wire_name
 if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan
 
-_MOST_NAMED = 12
-
 
 class UnknownOutputError(Exception):
     """There is no node of this name; `known` are those that there are."""

@@ -27,7 +27,6 @@ class Meter:
 
     def __init__(self, plan: Plan, engine: Engine) -> None:
         self._engine = engine
-        self._batch_size = plan.batch.global_batch_size
         self._tokens = tokens_per_sample(plan)
         self._peak_per_s = samples_per_s_at_peak(plan, engine.device)
         self._paused_s = 0.0

@@ -30,7 +30,6 @@ class StopAgreement:
         self._asked = asked
         self._max_time_s = max_time_s
         self._begun_s = self._looked_s = time.monotonic()
-        self._looked_after = 0
         self._distance = 1
         self._since = 0
         self.reason: Reason | None = None

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from declarative_train.plan.difference import differences
+from declarative_train.plan.difference import changes
 from tests.runtime.made_recipes import DEEP, compiled, merged, write_data
 
 
@@ -68,10 +68,10 @@ CASES: list[tuple[dict[str, Any], list[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("changes", "told"), CASES, ids=lambda item: str(item)[:50])
-def test_a_change_has_its_key(directory: Path, changes: dict[str, Any], told: list[str]) -> None:
-    before, now = compiled(directory, DEEP), compiled(directory, merged(DEEP, changes))
-    assert differences(before, now) == told
+@pytest.mark.parametrize(("edits", "told"), CASES, ids=lambda item: str(item)[:50])
+def test_a_change_has_its_key(directory: Path, edits: dict[str, Any], told: list[str]) -> None:
+    before, now = compiled(directory, DEEP), compiled(directory, merged(DEEP, edits))
+    assert [change.sentence for change in changes(before, now)] == told
     assert bool(told) == (before.fingerprint != now.fingerprint)
 
 
@@ -80,4 +80,4 @@ def test_other_data_in_the_same_files(directory: Path) -> None:
     with (directory / "data.npz").open("ab") as stream:
         stream.write(b" ")
     now = compiled(directory, DEEP)
-    assert differences(before, now) == ["the contents of the data files changed"]
+    assert [change.sentence for change in changes(before, now)] == ["the contents of the data files changed"]

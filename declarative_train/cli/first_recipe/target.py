@@ -16,7 +16,6 @@ from declarative_train.diagnostics.suggest import did_you_mean
 from declarative_train.terms.amounts import counted
 
 Task = Literal["classes", "numbers"]
-TASKS: tuple[Task, ...] = ("classes", "numbers")
 
 LEAST_ROWS = 10
 _MOST_NUMBERS_AS_CLASSES = 20

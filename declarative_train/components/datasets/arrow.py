@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from declarative_train.components.data import Column, SourceError, Table
-from declarative_train.components.datasets.files import shown
+from declarative_train.components.datasets.files import objects, shown
 
 if TYPE_CHECKING:
     import numpy as np
@@ -87,7 +88,7 @@ def to_numpy(column: Column, values: Any, where: str) -> np.ndarray:
     if column.dtype == "bytes" and pa.types.is_struct(values.type):
         values = pc.struct_field(values, "bytes")
     if column.dtype in ("object", "bytes"):
-        return _text(values)
+        return objects(values.to_pylist())
     if column.dtype == "datetime64[ns]":
         return np.asarray(values.cast(pa.timestamp("ns"), safe=False).to_numpy(zero_copy_only=False), "datetime64[ns]")
     if pa.types.is_decimal(values.type) or pa.types.is_null(values.type):
@@ -97,14 +98,6 @@ def to_numpy(column: Column, values: Any, where: str) -> np.ndarray:
     if pa.types.is_boolean(values.type) and values.null_count:
         values = values.cast(pa.uint8()).cast(pa.float64())
     return np.asarray(values.to_numpy(zero_copy_only=False))
-
-
-def _text(values: Any) -> np.ndarray:
-    import numpy as np
-
-    found = np.empty(len(values), object)
-    found[:] = values.to_pylist()
-    return found
 
 
 def _lists_to_numpy(column: Column, values: Any, where: str) -> np.ndarray:
@@ -148,9 +141,7 @@ class MemoryTable(Table):
         for path, piece in pieces[1:]:
             check_same_columns(self.files[0], pieces[0][1].column_names, path, piece.column_names)
         names = check_distinct(self.files[0], pieces[0][1].column_names)
-        self._starts = [0]
-        for _, piece in pieces:
-            self._starts.append(self._starts[-1] + piece.num_rows)
+        self._starts = [0, *accumulate(piece.num_rows for _, piece in pieces)]
         try:
             self._arrow = pa.concat_tables([piece.select(names) for _, piece in pieces], promote_options="permissive")
         except (pa.ArrowInvalid, pa.ArrowTypeError):

@@ -7,16 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
-from declarative_train.components.data import Dataset, SourceError, Table
-from declarative_train.components.datasets.files import (
-    Paths,
-    as_tuple,
-    check_beginning,
-    expand,
-    open_file,
-    packing,
-    shown,
-)
+from declarative_train.components.data import SourceError, Table
+from declarative_train.components.datasets.files import FilesDataset, check_beginning, open_file, packing, shown
 from declarative_train.terms.names import distinct
 
 if TYPE_CHECKING:
@@ -25,7 +17,7 @@ if TYPE_CHECKING:
 _WRONG_WIDTH = re.compile(r"(?:Row #(\d+): )?Expected (\d+) columns, got (\d+)")
 
 
-class CsvDataset(Dataset):
+class CsvDataset(FilesDataset):
     """Rows of CSV files, read whole into memory. The first line names the columns; blanks around a name are left out.
 
     Types are found by looking at all values: integers, numbers, `true`/`false`, dates, else text. Empty fields, `NA`,
@@ -34,8 +26,6 @@ class CsvDataset(Dataset):
     """
 
     type: Literal["csv"] = "csv"
-    path: Paths
-    """A file, a glob, or a list of them: any fsspec URL, relative to the recipe's file."""
     delimiter: Annotated[str, Field(min_length=1, max_length=1)] = ","
     """What stands between two values."""
     columns: Annotated[tuple[str, ...], Field(min_length=1), AfterValidator(distinct)] | None = None
@@ -45,14 +35,10 @@ class CsvDataset(Dataset):
     missing_values: Annotated[tuple[str, ...], AfterValidator(distinct)] = ()
     """More words that stand for a missing value, such as `?` or `-`."""
 
-    @property
-    def paths(self) -> tuple[str, ...]:
-        return as_tuple(self.path)
-
     def open(self) -> Table:
         from declarative_train.components.datasets.arrow import MemoryTable
 
-        table = MemoryTable([(path, self._read(path)) for path in expand(self.paths)])
+        table = MemoryTable([(path, self._read(path)) for path in self.files()])
         bytes_of = [name for name, column in table.columns.items() if column.dtype == "bytes"]  # elsewhere: files
         table.columns = {name: column for name, column in table.columns.items() if name not in bytes_of}
         table.left_out = {**table.left_out, **dict.fromkeys(bytes_of, "it holds bytes that are not UTF-8 text")}

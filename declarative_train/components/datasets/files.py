@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+from abc import ABC
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
 
 from pydantic import Field
 
-from declarative_train.components.data import SourceError
+from declarative_train.components.data import Dataset, SourceError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -41,8 +42,19 @@ _MOST_OPEN = 64  # files of one table; processes may often have 1,024 open, on s
 _CHAIN = "::"  # between the links of a chained URL: zip://*.csv::data.zip is the files in an archive
 
 
-def as_tuple(path: str | tuple[str, ...]) -> tuple[str, ...]:
-    return (path,) if isinstance(path, str) else path
+class FilesDataset(Dataset, ABC):
+    """Rows of files that the recipe names."""
+
+    path: Paths
+    """A file, a glob, or a list of them: any fsspec URL, relative to the recipe's file."""
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        return (self.path,) if isinstance(self.path, str) else self.path
+
+    def files(self) -> list[str]:
+        """Every one of them, in the order written; those of a glob by name. Raises SourceError."""
+        return expand(self.paths)
 
 
 def is_remote(path: str) -> bool:
@@ -253,6 +265,15 @@ def by_piece(starts: Sequence[int], rows: np.ndarray) -> Iterator[tuple[int, np.
     pieces, begins = np.unique(piece_of[order], return_index=True)
     for piece, places in zip(pieces.tolist(), np.split(order, begins[1:]), strict=False):
         yield piece, places, rows[places] - starts[piece]
+
+
+def objects(values: Sequence[object]) -> np.ndarray:
+    """Texts, bytes or None, as a column holds them."""
+    import numpy as np
+
+    found = np.empty(len(values), object)
+    found[:] = values
+    return found
 
 
 def mapped_bytes(path: str) -> np.memmap:

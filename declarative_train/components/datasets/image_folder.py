@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field
 
 from declarative_train.components.data import Column, Dataset, SourceError, Table
-from declarative_train.components.datasets.files import as_tuple, is_remote, local_path, read_bytes, shown
+from declarative_train.components.datasets.files import is_remote, local_path, objects, read_bytes, shown
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,7 +32,7 @@ class ImageFolderDataset(Dataset):
 
     @property
     def paths(self) -> tuple[str, ...]:
-        return as_tuple(self.path)
+        return (self.path,)
 
     def open(self) -> Table:
         if is_remote(self.path) or (root := local_path(self.path)) is None:
@@ -62,12 +62,12 @@ class FilesTable(Table):
         self.num_rows = len(files)
         self.columns = {"image": Column("image", "bytes"), "path": Column("path", "object")}
         self._root = root
-        self._names = _objects(files)
+        self._names = objects(files)
         self._labels: np.ndarray | None = None
         if labels is None:
             self.left_out = {"label": "no picture lies in a folder, whose name would be its class"}
         else:
-            self._labels = _objects(labels)
+            self._labels = objects(labels)
             self.columns["label"] = Column("label", "object")
 
     def read(self, columns: Sequence[str], rows: slice | np.ndarray) -> dict[str, np.ndarray]:
@@ -80,18 +80,10 @@ class FilesTable(Table):
             assert self._labels is not None
             return np.asarray(self._labels[rows])
         paths = [os.path.join(self._root, each) for each in self._names[rows]]
-        return _objects(paths if name == "path" else [read_bytes(path) for path in paths])
+        return objects(paths if name == "path" else [read_bytes(path) for path in paths])
 
     def place(self, row: int) -> str:
         return shown(os.path.join(self._root, self._names[row]))
-
-
-def _objects(values: Sequence[object]) -> np.ndarray:
-    import numpy as np
-
-    found = np.empty(len(values), object)
-    found[:] = values
-    return found
 
 
 def _table_of(root: str) -> FilesTable:

@@ -5,16 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Literal
 
-from declarative_train.components.data import Dataset, SourceError, Table
-from declarative_train.components.datasets.files import (
-    Paths,
-    as_tuple,
-    check_beginning,
-    expand,
-    open_file,
-    packing,
-    shown,
-)
+from declarative_train.components.data import SourceError, Table
+from declarative_train.components.datasets.files import FilesDataset, check_beginning, open_file, packing, shown
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -23,7 +15,7 @@ _DEEPEST = 1_000  # lists and objects within each other; some ten thousand would
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"?')
 
 
-class JsonlDataset(Dataset):
+class JsonlDataset(FilesDataset):
     """Rows of JSON lines files, read whole into memory: one object per line, its keys are the columns.
 
     A key that a line does not have, or `null`, is a missing value. Several files are one table, file after file.
@@ -31,17 +23,11 @@ class JsonlDataset(Dataset):
     """
 
     type: Literal["jsonl"] = "jsonl"
-    path: Paths
-    """A file, a glob, or a list of them: any fsspec URL, relative to the recipe's file."""
-
-    @property
-    def paths(self) -> tuple[str, ...]:
-        return as_tuple(self.path)
 
     def open(self) -> Table:
         from declarative_train.components.datasets.arrow import MemoryTable
 
-        return MemoryTable([(path, _read(path)) for path in expand(self.paths)])
+        return MemoryTable([(path, _read(path)) for path in self.files()])
 
 
 def _read(path: str) -> pa.Table:

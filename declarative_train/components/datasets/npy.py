@@ -16,14 +16,12 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from declarative_train.components.data import Column, Dataset, SourceError, Table
+from declarative_train.components.data import Column, SourceError, Table
 from declarative_train.components.datasets.files import (
+    FilesDataset,
     OpenFiles,
-    Paths,
-    as_tuple,
     by_piece,
     check_beginning,
-    expand,
     local_path,
     mapped_bytes,
     open_file,
@@ -39,7 +37,7 @@ _CHECKED_BYTES = 2 << 30  # a mapped array of an archive up to here is compared 
 _OBJECTS = "it holds Python objects, which are never loaded"
 
 
-class NpyDataset(Dataset):
+class NpyDataset(FilesDataset):
     """Rows of NumPy arrays: dimension 0 counts the rows.
 
     `.npz`: the arrays of the file are the columns, under their names; several files are one table, file after file.
@@ -50,17 +48,11 @@ class NpyDataset(Dataset):
     """
 
     type: Literal["npy"] = "npy"
-    path: Paths
-    """A file, a glob, or a list of them: any fsspec URL, relative to the recipe's file."""
-
-    @property
-    def paths(self) -> tuple[str, ...]:
-        return as_tuple(self.path)
 
     def open(self) -> Table:
         from declarative_train.components.datasets.arrow import check_same_columns
 
-        files = expand(self.paths)
+        files = self.files()
         kinds = {path.endswith(".npz") for path in files}
         if len(kinds) == 2:
             raise SourceError("different_columns", ".npz files are stacked and .npy files stand side by side: not both")

@@ -7,14 +7,12 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from declarative_train.components.data import Dataset, SourceError, Table
+from declarative_train.components.data import SourceError, Table
 from declarative_train.components.datasets.files import (
+    FilesDataset,
     OpenFiles,
-    Paths,
-    as_tuple,
     by_piece,
     check_beginning,
-    expand,
     local_path,
     open_file,
     shown,
@@ -26,22 +24,16 @@ if TYPE_CHECKING:
 _CACHE_BYTES = 256 << 20  # decoded row groups that a process keeps
 
 
-class ParquetDataset(Dataset):
+class ParquetDataset(FilesDataset):
     """Rows of Parquet files. Only the columns that fields use are read; data larger than memory are read by row group.
 
     Several files are one table, file after file.
     """
 
     type: Literal["parquet"] = "parquet"
-    path: Paths
-    """A file, a glob, or a list of them: any fsspec URL, relative to the recipe's file."""
-
-    @property
-    def paths(self) -> tuple[str, ...]:
-        return as_tuple(self.path)
 
     def open(self) -> Table:
-        return ParquetTable(expand(self.paths))
+        return ParquetTable(self.files())
 
 
 class ParquetTable(Table):
@@ -135,8 +127,9 @@ class ParquetTable(Table):
             raise SourceError("unreadable", message) from error
 
     def place(self, row: int) -> str:
-        position = bisect_right(self._file_starts, row) - 1
-        return f"row {row - self._file_starts[position] + 1} of {shown(self.files[position])}"
+        from declarative_train.components.datasets.arrow import place
+
+        return place(self.files, self._file_starts, row)
 
 
 def _open(path: str) -> Any:

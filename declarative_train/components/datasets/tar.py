@@ -14,14 +14,14 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from typing import IO, TYPE_CHECKING, Literal
 
-from declarative_train.components.data import Column, Dataset, SourceError, Table
+from declarative_train.components.data import Column, SourceError, Table
 from declarative_train.components.datasets.files import (
+    FilesDataset,
     OpenFiles,
     Paths,
-    as_tuple,
     by_piece,
-    expand,
     local_path,
+    objects,
     packing,
     shown,
 )
@@ -35,7 +35,7 @@ Index = tuple[list[str], dict[str, list[list[int]]]]
 """The keys, and by column for each key (offset, size), or nothing where it has no such file."""
 
 
-class TarDataset(Dataset):
+class TarDataset(FilesDataset):
     """Samples in tar archives, as webdataset writes them: `cat/17.jpg` and `cat/17.cls` are the columns `jpg` and `cls`
     of the sample `cat/17`. The column `key` is its name.
 
@@ -47,12 +47,8 @@ class TarDataset(Dataset):
     path: Paths
     """An archive, a glob, or a list of them, on this machine, relative to the recipe's file."""
 
-    @property
-    def paths(self) -> tuple[str, ...]:
-        return as_tuple(self.path)
-
     def open(self) -> Table:
-        return TarTable(expand(self.paths))
+        return TarTable(self.files())
 
 
 class TarTable(Table):
@@ -70,9 +66,7 @@ class TarTable(Table):
             keys, columns = _index(path)
             if not keys:
                 raise SourceError("unreadable", f"{shown(path)} holds no file with an ending")
-            held = np.empty(len(keys), object)
-            held[:] = keys
-            self._keys.append(held)
+            self._keys.append(objects(keys))
             self._places.append({name: np.asarray(places, np.int64) for name, places in columns.items()})
             self._starts.append(self._starts[-1] + len(keys))
             endings |= dict.fromkeys(columns)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Literal
 
-from declarative_train.components.data import Column, Dataset, Table
+from declarative_train.components.data import Column, Table
 from declarative_train.components.datasets.files import (
+    FilesDataset,
     OpenFiles,
-    Paths,
-    as_tuple,
     by_piece,
-    expand,
     local_path,
     mapped_bytes,
     read_bytes,
@@ -26,24 +25,18 @@ if TYPE_CHECKING:
 _BLOCK = 1 << 16  # bytes fetched at once for single rows of a remote file
 
 
-class TextDataset(Dataset):
+class TextDataset(FilesDataset):
     """The tokens of text files: one row per token, column `tokens`. A `window` makes samples of them.
 
     Several files are one text, file after file.
     """
 
     type: Literal["text"] = "text"
-    path: Paths
-    """A file, a glob, or a list of them: any fsspec URL, relative to the recipe's file."""
     tokenizer: Literal["bytes"] = "bytes"
     """bytes: every byte of the UTF-8 text is a token, 0 to 255."""
 
-    @property
-    def paths(self) -> tuple[str, ...]:
-        return as_tuple(self.path)
-
     def open(self) -> Table:
-        return ByteTable(expand(self.paths))
+        return ByteTable(self.files())
 
 
 class ByteTable(Table):
@@ -54,9 +47,7 @@ class ByteTable(Table):
         self.files = tuple(files)
         self.columns = {"tokens": Column("tokens", "uint8", (), 256)}
         self._paths = [path for path, _ in sized]
-        self._starts = [0]
-        for _, size in sized:
-            self._starts.append(self._starts[-1] + size)
+        self._starts = [0, *accumulate(size for _, size in sized)]
         self._mapped = OpenFiles(mapped_bytes)
         self.num_rows = self._starts[-1]
         for path in self._paths:

@@ -34,9 +34,6 @@ class Course:
     passes: tuple[tuple[str, ...], ...]
     bytes: Any
 
-    def at_peak(self) -> tuple[int, ...]:
-        return tuple(map(int, self.bytes[int(self.bytes.sum(axis=1).argmax())]))
-
 
 def course_of(live: LiveBytes) -> Course:
     kinds = np.array([stored.kind for stored, _ in live.changes], dtype=np.int64)
