@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from declarative_train.plan.codec import PlanError, from_json
-from declarative_train.plan.run_folder import CHECKPOINTS, MANIFEST, PLAN, RUN, read_run
+from declarative_train.plan.run_folder import PLAN, checkpoints_root, read_run
 from declarative_train.runtime.failures import read_failures
+from declarative_train.runtime.storage.checkpoint_store import CheckpointStore
 from declarative_train.runtime.storage.run_lock import is_locked
+from declarative_train.terms.run_files import RUN
 
 EVENTS = "events.jsonl"
 TAIL = 1 << 16  # bytes of a run's events that are read first, from the end
@@ -189,16 +191,9 @@ _RECIPE_KEYS = {"seed": "seed", "optimizer": "training.optimizer.type", "lr_sche
 
 def checkpoints_of(folder: str) -> tuple[str | None, str | None]:
     """(the last checkpoint, the best one) of a run, by their manifests."""
-    root = os.path.join(folder, CHECKPOINTS)
-    names = sorted(os.listdir(root), reverse=True) if os.path.isdir(root) else []
-    found = [os.path.join(root, name) for name in names if os.path.exists(os.path.join(root, name, MANIFEST))]
-    best = None
-    for path in found:
-        try:
-            manifest = json.loads(Path(path, MANIFEST).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            continue
-        if manifest.get("is_best"):
-            best = path
-            break
-    return (found[0] if found else None), best
+    try:
+        found, _ = CheckpointStore(checkpoints_root(folder)).entries()
+    except (OSError, ImportError, ValueError):  # another machine, which does not answer
+        return None, None
+    best = next((entry.path for entry in found if entry.manifest.get("is_best")), None)
+    return (found[0].path if found else None), best

@@ -24,11 +24,11 @@ from declarative_train.graph.graph import Graph
 from declarative_train.plan.codec import PlanError, from_json
 from declarative_train.plan.meaning import classes_of, unit_of
 from declarative_train.plan.pruned import UnknownOutputError, nodes_of, pruned
-from declarative_train.plan.run_folder import CHECKPOINTS, PLAN
+from declarative_train.plan.run_folder import CHECKPOINTS, PLAN, owner_of
 from declarative_train.runtime.failures import CheckpointFailure
 from declarative_train.runtime.run_state import RunState
 from declarative_train.runtime.storage.checkpoint_store import Entry, damage, read_entry
-from declarative_train.runtime.storage.run_dir import NoCheckpoint, find_checkpoint
+from declarative_train.runtime.storage.find_checkpoint import NoCheckpoint, find_checkpoint
 
 if TYPE_CHECKING:
     import torch
@@ -89,10 +89,12 @@ class Trained:
         """`runs/wine/20261122-101500 step 40`."""
         return f"{shown(self.run or self.path)} step {self.step}"
 
-    @property
+    @cached_property
     def run(self) -> str | None:
-        """The folder of the run that the checkpoint lies in; None for one that was copied elsewhere."""
+        """The folder of the run that the checkpoint is of; None for one that was copied elsewhere."""
         root, _, _ = self.path.rpartition("/")
+        if (owner := owner_of(root)) is not None:
+            return owner
         run, _, folder = root.rpartition("/")
         return run if folder == CHECKPOINTS and run else None
 

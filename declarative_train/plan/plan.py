@@ -187,12 +187,13 @@ class PluginSinkPlan:
 @dataclass(frozen=True, slots=True)
 class LoggingPlan:
     """`sinks`: beside the terminal and events.jsonl, by name with their settings. `plugins`: of those that are not
-    ours."""
+    ours. `checkpoints`: the folder or URL for those of all runs; None: they are in the folder of their run."""
 
     dir: str
     every_steps: int
     sinks: dict[str, dict[str, object]] = field(default_factory=lambda: {"tensorboard": {}})
     plugins: dict[str, PluginSinkPlan] = field(default_factory=dict)
+    checkpoints: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,22 +78,20 @@ def _kept(path: str, offline: bool) -> _Kept | None:
     local = local_path(path)
     if os.path.splitext(path)[1] or (local is None and offline) or (local is not None and not os.path.isdir(local)):
         return None  # a file of tensors, or nothing that could be looked at here
-    read: Read = _content
     others: Sequence[str] = ()
     try:
-        if local is None:
-            folder, manifest, read = taken_remotely(path)
-        else:
-            folder, manifest = taken_in_folder(local)
-            others = _plans_beside(folder)
+        taken = taken_remotely(path) if local is None else taken_in_folder(local, offline=offline)
+        if taken is None:
+            return None
+        if local is not None:
+            others = _plans_beside(taken.run or os.path.dirname(os.path.dirname(os.path.abspath(taken.folder))))
     except (ValueError, OSError, ImportError):  # told where the weights are looked at
         return None
-    return _Kept(int(manifest["step"]), _fields(folder, manifest, read, others))
+    return _Kept(int(taken.manifest["step"]), _fields(taken.folder, taken.manifest, taken.read, others))
 
 
-def _plans_beside(folder: str) -> list[str]:
-    """Of a checkpoint in the folder of its run, which an earlier dtrain wrote without a plan: those of the run."""
-    run = os.path.dirname(os.path.dirname(os.path.abspath(folder)))
+def _plans_beside(run: str) -> list[str]:
+    """Of a checkpoint that an earlier dtrain wrote without a plan: those of its run."""
     names = sorted(name for name in os.listdir(run) if name.startswith("plan") and name.endswith(".json"))
     return [os.path.join(run, name) for name in names]
 
@@ -108,7 +106,7 @@ def _fields(folder: str, manifest: Mapping[str, Any], read: Read, others: Iterab
         return _fields_in(json.loads(content))
     for path in others:
         try:
-            plan = json.loads(read(path))
+            plan = json.loads(_content(path))
             if plan["fingerprint"] == manifest["fingerprint"]:
                 return _fields_in(plan)
         except (OSError, ValueError, KeyError, TypeError):

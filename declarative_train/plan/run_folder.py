@@ -10,9 +10,11 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+from declarative_train.components.datasets.files import local_path
 from declarative_train.terms.amounts import counted
+from declarative_train.terms.run_files import RUN
 
 MANIFEST = "manifest.json"  # of a checkpoint
 FORMAT = 3
@@ -22,39 +24,92 @@ _SEAL = b'{\n "sha256": "'  # what a manifest begins with
 _BLANK = b"0" * 64  # stands in the place of the checksum while it is computed
 PLAN = "plan.json"  # of a run, and of each of its checkpoints
 EMA = "ema/"  # before a parameter's name: its moving average among the tensors of a checkpoint
-RUN = "run.json"  # of a run: what it is called, and what it is told apart by
+OWNER = "owner.json"  # beside checkpoints that are not in the folder of their run: which folder that is
 _TIME = len("20261122-104101")  # a run's name begins with it
 
 Shapes = Mapping[str, tuple[int, ...]]
 
 
+def checkpoints_root(run: str) -> str:
+    """The folder or URL of a run's checkpoints: in its folder, or where its `run.json` says (`checkpoint.dir`)."""
+    found = read_run(run).get("checkpoints")
+    return found if isinstance(found, str) and found else f"{run}/{CHECKPOINTS}"
+
+
+def owner_of(root: str) -> str | None:
+    """The folder of the run on this machine whose checkpoints are in `root`; None where there is none, or another
+    machine has it."""
+    run, _, folder = root.rstrip("/").rpartition("/")
+    found = _owner_beside(run)
+    if found is None:
+        return run if folder == CHECKPOINTS and run and local_path(run) == run else None
+    return found if os.path.isdir(found) and checkpoints_root(found) == root.rstrip("/") else None
+
+
+def _owner_beside(folder: str) -> str | None:
+    """What `owner.json` in the folder says; None where it is not there."""
+    try:
+        if "://" not in folder:
+            with open(os.path.join(folder, OWNER), "rb") as file:
+                text = file.read()
+        else:
+            from fsspec.core import url_to_fs
+
+            fs, inner = url_to_fs(folder)
+            text = fs.cat_file(f"{inner}/{OWNER}")
+        return str(json.loads(text)["folder"])
+    except (OSError, ValueError, KeyError, TypeError, ImportError):
+        return None
+
+
+class Taken(NamedTuple):
+    """The checkpoint that a run would start from. `run`: the folder of its run, where it was found by that; `read`
+    gives the content of a file."""
+
+    folder: str
+    manifest: dict[str, Any]
+    read: Callable[[str], bytes]
+    run: str | None = None
+
+
 def shapes_in_folder(path: str) -> Shapes | None:
     """Those of the checkpoint that a run would take, as its manifest has them; None when it has not (an earlier dtrain
-    wrote it). Raises ValueError when there is no whole checkpoint."""
+    wrote it), or is on another machine. Raises ValueError when there is no whole checkpoint."""
     if os.path.lexists(os.path.join(path, MANIFEST)):
         found = _manifest_in(path)
         return None if found is None else _shapes_of(found.get("shapes"))
-    return _shapes_of(taken_in_folder(path)[1].get("shapes"))
+    taken = taken_in_folder(path, offline=True)
+    return None if taken is None else _shapes_of(taken.manifest.get("shapes"))
 
 
-def taken_in_folder(path: str) -> tuple[str, dict[str, Any]]:
-    """(the folder, the manifest) of the checkpoint that a run would start from. Raises ValueError when there is no
-    whole one."""
+def taken_in_folder(path: str, *, offline: bool) -> Taken | None:
+    """Of a folder on this machine: a run's, a checkpoint's, or that of a recipe's runs. `offline`: None where it is on
+    another machine. Raises ValueError when there is no whole one; else as `taken_remotely`."""
     if os.path.lexists(os.path.join(path, MANIFEST)):
         found = _manifest_in(path)
         if found is not None:
-            return path, found
+            return Taken(path, found, _content)
         raise ValueError("the checkpoint is torn")
     for folder in run_folders(path):
-        whole = [(each, manifest) for each in _checkpoints_in(folder) if (manifest := _manifest_in(each)) is not None]
+        root = checkpoints_root(folder)
+        local = local_path(root)
+        if local is None and offline:
+            return None
+        if local is None:
+            try:
+                return taken_remotely(root.removesuffix(f"/{CHECKPOINTS}"))._replace(run=folder)
+            except ValueError:
+                continue
+        whole = [(each, manifest) for each in _checkpoints_in(local) if (manifest := _manifest_in(each)) is not None]
         if whole:
-            return whole[position_of_best([manifest.get("step") for _, manifest in whole], whole[0][1])]
+            taken, manifest = whole[position_of_best([each.get("step") for _, each in whole], whole[0][1])]
+            return Taken(taken, manifest, _content, folder)
     raise ValueError("no whole checkpoint of a run is in it")
 
 
-def taken_remotely(path: str) -> tuple[str, dict[str, Any], Callable[[str], bytes]]:
-    """The same of a checkpoint or a run at an fsspec URL, with what reads a file of it. Raises ValueError, OSError, and
-    ImportError without the package of the file system."""
+def taken_remotely(path: str) -> Taken:
+    """The same of a checkpoint or a run at an fsspec URL. Raises ValueError, OSError, and ImportError without the
+    package of the file system."""
     from fsspec.core import url_to_fs
 
     fs, inner = url_to_fs(path.rstrip("/"))
@@ -73,7 +128,7 @@ def taken_remotely(path: str) -> tuple[str, dict[str, Any], Callable[[str], byte
     if not whole:
         raise ValueError("no whole checkpoint of a run is in it")
     taken, manifest = whole[position_of_best([each.get("step") for _, each in whole], whole[0][1])]
-    return taken, manifest, fs.cat_file
+    return Taken(taken, manifest, fs.cat_file)
 
 
 def run_folders(path: str) -> list[str]:
@@ -120,9 +175,8 @@ def _shapes_of(entry: object) -> Shapes | None:
     return {name: tuple(shape) for name, shape in entry.items()}
 
 
-def _checkpoints_in(run: str) -> list[str]:
+def _checkpoints_in(root: str) -> list[str]:
     """Newest first."""
-    root = os.path.join(run, CHECKPOINTS)
     if not os.path.isdir(root):
         return []
     return sorted((entry.path for entry in os.scandir(root) if entry.name.startswith("step_")), reverse=True)

@@ -151,4 +151,5 @@ def plan_logging(recipe: Recipe, timing: Timing) -> LoggingPlan:
             sinks[name] = settings.model_dump()
     if "mlflow" in sinks:
         sinks["mlflow"]["folder"] = logging.dir
-    return LoggingPlan(logging.dir, timing.interval("logging.every", logging.every) or 1, sinks, plugins)
+    every_steps = timing.interval("logging.every", logging.every) or 1
+    return LoggingPlan(logging.dir, every_steps, sinks, plugins, recipe.checkpoint.dir)

@@ -130,11 +130,11 @@ def _taken(path: str, local: str | None) -> str:
     if local is None or not os.path.isdir(local):
         return path
     try:
-        taken = taken_in_folder(local)[0]
+        taken = taken_in_folder(local, offline=True)
     except (ValueError, OSError):
         return path
-    run = os.path.dirname(os.path.dirname(taken))
-    return run if os.path.dirname(run) == os.path.normpath(local) else path
+    run = None if taken is None else taken.run
+    return run if run is not None and os.path.dirname(run) == os.path.normpath(local) else path
 
 
 def _shapes_in(path: str) -> Shapes | None:

@@ -358,10 +358,9 @@ def report(job: Job, failure: Failure, num_ranks: int) -> list[str]:
 
 def way_on(job: Job) -> list[str]:
     """Where the last whole checkpoint is, and how to go on from it."""
-    from declarative_train.plan.run_folder import CHECKPOINTS
     from declarative_train.runtime.storage.checkpoint_store import CheckpointStore, hasty_damage
 
-    entry, _ = CheckpointStore(str(job.run_dir / CHECKPOINTS)).newest(hasty_damage)
+    entry, _ = CheckpointStore(job.place.checkpoints).newest(hasty_damage)
     if entry is None:
         return []
     return [f"  go on from step {entry.step}: the same command with --resume {job.run_dir}"]

@@ -19,7 +19,6 @@ from declarative_train.data.sets import SampleSet, open_sets
 from declarative_train.data.spec import BatchSpec
 from declarative_train.logs.event import Notice, RunStarted
 from declarative_train.logs.fan_out import FanOut
-from declarative_train.plan.run_folder import CHECKPOINTS
 from declarative_train.plan.text.describe import describe, summary
 from declarative_train.runtime.checkpoint import Checkpoints
 from declarative_train.runtime.devices import device_of, keep_freed_memory
@@ -84,7 +83,7 @@ def _train(job: Job, context: FailureContext, asked: Callable[[], bool], device:
     if not plan.layout.is_one_process:  # which has no process group, and may be a notebook with many runs
         _ALIVE.append(engine)
     sets = open_sets(plan.data)
-    store = CheckpointStore(str(job.run_dir / CHECKPOINTS))
+    store = CheckpointStore(job.place.checkpoints)
     checkpoints = Checkpoints(plan, engine, store, sinks.flush)
     state = checkpoints.load(entry) if entry is not None else RunState()
     aims = state.aim(plan)

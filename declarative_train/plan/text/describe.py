@@ -268,9 +268,15 @@ def _intervals(plan: Plan) -> list[list[str]]:
         rows.append(["evaluation", (f"{sets} {_every(evaluation.every_steps)}{most}{last}" if sets else last[2:])])
     if checkpoint is not None:
         best = f", and the {checkpoint.best_mode} of {checkpoint.best_metric}" if checkpoint.best_metric else ""
-        rows.append(["checkpoint", f"{_every(checkpoint.every_steps)}, the last {checkpoint.keep} kept{best}"])
+        kept = f"the last {checkpoint.keep} kept{best}{_below(plan)}"
+        rows.append(["checkpoint", f"{_every(checkpoint.every_steps)}, {kept}"])
     rows.append(["logging", f"{_every(plan.logging.every_steps)}, below {plan.logging.dir}{_to(plan)}"])
     return rows
+
+
+def _below(plan: Plan) -> str:
+    folder = plan.logging.checkpoints
+    return "" if folder is None else f", below {masked(folder)}"
 
 
 def _to(plan: Plan) -> str:

@@ -43,6 +43,7 @@ RULES: dict[str, str] = {
     "O015": "data_rules.target_in_view",
     "O030": "key_rules.unusable_folder",
     "O031": "key_rules.missing_package",
+    "O032": "key_rules.checkpoints_among_runs",
     "P001": "parallelism_rules.ranks_do_not_divide",
     "P002": "layout_rules.dp_across_nodes",
     "P003": "layout_rules.idle_gpus",

@@ -12,12 +12,15 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from declarative_train.components.datasets.files import is_known, local_path, masked
 from declarative_train.diagnostics.diagnostic import Diagnostic, error, warning
 from declarative_train.recipe.checks.training_rules import optimizers_of
 from declarative_train.recipe.draft import Draft
 from declarative_train.recipe.model.selectors import ParameterRule
 from declarative_train.recipe.model.tree import BlockNode, LayerNode, Scope
+from declarative_train.source.node import find
 from declarative_train.terms.machine import SINK_PACKAGES, extra_for
+from declarative_train.terms.run_files import RUN
 from declarative_train.terms.span import Span
 
 Idle = tuple[str, Callable[[Any], bool], str, str]  # the key, when it does nothing, why, and what would use it
@@ -179,25 +182,62 @@ def _of_rule(draft: Draft, rule: ParameterRule, keys: Iterable[str], reason: str
 def unusable_folder(draft: Draft) -> Iterator[Diagnostic]:
     """unusable-folder (O030)
 
-    Finds: a `logging.dir` that cannot be made: a file stands where a folder has to be, or one above it is not to be written
-           in.
+    Finds: a `logging.dir` or `checkpoint.dir` that cannot be made: a file stands where a folder has to be, or one above it
+           is not to be written in, or no file system is known for the scheme of its URL.
     Why:   the run ends before it begins.
     Bad:
         logging: {dir: base.yaml/runs}
     Good:
         logging: {dir: runs}
     """  # noqa: E501
-    if draft.logging is None:
-        return
-    folder = Path(draft.logging.dir).expanduser().absolute()
-    there = next((path for path in (folder, *folder.parents) if os.path.lexists(path)), folder)
-    reason = None
-    if not there.is_dir():
-        reason = f"{there} is not a folder"
-    elif not os.access(there, os.W_OK | os.X_OK):
-        reason = f"{there} cannot be written in"
-    if reason is not None:
+    if draft.logging is not None and (reason := _why_not(draft.logging.dir)) is not None:
         yield error("O030", draft.span("logging.dir"), f"`{draft.logging.dir}` cannot hold runs: {reason}")
+    folder = None if draft.checkpoint is None else draft.checkpoint.dir
+    if folder is not None and (reason := _why_not(folder)) is not None:
+        yield error("O030", draft.span("checkpoint.dir"), f"`{masked(folder)}` cannot hold checkpoints: {reason}")
+
+
+def _why_not(folder: str) -> str | None:
+    local = local_path(folder)
+    if local is None:
+        scheme = folder.partition("://")[0]
+        return None if is_known(folder) else f"there is no file system `{scheme}`; s3, gs, abfs and hf are some"
+    path = Path(local).expanduser().absolute()
+    there = next((each for each in (path, *path.parents) if os.path.lexists(each)), path)
+    if not there.is_dir():
+        return f"{there} is not a folder"
+    return None if os.access(there, os.W_OK | os.X_OK) else f"{there} cannot be written in"
+
+
+def checkpoints_among_runs(draft: Draft) -> Iterator[Diagnostic]:
+    """checkpoints-among-runs (O032)
+
+    Finds: a `checkpoint.dir` inside the folder of a run, or in the one where the runs of the recipe are made.
+    Why:   who removes that run removes the checkpoints of all others, and what is there is taken for a run.
+    Bad:
+        name: digits
+        checkpoint: {dir: runs/digits/saved}
+        logging: {dir: runs}
+    Good:
+        name: digits
+        checkpoint: {dir: saved}
+        logging: {dir: runs}
+    """
+    wanted = None if draft.checkpoint is None else draft.checkpoint.dir
+    folder = None if wanted is None else local_path(wanted)
+    if folder is None or draft.logging is None:
+        return
+    path, runs = Path(folder).absolute(), Path(draft.logging.dir).absolute()
+    written = find(draft.tree, ("name",))
+    name = str(getattr(written, "value", ""))
+    inside = next((each for each in (path, *path.parents) if (each / RUN).is_file()), None)
+    reason = f"{inside} is the folder of a run" if inside is not None else None
+    if reason is None and (path == runs or (name and path.is_relative_to(runs / name))):
+        reason = "the runs of this recipe are made there"
+    if reason is not None:
+        message = f"checkpoints cannot be kept in `{wanted}`: {reason}"
+        fix = "name a folder of its own, or leave `checkpoint.dir` out: then each run keeps its own"
+        yield error("O032", draft.span("checkpoint.dir"), message, fix)
 
 
 def missing_package(draft: Draft) -> Iterator[Diagnostic]:

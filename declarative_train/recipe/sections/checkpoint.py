@@ -27,3 +27,6 @@ class Checkpoint(Section):
     a signal or `max_time` stops the run."""
     best: Best | None = None
     """Keep the checkpoint with the best value of a metric, too."""
+    dir: Annotated[str, Field(min_length=1)] | None = None
+    """Where checkpoints go, apart from the run's folder: a folder, relative to the working directory, or a URL
+    (s3://bucket/folder). A run's are in `<dir>/<name>/<run>/checkpoints`; left out: in the run's folder."""

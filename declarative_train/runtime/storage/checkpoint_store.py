@@ -58,6 +58,17 @@ class CheckpointStore:
     def has(self, path: str) -> bool:
         return bool(self._fs.exists(path))
 
+    def text(self, path: str) -> str:
+        """Of a file in it. Raises OSError."""
+        return bytes(self._fs.cat_file(path)).decode("utf-8", "replace")
+
+    def folders(self) -> list[str]:
+        """Those in it, whatever they are."""
+        if not self._fs.exists(self.root):
+            return []
+        found = self._fs.ls(self.root, detail=True)
+        return [f"{self.root}/{_last(each['name'])}" for each in found if each["type"] == "directory"]
+
     def path(self, step: int) -> str:
         return f"{self.root}/step_{step:08d}"
 
@@ -148,7 +159,7 @@ class CheckpointStore:
         self._fs.invalidate_cache()
         if not self._fs.exists(self.root):
             return []
-        names = (str(path).rstrip("/").rsplit("/", 1)[-1] for path in self._fs.ls(self.root, detail=False))
+        names = (_last(path) for path in self._fs.ls(self.root, detail=False))
         return sorted(int(found[1]) for name in names if (found := _FOLDER.fullmatch(name)))
 
     def _remove(self, path: str) -> None:
@@ -218,6 +229,10 @@ def _reason(error: OSError) -> str:
 
 def _protocols(fs: Any) -> tuple[str, ...]:
     return (fs.protocol,) if isinstance(fs.protocol, str) else tuple(fs.protocol)
+
+
+def _last(path: object) -> str:
+    return str(path).rstrip("/").rsplit("/", 1)[-1]
 
 
 def _sync_folder(path: str) -> None:

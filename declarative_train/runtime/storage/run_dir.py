@@ -2,6 +2,8 @@
 
 <logging.dir>/<name>/<time>-<mode>-<what differs>/
     run.json  plan.json  events.jsonl  events.out.tfevents.*  checkpoints/step_00000120/  failures/  lock
+<checkpoint.dir>/<name>/<the same>/              where a recipe names one: a folder, or a URL
+    owner.json  checkpoints/step_00000120/
 
 Whoever starts the ranks decides all of it, before any of them loads anything: which run, that nobody else writes to it,
 and the newest checkpoint of it whose every byte is what was written.
@@ -18,23 +20,26 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from declarative_train.components.datasets.files import shown
 from declarative_train.plan.codec import PlanError, from_json, save, to_json
 from declarative_train.plan.resumable import judge
 from declarative_train.plan.run_folder import (
     CHECKPOINTS,
     MANIFEST,
     PLAN,
-    RUN,
+    checkpoints_root,
     newest_first,
-    position_of_best,
+    owner_of,
     read_run,
-    run_folders,
 )
 from declarative_train.plan.settings import asked_for, differing, label
 from declarative_train.runtime.failures import CheckpointFailure, RunFailure
+from declarative_train.runtime.storage.checkpoint_dir import claim, kept_elsewhere, moved, newest_below
 from declarative_train.runtime.storage.checkpoint_store import CheckpointStore, Entry, Look, damage, read_entry
+from declarative_train.runtime.storage.find_checkpoint import NoCheckpoint, NoWholeCheckpoint, find_checkpoint
 from declarative_train.runtime.storage.run_lock import LOCK, RunLock
 from declarative_train.terms.amounts import counted
+from declarative_train.terms.run_files import RUN
 
 if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan, WeightsPlan
@@ -51,6 +56,11 @@ class Place:
     weights: tuple[WeightsPlan, ...] = ()
     notices: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    elsewhere: str | None = None  # the folder or URL of its checkpoints, where they are not in `run_dir`
+
+    @property
+    def checkpoints(self) -> str:
+        return self.elsewhere or str(self.run_dir / CHECKPOINTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,19 +94,24 @@ def open_place(plan: Plan, resume: str | None, lock: RunLock, look: Look = damag
         notices = list(found.notices)
         weights, passed_over = settled_weights(plan.weights, look)
         skipped += passed_over
-    run_dir = found.run
+    run_dir, elsewhere = found.run, None
     try:
         if run_dir is None:
             run_dir = new_run_dir(plan, folder)
+            if plan.logging.checkpoints is not None:
+                elsewhere = claim(plan.logging.checkpoints, plan.name, run_dir)
             if found.entry is not None:
                 notices[0] = f"going on from {found.entry.path} in a new folder, {run_dir}, as {found.why}"
+        else:
+            elsewhere = kept_elsewhere(run_dir)
+            notices += moved(plan.logging.checkpoints, run_dir)
         if not lock.is_held:
             notices += filter(None, [lock.take(run_dir)])
         if found.run is not None and lock.is_held:
-            CheckpointStore(str(run_dir / CHECKPOINTS)).clean()
+            CheckpointStore(checkpoints_root(str(run_dir))).clean()
         shutil.rmtree(run_dir / "failures", ignore_errors=True)  # of an earlier session
         _save_plan(plan, run_dir)
-        _save_run(plan, run_dir)
+        _save_run(plan, run_dir, elsewhere)
     except OSError as error:
         path = run_dir or _runs(plan)
         raise RunFailure(
@@ -104,7 +119,7 @@ def open_place(plan: Plan, resume: str | None, lock: RunLock, look: Look = damag
             "that can be written, on a disk with room"
         ) from None
     warnings = (*(f"passed over: {reason}" for reason in skipped), *changed)
-    return Place(run_dir, found.entry, weights, tuple(notices), warnings)
+    return Place(run_dir, found.entry, weights, tuple(notices), warnings, elsewhere)
 
 
 def _reason(path: Path, error: OSError) -> str:
@@ -123,11 +138,13 @@ def _save_plan(plan: Plan, run_dir: Path) -> None:
     save(plan, path)
 
 
-def _save_run(plan: Plan, run_dir: Path) -> None:
+def _save_run(plan: Plan, run_dir: Path, elsewhere: str | None) -> None:
     """What a list of runs says of this one: a plan may take long to read. The time is that of its first session."""
     begun = read_run(run_dir).get("started_unix_s", time.time())
     mode = {"mode": plan.layout.mode, "num_ranks": len(plan.layout.ranks)}
     entries = {"name": plan.name, **mode, "num_steps": plan.training.num_steps, "started_unix_s": begun}
+    if elsewhere is not None:
+        entries["checkpoints"] = elsewhere
     text = json.dumps({**entries, "overrides": plan.overrides, "settings": plan.settings}, indent=1)
     (run_dir / RUN).write_text(f"{text}\n", encoding="utf-8")
 
@@ -160,13 +177,14 @@ def _plan_of(entry: Entry) -> tuple[Plan | None, str]:
     it cannot be compared with."""
     run = Path(entry.path).parent.parent
     why = "its plan is no longer there to say which"
-    for path in (Path(entry.path) / PLAN, *sorted(run.glob("plan*.json"))):
+    for path in (f"{entry.path}/{PLAN}", *(str(each) for each in sorted(run.glob("plan*.json")))):
         try:
-            plan = from_json(path.read_text(encoding="utf-8"))
+            plan = from_json(CheckpointStore(entry.path).text(path))
         except OSError:
             continue
         except PlanError as problem:
-            why = f"which of them cannot be said: {path.name} is of another dtrain: {problem}"
+            name = path.rpartition("/")[2]
+            why = f"which of them cannot be said: {name} is of another dtrain: {problem}"
             continue
         if plan.fingerprint == entry.manifest["fingerprint"]:
             return plan, ""
@@ -214,12 +232,12 @@ def _label(plan: Plan, runs: Path) -> str:
 def _in_folder(folder: Path, goes_on: bool, lock: RunLock, look: Look) -> Found:
     """A folder that was given: what it holds is gone on with, or there is nothing in it. Raises RunFailure."""
     if not goes_on:
-        if (folder / PLAN).exists() or (folder / CHECKPOINTS).exists():
+        if (folder / PLAN).exists() or (folder / CHECKPOINTS).exists():  # wherever its checkpoints are, it has a plan
             raise RunFailure(
                 f"{folder} holds a run already; help: add --resume to go on with it, or name another folder"
             )
         return Found(None)
-    found = _in_run(f"{folder}/{CHECKPOINTS}", lock, look)
+    found = _in_run(checkpoints_root(str(folder)), lock, look)
     return found or Found(None, notices=(f"nothing to resume in {folder}: starting from the beginning",))
 
 
@@ -227,7 +245,7 @@ def _found(plan: Plan, resume: str, lock: RunLock, look: Look) -> Found:
     if resume == "auto":
         runs = _runs(plan)
         notice = f"nothing to resume below {runs}: starting from the beginning"
-        return _in_runs(runs, lock, look) or Found(None, notices=(notice,))
+        return _in_runs(runs, lock, look) or _of_lost_runs(plan, look) or Found(None, notices=(notice,))
     return _given(plan, resume.rstrip("/"), lock, look)
 
 
@@ -239,8 +257,9 @@ def _given(plan: Plan, path: str, lock: RunLock, look: Look) -> Found:
         name.startswith("step_") and CheckpointStore(root).has(path)
     ):
         return _at(path, lock, look)
-    is_run = CheckpointStore(path).has(f"{path}/{CHECKPOINTS}")
-    found = _in_run(f"{path}/{CHECKPOINTS}" if is_run else path, lock, look)
+    own = checkpoints_root(path)
+    is_run = own != f"{path}/{CHECKPOINTS}" or CheckpointStore(path).has(own)
+    found = _in_run(own if is_run else path, lock, look)
     if found is None and "://" not in path:
         found = _in_runs(Path(path), lock, look)
     if found is None:
@@ -255,10 +274,11 @@ def _in_runs(runs: Path, lock: RunLock, look: Look) -> Found | None:
     """The newest of a recipe's runs that has a whole checkpoint. Raises RunFailure when a newer one is going on."""
     passed_over: list[str] = []
     for run in map(Path, newest_first(str(path) for path in runs.glob("*") if path.is_dir())):
-        if not (run / LOCK).exists() and not (run / CHECKPOINTS).is_dir():
+        root = checkpoints_root(str(run))
+        if not (run / LOCK).exists() and root == str(run / CHECKPOINTS) and not os.path.isdir(root):
             continue
         try:
-            found = _in_run(str(run / CHECKPOINTS), lock, look)
+            found = _in_run(root, lock, look)
         except NoWholeCheckpoint as failure:
             passed_over += failure.reasons
             found = None
@@ -272,16 +292,15 @@ def _in_runs(runs: Path, lock: RunLock, look: Look) -> Found | None:
 
 def _in_run(root: str, lock: RunLock, look: Look) -> Found | None:
     """The newest whole checkpoint of a run continues that run; one from elsewhere begins another."""
-    run, _, folder = root.rpartition("/")
-    is_ours = folder == CHECKPOINTS and "://" not in run
-    if is_ours and Path(run).is_dir():
+    run = owner_of(root)
+    if run is not None and Path(run).is_dir():
         lock.take(Path(run))
     entry, reasons = CheckpointStore(root).newest(look)
     if entry is None:
         if reasons:
-            raise NoWholeCheckpoint(run if is_ours else root, reasons)
+            raise NoWholeCheckpoint(run or root, reasons)
         return None
-    if is_ours:
+    if run is not None:
         return Found(entry, Path(run), passed_over=tuple(reasons))
     return Found(entry, None, "that is not in the folder of a run here", passed_over=tuple(reasons))
 
@@ -299,33 +318,25 @@ def _at(path: str, lock: RunLock, look: Look) -> Found:
         others = [other.path for other in store.entries()[0] if other.path != path and look(other) is None]
         hint = f"; help: {_listed(others)} {'is' if len(others) == 1 else 'are'} whole" if others else ""
         raise CheckpointFailure(f"{reason}{hint}")
-    run, _, folder = root.rpartition("/")
+    run = owner_of(root)
     newest = store.entries()[0][0].step
-    if folder == CHECKPOINTS and "://" not in run and newest == entry.step:
+    if run is not None and newest == entry.step:
         lock.take(Path(run))
         return Found(entry, Path(run))
     why = f"that run has gone on to step {newest}" if newest > entry.step else "that is not in the folder of a run here"
     return Found(entry, None, why)
 
 
-class NoWholeCheckpoint(CheckpointFailure):
-    """There are checkpoints, and none that could be used."""
-
-    def __init__(
-        self,
-        where: str,
-        reasons: Iterable[str],
-        hint: str = "without --resume a new run starts from the beginning",
-    ) -> None:
-        self.reasons = tuple(reasons)
-        super().__init__(f"no whole checkpoint in {where}: {'; '.join(self.reasons)}; help: {hint}")
-
-
-class NoCheckpoint(CheckpointFailure):
-    """A path at which there is none at all."""
-
-    def __init__(self, path: str) -> None:
-        super().__init__(f"{path} holds no checkpoint")
+def _of_lost_runs(plan: Plan, look: Look) -> Found | None:
+    """Of a run of this recipe whose folder is not here: its machine is gone, or is another one. A new run goes on from
+    it, since nobody could tell whether that one still writes."""
+    if plan.logging.checkpoints is None:
+        return None
+    entry, reasons = newest_below(plan.logging.checkpoints, plan.name, look)
+    if entry is None and reasons:
+        raise NoWholeCheckpoint(shown(plan.logging.checkpoints), reasons)
+    why = "that is not in the folder of a run here"
+    return None if entry is None else Found(entry, None, why, passed_over=tuple(reasons))
 
 
 def settled_weights(plans: Iterable[WeightsPlan], look: Look) -> tuple[tuple[WeightsPlan, ...], list[str]]:
@@ -349,33 +360,6 @@ def settled_weights(plans: Iterable[WeightsPlan], look: Look) -> tuple[tuple[Wei
         settled.append(replace(plan, path=entry.path))
         passed_over += [f"model.weights: {reason}" for reason in reasons]
     return tuple(settled), passed_over
-
-
-def find_checkpoint(path: str, look: Look = damage) -> tuple[Entry, list[str]]:
-    """Of a run's folder (the best, else the newest), the folder of a recipe's runs (the newest run) or a checkpoint's:
-    the one to take the model from, and why others were passed over. Raises NoWholeCheckpoint where all are damaged, and
-    NoCheckpoint where there is none."""
-    path = path.rstrip("/")
-    reasons: list[str] = []
-    if CheckpointStore(path).has(f"{path}/{MANIFEST}"):
-        entry = read_entry(path)
-        reason = look(entry)
-        if reason is None:
-            return entry, []
-        reasons.append(reason)
-    else:
-        for run in run_folders(path) if Path(path).is_dir() else [path]:
-            whole, torn = CheckpointStore(f"{run}/{CHECKPOINTS}").entries()
-            reasons += torn
-            while whole:
-                entry = whole.pop(position_of_best([entry.step for entry in whole], whole[0].manifest))
-                reason = look(entry)
-                if reason is None:
-                    return entry, reasons
-                reasons.append(reason)
-    if reasons:
-        raise NoWholeCheckpoint(path, reasons, "take another run, or another of its checkpoints")
-    raise NoCheckpoint(path)
 
 
 def _listed(names: list[str]) -> str:
