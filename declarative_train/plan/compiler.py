@@ -183,6 +183,7 @@ def _assembled(
         dtrain_version=_version(),
         name=recipe.name,
         seed=recipe.seed,
+        language=recipe.language,
         files=recipe_files(recipe),
         overrides=recipe.document.overrides,
         plugins=recipe.plugins,

@@ -207,6 +207,8 @@ class Plan:
     where the recipe left the mode to the planner. `settings` are the values of the resolved recipe by their dotted
     paths (`plan/settings.py`): what runs are told apart by; they decide nothing.
 
+    `language` is the number of the recipe language that the recipe is written in.
+
     `fingerprint` covers everything that decides the numbers, `layout` and `logging` aside, so that a checkpoint knows
     its model under another layout; `identity` covers the whole plan.
     """
@@ -239,5 +241,6 @@ class Plan:
     estimate: EstimatePlan | None = None
     choice: ChoicePlan | None = None
     settings: dict[str, object] = field(default_factory=dict)
+    language: int = 1
     fingerprint: str = ""
     identity: str = ""

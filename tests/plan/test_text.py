@@ -27,7 +27,7 @@ def test_the_whole_of_a_small_one(planned, monkeypatch: pytest.MonkeyPatch, tmp_
     monkeypatch.chdir(tmp_path)
     text = describe(planned("parallelism: ddp\nlayout: {gpus: 2}\nlogging: {every: 20 steps}"))
     head, _, rest = text.partition("\n")
-    assert head.startswith("small: ddp on 2 GPUs (or as many CPU ranks), seed 0, plan ")
+    assert head.startswith("small: ddp on 2 GPUs (or as many CPU ranks), seed 0, language 1, plan ")
     body, _, files = rest.partition("\n\nfiles\n")
     assert [line.split()[0] for line in files.splitlines()] == ["recipe.yaml", "base.yaml"]
     assert body.strip("\n") == textwrap.dedent(
@@ -80,7 +80,7 @@ def test_the_whole_of_a_small_one(planned, monkeypatch: pytest.MonkeyPatch, tmp_
 
 def test_the_plan_in_five_lines(planned) -> None:
     assert summary(planned("parallelism: fsdp\nlayout: {gpus: 2}")).splitlines() == [
-        "small: fsdp on 2 GPUs (or as many CPU ranks), seed 0",
+        "small: fsdp on 2 GPUs (or as many CPU ranks), seed 0, language 1",
         "data    synthetic kind classification rows 1000: training 900, validation 100 samples",
         "batch   96 = 2 ranks x 1 accumulation x 48; 50 steps = 5 epochs x 10 steps",
         "model   1,002 parameters (1 k), adam lr 0.01, fp32",
@@ -91,7 +91,7 @@ def test_the_plan_in_five_lines(planned) -> None:
 def test_a_golden_text_has_nothing_of_the_machine(planned, tmp_path) -> None:
     text = describe(planned(), hashes=False)
     assert str(tmp_path) not in text
-    assert text.startswith("small: single, on one device, seed 0\n")
+    assert text.startswith("small: single, on one device, seed 0, language 1\n")
     assert not {"files", "recipe.yaml"} & set(text.split())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,9 @@ import pytest
 from declarative_train import plan as plan_room
 from declarative_train import recipe as recipe_room
 from declarative_train.cli.main import main
+from declarative_train.plan.codec import to_data
 from declarative_train.plan.plan import Plan
+from declarative_train.plan.text.describe import describe
 from declarative_train.source.node import Mapping, to_value
 from declarative_train.source.reader import read_text
 from declarative_train.source.writing import flow, lines
@@ -176,3 +179,19 @@ def _listed(value: object) -> object:
     if isinstance(value, dict):
         return {key: _listed(item) for key, item in value.items()}
     return [_listed(item) for item in value] if isinstance(value, tuple) else value
+
+
+def test_the_number_of_the_language_is_in_the_plan_and_in_show(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "r.yaml"
+    path.write_text(SMALL)
+    plan = compiled(str(path))
+    assert to_data(plan)["language"] == 1
+    assert describe(plan).splitlines()[0].startswith("r: single, on one device, seed 0, language 1, plan ")
+    assert main(["show", str(path)]) == 0
+    assert re.search(r"^language +1 +# default$", capsys.readouterr().out, re.MULTILINE)
+    path.write_text("language: 1\nrequires: dtrain>=0.1\n" + SMALL)
+    assert compiled(str(path)).fingerprint == plan.fingerprint
+    assert main(["show", str(path)]) == 0
+    assert re.search(r"^language +1 +# .*r\.yaml:1$", capsys.readouterr().out, re.MULTILINE)

@@ -80,7 +80,7 @@ RECOMPUTED = {
 
 
 def _head(plan: Plan) -> str:
-    return f"{plan.name}: {mode_in_words(plan.layout)}, seed {plan.seed}"
+    return f"{plan.name}: {mode_in_words(plan.layout)}, seed {plan.seed}, language {plan.language}"
 
 
 def mode_in_words(layout: LayoutPlan) -> str:
