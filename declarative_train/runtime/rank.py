@@ -91,7 +91,7 @@ def _train(job: Job, context: FailureContext, asked: Callable[[], bool], device:
     if job.max_steps is not None:
         last_step = min(last_step, state.step + job.max_steps)
     training = TrainingBatches(plan.data, slots_of(plan), engine.dp_rank, sets, device=device, hold_on_device=True)
-    stop = StopAgreement(engine.ranks, device, asked, plan.training.max_time_s)
+    stop = StopAgreement(engine.ranks, asked, plan.training.max_time_s)
     evaluator = Evaluator(engine.plan, engine, evaluation_batches(plan, engine, sets), predictions(plan, device))
     if context.rank == 0:
         expected, notice = predicted(plan, device)

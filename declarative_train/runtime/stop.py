@@ -22,11 +22,8 @@ Reason = Literal["signal", "time"]
 
 
 class StopAgreement:
-    def __init__(
-        self, ranks: Collective, device: torch.device, asked: Callable[[], bool], max_time_s: float | None
-    ) -> None:
+    def __init__(self, ranks: Collective, asked: Callable[[], bool], max_time_s: float | None) -> None:
         self._ranks = ranks if isinstance(ranks, Ranks) else None
-        self._device = device
         self._asked = asked
         self._max_time_s = max_time_s
         self._begun_s = self._looked_s = time.monotonic()
@@ -54,7 +51,7 @@ class StopAgreement:
         now_s = time.monotonic()
         reason = self._mine(now_s)
         words = [float(reason == "signal"), float(reason == "time"), now_s - self._looked_s]
-        mine = torch.tensor(words, dtype=torch.float64, device=self._device)
+        mine = torch.tensor(words, dtype=torch.float64)  # on the host, by gloo: a GPU is not waited for
         asked, late, seconds = ranks.sum(mine).tolist()
         step_s = max(seconds / ranks.size / self._since, 1e-6)
         self._distance = int(min(max(PERIOD_S / step_s, 1), MOST_STEPS))

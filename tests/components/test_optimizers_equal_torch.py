@@ -207,6 +207,28 @@ def test_where_no_kernel_is_fused_torchs_own_object_takes_over(kind: str) -> Non
     assert made.param_groups[0]["fused"] is None
 
 
+@pytest.mark.parametrize(
+    "fields", [{}, {"weight_decay": 0.1, "d": 2.0, "eps": (1e-4, 0.5), "beta2_decay": -0.5}], ids=str
+)
+def test_adafactor_is_torchs(fields: dict[str, object]) -> None:
+    """But that nothing is read on the host; and states go both ways."""
+    mine, other = parameters(False, torch.float64), parameters(False, torch.float64)
+    ours = optimizer(type="adafactor", lr=0.1, **fields).build(groups(mine))
+    theirs = torch.optim.Adafactor(groups(other), lr=0.1, **fields)  # type: ignore[arg-type]
+    for made in (ours, theirs):
+        run(made, range(12), without=1)
+    for one, two in zip(mine, other, strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-13, atol=1e-15)
+    for state, twin in zip(state_of(ours), state_of(theirs), strict=True):
+        assert set(state) == set(twin)
+        torch.testing.assert_close([state[name] for name in twin], list(twin.values()), rtol=1e-13, atol=1e-15)
+    put(state_of(theirs), ours)
+    for made in (ours, theirs):
+        run(made, range(12, 15))
+    for one, two in zip(mine, other, strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-12, atol=1e-15)
+
+
 def test_lion_is_the_paper() -> None:
     parameter = nn.Parameter(torch.tensor([1.0, -2.0, 3.0], dtype=torch.float64))
     made = optimizer(type="lion", lr=0.1, betas=(0.8, 0.5), weight_decay=0.25).build([{"params": [parameter]}])

@@ -134,7 +134,8 @@ class MixesSamples(Protocol):
     """A module that reads across the batch. `over` is N, or None for the microbatch.
 
     A module with running statistics has more: `take_pending()` gives what its groups since the last call summed up to,
-    a vector in which another rank's can be added, and `fold(pending, finite)` moves the running statistics.
+    a vector in which another rank's can be added, and `fold(modules, pending, finite)`, of the class, moves the running
+    statistics of several.
     """
 
     over: int | None
@@ -192,5 +193,4 @@ def end_step(model: nn.Module, ranks: Collective, finite: torch.Tensor | None = 
         return
     pending = [module.take_pending() for module in modules]
     total = ranks.sum(torch.cat(pending))
-    for module, part in zip(modules, torch.split(total, [len(vector) for vector in pending]), strict=True):
-        module.fold(part, finite)
+    modules[0].fold(modules, torch.split(total, [len(vector) for vector in pending]), finite)

@@ -80,8 +80,7 @@ class Rmsprop(Optimizer):
 class Adafactor(Optimizer):
     """Adafactor: Adam's squares kept as a row and a column per matrix; the rate is relative to the weights' size.
 
-    Shazeer and Stern, https://arxiv.org/abs/1804.04235, as torch does it. Norms of a parameter are read by the host in
-    every step.
+    Shazeer and Stern, https://arxiv.org/abs/1804.04235, as torch does it.
     """
 
     # torch 2.13: "in-place operations that require placement changes are not supported", and the norm of a shard is
@@ -103,9 +102,9 @@ class Adafactor(Optimizer):
     """Times lr: the part of the weights that is taken away at each step."""
 
     def build(self, groups: list[dict[str, object]]) -> torch.optim.Optimizer:
-        import torch
+        from declarative_train.components.optimizers.modules.adafactor import Adafactor as Module
 
-        return torch.optim.Adafactor(groups, **self.arguments())
+        return Module(groups, **self.arguments())
 
     def num_state_elements(self, shape: tuple[int, ...]) -> int:
         """Two vectors instead of a matrix: that is what it saves."""
