@@ -1,16 +1,17 @@
 """The devices that are known. Every figure is that of the data sheet named with it, tensor cores without sparsity (half
 of what the sheets of Hopper, Ada and Blackwell print in bold).
 
-Links: NVLink one way is half of what the sheets give (both ways); PCIe x16 one way is 16 GB/s in generation 3, 32 in 4,
-64 in 5. Networks are those of NVIDIA's own servers: a 400 Gb/s adapter per GPU in DGX H100, H200 and B200, 200 Gb/s in
-DGX A100, four of 100 Gb/s for eight GPUs in DGX-1; for cards that come in any server, 100 Gb/s for a node of eight is
-assumed (A100 and H100 on PCIe: 200). AMD's GPUs run under torch's name of cuda.
+Links: NVLink one way is half of what the sheets give (both ways); PCIe x16 one way is 16 GB/s in generation 3, 32 in
+4, 64 in 5. Networks are those of NVIDIA's own servers: a 400 Gb/s adapter per GPU in DGX H100, H200 and B200, 800
+Gb/s in DGX B300, 200 Gb/s in DGX A100, four of 100 Gb/s for eight GPUs in DGX-1; for cards that come in any server,
+100 Gb/s for a node of eight is assumed (A100 and H100 on PCIe: 200). AMD's GPUs run under torch's name of cuda.
 """
 
 from __future__ import annotations
 
 from declarative_train.components.hardware.hardware import Hardware, gpu
 
+_OWN_800 = 800 / 8
 _OWN_400 = 400 / 8
 _OWN_200 = 200 / 8
 _DGX_1 = 4 * 100 / 8 / 8
@@ -20,6 +21,10 @@ _SHARED_100 = 100 / 8 / 8
 # fmt: off
 # name, GiB, TFLOPS in fp64, fp32 and half precision, GB/s of memory, link and network; torch's names, source
 GPUS: tuple[Hardware, ...] = (
+    gpu("b300-sxm",       288, 1.25,  75,    2250,   8000, 900, _OWN_800,
+        ("NVIDIA B300 SXM6 AC",), "NVIDIA HGX B300 specifications, 2025, an eighth of the board"),
+    gpu("gb200",          186, 40,    80,    2500,   8000, 900, _OWN_400,
+        ("NVIDIA GB200",), "NVIDIA GB200 NVL72 data sheet, 2024, one GPU"),
     gpu("b200-sxm",       180, 40,    80,    2250,   8000, 900, _OWN_400,
         ("NVIDIA B200",),
         "NVIDIA Blackwell architecture technical brief, 2024, HGX B200; memory: DGX B200 data sheet, 2024"),
@@ -27,6 +32,12 @@ GPUS: tuple[Hardware, ...] = (
         ("NVIDIA H200",), "NVIDIA H200 Tensor Core GPU data sheet, 2024"),
     gpu("h100-sxm",       80,  67,    67,    989.4,  3350, 450, _OWN_400,
         ("NVIDIA H100 80GB HBM3",), "NVIDIA H100 Tensor Core GPU data sheet, 2023"),
+    gpu("gh200",          96,  67,    67,    989.4,  4000, 450, _OWN_400,
+        ("NVIDIA GH200 480GB",), "NVIDIA GH200 Grace Hopper Superchip data sheet, 2023, 96 GB of HBM3"),
+    gpu("h800-sxm",       80,  1,     67,    989.4,  3350, 200, _OWN_400,
+        ("NVIDIA H800",), "NVIDIA H800 Tensor Core GPU data sheet, 2023"),
+    gpu("h20-sxm",        96,  1,     44,    148,    4000, 450, _OWN_400,
+        ("NVIDIA H20",), "NVIDIA H20 Tensor Core GPU data sheet, 2024"),
     gpu("h100-nvl",       94,  60,    60,    835.5,  3900, 64,  _SHARED_200,
         ("NVIDIA H100 NVL",), "NVIDIA H100 Tensor Core GPU data sheet, 2024, column H100 NVL"),
     gpu("h100-pcie",      80,  51,    51,    756,    2000, 64,  _SHARED_200,
@@ -39,6 +50,8 @@ GPUS: tuple[Hardware, ...] = (
         ("NVIDIA A100 80GB PCIe",), "NVIDIA A100 Tensor Core GPU data sheet, 2021, column PCIe"),
     gpu("a100-pcie-40gb", 40,  19.5,  19.5,  312,    1555, 32,  _SHARED_200,
         ("NVIDIA A100-PCIE-40GB", "A100-PCIE-40GB"), "NVIDIA A100 Tensor Core GPU data sheet, 2020, column PCIe"),
+    gpu("a800-sxm",       80,  19.5,  19.5,  312,    2039, 200, _OWN_200,
+        ("NVIDIA A800-SXM4-80GB",), "NVIDIA A800 Tensor Core GPU data sheet, 2022"),
     gpu("v100-sxm-32gb",  32,  7.8,   15.7,  125,    900,  150, _DGX_1,
         ("Tesla V100-SXM2-32GB", "Tesla V100-SXM3-32GB"),
         "NVIDIA V100 Tensor Core GPU data sheet, 2020; it has no bf16", has_bf16=False),
@@ -53,6 +66,9 @@ GPUS: tuple[Hardware, ...] = (
     gpu("l40s",           48,  1.43,  91.6,  362.05, 864,  32,  _SHARED_100,
         ("NVIDIA L40S",),
         "NVIDIA L40S data sheet, 2023; fp64: a 64th of fp32, NVIDIA Ada architecture whitepaper, 2022"),
+    gpu("l40",            48,  1.41,  90.5,  181.05, 864,  32,  _SHARED_100,
+        ("NVIDIA L40",),
+        "NVIDIA L40 data sheet, 2023; fp64: a 64th of fp32, NVIDIA Ada architecture whitepaper, 2022"),
     gpu("l4",             24,  0.47,  30.3,  121,    300,  32,  _SHARED_100,
         ("NVIDIA L4",), "NVIDIA L4 data sheet, 2023; fp64: a 64th of fp32, NVIDIA Ada architecture whitepaper, 2022"),
     gpu("a40",            48,  0.58,  37.4,  149.7,  696,  32,  _SHARED_100,

@@ -7,6 +7,7 @@ Shazeer and Stern, https://arxiv.org/abs/1804.04235, in the form of `torch.optim
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import sqrt
 from typing import Any
 
 import torch
@@ -79,5 +80,4 @@ def _mean_square(grad: Tensor, dim: int) -> Tensor:
 
 def _root_mean_square(tensor: Tensor) -> Tensor:
     norm: Tensor = torch.linalg.vector_norm(tensor)
-    size = float(tensor.numel())
-    return norm / size**0.5
+    return norm / sqrt(tensor.numel())
