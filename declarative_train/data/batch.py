@@ -20,12 +20,14 @@ class Batch:
     num_rows     real rows; 0 on a rank that got none (then R is 1 or, padded to full, microbatch_size)
     row_weight   (R,) float32, 1 then 0; None when every row is real
     sample_ids   (num_rows,) int64, positions in the set's own order
+    epoch        of training, from 0; None in an evaluation
     """
 
     tensors: dict[str, torch.Tensor]
     num_rows: int
     row_weight: torch.Tensor | None
     sample_ids: np.ndarray
+    epoch: int | None = None
 
 
 def packed(batch: Batch) -> Batch:
@@ -50,15 +52,15 @@ def unpacked(batch: Batch) -> Batch:
     return Batch(tensors, *_rest(batch))
 
 
-def _rest(batch: Batch) -> tuple[int, torch.Tensor | None, Any]:
-    return batch.num_rows, batch.row_weight, batch.sample_ids
+def _rest(batch: Batch) -> tuple[int, torch.Tensor | None, Any, int | None]:
+    return batch.num_rows, batch.row_weight, batch.sample_ids, batch.epoch
 
 
 def moved(batch: Batch, device: torch.device | None) -> Batch:
     if device is None:
         return batch
     weight = None if batch.row_weight is None else _moved(batch.row_weight, device)
-    return Batch(tensors_moved(batch.tensors, device), batch.num_rows, weight, batch.sample_ids)
+    return Batch(tensors_moved(batch.tensors, device), batch.num_rows, weight, batch.sample_ids, batch.epoch)
 
 
 def tensors_moved(tensors: dict[str, torch.Tensor], device: torch.device | None) -> dict[str, torch.Tensor]:

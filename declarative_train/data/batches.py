@@ -128,10 +128,11 @@ class TrainingBatches:
         names = list(tensors)
         pieces = zip(*(torch.split(tensor, size) for tensor in tensors.values()), strict=True)
         ids = samples.reshape(-1, size)
-        for first in range(0, len(ids), num_chunks):
+        epochs = [run.epoch for run in runs for _ in range(run.count)]
+        for number, epoch in enumerate(epochs):
             yield [
-                Batch(dict(zip(names, next(pieces), strict=True)), size, None, ids[first + number])
-                for number in range(num_chunks)
+                Batch(dict(zip(names, next(pieces), strict=True)), size, None, each, epoch)
+                for each in ids[number * num_chunks : (number + 1) * num_chunks]
             ]
 
     def _samples_of(self, run: _Run) -> np.ndarray:
@@ -233,7 +234,7 @@ def make_batches(
             row_weight = torch.zeros(sizes[number])
             row_weight[: slot.num_rows] = 1
         values = {name: piece[number] for name, piece in zip(tensors, pieces, strict=True)}
-        batches.append(Batch(values, slot.num_rows, row_weight, ids[start : start + slot.num_rows]))
+        batches.append(Batch(values, slot.num_rows, row_weight, ids[start : start + slot.num_rows], epoch))
         start += sizes[number]
     return batches
 

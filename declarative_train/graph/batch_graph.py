@@ -1,8 +1,9 @@
 """Split a model into what is computed from fields alone and the rest.
 
-The first part has no parameters, no draws and does not mix samples: every rank, and every pipeline stage, computes it
-on its own rows, without gradients, and its results join the fields in the batch. So labels and masks are known before
-the first backward, and never travel between stages.
+The first part has no parameters and does not mix samples: every rank, and every pipeline stage, computes it on its own
+rows, without gradients, and its results join the fields in the batch. So labels and masks are known before the first
+backward, drawn ones too, and never travel between stages: what an expression draws here follows from the sample
+(`field_draws.py`). Layers that draw, such as dropout, rest in evaluation and stay in the model.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from declarative_train.graph.stage_graphs import wire_name
 
 def split_batch_graph(graph: Graph, bound_to_model: Collection[str]) -> tuple[Graph, Graph]:
     """The batch graph and the model graph. `graph.outputs` are all edges that the objective reads, fields included;
-    `bound_to_model` are the paths of parameters, and of nodes that draw or mix samples."""
+    `bound_to_model` are the paths of parameters, and of layers that draw or mix samples."""
     moved = _moved(graph, bound_to_model)
     moved_names = {node.name for node in moved}
     names = {

@@ -25,6 +25,7 @@ from declarative_train.components.expressions.lower import emit
 from declarative_train.components.layers.modules.attention import share_tables
 from declarative_train.components.plugin_layer import PluginLayer
 from declarative_train.graph.chunked import HeadNode
+from declarative_train.graph.field_draws import FieldDraws
 from declarative_train.graph.graph import Edge, Graph, Node
 from declarative_train.graph.initialise import started
 from declarative_train.graph.read import ordered_ports, read_layer
@@ -43,6 +44,7 @@ def build(
     ties: Mapping[str, str] | None = None,
     own_outputs: bool = False,
     borrowed: Sequence[tuple[Node, Mapping[str, TensorSpec]]] = (),
+    field_draws: FieldDraws | None = None,
 ) -> fx.GraphModule:
     """The module of a graph. `device` may be `meta`: nothing is allocated then; `to_empty`, `tie` and
     `initialise` follow, as `runtime/step/model.py` does it.
@@ -53,9 +55,12 @@ def build(
     `ties` maps a parameter's name to the one whose storage it shares. `own_outputs`: every output is contiguous and
     shares no memory with an input or another tensor, as pipeline stages need it (torch-facts, section 2, trap 4).
     `borrowed`: nodes that stand in another graph and are called again in this one, with the specs of their inputs.
+    `field_draws`: what expressions draw by, where they are computed from fields alone.
     """
     with torch.device(device) if device is not None else nullcontext():
-        module = _Builder(plugins, seed, borrowed).build(graph, "", own_outputs=own_outputs, class_name="Model")
+        module = _Builder(plugins, seed, borrowed, field_draws).build(
+            graph, "", own_outputs=own_outputs, class_name="Model"
+        )
     share_tables(module)
     if ties:
         tie(module, ties)
@@ -80,9 +85,13 @@ class _Builder:
     """`prefix`: the way to the graph from the outermost one, with a dot behind it."""
 
     def __init__(
-        self, plugins: Sequence[str], seed: int | None, borrowed: Sequence[tuple[Node, Mapping[str, TensorSpec]]] = ()
+        self,
+        plugins: Sequence[str],
+        seed: int | None,
+        borrowed: Sequence[tuple[Node, Mapping[str, TensorSpec]]] = (),
+        field_draws: FieldDraws | None = None,
     ) -> None:
-        self._plugins, self._seed = plugins, seed
+        self._plugins, self._seed, self._draws = plugins, seed, field_draws
         self._borrowed = {node.name: (node, specs) for node, specs in borrowed}
 
     def build(self, graph: Graph, prefix: str, *, own_outputs: bool, class_name: str) -> fx.GraphModule:
@@ -116,7 +125,9 @@ class _Builder:
             assert node.expression is not None
             names = {name: values[edge] for name, edge in node.inputs.items()}
             (output,) = node.outputs
-            return {f"{node.name}:{output}": emit(parse(node.expression), lines, names)}
+            path, draws = f"{prefix}{node.name}", self._draws
+            draw = None if draws is None else lambda name, number: draws.function(name, path, number)
+            return {f"{node.name}:{output}": emit(parse(node.expression), lines, names, draw)}
         called = node
         if node.kind == "reuse":
             is_here = prefix or node.target not in self._borrowed

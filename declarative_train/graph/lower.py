@@ -29,7 +29,7 @@ class Lowered:
     specs       by the same names, what travels there
     parameters  by name, in the order of the graph: shapes
     maps        the linear maps, which may have adapters: (out, in) by path
-    facts       the nodes that draw random numbers or mix samples
+    facts       the nodes of the model that draw random numbers or mix samples
     """
 
     batch_graph: Graph
@@ -89,8 +89,11 @@ def lower(
     if not inference.parameters:
         diagnostics.append(no_parameters(recipe.key_span("model.graph")))
         return None, diagnostics
-    bound = {*inference.parameters, *(fact.path for fact in inference.facts)}
+    drawn = [fact for fact in inference.facts if fact.kind == "random" and fact.layer is None]
+    bound = {*inference.parameters, *(fact.path for fact in inference.facts if fact not in drawn)}
     batch_graph, model = split_batch_graph(graph, bound)
+    ahead = {node.name for node in batch_graph.nodes}
+    facts = tuple(fact for fact in inference.facts if fact not in drawn or not ahead & {fact.path, *above([fact.path])})
     sources = {name: name if name in model.outputs else _batch_name(batch_graph, wire) for name, wire in wires.items()}
     check.diagnostics.clear()
     for term in fitting:
@@ -105,7 +108,7 @@ def lower(
     specs = {name: spec for name, spec in known.items() if spec is not None}
     modules = set(_modules(model))
     units = tuple(path for path in scope.units if path in modules)
-    parameters, maps, facts = inference.parameters, inference.maps, tuple(inference.facts)
+    parameters, maps = inference.parameters, inference.maps
     lowered = Lowered(batch_graph, model, terms, measures, sources, specs, parameters, maps, facts, units)
     return lowered, diagnostics
 

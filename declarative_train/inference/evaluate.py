@@ -101,7 +101,7 @@ def evaluate(
         done, notices = evaluator(name, trained.step)
     if not done.num_samples:
         raise InputError(f"{title} has no row to evaluate")
-    drawn = drawing(whole_graph(plan))
+    drawn = drawing(plan.graph)  # what is drawn from fields alone follows from the sample
     if drawn:
         notices.append(f"`{drawn[0]}` draws random numbers: other batches, and the run's ranks, give other values")
     notices += _other_samples(trained, name, done.num_samples) if data is None else []

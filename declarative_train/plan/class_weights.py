@@ -12,6 +12,7 @@ from declarative_train.data.spec import DataSpec
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.graph.build import build
 from declarative_train.graph.check_objective import Term
+from declarative_train.graph.field_draws import FieldDraws
 from declarative_train.graph.graph import Graph
 from declarative_train.graph.lower import Lowered
 from declarative_train.plan.checks.samples import cannot_balance
@@ -30,8 +31,7 @@ def balanced_terms(recipe: Recipe, lowered: Lowered, data: DataSpec) -> tuple[tu
         target = lowered.sources[term.edges.target]
         try:
             counts = [
-                term.component.tally(values, spec)
-                for values in _values(target, lowered.batch_graph, data, recipe.plugins)
+                term.component.tally(values, spec) for values in _values(target, lowered.batch_graph, data, recipe)
             ]
             terms.append(replace(term, component=term.component.balanced(np.sum(counts, axis=0))))
         except ValueError as problem:
@@ -40,14 +40,17 @@ def balanced_terms(recipe: Recipe, lowered: Lowered, data: DataSpec) -> tuple[tu
     return tuple(terms), diagnostics
 
 
-def _values(name: str, batch_graph: Graph, data: DataSpec, plugins: tuple[str, ...]) -> Iterator[np.ndarray]:
-    """What an entry of the batch holds for the training samples, in chunks."""
+def _values(name: str, batch_graph: Graph, data: DataSpec, recipe: Recipe) -> Iterator[np.ndarray]:
+    """What an entry of the batch holds for the training samples, in chunks; what is drawn as in the first epoch."""
     if name not in batch_graph.outputs:
         yield from training_values(data, name)
         return
     import torch
 
-    module = build(Graph(batch_graph.inputs, batch_graph.nodes, {name: batch_graph.outputs[name]}), plugins)
+    graph = Graph(batch_graph.inputs, batch_graph.nodes, {name: batch_graph.outputs[name]})
+    draws = FieldDraws(recipe.seed)
+    module = build(graph, recipe.plugins, field_draws=draws)
+    num_seen = 0
     chunks = {field: training_values(data, field) for field in batch_graph.inputs}
     for values in zip(*chunks.values(), strict=True):
         entries: Mapping[str, np.ndarray] = dict(zip(chunks, values, strict=True))
@@ -55,4 +58,7 @@ def _values(name: str, batch_graph: Graph, data: DataSpec, plugins: tuple[str, .
             torch.from_numpy(np.ascontiguousarray(entries[field])).to(getattr(torch, spec.dtype))
             for field, spec in batch_graph.inputs.items()
         ]
+        num_rows = len(tensors[0])
+        draws.begin(np.arange(num_seen, num_seen + num_rows), 0, num_rows, torch.device("cpu"))
+        num_seen += num_rows
         yield module(*tensors)[0].numpy()

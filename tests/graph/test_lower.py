@@ -119,10 +119,10 @@ def test_what_comes_from_fields_alone_joins_the_batch() -> None:
     assert found.specs["keep"] == TensorSpec((11,), "bool")
 
 
-def test_draws_reuses_and_parameters_stay_in_the_model() -> None:
+def test_layers_that_draw_reuses_and_parameters_stay_in_the_model() -> None:
     found = good(
         """
-        noisy: pixels + randn_like(pixels)
+        noisy: {type: dropout, input: pixels}
         scaled: pixels * 2
         flat: {type: flatten, input: scaled}
         again: {type: reuse, node: flat, input: noisy}
@@ -489,6 +489,23 @@ def test_a_mask_must_come_from_fields() -> None:
         MLP + "sure: amax(pixels, dim=-1) > 0\n",
         "loss: {type: cross_entropy, input: logits, target: digit, mask: sure}",
     )
+
+
+def test_what_is_drawn_from_fields_runs_before_the_model() -> None:
+    """In a block, too; what is drawn of the model's numbers stays, and so does a layer that rests in evaluation."""
+    graph = """
+chosen: rand_like(pixels[:, 0]) < 0.15
+noisy: {type: noise, input: pixels}
+hidden: {type: linear, out_features: 16, input: noisy}
+inside: hidden * rand_like(hidden)
+drop: {type: dropout, input: pixels}
+both: {type: concat, inputs: [inside, drop]}
+logits: {type: linear, out_features: 10}
+"""
+    noise = "noise: {inputs: [x], graph: {out: x + randn_like(x)}, output: out}"
+    found = good(graph, "loss: {type: cross_entropy, input: logits, target: digit, mask: chosen}", blocks=noise)
+    assert [node.name for node in found.batch_graph.nodes] == ["chosen", "noisy"]
+    assert [fact.path for fact in found.facts] == ["inside", "drop"]
 
 
 def test_a_target_that_sets_the_count_must_come_from_fields() -> None:

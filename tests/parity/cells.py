@@ -155,6 +155,22 @@ model:
     + LOSS
 )
 
+# what is drawn from fields alone is drawn by the sample: a mask decides how many items count, noise reaches the end
+DRAWN = """
+model:
+  graph:
+    chosen: rand_like(float(tokens)) < 0.4
+    shown: where(chosen, tokens * 0, tokens)
+    noise: 0.1 * randn_like(float(next)) + 0.01 * rand_like(float(next))
+    embed: {{type: embedding, num_embeddings: 11, embedding_dim: 8, input: shown}}
+    a: {{type: linear, out_features: 8}}
+    attn: {{type: self_attention, heads: 2}}
+    b: {{type: linear, out_features: 8}}
+    far: tanh(b) + unsqueeze(noise, -1)
+    logits: {{type: linear, out_features: 11}}
+objective: {{loss: {{type: cross_entropy, input: logits, target: tokens, mask: chosen}}}}
+"""
+
 # a sequence for each channel, and stages that begin with one
 LEADING = (
     """
@@ -296,6 +312,7 @@ MODELS = {
     "mixes": MIXES,
     "recurrent": RECURRENT,
     "leading": LEADING,
+    "drawn": DRAWN,
     "convolutions": CONVOLUTIONS,
     "contrast": CONTRAST,
     "chunked": CHUNKED,
@@ -458,6 +475,18 @@ def cells() -> tuple[Cell, ...]:
             placed = placed.replace("turned", "time")
             found.append(Cell(way, placed, gpus, 2, "masked", "leading"))
         found.append(Cell(way, parallelism, gpus, 2, "masked", "optimizers"))
+    # draws of fields, which do not depend on the layout
+    for way, parallelism, gpus in (
+        ("single", "single", 1),
+        ("dp, 2 devices", "dp", 2),
+        ("ddp, 2 ranks", "ddp", 2),
+        (f"{SMALL_DDP}, 2 ranks", "ddp", 2),
+        ("fsdp, 2 ranks", "fsdp", 2),
+        pipeline("1f1b", 2),
+        pipeline("zbv", 2),
+        pipeline("1f1b", 2, "fsdp"),
+    ):
+        found += [Cell(way, parallelism, gpus, accumulation, "uneven", "drawn") for accumulation in (1, 2)]
     # adapters: stages that train nothing, units of which a part is frozen
     for way, parallelism, gpus in (
         ("single", "single", 1),
@@ -545,5 +574,7 @@ def short_cells() -> tuple[Cell, ...]:
     chunked = [cell for cell in cells() if cell.model == "chunked" and cell.way in ("single", "fsdp, 2 ranks")]
     shared = [cell for cell in cells() if cell.model == "shared" and cell.way == "pipeline 1f1b, 2 ranks"]
     leading = [cell for cell in cells() if cell.model == "leading" and cell.way == "pipeline 1f1b, 2 ranks"]
-    more = mixing + single + lora + chunked + shared + leading
+    kept = ("single", f"{SMALL_DDP}, 2 ranks", "fsdp, 2 ranks", "pipeline 1f1b, 2 ranks")
+    drawn = [cell for cell in cells() if cell.model == "drawn" and cell.accumulation == 2 and cell.way in kept]
+    more = mixing + single + lora + chunked + shared + leading + drawn
     return tuple(cell for cell in hardest if cell.gpus <= 2 and not cell.options) + tuple(more)

@@ -20,6 +20,7 @@ from declarative_train.components.layers.sample_groups import SampleGroups, atta
 from declarative_train.data.batches import TrainingBatches
 from declarative_train.data.sets import open_sets
 from declarative_train.graph.build import build
+from declarative_train.graph.field_draws import FieldDraws
 from declarative_train.graph.initialise import initialise
 from declarative_train.plan import compile as compile_plan
 from declarative_train.plan.plan import Plan
@@ -91,7 +92,8 @@ def reference_gradients(plan: Plan, cell: Cell) -> tuple[Gradients, list[tuple[i
             parameter.requires_grad_(name not in frozen)
         groups = SampleGroups(None)
         attach(model, groups)
-        batch_model = build(plan.batch_graph) if plan.batch_graph.nodes else None
+        draws = FieldDraws(plan.seed)
+        batch_model = build(plan.batch_graph, field_draws=draws) if plan.batch_graph.nodes else None
         optimizer = torch.optim.SGD([group_of(name, item, cell) for name, item in model.named_parameters()], lr=0.1)
         sets = open_sets(plan.data)
         batches = TrainingBatches(plan.data, slots_of(plan), 0, sets)
@@ -100,6 +102,7 @@ def reference_gradients(plan: Plan, cell: Cell) -> tuple[Gradients, list[tuple[i
             ids = step_samples(plan, batches, step)
             tensors = sets["training"].gather(ids)
             if batch_model is not None:
+                draws.begin(ids, (step - 1) // plan.batch.steps_per_epoch, len(ids), torch.device("cpu"))
                 outputs = batch_model(*[tensors[name] for name in plan.batch_graph.inputs])
                 tensors |= dict(zip(plan.batch_graph.outputs, outputs, strict=True))
             groups.begin()
@@ -138,6 +141,9 @@ def reference_loss(cell: Cell, values: dict[str, torch.Tensor]) -> torch.Tensor:
     """The objective of the cell in torch's own words."""
     if cell.model == "contrast":
         return contrast(values["a"], values["b"], cell.over)
+    if cell.model == "drawn":
+        chosen = values["chosen"]
+        return F.cross_entropy(values["logits"][chosen], values["tokens"][chosen])
     target = values["next"].flatten()
     smoothing = 0.1 if cell.model in ("terms", "chunked") else 0.0
     logits = values["logits"].flatten(0, 1)

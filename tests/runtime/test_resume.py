@@ -114,6 +114,33 @@ def test_copies_of_stages_to_the_bit_and_on_one_process(directory: Path, way: st
     assert alone.of(RunEnded)[-1].values == pytest.approx(straight.of(RunEnded)[-1].values, rel=1e-3)
 
 
+DRAWN = {
+    "model": {
+        "graph": {"chosen": "rand_like(x[:, 0]) < 0.4", "hidden": {"input": "noisy"}, "noisy": "x + randn_like(x)"}
+    },
+    "objective": {"loss": {"mask": "chosen"}},
+    "training": {"precision": "fp64"},
+}
+
+
+@SLOW
+@pytest.mark.parametrize("way", [pytest.param("pipeline 2", marks=pytest.mark.long), "ddp 2, accumulation 3"])
+def test_what_is_drawn_from_fields_goes_on_to_the_bit_and_is_that_of_one_process(directory: Path, way: str) -> None:
+    """A mask that decides how many items count, and noise; the evaluations draw, too."""
+    changes = (DRAWN, WAYS[way])
+    straight = runs.go(directory, DEEP, *changes)
+    first = runs.go(directory, DEEP, *changes, max_steps=10)
+    third = runs.go(directory, DEEP, *changes, resume=str(first.run_dir))
+    assert (straight.code, first.code, third.code) == (0, 0, 0)
+    assert everything(third) == {step: said for step, said in everything(straight).items() if step in everything(third)}
+    assert third.of(RunEnded)[-1].values == straight.of(RunEnded)[-1].values
+    alone = runs.go(directory, DEEP, DRAWN)
+    assert alone.of(RunEnded)[-1].values == pytest.approx(straight.of(RunEnded)[-1].values, rel=1e-9)
+    assert [event.loss for event in alone.of(StepDone)] == pytest.approx(
+        [event.loss for event in straight.of(StepDone)], rel=1e-10
+    )
+
+
 @pytest.mark.long
 def test_to_the_bit_by_torchs_wrapper(directory: Path) -> None:
     """The model is so small that ddp does without it, otherwise."""

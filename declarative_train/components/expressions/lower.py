@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -19,10 +20,19 @@ if TYPE_CHECKING:
 VECTOR = "a vector"  # what a list of numbers beside a tensor becomes
 
 
-def emit(expression: Expression, graph: fx.Graph, names: Mapping[str, fx.Node]) -> fx.Node:
-    """Append the expression's calls to `graph`; `names` holds a node for each of `expression.names`."""
+def emit(
+    expression: Expression,
+    graph: fx.Graph,
+    names: Mapping[str, fx.Node],
+    draw: Callable[[str, int], Callable[..., Any]] | None = None,
+) -> fx.Node:
+    """Append the expression's calls to `graph`; `names` holds a node for each of `expression.names`. `draw`: what is
+    called instead of a random function, by its name and how many the expression has called before."""
+    num_drawn = itertools.count()
 
     def call(operation: Operation, target: Callable[..., Any], operands: list[Any]) -> Any:
+        if draw is not None and operation.name in FUNCTIONS and FUNCTIONS[operation.name].random:
+            return graph.call_function(draw(operation.name, next(num_drawn)), tuple(operands))
         if operation.name == VECTOR:
             return graph.call_function(target, tuple(operands))
         if operation.name == INDEX:

@@ -156,11 +156,11 @@ def count_from_model(span: Span, port: str, name: str, made: Span | None, *, is_
         objective:
           loss: {type: cross_entropy, input: logits, target: digit, mask: sure}
     """  # noqa: E501
-    # `is_drawn`: no parameter has a part in it, only random numbers.
-    reason = "it is drawn anew in each step" if is_drawn else "the model computes it"
-    advice = "compute it from fields alone, by nodes without parameters or draws"
+    # `is_drawn`: no parameter has a part in it, only the random numbers of a layer or a plugin.
+    reason = "a layer of the model draws it" if is_drawn else "the model computes it"
+    advice = "compute it from fields alone, by nodes without parameters"
     message = f"the {port} `{name}` decides how many items count, and {reason}"
-    hint = f"{advice}; a column of the source can hold what was drawn once" if is_drawn else advice
+    hint = "draw it by an expression of fields, as in `rand_like(x) < 0.15`" if is_drawn else advice
     return error("O102", span, message, hint, () if made is None else (Related(made, f"`{name}` is made here"),))
 
 

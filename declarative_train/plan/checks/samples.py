@@ -236,7 +236,8 @@ def group_across_replicas(span: Span, name: str, size: int, batch: BatchSpec) ->
 def draws_of_layout(span: Span, names: Sequence[str], *, is_certain: bool = True) -> Diagnostic:
     """draws-of-layout (R108)
 
-    Finds: a node that draws random numbers (dropout, `randn_like`), in a layout that shares a batch out.
+    Finds: a node of the model that draws random numbers (dropout, `randn_like(hidden)`), in a layout that shares a batch
+           out. What an expression draws from fields alone is the same on every layout.
     Why:   the numbers are drawn where the samples are: the same layout draws the same ones, to the bit, and another layout
            others, of the same distribution. That every mode gives the same gradients is promised without such nodes. No
            file can tell whether that matters here; `# dtrain: ignore[R108]` on its line says that it does not.

@@ -11,7 +11,9 @@ import torch
 
 from declarative_train.data.batch import Batch
 from declarative_train.graph.build import build
+from declarative_train.graph.field_draws import FieldDraws
 from declarative_train.runtime.step.precision import compute_dtype
+from declarative_train.runtime.step.randomness import draws
 
 if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan
@@ -38,8 +40,10 @@ class ForwardPath:
         self._batch_inputs = tuple(plan.batch_graph.inputs)
         self._batch_outputs = tuple(plan.batch_graph.outputs)
         self._batch_module = None
+        self._draws = FieldDraws(plan.seed) if draws(plan.batch_graph, plan.plugins) else None
         if plan.batch_graph.nodes:
-            self._batch_module = build(plan.batch_graph, plan.plugins, seed=plan.seed).to(device).eval()
+            made = build(plan.batch_graph, plan.plugins, seed=plan.seed, field_draws=self._draws)
+            self._batch_module = made.to(device).eval()
         self._compute_dtype = compute_dtype(plan.training)
 
     def chunk(self, batch: Batch) -> Chunk:
@@ -52,6 +56,9 @@ class ForwardPath:
             tensors = {
                 name: tensor.double() if tensor.is_floating_point() else tensor for name, tensor in tensors.items()
             }
+        if self._draws is not None:
+            num_rows = len(next(iter(tensors.values())))
+            self._draws.begin(batch.sample_ids, batch.epoch, num_rows, self._device)
         if self._batch_module is not None:
             with torch.no_grad():
                 made = self._batch_module(*[tensors[name] for name in self._batch_inputs])
