@@ -7,7 +7,7 @@ RECIPE ?= recipes/digits_mlp.yaml
 # ranks of a test share the cores of the machine
 test test-long matrix accept bench parity planner: export OMP_NUM_THREADS ?= 1
 
-.PHONY: run test test-newest test-long matrix check format generate docs accept bench parity planner test-gpu site site-serve clean
+.PHONY: run test test-newest test-long matrix check format generate docs accept bench parity planner test-gpu bench-gpu site site-serve clean
 
 run: $(VENV)/.installed
 	$(BIN)/dtrain run $(RECIPE)
@@ -55,6 +55,10 @@ accept: $(VENV)/.installed-dev
 # on one GPU; without one, a line says so. DTRAIN_TEST_DEVICE=cpu runs the same tests on the CPU
 test-gpu: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.gpu
+
+# on one GPU; without one, a line says so
+bench-gpu: $(VENV)/.installed-dev
+	$(BIN)/python -m benchmarks.gpu
 
 bench: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks

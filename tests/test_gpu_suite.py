@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+import yaml
 
+from benchmarks.gpu_models import Job, by_hand, jobs, recipe, write_data
+from declarative_train import recipe as recipe_room
+from declarative_train.plan.compiler import compile as compile_plan
 from tests.gpu.device import NO_GPU, has_device
 from tests.gpu.run_cell import ROOT, ran
 
@@ -39,3 +45,33 @@ def test_without_a_gpu_one_line_says_so() -> None:
         check=False,
     )
     assert (done.returncode, done.stdout.strip()) == (0, NO_GPU)
+
+
+@pytest.mark.parametrize("job", jobs(tiny=True), ids=lambda job: job.name)
+def test_what_is_timed_on_a_gpu_has_the_sizes_of_what_it_is_held_against(job: Job, tmp_path: Path) -> None:
+    data = tmp_path / "data.npz"
+    write_data(job, data)
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe(job, data, compiled=False, device="cpu")))
+    loaded = recipe_room.load(str(tmp_path / "recipe.yaml"))
+    assert loaded.recipe is not None
+    plan, _ = compile_plan(loaded.recipe)
+    assert plan is not None
+    ours = sum(item.num_elements for item in plan.parameters if item.tie is None)
+    assert ours == sum(parameter.numel() for parameter in by_hand(job).parameters())
+
+
+def test_the_benchmark_of_a_gpu_runs(tmp_path: Path) -> None:
+    """Its figures say nothing here."""
+    job = jobs(tiny=True)[0]
+    write_data(job, tmp_path / "data.npz")
+    for side in ("ours", "by_hand"):
+        done = subprocess.run(
+            [sys.executable, "-m", "benchmarks.gpu_step", job.name, side, "0", str(tmp_path / "data.npz")],
+            cwd=ROOT,
+            env=os.environ | {"DTRAIN_BENCH_DEVICE": "cpu"},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=100,
+        )
+        assert json.loads(done.stdout.splitlines()[-1])["step_s"] > 0

@@ -1,0 +1,226 @@
+"""`make bench-gpu`: our step beside the hand-written one on one GPU, in one run; where there is none, one line says so.
+
+    python -m benchmarks.gpu [--rounds 2] [--only JOB ...] [--write]
+
+GPT-2 124M, a Llama of 1.5 billion parameters and a ResNet-50 in bf16, each compiled and not. Both sides have the same
+sizes, batches that lie on the device, and a fused optimizer; each variant is a process of its own, and the sides take
+turns. By hand: `torch.autocast`, and `torch.compile` of the whole model. Ours: the engine of `dtrain run` (the loop
+around it logs and saves, which `make bench` times), with what its plan foretold of time and memory.
+DTRAIN_BENCH_DEVICE=cpu runs the program itself with tiny models, and its figures say nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks.gpu_models import Job, by_hand, jobs, recipe, write_data
+
+REPORT = Path(__file__).parent.parent / "docs" / "performance.md"
+BEGIN, END = "<!-- begin: make bench-gpu -->", "<!-- end: make bench-gpu -->"
+NO_GPU = "no GPU here: nothing was timed (DTRAIN_BENCH_DEVICE=cpu tries the program itself on the CPU)"
+KIND = os.environ.get("DTRAIN_BENCH_DEVICE", "cuda")
+TINY = KIND == "cpu"
+WARM_UP, STEPS = (1, 2) if TINY else (15, 45)
+LIMIT_S = 400
+Result = dict[str, Any]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description="Our step beside a hand-written one.")
+    parser.add_argument("--rounds", type=int, default=1 if TINY else 2, help="turns of both sides (default: 2)")
+    parser.add_argument("--only", nargs="*", help="jobs by name")
+    parser.add_argument("--write", action="store_true", help=f"put the table into {REPORT.name}")
+    args = parser.parse_args()
+    if not _has_device():
+        print(NO_GPU)
+        return
+    lines: list[str] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for job in jobs(TINY):
+            if args.only and job.name not in args.only:
+                continue
+            data = Path(folder) / f"{job.name}.npz"
+            write_data(job, data)
+            for compiled in (False, True):
+                lines.append(_row(job, compiled, data, args.rounds))
+                print(lines[-1], flush=True)
+            data.unlink()
+    table = "\n".join([*_header(args.rounds), *lines])
+    print(f"\n{table}")
+    if args.write:
+        before, _, rest = REPORT.read_text().partition(BEGIN)
+        _, _, after = rest.partition(END)
+        REPORT.write_text(f"{before}{BEGIN}\n{table}\n{END}{after}")
+
+
+def _has_device() -> bool:
+    if TINY:
+        return True
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def _row(job: Job, compiled: bool, data: Path, rounds: int) -> str:
+    pairs = [[_measured(job, side, compiled, data) for side in ("ours", "by_hand")] for _ in range(rounds)]
+    ours, hand = (median(pair[side]["step_s"] for pair in pairs) for side in (0, 1))
+    ratio = median(pair[1]["step_s"] / pair[0]["step_s"] for pair in pairs)
+    first, other = pairs[0]
+    speed = [job.rows * job.units_per_row / seconds for seconds in (ours, hand)]
+    cells = [
+        f"{job.name}{', compiled' if compiled else ''}",
+        f"{ratio:.2f}: {speed[0]:,.0f} / {speed[1]:,.0f} {job.unit}/s",
+        "-" if not first["rows_per_s_at_peak"] else f"{job.rows / ours / first['rows_per_s_at_peak']:.1%}",
+        f"{_gigabytes(first['peak_bytes'])} / {_gigabytes(other['peak_bytes'])}",
+        _foretold(first["predicted_s"], ours, 1e3, "ms"),
+        _foretold(first["predicted_bytes"], first["peak_bytes"], 1e-9, "GB"),
+        f"{first['first_s']:.1f} / {other['first_s']:.1f} s",
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def _gigabytes(num_bytes: float | None) -> str:
+    return "-" if num_bytes is None else f"{num_bytes / 1e9:.2f} GB"
+
+
+def _foretold(predicted: float | None, measured: float | None, scale: float, unit: str) -> str:
+    if predicted is None or not measured:
+        return "-"
+    return f"{predicted / measured:.2f}: {predicted * scale:.2f} / {measured * scale:.2f} {unit}"
+
+
+def _header(rounds: int) -> list[str]:
+    import torch
+
+    name = "cpu, tiny models" if TINY else torch.cuda.get_device_name(0)
+    return [
+        f"{date.today()}, torch {torch.__version__}, {name}; bf16; medians of {rounds} turns of {STEPS} steps after "
+        f"{WARM_UP}. Throughput: ours / by hand, the ratio first. Foretold: the plan / measured, the ratio first.",
+        "",
+        "| job | throughput | MFU | peak memory | foretold step | foretold memory | first step |",
+        "|---|---|---|---|---|---|---|",
+    ]
+
+
+def _measured(job: Job, side: str, compiled: bool, data: Path) -> Result:
+    command = [sys.executable, "-m", "benchmarks.gpu_step", job.name, side, str(int(compiled)), str(data)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
+    if done.returncode:
+        sys.exit(f"{' '.join(command)} failed with {done.returncode}:\n{done.stdout}\n{done.stderr}")
+    result: Result = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+def timed(step: Callable[[], object]) -> Result:
+    """Seconds of the first step and of those behind the warm-up, and the most memory that these held."""
+    import torch
+
+    begun = time.perf_counter()
+    step()
+    _wait()
+    first_s = time.perf_counter() - begun
+    for _ in range(WARM_UP):
+        step()
+    _wait()
+    if not TINY:
+        torch.cuda.reset_peak_memory_stats()
+    begun = time.perf_counter()
+    for _ in range(STEPS):
+        step()
+    _wait()
+    seconds = (time.perf_counter() - begun) / STEPS
+    return {"step_s": seconds, "first_s": first_s, "peak_bytes": None if TINY else torch.cuda.max_memory_allocated()}
+
+
+def _wait() -> None:
+    import torch
+
+    if not TINY:
+        torch.cuda.synchronize()
+
+
+def ours(job: Job, compiled: bool, data: Path) -> Result:
+    import torch
+    import yaml
+
+    from declarative_train import recipe as recipe_room
+    from declarative_train.api.tracer import LateTracer
+    from declarative_train.data.batches import TrainingBatches
+    from declarative_train.data.sets import open_sets
+    from declarative_train.plan.compiler import compile as compile_plan
+    from declarative_train.runtime.engine import Engine
+    from declarative_train.runtime.meter import samples_per_s_at_peak
+    from declarative_train.runtime.rank import default_dtype, slots_of
+
+    path = data.with_suffix(".yaml")
+    path.write_text(yaml.safe_dump(recipe(job, data, compiled=compiled, device=KIND)))
+    loaded = recipe_room.load(str(path))
+    assert loaded.recipe is not None, [item.message for item in loaded.diagnostics]
+    plan, diagnostics = compile_plan(loaded.recipe, tracer=LateTracer(), traces_all=True)
+    assert plan is not None, [item.message for item in diagnostics]
+    device = torch.device("cpu" if TINY else "cuda:0")
+    with default_dtype(plan):
+        engine = Engine(plan, device)
+        training = TrainingBatches(
+            plan.data, slots_of(plan), 0, open_sets(plan.data), device=device, hold_on_device=True
+        )
+        steps = enumerate(training.iterate(1, WARM_UP + STEPS + 1), 1)
+
+        def step() -> None:
+            number, batches = next(steps)
+            engine.step(number, batches, num_rows=job.rows, lr_factor=1.0, measure=False)
+
+        found = timed(step)
+    return {
+        **found,
+        "rows_per_s_at_peak": samples_per_s_at_peak(plan, device),
+        "predicted_s": None if plan.estimate is None else plan.estimate.step_s,
+        "predicted_bytes": None if plan.estimate is None else plan.estimate.memory_bytes,
+    }
+
+
+def theirs(job: Job, compiled: bool, data: Path) -> Result:
+    import numpy as np
+    import torch
+    from torch.nn import functional as F
+
+    device = torch.device("cpu" if TINY else "cuda:0")
+    loaded = np.load(data)
+    x, y = (torch.from_numpy(loaded[name]).to(device) for name in "xy")
+    torch.manual_seed(0)
+    whole = by_hand(job).to(device)
+    if job.unit == "images":
+        x = x.to(memory_format=torch.channels_last)
+        optimizer: torch.optim.Optimizer = torch.optim.SGD(
+            whole.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4, fused=True
+        )
+    else:
+        optimizer = torch.optim.AdamW(whole.parameters(), lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
+    model = torch.compile(whole) if compiled else whole
+    state = {"step": 0}
+
+    def step() -> None:
+        rows = torch.randint(len(x), (job.rows,), device=device)
+        state["step"] += 1
+        optimizer.zero_grad()
+        with torch.autocast(device.type, torch.bfloat16):
+            logits = model(x[rows])
+        F.cross_entropy(logits.float().flatten(0, -2), y[rows].flatten()).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+
+    return timed(step)
+
+
+if __name__ == "__main__":
+    main()
