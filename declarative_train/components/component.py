@@ -60,7 +60,8 @@ class Misfit(NamedTuple):
     """Why a component does not take these inputs: a sentence in the recipe's words.
 
     `port` or `field` (dotted for nested fields) says which value to put the caret under; `help` is one hint.
-    `is_warning`: torch takes it, but it is hardly what was meant.
+    `is_warning`: torch takes it, but it is hardly what was meant. `lacks_key`: a key is missing, whatever values occur
+    in the data.
     """
 
     message: str
@@ -68,6 +69,7 @@ class Misfit(NamedTuple):
     field: str | None = None
     help: str | None = None
     is_warning: bool = False
+    lacks_key: bool = False
 
 
 class Layer(Component, ABC):
@@ -76,6 +78,7 @@ class Layer(Component, ABC):
     ports: ClassVar[tuple[Port, ...]] = (Port("x"),)
     outputs: ClassVar[tuple[str, ...]] = ("output",)  # the first is the default
     keeps_range: ClassVar[bool] = False  # integer outputs have the range of the first input (reshape, flatten, ...)
+    operation: ClassVar[str] = ""  # of expressions, that computes the same of all inputs: intervals follow it
     mixes_samples: ClassVar[bool] = False  # reads across the batch; such a layer has a field `over`
     counts_only: ClassVar[bool] = False  # takes of its one input the number of samples; any field serves
 
@@ -99,6 +102,11 @@ class Layer(Component, ABC):
         It may be built on the meta device: after `to_empty` the parameters are filled by `init_of`, and every module
         with a method `reset_buffers()` is asked to write its buffers anew. Call it only when `check` found nothing.
         """
+
+    def sized(self, inputs: Mapping[str, TensorSpec]) -> Self:
+        """The same with the sizes written out that it takes from the values of these inputs: what calls it again meets
+        them."""
+        return self
 
     def init_of(self, parameter: str, inputs: Mapping[str, TensorSpec]) -> "Init":
         """How a parameter of the built module (by its name in it) starts when the recipe says nothing: torch's own

@@ -94,7 +94,7 @@ class Observer:
             far = {port: seen[port] for port, spec in close.items() if spec != specs[port]}
             rows = {port: self.row(row_of(each)) for port, each in far.items() if each is not None}
             return (said or occurs), {port: f"the farthest value stands in {row}" for port, row in rows.items()}
-        if said is None or said.is_warning or self.sample is None:
+        if said is None or said.is_warning or said.lacks_key or self.sample is None:
             return said, {}
         if self.sample.is_whole:
             return None, {}

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any
 
 import torch
@@ -20,9 +21,11 @@ from torch.overrides import TorchFunctionMode
 
 from declarative_train.components.adapters.modules.lora import linear_maps
 from declarative_train.components.component import Layer
-from declarative_train.components.expressions.dtypes import result_spec
+from declarative_train.components.expressions.dtypes import known_of, result_spec, with_known
+from declarative_train.components.expressions.functions import OPERATORS
 from declarative_train.components.expressions.grammar import Expression
 from declarative_train.components.expressions.lower import infer as evaluate
+from declarative_train.components.expressions.ranges import of_operation
 from declarative_train.components.plugin_layer import PluginLayer, seeded
 from declarative_train.graph.examine import Habits, examine
 from declarative_train.graph.read import ordered_ports
@@ -96,6 +99,8 @@ def _probed(layer: Layer, inputs: Specs, module: nn.Module, device: torch.device
     outputs = _specs(run, layer.outputs)
     if layer.keeps_range and inputs:
         outputs = tuple(_with_intervals(spec, next(iter(inputs.values()))) for spec in outputs)
+    if layer.operation:
+        outputs = tuple(_by_operation(layer, inputs, spec) for spec in outputs)
     specs = [None if port is None else inputs[port] for port in ports]
     return Probed(
         outputs,
@@ -213,6 +218,17 @@ def _spec(small: torch.Tensor, large: torch.Tensor, name: str) -> TensorSpec:
 
 def _shown(shape: tuple[int, ...]) -> str:
     return f"({', '.join(map(str, shape))})"
+
+
+def _by_operation(layer: Layer, inputs: Specs, spec: TensorSpec) -> TensorSpec:
+    """Of a layer that an expression could stand for: of its inputs together, or of one after the other."""
+    options = {"dim": layer.dim} if hasattr(layer, "dim") else {}
+    known = [known_of(each) for each in inputs.values()]
+    if layer.operation in OPERATORS:
+        found = reduce(lambda a, b: of_operation(layer.operation, options, [a, b], spec.dtype), known)
+    else:
+        found = of_operation(layer.operation, options, known, spec.dtype)
+    return with_known(spec, found)
 
 
 def _with_intervals(spec: TensorSpec, first: TensorSpec) -> TensorSpec:

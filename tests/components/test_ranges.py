@@ -8,6 +8,8 @@ import torch
 from declarative_train.components.expressions.dtypes import result_spec
 from declarative_train.components.expressions.grammar import parse
 from declarative_train.components.expressions.lower import infer
+from declarative_train.components.layers import LAYERS
+from declarative_train.graph.probe import probe_layer
 from declarative_train.terms.tensor_spec import TensorSpec
 from tests.hunt import NUMBERS, VECTORS
 
@@ -60,6 +62,13 @@ MORE = (
     "square(f)",
     "maximum(k, m)",
     "gather(k, clamp(n, 0, 2), dim=1)",
+    "k + [0, 2, 11]",
+    "[3, -2, 1] * k",
+    "k[:, 1:2] + [0, 2, 11]",
+    "sum(k[:, 1:2] + [0, 2, 11], dim=-1)",
+    "unsqueeze(k, 1)",
+    "unsqueeze(k, -1)",
+    "k - unsqueeze(k, 1)[:, 0]",
 )
 
 
@@ -109,15 +118,47 @@ def test_an_interval_holds_everything_that_comes_out(text: str) -> None:
         ("int(n > 2)", ()),
         ("k[:, 1]", ((5, 9),)),
         ("k + 1", ((1, 2), (6, 10), (1, 100))),
+        ("k + [0, 2, 11]", ((0, 1), (7, 11), (11, 110))),
+        ("k - [0, 5, 0]", ((0, 1), (0, 4), (0, 99))),
+        ("unsqueeze(k, 1)", ((0, 1), (5, 9), (0, 99))),
         ("u + 1", ()),  # 255 + 1 is 0 in eight bits
         ("int(clamp(f, 0, 3))", ((0, 2),)),
     ],
 )
 def test_what_is_known(text: str, wanted: tuple[tuple[int, int], ...]) -> None:
-    shape = () if text == "k[:, 1]" else (3,)
+    shape = {"k[:, 1]": (), "unsqueeze(k, 1)": (1, 3)}.get(text, (3,))
     if text == "int(n > 2)":
         wanted = ((0, 1),)
     assert result_spec(parse(text), EDGES, shape).intervals == wanted
+
+
+def test_a_vector_beside_an_image_lies_along_its_channels() -> None:
+    edges = {"pixels": TensorSpec((3, 4, 3), "int64", 10)}
+    spec = result_spec(parse("pixels + [0, 100, 200]"), edges, (3, 4, 3))
+    assert spec.intervals == ((0, 209),)
+
+
+@pytest.mark.parametrize(
+    ("layer", "wanted"),
+    [
+        ({"type": "add"}, ((0, 10), (5, 18), (0, 108))),
+        ({"type": "multiply"}, ((0, 9), (0, 81), (0, 891))),
+        ({"type": "concat"}, ((0, 1), (5, 9), (0, 99), (0, 9), (0, 9), (0, 9))),
+        ({"type": "stack", "dim": -1}, ((0, 99), (0, 9))),
+        ({"type": "stack", "dim": 1}, ((0, 99),)),
+    ],
+    ids=lambda value: str(value.get("type")) if isinstance(value, dict) else "",
+)
+def test_a_layer_gives_the_intervals_of_its_operation(layer: dict[str, object], wanted: tuple[object, ...]) -> None:
+    inputs = {"x.0": EDGES["k"], "x.1": EDGES["n"]}
+    (spec,) = probe_layer(LAYERS[str(layer["type"])].model_validate(layer), inputs, inputs).outputs
+    assert spec.intervals == wanted
+
+
+def test_a_table_has_rows_for_all_that_occurs_above_0() -> None:
+    x = TensorSpec((), "int64").between(((-1, 8),))
+    module = LAYERS["embedding"].model_validate({"type": "embedding", "embedding_dim": 4}).build({"x": x})
+    assert [tuple(item.shape) for item in module.parameters()] == [(9, 4)]
 
 
 def test_the_words_of_the_hunt_are_expressions() -> None:

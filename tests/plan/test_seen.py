@@ -19,6 +19,7 @@ def graph(n: str, rows: str = "num_embeddings: 10, ") -> str:
         (graph("y + 5"), "G001", "`x` holds numbers from 5 to 14"),
         (graph("y - 1"), "G001", "numbers from -1 to 8"),
         (graph('"int(abs(x[:, 0]) * 100)"'), "G001", "`num_embeddings: 10` is too small"),
+        (graph('"int(abs(x[:, 0]) * 100)"', ""), "G001", "`embedding` needs `num_embeddings`"),
         ("model: {graph: {t: y - 1}}\nobjective: {loss: {target: t}}", "O101", "classes go from -1 to 8"),
         ("model: {graph: {t: y + 1}}\nobjective: {loss: {target: t}}", "O101", "classes go from 1 to 10"),
         ('model: {graph: {hot: "float(one_hot(y, 5))"}}\nobjective: {loss: {target: hot}}', "G004", "from 0 to 9"),
@@ -32,6 +33,12 @@ def test_what_occurs_is_held_against_what_is_taken(fragment: str, code: str, wor
     (said,) = [item for item in found if item.is_error]
     assert said.code == code
     assert words in said.message
+
+
+def test_a_table_without_a_size_has_one_where_numbers_below_0_do_not_occur(compiled: Compile) -> None:
+    plan, found = compiled(graph('"maximum(y, 1) - y // 8 - 1 + y // 8"', ""))
+    assert plan is not None, found
+    assert {item.name: item.shape for item in plan.parameters}["e.weight"] == (10, 4)
 
 
 def test_an_interval_wider_than_the_truth_is_no_mistake(compiled: Compile) -> None:

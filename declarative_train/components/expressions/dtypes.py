@@ -7,7 +7,7 @@ from typing import cast
 
 from declarative_train.components.expressions.functions import FUNCTIONS, INDEX, OPERATORS, Function
 from declarative_train.components.expressions.grammar import Expression
-from declarative_train.components.expressions.ranges import ANY, Known, of_operation
+from declarative_train.components.expressions.ranges import ANY, UNKNOWN, Known, of_operation, of_vector
 from declarative_train.components.expressions.tree import Constant, Operation, Reference, Term, Vector
 from declarative_train.terms.tensor_spec import FLOATING, DType, TensorSpec
 
@@ -18,8 +18,16 @@ _BITS = {"float16": 16, "bfloat16": 16, "float32": 32, "float64": 64}
 def result_spec(expression: Expression, edges: Mapping[str, TensorSpec], shape: tuple[int, ...]) -> TensorSpec:
     """The result, whose shape is known. `edges` has an entry for each name."""
     dtype, known = _of(expression.root, edges)
-    columns = known.columns if shape and len(known.columns) == shape[-1] else (known.hull,)
-    return TensorSpec(shape, cast(DType, dtype)).between(columns)
+    return with_known(TensorSpec(shape, cast(DType, dtype)), known)
+
+
+def known_of(spec: TensorSpec) -> Known:
+    return Known(spec.intervals or (((0, 1) if spec.dtype == "bool" else ANY),), spec.shape)
+
+
+def with_known(spec: TensorSpec, known: Known) -> TensorSpec:
+    columns = known.columns if spec.shape and len(known.columns) == spec.shape[-1] else (known.hull,)
+    return spec.between(columns)
 
 
 def _of(term: Term, edges: Mapping[str, TensorSpec]) -> tuple[str, Known]:
@@ -28,22 +36,21 @@ def _of(term: Term, edges: Mapping[str, TensorSpec]) -> tuple[str, Known]:
         kind = "bool" if isinstance(term.value, bool) else "integer" if isinstance(term.value, int) else "number"
         return kind, Known(((term.value, term.value),), ())
     if isinstance(term, Vector):
-        return "integer" if all(isinstance(value, int) for value in term.values) else "number", _of_vector(term)
+        return "integer" if all(isinstance(value, int) for value in term.values) else "number", of_vector(term.values)
     if isinstance(term, Reference):
-        spec = edges[term.text]
-        return spec.dtype, Known(spec.intervals or (((0, 1) if spec.dtype == "bool" else ANY),), spec.shape)
+        return edges[term.text].dtype, known_of(edges[term.text])
     operands = [_of(operand, edges) for operand in term.operands]
     known = [each for _, each in operands]
+    beside = next((each for each, of in zip(known, term.operands, strict=True) if not isinstance(of, Vector)), UNKNOWN)
+    known = [
+        of_vector(of.values, beside.shape) if isinstance(of, Vector) else each
+        for each, of in zip(known, term.operands, strict=True)
+    ]
     if term.name == INDEX:
         return operands[0][0], of_operation(INDEX, term.options, known, operands[0][0])
     function = FUNCTIONS[term.name] if term.name in FUNCTIONS else OPERATORS[term.name]
     dtype = _dtype(function, term, [kind for kind, _ in operands])
     return dtype, of_operation(term.name, term.options, known, dtype)
-
-
-def _of_vector(term: Vector) -> Known:
-    """As numbers of any place: of an image they do not lie along the last dimension."""
-    return Known(((min(term.values), max(term.values)),))
 
 
 def _dtype(function: Function, term: Operation, operands: list[str]) -> str:

@@ -35,6 +35,7 @@ _FIXED: dict[str, Interval] = {
 _KEEP = frozenset({"detach", "float", "pos"})  # element by element, values as they are
 _HULL = frozenset({"amax", "amin", "expand", "flatten", "flip", "max", "mean", "min", "permute", "repeat_interleave",
                    "reshape", "roll", "squeeze", "transpose", "unsqueeze"})  # fmt: skip
+_MOVES = frozenset({"expand", "reshape", "unsqueeze"})
 _GROWING: dict[str, Callable[[float], float]] = {
     "ceil": lambda x: math.ceil(x) if math.isfinite(x) else x,
     "floor": lambda x: math.floor(x) if math.isfinite(x) else x,
@@ -58,6 +59,15 @@ class Known(NamedTuple):
 UNKNOWN = Known((ANY,))
 
 
+def of_vector(values: Sequence[float], beside: tuple[int, ...] | None = None) -> Known:
+    """`beside`: the shape of a sample of the tensor that it stands beside. Of an image, or where that is not followed,
+    the numbers are of any place: they do not lie along the last dimension."""
+    if beside is None or len(beside) > 2:
+        return Known(((min(values), max(values)),))
+    is_as_wide = bool(beside) and beside[-1] == len(values)
+    return Known(tuple((value, value) for value in values), () if is_as_wide else None)
+
+
 def of_operation(name: str, options: Mapping[str, object], operands: Sequence[Known], dtype: str) -> Known:
     """`dtype` is the result's: whole numbers that it cannot hold come round again, fractions are rounded."""
     if dtype == "bool":
@@ -73,8 +83,8 @@ def _of(name: str, options: Mapping[str, object], operands: Sequence[Known]) -> 
         return _indexed(first, options["index"])
     if name in _FIXED:
         return Known((_FIXED[name],))
-    if name in _KEEP:
-        return first
+    if name in _KEEP or (name in _MOVES and _keeps_columns(name, options, first)):
+        return first if name in _KEEP else Known(first.columns)
     if name in _HULL:
         return Known((first.hull,))
     if name in _GROWING:
@@ -102,6 +112,14 @@ def _of(name: str, options: Mapping[str, object], operands: Sequence[Known]) -> 
 
 def _each(operation: Callable[[Interval], Interval], x: Known) -> Known:
     return Known(tuple(map(operation, x.columns)), x.shape)
+
+
+def _keeps_columns(name: str, options: Mapping[str, object], x: Known) -> bool:
+    """Whether the last dimension stays as it is."""
+    sizes, dim = options.get("sizes"), options.get("dim")
+    if name == "unsqueeze":
+        return x.shape is not None and isinstance(dim, int) and dim not in (-1, len(x.shape) + 1)
+    return isinstance(sizes, tuple) and bool(sizes) and sizes[-1] in (len(x.columns), -1 if name == "expand" else 0)
 
 
 def _pair(operation: Callable[[Interval, Interval], Interval], a: Known, b: Known) -> Known:

@@ -26,6 +26,7 @@ class Add(Combining):
     """The sum of all inputs, element by element. A dimension of size 1 is repeated."""
 
     module: ClassVar[str] = "shapes.Add"
+    operation: ClassVar[str] = "+"
     type: Literal["add"] = "add"
 
     def check(self, inputs: Inputs) -> Misfit | None:
@@ -36,6 +37,7 @@ class Multiply(Combining):
     """The product of all inputs, element by element. A dimension of size 1 is repeated."""
 
     module: ClassVar[str] = "shapes.Multiply"
+    operation: ClassVar[str] = "*"
     type: Literal["multiply"] = "multiply"
 
     def check(self, inputs: Inputs) -> Misfit | None:
@@ -46,6 +48,7 @@ class Concat(Combining):
     """The inputs one after the other along a dimension they may differ in."""
 
     module: ClassVar[str] = "shapes.Concat"
+    operation: ClassVar[str] = "concat"
     type: Literal["concat"] = "concat"
     dim: int = -1
     """The dimension that grows, in torch's numbers (the batch is 0)."""
@@ -72,6 +75,7 @@ class Stack(Combining):
     """The inputs, all of one shape, side by side along a new dimension."""
 
     module: ClassVar[str] = "shapes.Stack"
+    operation: ClassVar[str] = "stack"
     type: Literal["stack"] = "stack"
     dim: int = 1
     """Where the new dimension stands in the result, in torch's numbers (the batch is 0)."""

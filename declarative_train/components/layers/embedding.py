@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Self
 
 from pydantic import Field
 
@@ -34,13 +34,16 @@ class Embedding(Layer):
         return (
             needs_integer(self, inputs)
             or _rows_misfit(self, self.num_embeddings, inputs["x"])
-            or _padding_misfit(self, self.padding_idx, self.num_embeddings or inputs["x"].num_values)
+            or _padding_misfit(self, self.padding_idx, self.num_embeddings or _rows_of(inputs["x"]))
         )
 
     def build(self, inputs: Inputs) -> nn.Module:
         from declarative_train.components.layers.modules.embedding import Embedding as Module
 
-        return Module(self.num_embeddings or inputs["x"].num_values or 1, self.embedding_dim, self.padding_idx)
+        return Module(self.num_embeddings or _rows_of(inputs["x"]), self.embedding_dim, self.padding_idx)
+
+    def sized(self, inputs: Inputs) -> Self:
+        return self.model_copy(update={"num_embeddings": self.num_embeddings or _rows_of(inputs["x"])})
 
     def init_of(self, parameter: str, inputs: Inputs) -> Init:
         if parameter == "weight":
@@ -90,9 +93,12 @@ class Embeddings(Layer):
         from declarative_train.components.layers.modules.embedding import Embeddings as Module
 
         columns = inputs["x"].shape[-1]
-        rows = self.num_embeddings or _rows_of(inputs["x"])
+        rows = self.num_embeddings or _rows_by_column(inputs["x"])
         widths = self.embedding_dim if isinstance(self.embedding_dim, tuple) else (self.embedding_dim,) * columns
         return Module(rows, widths)
+
+    def sized(self, inputs: Inputs) -> Self:
+        return self.model_copy(update={"num_embeddings": self.num_embeddings or _rows_by_column(inputs["x"])})
 
     def init_of(self, parameter: str, inputs: Inputs) -> Init:
         if parameter in {f"tables.{column}" for column in range(inputs["x"].shape[-1])}:
@@ -121,14 +127,17 @@ class EmbeddingBag(Layer):
             needs_integer(self, inputs)
             or needs_shape(self, inputs, "(B, T)", 1)
             or _rows_misfit(self, self.num_embeddings, inputs["x"])
-            or _padding_misfit(self, self.padding_idx, self.num_embeddings or inputs["x"].num_values)
+            or _padding_misfit(self, self.padding_idx, self.num_embeddings or _rows_of(inputs["x"]))
         )
 
     def build(self, inputs: Inputs) -> nn.Module:
         from declarative_train.components.layers.modules.embedding import EmbeddingBag as Module
 
-        rows = self.num_embeddings or inputs["x"].num_values or 1
+        rows = self.num_embeddings or _rows_of(inputs["x"])
         return Module(rows, self.embedding_dim, self.mode, self.padding_idx)
+
+    def sized(self, inputs: Inputs) -> Self:
+        return self.model_copy(update={"num_embeddings": self.num_embeddings or _rows_of(inputs["x"])})
 
     def init_of(self, parameter: str, inputs: Inputs) -> Init:
         if parameter == "weight":
@@ -149,14 +158,17 @@ class OneHot(Layer):
     def build(self, inputs: Inputs) -> nn.Module:
         from declarative_train.components.layers.modules.embedding import OneHot as Module
 
-        return Module(self.num_classes or inputs["x"].num_values or 1)
+        return Module(self.num_classes or _rows_of(inputs["x"]))
+
+    def sized(self, inputs: Inputs) -> Self:
+        return self.model_copy(update={"num_classes": self.num_classes or _rows_of(inputs["x"])})
 
 
 def _rows_misfit(layer: Layer, rows: int | None, x: TensorSpec, field: str = "num_embeddings") -> Misfit | None:
     """The table must hold every number that the input is known to have."""
     if rows is None and x.interval is None:
         hint = f"write `{field}:`, or make the field a `category` or `tokens` field, whose range is known"
-        return Misfit(f"`{layer.type}` needs `{field}`: the range of `x` is not known", help=hint)
+        return Misfit(f"`{layer.type}` needs `{field}`: the range of `x` is not known", help=hint, lacks_key=True)
     low, high = x.interval or (0, 0)
     if low < 0:
         message = f"`{layer.type}` looks up rows from 0 on, and `x` holds numbers from {interval_in_words((low, high))}"
@@ -167,11 +179,16 @@ def _rows_misfit(layer: Layer, rows: int | None, x: TensorSpec, field: str = "nu
     return None
 
 
-def _rows_of(x: TensorSpec) -> tuple[int, ...]:
+def _rows_of(x: TensorSpec) -> int:
+    """What all values of the input need. A value below 0 was said, or does not occur."""
+    return max(_rows_by_column(x))
+
+
+def _rows_by_column(x: TensorSpec) -> tuple[int, ...]:
     """What each column of the last dimension needs."""
     columns = x.intervals or ((0, 0),)
-    wide = columns if len(columns) == x.shape[-1] else columns * x.shape[-1]
-    return tuple(int(high) + 1 for _, high in wide)
+    wide = columns if not x.shape or len(columns) == x.shape[-1] else columns * x.shape[-1]
+    return tuple(max(int(high), 0) + 1 for _, high in wide)
 
 
 def _padding_misfit(layer: Layer, padding_idx: int | None, rows: int | None) -> Misfit | None:

@@ -298,8 +298,9 @@ class Wiring:
     def _ordered(self) -> list[NodeDraft]:
         done: dict[str, bool] = {}  # False: on the way
         order: list[NodeDraft] = []
+        behind = self._after_what_they_call()
         for name in self.drafts:
-            stack = [(name, iter(self._reads[name]))] if name not in done else []
+            stack = [(name, iter(behind[name]))] if name not in done else []
             if stack:
                 done[name] = False
             while stack:
@@ -311,10 +312,26 @@ class Wiring:
                     stack.pop()
                 elif following not in done:
                     done[following] = False
-                    stack.append((following, iter(self._reads[following])))
+                    stack.append((following, iter(behind[following])))
                 elif not done[following]:
                     self._report_cycle([each for each, _ in stack], following)
         return order if not self.has_cycle else list(self.drafts.values())
+
+    def _after_what_they_call(self) -> dict[str, list[str]]:
+        """What each node comes after: what it reads and, of a `reuse`, the node that it calls, unless that waits for
+        its result."""
+        behind = {name: list(self._reads[name]) for name in self.drafts}
+        for name, draft in self.drafts.items():
+            if draft.kind != "reuse" or draft.target is None or draft.target.name not in self.drafts:
+                continue
+            waiting, reached = [draft.target.name], {draft.target.name}
+            while waiting:
+                new = set(behind[waiting.pop()]) - reached
+                reached |= new
+                waiting += new
+            if name not in reached:
+                behind[name].append(draft.target.name)
+        return behind
 
     def _report_cycle(self, stack: list[str], back_to: str) -> None:
         way = [*stack[stack.index(back_to) :], back_to]
