@@ -69,4 +69,7 @@ def tensors_moved(tensors: dict[str, torch.Tensor], device: torch.device | None)
 
 
 def _moved(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    return tensor.pin_memory().to(device, non_blocking=True) if tensor.is_cpu else tensor
+    if not tensor.is_cpu:
+        return tensor
+    # mps shares the host's memory: nothing is gained by pinning it, nor by not waiting
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)

@@ -57,7 +57,7 @@ class HeldSet(SampleSet):
         places = indices if self._windows is None else self._windows.starts(indices)
         index = torch.from_numpy(np.ascontiguousarray(places, np.int64))
         if self._device is not None:
-            index = index.to(self._device, non_blocking=True)
+            index = index.to(self._device, non_blocking=self._device.type == "cuda")
         found = {}
         for name, (rows, dtype) in self._fields.items():
             values = rows.index_select(0, index)

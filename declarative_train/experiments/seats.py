@@ -27,7 +27,7 @@ class Seat:
 
 def seats_for(layouts: Sequence[LayoutPlan], jobs: int | None) -> list[Seat]:
     """`jobs` None: as many as there is room for. Raises NoRoomError."""
-    gpus = visible_gpus() if any(layout.device != "cpu" for layout in layouts) else []
+    gpus = visible_gpus() if any(layout.device not in ("cpu", "mps") for layout in layouts) else []
     if gpus:
         wanted = max(num_gpus_wanted(layout) for layout in layouts)
         room = max(1, len(gpus) // wanted)

@@ -11,7 +11,7 @@ import torch
 
 from declarative_train.components.expressions.grammar import parse
 from declarative_train.inference.trained import Trained, UsageError
-from declarative_train.runtime.devices import num_gpus
+from declarative_train.runtime.devices import has_mps, num_gpus
 from declarative_train.runtime.step.precision import compute_dtype, parameters_in
 from declarative_train.runtime.step.randomness import Randomness, draws
 
@@ -86,7 +86,9 @@ def drawing(graph: Graph, prefix: str = "") -> list[str]:
 def device_for(trained: Trained, wanted: str, rank: int = 0) -> torch.device:
     """`auto`: a GPU where the run's layout takes one and one is here, else the CPU. Raises UsageError."""
     if wanted == "auto":
-        gpus = 0 if trained.plan.layout.device == "cpu" else num_gpus()
+        if trained.plan.layout.device == "mps" and has_mps():
+            return torch.device("mps", 0)
+        gpus = 0 if trained.plan.layout.device in ("cpu", "mps") else num_gpus()
         return torch.device("cuda", rank % gpus) if gpus else torch.device("cpu")
     try:
         device = torch.device(wanted)

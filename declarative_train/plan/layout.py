@@ -85,12 +85,12 @@ class LayoutPlan:
     """`mode` is the recipe's word, to be shown; what it means is the `mesh` of the ranks, and `num_copies`: of dp, the
     devices of the one process, `devices` being their indices (1 elsewhere).
 
-    `device` is cuda, cpu, or auto (decided where it runs: CUDA if the GPUs are there). `units` are the paths of the
-    blocks: what is wrapped, checkpointed, compiled.
+    `device` is cuda, cpu, mps, or auto (decided where it runs: CUDA if the GPUs are there). `units` are the paths of
+    the blocks: what is wrapped, checkpointed, compiled.
     """
 
     mode: Literal["single", "dp", "ddp", "fsdp", "pipeline"]
-    device: Literal["auto", "cuda", "cpu"]
+    device: Literal["auto", "cuda", "cpu", "mps"]
     num_nodes: int
     gpus_per_node: int
     mesh: Mesh

@@ -36,7 +36,7 @@ _NEVER = -1
 class DeviceChoice:
     """`indices`: the GPU of each rank as that rank counts them; empty: those of the plan."""
 
-    kind: Literal["cuda", "cpu"]
+    kind: Literal["cuda", "cpu", "mps"]
     notice: str | None = None
     indices: tuple[int, ...] = ()
 
@@ -56,17 +56,29 @@ def choose_device(layout: LayoutPlan, num_visible: int) -> DeviceChoice:
     Some, but fewer than the layout wants: nobody wants a slow run on the CPU beside idle GPUs. Raises RunFailure."""
     if layout.device == "cpu":
         return DeviceChoice("cpu")
+    if layout.device == "mps":
+        if has_mps():
+            return DeviceChoice("mps")
+        raise RunFailure(
+            f"there is no GPU of Apple's that torch can use here ({sys.platform}); help: --set layout.device=auto "
+            "takes CUDA, or the CPU"
+        )
     if num_visible >= num_gpus_wanted(layout):
         return DeviceChoice("cuda")
     if num_visible == 0 and layout.device == "auto":
-        return DeviceChoice("cpu", f"no GPU here: {_processes(layout)} on CPU")
+        more = (
+            "; --set layout.device=mps takes Apple's"
+            if layout.is_one_process and not layout.scatters and has_mps()
+            else ""
+        )
+        return DeviceChoice("cpu", f"no GPU here: {_processes(layout)} on CPU{more}")
     raise _too_few(layout, num_visible, "here")
 
 
 def seat_devices(layout: LayoutPlan, seats: Sequence[Seat]) -> DeviceChoice:
     """Of ranks that somebody else started, in their order. A rank that sees one GPU alone, as Slurm gives them, has
     it as number 0. Raises RunFailure, also where a rank stands elsewhere on its machine than in the plan."""
-    if layout.device == "cpu" or len(layout.ranks) < 2 or not any(seat.gpus for seat in seats):
+    if layout.device in ("cpu", "mps") or len(layout.ranks) < 2 or not any(seat.gpus for seat in seats):
         return choose_device(layout, len(seats[0].gpus))
     gpus: dict[str, set[str]] = {}
     for seat in seats:
@@ -123,6 +135,13 @@ def num_gpus() -> int:
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
+def has_mps() -> bool:
+    """Whether torch can use the GPU of an Apple machine here."""
+    import torch
+
+    return torch.backends.mps.is_available()
+
+
 def own_seat() -> Seat:
     """Of a process that forks no ranks: it may ask CUDA itself."""
     local = next((os.environ[name] for name in _LOCAL_RANK if os.environ.get(name, "").isdigit()), None)
@@ -146,6 +165,8 @@ def device_of(rank: RankPlan, kind: str, index: int | None = None) -> torch.devi
     """`index`: instead of the plan's, where a rank sees other GPUs than its siblings."""
     import torch
 
+    if kind == "mps":
+        return torch.device("mps", 0)
     return torch.device("cpu") if kind == "cpu" else torch.device("cuda", rank.device if index is None else index)
 
 

@@ -10,6 +10,7 @@ import torch
 
 from declarative_train.data.batch import Batch
 from declarative_train.logs.event import EvaluationDone
+from declarative_train.runtime.devices import exact_device
 from declarative_train.runtime.loss_window import no_valid_item
 from declarative_train.runtime.step.metrics import Metrics
 from declarative_train.runtime.step.randomness import Randomness, draws
@@ -63,7 +64,8 @@ class Evaluator:
         self._average: Average | None = getattr(engine, "average", None) if of_average else None
         self._watched = watched
         self.shown: list[ClassesPredicted] = []
-        self._metrics = Metrics(plan, engine.device, training=False)
+        self._device = exact_device(engine.device)
+        self._metrics = Metrics(plan, self._device, training=False)
         needed = draws(plan.graph, plan.plugins)
         self._told_empty: set[tuple[str, int]] = set()
         self._randomness = Randomness(plan.seed, (engine.dp_rank, _EVALUATION), engine.device, needed=needed)
@@ -73,7 +75,7 @@ class Evaluator:
         begun_s = time.monotonic()
         engine = self._engine
         size = len(engine.objective.terms)
-        totals = torch.zeros(2 * size + 1, dtype=torch.float64, device=engine.device)
+        totals = torch.zeros(2 * size + 1, dtype=torch.float64, device=self._device)
         engine.set_training(False)
         if self._average is not None:
             self._average.exchange()
@@ -117,7 +119,7 @@ class Evaluator:
             return
         if self._watched is not None:
             self._watched.add(values, batch)
-        row_weight = None if batch.row_weight is None else batch.row_weight.to(engine.device)
+        row_weight = None if batch.row_weight is None else batch.row_weight.to(self._device)
         size = len(engine.objective.terms)
         totals[:size] += torch.stack([value.double() for value in engine.objective.sums(values, row_weight)])
         totals[size : 2 * size] += engine.objective.counts(values, row_weight, batch.num_rows)

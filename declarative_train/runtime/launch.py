@@ -88,7 +88,7 @@ def choose_here(plan: Plan) -> tuple[str, tuple[str, ...]]:
             f"--nproc-per-node {plan.layout.gpus_per_node} --master-addr $HEAD --master-port 29500 "
             "-m declarative_train run ..."
         )
-    choice = choose_device(plan.layout, 0 if plan.layout.device == "cpu" else num_gpus())
+    choice = choose_device(plan.layout, 0 if plan.layout.device in ("cpu", "mps") else num_gpus())
     return choice.kind, () if choice.notice is None else (choice.notice,)
 
 

@@ -16,6 +16,7 @@ import torch
 from declarative_train.data.batches import spread
 from declarative_train.logs.event import Answer, ClassesPredicted, Picture
 from declarative_train.plan.meaning import Meaning, meanings
+from declarative_train.runtime.devices import exact_device
 
 if TYPE_CHECKING:
     from declarative_train.data.batch import Batch
@@ -38,7 +39,7 @@ def predictions(plan: Plan, device: torch.device) -> Predictions | None:
         return None
     whole = {term.input for term in plan.objective.terms if term.component.get("chunks") is None}
     shown = [one for one in meanings(plan) if one.output in whole and _num_classes(one) in range(2, MOST_CLASSES + 1)]
-    return Predictions(plan, shown, device) if shown else None
+    return Predictions(plan, shown, exact_device(device)) if shown else None
 
 
 class Predictions:
@@ -72,7 +73,7 @@ class Predictions:
         for each in self._classes:
             each.add(values, batch.num_rows, rows, places, is_shown=picture is not None)
         if picture is not None and len(rows):
-            self._pictures[places] = _resized(picture[rows], self._pictures.shape[2:])
+            self._pictures[places] = _resized(picture[rows], self._pictures.shape[2:]).to(self._device)
 
     def take(self, name: str, step: int, ranks: Alone | Ranks) -> list[ClassesPredicted]:
         """The host waits; all ranks must call it."""

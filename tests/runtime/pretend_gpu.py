@@ -8,6 +8,8 @@ All memory stays the CPU's. What would be on the GPU is known by its storage, an
 An operation that mixes both sides as CUDA refuses to raises MixedDevicesError with the line of the project that asked
 for it; one that makes the host wait for the device is counted under its line. Values are those of the CPU.
 
+`PretendGpu(MPS)` is the GPU of an Apple machine: it has no float64, and what would be one there raises NoFloat64Error.
+
 What happens in C++ alone is not seen: tensors that first turn up in a backward pass belong to neither side until they
 are found in the `grad` of a parameter, so schedules that split backward cannot be run, nor sharded models. Nor are
 kernels, streams and memory limits pretended.
@@ -35,6 +37,7 @@ from declarative_train.data import prefetch
 
 PACKAGE = str(Path(declarative_train.__file__).parent)
 GPU = torch.device("cuda", 0)
+MPS = torch.device("mps", 0)
 
 # take tensors of both sides: they copy, or ask for nothing that lies in memory
 CROSSES = frozenset(
@@ -111,11 +114,16 @@ class MixedDevicesError(RuntimeError):
     """What CUDA would refuse with "Expected all tensors to be on the same device"."""
 
 
+class NoFloat64Error(RuntimeError):
+    """What MPS would refuse with "Cannot convert a MPS Tensor to float64 dtype"."""
+
+
 class PretendGpu(TorchFunctionMode):
     """`waits`: (what the host waited for, the line of the project), with the number of times."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device = GPU) -> None:
         super().__init__()
+        self.device = device
         self.waits: Counter[tuple[str, str]] = Counter()
         self._in_steps: Counter[tuple[str, str]] = Counter()
         self._held: dict[int, StorageWeakRef] = {}  # storages of the GPU
@@ -144,6 +152,8 @@ class PretendGpu(TorchFunctionMode):
 
     def put(self, tensor: torch.Tensor) -> None:
         key = _key(tensor)
+        if self.device == MPS and tensor.dtype in (torch.float64, torch.complex128):
+            raise NoFloat64Error(f"float64 on mps, at {_asking()[0]}")
         if key is not None and not self.has(tensor):
             if len(self._held) % PRUNE_EVERY == PRUNE_EVERY - 1:
                 self._held = {key: held for key, held in self._held.items() if not held.expired()}
@@ -164,12 +174,16 @@ class PretendGpu(TorchFunctionMode):
         tensors = list(_tensors((args, kwargs)))
         on_gpu = [tensor for tensor in tensors if self.has(tensor)]
         if name == "cuda":
-            name, args, kwargs = "to", args[:1], {"device": GPU, "non_blocking": kwargs.get("non_blocking", False)}
+            name, args, kwargs = (
+                "to",
+                args[:1],
+                {"device": self.device, "non_blocking": kwargs.get("non_blocking", False)},
+            )
             func = torch.Tensor.to
         elif name == "cpu":
             name, args, func = "to", (*args, torch.device("cpu")), torch.Tensor.to
         target = _target(name, args, kwargs)
-        result_on_gpu = bool(on_gpu) if target is None else target.type == "cuda"
+        result_on_gpu = bool(on_gpu) if target is None else target.type == self.device.type
         if name == "to" and any(other is not args[0] and self.has(other) for other in tensors[1:]):
             result_on_gpu = True
         self._count_waits(name, args, kwargs, on_gpu, result_on_gpu)
@@ -210,8 +224,8 @@ class PretendGpu(TorchFunctionMode):
         if name == "__get__" and word in ("device", "is_cuda", "is_cpu"):
             on_gpu = self.has(args[0])
             if word == "device":
-                return GPU if on_gpu else func(*args)
-            return on_gpu == (word == "is_cuda")
+                return self.device if on_gpu else func(*args)
+            return on_gpu and self.device == GPU if word == "is_cuda" else not on_gpu
         found = func(*args)
         if name == "__get__" and word in ("grad", "_grad") and isinstance(found, torch.Tensor) and self.has(args[0]):
             self.put(found)
@@ -295,8 +309,8 @@ def _target(name: str, args: Any, kwargs: Any) -> torch.device | None:
 
 
 def _on_cpu(argument: Any) -> Any:
-    is_cuda = isinstance(argument, str | torch.device) and str(argument).startswith("cuda")
-    return torch.device("cpu") if is_cuda else argument
+    is_gpu = isinstance(argument, str | torch.device) and str(argument).startswith(("cuda", "mps"))
+    return torch.device("cpu") if is_gpu else argument
 
 
 def _has_mask(index: Any) -> bool:
@@ -349,7 +363,7 @@ def cuda_patched(gpu: PretendGpu) -> Iterator[None]:
     def by_pretended_device(lists: Any, with_indices: bool = False) -> Any:
         found = by_device(lists, with_indices)
         return {
-            (GPU if gpu.has(groups[0][0]) else device, dtype): (groups, indices)
+            (gpu.device if gpu.has(groups[0][0]) else device, dtype): (groups, indices)
             for (device, dtype), (groups, indices) in found.items()
         }
 
@@ -366,6 +380,7 @@ def cuda_patched(gpu: PretendGpu) -> Iterator[None]:
             "set_rng_state": lambda state, device="cuda": None,
         }.items():
             stack.enter_context(mock.patch.object(torch.cuda, name, value))
+        stack.enter_context(mock.patch.object(torch.mps, "manual_seed", return_value=None))
         stack.enter_context(mock.patch.object(optimizer, "_group_tensors_by_device_and_dtype", by_pretended_device))
         stack.enter_context(mock.patch.dict(checks, dict.fromkeys(checks, _without_device)))
         stack.enter_context(mock.patch.object(torch, "autocast", _Autocast))

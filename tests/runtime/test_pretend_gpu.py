@@ -35,7 +35,7 @@ from declarative_train.runtime.storage.run_dir import Place
 from declarative_train.terms.tensor_spec import TensorSpec
 from tests.components.test_layers_all import CASES
 from tests.runtime.made_recipes import DEEP, DIGITS, WAYS, compiled, merged, write_data
-from tests.runtime.pretend_gpu import MixedDevicesError, PretendGpu
+from tests.runtime.pretend_gpu import GPU, MixedDevicesError, PretendGpu
 from tests.runtime.runs import last_tensors
 from tests.test_recipes import RECIPES, ROOT
 
@@ -53,14 +53,14 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def on_gpu(plan: Plan, run_dir: Path, rank: int = 0) -> PretendGpu:
+def on_gpu(plan: Plan, run_dir: Path, rank: int = 0, device: torch.device = GPU) -> PretendGpu:
     """The whole run, and once more from its first checkpoint."""
-    gpu = PretendGpu()
+    gpu = PretendGpu(device)
     run_dir.mkdir(exist_ok=True)
     entry = None
     for _ in range(2):
         with gpu:
-            job = Job(plan, "cuda", Place(run_dir, entry), None, lambda _: (), device_index=0)
+            job = Job(plan, device.type, Place(run_dir, entry), None, lambda _: (), device_index=0)
             assert run_rank(job, FailureContext(rank), lambda: False) == 0
         whole, torn = CheckpointStore(str(run_dir / "checkpoints")).entries()
         assert whole
@@ -197,7 +197,8 @@ ALONG = frozenset(
 )
 
 
-def test_every_function_of_an_expression(directory: Path) -> None:
+def all_functions() -> dict[str, Any]:
+    """Changes of a recipe: the loss is made of a call of each."""
     calls = {name: CALLS.get(name, f"{name}(h, -1)" if name in ALONG else f"{name}(h)") for name in FUNCTIONS}
     graph: dict[str, Any] = {"grown": {"type": "linear", "out_features": 20, "input": "x"}, "h": "reshape(grown, 4, 5)"}
     graph |= {
@@ -212,16 +213,15 @@ def test_every_function_of_an_expression(directory: Path) -> None:
         "out": "sum_of + mean(flatten(all_but), dim=-1)",
     }
     objective = {"loss": {"type": "mean", "input": "out"}, "metrics": None}
-    found = run(
-        directory,
-        DIGITS,
-        {
-            "model": {"graph": {"hidden": None, "act": None, "logits": None, **graph}},
-            "objective": objective,
-            "training": {"non_finite": "skip"},
-        },
-    )
-    assert found.waits_in_steps() == {}
+    return {
+        "model": {"graph": {"hidden": None, "act": None, "logits": None, **graph}},
+        "objective": objective,
+        "training": {"non_finite": "skip"},
+    }
+
+
+def test_every_function_of_an_expression(directory: Path) -> None:
+    assert run(directory, DIGITS, all_functions()).waits_in_steps() == {}
 
 
 # every loss, counted by rows, by values and by weights; and every metric
@@ -243,8 +243,8 @@ TERMS: dict[str, dict[str, Any]] = {
 OF_CLASSES = frozenset(["accuracy", "auroc", "average_precision", "f1", "perplexity", "precision", "recall"])
 
 
-def test_every_loss_and_metric(directory: Path) -> None:
-    assert TERMS.keys() == set(LOSSES)
+def all_terms() -> dict[str, Any]:
+    """Changes of a recipe: every loss and every metric."""
     graph = {
         "wide": {"type": "linear", "out_features": 20, "input": "hidden"},
         "log_probabilities": "log_softmax(logits, dim=-1)",
@@ -258,8 +258,12 @@ def test_every_loss_and_metric(directory: Path) -> None:
         for name in METRICS
     }
     objective = {"loss": None, "losses": {name: {"type": name, **term} for name, term in TERMS.items()}}
-    found = run(directory, DIGITS, {"model": {"graph": graph}, "objective": {**objective, "metrics": metrics}})
-    assert found.waits_in_steps() == {}
+    return {"model": {"graph": graph}, "objective": {**objective, "metrics": metrics}}
+
+
+def test_every_loss_and_metric(directory: Path) -> None:
+    assert TERMS.keys() == set(LOSSES)
+    assert run(directory, DIGITS, all_terms()).waits_in_steps() == {}
 
 
 # what is long about them is made short

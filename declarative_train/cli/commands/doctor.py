@@ -42,6 +42,8 @@ def run(args: argparse.Namespace) -> int:
     row("disk here", f"{shutil.disk_usage('.').free / 2**30:.0f} GiB free")
     num_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     row("gpus", str(num_gpus) if num_gpus else "none: recipes run with the same ranks on CPU")
+    if torch.backends.mps.is_available():
+        row("  mps", "Apple's GPU, for `single` in fp32: layout.device=mps")
     for index in range(num_gpus):
         properties = torch.cuda.get_device_properties(index)
         known = hardware_of_device(properties.name)

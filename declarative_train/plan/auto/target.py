@@ -32,6 +32,8 @@ class Target:
 def target_of(layout: Layout) -> Target:
     if layout.hardware is not None and layout.hardware != "cpu":
         return _on(HARDWARE[layout.hardware], ())
+    if layout.device == "mps":
+        return Target(None, None, ("on mps: no figures are known of Apple's GPUs",))
     if layout.hardware is None and layout.device != "cpu":
         name = gpu_here(layout.num_gpus_per_node)
         if name is not None:

@@ -93,7 +93,8 @@ def mode_in_words(layout: LayoutPlan) -> str:
     nodes = f"{layout.num_nodes} nodes x " if layout.num_nodes > 1 else ""
     who = "replica" if layout.scatters else "rank"
     number = layout.num_copies if layout.scatters else layout.gpus_per_node
-    places = counted(number, f"CPU {who}" if layout.device == "cpu" else "GPU")
+    kinds = {"cpu": f"CPU {who}", "mps": "Apple GPU (mps)"}
+    places = counted(number, kinds.get(layout.device, "GPU"))
     if layout.device == "auto":
         places += f" (or as many CPU {plural(who)})"
     return f"dp, one process on {places}" if layout.scatters else f"{layout.mode}{product} on {nodes}{places}"

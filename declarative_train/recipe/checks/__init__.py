@@ -62,6 +62,8 @@ RULES: dict[str, str] = {
     "P016": "layout_rules.hardware_elsewhere",
     "P017": "pipeline_rules.more_stages_than_nodes",
     "P018": "parallelism_rules.reshard_does_not_divide",
+    "P019": "layout_rules.mps_is_one_device",
+    "P020": "layout_rules.mps_computes_in_fp32",
     "R001": "durations.bare_duration",
     "R002": "durations.bad_duration",
     "R003": "training_rules.uneven_batch",

@@ -97,7 +97,7 @@ def repeated_gpu(draft: Draft) -> Iterator[Diagnostic]:
 def gpu_numbers_on_cpu(draft: Draft) -> Iterator[Diagnostic]:
     """gpu-numbers-on-cpu (P011)
 
-    Finds: GPUs picked by number, with `device: cpu`.
+    Finds: GPUs picked by number, with `device: cpu` or `mps`.
     Why:   the numbers do nothing there; only how many there are counts.
     Bad:
         layout: {gpus: [0, 3], device: cpu}
@@ -105,10 +105,60 @@ def gpu_numbers_on_cpu(draft: Draft) -> Iterator[Diagnostic]:
         layout: {gpus: 2, device: cpu}
     """
     layout = draft.layout
-    if layout is not None and layout.device == "cpu" and isinstance(layout.gpus, tuple):
+    if layout is not None and layout.device in ("cpu", "mps") and isinstance(layout.gpus, tuple):
         span, number = draft.span("layout.gpus"), len(layout.gpus)
-        message = "GPU numbers do nothing on the CPU"
+        message = f"GPU numbers do nothing on {'the CPU' if layout.device == 'cpu' else layout.device}"
         yield warning("P011", span, message, f"write `gpus: {number}`", fixes=(Fix(span, str(number), safe=False),))
+
+
+def mps_is_one_device(draft: Draft) -> Iterator[Diagnostic]:
+    """mps-is-one-device (P019)
+
+    Finds: `device: mps` with another mode than `single`.
+    Why:   an Apple machine has one GPU, and neither gloo nor NCCL carries what is on it from rank to rank.
+    Bad:
+        parallelism: ddp
+        layout: {gpus: 2, device: mps}
+    Good:
+        parallelism: single
+        layout: {gpus: 1, device: mps}
+    """
+    layout, parallelism = draft.layout, draft.parallelism
+    if layout is None or layout.device != "mps" or isinstance(parallelism, Single):
+        return
+    mode = "this mode" if parallelism is None else parallelism.mode
+    message = f"{mode} cannot run on mps: it is one device, and no backend carries its tensors from rank to rank"
+    related = (Related(draft.span("parallelism"), "this mode is asked for here"),)
+    fix = "set parallelism to single and layout.gpus to 1, or layout.device to cpu"
+    yield error("P019", draft.span("layout.device"), message, fix, related)
+
+
+def mps_computes_in_fp32(draft: Draft) -> Iterator[Diagnostic]:
+    """mps-computes-in-fp32 (P020)
+
+    Finds: fp64 on `device: mps`, as the precision or as the dtype of a field; and bf16 or fp16.
+    Why:   Apple's GPUs have no float64. Half precision there has not been tried: a run would be a guess.
+    Bad:
+        training: {precision: fp64}
+        parallelism: single
+        layout: {gpus: 1, device: mps}
+    Good:
+        training: {precision: fp32}
+        parallelism: single
+        layout: {gpus: 1, device: mps}
+    """
+    if draft.layout is None or draft.layout.device != "mps":
+        return
+    related = (Related(draft.span("layout.device"), "mps is asked for here"),)
+    precision = "fp32" if draft.training is None else draft.training.precision.compute
+    if precision != "fp32":
+        reason = "Apple's GPUs have no float64" if precision == "fp64" else f"{precision} there has not been tried"
+        fix = "set training.precision to fp32, or layout.device to cpu"
+        yield error("P020", draft.span("training.precision"), f"no {precision} on mps: {reason}", fix, related)
+    for name, field in {} if draft.data is None else draft.data.fields.items():
+        if getattr(field, "dtype", None) == "float64":
+            message = f"field `{name}` is float64, which Apple's GPUs do not have"
+            yield error("P020", draft.span(("data", "fields", name, "dtype")), message, "make it float32", related)
 
 
 def too_many_workers(draft: Draft) -> Iterator[Diagnostic]:
@@ -179,7 +229,9 @@ def hardware_elsewhere(draft: Draft) -> Iterator[Diagnostic]:
         return
     from declarative_train.components.hardware import HARDWARE  # which few recipes name
 
-    if layout.hardware in HARDWARE and (layout.hardware == "cpu") != (layout.device == "cpu"):
+    if layout.hardware in HARDWARE and (
+        layout.device == "mps" or (layout.hardware == "cpu") != (layout.device == "cpu")
+    ):
         message = f"the estimates are for {layout.hardware}, and the run is on {layout.device}"
         hint = "leave layout.hardware out, or set layout.device to auto"
         related = (Related(draft.span("layout.device"), f"{layout.device} is asked for here"),)

@@ -26,8 +26,9 @@ class Layout(Section):
     """The number of nodes; with gpus_per_node, instead of gpus."""
     gpus_per_node: Count | None = None
     """The number of GPUs on each node."""
-    device: Literal["auto", "cuda", "cpu"] = "auto"
-    """auto: CUDA, or where there is no GPU at all the same ranks on the CPU; too few GPUs fail."""
+    device: Literal["auto", "cuda", "cpu", "mps"] = "auto"
+    """auto: CUDA, or where there is no GPU at all the same ranks on the CPU; too few GPUs fail. mps: Apple's GPU,
+    for `single` in fp32."""
 
     hardware: Annotated[str, Field(json_schema_extra=_known_hardware)] | None = None
     """What `plan` and `auto` estimate for, such as h100-sxm; it need not be there. All: `dtrain list hardware`."""

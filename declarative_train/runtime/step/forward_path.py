@@ -33,7 +33,7 @@ class ForwardPath:
 
     def __init__(self, plan: Plan, device: torch.device) -> None:
         self._device = device
-        self._moves = device.type != "cpu"
+        self._moves, self._hastens = device.type != "cpu", device.type == "cuda"
         self._widens = plan.training.precision == "fp64"
         self._inputs = tuple(plan.graph.inputs)
         self._outputs = tuple(plan.graph.outputs)
@@ -50,8 +50,9 @@ class ForwardPath:
         """The batch as the model and the objective take it."""
         tensors, row_weight = dict(batch.tensors), batch.row_weight
         if self._moves:
-            tensors = {name: tensor.to(self._device, non_blocking=True) for name, tensor in tensors.items()}
-            row_weight = None if row_weight is None else row_weight.to(self._device, non_blocking=True)
+            device, hastens = self._device, self._hastens
+            tensors = {name: tensor.to(device, non_blocking=hastens) for name, tensor in tensors.items()}
+            row_weight = None if row_weight is None else row_weight.to(device, non_blocking=hastens)
         if self._widens:
             tensors = {
                 name: tensor.double() if tensor.is_floating_point() else tensor for name, tensor in tensors.items()

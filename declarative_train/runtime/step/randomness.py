@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -28,7 +28,7 @@ class Randomness:
     def __init__(self, seed: int, key: tuple[int, ...], device: torch.device, *, needed: bool) -> None:
         self._key = mix(seed, *key)
         self._needed = needed
-        self._generators = [torch.default_generator]
+        self._generators: list[Any] = [torch.default_generator]  # what has a `manual_seed`
         self.add([device])
 
     def add(self, devices: Sequence[torch.device]) -> None:
@@ -37,6 +37,7 @@ class Randomness:
             self._generators += [
                 torch.cuda.default_generators[device.index or 0] for device in devices if device.type == "cuda"
             ]
+            self._generators += [torch.mps for device in devices if device.type == "mps"]
 
     def begin(self, step: int, chunk: int, part: int = 0) -> None:
         """Before the forward of a chunk; `part` tells several forwards of it apart (stages of one rank)."""

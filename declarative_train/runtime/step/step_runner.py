@@ -21,7 +21,7 @@ from declarative_train.runtime.step.scale import LossScale, Scale
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
-    from declarative_train.plan.plan import Plan
+    from declarative_train.plan.plan import MetricPlan, Plan, TermPlan
 
 Call = Callable[..., tuple[torch.Tensor, ...]]
 Sums = Sequence[tuple[torch.Tensor, ...]]
@@ -40,6 +40,7 @@ class StepRunner:
         self._judged = None if judged == device else judged
         self.objective = Objective(plan, judged)
         self.metrics = Metrics(plan, judged, training=True)
+        self._read = frozenset(_names_read(plan))
         precision = plan.training.precision
         dtype = torch.float64 if precision == "fp64" else torch.float32
         self.scale = Scale(self.objective, context.dp_size, ranks, judged, dtype)
@@ -60,6 +61,8 @@ class StepRunner:
         self, chunks: Sequence[Chunk], num_rows: int
     ) -> tuple[list[torch.Tensor], Sequence[float] | torch.Tensor]:
         """What backward starts from, and the global counts (see `scale`)."""
+        if self._judged is not None and self.objective.items_per_row is None:
+            chunks = [self._chunk_to_judge(chunk) for chunk in chunks]
         factors, counts = self.scale.of(chunks, num_rows)
         if self.loss_scale is not None:
             factors = [factor * self.loss_scale.factor for factor in factors]
@@ -72,11 +75,14 @@ class StepRunner:
         self.randomness.begin(step, position)
         self.groups.begin(chunk.num_rows if chunk.row_weight is not None else None)
         values = self._to_judge(self.forward_path.values(chunk, call))
-        sums = self.objective.sums(values, chunk.row_weight)
+        row_weight = chunk.row_weight
+        if self._judged is not None and row_weight is not None:
+            row_weight = row_weight.to(self._judged)
+        sums = self.objective.sums(values, row_weight)
         backward(sums, factors, at_once=self._at_once)
         self.groups.end()
         if self.metrics:
-            self.metrics.update({name: value.detach() for name, value in values.items()}, chunk.row_weight)
+            self.metrics.update({name: value.detach() for name, value in values.items()}, row_weight)
         return tuple(value.detach() for value in sums)
 
     def finish(self, finite: torch.Tensor | None) -> None:
@@ -92,7 +98,17 @@ class StepRunner:
         """Where losses and metrics are computed."""
         if self._judged is None:
             return values
-        return {name: value.to(self._judged) for name, value in values.items()}
+        return {name: value.to(self._judged) for name, value in values.items() if name in self._read}
+
+    def _chunk_to_judge(self, chunk: Chunk) -> Chunk:
+        row_weight = None if chunk.row_weight is None else chunk.row_weight.to(self._judged)
+        return Chunk(self._to_judge(chunk.tensors), chunk.num_rows, row_weight)
+
+
+def _names_read(plan: Plan) -> set[str]:
+    """All that losses and metrics look at."""
+    judged: tuple[TermPlan | MetricPlan, ...] = (*plan.objective.terms, *plan.objective.metrics)
+    return {name for each in judged for name in (each.input, each.target, each.mask) if name is not None}
 
 
 class RankContext:
