@@ -19,6 +19,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from declarative_train.components.datasets.files import local_path
 from declarative_train.runtime.devices import device_of, own_seat, seat_devices, threads_per_rank
 from declarative_train.runtime.failures import (
     VICTIM_WAIT_S,
@@ -46,6 +47,7 @@ Compile = Callable[[], "tuple[Plan | None, int]"]
 
 COMPILE_TIMEOUT_S = 1800.0  # for rank 0 to read the data and compile; that it has gone shows sooner
 NEEDED = ("MASTER_ADDR", "MASTER_PORT")
+SHARED_DISK_S = 20.0  # until another machine sees a folder that was made on a shared disk
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,7 @@ def run_as_rank(
         if broadcast.plan_json is None:
             leave(broadcast.code)
         job = _job(broadcast, rank, max_steps, sinks, quiet)
+        check_disk(job, seat.host, broadcast.hosts)
         join(job, rank, seat.host, broadcast.hosts, store)
         code = run_rank(job, context, lambda: watch.is_asked)
     except BaseException as error:
@@ -146,6 +149,23 @@ def join(job: Job, rank: int, host: str, hosts: tuple[str, ...], store: Store) -
         if name is not None:
             os.environ["GLOO_SOCKET_IFNAME"] = name
     join_process_group(device_of(layout.ranks[rank], job.device_kind, job.device_index), store)
+
+
+def check_disk(job: Job, host: str, hosts: tuple[str, ...], wait_s: float = SHARED_DISK_S) -> None:
+    """Raises RunFailure where this machine does not see the folder that rank 0 has made on its own for checkpoints, now
+    and not at the first save, hours later."""
+    folder = local_path(job.place.checkpoints)
+    if job.plan.checkpoint is None or host == hosts[0] or folder is None:
+        return
+    made = Path(folder).parent
+    deadline = time.monotonic() + wait_s
+    while not made.is_dir():
+        if time.monotonic() > deadline:
+            raise RunFailure(
+                f"{host} does not see {made}, which rank 0 made on {hosts[0]} and every rank saves its part to; help: "
+                "set logging.dir or checkpoint.dir to a disk that all machines share, or checkpoint.dir to a URL"
+            )
+        time.sleep(0.2)
 
 
 def interface_to(address: str) -> str | None:

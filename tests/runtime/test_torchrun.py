@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,10 @@ import pytest
 from declarative_train.logs.event import RunEnded, RunStarted
 from declarative_train.logs.sinks.jsonl import read_events
 from declarative_train.runtime import launch
+from declarative_train.runtime.failures import RunFailure
+from declarative_train.runtime.job import Job
+from declarative_train.runtime.storage.run_dir import Place
+from declarative_train.runtime.torchrun import check_disk
 from tests.runtime.made_recipes import DIGITS, compiled, merged, write_data, write_recipe
 
 ROOT = Path(__file__).parent.parent.parent
@@ -207,3 +212,20 @@ def test_the_line_of_the_readme_on_two_nodes(directory: Path, networks: tuple[st
     assert (started.num_ranks, started.mode) == (2, "ddp")
     assert isinstance(ended, RunEnded)
     assert ended.status == "finished"
+
+
+def test_a_disk_that_the_machines_do_not_share_is_told_before_the_first_step(directory: Path) -> None:
+    """And not at the first save. The folder of a run stands in for one that another machine made on its own disk."""
+    plan = compiled(directory, TWO)
+    there, hosts = directory / "runs" / "there", ("node1", "node2")
+    there.mkdir(parents=True)
+    check_disk(Job(plan, "cpu", Place(there, None), None, lambda _: ()), "node2", hosts, 0)
+    elsewhere = Job(plan, "cpu", Place(directory / "runs" / "gone", None), None, lambda _: ())
+    check_disk(elsewhere, "node1", hosts, 0)
+    with pytest.raises(
+        RunFailure, match=r"^node2 does not see .*gone, which rank 0 made on node1 .* help: set logging"
+    ):
+        check_disk(elsewhere, "node2", hosts, 0)
+    remote = Place(directory / "runs" / "gone", None, elsewhere="s3://bucket/made/1/checkpoints")
+    check_disk(replace(elsewhere, place=remote), "node2", hosts, 0)
+    check_disk(replace(elsewhere, plan=replace(plan, checkpoint=None)), "node2", hosts, 0)
