@@ -40,7 +40,7 @@ def test_the_quick_ones_are_cells() -> None:
 @pytest.mark.parametrize("factor", [0.8, 1.2])
 def test_a_fifth_too_little_or_too_much_is_found(tmp_path: Path, factor: float) -> None:
     plan = plan_of(Cell("llama", "single", "fp32", "none"), tmp_path)
-    rows, real = Forecast().memory(plan), live_bytes(plan)
+    rows, real = Forecast().memory(plan).rows, live_bytes(plan)
     assert compared("right", plan, rows, real, time.monotonic()).is_close
     assert not compared("wrong", plan, [off_by(row, factor) for row in rows], real, time.monotonic()).is_close
 
@@ -48,6 +48,6 @@ def test_a_fifth_too_little_or_too_much_is_found(tmp_path: Path, factor: float) 
 @pytest.mark.parametrize("kind", ["loss", "activations", "optimizer"])
 def test_a_class_that_is_left_out_is_found(tmp_path: Path, kind: str) -> None:
     plan = plan_of(Cell("llama", "single", "fp32", "none"), tmp_path)
-    rows, real = Forecast().memory(plan), live_bytes(plan)
+    rows, real = Forecast().memory(plan).rows, live_bytes(plan)
     left_out = [dataclasses.replace(row, **{kind: 0}) for row in rows]
     assert not compared("wrong", plan, left_out, real, time.monotonic()).is_close

@@ -7,19 +7,25 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from declarative_train.plan.estimate.memory import Scale
     from declarative_train.plan.estimate.model import ModelFacts
+    from declarative_train.plan.estimate.tracing import Traced, Tracer
     from declarative_train.plan.plan import Plan
-    from declarative_train.plan.predicted import MemoryPlan
 
 
 class LateTracer:
     """A `Tracer`: `runtime/footprint/forecast.py`."""
 
-    def memory(self, plan: Plan) -> tuple[MemoryPlan, ...]:
-        from declarative_train.runtime.footprint.forecast import Forecast
+    def __init__(self) -> None:
+        self._tracer: Tracer | None = None
 
-        return Forecast().memory(plan)
+    def memory(self, plan: Plan) -> Traced:
+        return self._found().memory(plan)
 
     def scale(self, plan: Plan, model: ModelFacts) -> Scale | None:
-        from declarative_train.runtime.footprint.forecast import Forecast
+        return self._found().scale(plan, model)
 
-        return Forecast().scale(plan, model)
+    def _found(self) -> Tracer:
+        if self._tracer is None:
+            from declarative_train.runtime.footprint.forecast import Forecast
+
+            self._tracer = Forecast()
+        return self._tracer

@@ -9,7 +9,7 @@ each of its two sides that wants a gradient: nothing for frozen parameters, nor 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from math import prod
 
@@ -117,15 +117,4 @@ def _products(component: Mapping[str, object], use: Use) -> tuple[Product, ...]:
             sides + each.is_trained,
         )
         for each in use.matrices
-    )
-
-
-RECURRENT = frozenset({"lstm", "gru", "rnn"})
-
-
-def is_recurrent(nodes: Iterable[Node]) -> bool:
-    """Whether a layer is among them, blocks included, that torch computes in another way on tensors without memory."""
-    return any(
-        is_recurrent(node.graph.nodes) if node.graph is not None else (node.component or {}).get("type") in RECURRENT
-        for node in nodes
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 
 from declarative_train.data.describe import describe
@@ -13,7 +14,8 @@ from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.graph.check_disguises import check_disguises
 from declarative_train.graph.check_targets import check_targets, units
 from declarative_train.graph.lower import Lowered, lower
-from declarative_train.plan.auto.choose import choose
+from declarative_train.plan.auto.choose import choose, judged
+from declarative_train.plan.auto.judge import Judge
 from declarative_train.plan.auto.target import target_of
 from declarative_train.plan.batching import batch_of, num_steps_of
 from declarative_train.plan.checks import metric_of_another_kind
@@ -29,7 +31,7 @@ from declarative_train.plan.inputs import check_inputs
 from declarative_train.plan.parameters import plan_parameters
 from declarative_train.plan.place import place
 from declarative_train.plan.plan import PLAN_VERSION, ParameterPlan, Plan, WeightsPlan
-from declarative_train.plan.plugins import check_plugins
+from declarative_train.plan.plugins import check_plugins, check_shards
 from declarative_train.plan.predicted import TAKEN, ChoicePlan
 from declarative_train.plan.published import plan_published
 from declarative_train.plan.run_fields import inherited_fields
@@ -47,9 +49,9 @@ from declarative_train.plan.stale import recipe_files
 from declarative_train.plan.timing import Timing
 from declarative_train.plan.weights import plan_weights
 from declarative_train.recipe.recipe import Recipe
-from declarative_train.recipe.sections.parallelism import Auto, Single
+from declarative_train.recipe.sections.parallelism import Auto, Fsdp, Single
 
-MOST_TRIED = 3  # of what `auto` would take, one after the other
+MOST_TRIED = 4  # candidates of `auto`, one after the other
 SCALE_ROWS = 2
 
 
@@ -100,7 +102,7 @@ def compile(  # noqa: A001 (plan.compile reads as what it does)
     return (None if any(item.is_error for item in diagnostics) else plan), diagnostics
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Site:
     """What a recipe's plans have in common, whatever its mode. `parameters` None: one was in error."""
 
@@ -110,31 +112,54 @@ class Site:
     parameters: tuple[ParameterPlan, ...] | None
     tracer: Tracer | None
 
+    @cached_property
+    def scales(self) -> Scales:
+        return Scales(self)
+
 
 def _chosen(recipe: Recipe, site: Site) -> tuple[Plan | None, list[Diagnostic]]:
-    """`auto`: candidates are judged by what one device tells of all; what is taken is traced itself, and where it does
-    not fit after all the next one is taken."""
-    known: dict[str, int] = {}
-    scales = Scales(site)
+    """`auto`: candidates are judged by what one trace tells of all. What is taken is traced itself, and where it does
+    not fit after all the next one is taken; so is what would be taken if the judgement were too high."""
+    assert site.parameters is not None
+    target = target_of(recipe.layout)
+    judge = Judge.of(recipe, site.lowered, site.parameters, site.data, target, site.scales)
+    verdicts, known = judged(judge), dict[str, int]()
     while True:
-        assert site.parameters is not None
-        chosen, choice, diagnostics = choose(recipe, site.lowered, site.parameters, site.data, scales, known)
-        if chosen is None or choice is None:
-            return None, diagnostics
-        batch, found = batch_of(chosen, site.data)
+        may_trace = site.tracer is not None and len(known) < MOST_TRIED
+        choice = choose(judge, verdicts, known, may_trace=may_trace)
+        if choice.doubtful is not None:
+            tried = _tried(recipe._replace(parallelism=choice.doubtful.parallelism), site)
+            words = choice.doubtful.words
+            estimated = next(each.memory_bytes for each in verdicts if each.candidate.words == words)
+            known[words] = estimated if tried is None else _most(tried)
+            continue
+        if choice.recipe is None or choice.plan is None:
+            return None, choice.diagnostics
+        batch, found = batch_of(choice.recipe, site.data)
         if batch is None:
-            return None, [*diagnostics, *found]
-        plan, more = _assembled(chosen, site, batch, choice)
-        taken = next(each.parallelism for each in choice.candidates if each.verdict == TAKEN)
-        if plan is not None and plan.memory and taken not in known and len(known) < MOST_TRIED:
-            known[taken] = max(each.total for each in plan.memory)
-            if not target_of(recipe.layout).holds(known[taken]):
+            return None, [*choice.diagnostics, *found]
+        plan, more = _assembled(choice.recipe, site, batch, choice.plan)
+        taken = next(each.parallelism for each in choice.plan.candidates if each.verdict == TAKEN)
+        if may_trace and plan is not None and plan.memory and taken not in known:
+            known[taken] = _most(plan)
+            if not target.holds(known[taken]):
                 continue
-        return plan, [*diagnostics, *found, *more]
+        return plan, [*choice.diagnostics, *found, *more]
+
+
+def _tried(recipe: Recipe, site: Site) -> Plan | None:
+    batch, _ = batch_of(recipe, site.data)
+    plan = None if batch is None else _assembled(recipe, site, batch, None)[0]
+    return plan if plan is not None and plan.memory else None
+
+
+def _most(plan: Plan) -> int:
+    return max(each.total for each in plan.memory)
 
 
 class Scales:
-    """What a trace of a recipe's model on one device tells of its other plans; made once for each way to compute."""
+    """What a trace of a recipe's model tells of all its plans; made once for each way to compute. The model is sharded,
+    as fsdp would run the recipe, so that `auto` need not trace that again; on one device where it cannot be."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
@@ -146,11 +171,20 @@ class Scales:
             return None
         key = (training.precision.compute, training.activation_checkpointing)
         if key not in self._known:
-            single = recipe._replace(parallelism=Single(), layout=recipe.layout.model_copy(update={"hardware": None}))
-            batch = BatchSpec(SCALE_ROWS, 1, 1, SCALE_ROWS, 1, steps_per_epoch=1)
-            plan, _ = _assembled(single, replace(self._site, tracer=None), batch, None)
+            plan = self._reference(recipe)
             self._known[key] = None if plan is None else tracer.scale(plan, model)
         return self._known[key]
+
+    def _reference(self, recipe: Recipe) -> Plan | None:
+        site = replace(self._site, tracer=None)
+        sharded = recipe._replace(parallelism=Fsdp())
+        batch, _ = batch_of(sharded, site.data)
+        if batch is not None and recipe.layout.num_gpus > 1 and not check_shards(sharded, site.lowered):
+            plan, _ = _assembled(sharded, site, batch, None)
+            if plan is not None:
+                return plan
+        batch = BatchSpec(SCALE_ROWS, 1, 1, SCALE_ROWS, 1, steps_per_epoch=1)
+        return _assembled(recipe._replace(parallelism=Single()), site, batch, None)[0]
 
 
 def _assembled(
@@ -208,7 +242,7 @@ def _assembled(
             lowered.graph, parameters, layout.units, recipe.training.activation_checkpointing, lowered.heads
         ),
     )
-    plan, found = with_estimates(plan, recipe, choice, site.tracer)
+    plan, found = with_estimates(plan, recipe, choice, site.tracer, site.scales)
     diagnostics += found
     return signed(from_json(to_json(plan))), diagnostics  # through JSON once: what is run is what can be saved
 

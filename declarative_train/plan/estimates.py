@@ -6,13 +6,13 @@ from dataclasses import replace
 
 from declarative_train.components.hardware import HARDWARE
 from declarative_train.diagnostics.diagnostic import Diagnostic
+from declarative_train.plan.auto.judge import ScaleOf
 from declarative_train.plan.auto.target import target_of
 from declarative_train.plan.checks.stages import does_not_fit
 from declarative_train.plan.estimate.estimate import estimate
-from declarative_train.plan.estimate.memory import memory_of
+from declarative_train.plan.estimate.memory import Scale, memory_of
 from declarative_train.plan.estimate.model import facts_of
 from declarative_train.plan.estimate.placement import placement_of
-from declarative_train.plan.estimate.shortened import alone
 from declarative_train.plan.estimate.tracing import Tracer
 from declarative_train.plan.plan import Plan
 from declarative_train.plan.predicted import TAKEN, ChoicePlan
@@ -26,18 +26,22 @@ def decides(recipe: Recipe) -> bool:
 
 
 def with_estimates(
-    plan: Plan, recipe: Recipe, choice: ChoicePlan | None, tracer: Tracer | None
+    plan: Plan, recipe: Recipe, choice: ChoicePlan | None, tracer: Tracer | None, scales: ScaleOf
 ) -> tuple[Plan, list[Diagnostic]]:
-    """`choice`: of `auto`, which has looked at the memory already; the hardware that it found here counts, too."""
+    """`choice`: of `auto`, which has looked at the memory already; the hardware that it found here counts, too.
+    `scales` of plans that cannot be traced themselves."""
     named = recipe.layout.hardware
     if tracer is None and named is None and choice is None:
         return plan, []
     model = facts_of(plan)
     placement = placement_of(plan.layout, plan.batch, tuple(model.nodes))
     if tracer is not None:
-        memory = tracer.memory(plan)
-        scale = None if memory else tracer.scale(alone(plan), model)
-        plan = replace(plan, memory=memory or tuple(memory_of(model, placement, scale)))
+        traced = tracer.memory(plan)
+        rows, scale = traced.rows, None
+        if not rows:
+            scale = scales(recipe, model)
+            rows = tuple(memory_of(model, placement, scale))
+        plan = replace(plan, memory=rows, not_traced=_not_traced(traced.why_not, scale))
     if named is None and choice is None:
         return plan, []
     target = target_of(recipe.layout)
@@ -53,6 +57,13 @@ def with_estimates(
         return plan, diagnostics
     found = estimate(model, placement, hardware, plan.flops, plan.batch.global_batch_size, needed)
     return replace(plan, estimate=found), diagnostics
+
+
+def _not_traced(why: str, scale: Scale | None) -> str:
+    if not why:
+        return ""
+    how = "shapes" if scale is None else "shapes, on the scale of a trace of the model in another mode"
+    return f"the step could not be tried ({why}); derived from {how}"
 
 
 def _with_exact_memory(choice: ChoicePlan, memory_bytes: int) -> ChoicePlan:

@@ -203,9 +203,9 @@ class Plan:
     outputs are the edges that the objective reads. `recipe` holds the texts of the recipe's files as they were typed.
     float32 in either stands for what the run computes in: float64 with fp64. `draws` are the paths of the nodes that
     draw random numbers, whose bits hold on one layout only. `memory` has a row for each kind of device, none where
-    nobody asked for a trace. `estimate` is there where the hardware is known, `choice`
-    where the recipe left the mode to the planner. `settings` are the values of the resolved recipe by their dotted
-    paths (`plan/settings.py`): what runs are told apart by; they decide nothing.
+    nobody asked for a trace; `not_traced` says why its rows are derived, where a trace failed. `estimate` is there
+    where the hardware is known, `choice` where the recipe left the mode to the planner. `settings` are the values of
+    the resolved recipe by their dotted paths (`plan/settings.py`): what runs are told apart by; they decide nothing.
 
     `language` is the number of the recipe language that the recipe is written in.
 
@@ -238,6 +238,7 @@ class Plan:
     recipe: dict[str, str] = field(default_factory=dict)
     flops: FlopsPlan = field(default=FlopsPlan(0, 0))
     memory: tuple[MemoryPlan, ...] = ()
+    not_traced: str = ""
     estimate: EstimatePlan | None = None
     choice: ChoicePlan | None = None
     settings: dict[str, object] = field(default_factory=dict)

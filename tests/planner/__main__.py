@@ -26,7 +26,7 @@ HEAD = """# The planner's memory, held against real ranks
 
 The memory that `dtrain plan` shows is not reckoned: one rank of each kind makes a step of the real engine on tensors
 without memory (torch's fake tensors, and a process group that answers nothing), and all that lives is counted, the loss
-included. Of more than {long} equal blocks in a row, 4 and then 5 are tried, and the rest follows. This page holds it
+included. Of more than {long} equal blocks in a row, 3 and then 4 are tried, and the rest follows. This page holds it
 against the live bytes of real ranks (gloo, CPU), counted in their second step by the same rule
 (`runtime/footprint/live_bytes.py`): each storage from the operation that makes it until it goes. All figures are of
 runs; made by `make planner`, and {quick} of the cells run in `make test`, all of them in `make test-long`.
@@ -40,9 +40,9 @@ What is not in it: what a kernel takes for a moment, the rounding and the fragme
 CUDA's own context, what `compile` saves or keeps, metrics and evaluations, a data set that is held on the device. On a
 GPU nothing of this page has been measured yet. Where the device is a GPU the trace still chooses torch's CPU kernels.
 
-Known to be wrong: models with LSTM or GRU layers that are tried on tensors without memory (more than 30 million
-parameters, or in a pipeline) come out too low, here down to a third: torch computes them in another way there. The plan
-says so in the title of its table.
+An lstm's workspace, which torch calls empty on tensors without memory, is asked of oneDNN's own kernel at a small size
+and carried on (within 2%). Where a step cannot be tried the plan says so, with the reason: its figures are derived from
+shapes then.
 """
 
 

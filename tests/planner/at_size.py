@@ -67,7 +67,7 @@ def whole(plan: Plan) -> MemoryPlan:
     kept = forecast.LONG, forecast.MOST_CALLS
     forecast.LONG, forecast.MOST_CALLS = 10**6, 10**6
     try:
-        return Forecast().memory(plan)[0]
+        return Forecast().memory(plan).rows[0]
     finally:
         forecast.LONG, forecast.MOST_CALLS = kept
 
@@ -97,10 +97,10 @@ def at_size() -> str:
         found = {}
         for checkpointing in ("none", "selective", "blocks"):
             plan = eight_ranks(folder, checkpointing)
-            found[checkpointing] = Forecast().memory(plan)[0]
+            found[checkpointing] = Forecast().memory(plan).rows[0]
             parts.append(row(checkpointing, found[checkpointing]))
         chunked = eight_ranks(folder, "selective", chunks=", chunks: 8")
-        parts.append(row("selective, loss in 8 chunks", Forecast().memory(chunked)[0]))
+        parts.append(row("selective, loss in 8 chunks", Forecast().memory(chunked).rows[0]))
         every = whole(eight_ranks(folder, "blocks"))
         parts.append(row("blocks, all 32 layers traced", every))
         off = found["blocks"].total / every.total - 1

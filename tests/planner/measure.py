@@ -63,7 +63,7 @@ def measure(cell: Cell) -> Result:
 
 def measure_plan(name: str, plan: Plan) -> Result:
     begun_s = time.monotonic()
-    return compared(name, plan, Forecast().memory(plan), live_bytes(plan), begun_s)
+    return compared(name, plan, Forecast().memory(plan).rows, live_bytes(plan), begun_s)
 
 
 def compared(

@@ -107,7 +107,7 @@ def test_never_more_scores_than_those_of_a_part(directory: Path, monkeypatch: py
     peaks = []
     for changes in ({}, CHUNKED):
         plan = compiled(directory, merged(merged(RECIPE, changes), {"training": {"precision": "fp32"}}))
-        (measured,), (row,) = live_bytes(plan), Forecast().memory(plan)
+        (measured,), (row,) = live_bytes(plan), Forecast().memory(plan).rows
         assert row.total == pytest.approx(measured.total, rel=0.02)
         peaks.append(measured.total)
     scores = 16 * 24 * VOCABULARY * 4

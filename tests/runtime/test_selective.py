@@ -53,7 +53,7 @@ def test_what_lives_is_between_and_foretold(tmp_path: Path) -> None:
     peaks = {}
     for word in WORDS:
         plan = plan_of(Cell("llama", "single", "fp32", word), tmp_path)
-        (measured,), (row,) = live_bytes(plan), Forecast().memory(plan)
+        (measured,), (row,) = live_bytes(plan), Forecast().memory(plan).rows
         assert row.total == pytest.approx(measured.total, rel=0.02)
         peaks[word] = measured.total
     print(peaks)

@@ -8,16 +8,14 @@ estimates are not as exact as that.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from declarative_train.data.spec import DataSpec
 from declarative_train.diagnostics.diagnostic import Diagnostic
-from declarative_train.graph.lower import Lowered
-from declarative_train.plan.auto.candidates import candidates
+from declarative_train.plan.auto.candidates import Candidate, candidates
 from declarative_train.plan.auto.hints import hints
-from declarative_train.plan.auto.judge import Judge, ScaleOf, Verdict, findings
-from declarative_train.plan.auto.target import Target, target_of
+from declarative_train.plan.auto.judge import Judge, Verdict, findings
+from declarative_train.plan.auto.target import Target
 from declarative_train.plan.checks.stages import does_not_fit, no_mode_left
-from declarative_train.plan.plan import ParameterPlan
 from declarative_train.plan.predicted import TAKEN, CandidatePlan, ChoicePlan
 from declarative_train.recipe.recipe import Recipe
 from declarative_train.terms.amounts import amount, time_in_words
@@ -25,34 +23,63 @@ from declarative_train.terms.amounts import amount, time_in_words
 EQUAL = 1.01
 
 
-def choose(
-    recipe: Recipe,
-    lowered: Lowered,
-    parameters: tuple[ParameterPlan, ...],
-    data: DataSpec,
-    scales: ScaleOf,
-    known: Mapping[str, int],
-) -> tuple[Recipe | None, ChoicePlan | None, list[Diagnostic]]:
-    """The recipe with the mode in the place of `auto`; None when there is none to take. `known`: bytes of candidates
-    that were traced, by their words."""
-    target = target_of(recipe.layout)
-    judge = Judge.of(recipe, lowered, parameters, data, target, scales, known)
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """`recipe` with the mode in the place of `auto`, None when there is none to take. `doubtful`, and then nothing
+    else: a candidate that the estimate says is too large, and that would be taken if a trace said that it fits."""
+
+    recipe: Recipe | None
+    plan: ChoicePlan | None
+    diagnostics: list[Diagnostic]
+    doubtful: Candidate | None = None
+
+
+def judged(judge: Judge) -> list[Verdict]:
     most_stages = sum(bool(node.parameters) for node in judge.model.nodes.values())
-    verdicts = [judge.verdict(candidate) for candidate in candidates(recipe, most_stages)]
+    return [judge.verdict(candidate) for candidate in candidates(judge.recipe, most_stages)]
+
+
+def choose(judge: Judge, verdicts: Sequence[Verdict], known: Mapping[str, int], *, may_trace: bool) -> Choice:
+    """`known`: bytes of candidates that were traced, by their words; `may_trace`: more of them can be."""
+    recipe, target = judge.recipe, judge.target
+    verdicts = [_corrected(each, known, target) for each in verdicts]
     fitting = [each for each in verdicts if each.fits]
     possible = [each for each in verdicts if each.refusal is None]
     if not possible:
-        return None, None, [_nothing_left(recipe, verdicts)]
+        return Choice(None, None, [_nothing_left(recipe, verdicts)])
+    doubtful = _doubtful(possible, fitting, known, target) if may_trace else None
+    if doubtful is not None:
+        return Choice(None, None, [], doubtful)
     diagnostics = []
     if not fitting:
         diagnostics.append(_too_large(judge, possible))
         if target.hardware is not None:
-            return None, None, diagnostics
+            return Choice(None, None, diagnostics)
     best = fastest(fitting) if fitting else _smallest(possible)
     chosen = recipe._replace(parallelism=best.candidate.parallelism)
     said = findings(recipe)
     diagnostics += [each for each in findings(chosen) if each not in said]
-    return chosen, _choice(best, verdicts, target), diagnostics
+    return Choice(chosen, _choice(best, verdicts, target), diagnostics)
+
+
+def _corrected(verdict: Verdict, known: Mapping[str, int], target: Target) -> Verdict:
+    needed = known.get(verdict.candidate.words)
+    return verdict if needed is None else replace(verdict, memory_bytes=needed, fits=target.holds(needed))
+
+
+def _doubtful(
+    possible: Sequence[Verdict], fitting: Sequence[Verdict], known: Mapping[str, int], target: Target
+) -> Candidate | None:
+    """The fastest of those; the smallest, where nothing fits. What the update alone has no room for is out."""
+    found = [
+        each
+        for each in possible
+        if not each.fits and each.candidate.words not in known and target.holds(each.least_bytes)
+    ]
+    if not fitting:
+        return _smallest(found).candidate if found else None
+    found = [each for each in found if fastest([other for other in possible if other in (*fitting, each)]) is each]
+    return fastest(found).candidate if found else None
 
 
 def fastest(fitting: Sequence[Verdict]) -> Verdict:

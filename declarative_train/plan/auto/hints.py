@@ -19,7 +19,7 @@ def hints(judge: Judge) -> list[str]:
     found: list[str] = []
     for way, recipe in _changed(judge.recipe):
         target = target_of(recipe.layout)
-        changed = Judge.of(recipe, judge.lowered, judge.parameters, judge.data, target, judge.scales, {})
+        changed = Judge.of(recipe, judge.lowered, judge.parameters, judge.data, target, judge.scales)
         for candidate in candidates(recipe, most_stages=0):  # data-parallel ones: enough to say that it would do
             verdict = changed.verdict(candidate)
             if verdict.fits:

@@ -13,7 +13,7 @@ from declarative_train.graph.stage_graphs import stage_graphs
 from declarative_train.plan.auto.candidates import Candidate
 from declarative_train.plan.auto.target import Target
 from declarative_train.plan.batching import batch_of
-from declarative_train.plan.estimate.memory import Scale, largest_bytes
+from declarative_train.plan.estimate.memory import Scale, largest_bytes, least_bytes
 from declarative_train.plan.estimate.model import ModelFacts, model_facts
 from declarative_train.plan.estimate.placement import Part, Pipes, Placement, candidate_parts, groups
 from declarative_train.plan.estimate.step_time import step_time
@@ -37,19 +37,19 @@ Cut = tuple[Stages | None, list[Diagnostic], tuple[WireBytes, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`refusal`: what lint would say of it, and then there is nothing else."""
+    """`refusal`: what lint would say of it, and then there is nothing else. `least_bytes` it needs in any case."""
 
     candidate: Candidate
     refusal: Diagnostic | None = None
     memory_bytes: int = 0
     step_s: float | None = None
     fits: bool = False
+    least_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """What all candidates of a recipe have in common. `known`: bytes of those that were traced; `cuts` are
-    made once for each number of stages."""
+    """What all candidates of a recipe have in common. `cuts` are made once for each number of stages."""
 
     recipe: Recipe
     lowered: Lowered
@@ -58,7 +58,6 @@ class Judge:
     target: Target
     model: ModelFacts
     scales: ScaleOf
-    known: Mapping[str, int]
     cuts: dict[tuple[int, bool], Cut] = field(default_factory=dict)
 
     @staticmethod
@@ -69,7 +68,6 @@ class Judge:
         data: DataSpec,
         target: Target,
         scales: ScaleOf,
-        known: Mapping[str, int],
     ) -> Judge:
         training = recipe.training
         model = model_facts(
@@ -84,7 +82,7 @@ class Judge:
             heads=lowered.heads,
             averages=training.ema is not None,
         )
-        return Judge(recipe, lowered, parameters, data, target, model, scales, known)
+        return Judge(recipe, lowered, parameters, data, target, model, scales)
 
     def verdict(self, candidate: Candidate) -> Verdict:
         recipe = self.recipe._replace(parallelism=candidate.parallelism)
@@ -101,13 +99,12 @@ class Judge:
         placement, refusal = self._placement(recipe, candidate.parallelism, batch)
         if placement is None:
             return Verdict(candidate, refusal)
-        needed = self.known.get(candidate.words)
-        if needed is None:
-            needed = largest_bytes(self.model, placement, self.scales(self.recipe, self.model))
+        needed = largest_bytes(self.model, placement, self.scales(self.recipe, self.model))
         hardware = self.target.hardware
         time = None if hardware is None else step_time(self.model, placement, hardware)
         step_s = None if time is None else time.total_s
-        return Verdict(candidate, None, needed, step_s, self.target.holds(needed))
+        least = least_bytes(self.model, placement)
+        return Verdict(candidate, None, needed, step_s, self.target.holds(needed), least)
 
     def _placement(
         self, recipe: Recipe, parallelism: Parallelism, batch: BatchSpec

@@ -1,26 +1,31 @@
 """What the training state needs on each device, by class, derived and not traced: of the candidates of `auto`, of which
 there are too many to try, and where a trace cannot be made.
 
-Parameters, gradients and optimizer state follow from shapes; sharded gradients are whole while they are gathered over
-several microbatches, since they are reduced once a step. What fsdp gathers is two units at a time (the one at work and
-the next), in a pipeline the whole stage. What the nodes give is counted from shapes, and set to scale by a trace of the
-same model on one device (`Scale`): what layers keep inside, the widths of mixed precision and the loss are in it then.
-Without a trace the loss is a bound for the usual one, over classes: its input three times in float32.
+Parameters, gradients and optimizer state follow from shapes. Of fsdp's gradients a device has its shards, or whole ones
+where they are kept over several microbatches and reduced once a step. What fsdp gathers is two units at a time (the one
+at work and the next), in a pipeline the whole stage; everywhere else forward and backward read copies of the parameters
+in half precision, and the copies' gradients wait until the backward has ended. What the nodes give is counted from
+shapes, and set to scale by a trace of the same model (`Scale`): what layers keep inside, the widths of mixed precision
+and the loss are in it then. Without a trace the loss is a bound for the usual one, over classes: its input three times
+in float32.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import ceil
 
-from declarative_train.plan.estimate.model import COMPUTE_BYTES, PARAMETER_BYTES, ModelFacts
+from declarative_train.plan.estimate.model import COMPUTE_BYTES, PARAMETER_BYTES, REDUCE_BYTES, ModelFacts
 from declarative_train.plan.estimate.placement import Part, Placement
+from declarative_train.plan.estimate.traffic import BUCKET_BYTES
+from declarative_train.plan.plan import Plan
 from declarative_train.plan.predicted import MemoryPlan
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Of a trace on one device, in bytes. `kept` for each element that the nodes are counted to keep until their
+    """Of a trace, in bytes. `kept` for each element that the nodes are counted to keep until their
     backward; for each row what is worked on besides at the peak, and what the loss holds."""
 
     kept: float
@@ -45,34 +50,76 @@ def largest_bytes(model: ModelFacts, placement: Placement, scale: Scale | None =
     return max(each.total for each in memory_of(model, placement, scale))
 
 
+def least_bytes(model: ModelFacts, placement: Placement) -> int:
+    """What each update begins with, and so no step can do with less: of the device that needs the most."""
+    wide, shards = PARAMETER_BYTES[model.precision], placement.shards.size
+    held = [model.held_by(part.nodes, shards) for part in placement.parts]
+    return max((each.weights + each.trained + each.state) * wide for each in held)
+
+
+def copied_bytes(plan: Plan, model: ModelFacts) -> int:
+    """Of the copies in half precision that a plan's forward and backward read."""
+    return 0 if plan.layout.is_sharded else _copied(model, model.nodes)
+
+
+def _copied(model: ModelFacts, nodes: Iterable[str]) -> int:
+    narrow = COMPUTE_BYTES[model.precision]
+    return model.held_by(nodes).weights * narrow if narrow < PARAMETER_BYTES[model.precision] else 0
+
+
 def _of(part: Part, model: ModelFacts, placement: Placement, scale: Scale, has_loss: bool) -> MemoryPlan:
     """At the larger of two moments: behind the loss, when everything waits for the backward and only gradients of
     earlier microbatches are there; and at the end of the backward, when all gradients are."""
-    wide, narrow = PARAMETER_BYTES[model.precision], COMPUTE_BYTES[model.precision]
-    shards = placement.shards.size
-    held = model.held_by(part.nodes, shards)
-    accumulates = placement.num_microbatches > 1
+    wide, is_sharded = PARAMETER_BYTES[model.precision], placement.is_sharded
+    held, whole = model.held_by(part.nodes, placement.shards.size), model.held_by(part.nodes)
+    copies = 0 if is_sharded else _copied(model, part.nodes)
+    keeps_whole = placement.sharding is not None and placement.sharding.keeps_gradients
+    averages = not (is_sharded or placement.scatters or placement.pipes) and placement.replicas.size > 1
+    in_buckets = averages and held.trained * wide > BUCKET_BYTES  # which stay from step to step
+    gradients = whole.trained * wide if keeps_whole and placement.num_microbatches > 1 else held.trained * wide
+    gathered, reduced = _gathered(part, model, placement), _reduced(part, model, placement)
+    is_begun = placement.num_microbatches > 1 or in_buckets
     behind_loss = MemoryPlan(
         name=part.name,
         parameters=held.weights * wide,
-        gradients=model.held_by(part.nodes).trained * wide if accumulates else 0,
+        gradients=gradients if is_begun else 0,
         optimizer=held.state * wide,
-        gathered=_gathered(part, model, placement) * narrow if shards > 1 else 0,
-        activations=ceil((_kept(part, model) * scale.kept + scale.working) * placement.rows),
+        gathered=gathered,
+        activations=copies + ceil((_kept(part, model) * scale.kept + scale.working) * placement.rows),
         loss=ceil(scale.loss * placement.rows) if has_loss else 0,
     )
-    gradients = behind_loss.gradients or held.trained * wide
-    at_end = replace(behind_loss, gradients=gradients, activations=ceil(scale.working * placement.rows), loss=0)
+    waiting = copies if is_begun else 0  # gradients in half precision
+    working = ceil(scale.working * placement.rows)
+    at_end = replace(
+        behind_loss, gradients=gradients, gathered=gathered + reduced, activations=copies + waiting + working, loss=0
+    )
     return max(behind_loss, at_end, key=lambda memory: memory.total)
 
 
 def _gathered(part: Part, model: ModelFacts, placement: Placement) -> int:
-    """Elements that are whole on a device at a time."""
+    """What is whole on a device at a time."""
+    if not placement.is_sharded:
+        return 0
+    narrow = COMPUTE_BYTES[model.precision]
     everything = model.held_by(part.nodes).weights
-    if placement.pipes is not None:
-        return everything
-    units = sorted(model.held(name, 1).weights for name in part.nodes if model.nodes[name].is_unit)
-    return everything - sum(units) + sum(units[-2:])
+    reshard = True if placement.sharding is None else placement.sharding.reshard
+    if placement.pipes is not None or reshard is False:
+        return everything * narrow
+    units = _units(part, model)
+    at_work = everything - sum(units) + sum(units[-2:])
+    kept = 0 if reshard is True else sum(units[:-2]) // reshard
+    return (at_work + kept) * narrow
+
+
+def _reduced(part: Part, model: ModelFacts, placement: Placement) -> int:
+    """The largest unit's gradients on their way to their shards, in the dtype that they travel in."""
+    units = _units(part, model)
+    return units[-1] * REDUCE_BYTES[model.reduce] if placement.is_sharded and units else 0
+
+
+def _units(part: Part, model: ModelFacts) -> list[int]:
+    """Elements of each, the largest last."""
+    return sorted(model.held(name, 1).weights for name in part.nodes if model.nodes[name].is_unit)
 
 
 def _kept(part: Part, model: ModelFacts) -> float:

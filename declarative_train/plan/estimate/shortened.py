@@ -14,7 +14,7 @@ from declarative_train.plan.place import coordinates
 from declarative_train.plan.plan import ParameterPlan, Plan
 from declarative_train.terms.mesh import MeshAxis
 
-MOST_RANKS = 64  # of an axis
+MOST_RANKS = 8  # of an axis
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@ recipe hands it over."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -12,11 +13,18 @@ if TYPE_CHECKING:
     from declarative_train.plan.predicted import MemoryPlan
 
 
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """A row for each kind of device; none where the step could not be tried, and then `why_not` says why."""
+
+    rows: tuple[MemoryPlan, ...]
+    why_not: str = ""
+
+
 class Tracer(Protocol):
     """Tries steps on tensors without memory."""
 
-    def memory(self, plan: Plan) -> tuple[MemoryPlan, ...]:
-        """A row for each kind of device, none where it cannot be tried."""
+    def memory(self, plan: Plan) -> Traced: ...
 
     def scale(self, plan: Plan, model: ModelFacts) -> Scale | None:
-        """What a plan for one device tells of all others of its model; None where it cannot be tried."""
+        """What one plan tells of all others of its model; None where it cannot be tried."""

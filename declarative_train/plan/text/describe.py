@@ -23,6 +23,7 @@ from declarative_train.plan.text.estimate import (
     estimate_in_words,
     largest,
     memory_title,
+    not_traced,
 )
 from declarative_train.plan.text.layout import describe_layout
 from declarative_train.plan.text.model import describe_model
@@ -45,7 +46,7 @@ def describe(plan: Plan, *, hashes: bool = True) -> str:
         section("objective", _objective(plan)),
         section("training", _training(plan)),
         section("layout", describe_layout(plan)),
-        section(memory_title(plan), describe_memory(plan)),
+        section(memory_title(plan), [*describe_memory(plan), *not_traced(plan)]),
         section("parallelism: auto", describe_choice(plan)),
         section(f"step on {plan.estimate.hardware}, estimated" if plan.estimate else "", describe_estimate(plan)),
         section("files", _files(plan)) if hashes else "",

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from declarative_train.graph.cost import is_recurrent
 from declarative_train.plan.estimate.memory import memory_of
 from declarative_train.plan.estimate.model import facts_of
 from declarative_train.plan.estimate.placement import placement_of
@@ -115,9 +114,11 @@ def describe_memory(plan: Plan) -> list[str]:
 
 
 def memory_title(plan: Plan) -> str:
-    how = "traced" if plan.memory and plan.memory[0].is_traced else "estimated"
-    low = ", too low: lstm and gru are counted in part" if how == "estimated" and is_recurrent(plan.graph.nodes) else ""
-    return f"memory per device, {how}{low}"
+    return f"memory per device, {'traced' if plan.memory and plan.memory[0].is_traced else 'estimated'}"
+
+
+def not_traced(plan: Plan) -> list[str]:
+    return [f"not traced: {plan.not_traced}"] if plan.not_traced else []
 
 
 def largest(plan: Plan) -> str:

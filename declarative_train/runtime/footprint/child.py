@@ -16,11 +16,16 @@ from typing import TypeVar
 
 T = TypeVar("T")
 LIMIT_S = 120.0
+MOST_LETTERS = 160  # of what an error says
 MOST_BYTES = 4 << 30  # more than this process has
 
 
-def in_child(work: Callable[[], T]) -> T | None:
-    """What it returns, which goes through pickle; None where it fails or takes too long."""
+class ChildError(Exception):
+    """It gave nothing; why, in a few words."""
+
+
+def in_child(work: Callable[[], T]) -> T:
+    """What it returns, which goes through pickle. Raises ChildError where it fails or takes too long."""
     reading, writing = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -30,7 +35,7 @@ def in_child(work: Callable[[], T]) -> T | None:
             _limit_memory()
             os.close(reading)
             with os.fdopen(writing, "wb") as stream:
-                pickle.dump(work(), stream)
+                pickle.dump(_outcome(work), stream)
         finally:
             os._exit(0)
     os.close(writing)
@@ -41,10 +46,28 @@ def in_child(work: Callable[[], T]) -> T | None:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
     try:
-        found: T = pickle.loads(data)
+        found, error = pickle.loads(data)
     except (pickle.UnpicklingError, EOFError):
-        return None
-    return found
+        raise ChildError(f"its process ended, or took longer than {LIMIT_S:g} s") from None
+    if error:
+        raise ChildError(error)
+    value: T = found
+    return value
+
+
+def _outcome(work: Callable[[], T]) -> tuple[T | None, str]:
+    try:
+        return work(), ""
+    except Exception as error:
+        return None, in_a_line(error)
+
+
+def in_a_line(error: BaseException) -> str:
+    """The first cause of it: torch's schedules say only in which stage something failed."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    said = str(error).strip().partition("\n")[0][:MOST_LETTERS]
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__
 
 
 def _limit_memory() -> None:

@@ -1,4 +1,4 @@
-"""From the counts of a step with 4 and with 5 copies of a repeat to the count with any number of them.
+"""From the counts of a step with 3 and with 4 copies of a repeat to the count with any number of them.
 
 What lives at a moment grows evenly with the number of copies: each operation of the shorter step has one in the longer
 step that is as far from the beginning of its pass, or from its end, and the difference between the two is what one copy
@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from declarative_train.runtime.footprint.live_bytes import CLASSES
+from declarative_train.runtime.footprint.live_bytes import KINDS
 
 if TYPE_CHECKING:
     from declarative_train.runtime.footprint.live_bytes import LiveBytes
 
-FEW = 4  # copies: the first, two in the middle, the last
+FEW = 3  # copies: the first, one in the middle, the last
 
 
 class UnevenError(Exception):
@@ -29,7 +29,7 @@ class UnevenError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """`names` of the operations, pass by pass (forward, backward, ...); `bytes` (operations, classes) after each."""
+    """`names` of the operations, pass by pass (forward, backward, ...); `bytes` (operations, kinds) after each."""
 
     passes: tuple[tuple[str, ...], ...]
     bytes: Any
@@ -38,7 +38,7 @@ class Course:
 def course_of(live: LiveBytes) -> Course:
     kinds = np.array([stored.kind for stored, _ in live.changes], dtype=np.int64)
     more = np.array([change for _, change in live.changes], dtype=np.int64)
-    steps = np.zeros((len(more) + 1, len(CLASSES)), dtype=np.int64)
+    steps = np.zeros((len(more) + 1, KINDS), dtype=np.int64)
     steps[np.arange(1, len(more) + 1), kinds] = more
     levels = steps.cumsum(axis=0)
     ends = np.array([end for _, end, _ in live.operations], dtype=np.int64)
@@ -47,7 +47,7 @@ def course_of(live: LiveBytes) -> Course:
 
 
 def extrapolated(base: Course, longer: Sequence[Course], copies: Sequence[int]) -> Any:
-    """(operations, classes), as floats. `longer[i]`: with one copy more of run i, of which there are to be `copies[i]`,
+    """(operations, kinds), as floats. `longer[i]`: with one copy more of run i, of which there are to be `copies[i]`,
     `FEW` of them in `base`. Raises UnevenError."""
     found = base.bytes.astype(np.float64)
     for course, number in zip(longer, copies, strict=True):
@@ -56,7 +56,7 @@ def extrapolated(base: Course, longer: Sequence[Course], copies: Sequence[int]) 
 
 
 def _brought(base: Course, longer: Course) -> Any:
-    """(operations, classes): bytes that a copy more brings to each moment of `base`, the larger one where a moment may
+    """(operations, kinds): bytes that a copy more brings to each moment of `base`, the larger one where a moment may
     be counted from either end."""
     if len(base.passes) != len(longer.passes):
         raise UnevenError

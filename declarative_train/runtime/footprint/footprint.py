@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from declarative_train.runtime.footprint.live_bytes import CLASSES, LiveBytes
+from declarative_train.runtime.footprint.live_bytes import CLASSES, GRADIENTS, KINDS, WHOLE, LiveBytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,11 +19,12 @@ class Footprint:
 
 
 def footprint_of(live: LiveBytes) -> Footprint:
-    now, peak, at_peak = [0] * len(CLASSES), 0, [0] * len(CLASSES)
+    now, peak, at_peak = [0] * KINDS, 0, [0] * KINDS
     total = 0
     for stored, more in live.changes:
         now[stored.kind] += more
         total += more
         if total > peak:
             peak, at_peak = total, list(now)
-    return Footprint(dict(zip(CLASSES, at_peak, strict=True)))
+    at_peak[GRADIENTS] += at_peak[WHOLE]
+    return Footprint(dict(zip(CLASSES, at_peak[: len(CLASSES)], strict=True)))

@@ -12,113 +12,169 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from math import ceil, prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from declarative_train.graph.cost import is_recurrent
-from declarative_train.plan.estimate.memory import Scale
+from declarative_train.plan.estimate.memory import Scale, copied_bytes
 from declarative_train.plan.estimate.shortened import Run, fewer_ranks, kinds_of_rank, runs_of, shortened
+from declarative_train.plan.estimate.tracing import Traced
 from declarative_train.plan.predicted import MemoryPlan
-from declarative_train.runtime.footprint.child import in_child
+from declarative_train.runtime.footprint.child import ChildError, in_a_line, in_child
 from declarative_train.runtime.footprint.extrapolate import FEW, UnevenError, course_of, extrapolated
-from declarative_train.runtime.footprint.live_bytes import ACTIVATIONS, CLASSES, GRADIENTS, LOSS, OPTIMIZER, PARAMETERS
+from declarative_train.runtime.footprint.live_bytes import (
+    ACTIVATIONS,
+    CLASSES,
+    DATA,
+    GRADIENTS,
+    LOSS,
+    OPTIMIZER,
+    PARAMETERS,
+    WHOLE,
+)
 from declarative_train.runtime.footprint.pretend import pretended_step
 
 if TYPE_CHECKING:
     from declarative_train.graph.graph import Graph
     from declarative_train.plan.estimate.model import ModelFacts
+    from declarative_train.plan.layout import LayoutPlan
     from declarative_train.plan.plan import Plan
 
 MOST_CALLS = 2500  # of layers and expressions, in all tries together: about 2 ms each
 SMALL_PARAMETERS, SMALL_WORK = 1_000_000, 8_000_000  # elements
-RECURRENT_FACTOR = 30  # how much larger a plan with lstm or gru may be: on tensors without memory it comes out too low
 MOST_RUNS = 4
 LONG = 2 * FEW + 2  # copies from which on two short chains are sooner tried than the whole one
 
+Found = dict[int, Any]  # (operations, kinds) of a step, as floats, by the place in the pipeline
+
+
+class TooLongError(Exception):
+    """Says how long."""
+
 
 class Forecast:
-    """The `Tracer` of `plan.compile`."""
+    """The `Tracer` of `plan.compile`. What it has tried it does not try again: the candidates of `auto` share it."""
 
-    def memory(self, plan: Plan) -> tuple[MemoryPlan, ...]:
-        """A row for each kind of device, none where the plan cannot be tried."""
-        if plan.layout.is_one_process:
-            return self._rows(plan)
+    def __init__(self) -> None:
+        self._tried: list[tuple[Plan, bool, Found]] = []
 
-        with _one_thread():
-            return in_child(lambda: self._rows(plan)) or ()
-
-    def _rows(self, plan: Plan) -> tuple[MemoryPlan, ...]:
+    def memory(self, plan: Plan) -> Traced:
         try:
-            small = _ready(plan)
-            runs = _long_runs(small)
-            kinds = kinds_of_rank(small.layout)
-            if _calls(small, runs) * (1 + len(runs)) > MOST_CALLS:
-                return ()
-            return tuple(self._row(plan, small, runs, place, rank.rank) for place, rank in kinds.items())
-        except Exception:  # a plugin's code, or what torch cannot do without values
-            return ()
+            small, is_begun = _ready(plan)
+            found = self._found(small, is_begun)
+        except Exception as error:  # a plugin's code, or what torch cannot do without values
+            return Traced((), str(error) if isinstance(error, ChildError | TooLongError) else in_a_line(error))
+        return Traced(tuple(_row(plan, small, place, moments.copy()) for place, moments in found.items()))
 
     def scale(self, plan: Plan, model: ModelFacts) -> Scale | None:
-        """`plan` is for one device."""
+        """`plan` is sharded, or for one device: then copies in half precision are taken off."""
         try:
-            small = _ready(plan)
-            moments = _moments(small, _long_runs(small), 0)
+            moments = self._found(*_ready(plan))[0]
         except Exception:
             return None
+        copies = copied_bytes(plan, model)
         moving = moments[:, ACTIVATIONS] + moments[:, LOSS]
         peak = int(moving.argmax())
         loss = moments[peak, LOSS]
         before = moments[: max(1, int((moments[:, LOSS] > 0).argmax())), ACTIVATIONS]
-        kept = float(before[-1])
+        kept = max(0.0, float(before[-1]) - copies)
         rows, elements = plan.batch.microbatch_size, sum(node.kept for node in model.nodes.values())
-        working = max(0.0, float(moving[peak] - loss) - kept)
+        working = max(0.0, float(moving[peak] - loss) - kept - copies)
         return Scale(kept / rows / max(1, elements), working / rows, float(loss) / rows)
 
-    def _row(self, plan: Plan, small: Plan, runs: list[Run], place: int, rank: int) -> MemoryPlan:
-        moments = _moments(small, runs, rank)
-        if plan.layout.num_shards != small.layout.num_shards:
-            share = _share(plan, plan.layout.num_shards) / _share(plan, small.layout.num_shards)
-            moments[:, [PARAMETERS, GRADIENTS, OPTIMIZER]] *= share
-        found = moments[int(moments.sum(axis=1).argmax())]
-        name = "each device" if plan.layout.pipeline is None else f"pipeline rank {place}"
-        sizes = dict(zip(CLASSES, map(round, found), strict=True))
-        is_traced = _is_small(plan) or not is_recurrent(plan.graph.nodes)
-        return MemoryPlan(name=name, is_traced=is_traced, **sizes)
+    def _found(self, small: Plan, is_begun: bool) -> Found:
+        """Raises what its tries raise."""
+        key = _deciding(small)
+        for known, was_begun, found in self._tried:
+            if known == key and was_begun == is_begun:
+                return found
+        if small.layout.is_one_process:
+            found = _every_kind(small, is_begun)
+        else:
+            with _one_thread():
+                found = in_child(lambda: _every_kind(small, is_begun))
+        self._tried.append((key, is_begun, found))
+        return found
 
 
-def _moments(plan: Plan, runs: list[Run], rank: int) -> Any:
-    """(operations, classes) of a step of the whole plan, as floats."""
+def _deciding(plan: Plan) -> Plan:
+    """Without what a step does not depend on."""
+    layout = replace(plan.layout, hardware=None)
+    nothing: dict[str, Any] = {"meta": {}, "settings": {}, "memory": (), "estimate": None, "choice": None}
+    return replace(plan, name="", layout=layout, fingerprint="", identity="", **nothing)
+
+
+def _every_kind(small: Plan, is_begun: bool) -> Found:
+    """Of each kind of rank, by its place in the pipeline."""
+    runs = _long_runs(small)
+    calls = _calls(small, runs) * (1 + len(runs))
+    if calls > MOST_CALLS:
+        raise TooLongError(f"{calls:,} calls of layers would take too long, {MOST_CALLS:,} are tried at most")
+    kinds = kinds_of_rank(small.layout)
+    return {place: _moments(small, runs, rank.rank, is_begun) for place, rank in kinds.items()}
+
+
+def _row(plan: Plan, small: Plan, place: int, moments: Any) -> MemoryPlan:
+    if plan.layout.num_shards != small.layout.num_shards:
+        share = _share(plan, plan.layout.num_shards) / _share(plan, small.layout.num_shards)
+        moments[:, [PARAMETERS, GRADIENTS, OPTIMIZER]] *= share
+    moments[:, DATA] *= plan.batch.accumulation / small.batch.accumulation
+    found = moments[int(moments.sum(axis=1).argmax())]
+    found[GRADIENTS] += found[WHOLE]
+    name = "each device" if plan.layout.pipeline is None else f"pipeline rank {place}"
+    sizes = dict(zip(CLASSES, map(round, found[: len(CLASSES)]), strict=True))
+    return MemoryPlan(name=name, is_traced=True, **sizes)
+
+
+def _moments(plan: Plan, runs: list[Run], rank: int, is_begun: bool) -> Any:
+    """(operations, kinds) of a step of the whole plan, as floats."""
     is_fake = not _is_small(plan)
     with _one_thread():
         if not runs:
-            return _course(plan, rank, is_fake).bytes.astype(float)
-        base = _course(shortened(plan, runs, [FEW] * len(runs)), rank, is_fake)
-        longer = [
-            _course(shortened(plan, runs, [FEW + (at == other) for other in range(len(runs))]), rank, is_fake)
-            for at in range(len(runs))
-        ]
+            return _course(plan, rank, is_begun, is_fake).bytes.astype(float)
+        base = _course(shortened(plan, runs, [FEW] * len(runs)), rank, is_begun, is_fake)
+        more = [[FEW + (at == other) for other in range(len(runs))] for at in range(len(runs))]
+        longer = [_course(shortened(plan, runs, kept), rank, is_begun, is_fake) for kept in more]
         try:
             return extrapolated(base, longer, [len(run.paths) for run in runs])
         except UnevenError:
-            return _course(plan, rank, is_fake).bytes.astype(float)
+            return _course(plan, rank, is_begun, is_fake).bytes.astype(float)
 
 
-def _course(plan: Plan, rank: int, is_fake: bool) -> Any:
+def _course(plan: Plan, rank: int, is_begun: bool, is_fake: bool) -> Any:
     if not is_fake:
         try:
-            return course_of(pretended_step(plan, rank, is_fake=False))
+            return course_of(pretended_step(plan, rank, is_begun=is_begun, is_fake=False))
         except Exception:  # numbers that nobody sent
             pass
-    return course_of(pretended_step(plan, rank))
+    return course_of(pretended_step(plan, rank, is_begun=is_begun))
 
 
-def _ready(plan: Plan) -> Plan:
-    """Eager, with two chunks at most (the second finds the gradients of the first), on few ranks."""
-    batch = replace(plan.batch, accumulation=min(2, plan.batch.accumulation))
-    if plan.layout.pipeline is not None:
-        batch = plan.batch
-    return fewer_ranks(replace(plan, batch=batch, weights=(), training=replace(plan.training, compile=False)))
+def _ready(plan: Plan) -> tuple[Plan, bool]:
+    """Eager, on few ranks, with two chunks at most: the second finds the gradients of the first. Where all chunks are
+    alike but for that, one is enough, and gradients are there from the beginning (True)."""
+    batch, is_begun = plan.batch, False
+    if plan.layout.pipeline is None:
+        is_begun = batch.accumulation > 1 and _are_chunks_alike(plan.layout)
+        batch = replace(batch, accumulation=1 if is_begun else min(2, batch.accumulation))
+    layout = replace(plan.layout, device=_device(plan.layout))
+    training = replace(plan.training, compile=False)
+    return fewer_ranks(replace(plan, batch=batch, weights=(), training=training, layout=layout)), is_begun
+
+
+def _device(layout: LayoutPlan) -> Literal["cuda", "cpu", "mps"]:
+    """What the ranks will use."""
+    if layout.device == "auto":
+        there = layout.hardware is None and torch.cuda.device_count() > 0
+        return "cuda" if there or layout.hardware not in (None, "cpu") else "cpu"
+    return layout.device
+
+
+def _are_chunks_alike(layout: LayoutPlan) -> bool:
+    """Nothing is left undone between them, as it is where gradients are kept whole or shared by replicas at the end."""
+    if layout.sharding is not None:
+        return not layout.sharding.keeps_gradients and not layout.has("replicate")
+    return layout.is_one_process and not layout.scatters
 
 
 def _long_runs(plan: Plan) -> list[Run]:
@@ -147,8 +203,7 @@ def _is_small(plan: Plan) -> bool:
 
     held = sum(item.num_elements for item in plan.parameters)
     given = sum(map(activations, plan.graph.nodes)) * plan.batch.global_batch_size
-    factor = RECURRENT_FACTOR if is_recurrent(plan.graph.nodes) else 1
-    return held <= SMALL_PARAMETERS * factor and given <= SMALL_WORK * factor
+    return held <= SMALL_PARAMETERS and given <= SMALL_WORK
 
 
 def _share(plan: Plan, shards: int) -> float:

@@ -23,8 +23,12 @@ from torch.utils._pytree import tree_leaves
 
 CLASSES = ("parameters", "gradients", "optimizer", "gathered", "activations", "loss", "data")
 PARAMETERS, GRADIENTS, OPTIMIZER, GATHERED, ACTIVATIONS, LOSS, DATA = range(len(CLASSES))
+WHOLE = len(CLASSES)  # of gradients: those of a sharded model that are not cut yet, however many ranks there are
+KINDS = len(CLASSES) + 1
 _COMMUNICATES = ("c10d", "_c10d_functional", "fsdp")
 _TO_REDUCE = "fsdp::chunk_cat"  # its inputs are whole gradients
+_REDUCE_SCATTER = "c10d::_reduce_scatter_base_"  # of gloo: a copy of the input is reduced as a whole, then split
+_SPLIT = "aten::split.Tensor"
 _WIRES = ("c10d::send", "c10d::recv")  # between the stages of a pipeline: activations
 
 
@@ -42,10 +46,12 @@ class Storage:
 
 class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts while it is entered. `phase` is the class of what is made now; `changes` are all (storage, bytes more) in
-    their order; `operations` (name, number of changes until its end, whether in a backward) that changed something."""
+    their order; `operations` (name, number of changes until its end, whether in a backward) that changed something.
+    `copies_reduced`: groups that answer nothing stand for those of gloo, and the copy that it would make is counted."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, copies_reduced: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self._copies_reduced = copies_reduced
         self.phase = ACTIVATIONS
         self.changes: list[tuple[Storage, int]] = []
         self.operations: list[tuple[str, int, bool]] = []
@@ -108,20 +114,38 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.peak = max(self.peak, self.total)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.name()
+        if name == _SPLIT:
+            self._find_copy(args[0])
         made = func(*args, **(kwargs or {}))
+        copy = self._copied(args[1]) if self._copies_reduced and name == _REDUCE_SCATTER else None
         for item in (made,) if isinstance(made, torch.Tensor) else tree_leaves(made):
             if isinstance(item, torch.Tensor):
                 self.add(item)
-        name = func.name()
         if name.startswith(_TO_REDUCE):
             for gradient in tree_leaves(args):
                 if isinstance(gradient, torch.Tensor):
-                    self.claim(gradient, GRADIENTS)
+                    self.claim(gradient, WHOLE)
         if func.namespace in _COMMUNICATES and not name.startswith(_WIRES):
             self._claim_buffers((made, args, kwargs))
         if not self.operations or len(self.changes) > self.operations[-1][1]:
             self.operations.append((name, len(self.changes), torch._C._current_graph_task_id() >= 0))
+        del copy
         return made
+
+    def _copied(self, tensor: torch.Tensor) -> torch.Tensor:
+        copy = torch.empty_like(tensor)
+        stored = self.add(copy)
+        assert stored is not None
+        stored.kind = GATHERED
+        return copy
+
+    def _find_copy(self, tensor: Any) -> None:
+        """Of gloo's, which no operation made."""
+        is_new = tensor.untyped_storage()._cdata not in self._stored
+        stored = self.add(tensor)
+        if is_new and stored is not None:
+            stored.kind = GATHERED
 
     def _claim_buffers(self, tensors: Any) -> None:
         """What a collective reads and writes, unless it is somebody's."""

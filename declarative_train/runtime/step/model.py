@@ -70,6 +70,11 @@ def fill(held: Held, plan: Plan, device: torch.device, *, restores: bool = False
     write_weights(held.model, files)
     for root in held.roots:
         root.to(device)
+    lay_out(held, plan, device)
+
+
+def lay_out(held: Held, plan: Plan, device: torch.device) -> None:
+    """In memory, as the device computes soonest."""
     if not plan.plugins and not held.stages:  # whose `view` may count on the usual layout
         lay_out_convolutions(held.model, device, in_half=plan.training.precision in HALF)
 
