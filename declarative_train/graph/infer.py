@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from declarative_train.components.adapters.adapted import Adapted, with_added
@@ -232,7 +232,7 @@ class Inference:
             shapes = with_added(probed.parameters, adapters, probed.maps)
             self.parameters |= {f"{node.path}.{name}": shape for name, shape in shapes.items()}
             self.maps |= {_joined(node.path, path): shape for path, shape in probed.maps.items()}
-            self._note(node._replace(layer=layer), probed.habits, specs)
+            self._note(replace(node, layer=layer), probed.habits, specs)
         outputs = dict(zip(layer.outputs, probed.outputs, strict=True))
         if state is not None and not probed.parameters and len(outputs) == 1:
             given = state.all_seen(inputs)

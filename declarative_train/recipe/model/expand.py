@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from collections.abc import Mapping as MappingABC
+from dataclasses import replace
 from typing import NamedTuple
 
 from declarative_train.components.component import Layer
@@ -239,7 +240,7 @@ class _Expander:
                 for port in chained:
                     spans.setdefault(port, draft.type_span or draft.entry.key.span)
             if made is not None and not varies and index > 1:
-                made = made._replace(name=name, path=name, inputs=inputs)
+                made = replace(made, name=name, path=name, inputs=inputs)
             else:
                 made = self._node(draft, name, inputs, spans, frame, index)
             yield made
@@ -255,8 +256,7 @@ class _Expander:
         frame: _Frame,
         index: int | None,
     ) -> ModelNode | None:
-        value, key_span = draft.entry.value.span, draft.entry.key.span
-        common = (name, name, inputs, value, key_span, dict(spans))
+        common = (name, name, inputs, draft.entry.value.span, draft.entry.key.span, dict(spans))
         if draft.kind == "expression":
             assert draft.expression is not None
             assert draft.scalar is not None

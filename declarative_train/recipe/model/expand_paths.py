@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from declarative_train.recipe.model.blocks import BlockDefinition
 from declarative_train.recipe.model.tree import BlockNode, BlockRules, LayerNode, ModelNode, Scope
@@ -23,9 +24,9 @@ def placed(scope: Scope, opened: Opened, prefix: str = "") -> tuple[Scope, tuple
             if block.parameters is not None:
                 rules.append(BlockRules(path, block.parameters, names, may_miss=block.file is not None))
             params = names.get("params") if block.file is not None else None
-            nodes.append(node._replace(path=path, scope=inner, params=params if isinstance(params, Mapping) else {}))
+            nodes.append(replace(node, path=path, scope=inner, params=params if isinstance(params, Mapping) else {}))
         else:
-            nodes.append(node._replace(path=path))
+            nodes.append(replace(node, path=path))
     return scope._replace(nodes=tuple(nodes)), tuple(rules)
 
 

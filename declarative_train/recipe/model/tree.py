@@ -4,6 +4,7 @@ Wires are written as in `graph/graph.py`: `name` for an input of the scope, `nod
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from declarative_train.components.component import Layer
@@ -18,7 +19,8 @@ Wire = str
 _PASSING = frozenset({INDEX, "flatten", "float", "permute", "pos", "reshape", "squeeze", "transpose", "unsqueeze"})
 
 
-class LayerNode(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class _Node:
     """Every kind of node has `name` in its scope (`layers.0`), `path` from the root (`gpt.layers.0`), `span` of the
     whole entry's value, `key_span` of its name, `input_spans` of each port's reference (the node's span for a default
     wire)."""
@@ -29,21 +31,22 @@ class LayerNode(NamedTuple):
     span: Span
     key_span: Span
     input_spans: Mapping[str, Span]
+
+
+@dataclass(frozen=True, slots=True)
+class LayerNode(_Node):
+    """`params`: in a shipped block, the fields that the recipe gives, under its name for each."""
+
     layer: Layer
     field_spans: Mapping[str, Span]
-    params: Mapping[str, str] = {}  # in a shipped block: the fields that the recipe gives, under its name for each
+    params: Mapping[str, str] = field(default_factory=dict)
 
 
-class ExpressionNode(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ExpressionNode(_Node):
     """`inputs` maps each name of the expression as typed (`mu`, `lstm.hidden`) to a wire; a name's place in the text
     is in the expression. `scalar` is what was typed (or rendered)."""
 
-    name: str
-    path: str
-    inputs: Mapping[str, Wire]
-    span: Span
-    key_span: Span
-    input_spans: Mapping[str, Span]
     expression: Expression
     scalar: Scalar
 
@@ -52,31 +55,21 @@ class ExpressionNode(NamedTuple):
         return self.scalar.place(offset, length)
 
 
-class BlockNode(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class BlockNode(_Node):
     """A block, opened where it stands: its own graph. Of a shipped one `params` are its values, and `published` the
     model that it is made after."""
 
-    name: str
-    path: str
-    inputs: Mapping[str, Wire]
-    span: Span
-    key_span: Span
-    input_spans: Mapping[str, Span]
     block: str
     scope: "Scope"
-    params: Mapping[str, object] = {}
+    params: Mapping[str, object] = field(default_factory=dict)
     published: Published | None = None
 
 
-class ReuseNode(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ReuseNode(_Node):
     """`target`: the node of the same scope that is called again."""
 
-    name: str
-    path: str
-    inputs: Mapping[str, Wire]
-    span: Span
-    key_span: Span
-    input_spans: Mapping[str, Span]
     target: str
 
 
