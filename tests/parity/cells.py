@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 Rows = Literal["even", "uneven", "masked"]
+Way = tuple[str, str, int]  # row of the table, YAML, GPUs
 SMALL_DDP = "ddp of a small model"
 
 GLOBAL_BATCH_SIZE = 32
@@ -235,7 +236,6 @@ model:
     + LOSS
 )
 
-# two views, found again among the groups of the global batch
 # the head inside of a block, its loss in chunks that do not divide the items, with a mask
 CHUNKED = """
 model:
@@ -256,6 +256,7 @@ objective:
          chunks: 3}}
 """
 
+# two views, found again among the groups of the global batch
 CONTRAST = """
 model:
   graph:
@@ -375,8 +376,8 @@ SCHEDULES = {
 }
 
 
-def pipeline(schedule: str, num_ranks: int, data_parallel: str | None = None) -> tuple[str, str, int]:
-    """(row, YAML, GPUs) of a schedule over `num_ranks` ranks, alone or times two."""
+def pipeline(schedule: str, num_ranks: int, data_parallel: str | None = None) -> Way:
+    """A schedule over `num_ranks` ranks, alone or times two."""
     stages = SCHEDULES[schedule] * num_ranks
     microbatches = max(4, stages)
     yaml = f"mode: pipeline, stages: {stages}, schedule: {schedule}, microbatches: {microbatches}"
@@ -386,15 +387,15 @@ def pipeline(schedule: str, num_ranks: int, data_parallel: str | None = None) ->
     return f"pipeline {schedule} x {data_parallel}, {num_ranks} x 2 ranks", f"{{{yaml}}}", 2 * num_ranks
 
 
-def ways() -> Iterator[tuple[str, str, int]]:
+def ways() -> Iterator[Way]:
     """Every accepted mode x schedule x product, on 1, 2 and 4 ranks."""
-    yield "single", "single", 1
+    yield SINGLE
     for mode in ("dp", "ddp", "fsdp"):
         for gpus in (2, 4):
             yield f"{mode}, {gpus} {'devices' if mode == 'dp' else 'ranks'}", mode, gpus
             if mode == "ddp":
                 yield f"{SMALL_DDP}, {gpus} ranks", mode, gpus
-    yield "fsdp, hybrid 2 x 2 ranks", "{mode: fsdp, replicate: 2}", 4
+    yield HYBRID
     for schedule in SCHEDULES:
         for num_ranks in (2, 4):
             yield pipeline(schedule, num_ranks)
@@ -405,14 +406,24 @@ def ways() -> Iterator[tuple[str, str, int]]:
 ROWS: tuple[Rows, ...] = ("even", "uneven", "masked")
 
 
+SINGLE: Way = ("single", "single", 1)
+DP: Way = ("dp, 2 devices", "dp", 2)
+DDP: Way = ("ddp, 2 ranks", "ddp", 2)
+SMALL: Way = (f"{SMALL_DDP}, 2 ranks", "ddp", 2)
+FSDP: Way = ("fsdp, 2 ranks", "fsdp", 2)
+HYBRID: Way = ("fsdp, hybrid 2 x 2 ranks", "{mode: fsdp, replicate: 2}", 4)
+NOT_IN_STAGES = (SINGLE, DP, DDP, SMALL, FSDP)
+
+
+def cut(way: Way, before: str) -> Way:
+    """A pipeline whose stages begin at these nodes."""
+    row, parallelism, gpus = way
+    return row, f"{parallelism.removesuffix('}')}, cut_before: [{before}]}}", gpus
+
+
 def cells() -> tuple[Cell, ...]:
     """The whole table."""
-    found = [
-        Cell(way, parallelism, gpus, accumulation, rows)
-        for way, parallelism, gpus in ways()
-        for accumulation in (1, 2)
-        for rows in ROWS
-    ]
+    found = [Cell(*way, accumulation, rows) for way in ways() for accumulation in (1, 2) for rows in ROWS]
     # other graphs: skip connections and masks, several terms
     for way, parallelism, gpus in ways():
         for model in ("skip", "terms"):
@@ -420,136 +431,75 @@ def cells() -> tuple[Cell, ...]:
                 continue  # eight nodes with parameters are too few for eight stages
             found.append(Cell(way, parallelism, gpus, 2, "masked", model))
     # nodes that mix samples
-    for way, parallelism, gpus, overs in (
-        ("single", "single", 1, (4, 16, 32)),
-        ("ddp, 2 ranks", "ddp", 2, (4, 16, 32)),
-        ("ddp, 4 ranks", "ddp", 4, (4, 16, 32)),
-        (f"{SMALL_DDP}, 4 ranks", "ddp", 4, (16,)),
-        ("fsdp, 2 ranks", "fsdp", 2, (4, 32)),
-        ("dp, 2 devices", "dp", 2, (4,)),
-    ):
-        found += [Cell(way, parallelism, gpus, 1, "uneven", "mixes", over) for over in overs]
+    ddp_4: Way = ("ddp, 4 ranks", "ddp", 4)
+    mixes = {SINGLE: (4, 16, 32), DDP: (4, 16, 32), ddp_4: (4, 16, 32), (f"{SMALL_DDP}, 4 ranks", "ddp", 4): (16,)}
+    mixes |= {FSDP: (4, 32), DP: (4,)}
+    found += [Cell(*each, 1, "uneven", "mixes", over) for each, overs in mixes.items() for over in overs]
     # losses that mix samples, within a rank and over several
-    for way, parallelism, gpus, overs in (
-        ("single", "single", 1, (8,)),
-        ("dp, 2 devices", "dp", 2, (32,)),
-        ("ddp, 4 ranks", "ddp", 4, (4, 16)),
-        ("fsdp, 2 ranks", "fsdp", 2, (32,)),
-    ):
-        found += [Cell(way, parallelism, gpus, 1, "uneven", "contrast", over) for over in overs]
-    way, parallelism, gpus = pipeline("1f1b", 2, "ddp")
-    found.append(Cell(way, parallelism, gpus, 1, "even", "contrast", 8))
+    contrasts: dict[Way, tuple[int, ...]] = {SINGLE: (8,), DP: (32,), ddp_4: (4, 16), FSDP: (32,)}
+    found += [Cell(*each, 1, "uneven", "contrast", over) for each, overs in contrasts.items() for over in overs]
+    found.append(Cell(*pipeline("1f1b", 2, "ddp"), 1, "even", "contrast", 8))
     # convolutions, and stages that begin after one or after a pool
-    for (way, parallelism, gpus), cuts in (
-        (("single", "single", 1), ""),
-        (("dp, 2 devices", "dp", 2), ""),
-        (("ddp, 2 ranks", "ddp", 2), ""),
-        ((f"{SMALL_DDP}, 2 ranks", "ddp", 2), ""),
-        (("fsdp, 2 ranks", "fsdp", 2), ""),
-        (pipeline("1f1b", 2), "b"),
-        (pipeline("interleaved_zero_bubble", 2), "norm, b, d"),
-        (pipeline("zbv", 2, "fsdp"), "norm, b, d"),
-    ):
-        placed = f"{parallelism.removesuffix('}')}, cut_before: [{cuts}]}}" if cuts else parallelism
-        found.append(Cell(way, placed, gpus, 2, "masked", "convolutions"))
-    for way, parallelism, gpus in (
-        ("single", "single", 1),
-        ("dp, 2 devices", "dp", 2),
-        ("ddp, 2 ranks", "ddp", 2),
-        (f"{SMALL_DDP}, 2 ranks", "ddp", 2),
-        ("fsdp, 2 ranks", "fsdp", 2),
-    ):
-        found.append(Cell(way, parallelism, gpus, GLOBAL_BATCH_SIZE // gpus, "masked", "one row"))
+    staged: tuple[Way, ...] = (
+        cut(pipeline("1f1b", 2), "b"),
+        cut(pipeline("interleaved_zero_bubble", 2), "norm, b, d"),
+        cut(pipeline("zbv", 2, "fsdp"), "norm, b, d"),
+    )
+    found += [Cell(*each, 2, "masked", "convolutions") for each in (*NOT_IN_STAGES, *staged)]
+    found += [Cell(*each, GLOBAL_BATCH_SIZE // each[2], "masked", "one row") for each in NOT_IN_STAGES]
     # recurrent layers, and stages that begin with a transpose or a mean; several optimizers
-    for (way, parallelism, gpus), cuts in (
-        (("ddp, 2 ranks", "ddp", 2), ""),
-        ((f"{SMALL_DDP}, 2 ranks", "ddp", 2), ""),
-        (("fsdp, 2 ranks", "fsdp", 2), ""),
+    for each, before in (
+        (DDP, ""),
+        (SMALL, ""),
+        (FSDP, ""),
         (pipeline("1f1b", 2), "turned"),
         (pipeline("interleaved_zero_bubble", 2), "b, turned, pooled"),
         (pipeline("zbv", 2, "fsdp"), "b, turned, pooled"),
     ):
-        placed = f"{parallelism.removesuffix('}')}, cut_before: [{cuts}]}}" if cuts else parallelism
-        found.append(Cell(way, placed, gpus, 2, "masked", "recurrent"))
-        if cuts != "b, turned, pooled":
-            placed = placed.replace("turned", "time")
-            found.append(Cell(way, placed, gpus, 2, "masked", "leading"))
-        found.append(Cell(way, parallelism, gpus, 2, "masked", "optimizers"))
+        placed = cut(each, before) if before else each
+        found.append(Cell(*placed, 2, "masked", "recurrent"))
+        if before != "b, turned, pooled":
+            placed = cut(each, before.replace("turned", "time")) if before else each
+            found.append(Cell(*placed, 2, "masked", "leading"))
+        found.append(Cell(*each, 2, "masked", "optimizers"))
     # draws of fields, which do not depend on the layout
-    for way, parallelism, gpus in (
-        ("single", "single", 1),
-        ("dp, 2 devices", "dp", 2),
-        ("ddp, 2 ranks", "ddp", 2),
-        (f"{SMALL_DDP}, 2 ranks", "ddp", 2),
-        ("fsdp, 2 ranks", "fsdp", 2),
-        pipeline("1f1b", 2),
-        pipeline("zbv", 2),
-        pipeline("1f1b", 2, "fsdp"),
-    ):
-        found += [Cell(way, parallelism, gpus, accumulation, "uneven", "drawn") for accumulation in (1, 2)]
+    staged = (pipeline("1f1b", 2), pipeline("zbv", 2), pipeline("1f1b", 2, "fsdp"))
+    for each in (*NOT_IN_STAGES, *staged):
+        found += [Cell(*each, accumulation, "uneven", "drawn") for accumulation in (1, 2)]
     # adapters: stages that train nothing, units of which a part is frozen
-    for way, parallelism, gpus in (
-        ("single", "single", 1),
-        ("dp, 2 devices", "dp", 2),
-        ("ddp, 2 ranks", "ddp", 2),
-        (f"{SMALL_DDP}, 2 ranks", "ddp", 2),
-        ("fsdp, 2 ranks", "fsdp", 2),
-        ("fsdp, hybrid 2 x 2 ranks", "{mode: fsdp, replicate: 2}", 4),
-        pipeline("1f1b", 2),
-        pipeline("interleaved_zero_bubble", 2),
-        pipeline("1f1b", 2, "ddp"),
-        pipeline("zbv", 2, "fsdp"),
-    ):
-        found.append(Cell(way, parallelism, gpus, 2, "masked", "lora"))
+    staged = (pipeline("1f1b", 2), pipeline("interleaved_zero_bubble", 2), pipeline("1f1b", 2, "ddp"))
+    staged = (HYBRID, *staged, pipeline("zbv", 2, "fsdp"))
+    found += [Cell(*each, 2, "masked", "lora") for each in (*NOT_IN_STAGES, *staged)]
     # a loss in chunks, by the head where it is the last stage's
-    for way, parallelism, gpus in (
-        ("single", "single", 1),
-        ("dp, 2 devices", "dp", 2),
-        ("ddp, 2 ranks", "ddp", 2),
-        (f"{SMALL_DDP}, 2 ranks", "ddp", 2),
-        ("fsdp, 2 ranks", "fsdp", 2),
-        pipeline("1f1b", 2),
-        pipeline("zbv", 2),
-        pipeline("zbv", 2, "fsdp"),
-    ):
-        found.append(Cell(way, parallelism, gpus, 2, "masked", "chunked"))
+    staged = (pipeline("1f1b", 2), pipeline("zbv", 2), pipeline("zbv", 2, "fsdp"))
+    found += [Cell(*each, 2, "masked", "chunked") for each in (*NOT_IN_STAGES, *staged)]
     # ties and calls across stages: on two ranks, on one rank of a V, times ddp and fsdp
-    for (way, parallelism, gpus), cuts in (
-        (("single", "single", 1), ""),
-        (("ddp, 2 ranks", "ddp", 2), ""),
-        (("fsdp, 2 ranks", "fsdp", 2), ""),
-        (pipeline("1f1b", 2), "again"),
-        (pipeline("1f1b", 4), "b, again, d"),
-        (pipeline("interleaved_1f1b", 2), "b, again, d"),
-        (pipeline("zbv", 2), "b, again, d"),
-        (pipeline("zbv", 2, "ddp"), "b, again, d"),
-        (pipeline("1f1b", 2, "ddp"), "again"),
-        (pipeline("1f1b", 2, "fsdp"), "again"),
+    clipped = "  clip_grad_norm: 0.05"
+    for each in (
+        SINGLE,
+        DDP,
+        FSDP,
+        cut(pipeline("1f1b", 2), "again"),
+        cut(pipeline("1f1b", 4), "b, again, d"),
+        cut(pipeline("interleaved_1f1b", 2), "b, again, d"),
+        cut(pipeline("zbv", 2), "b, again, d"),
+        cut(pipeline("zbv", 2, "ddp"), "b, again, d"),
+        cut(pipeline("1f1b", 2, "ddp"), "again"),
+        cut(pipeline("1f1b", 2, "fsdp"), "again"),
     ):
-        placed = f"{parallelism.removesuffix('}')}, cut_before: [{cuts}]}}" if cuts else parallelism
-        clipped = "  clip_grad_norm: 0.05"
-        found.append(Cell(way, placed, gpus, 2, "masked", "shared", training=clipped, options="clipped"))
+        found.append(Cell(*each, 2, "masked", "shared", training=clipped, options="clipped"))
     # what the other settings of training must not change
-    for way, parallelism, gpus in (
-        ("single", "single", 1),
-        ("dp, 2 devices", "dp", 2),
-        ("ddp, 2 ranks", "ddp", 2),
-        (f"{SMALL_DDP}, 2 ranks", "ddp", 2),
-        ("fsdp, 2 ranks", "fsdp", 2),
-        pipeline("1f1b", 2),
-        pipeline("zbv", 2),
-        pipeline("1f1b", 2, "ddp"),
-        pipeline("zbv", 2, "fsdp"),
-    ):
+    staged = (pipeline("1f1b", 2), pipeline("zbv", 2), pipeline("1f1b", 2, "ddp"), pipeline("zbv", 2, "fsdp"))
+    for each in (*NOT_IN_STAGES, *staged):
         for training, options in (
-            ("  clip_grad_norm: 0.05", "clipped"),
+            (clipped, "clipped"),
             ("  activation_checkpointing: selective", "checkpointing selective"),
             ("  activation_checkpointing: blocks", "checkpointing blocks"),
             ("  activation_checkpointing: all", "checkpointing all"),
         ):
-            if options == "checkpointing selective" and "zbv" in way:
+            if options == "checkpointing selective" and "zbv" in each[0]:
                 continue  # refused
-            found.append(Cell(way, parallelism, gpus, 2, "masked", training=training, options=options))
+            found.append(Cell(*each, 2, "masked", training=training, options=options))
     return tuple(found)
 
 
@@ -572,9 +522,9 @@ def short_cells() -> tuple[Cell, ...]:
     single = [cell for cell in cells() if cell.model == "one row" and cell.way in ("single", f"{SMALL_DDP}, 2 ranks")]
     lora = [cell for cell in cells() if cell.model == "lora" and cell.way in ("fsdp, 2 ranks", pipeline("1f1b", 2)[0])]
     chunked = [cell for cell in cells() if cell.model == "chunked" and cell.way in ("single", "fsdp, 2 ranks")]
-    shared = [cell for cell in cells() if cell.model == "shared" and cell.way == "pipeline 1f1b, 2 ranks"]
-    leading = [cell for cell in cells() if cell.model == "leading" and cell.way == "pipeline 1f1b, 2 ranks"]
-    kept = ("single", f"{SMALL_DDP}, 2 ranks", "fsdp, 2 ranks", "pipeline 1f1b, 2 ranks")
+    shared = [cell for cell in cells() if cell.model == "shared" and cell.way == pipeline("1f1b", 2)[0]]
+    leading = [cell for cell in cells() if cell.model == "leading" and cell.way == pipeline("1f1b", 2)[0]]
+    kept = (SINGLE[0], SMALL[0], FSDP[0], pipeline("1f1b", 2)[0])
     drawn = [cell for cell in cells() if cell.model == "drawn" and cell.accumulation == 2 and cell.way in kept]
     more = mixing + single + lora + chunked + shared + leading + drawn
     return tuple(cell for cell in hardest if cell.gpus <= 2 and not cell.options) + tuple(more)

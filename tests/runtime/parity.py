@@ -11,14 +11,10 @@ batches, and takes the gradients away just before the optimizer's step.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import timedelta
-from importlib import import_module
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -34,18 +30,11 @@ from declarative_train.plan.plan import Plan
 from declarative_train.runtime.engine import Engine
 from declarative_train.runtime.loss_window import LossWindow
 from declarative_train.runtime.parallelise import replicate
-from declarative_train.runtime.processes import (
-    announce,
-    join_process_group,
-    launch_config,
-    silence_loggers,
-    wait_for_forks,
-)
-from declarative_train.runtime.rank import default_dtype, slots_of
+from declarative_train.runtime.rank import slots_of
 from tests.runtime.made_recipes import compiled
+from tests.runtime.on_ranks import kept_engine, on_ranks
 
 FLOOR = 1e-6  # of the model's largest gradient: below it a parameter's own gradient is rounding noise
-_ALIVE: list[object] = []
 
 
 @dataclass(slots=True)
@@ -66,9 +55,7 @@ def record(directory: Path, recipe: Mapping[str, Any], *, num_steps: int = 3, fi
 
 def record_plan(plan: Plan, *, num_steps: int = 3, first_step: int = 1, device: str = "cpu") -> Recording:
     """On another device than the CPU, which all ranks share, under `tests.gpu.shared_device`."""
-    if plan.layout.mode in ("single", "dp"):
-        return merged_ranks([_record_here(plan, num_steps, first_step, device)], plan)
-    return merged_ranks(_on_ranks(plan, num_steps, first_step, device), plan)
+    return merged_ranks(on_ranks(plan, _recorded, plan, num_steps, first_step, device, device=device), plan)
 
 
 def largest_difference(reference: Recording, found: Recording) -> float:
@@ -132,35 +119,8 @@ def ddp_buckets(*, small: bool) -> Iterator[None]:
         yield
 
 
-def _on_ranks(plan: Plan, num_steps: int, first_step: int, device: str) -> list[RankRecording]:
-    torch.set_num_threads(1)
-    import_module("torch._dynamo")  # before the fork, as the launcher does
-    from torch.distributed.launcher.api import elastic_launch
-
-    silence_loggers()
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    with TemporaryDirectory() as scratch:
-        config = launch_config(len(plan.layout.ranks), Path(scratch), "fork")
-        found = elastic_launch(config, _record_as_rank)(plan, num_steps, first_step, scratch, device)
-    return [found[rank] for rank in sorted(found)]
-
-
-def _record_as_rank(plan: Plan, num_steps: int, first_step: int, scratch: str, device: str) -> RankRecording:
-    torch.set_num_threads(1)
-    announce(Path(scratch), int(os.environ["RANK"]))
-    wait_for_forks(Path(scratch), int(os.environ["WORLD_SIZE"]))
-    if device == "cpu":
-        join_process_group(torch.device("cpu"))
-    else:  # NCCL takes no two ranks on one GPU
-        torch.cuda.set_device(device)
-        distributed.init_process_group("cpu:gloo,cuda:gloo", timeout=timedelta(seconds=100))
-    return _record_here(plan, num_steps, first_step, device)
-
-
-def _record_here(plan: Plan, num_steps: int, first_step: int, device: str) -> RankRecording:
-    with default_dtype(plan):
-        engine = Engine(plan, torch.device(device))
-        _ALIVE.append(engine)
+def _recorded(plan: Plan, num_steps: int, first_step: int, device: str) -> RankRecording:
+    with kept_engine(plan, device) as engine:
         found = RankRecording([], [], [], {})
         take_gradients(engine, found.gradients)
         batches = TrainingBatches(plan.data, slots_of(plan), engine.dp_rank, open_sets(plan.data), device=engine.device)

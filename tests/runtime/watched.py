@@ -10,13 +10,9 @@ ring sends: of n ranks each sends (n - 1) / n of what is gathered or scattered, 
 
 from __future__ import annotations
 
-import os
 import weakref
 from collections import Counter
 from dataclasses import dataclass, field
-from importlib import import_module
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -27,17 +23,9 @@ from torch.utils._pytree import tree_flatten
 from declarative_train.data.batches import TrainingBatches
 from declarative_train.data.sets import open_sets
 from declarative_train.plan.plan import Plan
-from declarative_train.runtime.engine import Engine
-from declarative_train.runtime.processes import (
-    announce,
-    join_process_group,
-    launch_config,
-    silence_loggers,
-    wait_for_forks,
-)
-from declarative_train.runtime.rank import default_dtype, slots_of
+from declarative_train.runtime.rank import slots_of
+from tests.runtime.on_ranks import kept_engine, on_ranks
 
-_ALIVE: list[object] = []
 RINGS = {  # by the name of an operation: what it is called here, and the part of its largest tensor that a ring sends
     "_allgather_base_": ("gathered", 1),
     "allgather_": ("gathered", 1),
@@ -126,32 +114,11 @@ def _group_of(item: Any) -> Any:
 
 def watch(plan: Plan, *, num_steps: int = 2) -> list[Watched]:
     """The last of the plan's first steps, on real ranks over gloo. By then the optimizer has its state."""
-    if plan.layout.is_one_process:
-        return [_watched(plan, num_steps)]
-    torch.set_num_threads(1)
-    import_module("torch._dynamo")  # before the fork, as the launcher does
-    from torch.distributed.launcher.api import elastic_launch
-
-    silence_loggers()
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    with TemporaryDirectory() as scratch:
-        config = launch_config(len(plan.layout.ranks), Path(scratch), "fork")
-        found = elastic_launch(config, _as_rank)(plan, num_steps, scratch)
-    return [found[rank] for rank in sorted(found)]
-
-
-def _as_rank(plan: Plan, num_steps: int, scratch: str) -> Watched:
-    torch.set_num_threads(1)
-    announce(Path(scratch), int(os.environ["RANK"]))
-    wait_for_forks(Path(scratch), int(os.environ["WORLD_SIZE"]))
-    join_process_group(torch.device("cpu"))
-    return _watched(plan, num_steps)
+    return on_ranks(plan, _watched, plan, num_steps)
 
 
 def _watched(plan: Plan, num_steps: int) -> Watched:
-    with default_dtype(plan):
-        engine = Engine(plan, torch.device("cpu"))
-        _ALIVE.append(engine)
+    with kept_engine(plan) as engine:
         batches = TrainingBatches(plan.data, slots_of(plan), engine.dp_rank, open_sets(plan.data))
         found = Watched()
         looking = Watch(found)
