@@ -12,8 +12,6 @@ import argparse
 import re
 import runpy
 import shlex
-import subprocess
-import sys
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -25,6 +23,7 @@ from declarative_train import recipe as recipe_room
 from declarative_train.cli.main import COMMANDS, main
 from declarative_train.components.expressions.functions import FUNCTIONS
 from tests.linted import dtrain
+from tests.started import finish, start
 
 DRAWS = "R108"  # said of every recipe that draws random numbers over ranks
 ROOT = Path(__file__).parent.parent
@@ -190,7 +189,7 @@ def test_what_a_page_shows_runs(
 def run_line(line: str) -> tuple[str, int | None]:
     words = shlex.split(line, comments=True)
     if words[:2] == ["dtrain", "run"]:  # forks ranks, which the process of the tests does not like
-        return line, subprocess.run([sys.executable, "-m", "declarative_train", *words[1:]], timeout=200).returncode
+        return line, finish(start("declarative_train", *words[1:]), 200)[0]
     if words[0] == "dtrain":
         return line, main(words[1:])
     assert words[0] == "python", f"a page shows a command that this test cannot run: {line}"

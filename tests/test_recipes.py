@@ -8,8 +8,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -23,6 +21,7 @@ from declarative_train.cli.main import main
 from declarative_train.plan.plan import Plan
 from declarative_train.plan.text.describe import describe
 from declarative_train.runtime.devices import choose_device
+from tests.started import finish, start
 
 ROOT = Path(__file__).parent.parent
 RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
@@ -45,15 +44,9 @@ def _at_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def dtrain_run(tmp_path: Path, recipe: str, *words: str, timeout_s: float = 110) -> Events:
     """Run a recipe as a user does; its events."""
-    command = [sys.executable, "-m", "declarative_train", "run", f"recipes/{recipe}.yaml", "--quiet"]
-    done = subprocess.run(
-        [*command, "--set", f"logging.dir={tmp_path}", "--set", "logging.every=1 step", *words],
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    more = ("--set", f"logging.dir={tmp_path}", "--set", "logging.every=1 step", *words)
+    code, out, errors = finish(start("declarative_train", "run", f"recipes/{recipe}.yaml", "--quiet", *more), timeout_s)
+    assert code == 0, out + errors
     files = sorted(tmp_path.glob(f"{recipe}/*/events.jsonl"))
     assert len(files) == 1, files
     return [json.loads(line) for line in files[0].read_text().splitlines()]
@@ -297,13 +290,18 @@ def test_changed_pictures_are_the_same_on_ranks_with_workers_and_after_a_resume(
     whole = dtrain_run(tmp_path / "whole", "digits_images", *few, "--set", "training.steps=32")
     parted = dtrain_run(tmp_path / "parted", "digits_images", *few, *two, "--set", "training.steps=29")
     (run_dir,) = (tmp_path / "parted" / "digits_images").iterdir()
-    words = [*few, "--set", "training.steps=32", "--set", f"logging.dir={tmp_path / 'parted'}"]
-    command = [sys.executable, "-m", "declarative_train", "run", "recipes/digits_images.yaml", "--quiet"]
-    command += ["--set", "logging.every=1 step", *words, "--resume", str(run_dir)]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=110, env=os.environ | {"OMP_NUM_THREADS": "1"}
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    words = [
+        *few,
+        "--set",
+        "training.steps=32",
+        "--set",
+        f"logging.dir={tmp_path / 'parted'}",
+        "--resume",
+        str(run_dir),
+    ]
+    command = ["run", "recipes/digits_images.yaml", "--quiet", "--set", "logging.every=1 step", *words]
+    code, out, errors = finish(start("declarative_train", *command), 110)
+    assert code == 0, out + errors
     lines = (run_dir / "events.jsonl").read_text().splitlines()
     steps = {event["step"]: event["loss"] for event in of([json.loads(line) for line in lines], "StepDone")}
     expected = {event["step"]: event["loss"] for event in of(whole, "StepDone")}

@@ -108,7 +108,8 @@ class StopRequest:
         threading.Thread(target=self._watch, args=(self._read,), name="signals", daemon=True).start()
 
     def finish(self) -> None:
-        """The work is done: a signal has nothing left to stop, and nobody is late any more."""
+        """The work is done: a signal has nothing left to stop, and nobody is late any more. Where a sibling has gone
+        the launcher, which waits half a minute for those that it asks to leave, gets its way at once."""
         self._is_finished = True
 
     def restore(self) -> None:
@@ -141,6 +142,8 @@ class StopRequest:
 
     def _heard(self, number: int) -> None:
         if self._is_finished:
+            if self._is_closing():
+                leave(0)
             return
         self._closes = self._is_closing()
         if self.is_asked:

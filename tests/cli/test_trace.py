@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from declarative_train import plan as plan_room
+from declarative_train import recipe as recipe_room
 from declarative_train.__main__ import main
+from declarative_train.cli.views.flow import flow
 from declarative_train.cli.views.story import chart, epochs_table, remark
 from declarative_train.logs.event import EpochDone, StepDone
 from declarative_train.logs.sinks.jsonl import JsonlSink
@@ -106,13 +109,6 @@ def test_a_tied_parameter_is_counted_where_it_is_held(capsys: Captured) -> None:
     assert "tied" in row(told(capsys, "trace", str(ROOT / "recipes" / "gpt_nano_fsdp2.yaml")), "gpt.logits")
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "recipes").glob("*.yaml")), ids=lambda path: path.stem)
-def test_every_shipped_recipe_shows_its_way(path: Path, capsys: Captured) -> None:
-    text = told(capsys, "trace", str(path))
-    assert [line.split()[0] for line in text.splitlines() if line[:1].isdigit()][:2] == ["1", "2"]
-    assert "step 1 of" in row(text, "update")
-
-
 def test_a_wrong_recipe_is_told_and_not_traced(capsys: Captured) -> None:
     assert "error[" in told(capsys, "trace", DDP, "--set", "layout.gpus=3", code=1)
 
@@ -200,17 +196,26 @@ def test_the_chart_falls_with_the_loss() -> None:
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "recipes").glob("*.yaml")), ids=lambda path: path.stem)
-def test_the_way_fits_the_terminal(path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_shipped_recipe_shows_its_way_and_it_fits_the_terminal(path: Path) -> None:
     """Nothing is lost, and no line of the flow is longer; a layer's may be, where its words alone fill it."""
-    monkeypatch.delenv("COLUMNS", raising=False)
-    assert main(["trace", str(path)]) == 0
-    whole = capsys.readouterr().out
+    recipe = recipe_room.load(str(path)).recipe
+    assert recipe is not None
+    plan, _ = plan_room.compile(recipe)
+    assert plan is not None
+    whole = flow(plan, None)
+    assert [line.split()[0] for line in whole.splitlines() if line[:1].isdigit()][:2] == ["1", "2"]
+    assert "step 1 of" in row(whole, "update")
     for width in (60, 80, 120):
-        monkeypatch.setenv("COLUMNS", str(width))
-        assert main(["trace", str(path)]) == 0
-        text = capsys.readouterr().out
-        flow, _, layers = text.partition("layer by layer")
-        assert max(map(len, flow.splitlines())) <= width
+        text = flow(plan, width)
+        shown, _, layers = text.partition("layer by layer")
+        assert max(map(len, shown.splitlines())) <= width
         if width >= 80:
             assert max(map(len, layers.splitlines())) <= width
         assert sorted(re.findall(r"[\d,]{4,}", whole)) == sorted(re.findall(r"[\d,]{4,}", text))
+
+
+def test_the_way_is_as_wide_as_the_terminal(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    wide = told(capsys, "trace", DDP).partition("layer by layer")[0]
+    monkeypatch.setenv("COLUMNS", "60")
+    narrow = told(capsys, "trace", DDP).partition("layer by layer")[0]
+    assert max(map(len, narrow.splitlines())) <= 60 < max(map(len, wide.splitlines()))

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -14,10 +12,12 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.runtime.launched import session
+from tests import started
 from tests.runtime.made_recipes import DIGITS, merged, write_data
+from tests.started import Started, finish
 
 LR = "training.optimizer.lr"
+LONG = {"training": {"epochs": None, "steps": 3000}, "logging": {"every": "1 step"}, "checkpoint": {"best": None}}
 
 
 def sweep(directory: Path, section: dict[str, Any], *changes: dict[str, Any]) -> None:
@@ -28,22 +28,14 @@ def sweep(directory: Path, section: dict[str, Any], *changes: dict[str, Any]) ->
     (directory / "recipe.yaml").write_text(yaml.safe_dump(recipe, sort_keys=False))
 
 
-def start(directory: Path, *words: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "declarative_train", "sweep", "recipe.yaml", *words],
-        cwd=directory,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+def start(directory: Path, *words: str) -> Started:
+    return started.start("declarative_train", "sweep", "recipe.yaml", *words, cwd=directory)
 
 
-def finish(process: subprocess.Popen[str], timeout_s: float = 110) -> tuple[int, str, str]:
-    out, errors = process.communicate(timeout=timeout_s)
-    assert not session(process.pid)
-    return process.returncode, out, errors
+def wait_for_both(directory: Path) -> None:
+    deadline_s = time.monotonic() + 60
+    while len(list(directory.glob("runs/made/sweeps/*/*/events.jsonl"))) < 2 and time.monotonic() < deadline_s:
+        time.sleep(0.05)
 
 
 def results(directory: Path) -> dict[str, Any]:
@@ -84,12 +76,9 @@ def test_a_mistake_in_a_point_starts_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_ctrl_c_stops_all_points_and_the_sweep_goes_on(tmp_path: Path) -> None:
-    steps = {"training": {"epochs": None, "steps": 3000}, "logging": {"every": "1 step"}, "checkpoint": {"best": None}}
-    sweep(tmp_path, {"type": "grid", "over": {LR: [0.1, 0.2]}}, steps)
+    sweep(tmp_path, {"type": "grid", "over": {LR: [0.1, 0.2]}}, LONG)
     process = start(tmp_path, "--jobs", "2")
-    deadline_s = time.monotonic() + 60
-    while len(list(tmp_path.glob("runs/made/sweeps/*/*/events.jsonl"))) < 2 and time.monotonic() < deadline_s:
-        time.sleep(0.05)
+    wait_for_both(tmp_path)
     time.sleep(0.5)
     os.killpg(process.pid, signal.SIGINT)
     code, _, errors = finish(process)
@@ -108,12 +97,9 @@ def test_ctrl_c_stops_all_points_and_the_sweep_goes_on(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_points_of_a_killed_sweep_stop_and_it_goes_on(tmp_path: Path) -> None:
-    steps = {"training": {"epochs": None, "steps": 3000}, "logging": {"every": "1 step"}, "checkpoint": {"best": None}}
-    sweep(tmp_path, {"type": "grid", "over": {LR: [0.1, 0.2]}}, steps)
+    sweep(tmp_path, {"type": "grid", "over": {LR: [0.1, 0.2]}}, LONG)
     process = start(tmp_path, "--jobs", "2")
-    deadline_s = time.monotonic() + 60
-    while len(list(tmp_path.glob("runs/made/sweeps/*/*/events.jsonl"))) < 2 and time.monotonic() < deadline_s:
-        time.sleep(0.05)
+    wait_for_both(tmp_path)
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
     code, _, errors = finish(start(tmp_path, "--resume", "--jobs", "2"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Literal
 
 Rows = Literal["even", "uneven", "masked"]
@@ -421,6 +422,7 @@ def cut(way: Way, before: str) -> Way:
     return row, f"{parallelism.removesuffix('}')}, cut_before: [{before}]}}", gpus
 
 
+@cache
 def cells() -> tuple[Cell, ...]:
     """The whole table."""
     found = [Cell(*way, accumulation, rows) for way in ways() for accumulation in (1, 2) for rows in ROWS]
@@ -503,6 +505,7 @@ def cells() -> tuple[Cell, ...]:
     return tuple(found)
 
 
+@cache
 def long_cells() -> tuple[Cell, ...]:
     """What the long tests run: all but the plain model's easier cells, of which each way has one, by turns. The whole
     table is `make parity`, whose page is docs/parity.md."""
@@ -515,6 +518,7 @@ def long_cells() -> tuple[Cell, ...]:
     return tuple(cell for cell in cells() if cell not in easier or cell in kept)
 
 
+@cache
 def short_cells() -> tuple[Cell, ...]:
     """A part of the table for every test run: each way on 2 ranks at its hardest, and what mixes samples."""
     hardest = [cell for cell in cells() if cell.rows == "masked" and cell.accumulation == 2 and cell.model == "plain"]

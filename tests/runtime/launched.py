@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,9 +10,9 @@ from typing import Any
 from declarative_train.logs.event import CheckpointSaved, StepDone
 from declarative_train.logs.sinks.jsonl import read_events
 from declarative_train.plan.codec import to_json
+from tests import started
 from tests.runtime.made_recipes import compiled
-
-LIMIT_S = 60
+from tests.started import LIMIT_S, Started
 
 
 def saved(directory: Path, recipe: Mapping[str, Any]) -> Path:
@@ -24,37 +21,16 @@ def saved(directory: Path, recipe: Mapping[str, Any]) -> Path:
     return path
 
 
-def start(plan: Path, fault: str = "nothing", rank: int = 0, step: int = 0, *more: str) -> subprocess.Popen[str]:
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-W", "error::ResourceWarning", "-m", "tests.runtime.faulty", str(plan), fault]
-    return subprocess.Popen(
-        [*command, str(rank), str(step), *more],
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+def start(
+    plan: Path, fault: str = "nothing", rank: int = 0, step: int = 0, *more: str, ignored: tuple[int, ...] = ()
+) -> Started:
+    return started.start("tests.runtime.faulty", str(plan), fault, str(rank), str(step), *more, ignored=ignored)
 
 
-def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
+def finish(process: Started) -> tuple[int, str]:
     """(exit code, what it said on standard error); every process of its session is gone."""
-    _, errors = process.communicate(timeout=LIMIT_S)
-    assert not session(process.pid), f"left behind: {session(process.pid)}\n{errors}"
-    return process.returncode, errors
-
-
-def session(leader: int) -> list[int]:
-    """Living processes of the session."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*"):
-        try:
-            fields = (path / "stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(fields[3]) == leader and fields[0] not in "ZX":
-            found.append(int(path.name))
-    return found
+    code, _, errors = started.finish(process)
+    return code, errors
 
 
 def wait_for_steps(directory: Path, step: int, kind: type[StepDone | CheckpointSaved] = StepDone) -> None:

@@ -22,9 +22,10 @@ from declarative_train.runtime.launch import run
 from declarative_train.runtime.storage.run_dir import new_run_dir
 from declarative_train.runtime.storage.run_lock import RunLock
 from tests.runtime import runs
-from tests.runtime.launched import finish, saved, session, start, wait_for_steps
+from tests.runtime.launched import finish, saved, start, wait_for_steps
 from tests.runtime.made_recipes import DIGITS, WAYS, compiled, merged, write_data
 from tests.runtime.plans import make_plan
+from tests.started import session
 
 LONG = {
     "training": {"epochs": None, "steps": 4000},

@@ -1,0 +1,122 @@
+"""`python -m MODULE WORDS` in a session of its own, without its imports: forked from a server that has torch already.
+
+process = start("declarative_train", "run", "recipe.yaml", cwd=folder)
+code, out, errors = finish(process)
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import runpy
+import signal
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterable
+from functools import cache
+from multiprocessing.context import ForkServerContext
+from pathlib import Path
+
+import torch
+
+LIMIT_S = 60
+IMPORTED = (  # what a run has imported by its end
+    "torch._dynamo",
+    "torch.distributed.checkpoint",
+    "torch.distributed.launcher.api",
+    "torch.distributed.pipelining",
+    "torch.utils.tensorboard",
+    "torchmetrics",
+    "declarative_train.cli.main",
+    "declarative_train.cli.commands.run",
+    "declarative_train.plan.compiler",
+    "declarative_train.runtime.parallelise.pipeline",
+    "declarative_train.runtime.parallelise.shard",
+    "declarative_train.runtime.rank",
+)
+
+
+class Started:
+    """As a Popen: a pid, which is its session's too, and a returncode."""
+
+    def __init__(self, module: str, words: Iterable[str], cwd: Path | None, ignored: tuple[int, ...]) -> None:
+        self._folder = tempfile.TemporaryDirectory()
+        self._streams = [Path(self._folder.name, name) for name in ("out", "err")]
+        where = (str(cwd or Path.cwd()), dict(os.environ), [str(path) for path in self._streams])
+        self._process = server().Process(target=_main, args=(module, [*words], *where, ignored))
+        self._process.start()
+        assert self._process.pid is not None
+        self.pid = self._process.pid
+
+    @property
+    def returncode(self) -> int:
+        assert self._process.exitcode is not None
+        return self._process.exitcode
+
+    def poll(self) -> int | None:
+        return self._process.exitcode
+
+    def send_signal(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def communicate(self, timeout: float = LIMIT_S) -> tuple[str, str]:
+        self._process.join(timeout)
+        out, errors = (path.read_text("utf-8") if path.exists() else "" for path in self._streams)
+        assert self._process.exitcode is not None, f"still there after {timeout} s: {errors}"
+        self._folder.cleanup()
+        return out, errors
+
+
+@cache
+def server() -> ForkServerContext:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([*IMPORTED])
+    return context
+
+
+def start(module: str, *words: str, cwd: Path | None = None, ignored: tuple[int, ...] = ()) -> Started:
+    """With the working directory and the environment of now. `ignored`: signals, as nohup ignores one."""
+    return Started(module, words, cwd, ignored)
+
+
+def finish(process: Started, timeout: float = LIMIT_S) -> tuple[int, str, str]:
+    """(exit code, standard output, standard error); every process of its session is gone."""
+    out, errors = process.communicate(timeout)
+    assert not session(process.pid), f"left behind: {session(process.pid)}\n{errors}"
+    return process.returncode, out, errors
+
+
+def session(leader: int) -> list[int]:
+    """Living processes of the session."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (path / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[3]) == leader and fields[0] not in "ZX":
+            found.append(int(path.name))
+    return found
+
+
+def _main(
+    module: str, words: list[str], cwd: str, environment: dict[str, str], streams: list[str], ignored: tuple[int, ...]
+) -> None:
+    os.setsid()
+    for number, path in enumerate(streams, 1):
+        opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(opened, number)
+        os.close(opened)
+    for each in ignored:
+        signal.signal(each, signal.SIG_IGN)
+    os.chdir(cwd)
+    os.environ.clear()
+    os.environ.update(environment | {"OMP_NUM_THREADS": "1"})
+    torch.set_num_threads(1)  # the server was not asked for any
+    warnings.simplefilter("error", ResourceWarning)
+    sys.argv = [module, *words]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
