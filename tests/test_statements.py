@@ -16,7 +16,7 @@ import yaml
 
 from declarative_train.cli.views.sections import NAMES, section_page
 from declarative_train.recipe.sections.top import SECTIONS
-from declarative_train.terms.machine import own_command
+from declarative_train.terms.machine import install, own_command
 
 ROOT = Path(__file__).parent.parent
 
@@ -163,4 +163,19 @@ def test_the_command_that_a_run_ends_with_can_be_typed(
     monkeypatch.chdir(tmp_path)
     assert own_command() == wanted.format(bin="env/bin")
     (own / "dtrain").unlink()
-    assert own_command() == f"{own}/python -m declarative_train"
+    assert own_command() == "env/bin/python -m declarative_train"
+
+
+def test_an_extra_is_installed_where_dtrain_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`pip` of another environment would not help."""
+    own = tmp_path / "env" / "bin"
+    own.mkdir(parents=True)
+    (own / "pip").write_text("#!/bin/sh\n")
+    (own / "pip").chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(own / "python"))
+    monkeypatch.setenv("PATH", str(own))
+    assert install("s3") == "pip install 'declarative_train[s3]'"
+    monkeypatch.setenv("PATH", "/usr/bin")
+    assert install("s3") == f"{own}/python -m pip install 'declarative_train[s3]'"
+    monkeypatch.chdir(tmp_path)
+    assert install("s3") == "env/bin/python -m pip install 'declarative_train[s3]'"

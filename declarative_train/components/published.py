@@ -16,6 +16,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from declarative_train.terms.machine import install
+
 _FOLDER = Path(__file__).parent.parent / "blocks" / "huggingface"
 CONFIG = "config.json"
 WEIGHTS = ("model.safetensors.index.json", "model.safetensors")
@@ -127,7 +129,7 @@ def published_folder(written: str, absolute: str) -> str:
         hub = import_module("huggingface_hub")
     except ImportError:
         message = f"there is no folder `{written}`, and a hub id needs the package huggingface-hub"
-        raise PublishedError(message, "pip install 'declarative_train[transformers]'") from None
+        raise PublishedError(message, install("transformers")) from None
     found = hub.try_to_load_from_cache(written, CONFIG)
     if not isinstance(found, str):
         message = f"`{written}` is neither a folder nor in the cache of huggingface-hub; nothing is fetched here"

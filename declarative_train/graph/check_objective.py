@@ -261,5 +261,5 @@ def _with_names(misfit: Misfit, edges: Edges) -> Misfit:
     """Its hint with the names of the tensors, of which a component knows only that they are its input and target."""
     hint = misfit.help
     for word, name in (("INPUT", edges.input), ("TARGET", edges.target), ("MASK", edges.mask)):
-        hint = hint.replace(f"`{word}[", f"`{name}[") if hint and name else hint
+        hint = hint.replace(f"{word}[", f"{name}[") if hint and name else hint
     return misfit._replace(help=hint)

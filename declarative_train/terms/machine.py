@@ -26,20 +26,33 @@ def own_cores() -> list[int]:
 def own_command() -> str:
     """How the reader of this terminal can start dtrain: `dtrain` where that is this one, else the path of its script
     (in an environment that is not activated) or the interpreter with the module."""
-    from shlex import quote
-    from shutil import which
-
-    beside = Path(sys.executable).parent
-    found = which("dtrain")
-    if found is not None and Path(found).resolve().parent == beside:
+    if _is_first_on_path("dtrain"):
         return "dtrain"
-    script = beside / "dtrain"
-    if not script.exists():
-        return f"{quote(sys.executable)} -m declarative_train"
-    below_here = script.is_relative_to(Path.cwd())
-    return quote(str(script.relative_to(Path.cwd()) if below_here else script))
+    script = Path(sys.executable).parent / "dtrain"
+    return _from_here(script) if script.exists() else f"{_from_here(Path(sys.executable))} -m declarative_train"
+
+
+def install(extra: str) -> str:
+    """How to install one of our extras beside this dtrain: into another environment it would be of no use."""
+    pip = "pip" if _is_first_on_path("pip") else f"{_from_here(Path(sys.executable))} -m pip"
+    return f"{pip} install 'declarative_train[{extra}]'"
 
 
 def extra_for(package: str) -> str | None:
     """How to install a package that is not here, by our extra of its name; None where it is. Imports nothing."""
-    return None if find_spec(package) is not None else f"pip install 'declarative_train[{package}]'"
+    return None if find_spec(package) is not None else install(package)
+
+
+def _is_first_on_path(name: str) -> bool:
+    """The shell would take the one of the environment that this process is of."""
+    from shutil import which
+
+    found = which(name)
+    return found is not None and Path(found).resolve().parent == Path(sys.executable).parent
+
+
+def _from_here(path: Path) -> str:
+    """A word of a command line, short where it lies below the working directory."""
+    from shlex import quote
+
+    return quote(str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path))

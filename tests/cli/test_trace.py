@@ -164,6 +164,20 @@ def test_half_a_line_of_a_killed_run_is_passed_over(tmp_path: Path, capsys: Capt
     assert "nan" in text
 
 
+def test_the_epochs_fit_the_terminal_with_briefer_remarks() -> None:
+    epochs = [epoch(1, training=2.0, validation=1.8), epoch(2, training=1.0, validation=0.9)]
+    epochs.append(epoch(3, training=1.1, validation=1.0))
+    whole, narrow = epochs_table(epochs, 100), epochs_table(epochs, 60)
+    assert "validation loss no better than in epoch 2" in whole
+    assert max(map(len, narrow.splitlines())) <= 60
+    assert [line.split("  ")[-1] for line in narrow.splitlines()[3:6]] == [
+        "the first",
+        "-50%, best so far",
+        "+10%, best: 2",
+    ]
+    assert "the epoch of the lowest validation loss" in " ".join(narrow.split())
+
+
 def test_remarks_are_computed_from_the_numbers() -> None:
     epochs = [
         epoch(1, training=2.0, validation=1.8),

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from declarative_train import plan as plan_room
+from declarative_train import recipe as recipe_room
 from declarative_train.__main__ import main
 from declarative_train.data import opened
+from declarative_train.plan.text.scale import Scaled, verdict
 
 ROOT = Path(__file__).parent.parent.parent
 MODES = str(ROOT / "recipes" / "compare_modes.yaml")
@@ -85,10 +89,36 @@ def test_scale_is_a_table_between_two_ends(capsys: Captured) -> None:
     assert re.search(r"^ *2  ddp.*does not pay$", text, re.MULTILINE), text
 
 
+def test_scale_without_any_row_says_why_and_no_more(capsys: Captured) -> None:
+    assert main(["plan", MODES, "--for", "cpu", "--scale", "1"]) == 1
+    text = capsys.readouterr().out
+    assert "1 GPU: there is no figure of cpu for its speed" in text
+    assert "to none hidden" not in text
+
+
+@pytest.mark.parametrize(("seconds", "said"), [(0.5, "pays"), (0.7, "pays"), (0.75, "does not pay")])
+def test_gpus_pay_by_each_doubling(seconds: float, said: str) -> None:
+    """Four GPUs after one: as two steps of two."""
+    recipe = recipe_room.load(MODES, set_=["layout.hardware=h100-sxm"]).recipe
+    assert recipe is not None
+    compiled = plan_room.compile(recipe)[0]
+    assert compiled is not None
+    assert compiled.estimate is not None
+
+    def on(num_gpus: int, step_s: float) -> Scaled:
+        assert compiled is not None
+        assert compiled.estimate is not None
+        estimate = replace(compiled.estimate, step_s=step_s, exposed_s=0.0, transfers=())
+        return Scaled(num_gpus, replace(compiled, estimate=estimate))
+
+    assert verdict(on(1, 1.0), on(2, seconds)) == said
+    assert verdict(on(1, 1.0), on(4, seconds**2)) == said
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--scale", "1,2"], "name it by --for"),
+        (["--scale", "1,2"], "add --for h100-sxm"),
         (["--scale", "1,x"], "is not like 1,2,4,8"),
         (["--scale", "1,2", "--for", "h100-sxm", "--diff", MODES], "takes no saved plan"),
     ],

@@ -53,12 +53,12 @@ def test_losses_never_broadcast_and_show_both_ways_out(name: str) -> None:
     assert said.port == "target"
     assert said.help == (
         "give the target's field `column: NAME` instead of `columns: [NAME]`, which makes it (B); "
-        "or take `TARGET[:, 0]`"
+        "or take a node `flat: TARGET[:, 0]`"
     )
     said = misfit(loss(name), TensorSpec((1,)), TensorSpec(()))
     assert said.help == (
-        "take `INPUT[:, 0]`, which is (B); or give the target's field `columns: [NAME]` instead of `column: NAME`, "
-        "which makes it (B, 1)"
+        "take a node `flat: INPUT[:, 0]`, which is (B); or give the target's field `columns: [NAME]` instead of "
+        "`column: NAME`, which makes it (B, 1)"
     )
     assert "reshape" in str(misfit(loss(name), TensorSpec((2, 3)), TensorSpec((6,))).help)
     assert misfit(loss(name), TensorSpec((2, 3)), TensorSpec((7,))).help is None
@@ -113,7 +113,7 @@ class TestClasses:
     def test_a_dimension_of_1_too_many_in_the_scores(self, name: str) -> None:
         said = misfit(loss(name), TensorSpec((1, 3)), TensorSpec((), I64))
         assert "takes a target (B, 1), but it is (B)" in said.message
-        assert said.help == "take `INPUT[:, 0]`; or give the target's field `columns: [NAME]`, which makes it (B, 1)"
+        assert str(said.help).startswith("take a node `flat: INPUT[:, 0]`; or give the target's field `columns:")
         said = misfit(loss(name, class_dim=1), TensorSpec((3, 1)), TensorSpec((), I64))
         assert said.help == "reshape one of them: they have one value per sample"
 

@@ -141,6 +141,19 @@ def test_two_runs_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "may be any of 2 runs" in capsys.readouterr().err
 
 
+def test_a_recipe_and_a_folder_of_runs_stand_for_their_newest(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number, lr in ((1, 0.1), (2, 0.2)):
+        made(tmp_path / "runs" / "wine" / f"20261122-00000{number}-single", lr, 0.5)
+    made(tmp_path / "runs" / "beer" / "20261122-000001-single", 0.3, 0.5)
+    monkeypatch.chdir(tmp_path)
+    assert main(["compare", "wine", "runs/beer", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["settings"] == {LR: [0.2, 0.3]}
+    assert main(["compare", "wein", "beer"]) == 2
+    assert "there is no run `wein` below runs; `dtrain runs` lists them" in capsys.readouterr().err
+
+
 def test_what_differs_is_told_in_few_words(tmp_path: Path) -> None:
     for at, (lr, width) in enumerate(((0.1, 8), (0.1, 16), (0.2, 16))):
         made(tmp_path / str(at), lr, 0.5, **{"vars.width": width, "model.graph.hidden.out_features": width})

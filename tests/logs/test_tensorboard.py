@@ -126,14 +126,18 @@ def test_scalars_text_and_hyperparameters(tmp_path: Path) -> None:
     assert not {"utilisation/tokens_per_s", "utilisation/mfu"} & tags
     plan = found.Tensors("plan/text_summary")[0].tensor_proto.string_val[0].decode()
     assert "two ranks" in plan
-    assert found.Tensors("notices/text_summary")[0].tensor_proto.string_val[0] == b"no GPU here: 2 ranks on CPU"
+    assert found.Tensors("remarks/text_summary")[0].tensor_proto.string_val[0] == b"no GPU here: 2 ranks on CPU"
 
     content = found.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
     info = HParamsPluginData.FromString(content).session_start_info
-    assert info.hparams["lr"].number_value == 0.001
-    assert info.hparams["optimizer"].string_value == "adam"
+    assert info.hparams[" lr"].number_value == 0.001
+    assert info.hparams[" optimizer"].string_value == "adam"
     assert info.hparams["compile"].bool_value is False
     assert "_hparams_/experiment" not in found.Tags()["tensors"]  # TensorBoard finds the columns that differ
+    assert [name.strip() for name in sorted(info.hparams)][:2] == [
+        "lr",
+        "optimizer",
+    ]  # before `batch`, as it sorts them
 
 
 def test_a_sweep_names_the_columns_of_its_table(tmp_path: Path) -> None:
@@ -143,8 +147,8 @@ def test_a_sweep_names_the_columns_of_its_table(tmp_path: Path) -> None:
     content = read(tmp_path).SummaryMetadata("_hparams_/experiment").plugin_data.content
     experiment = HParamsPluginData.FromString(content).experiment
     assert {item.name: item.differs for item in experiment.hparam_infos} == {
-        "lr": True,
-        "optimizer": True,
+        " lr": True,
+        " optimizer": True,
         "amsgrad": False,
     }
     lr = experiment.hparam_infos[0].domain_interval

@@ -17,7 +17,10 @@ LONGEST = 40  # characters of a value
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "runs", nargs="+", metavar="RUN", help="two or more runs: folders, or the beginning of their names"
+        "runs",
+        nargs="+",
+        metavar="RUN",
+        help="two or more runs: folders, parts of their names, or a recipe's name for its newest run",
     )
     parser.add_argument("--dir", default="runs", help="where runs are looked for by name (default: runs)")
     parser.add_argument("--json", action="store_true", help="print one object")
@@ -38,23 +41,28 @@ def run(args: argparse.Namespace) -> int:
 
 
 def find_run(name: str, folder: str) -> Record | None:
-    """A run's folder, or the one run whose name begins so or holds the word; else None, after that was said."""
+    """A run's folder; the newest run of a folder or a recipe; the one run whose name begins so or holds the word; else
+    None, after that was said."""
     from declarative_train.experiments.record import read_record
     from declarative_train.experiments.tables import runs_below
 
     path = name.rstrip("/")
     if os.path.isdir(path):
-        record = read_record(path)
-        if record is None:
+        inside = runs_below(path)
+        if not inside:
             print(f"dtrain: {name} is not a run: there is no plan.json in it", file=sys.stderr)
-        return record
+        return read_record(inside[-1]) if inside else None
     runs = runs_below(folder) if os.path.isdir(folder) else []
+    of_recipe = [each for each in runs if os.path.basename(os.path.dirname(each)) == name]
+    if of_recipe:
+        return read_record(of_recipe[-1])
     found = [each for each in runs if os.path.basename(each).startswith(name)]
     found = found or [each for each in runs if name in os.path.basename(each)]
     if len(found) == 1:
         return read_record(found[0])
     if not found:
-        print(f"dtrain: there is no run `{name}` below {folder}; `dtrain runs {folder}` lists them", file=sys.stderr)
+        where = "" if folder == "runs" else f" {folder}"
+        print(f"dtrain: there is no run `{name}` below {folder}; `dtrain runs{where}` lists them", file=sys.stderr)
     else:
         print(f"dtrain: `{name}` may be any of {len(found)} runs: {', '.join(found[:4])}", file=sys.stderr)
     return None

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 
 from declarative_train.components.hardware import hardware_of_device
 from declarative_train.terms.amounts import counted
-from declarative_train.terms.machine import num_cores
+from declarative_train.terms.machine import install, num_cores
 
 PACKAGES = ("torch", "pydantic", "pyarrow", "fsspec", "tensorboard", "torchmetrics", "rich")
 EXTRAS = {"safetensors": "safetensors", "s3fs": "s3", "gcsfs": "gcs"}
@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
     for module, extra in EXTRAS.items():
         row(
             module,
-            installed(module) if find_spec(module) else f"not installed (pip install 'declarative_train[{extra}]')",
+            installed(module) if find_spec(module) else f"not installed ({install(extra)})",
         )
     row("cpu", f"{counted(num_cores(), 'core')} usable, {os.cpu_count()} present")
     row("memory", memory())

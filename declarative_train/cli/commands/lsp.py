@@ -17,7 +17,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     if find_spec("pygls") is None:
-        print("dtrain: the language server needs pygls: pip install 'declarative_train[lsp]'", file=sys.stderr)
+        from declarative_train.terms.machine import install
+
+        print(f"dtrain: the language server needs pygls: {install('lsp')}", file=sys.stderr)
         return 2
     from importlib.metadata import version
 

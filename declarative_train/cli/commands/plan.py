@@ -133,7 +133,8 @@ def scale(args: argparse.Namespace) -> int:
     layout, mode = loaded.recipe.layout, loaded.recipe.parallelism.mode
     if layout.hardware is None:
         print(
-            "dtrain: --scale estimates for a device: name it by --for h100-sxm (`dtrain list hardware`)",
+            "dtrain: --scale estimates for a device, and the recipe names none; "
+            "help: add --for h100-sxm (or another of `dtrain list hardware`)",
             file=sys.stderr,
         )
         return 2

@@ -64,7 +64,7 @@ def text(records: Sequence[Record], folder: str, sort: str | None = None) -> str
     for name in dict.fromkeys(record.name for record in records):
         group = [record for record in records if record.name == name]
         columns = metric_columns(group, [sort] if sort else [])
-        header = ["run", "differs in", "steps", *(column.replace("/", "/ ") for column in columns), "state", "age"]
+        header = ["run", "differs in", "steps", *columns, "state", "age"]
         rows = [
             [
                 short_run(record),
@@ -93,8 +93,8 @@ def short_run(record: Record) -> str:
 
 
 def age(seconds: float) -> str:
-    """The largest unit alone: `12 s`, `3 min`, `5 h`, `2 d`."""
+    """The largest unit alone: `12s`, `3min`, `5h`, `2d`."""
     for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= size:
-            return f"{int(seconds // size)} {unit}"
-    return f"{max(int(seconds), 0)} s"
+            return f"{int(seconds // size)}{unit}"
+    return f"{max(int(seconds), 0)}s"

@@ -233,7 +233,7 @@ def results_text(results: Sequence[Result], aim: Aim, folder: str) -> str:
         cells = [shown(values[key]) if key in values else "-" for key in keys]
         steps = "-" if result.record is None else str(result.record.step)
         rows.append([str(result.point.number), *cells, number(result.value), steps, result.state])
-    header = ["point", *(names[key] for key in keys), aim.metric.replace("/", "/ "), "steps", "state"]
+    header = ["point", *(names[key] for key in keys), aim.metric, "steps", "state"]
     blocks = [table(header, rows, right=(0, *range(1, len(keys) + 3)), width=terminal_width() or 80)]
     failed = [result for result in results if result.reason]
     if failed:

@@ -76,7 +76,7 @@ def trace_run(folder: Path) -> int:
     steps = [event for event in events if isinstance(event, StepDone)]
     epochs = [event for event in events if isinstance(event, EpochDone)]
     if epochs:
-        print(epochs_table(epochs), end="\n\n")
+        print(epochs_table(epochs, terminal_width()), end="\n\n")
     print("training loss, the mean of each logging window\n")
     print(chart([event.step for event in steps], [event.loss for event in steps]))
     if ended := next((event for event in reversed(events) if isinstance(event, RunEnded)), None):

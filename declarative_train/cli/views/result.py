@@ -24,6 +24,7 @@ def result_text(record: Record) -> str:
     for name, value in record.values.items():
         step = record.value_steps.get(name, record.step)
         at = f"  at step {step:,}" if step != record.step else ""
+        at = "  in the last steps logged" if name.startswith("training/") and not at else at
         rows.append((name, f"{number(value)}{at}"))
     if last is not None:
         rows.append(("checkpoint", last))

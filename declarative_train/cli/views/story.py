@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from textwrap import wrap
 
 from declarative_train.cli.views.table import table
 from declarative_train.logs.event import EpochDone
@@ -14,24 +15,33 @@ LOSS, VALIDATION = "training/loss", "validation/loss"
 CHART_HEIGHT = 10
 CHART_WIDTH = 64
 FLAT = 0.005  # a relative change below this is called none
+BRIEF = "remark: the change of the training loss; the epoch of the lowest validation loss"
 
 
-def epochs_table(epochs: Sequence[EpochDone]) -> str:
-    """One row per epoch, with what its numbers say beside those before it."""
+def epochs_table(epochs: Sequence[EpochDone], width: int | None = None) -> str:
+    """One row per epoch, with what its numbers say beside those before it, no wider than `width`."""
+    whole = _epochs_table(epochs, None, is_brief=False)
+    if width is None or max(map(len, whole.splitlines())) <= width:
+        return whole
+    return "\n".join([_epochs_table(epochs, width, is_brief=True), "", *wrap(BRIEF, width)])
+
+
+def _epochs_table(epochs: Sequence[EpochDone], width: int | None, *, is_brief: bool) -> str:
     columns = list(dict.fromkeys(name for epoch in epochs for name in epoch.values))
     rows = []
     for index, epoch in enumerate(epochs):
         cells = [number(epoch.values.get(name)) for name in columns]
-        rows.append((str(epoch.epoch), f"{epoch.step:,}", *cells, remark(epochs[: index + 1])))
-    return table(("epoch", "step", *columns, "remark"), rows, right=tuple(range(len(columns) + 2)))
+        said = remark(epochs[: index + 1], is_brief=is_brief)
+        rows.append((str(epoch.epoch), f"{epoch.step:,}", *cells, said))
+    return table(("epoch", "step", *columns, "remark"), rows, right=tuple(range(len(columns) + 2)), width=width)
 
 
-def remark(epochs: Sequence[EpochDone]) -> str:
-    """On the last of them."""
+def remark(epochs: Sequence[EpochDone], *, is_brief: bool = False) -> str:
+    """On the last of them; `BRIEF` says what a brief one means."""
     *before, epoch = epochs
     if not before:
         return "the first"
-    words = [change(epoch.values.get(LOSS), before[-1].values.get(LOSS))]
+    words = [change(epoch.values.get(LOSS), before[-1].values.get(LOSS), is_brief=is_brief)]
     value = epoch.values.get(VALIDATION)
     earlier = [
         (other.values[VALIDATION], other.epoch)
@@ -40,18 +50,21 @@ def remark(epochs: Sequence[EpochDone]) -> str:
     ]
     if value is not None and earlier:
         best, best_epoch = min(earlier)
-        words.append(
-            "best validation loss so far" if value < best else f"validation loss no better than in epoch {best_epoch}"
-        )
+        if value < best:
+            words.append("best so far" if is_brief else "best validation loss so far")
+        else:
+            words.append(f"best: {best_epoch}" if is_brief else f"validation loss no better than in epoch {best_epoch}")
     return ", ".join(word for word in words if word)
 
 
-def change(loss: float | None, before: float | None) -> str:
+def change(loss: float | None, before: float | None, *, is_brief: bool = False) -> str:
     if loss is None or before is None or not before or not math.isfinite(before):
         return ""
     if not math.isfinite(loss):
         return f"loss is {loss}"
     relative = loss / before - 1
+    if is_brief:
+        return f"{relative:+.0%}"
     if abs(relative) < FLAT:
         return "loss as before"
     return f"loss {'down' if relative < 0 else 'up'} {abs(relative):.0%}"

@@ -21,10 +21,14 @@ def table(
     header: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = (), width: int | None = None
 ) -> str:
     """Columns as wide as their widest cell; the columns numbered in `right` are aligned to the right. Where that is
-    wider than `width`, the cells of the widest columns are wrapped between words."""
+    wider than `width`, the header is broken between words and after `/`, then the cells of the widest columns are."""
     columns = list(zip(header, *rows, strict=True))
-    widths = [max(map(len, column)) for column in columns]
-    words = [max(len(word) for cell in column for word in cell.split() or [""]) for column in columns]
+    widths, words = [max(map(len, column)) for column in columns], [0] * len(columns)
+    if width is not None and sum(widths) + 2 * (len(widths) - 1) > width:
+        header = [name.replace("/", "/ ") for name in header]
+        columns = list(zip(header, *rows, strict=True))
+        words = [max(len(word) for cell in column for word in cell.split() or [""]) for column in columns]
+        widths = [max(least, *map(len, cells)) for least, (_, *cells) in zip(words, columns, strict=True)]
     while width is not None and sum(widths) + 2 * (len(widths) - 1) > width:
         widest = max(range(len(widths)), key=lambda index: (widths[index] > words[index], widths[index]))
         if widths[widest] == words[widest]:

@@ -12,6 +12,7 @@ from pydantic import Field as Key
 from declarative_train.components.component import Misfit
 from declarative_train.components.data import BadValueError, Column, Field, Size, Tally
 from declarative_train.components.transforms.sizes import Method, Sides, resized, sides
+from declarative_train.terms.machine import install
 from declarative_train.terms.tensor_spec import TensorSpec
 
 if TYPE_CHECKING:
@@ -119,9 +120,7 @@ class ImageField(Field):
         try:
             from PIL import Image
         except ImportError:
-            raise MissingPackageError(
-                "pictures need the package Pillow; help: pip install 'declarative_train[images]'"
-            ) from None
+            raise MissingPackageError(f"pictures need the package Pillow; help: {install('images')}") from None
         if value is None:
             raise BadValueError("missing", column.name, f"`{column.name}` misses a picture", row=row)
         if column.shape:

@@ -90,7 +90,7 @@ def classes(
         return _no_class_dimension(type, input, class_dim)
     if input.shape[axis] == 1:
         message = f"`{type}` over one class says nothing: the input is {input}, with one value in dimension {class_dim}"
-        hint = "for a yes or no, use `bce_with_logits`; `SCORE[:, 0]` gives the input the target's shape"
+        hint = "for a yes or no, use `bce_with_logits`; a node `flat: INPUT[:, 0]` gives the input the target's shape"
         return Misfit(message, port="input", help=hint)
     if target.is_floating:
         return _soft_target(type, input, target, class_dim, soft)
@@ -177,7 +177,8 @@ def _not_flat(items: TensorSpec, target: TensorSpec) -> str | None:
 def _one_too_many(items: TensorSpec, target: TensorSpec, classes_last: bool) -> str | None:
     if items.shape == (*target.shape, 1) and classes_last:
         slicing = ", ".join(":" for _ in range(len(items.shape)))
-        return f"take `INPUT[{slicing}, 0]`; or give the target's field `columns: [NAME]`, which makes it {items}"
+        from_field = f"give the target's field `columns: [NAME]`, which makes it {items}"
+        return f"take a node `flat: INPUT[{slicing}, 0]`; or {from_field}"
     return _both_ways(items, target, "items")
 
 
@@ -186,11 +187,11 @@ def _both_ways(first: TensorSpec, second: TensorSpec, name: str = "input", other
     if second.shape == (*first.shape, 1):
         slicing = ", ".join(":" for _ in range(len(first.shape) + 1))
         from_field = f"give the {other}'s field `column: NAME` instead of `columns: [NAME]`, which makes it {first}"
-        return f"{from_field}; or take `{other.upper()}[{slicing}, 0]`"
+        return f"{from_field}; or take a node `flat: {other.upper()}[{slicing}, 0]`"
     if first.shape == (*second.shape, 1) and name != "items":
         slicing = ", ".join(":" for _ in range(len(second.shape) + 1))
         from_field = f"give the {other}'s field `columns: [NAME]` instead of `column: NAME`, which makes it {first}"
-        return f"take `{name.upper()}[{slicing}, 0]`, which is {second}; or {from_field}"
+        return f"take a node `flat: {name.upper()}[{slicing}, 0]`, which is {second}; or {from_field}"
     if first.num_elements == second.num_elements:
         same = "one value" if first.num_elements == 1 else f"the same {first.num_elements} values"
         return f"reshape one of them: they have {same} per sample"

@@ -26,6 +26,7 @@ from torch import fx, nn
 from declarative_train.inference.export import peft
 from declarative_train.inference.export.program import Program
 from declarative_train.inference.export.trouble import ExportFailure, told_of_node
+from declarative_train.terms.machine import install
 
 Rows = Mapping[str, torch.Tensor]
 _EXAMPLE_ROWS = 5  # unlike any usual size of a dimension
@@ -54,9 +55,7 @@ class Format:
             try:
                 import_module(package)
             except ImportError:
-                raise ExportFailure(
-                    f"--to {name} needs the package {package}; help: pip install 'declarative_train[{self.extra}]'"
-                ) from None
+                raise ExportFailure(f"--to {name} needs the package {package}; help: {install(self.extra)}") from None
 
 
 def check(format: Format, program: Program, path: Path) -> float:

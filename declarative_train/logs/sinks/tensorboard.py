@@ -13,9 +13,10 @@
 | utilisation/predicted_peak_gib, measured_peak_gib, .../rank_<n> | an early step's peak, of the plan and the run |
 | utilisation/predicted_step_ms, predicted_memory_gib, predicted_mfu | the plan's; custom scalars: a chart with both |
 | <set>/confusion_matrix, <set>/samples | of classes: pictures, or a table of samples that are none |
-| plan, notices | text |
+| plan, remarks | text |
 
-TensorBoard shows groups of tags by the alphabet: these are called so that the training's loss comes first.
+TensorBoard shows groups of tags by the alphabet: these are called so that the training's loss comes first. So it does
+with columns of hyper-parameters, after those that differ: `FIRST` have a blank before their names, which nobody sees.
 
 All scalars of an event are one record. A thread of its own imports the protocol buffers and writes, so that neither the
 first step nor any other waits for them. A run that goes on writes a new file whose first record tells TensorBoard to
@@ -51,13 +52,16 @@ from declarative_train.logs.event import (
 from declarative_train.logs.sink import Sink
 from declarative_train.logs.sinks.drawing import confusion_matrix, png, samples_sheet, samples_table
 from declarative_train.logs.sinks.tfrecord import record
+from declarative_train.terms.machine import install
 
 if TYPE_CHECKING:
     from tensorboard.compat.proto.summary_pb2 import Summary
 
 WRITE_S = 0.5  # how old what TensorBoard sees may be
 CLOSE_S = 10.0
+NOTICES = "remarks"  # behind `plan`
 DRAW_S = 5.0  # between two pictures of a set; the last one is always drawn
+FIRST = ("lr", "mode", "optimizer")
 MOST_RANKS = 16  # that have curves of their own
 MEASURED = {"step_ms": "utilisation/step_ms", "memory_gib": "utilisation/memory_gib", "mfu": "utilisation/mfu"}
 
@@ -171,7 +175,7 @@ class EventWriter:
             case EpochDone():
                 self._scalars(epoch_scalars(event), event.step, event.time_unix_s)
             case Notice():
-                self._text("notices", event.message, 0, event.time_unix_s)
+                self._text(NOTICES, event.message, 0, event.time_unix_s)
             case MemoryMeasured():
                 self._scalars(memory_scalars(event), event.step, event.time_unix_s)
             case RunEnded():
@@ -213,8 +217,7 @@ class EventWriter:
             table = png(confusion_matrix(title, event.classes, event.confusion))
             sheet = samples_sheet(event.answers)
         except ImportError:
-            missing = "nothing is drawn without Pillow: pip install 'declarative_train[images]'"
-            self._text("notices", missing, 0, event.time_unix_s)
+            self._text(NOTICES, f"nothing is drawn without Pillow: {install('images')}", 0, event.time_unix_s)
             self._can_draw = False
             return
         self._image(f"{event.set}/confusion_matrix{of}", table, event)
@@ -335,13 +338,18 @@ def session_start(event: RunStarted) -> Summary:
     info = SessionStartInfo(group_name=Path(event.run_dir).name, start_time_secs=event.time_unix_s)
     for name, value in event.hyperparameters.items():
         if isinstance(value, bool):
-            info.hparams[name].bool_value = value
+            info.hparams[column(name)].bool_value = value
         elif isinstance(value, int | float):
-            info.hparams[name].number_value = value
+            info.hparams[column(name)].number_value = value
         else:
-            info.hparams[name].string_value = value
+            info.hparams[column(name)].string_value = value
     data = HParamsPluginData(session_start_info=info, version=0)
     return Summary(value=[_hparams_value("_hparams_/session_start_info", data.SerializeToString())])
+
+
+def column(name: str) -> str:
+    """Of a hyper-parameter."""
+    return f" {name}" if name in FIRST else name
 
 
 def session_end(event: RunEnded) -> Summary:
@@ -365,7 +373,7 @@ def hparams_columns(tried: Mapping[str, Sequence[object]], metrics: Iterable[str
 
     infos = []
     for name, values in tried.items():
-        info = api_pb2.HParamInfo(name=name, differs=len(set(map(str, values))) > 1)
+        info = api_pb2.HParamInfo(name=column(name), differs=len(set(map(str, values))) > 1)
         if all(isinstance(value, bool) for value in values):
             info.type = api_pb2.DATA_TYPE_BOOL
         elif all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):

@@ -7,6 +7,7 @@ memory with the transfers, and can only be measured.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -15,7 +16,7 @@ from declarative_train.plan.predicted import EstimatePlan
 from declarative_train.plan.text.tables import columns
 from declarative_train.terms.amounts import amount, counted, time_in_words
 
-PAYS = 0.5  # of what twice as many devices would save if everything were shared out: less does not pay
+PAYS = 1.4  # times as fast with twice as many devices: less does not pay
 
 
 class Scaled(NamedTuple):
@@ -33,11 +34,13 @@ def describe_scale(found: Sequence[Scaled]) -> str:
     before, refused = None, list[str]()
     for each in found:
         if each.plan is None or first is None or first.plan is None:
-            refused.append(f"{each.num_gpus:,} GPUs: {each.why}")
+            refused.append(f"{counted(each.num_gpus, 'GPU')}: {each.why}")
             continue
         rows.append(_row(each, each.plan, first, first.plan, before))
         before = each
-    return "\n".join([_head(first), "", *(columns(rows) if first else []), *refused, "", *_assumed(first)])
+    if first is None:
+        return "\n".join([_head(first), *refused])
+    return "\n".join([_head(first), "", *columns(rows), *refused, "", *_assumed(first)])
 
 
 def _head(first: Scaled | None) -> str:
@@ -87,20 +90,20 @@ def sent_s(estimate: EstimatePlan) -> float:
 
 
 def verdict(before: Scaled, each: Scaled) -> str:
-    """Whether the devices that this row has more do half of what they could."""
+    """Whether steps are `PAYS` times as fast for each doubling of the devices since the row before."""
     assert before.plan is not None
     assert each.plan is not None
-    could = 1 - before.num_gpus / each.num_gpus
-    saved = [1 - now / then for then, now in zip(ends(before.plan), ends(each.plan), strict=True)]
-    if min(saved) >= PAYS * could:
+    needed = PAYS ** math.log2(each.num_gpus / before.num_gpus)
+    faster = [then / now for then, now in zip(ends(before.plan), ends(each.plan), strict=True)]
+    if min(faster) >= needed:
         return "pays"
-    return "pays if hidden" if max(saved) >= PAYS * could else "does not pay"
+    return "pays if hidden" if max(faster) >= needed else "does not pay"
 
 
 def _assumed(first: Scaled | None) -> list[str]:
     lines = [
         "step, speed: from communication hidden behind computing as far as it can be, to none hidden.",
-        "pays: the GPUs that a row has more save at least half of the time that they could.",
+        f"pays: from the row above, steps are at least {PAYS} times as fast for each doubling of the GPUs.",
     ]
     if first is not None and first.plan is not None and first.plan.estimate is not None:
         lines += [f"assumed: {each}" for each in first.plan.estimate.assumptions]

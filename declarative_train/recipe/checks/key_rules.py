@@ -82,11 +82,16 @@ def key_without_effect(draft: Draft) -> Iterator[Diagnostic]:
     if checkpoint is not None and checkpoint.every is None and checkpoint.keep > 1:
         reason = "one checkpoint is written, at the end of the run"
         yield _idle(draft.span("checkpoint.keep"), "keep", reason, "`every: 1 epoch`")
-    if checkpoint is not None and not checkpoint.keep and checkpoint.every is not None:
+    if checkpoint is not None and not checkpoint.keep and checkpoint.every is not None and _stand_together(draft):
         yield _idle(draft.span("checkpoint.every"), "every", "`keep: 0` writes no checkpoint", "`keep: 1`")
     if checkpoint is not None and not checkpoint.keep and checkpoint.best is not None:
         place = draft.span.key("checkpoint.best")
         yield error("S009", place, "`best` keeps a checkpoint, and `keep: 0` writes none", "set `keep` to 1")
+
+
+def _stand_together(draft: Draft) -> bool:
+    """A `keep: 0` of the command line, or of a recipe that extends another, means the `every` of that one, too."""
+    return draft.span("checkpoint.keep").path == draft.span("checkpoint.every").path
 
 
 def _of_precision(draft: Draft) -> Iterator[Diagnostic]:

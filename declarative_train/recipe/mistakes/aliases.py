@@ -208,6 +208,9 @@ OTHERWISE = {  # the word here, whose value is another
     "warmup_ratio": ("warmup", "with its unit: `warmup: 5%`"),
     "warmup_steps": ("warmup", "with its unit: `warmup: 100 steps`"),
 }
+_NO_FOLDS = (
+    "there is no cross-validation; `sweep: {type: grid, over: {seed: [0, 1, 2]}}` trains on three draws of random sets"
+)
 NOTES = {  # what no key says: how it is done here, or that it is not there
     "trainer": "its keys stand in `training` (how long, which optimizer), `layout` (GPUs) and `parallelism`",
     "class_path": "a model is a graph of nodes, `model.graph`; a class of your own is a layer of a plugin",
@@ -229,20 +232,29 @@ NOTES = {  # what no key says: how it is done here, or that it is not there
     "test_data": "sets stand under `data.split`: `test: {source: {...}}`",
     "requires_grad_": "under `model.parameters`: `NAME: {frozen: true}`",
     "activation": "an activation is a node of its own behind it: `{type: relu}`",
-    "augmentation": "there are no transforms of samples here; a layer of a plugin can draw them (`self.training`)",
+    "augment": "`data.transforms` is a list: `[{type: random_flip}, {type: color_jitter}]`",
+    "augmentation": "`data.transforms` is a list: `[{type: random_flip}, {type: color_jitter}]`",
+    "augmentations": "`data.transforms` is a list: `[{type: random_flip}, {type: color_jitter}]`",
     "bf16": "`training.precision: bf16` says it",
+    "cross_validation": _NO_FOLDS,
+    "cv": _NO_FOLDS,
+    "folds": _NO_FOLDS,
+    "k_fold": _NO_FOLDS,
+    "kfold": _NO_FOLDS,
+    "n_splits": _NO_FOLDS,
+    "num_folds": _NO_FOLDS,
     "callbacks": "there are no callbacks; see `early_stop`, `checkpoint.best`, `evaluation` and `logging`",
     "fp16": "`training.precision: fp16` says it",
     "gamma": "the factor of each step belongs to `lr_schedule: {type: step}`",
     "loggers": "`logging: {sinks: {tensorboard: {}, csv: {}, mlflow: {...}, wandb: {...}}}` says where numbers go",
     "layers": "a model is a `graph`, a mapping of names to nodes, each of which takes the one above: "
     "`graph: {hidden: {type: linear, ...}, act: {type: relu}}`",
-    "lora": "a low-rank adapter is a block beside the layer: `x @ A @ B` by two `linear` nodes, the layer frozen",
+    "lora": "under `model.parameters`: `SELECTOR: {adapter: {type: lora, rank: 8}}`",
     "optimizers": "`optimizer` is the one of all parameters; some get another by `model.parameters`: "
     "`SELECTOR: {optimizer: {...}}`",
     "parameters": "settings of parameters stand under `model.parameters`: `SELECTOR: {optimizer: {...}}`",
     "params": "settings of parameters stand under `model.parameters`: `SELECTOR: {optimizer: {...}}`",
-    "transforms": "there are no transforms of samples here; a layer of a plugin can draw them (`self.training`)",
+    "transform": "`data.transforms` is a list: `[{type: random_flip}, {type: color_jitter}]`",
     "vocabulary": "the values of the training rows, sorted, are numbered; an order of one's own is not built",
     "wandb": "`logging: {sinks: {wandb: {project: ...}}}` says it",
 }
@@ -321,6 +333,7 @@ TYPES = {  # letters alone, in small; what is a class of torch, Keras or scikit-
     "swish": ("silu",),
     "truncatednormal": ("trunc_normal",),
     "tsv": ("csv",),
+    "webdataset": ("tar",),
     "xavier": ("xavier_normal",),
     "zero": ("fsdp",),
 }
@@ -331,13 +344,10 @@ NOT_BUILT = {  # types that people look for; what to do instead
     "transformerencoderlayer": "write it as a block of attention, norms and `linear` nodes, as in the shipped `vit`",
     "cosineannealingwarmrestarts": "schedules with restarts are not built; `cosine` and `one_cycle` are the nearest",
     "huggingface": "write the rows as parquet or jsonl and use that source",
-    "image": "images are read as numbers: write them into a .npy or .npz file, a `tensor` of the source `npy`",
-    "imagefolder": "images are read as numbers: write them into a .npy or .npz file, a `tensor` of the source `npy`",
     "plateau": "schedules that watch a metric are not built; `step` or `cosine` lower the lr",
     "reducelronplateau": "schedules that watch a metric are not built; `step` or `cosine` lower the lr",
     "tfrecord": "write the rows as parquet and use that source",
     "tokens": "token ids are a `category` of a source that holds them; text becomes bytes by the source `text`",
-    "webdataset": "write the rows as parquet and use that source",
 }
 
 EQUAL = frozenset(  # words that mean the same there and take the same value, so that the edit is safe

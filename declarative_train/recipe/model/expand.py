@@ -33,7 +33,7 @@ from declarative_train.recipe.model.tree import (
 )
 from declarative_train.recipe.model.wiring import Surroundings, Wiring
 from declarative_train.recipe.model.wiring_names import Edge, read_reference
-from declarative_train.recipe.model.wiring_ports import first_key
+from declarative_train.recipe.model.wiring_ports import first_key, no_reference
 from declarative_train.recipe.paths import Paths
 from declarative_train.recipe.reading import read_node
 from declarative_train.source.document import SourceFile
@@ -114,7 +114,7 @@ def _outputs(
         if edge is None and text in wiring.drafts:
             wrong.append(None)  # a node whose name is refused, and said
             continue
-        problem = bad_reference(span, f"`{text}`") if edge is None else wiring.problem_of(edge)
+        problem = no_reference(text, span) if edge is None else wiring.problem_of(edge)
         if problem is not None:
             wrong.append(problem)
         elif edge is not None and edge.name in wiring.drafts:

@@ -11,6 +11,7 @@ from declarative_train.recipe.checks.keys import wrong_type
 from declarative_train.recipe.checks.wiring import bad_reference, input_and_inputs, too_many_inputs, unknown_port
 from declarative_train.recipe.model.wiring_names import Edge, read_reference
 from declarative_train.source.node import Mapping, Node, Scalar, Sequence, found_words
+from declarative_train.terms.span import Span
 
 
 class Wanted(NamedTuple):
@@ -69,11 +70,16 @@ def _edge(node: Node) -> tuple[Edge | None, list[Diagnostic]]:
     edge = read_reference(node.value, node.span)
     if edge is not None:
         return edge, []
-    looks_computed = any(sign in node.value for sign in "+-*/[(<>=&|~@ ")
-    hint = "give the expression a node of its own, and name that node" if looks_computed else None
-    if read_reference(node.value.lower(), node.span) is not None:
-        hint = f"names are lower-case: `{node.value.lower()}`"
-    return None, [bad_reference(node.span, f"`{node.value}`", hint)]
+    return None, [no_reference(node.value, node.span)]
+
+
+def no_reference(text: str, span: Span) -> Diagnostic:
+    """A text that `read_reference` cannot read."""
+    looks_computed = any(sign in text for sign in "+-*/[(<>=&|~@ ")
+    hint = f"give the expression a node of its own, `NAME: {text}`, and name that node" if looks_computed else None
+    if read_reference(text.lower(), span) is not None:
+        hint = f"names are lower-case: `{text.lower()}`"
+    return bad_reference(span, f"`{text}`", hint)
 
 
 def bind(

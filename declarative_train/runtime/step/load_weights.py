@@ -21,6 +21,7 @@ from declarative_train.plan.run_folder import EMA, Shapes
 from declarative_train.plan.weights import INDEX, TORCH_BEGINS, files_of_index, misfit, renamed, same_name, unmatched
 from declarative_train.runtime.failures import RunFailure
 from declarative_train.runtime.storage.checkpoint_store import Entry, read_entry
+from declarative_train.terms.machine import install
 
 if TYPE_CHECKING:
     from declarative_train.components.published import Part
@@ -242,7 +243,7 @@ def _open_safetensors(path: str) -> Tensors:
         from safetensors.torch import load
     except ImportError:
         raise RunFailure(
-            f"model.weights: {path} needs the package safetensors; help: pip install 'declarative_train[safetensors]'"
+            f"model.weights: {path} needs the package safetensors; help: {install('safetensors')}"
         ) from None
     try:
         if (local := local_path(path)) is None:

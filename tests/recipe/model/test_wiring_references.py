@@ -169,6 +169,12 @@ def test_references_that_lead_nowhere(open_model, line: str, code: str, caret: s
     assert [c for c in opened.codes if c != "W007"] == [code]
 
 
+def test_an_expression_in_the_place_of_a_name_is_shown_as_a_node(open_model) -> None:
+    line = "logits: {type: linear, out_features: 10, input: 'hidden[:, :4]'}"
+    hint = "give the expression a node of its own, `NAME: hidden[:, :4]`, and name that node"
+    assert open_model(graph(FIRST, line)).diagnostics[0].help == hint
+
+
 def test_a_bare_layer_type_offers_the_mapping(open_model) -> None:
     opened = open_model(graph(FIRST, "act: relu", LAST))
     assert opened.said() == [("W001", "relu")]
