@@ -22,7 +22,7 @@ MAY_IMPORT = {
     "graph": {"terms", "diagnostics", "components", "recipe", "data"},
     "plan": {"terms", "diagnostics", "components", "recipe", "data", "graph"},
     "runtime": {"terms", "components", "data", "graph", "plan", "logs"},
-    "inference": {"diagnostics", "components", "data", "graph", "plan", "runtime", "logs"},
+    "inference": {"terms", "diagnostics", "components", "data", "graph", "plan", "runtime", "logs"},
     "experiments": {"terms", "logs", "source", "components", "recipe", "plan", "runtime"},
     "api": {"components", "data", "diagnostics", "experiments", "inference", "logs", "plan", "recipe", "runtime"},
 }

@@ -15,8 +15,8 @@
 | <set>/confusion_matrix, <set>/samples | of classes: pictures, or a table of samples that are none |
 | plan, remarks | text |
 
-TensorBoard shows groups of tags by the alphabet: these are called so that the training's loss comes first. So it does
-with columns of hyper-parameters, after those that differ: `FIRST` have a blank before their names, which nobody sees.
+TensorBoard sorts groups of tags by the alphabet: these are called so that the training's loss comes first. And columns of
+hyper-parameters, those that differ first: some have a blank before their names, which nobody sees.
 
 All scalars of an event are one record. A thread of its own imports the protocol buffers and writes, so that neither the
 first step nor any other waits for them. A run that goes on writes a new file whose first record tells TensorBoard to
@@ -61,7 +61,7 @@ WRITE_S = 0.5  # how old what TensorBoard sees may be
 CLOSE_S = 10.0
 NOTICES = "remarks"  # behind `plan`
 DRAW_S = 5.0  # between two pictures of a set; the last one is always drawn
-FIRST = ("lr", "mode", "optimizer")
+COLUMNS = {name: f" {name}" for name in ("lr", "mode", "optimizer")}
 MOST_RANKS = 16  # that have curves of their own
 MEASURED = {"step_ms": "utilisation/step_ms", "memory_gib": "utilisation/memory_gib", "mfu": "utilisation/mfu"}
 
@@ -337,19 +337,10 @@ def session_start(event: RunStarted) -> Summary:
 
     info = SessionStartInfo(group_name=Path(event.run_dir).name, start_time_secs=event.time_unix_s)
     for name, value in event.hyperparameters.items():
-        if isinstance(value, bool):
-            info.hparams[column(name)].bool_value = value
-        elif isinstance(value, int | float):
-            info.hparams[column(name)].number_value = value
-        else:
-            info.hparams[column(name)].string_value = value
+        kind = "bool" if isinstance(value, bool) else "number" if isinstance(value, int | float) else "string"
+        setattr(info.hparams[COLUMNS.get(name, name)], f"{kind}_value", value)
     data = HParamsPluginData(session_start_info=info, version=0)
     return Summary(value=[_hparams_value("_hparams_/session_start_info", data.SerializeToString())])
-
-
-def column(name: str) -> str:
-    """Of a hyper-parameter."""
-    return f" {name}" if name in FIRST else name
 
 
 def session_end(event: RunEnded) -> Summary:
@@ -373,7 +364,7 @@ def hparams_columns(tried: Mapping[str, Sequence[object]], metrics: Iterable[str
 
     infos = []
     for name, values in tried.items():
-        info = api_pb2.HParamInfo(name=column(name), differs=len(set(map(str, values))) > 1)
+        info = api_pb2.HParamInfo(name=COLUMNS.get(name, name), differs=len(set(map(str, values))) > 1)
         if all(isinstance(value, bool) for value in values):
             info.type = api_pb2.DATA_TYPE_BOOL
         elif all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):

@@ -208,6 +208,7 @@ OTHERWISE = {  # the word here, whose value is another
     "warmup_ratio": ("warmup", "with its unit: `warmup: 5%`"),
     "warmup_steps": ("warmup", "with its unit: `warmup: 100 steps`"),
 }
+_TRANSFORMS = "`data.transforms` is a list: `[{type: random_flip}, {type: color_jitter}]`"
 _NO_FOLDS = (
     "there is no cross-validation; `sweep: {type: grid, over: {seed: [0, 1, 2]}}` trains on three draws of random sets"
 )
@@ -232,17 +233,9 @@ NOTES = {  # what no key says: how it is done here, or that it is not there
     "test_data": "sets stand under `data.split`: `test: {source: {...}}`",
     "requires_grad_": "under `model.parameters`: `NAME: {frozen: true}`",
     "activation": "an activation is a node of its own behind it: `{type: relu}`",
-    "augment": "`data.transforms` is a list: `[{type: random_flip}, {type: color_jitter}]`",
-    "augmentation": "`data.transforms` is a list: `[{type: random_flip}, {type: color_jitter}]`",
-    "augmentations": "`data.transforms` is a list: `[{type: random_flip}, {type: color_jitter}]`",
+    **dict.fromkeys(("augment", "augmentation", "augmentations", "transform"), _TRANSFORMS),
     "bf16": "`training.precision: bf16` says it",
-    "cross_validation": _NO_FOLDS,
-    "cv": _NO_FOLDS,
-    "folds": _NO_FOLDS,
-    "k_fold": _NO_FOLDS,
-    "kfold": _NO_FOLDS,
-    "n_splits": _NO_FOLDS,
-    "num_folds": _NO_FOLDS,
+    **dict.fromkeys(("cross_validation", "cv", "folds", "k_fold", "kfold", "n_splits", "num_folds"), _NO_FOLDS),
     "callbacks": "there are no callbacks; see `early_stop`, `checkpoint.best`, `evaluation` and `logging`",
     "fp16": "`training.precision: fp16` says it",
     "gamma": "the factor of each step belongs to `lr_schedule: {type: step}`",
@@ -254,7 +247,6 @@ NOTES = {  # what no key says: how it is done here, or that it is not there
     "`SELECTOR: {optimizer: {...}}`",
     "parameters": "settings of parameters stand under `model.parameters`: `SELECTOR: {optimizer: {...}}`",
     "params": "settings of parameters stand under `model.parameters`: `SELECTOR: {optimizer: {...}}`",
-    "transform": "`data.transforms` is a list: `[{type: random_flip}, {type: color_jitter}]`",
     "vocabulary": "the values of the training rows, sorted, are numbered; an order of one's own is not built",
     "wandb": "`logging: {sinks: {wandb: {project: ...}}}` says it",
 }
