@@ -15,8 +15,8 @@
 | <set>/confusion_matrix, <set>/samples | of classes: pictures, or a table of samples that are none |
 | plan, remarks | text |
 
-TensorBoard sorts groups of tags by the alphabet: these are called so that the training's loss comes first. And columns of
-hyper-parameters, those that differ first: some have a blank before their names, which nobody sees.
+TensorBoard sorts groups of tags by the alphabet: these are called so that the training's loss comes first. So it does
+with columns of hyper-parameters, those that differ first: some have a blank before their names, which nobody sees.
 
 All scalars of an event are one record. A thread of its own imports the protocol buffers and writes, so that neither the
 first step nor any other waits for them. A run that goes on writes a new file whose first record tells TensorBoard to
