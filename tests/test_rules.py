@@ -34,6 +34,9 @@ PLUGINS = {
     "my_layers.py": LAYER.format(name="MyLayer", more=""),
     "in_place.py": LAYER.format(name="Doubled", more="").replace("x\n", "x.mul_(2)\n"),
     "mixes.py": LAYER.format(name="CentredInBatch", more="").replace("x\n", "x - x.mean(0)\n"),
+    "my_optimizer.py": "from torch.optim import Optimizer\nclass MyOptimizer(Optimizer):\n"
+    "    def __init__(self, params, lr: float): super().__init__(params, {'lr': lr})\n"
+    "    def step(self, closure=None): ...\n",
     "plain_tensor.py": "import torch\n"
     + LAYER.format(name="Centred", more="").replace("    def", START.format("torch.zeros(64)") + "    def"),
     "raises.py": LAYER.format(name="Raises", more="") + "raise OSError('no')\n",

@@ -67,7 +67,7 @@ def compile_loaded(loaded: Loaded) -> Compiled:
     if any(item.is_error for item in diagnostics):
         plan = None
     elif plan is None and loaded.recipe is not None:
-        note = "no plan without the shapes that the plugins give: --plugins imports them, and so runs their code"
+        note = "no plan without what the code of the plugins does: --plugins imports them, and so runs it"
     return Compiled(loaded, plan, tuple(diagnostics), texts_of(loaded), note)
 
 

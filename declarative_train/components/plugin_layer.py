@@ -6,20 +6,15 @@ each other (a teacher that starts as a copy of its student), is then the same in
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import lru_cache
-from hashlib import sha256
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from declarative_train.components.component import Init, Layer
+from declarative_train.components.plugin_file import import_plugin
 from declarative_train.terms.tensor_spec import TensorSpec
 
 if TYPE_CHECKING:
-    from types import ModuleType
-
     import torch
     from torch import nn
 
@@ -122,22 +117,3 @@ def random_states() -> tuple[object, ...]:
 
     numpys: Any = np.random.get_state(legacy=False)
     return torch.get_rng_state().tolist(), random.getstate(), str(numpys["state"]["key"].tolist()), str(numpys)
-
-
-@lru_cache(maxsize=16)
-def import_plugin(path: str) -> ModuleType:
-    """Run a plugin's file as a module of its own. Raises whatever its code raises."""
-    from importlib.util import module_from_spec, spec_from_file_location
-
-    name = f"dtrain_plugin_{Path(path).stem}_{sha256(path.encode()).hexdigest()[:8]}"
-    spec = spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{path} is no Python file")
-    module = module_from_spec(spec)
-    sys.modules[name] = module  # its own classes look themselves up there
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
-    return module

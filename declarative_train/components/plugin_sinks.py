@@ -13,11 +13,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from declarative_train.components.plugin_types import DefaultKind, default_of, type_of
-from declarative_train.components.plugins import PluginFile, PluginProblem, arguments_of, type_name
-from declarative_train.terms.names import is_name
+from declarative_train.components.plugin_file import PluginFile, PluginProblem, arguments_of, read_fields, type_name
 
-_BASES = "declarative_train.logs"
+_BASES = ("declarative_train.logs", "declarative_train.plugins.Sink")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,19 +64,9 @@ def _read(file: PluginFile, node: ast.ClassDef) -> tuple[FoundSink | None, list[
         hint = "def __init__(self, run_dir: Path, ...): the other arguments are its settings"
         message = f"the sink `{node.name}` has no `__init__` that takes the run's folder"
         problems.append(PluginProblem("signature", message, *place, node.name, hint))
-    fields: dict[str, tuple[Any, Any]] = {}
-    for argument, default in arguments[1:]:
-        if not is_name(argument.arg):
-            message = f"the argument `{argument.arg}` cannot be a key"
-            problems.append(PluginProblem("name", message, *file.place(argument), argument.arg, "use lower case"))
-            continue
-        kind, value = default_of(default)
-        annotation, _ = type_of(argument.annotation, file.dotted, kind, value)
-        if kind is DefaultKind.COMPUTED and annotation is not Any:
-            annotation = annotation | None
-        value = tuple(value) if isinstance(value, list) else value
-        fields[argument.arg] = (annotation, ... if kind is DefaultKind.NONE else value)
+    found, wrong = read_fields(file, node.name, arguments[1:], ())
+    problems += wrong
     if problems:
         return None, problems
     doc = ast.get_docstring(node) or f"`{node.name}` of {file.path}."
-    return FoundSink(name, node.name, doc, fields, *place), []
+    return FoundSink(name, node.name, doc, found.fields, *place), []

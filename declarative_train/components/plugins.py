@@ -15,8 +15,7 @@ The code runs when a module is built, and only then.
 from __future__ import annotations
 
 import ast
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
@@ -24,29 +23,24 @@ from typing import Any, Literal
 from pydantic import Field, create_model
 
 from declarative_train.components.component import Port
+from declarative_train.components.plugin_file import (
+    Fields,
+    PluginFile,
+    PluginProblem,
+    ProblemKind,
+    arguments_of,
+    positional,
+    read_fields,
+    type_name,
+)
 from declarative_train.components.plugin_layer import FROM_EDGE, PluginLayer
-from declarative_train.components.plugin_types import DefaultKind, default_of, type_of
 from declarative_train.terms.names import RESERVED, is_name
 
-_WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _TUPLES = ("tuple", "Tuple", "typing.Tuple")
 _TAKEN = frozenset(dir(PluginLayer))
-_MOST_BASES = 20
-
-ProblemKind = Literal["syntax", "signature", "reserved", "name"]
-
-
-@dataclass(frozen=True, slots=True)
-class PluginProblem:
-    """What is wrong with a plugin's text. Lines and columns count from 1; `name` is the word under the caret."""
-
-    kind: ProblemKind
-    message: str
-    line: int
-    column: int
-    end_column: int
-    name: str = ""
-    help: str | None = None
+_OF_THE_EDGE = {
+    name: (int | None, Field(default=None, description="Taken from the edge when left out.")) for name in FROM_EDGE
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,82 +92,6 @@ def plugin_layers(path: str) -> Mapping[str, type[PluginLayer]]:
     return {name: each.layer for name, each in found.items()}
 
 
-class PluginFile:
-    """The names of a file and what they stand for."""
-
-    def __init__(self, path: str, text: str, tree: ast.Module) -> None:
-        self.path, self.text = path, text
-        self.lines = text.splitlines() or [""]
-        self.classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
-        self.imports = dict(_imports(tree))
-
-    def public_classes(self, start: str) -> Iterator[ast.ClassDef]:
-        """Those that derive, through others of this file too, from a class whose dotted name starts like this."""
-        for node in self.classes.values():
-            if not node.name.startswith("_") and self._derives(node, start):
-                yield node
-
-    def _derives(self, node: ast.ClassDef, start: str, depth: int = 0) -> bool:
-        bases = [self.dotted(base) for base in node.bases]
-        own = [self.classes[name] for name in bases if name in self.classes and depth < _MOST_BASES]
-        return any(name.startswith(start) for name in bases) or any(
-            self._derives(each, start, depth + 1) for each in own
-        )
-
-    def is_named_tuple(self, node: ast.ClassDef) -> bool:
-        return any(self.dotted(base) in ("typing.NamedTuple", "NamedTuple") for base in node.bases)
-
-    def dotted(self, node: ast.expr | None) -> str:
-        """`nn.Module` as `torch.nn.Module`; "" for what is not a name."""
-        parts: list[str] = []
-        while isinstance(node, ast.Attribute):
-            parts.append(node.attr)
-            node = node.value
-        if not isinstance(node, ast.Name):
-            return ""
-        return ".".join([self.imports.get(node.id, node.id), *reversed(parts)])
-
-    def method(self, node: ast.ClassDef, name: str, depth: int = 0) -> ast.FunctionDef | None:
-        """Of the class, or of its bases in this file."""
-        for item in node.body:
-            if isinstance(item, ast.FunctionDef) and item.name == name:
-                return item
-        for base in map(self.dotted, node.bases):
-            if base in self.classes and depth < _MOST_BASES:
-                found = self.method(self.classes[base], name, depth + 1)
-                if found is not None:
-                    return found
-        return None
-
-    def place(self, node: ast.AST) -> tuple[int, int, int]:
-        """Line, column, end column; `ast` counts bytes."""
-        line, start = getattr(node, "lineno", 1), getattr(node, "col_offset", 0)
-        end = getattr(node, "end_col_offset", None) if getattr(node, "end_lineno", line) == line else None
-        text = self.lines[line - 1] if line <= len(self.lines) else ""
-        return line, _characters(text, start) + 1, (len(text) if end is None else _characters(text, end)) + 1
-
-    def name_place(self, node: ast.ClassDef) -> tuple[int, int, int]:
-        """Of the name behind `class`."""
-        line = self.lines[node.lineno - 1] if node.lineno <= len(self.lines) else ""
-        column = max(0, line.find(node.name, _characters(line, node.col_offset))) + 1
-        return node.lineno, column, column + len(node.name)
-
-
-def _characters(line: str, num_bytes: int) -> int:
-    return len(line.encode()[:num_bytes].decode(errors="ignore"))
-
-
-def _imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    for node in tree.body:
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                root = alias.name.partition(".")[0]
-                yield (alias.asname, alias.name) if alias.asname else (root, root)
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            for alias in node.names:
-                yield alias.asname or alias.name, f"{node.module}.{alias.name}"
-
-
 class _Class:
     """Reads one class; problems are collected, so that all are reported at once."""
 
@@ -203,36 +121,17 @@ class _Class:
         at = self._file.name_place(self._node)
         self._problems.append(PluginProblem(kind, message, *at, self._node.name, help))
 
-    def _fields(self) -> tuple[dict[str, Any], frozenset[str], frozenset[str]]:
-        """Fields for pydantic; those annotated as lists; those whose default only the code knows."""
-        fields: dict[str, Any] = {}
-        lists: set[str] = set()
-        computed: set[str] = set()
+    def _fields(self) -> Fields:
         function = self._file.method(self._node, "__init__")
         if function is None:
             known = ("torch.nn.Module", *self._file.classes)
             if any(self._file.dotted(base) not in known for base in self._node.bases):
                 message = f"`{self._node.name}` has no `__init__` of its own, so its fields are not known"
                 self._say_of_class("signature", message, "write one that names its arguments")
-            return {}, frozenset(), frozenset()
-        for argument, default in arguments_of(function):
-            name = argument.arg
-            if name in RESERVED or name in _TAKEN:
-                self._say("reserved", f"an argument of `{self._node.name}`", argument, name)
-            elif not is_name(name):
-                self._say("name", f"the argument `{name}` cannot be a field", argument, name, "use lower case")
-            elif name in FROM_EDGE:
-                fields[name] = (int | None, Field(default=None, description="Taken from the edge when left out."))
-            else:
-                kind, value = default_of(default)
-                annotation, is_list = type_of(argument.annotation, self._file.dotted, kind, value)
-                lists |= {name} if is_list else set()
-                computed |= {name} if kind is DefaultKind.COMPUTED else set()
-                if kind is DefaultKind.COMPUTED:
-                    annotation = Any if annotation is Any else annotation | None
-                required = kind is DefaultKind.NONE
-                fields[name] = (annotation, ... if required else tuple(value) if isinstance(value, list) else value)
-        return fields, frozenset(lists), frozenset(computed)
+            return Fields({}, frozenset(), frozenset())
+        found, problems = read_fields(self._file, self._node.name, arguments_of(function), _TAKEN, _OF_THE_EDGE)
+        self._problems += problems
+        return found
 
     def _ports(self) -> tuple[Port, ...]:
         function = self._file.method(self._node, "forward")
@@ -240,7 +139,7 @@ class _Class:
             self._say_of_class("signature", f"`{self._node.name}` has no `forward`")
             return ()
         ports: list[Port] = []
-        for argument, default in _positional(function):
+        for argument, default in positional(function):
             name = argument.arg
             is_none = isinstance(default, ast.Constant) and default.value is None
             if name in RESERVED and name != "input":  # torch's own word; a port is named below `inputs` alone
@@ -286,23 +185,6 @@ class _Class:
         return tuple(names)
 
 
-def type_name(file: PluginFile, node: ast.ClassDef, own: str, what: str) -> tuple[str, list[PluginProblem]]:
-    """What a recipe calls a class: its attribute `type`, else `own` in lower case."""
-    for item in node.body:
-        target = item.targets[0] if isinstance(item, ast.Assign) else getattr(item, "target", None)
-        if isinstance(target, ast.Name) and target.id == "type":
-            value = getattr(item, "value", None)
-            if isinstance(value, ast.Constant) and isinstance(value.value, str) and is_name(value.value):
-                return value.value, []
-            message = "`type` is a name in lower case, such as `gated_unit`"
-            return "", [PluginProblem("name", message, *file.place(item))]
-    name = _WORD.sub("_", own).lower()
-    if is_name(name):
-        return name, []
-    message, hint = f"`{node.name}` gives no name for a {what}", 'add `type = "name"` to it'
-    return name, [PluginProblem("name", message, *file.name_place(node), node.name, hint)]
-
-
 def _annotated(node: ast.expr, dotted: Any) -> str | None:
     """The name in `Annotated[Tensor, "name"]`."""
     if isinstance(node, ast.Subscript) and dotted(node.value) in ("typing.Annotated", "Annotated"):
@@ -310,14 +192,3 @@ def _annotated(node: ast.expr, dotted: Any) -> str | None:
         if len(parts) > 1 and isinstance(parts[1], ast.Constant) and isinstance(parts[1].value, str):
             return parts[1].value
     return None
-
-
-def _positional(function: ast.FunctionDef) -> list[tuple[ast.arg, ast.expr | None]]:
-    """Arguments with their defaults, `self` left out."""
-    arguments = [*function.args.posonlyargs, *function.args.args]
-    missing: list[ast.expr | None] = [None] * (len(arguments) - len(function.args.defaults))
-    return list(zip(arguments, [*missing, *function.args.defaults], strict=True))[1:]
-
-
-def arguments_of(function: ast.FunctionDef) -> list[tuple[ast.arg, ast.expr | None]]:
-    return [*_positional(function), *zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True)]

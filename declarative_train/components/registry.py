@@ -39,6 +39,13 @@ class Registry(Mapping[str, type[C]], Generic[C]):
     def read(self, data: Mapping[str, object]) -> C:
         """What `Component.as_data` wrote, as an object again. Raises ComponentError."""
         name = str(data.get("type"))
+        if name not in self and isinstance(path := data.get("plugin"), str):
+            from declarative_train.components.plugged import plugged  # which few plans need
+
+            kind = plugged(self.kind, path, name)
+            if kind is None:
+                raise ComponentError(f"the plan names the {self.kind} `{name}`, which {path} does not have")
+            return kind.from_data(data)  # type: ignore[return-value]
         if name not in self:
             raise ComponentError(f"the plan names `{name}`, which this version of dtrain does not have")
         try:

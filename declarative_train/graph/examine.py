@@ -42,6 +42,10 @@ class Habits:
     unregistered: tuple[str, ...]
 
 
+MIXES = Habits(draws=False, mixes=("training",), batch_norms=(), changed=(), unregistered=())
+"""Of what is known to do nothing else."""
+
+
 def examine(module: nn.Module, inputs: Inputs, device: torch.device) -> Habits:
     """`inputs` in the order of `forward`, None for an open one. `module` is one made for this, on `device`."""
     unregistered = tuple(_unregistered(module))  # before a forward, which may leave caches

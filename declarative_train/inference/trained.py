@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Literal
 
 from declarative_train.components.datasets.files import local_path, shown
 from declarative_train.components.layers import LAYERS
+from declarative_train.components.plugged import PLUGIN
 from declarative_train.diagnostics.suggest import did_you_mean
 from declarative_train.graph.graph import Graph
 from declarative_train.plan.codec import PlanError, from_json
@@ -220,12 +221,10 @@ def open_trained(
     place = local_path(text) or text
     entry, passed_over = _found(place.rstrip("/") or "/", look)
     plan = _plan_of(entry)
-    own = _own_layers(plan)
+    own = [f"the layer `{each}`" for each in _own_layers(plan)] + _own_terms(plan)
     if own and not plugins:
         files = ", ".join(shown(file) for file in plan.plugins)
-        raise UsageError(
-            f"{shown(text)} has the layer `{own[0]}` of a plugin; help: --plugins runs the code of {files}"
-        )
+        raise UsageError(f"{shown(text)} has {own[0]} of a plugin; help: --plugins runs the code of {files}")
     if own:
         _check_plugins(plan)
     state = RunState.from_json(entry.manifest["state"])
@@ -299,6 +298,12 @@ def _own_layers(plan: Plan) -> list[str]:
         return [*types, *(each for node in graph.nodes if node.graph is not None for each in of(node.graph))]
 
     return [each for graph in (plan.batch_graph, plan.graph) for each in of(graph) if each not in LAYERS]
+
+
+def _own_terms(plan: Plan) -> list[str]:
+    """The losses and metrics that plugins have made, which an evaluation computes."""
+    parts = [("loss", each) for each in plan.objective.terms] + [("metric", each) for each in plan.objective.metrics]
+    return [f"the {word} `{each.component['type']}`" for word, each in parts if PLUGIN in each.component]
 
 
 def _check_plugins(plan: Plan) -> None:

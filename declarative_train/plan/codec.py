@@ -20,11 +20,13 @@ from typing import cast
 from pydantic import TypeAdapter, ValidationError
 
 from declarative_train.components.datasets.files import masked
+from declarative_train.components.plugged import PLUGIN
 from declarative_train.plan.plan import PLAN_VERSION, Plan
 
 _DECIDING = ("seed", "batch_graph", "graph", "parameters", "objective", "weights")
 _TRAINING = ("num_steps", "optimizer", "lr_schedule", "num_warmup_steps", "clip_grad_norm", "precision", "non_finite")
 _PLACES = frozenset({"path", "folder", "workers", "files", "statistics_from"})
+_OF_PLUGINS = frozenset({PLUGIN})  # where their code lies
 
 
 class PlanError(Exception):
@@ -95,14 +97,17 @@ def deciding(plan: Plan) -> dict[str, object]:
     training = cast(Mapping[str, object], data["training"])
     found = {key: data[key] for key in _DECIDING}
     found |= {"training": {key: training[key] for key in _TRAINING}}
-    found |= {"global_batch_size": plan.batch.global_batch_size, "data": _without_places(data["data"])}
+    found |= {"global_batch_size": plan.batch.global_batch_size, "data": _without(_PLACES, data["data"])}
+    if plan.plugins:
+        for key in ("parameters", "objective", "training"):
+            found[key] = _without(_OF_PLUGINS, found[key])
     return found | {"contents": sorted(record.sha256 for record in plan.data.files)}
 
 
-def _without_places(value: object) -> object:
+def _without(keys: frozenset[str], value: object) -> object:
     if isinstance(value, Mapping):
-        return {key: _without_places(item) for key, item in value.items() if key not in _PLACES}
-    return [_without_places(item) for item in value] if isinstance(value, list) else value
+        return {key: _without(keys, item) for key, item in value.items() if key not in keys}
+    return [_without(keys, item) for item in value] if isinstance(value, list) else value
 
 
 def _digest(value: object) -> str:

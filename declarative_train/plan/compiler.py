@@ -31,7 +31,7 @@ from declarative_train.plan.inputs import check_inputs
 from declarative_train.plan.parameters import plan_parameters
 from declarative_train.plan.place import place
 from declarative_train.plan.plan import PLAN_VERSION, ParameterPlan, Plan, WeightsPlan
-from declarative_train.plan.plugins import check_plugins, check_shards
+from declarative_train.plan.plugins import check_plugins, check_shards, unrun_plugins
 from declarative_train.plan.predicted import TAKEN, ChoicePlan
 from declarative_train.plan.published import plan_published
 from declarative_train.plan.run_fields import inherited_fields
@@ -63,6 +63,7 @@ def compile(  # noqa: A001 (plan.compile reads as what it does)
     `offline`: a source on another machine is not looked at; there is no plan then, and what depends on its columns is
     not checked. `tracer` tries what a step needs of memory, where that decides something, or with `traces_all` of every
     plan; without one it is derived from shapes."""
+    waiting = unrun_plugins(recipe)
     inherited, found = inherited_fields(recipe, offline=offline)
     data, diagnostics = describe(recipe.data, recipe.seed, recipe.span, offline=offline, inherited=inherited)
     diagnostics = [*found, *diagnostics]
@@ -70,6 +71,8 @@ def compile(  # noqa: A001 (plan.compile reads as what it does)
         return None, diagnostics
     rows = sample(data)
     diagnostics += check_targets(recipe, data)
+    if waiting:
+        return None, [*diagnostics, *waiting]
     lowered, found = lower(recipe, {field.name: field.tensor for field in data.fields}, rows)
     diagnostics = [*diagnostics, *found]
     parameters = None

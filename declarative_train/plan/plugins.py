@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from declarative_train.components.component import Component
+from declarative_train.components.losses.plugin import PluginLoss
+from declarative_train.components.plugged import Plugged
 from declarative_train.data.spec import BatchSpec
 from declarative_train.diagnostics.diagnostic import Diagnostic
+from declarative_train.graph.examine import MIXES
 from declarative_train.graph.infer import NodeFact
 from declarative_train.graph.lower import Lowered
 from declarative_train.plan.checks.plugins import (
     plugin_changes_input,
     plugin_mixes_samples,
+    plugin_not_run,
     plugin_tensor_unregistered,
     scalar_in_shards,
 )
@@ -23,7 +28,30 @@ def check_plugins(recipe: Recipe, lowered: Lowered, batch: BatchSpec) -> list[Di
     """The copies of a block have one place, and are reported once."""
     facts = {fact.span: fact for fact in reversed(lowered.facts) if fact.kind == "plugin"}
     found = [diagnostic for fact in reversed(facts.values()) for diagnostic in _of(fact, batch)]
+    for term in lowered.terms if num_slices(batch) > 1 else ():
+        target = None if term.edges.target is None else lowered.specs[term.edges.target]
+        if isinstance(term.component, PluginLoss) and term.component.mixing(lowered.specs[term.edges.input], target):
+            span = recipe.span(("objective", "losses", term.name, "type"))
+            found.append(plugin_mixes_samples(span, term.component.type, MIXES, batch))
     return found + check_shards(recipe, lowered)
+
+
+def unrun_plugins(recipe: Recipe) -> list[Diagnostic]:
+    """Its components that are of a plugin whose code may not run: nobody knows what a step with them does."""
+    training, objective = recipe.training, recipe.objective
+    used: list[tuple[tuple[str, ...], Component]] = [
+        (("training", "optimizer", "type"), training.optimizer),
+        (("training", "lr_schedule", "type"), training.lr_schedule.component),
+    ]
+    used += [(("objective", "losses", name, "type"), term.component) for name, term in objective.losses.items()]
+    used += [(("objective", "metrics", name, "type"), term.component) for name, term in objective.metrics.items()]
+    places = [(recipe.span(path), component) for path, component in used]
+    places += [(rule.span, rule.settings.optimizer) for rule in recipe.model.rules if rule.settings.optimizer]
+    return [
+        plugin_not_run(span, component.type)
+        for span, component in places
+        if isinstance(component, Plugged) and not component.may_import
+    ]
 
 
 def _of(fact: NodeFact, batch: BatchSpec) -> Iterator[Diagnostic]:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import types
+from collections.abc import Iterator
 from collections.abc import Mapping as MappingABC
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 from importlib import import_module
 from typing import Annotated, Any, NamedTuple, TypeVar, Union, get_args, get_origin
@@ -31,11 +34,38 @@ KINDS: dict[type[Component], tuple[str, str]] = {  # the interface -> (its word,
 }
 
 
+Added = MappingABC[str, MappingABC[str, type[Component]]]
+"""By the word of a kind: the components that the plugins of a recipe bring."""
+_ADDED: ContextVar[Added | None] = ContextVar("added", default=None)
+
+
+def added() -> Added:
+    """What is added where this is asked."""
+    return _ADDED.get() or {}
+
+
+@contextmanager
+def adding(components: Added) -> Iterator[None]:
+    """While a recipe is read, the tables hold what its plugins bring: they stand for the language that it is written
+    in."""
+    token = _ADDED.set(components)
+    try:
+        yield
+    finally:
+        _ADDED.reset(token)
+
+
 def table(kind: type[C]) -> MappingABC[str, type[C]]:
     """The table of a kind; imported when asked for, since the tables import their interface."""
-    module, _, name = KINDS[kind][1].rpartition(".")
+    word, place = KINDS[kind]
+    module, _, name = place.rpartition(".")
     found: MappingABC[str, type[C]] = getattr(import_module(f"declarative_train.components.{module}"), name)
-    return found
+    more: Any = added().get(word)
+    return {**found, **more} if more else found
+
+
+def table_of_word(word: str) -> MappingABC[str, type[Component]]:
+    return table(next(kind for kind, (name, _) in KINDS.items() if name == word))
 
 
 class Child(NamedTuple):

@@ -18,6 +18,7 @@ from collections.abc import Mapping as MappingABC
 from pydantic import BaseModel
 
 from declarative_train.components.datasets.files import masked
+from declarative_train.components.plugged import PLUGIN
 from declarative_train.recipe.leaves import HEAD
 from declarative_train.recipe.model.selectors import ParameterRule
 from declarative_train.recipe.model.tree import BlockNode, LayerNode, Scope
@@ -238,7 +239,8 @@ def _components(rule: ParameterRule | None) -> Values:
     if rule is None:
         return {}
     parts = {"init": rule.settings.init, "optimizer": rule.settings.optimizer, "adapter": rule.settings.adapter}
-    return {key: part.as_data() for key, part in parts.items() if part is not None}
+    found = {key: part.as_data() for key, part in parts.items() if part is not None}
+    return {key: {name: each for name, each in value.items() if name != PLUGIN} for key, value in found.items()}
 
 
 def _plain(value: object) -> object:

@@ -12,11 +12,12 @@ from typing import Any
 
 from pydantic import create_model
 
-from declarative_train.components.component import Layer
+from declarative_train.components.component import Component, Layer
 from declarative_train.components.layers import LAYERS
-from declarative_train.components.plugin_layer import import_plugin
+from declarative_train.components.plugged import read_plugged
+from declarative_train.components.plugin_file import PluginProblem, import_plugin
 from declarative_train.components.plugin_sinks import FoundSink, read_sinks
-from declarative_train.components.plugins import PluginProblem, read_plugin
+from declarative_train.components.plugins import read_plugin
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.recipe.checks.blocks import reserved_name, shadowed_type
 from declarative_train.recipe.checks.plugins import (
@@ -26,6 +27,7 @@ from declarative_train.recipe.checks.plugins import (
     plugin_without_layers,
     unreadable_plugin,
 )
+from declarative_train.recipe.component_fields import table_of_word
 from declarative_train.recipe.model.blocks import shipped_names
 from declarative_train.recipe.model.wiring_names import REUSE
 from declarative_train.recipe.sections.logging import PluginSink, Sinks
@@ -35,11 +37,12 @@ from declarative_train.terms.span import Span
 
 @dataclass(slots=True)
 class Plugins:
-    """`layers` and `sinks` are those of the plugins; `files` the plugins' texts, which messages quote. `is_whole`:
-    every file could be read."""
+    """`layers` and `sinks` are those of the plugins, `components` the others by the word of their kind; `files`
+    the plugins' texts, which messages quote. `is_whole`: every file could be read."""
 
     layers: dict[str, type[Layer]] = field(default_factory=dict)
     sinks: dict[str, type[PluginSink]] = field(default_factory=dict)
+    components: dict[str, dict[str, type[Component]]] = field(default_factory=dict)
     files: list[SourceFile] = field(default_factory=list)
     diagnostics: list[Diagnostic] = field(default_factory=list)
     is_whole: bool = True
@@ -67,10 +70,11 @@ def _read(path: str, span: Span, may_import: bool, plugins: Plugins) -> None:
     plugins.files.append(SourceFile(shown, text, "plugin"))
     layers, of_layers = read_plugin(path, text, may_import=may_import)
     sinks, of_sinks = read_sinks(path, text)
-    problems = (*of_layers, *of_sinks)
+    components, of_components = read_plugged(path, text, may_import=may_import)
+    problems = (*of_layers, *of_sinks, *of_components)
     plugins.diagnostics += [_diagnostic(problem, shown, span) for problem in problems]
     plugins.is_whole &= not any(problem.kind == "syntax" for problem in problems)
-    if not layers and not sinks and not problems:
+    if not layers and not sinks and not any(components.values()) and not problems:
         plugins.diagnostics.append(plugin_without_layers(span, shown))
     for name, found in layers.items():
         taken = _taken(name, plugins)
@@ -86,7 +90,18 @@ def _read(path: str, span: Span, may_import: bool, plugins: Plugins) -> None:
             plugins.diagnostics.append(shadowed_type(at, name, "plugin's sink", taken))
         else:
             plugins.sinks[name] = _section(path, sink)
-    if may_import and (layers or sinks) and not problems:
+    for word, each in components.items():
+        known = plugins.components.setdefault(word, {})
+        for name, component in each.items():
+            taken = f"another plugin's {word}" if name in known else None
+            if name in table_of_word(word):
+                taken = f"{'an' if word[0] in 'aeiou' else 'a'} {word}"
+            if taken is not None:
+                at = Span(shown, component.line, component.column, component.line, component.end_column)
+                plugins.diagnostics.append(shadowed_type(at, name, f"plugin's {word}", taken))
+            else:
+                known[name] = component.component
+    if may_import and (layers or sinks or any(components.values())) and not problems:
         try:
             import_plugin(path)
         except Exception as problem:  # whatever the user's code does wrong is the user's to see

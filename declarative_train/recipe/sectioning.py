@@ -16,6 +16,7 @@ from declarative_train.diagnostics.diagnostic import Basis, Diagnostic, Related
 from declarative_train.recipe.checks.blocks import published_model
 from declarative_train.recipe.checks.keys import missing_key, unknown_type, wrong_type, wrong_value
 from declarative_train.recipe.checks.parameters import newest_run, unknown_weights_node
+from declarative_train.recipe.component_fields import Added, adding
 from declarative_train.recipe.draft import Draft
 from declarative_train.recipe.merge_rules import with_default_types
 from declarative_train.recipe.mistakes.key_places import home_in_mode, home_of
@@ -75,7 +76,10 @@ class Sectioning:
         if not isinstance(find(self.tree, ("data", "fields")), Mapping):  # which is reported
             self.unread.add("data.fields")
         self._head()
-        self._plugins()
+        with adding(self._plugins()):
+            self._sections()
+
+    def _sections(self) -> None:
         tree = with_default_types(self.tree)
         for name in sorted(SECTIONS, key=lambda name: name == "model"):  # which is read with the others in view
             entry = tree.entry(name)
@@ -219,7 +223,7 @@ class Sectioning:
         found = self.names["vars"]
         return found if isinstance(found, MappingABC) else {}
 
-    def _plugins(self) -> None:
+    def _plugins(self) -> Added:
         files = self._plugin_files()
         if files:
             from declarative_train.recipe.plugins import read_plugins  # which costs time, for few
@@ -231,6 +235,8 @@ class Sectioning:
             self.diagnostics += plugins.diagnostics
             if not plugins.is_whole:
                 self.unread.add("plugins")
+            return plugins.components
+        return {}
 
     def _plugin_files(self) -> list[tuple[str, Span]]:
         paths, spans = Paths.of(self.document), Spans(self.tree)

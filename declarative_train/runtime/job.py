@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from declarative_train.components.plugin_layer import import_plugin
+from declarative_train.components.plugin_file import import_plugin
 from declarative_train.logs.sink import Sink
 from declarative_train.logs.sinks import DEFAULT, Chosen, open_sinks, unusable
 from declarative_train.runtime.failures import RunFailure

@@ -26,7 +26,7 @@ def habits(tmp_path: Path) -> Probe:
             f"    def __init__(self):\n        super().__init__()\n        {made}\n\n"
             f"    def forward(self, x):\n        {forward}\n"
         )
-        from declarative_train.components.plugin_layer import import_plugin
+        from declarative_train.components.plugin_file import import_plugin
 
         import_plugin.cache_clear()
         layer = read_plugin(str(path), path.read_text(), may_import=True)[0]["one"].layer

@@ -8,10 +8,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from declarative_train.data.spec import BatchSpec
-from declarative_train.diagnostics.diagnostic import Diagnostic, error, warning
+from declarative_train.diagnostics.diagnostic import Diagnostic, error, unverified, warning
 from declarative_train.graph.examine import Habits
 from declarative_train.terms.amounts import counted
 from declarative_train.terms.span import Span
+
+
+def plugin_not_run(span: Span, type: str) -> Diagnostic:
+    """plugin-not-run (G022)
+
+    Finds: an optimizer, lr schedule, loss or metric of a plugin, in a recipe that is checked without running its code.
+    Why:   what a step with it does and needs only its code can tell; the graph and the plan are not checked either.
+    Bad:
+        plugins: [my_optimizer.py]
+        training: {optimizer: {type: my_optimizer, lr: 0.1}}
+    Good:
+        training: {optimizer: {type: sgd, lr: 0.1}}
+    """
+    message = f"`{type}` is a plugin's: what its code does is not checked, nor is the graph"
+    return unverified("G022", span, message, "`--plugins` imports the recipe's plugins and checks all of it")
 
 
 def plugin_mixes_samples(span: Span, name: str, habits: Habits, batch: BatchSpec) -> Diagnostic:

@@ -12,6 +12,7 @@ from declarative_train.components.datasets import DATASETS
 from declarative_train.components.datasets.files import masked
 from declarative_train.components.losses import LOSSES
 from declarative_train.components.metrics import METRICS
+from declarative_train.components.plugged import PLUGIN
 from declarative_train.components.registry import C, Registry
 from declarative_train.data.spec import BatchSpec, FieldSpec, SetSpec
 from declarative_train.plan.layout import LayoutPlan
@@ -198,7 +199,7 @@ def _objective(plan: Plan) -> list[str]:
 def _call(table: Registry[C], term: TermPlan | MetricPlan) -> str:
     """The type, its edges, and the fields that are not their defaults."""
     fields = table.read(term.component).as_data(defaults=False)
-    words = [f"{key} {_short(value)}" for key, value in fields.items() if key != "type"]
+    words = [f"{key} {_short(value)}" for key, value in fields.items() if key not in ("type", PLUGIN)]
     against = "" if term.target is None else f" against {term.target}"
     where = "" if term.mask is None else f" where {term.mask}"
     unit = getattr(term, "unit", None)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from declarative_train.components.plugged import PLUGIN
+
 _NUMBER = re.compile(r"[\d,]+(\.\d+)?")
 
 
@@ -29,5 +31,9 @@ def _cell(cell: str, width: int, numbers: bool) -> str:
 
 def component_in_words(component: dict[str, object]) -> str:
     """The type, and the fields that are set: `adam lr 0.003 betas [0.9, 0.999]`."""
-    fields = (f"{key} {value}" for key, value in component.items() if key != "type" and value not in (None, False))
+    fields = (
+        f"{key} {value}"
+        for key, value in component.items()
+        if key not in ("type", PLUGIN) and value not in (None, False)
+    )
     return " ".join([str(component["type"]), *fields])

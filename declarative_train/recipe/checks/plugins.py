@@ -48,7 +48,7 @@ def unreadable_plugin(span: Span, problem: str, named: Span) -> Diagnostic:
 def plugin_signature(span: Span, problem: str, named: Span, help: str | None = None) -> Diagnostic:
     """plugin-signature (X003)
 
-    Finds: a layer or a sink of a plugin whose methods do not say what a recipe must know.
+    Finds: a class of a plugin whose methods do not say what a recipe must know.
     Why:   the arguments of `__init__` are the keys of a node, those of `forward` its ports: each needs a name and a kind.
     Bad:
         # whole file
@@ -64,9 +64,9 @@ def plugin_signature(span: Span, problem: str, named: Span, help: str | None = N
 def plugin_without_layers(span: Span, path: str) -> Diagnostic:
     """plugin-without-layers (X004)
 
-    Finds: a plugin file without a single layer or sink.
-    Why:   it does nothing; a layer is a public class at the top of the file that derives from `torch.nn.Module`, a sink
-           one that derives from `declarative_train.logs.sink.Sink`.
+    Finds: a plugin file without a class that a recipe can name.
+    Why:   it does nothing. What a class is its base says: a layer derives from `torch.nn.Module`, an optimizer from
+           `torch.optim.Optimizer`, a loss, metric, lr schedule or sink from a class of `declarative_train.plugins`.
     Bad:
         # whole file
         plugins: [empty.py]
@@ -74,8 +74,8 @@ def plugin_without_layers(span: Span, path: str) -> Diagnostic:
         # whole file
         fragment: true
     """
-    hint = "a layer is a public class at the top of the file that derives from `torch.nn.Module`, a sink from `Sink`"
-    return warning("X004", span, f"{path} has no layer and no sink", hint)
+    hint = "a public class at the top of the file is what its base says: `torch.nn.Module` is a layer (docs/plugins.md)"
+    return warning("X004", span, f"{path} has no class that a recipe can name", hint)
 
 
 def plugin_fails(span: Span, path: str, problem: str) -> Diagnostic:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.recipe.checks.keys import wrong_type
 from declarative_train.recipe.checks.parameters import bad_selector, selector_matches_nothing
+from declarative_train.recipe.component_fields import Added, added, adding
 from declarative_train.recipe.reading import read
 from declarative_train.recipe.sections.parameters import ParameterSettings
 from declarative_train.source.node import Mapping, Node, Scalar, is_template, scalars
@@ -88,6 +89,7 @@ class ParameterRule(NamedTuple):
     names: MappingABC[str, object] = {}
     may_miss: bool = False  # of a shipped block: no parameter need meet it
     only: tuple[str, ...] | None = None  # the keys that count
+    added: Added = {}  # components of plugins
 
     def match(self, name: str) -> ParameterSettings | None:
         """What this entry sets for the parameter, or None when it is not meant."""
@@ -118,7 +120,8 @@ class ParameterRule(NamedTuple):
         rendered, diagnostics = self.templates.render(self.by_index, names)
         if diagnostics:
             return None, diagnostics
-        return _settings(rendered, self.selector, self.span, self.prefix)
+        with adding(self.added):
+            return _settings(rendered, self.selector, self.span, self.prefix)
 
 
 def parse_rules(
@@ -155,7 +158,7 @@ def _rule(
     diagnostics += found
     if pattern is None or settings is None or diagnostics:
         return None, diagnostics
-    rule = ParameterRule(key.text, key.span, prefix, pattern, settings, by_index, templates, names)
+    rule = ParameterRule(key.text, key.span, prefix, pattern, settings, by_index, templates, names, added=added())
     return rule, diagnostics
 
 

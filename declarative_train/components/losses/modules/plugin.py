@@ -1,0 +1,77 @@
+"""Losses and metrics of plugins at work: their values summed, and what they do with made samples.
+
+B batch (rows, padding included), S the dimensions of an item within a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+
+import torch
+from torch import Tensor, nn
+
+from declarative_train.components.component import LossModule
+from declarative_train.components.losses.modules.weights import count_items, in_full, item_weight
+from declarative_train.terms.tensor_spec import TensorSpec
+
+Forward = Callable[..., Tensor]
+
+_ROWS, _FEWER = 6, 4
+_TOLERANCE = 1e-4  # of the largest value: other numbers of rows are added up in another order
+
+
+class OfPlugin(nn.Module, LossModule):
+    """`forward` gives values (B, *shape). Where the mask is 0 they do not matter, not even nan."""
+
+    def __init__(self, forward: Forward, shape: tuple[int, ...], masked: bool) -> None:
+        super().__init__()
+        self._values = forward
+        self.num_items = prod(shape)
+        self.items_per_row = None if masked else float(self.num_items)
+
+    def sum(self, input: Tensor, target: Tensor | None, mask: Tensor | None, row_weight: Tensor | None) -> Tensor:
+        values = called(self._values, in_full(input), target)
+        weight = item_weight(mask, row_weight, values.ndim, values.dtype)
+        return values.sum() if weight is None else torch.where(weight != 0, values * weight, 0).sum()
+
+    def count(self, target: Tensor | None, mask: Tensor | None, row_weight: Tensor | None, rows: int) -> Tensor:
+        return count_items(mask, row_weight, rows, self.num_items)
+
+
+def called(forward: Forward, input: Tensor, target: Tensor | None) -> Tensor:
+    """Raises ValueError where it gives anything but a tensor (B, ...)."""
+    values = forward(input) if target is None else forward(input, target)
+    if not isinstance(values, Tensor) or not values.ndim or len(values) != len(input):
+        found = f"a tensor {tuple(values.shape)}" if isinstance(values, Tensor) else f"a {type(values).__name__}"
+        raise ValueError(f"`forward` gives {found}; of {len(input)} samples it gives {len(input)} values or more")
+    return values
+
+
+def tried(forward: Forward, input: TensorSpec, target: TensorSpec | None) -> Tensor:
+    """Its values for a few made samples."""
+    with torch.no_grad():
+        return called(forward, *made_samples(input, target))
+
+
+def depends_on_others(forward: Forward, input: TensorSpec, target: TensorSpec | None) -> bool:
+    """Whether a sample has other values among fewer samples."""
+    judged, wanted = made_samples(input, target)
+    with torch.no_grad():
+        whole = called(forward, judged, wanted)[:_FEWER]
+        fewer = called(forward, judged[:_FEWER], None if wanted is None else wanted[:_FEWER])
+    size = whole.abs().max().item() if whole.numel() else 0.0
+    return not torch.allclose(whole, fewer, rtol=0.0, atol=_TOLERANCE * size, equal_nan=True)
+
+
+def made_samples(input: TensorSpec, target: TensorSpec | None) -> tuple[Tensor, Tensor | None]:
+    draws = torch.Generator().manual_seed(1)
+    return _sample(input, draws), None if target is None else _sample(target, draws)
+
+
+def _sample(spec: TensorSpec, draws: torch.Generator) -> Tensor:
+    shape, dtype = (_ROWS, *spec.shape), getattr(torch, spec.dtype)
+    if spec.is_floating:
+        return torch.randn(shape, generator=draws).to(dtype if spec.dtype == "float64" else torch.float32)
+    high = 2 if spec.dtype == "bool" else min(spec.num_values or 2, 100)
+    return torch.randint(0, high, shape, generator=draws).to(dtype)

@@ -1,0 +1,58 @@
+"""A loss of a plugin: it gives the values, dtrain adds them up over the global batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from declarative_train.components.component import Loss, LossModule, Misfit
+from declarative_train.components.losses.fit import needs_float, needs_mask_shape, needs_no_target, needs_target
+from declarative_train.components.plugged import Plugged, failed
+from declarative_train.terms.tensor_spec import TensorSpec
+
+
+class PluginLoss(Plugged, Loss):
+    """`forward(self, input, target)`, or of the input alone, gives one value per sample or per element. What it does
+    with made samples is looked at before a run: how many values there are, and whether those of a sample depend on the
+    others."""
+
+    mixes: ClassVar[bool] = False
+    renamed: ClassVar[Mapping[str, str]] = {"mixes_samples": "mixes"}  # a loss of ours that mixes has a key `over`
+
+    @classmethod
+    def settle(cls) -> None:
+        cls.needs_target = cls.num_arguments == 2
+
+    def check(self, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> Misfit | None:
+        of_target = needs_target(self.type, target) if self.needs_target else needs_no_target(self.type, target)
+        if (misfit := of_target or needs_float(self.type, "input", input)) is not None:
+            return misfit
+        try:
+            items = items_of(self, input, target)
+        except Exception as problem:  # whatever the user's code raises is the user's to see
+            return failed(self.type, problem)
+        known = {(): "(B,)", input.shape: str(input)} | ({} if target is None else {target.shape: str(target)})
+        if items not in known:
+            found = str(TensorSpec(items))
+            message = f"`{self.type}` gives {found}; it gives one value per sample, or one per element"
+            return Misfit(message, help=f"return {' or '.join(dict.fromkeys(known.values()))} from `forward`")
+        return needs_mask_shape(self.type, mask, items)
+
+    def mixing(self, input: TensorSpec, target: TensorSpec | None) -> bool:
+        """Whether the values of a sample depend on the others of its batch: it says so, or two batch sizes do."""
+        from declarative_train.components.losses.modules.plugin import depends_on_others
+
+        return self.mixes or depends_on_others(self.made().forward, input, target)
+
+    def build(self, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> LossModule:
+        from declarative_train.components.losses.modules.plugin import OfPlugin
+
+        return OfPlugin(self.made().forward, items_of(self, input, target), mask is not None)
+
+
+def items_of(loss: PluginLoss, input: TensorSpec, target: TensorSpec | None) -> tuple[int, ...]:
+    """The shape of its values for one sample. Raises whatever its code raises, and ValueError where that is no tensor
+    of one value or more for each sample."""
+    from declarative_train.components.losses.modules.plugin import tried
+
+    return tuple(tried(loss.made().forward, input, target).shape[1:])

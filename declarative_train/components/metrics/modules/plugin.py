@@ -1,0 +1,71 @@
+"""Metrics of plugins at work."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from declarative_train.components.component import Collective, Judged, MetricModule
+from declarative_train.components.losses.modules.plugin import Forward, called, made_samples
+from declarative_train.components.losses.modules.weights import in_full
+from declarative_train.components.metrics.modules.items import weights
+from declarative_train.terms.tensor_spec import TensorSpec
+
+
+class Values:
+    """What `forward` gives for each item (B, *S)."""
+
+    def __init__(self, forward: Forward) -> None:
+        self._forward = forward
+
+    def __call__(
+        self, input: Tensor, target: Tensor | None, mask: Tensor | None, row_weight: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        values = called(self._forward, in_full(input), target).double()
+        return values, weights(values.shape, None, mask, row_weight)
+
+
+class OfAllRows(MetricModule):
+    """Rows are kept until the end, those of all ranks put together; padding, and rows whose mask is 0, left out."""
+
+    def __init__(self, whole: Forward, edges: Judged, device: torch.device) -> None:
+        self._whole, self._edges, self._device = whole, edges, device
+        self.reset()
+
+    def reset(self) -> None:
+        self._kept: list[tuple[Tensor, Tensor | None]] = []
+
+    def update(self, input: Tensor, target: Tensor | None, mask: Tensor | None, row_weight: Tensor | None) -> None:
+        weight = weights(torch.Size([len(input)]), None, mask, row_weight)
+        rows = slice(None) if weight is None else weight > 0
+        with torch.no_grad():
+            self._kept.append((in_full(input)[rows].clone(), None if target is None else target[rows].clone()))
+
+    def compute(self, ranks: Collective) -> Tensor:
+        inputs = ranks.concatenate(torch.cat([self._empty(self._edges.input), *(kept for kept, _ in self._kept)]))
+        target = None
+        if self._edges.target is not None:
+            some = [kept for _, kept in self._kept if kept is not None]
+            target = ranks.concatenate(torch.cat([self._empty(self._edges.target), *some]))
+        if not len(inputs):
+            return torch.full((), torch.nan, dtype=torch.float64, device=self._device)
+        return one_number(self._whole, inputs, target).to(self._device)
+
+    def _empty(self, spec: TensorSpec) -> Tensor:
+        dtype = torch.float32 if spec.is_floating else getattr(torch, spec.dtype)
+        return torch.empty((0, *spec.shape), dtype=dtype, device=self._device)
+
+
+def one_number(whole: Forward, input: Tensor, target: Tensor | None) -> Tensor:
+    """() float64. Raises ValueError where it gives anything else."""
+    with torch.no_grad():
+        found = whole(input) if target is None else whole(input, target)
+    value = torch.as_tensor(found, dtype=torch.float64)
+    if value.ndim:
+        raise ValueError(f"`whole` gives a tensor {tuple(value.shape)}; it gives one number")
+    return value
+
+
+def number_of(whole: Forward, input: TensorSpec, target: TensorSpec | None) -> Tensor:
+    """Of a few made samples."""
+    return one_number(whole, *made_samples(input, target))

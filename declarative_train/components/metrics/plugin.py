@@ -1,0 +1,55 @@
+"""A metric of a plugin: a mean of its values, or what it makes of a whole set."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from declarative_train.components.component import Judged, Metric, MetricModule, Misfit
+from declarative_train.components.losses.fit import needs_mask_shape, needs_no_target, needs_target
+from declarative_train.components.plugged import Plugged, failed
+from declarative_train.terms.tensor_spec import TensorSpec
+
+if TYPE_CHECKING:
+    import torch
+
+
+class PluginMetric(Plugged, Metric):
+    """With `forward` the mean of what that gives, by sample or by element; with `whole` one number of all rows."""
+
+    higher_is_better: ClassVar[bool] = True
+
+    @classmethod
+    def settle(cls) -> None:
+        cls.needs_target = cls.num_arguments == 2
+        cls.is_mean = cls.method == "forward"
+
+    def check(self, edges: Judged) -> Misfit | None:
+        of_target = needs_target if self.needs_target else needs_no_target
+        if (misfit := of_target(self.type, edges.target)) is not None:
+            return misfit
+        try:
+            items = _items_of(self, edges.input, edges.target)
+        except Exception as problem:  # whatever the user's code raises is the user's to see
+            return failed(self.type, problem)
+        return needs_mask_shape(self.type, edges.mask, items)
+
+    def build(self, edges: Judged, device: torch.device) -> MetricModule:
+        from declarative_train.components.metrics.modules.means import MeanOfItems
+        from declarative_train.components.metrics.modules.plugin import OfAllRows, Values
+
+        made = self.made()
+        if self.is_mean:
+            return MeanOfItems(Values(made.forward), device)
+        return OfAllRows(made.whole, edges, device)
+
+
+def _items_of(metric: PluginMetric, input: TensorSpec, target: TensorSpec | None) -> tuple[int, ...]:
+    """The shape of what counts in one sample: of its values, or () for whole rows."""
+    from declarative_train.components.losses.modules.plugin import tried
+    from declarative_train.components.metrics.modules.plugin import number_of
+
+    made = metric.made()
+    if metric.is_mean:
+        return tuple(tried(made.forward, input, target).shape[1:])
+    number_of(made.whole, input, target)
+    return ()

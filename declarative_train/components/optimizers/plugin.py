@@ -1,0 +1,58 @@
+"""An optimizer of a plugin: a class that derives from torch's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+from typing import TYPE_CHECKING, ClassVar
+
+from pydantic import PrivateAttr
+
+from declarative_train.components.component import Misfit, Optimizer
+from declarative_train.components.plugged import Plugged, failed
+
+if TYPE_CHECKING:
+    import torch
+
+
+class PluginOptimizer(Plugged, Optimizer):
+    """`__init__(self, params, lr, ...)` as torch has it; `takes_shards = False` says that a part of a parameter cannot
+    be updated by itself, which fsdp would ask for."""
+
+    takes_shards: ClassVar[bool] = True
+    _known: dict[tuple[int, ...], int] = PrivateAttr(default_factory=dict)
+
+    def check(self, parameters: Mapping[str, tuple[int, ...]], num_shards: int = 1) -> Misfit | None:
+        """A step is tried on a few numbers."""
+        if not self.may_import:
+            return None
+        try:
+            _state_of(self, (4, 3))
+        except Exception as problem:  # whatever the user's code raises is the user's to see
+            return failed(self.type, problem)
+        return None
+
+    def build(self, groups: list[dict[str, object]]) -> torch.optim.Optimizer:
+        made: torch.optim.Optimizer = self.made(groups)
+        return made
+
+    def num_state_elements(self, shape: tuple[int, ...]) -> int:
+        """By a step on a few numbers of as many dimensions, in proportion."""
+        if not self.may_import:
+            return 2 * prod(shape)
+        small = tuple(min(size, 8) for size in shape)
+        if small not in (known := self._known):
+            known[small] = _state_of(self, small)
+        return round(known[small] * prod(shape) / max(1, prod(small)))
+
+
+def _state_of(optimizer: PluginOptimizer, shape: tuple[int, ...]) -> int:
+    """Elements of the tensors that it keeps for a parameter after a step."""
+    import torch
+
+    parameter = torch.nn.Parameter(torch.full(shape, 0.5))
+    parameter.grad = torch.full(shape, 0.1)
+    made = optimizer.build([{"params": [parameter], "lr": 1e-3}])
+    made.step()
+    state = made.state.get(parameter, {})
+    return sum(value.numel() for value in state.values() if isinstance(value, torch.Tensor) and value.ndim)

@@ -1,0 +1,244 @@
+"""Components of plugins that are no layers: what their text says, and a class of the kind that calls their code.
+
+Like layers they are read by `ast`: the base says the kind, `__init__` the fields, the methods what they can do. A plan
+holds such a component with the file that it comes from, under `plugin`: `Registry.read` finds it there again.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, ClassVar, Literal, NamedTuple, Self
+
+from pydantic import create_model
+
+from declarative_train.components.component import Component, Misfit
+from declarative_train.components.plugin_file import (
+    PluginFile,
+    PluginProblem,
+    arguments_of,
+    import_plugin,
+    positional,
+    read_fields,
+    type_name,
+)
+from declarative_train.components.plugin_types import default_of
+
+PLUGIN = "plugin"
+"""The key of a component's data that says which file it comes from."""
+
+
+class Plugged(Component):
+    """What they have in common; the subclasses are made by `read_plugged`. `may_import` False: the code may not run,
+    and nobody asks the component for more than its fields."""
+
+    plugin_path: ClassVar[str] = ""
+    plugin_class: ClassVar[str] = ""
+    may_import: ClassVar[bool] = False
+    list_fields: ClassVar[frozenset[str]] = frozenset()
+    computed_defaults: ClassVar[frozenset[str]] = frozenset()
+    method: ClassVar[str] = ""
+    num_arguments: ClassVar[int] = 0
+    """The method of its kind that the class has, and what it is given."""
+
+    renamed: ClassVar[Mapping[str, str]] = {}
+    """Attributes that classes of plugins have under another name."""
+
+    @classmethod
+    def settle(cls) -> None:
+        """What follows from the above."""
+
+    def as_data(self, *, defaults: bool = True) -> dict[str, object]:
+        return super().as_data(defaults=defaults) | {PLUGIN: self.plugin_path}
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, object]) -> Self:
+        return super().from_data({key: value for key, value in data.items() if key != PLUGIN})
+
+    def settings(self) -> dict[str, Any]:
+        """The keywords of the class's `__init__`."""
+        found = {}
+        for name in type(self).model_fields:
+            value = getattr(self, name)
+            if name == "type" or (name in self.computed_defaults and value is None):
+                continue
+            found[name] = list(value) if name in self.list_fields and isinstance(value, tuple) else value
+        return found
+
+    def made(self, *first: object) -> Any:
+        """An object of the class, which runs its code. Raises whatever that raises."""
+        return getattr(import_plugin(self.plugin_path), self.plugin_class)(*first, **self.settings())
+
+
+class Method(NamedTuple):
+    """`shown` is its signature as a hint writes it; so many arguments behind `self`, at the least and at the most."""
+
+    name: str
+    shown: str
+    least: int
+    most: int
+
+
+class Kind(NamedTuple):
+    """`bases`: how the dotted name of a base begins; `methods`: of which a class has one; `ending`: of class names,
+    left out of the type; `leads`: arguments of `__init__` that dtrain gives; `needs`: fields; `says`: attributes that
+    are true or false."""
+
+    bases: tuple[str, ...]
+    adapter: str
+    methods: tuple[Method, ...]
+    ending: str = ""
+    leads: int = 0
+    needs: tuple[str, ...] = ()
+    says: tuple[str, ...] = ()
+
+
+_JUDGES = Method("forward", "def forward(self, input, target)", 1, 2)
+KINDS = {
+    "optimizer": Kind(
+        ("torch.optim.",),
+        "optimizers.plugin.PluginOptimizer",
+        (Method("step", "def step(self, closure=None)", 0, 1),),
+        leads=1,
+        needs=("lr",),
+        says=("takes_shards",),
+    ),
+    "lr schedule": Kind(
+        ("declarative_train.plugins.LrSchedule",),
+        "lr_schedules.plugin.PluginLrSchedule",
+        (Method("factor", "def factor(self, step: int, num_steps: int) -> float", 2, 2),),
+        "Schedule",
+    ),
+    "loss": Kind(
+        ("declarative_train.plugins.Loss",),
+        "losses.plugin.PluginLoss",
+        (_JUDGES,),
+        "Loss",
+        says=("mixes_samples",),
+    ),
+    "metric": Kind(
+        ("declarative_train.plugins.Metric",),
+        "metrics.plugin.PluginMetric",
+        (_JUDGES, Method("whole", "def whole(self, input, target)", 1, 2)),
+        "Metric",
+        says=("higher_is_better",),
+    ),
+}
+"""By the word of `recipe/component_fields.py`."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundComponent:
+    """A component of the file, and where its class is named."""
+
+    component: type[Plugged]
+    line: int
+    column: int
+    end_column: int
+
+
+Found = Mapping[str, Mapping[str, FoundComponent]]
+"""By kind and type."""
+
+
+@lru_cache(maxsize=64)
+def read_plugged(path: str, text: str, *, may_import: bool) -> tuple[Found, tuple[PluginProblem, ...]]:
+    """The components of a file, and what is wrong with them; what is no Python is said by who reads its layers."""
+    try:
+        file = PluginFile(path, text, ast.parse(text))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return {}, ()
+    found: dict[str, dict[str, FoundComponent]] = {word: {} for word in KINDS}
+    problems: list[PluginProblem] = []
+    for word, kind in KINDS.items():
+        for node in file.public_classes(kind.bases):
+            component, wrong = _read(file, node, word, kind, may_import)
+            problems += wrong
+            if component is None:
+                continue
+            name = str(component.model_fields["type"].default)
+            if name in found[word]:
+                message = f"two classes of this file are the {word} `{name}`"
+                problems.append(PluginProblem("name", message, *file.name_place(node), name))
+            found[word][name] = FoundComponent(component, *file.name_place(node))
+    return found, tuple(problems)
+
+
+def plugged(word: str, path: str, name: str) -> type[Plugged] | None:
+    """The component of a plugin that a plan names. Raises OSError, and ValueError when the file is no longer what was
+    checked."""
+    with open(path, encoding="utf-8") as file:
+        found, problems = read_plugged(path, file.read(), may_import=True)
+    if problems:
+        raise ValueError(f"{path}:{problems[0].line}: {problems[0].message}")
+    one = found.get(word, {}).get(name)
+    return None if one is None else one.component
+
+
+def _read(
+    file: PluginFile, node: ast.ClassDef, word: str, kind: Kind, may_import: bool
+) -> tuple[type[Plugged] | None, list[PluginProblem]]:
+    from importlib import import_module
+
+    place = file.name_place(node)
+
+    def say(message: str, help: str | None, at: tuple[int, int, int] = place) -> None:
+        problems.append(PluginProblem("signature", message, *at, node.name, help))
+
+    name, problems = type_name(file, node, node.name.removesuffix(kind.ending) or node.name, word)
+    functions = {method: file.method(node, method.name) for method in kind.methods}
+    method, function = next(((each, found) for each, found in functions.items() if found), (kind.methods[0], None))
+    num_arguments = 0 if function is None else len(positional(function))
+    if function is None:
+        wanted = " or ".join(f"`{each.name}`" for each in kind.methods)
+        say(f"the {word} `{node.name}` has no {wanted}", f"write `{method.shown}: ...`")
+    elif not method.least <= num_arguments <= method.most:
+        message = f"`{method.name}` of the {word} `{node.name}` takes {num_arguments} arguments behind `self`"
+        at = file.place(function)
+        say(message, f"it is called as `{method.shown}`", (at[0], at[1], at[1] + len("def ") + len(method.name)))
+    made_by = file.method(node, "__init__")
+    if made_by is None and kind.leads:
+        hint = "write one that names its arguments: `def __init__(self, params, lr: float = 1e-3)`"
+        say(f"the {word} `{node.name}` has no `__init__` of its own, so its fields are not known", hint)
+    module, _, adapter = kind.adapter.rpartition(".")
+    base: type[Plugged] = getattr(import_module(f"declarative_train.components.{module}"), adapter)
+    arguments = [] if made_by is None else arguments_of(made_by)[kind.leads :]
+    fields, wrong = read_fields(file, node.name, arguments, frozenset(dir(base)))
+    problems += wrong
+    for needed in kind.needs:
+        if made_by is not None and needed not in fields.fields and not wrong:
+            say(f"the {word} `{node.name}` takes no `{needed}`", f"give `__init__` an argument `{needed}: float`")
+    says = dict(_said(node, kind.says))
+    problems += [
+        PluginProblem("signature", f"`{key}` is true or false", *file.place(item))
+        for key, (item, value) in says.items()
+        if not isinstance(value, bool)
+    ]
+    if problems:
+        return None, problems
+    literal: Any = (Literal[name], name)
+    made = create_model(node.name, __base__=base, __module__=__name__, type=literal, **dict[str, Any](fields.fields))
+    made.__doc__ = ast.get_docstring(node) or f"`{node.name}` of {file.path}."
+    made.plugin_path, made.plugin_class, made.may_import = file.path, node.name, may_import
+    made.list_fields, made.computed_defaults = fields.lists, fields.computed
+    made.method, made.num_arguments = method.name, num_arguments
+    for key, (_, value) in says.items():
+        setattr(made, base.renamed.get(key, key), value)
+    made.settle()
+    return made, []
+
+
+def failed(type: str, problem: Exception) -> Misfit:
+    """Why the code of a plugin cannot be run on made numbers."""
+    lines = str(problem).splitlines() or [""]
+    return Misfit(f"`{type}` fails on made samples: {problem.__class__.__name__}: {lines[0]}")
+
+
+def _said(node: ast.ClassDef, names: tuple[str, ...]) -> Iterator[tuple[str, tuple[ast.AST, object]]]:
+    """Attributes of the class by these names, and their values; None: only the code knows."""
+    for item in node.body:
+        target = item.targets[0] if isinstance(item, ast.Assign) else getattr(item, "target", None)
+        if isinstance(target, ast.Name) and target.id in names:
+            yield target.id, (item, default_of(getattr(item, "value", None))[1])

@@ -1,0 +1,49 @@
+"""What classes of a plugin derive from: the base says what a class is, its signatures say the rest (docs/plugins.md).
+
+A layer derives from `torch.nn.Module`, an optimizer from `torch.optim.Optimizer`, a source from
+`torch.utils.data.Dataset`; the rest has its base here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from declarative_train.logs.sink import Sink
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["Loss", "LrSchedule", "Metric", "Sink"]
+
+
+class Loss:
+    """A term of the objective. `forward` is given tensors (B, ...) and returns one value for each sample, (B,), or one
+    for each element of the target; dtrain adds them up and divides by their number over the global batch.
+
+    `mixes_samples = True` says that the value of a sample depends on the others of its batch.
+    """
+
+    mixes_samples = False
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        """`def forward(self, input)` for a loss without a target."""
+        raise NotImplementedError
+
+
+class Metric:
+    """A number to watch: the mean over samples of what `forward` returns, (B,) or one value for each element of the
+    target. With a method `whole(self, input, target)` instead: what that returns for all rows of a set at once.
+    """
+
+    higher_is_better = True
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+class LrSchedule:
+    """A factor on the lr of every parameter. dtrain's own warm-up comes on top."""
+
+    def factor(self, step: int, num_steps: int) -> float:
+        """For optimizer step `step`, counted from 0 behind the warm-up, of `num_steps`."""
+        raise NotImplementedError
