@@ -30,12 +30,7 @@ if TYPE_CHECKING:
 Paths = Sequence[str | os.PathLike[str]]
 
 
-def load(
-    path: str | os.PathLike[str],
-    *,
-    set: Mapping[str, object] | None = None,
-    with_: Paths | str = (),
-) -> Recipe:
+def load(path: str | os.PathLike[str], *, set: Mapping[str, object] | None = None, with_: Paths | str = ()) -> Recipe:
     """The recipe in a file, with fragments merged over it (`with_`, as `--with`) and single values set by their dotted
     paths (`set`, as `--set`). The file is read by what is asked of the recipe, each time anew. Raises DtrainError where
     there is no file."""

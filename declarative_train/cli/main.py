@@ -70,8 +70,7 @@ def _main(argv: Sequence[str] | None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     write_any_character()
     parser = argparse.ArgumentParser(
-        prog="dtrain",
-        description="Declarative training: a YAML recipe, checked, planned and run.",
+        prog="dtrain", description="Declarative training: a YAML recipe, checked, planned and run."
     )
     parser.add_argument("--version", action=Version, nargs=0, help="show the version and exit")
     commands = parser.add_subparsers(prog=parser.prog, dest="command", metavar="COMMAND", required=True)

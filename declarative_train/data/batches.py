@@ -213,10 +213,7 @@ def spread(positions: np.ndarray, num_samples: int, total: int) -> np.ndarray:
 
 
 def make_batches(
-    samples: SampleSet,
-    parts: Sequence[Slot],
-    order: Callable[[np.ndarray], np.ndarray],
-    epoch: int | None = None,
+    samples: SampleSet, parts: Sequence[Slot], order: Callable[[np.ndarray], np.ndarray], epoch: int | None = None
 ) -> list[Batch]:
     """The batches of some slots by one gather. `order` turns positions into samples; `epoch`: of training."""
     import torch

@@ -43,7 +43,7 @@ class HeadNode(Node):
         return ChunkedHead(linear, term, int(str(self.term["chunks"])))
 
 
-class Wanted(Protocol):
+class ChunkedTerm(Protocol):
     """What is needed of a term: its component with `chunks`, and the names of what it reads."""
 
     @property
@@ -60,7 +60,7 @@ class NoHeadError(Exception):
     """Why the scores are not those of a linear layer that nothing else reads, in the recipe's words."""
 
 
-def with_chunked_heads(graph: Graph, terms: Iterable[Wanted], batch: Mapping[str, TensorSpec]) -> Graph:
+def with_chunked_heads(graph: Graph, terms: Iterable[ChunkedTerm], batch: Mapping[str, TensorSpec]) -> Graph:
     """`batch`: the specs of what is no output of the graph."""
     for term in terms:
         if term.component.get("chunks") is not None:
@@ -73,7 +73,7 @@ def with_chunked_heads(graph: Graph, terms: Iterable[Wanted], batch: Mapping[str
     return graph
 
 
-def heads_of(graph: Graph, terms: Iterable[Wanted]) -> frozenset[str]:
+def heads_of(graph: Graph, terms: Iterable[ChunkedTerm]) -> frozenset[str]:
     """The paths of the linear layers of all losses in chunks."""
     chunked = [term.input for term in terms if term.component.get("chunks") is not None]
     return frozenset(head_of(graph, graph.outputs[name]) for name in chunked)

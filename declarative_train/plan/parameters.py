@@ -174,10 +174,7 @@ def _check_tied_starts(
 
 
 def _check_optimizers(
-    recipe: Recipe,
-    plans: Sequence[ParameterPlan],
-    settings: Mapping[str, ParameterSettings],
-    types: Mapping[str, str],
+    recipe: Recipe, plans: Sequence[ParameterPlan], settings: Mapping[str, ParameterSettings], types: Mapping[str, str]
 ) -> list[Diagnostic]:
     """Each optimizer with the parameters that it updates; and that there is one to update at all."""
     updated = {plan.name: plan.shape for plan in plans if not plan.frozen and plan.tie is None}

@@ -47,11 +47,7 @@ class Explained:
 
 
 def explain(
-    error: yaml.MarkedYAMLError,
-    lines: Lines,
-    shift: int,
-    quote: tuple[int, int] | None,
-    repaired: Collection[int] = (),
+    error: yaml.MarkedYAMLError, lines: Lines, shift: int, quote: tuple[int, int] | None, repaired: Collection[int] = ()
 ) -> Explained:
     """`shift` is where in `lines` the parsed text begins; `quote` the last quoted text before the error; `repaired`
     where repairs begin that were made already."""

@@ -11,9 +11,7 @@ from declarative_train.diagnostics.suggest import did_you_mean
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "code",
-        nargs="?",
-        help="a code (Y003), a name (duplicate-key), or how codes begin (Y); left out: the list",
+        "code", nargs="?", help="a code (Y003), a name (duplicate-key), or how codes begin (Y); left out: the list"
     )
 
 

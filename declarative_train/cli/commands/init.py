@@ -106,10 +106,10 @@ def recipe_of_table(args: argparse.Namespace, path: Path) -> str | int:
     return made.text()
 
 
-def _refused(message: str, way_out: str | None, code: int) -> int:
+def _refused(message: str, hint: str | None, code: int) -> int:
     print(f"dtrain: {message}", file=sys.stderr)
-    if way_out:
-        print(f"help: {way_out}", file=sys.stderr)
+    if hint:
+        print(f"help: {hint}", file=sys.stderr)
     return code
 
 

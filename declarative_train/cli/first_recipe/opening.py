@@ -62,8 +62,8 @@ def _kind(path: str) -> type[Dataset]:
     plain = path.rpartition(".")[0] if packing(path) else path
     ending = plain.rpartition(".")[2].lower()
     if ending not in _ENDINGS:
-        way_out = f"known: {', '.join(f'.{each}' for each in _ENDINGS)}, the texts also with .gz, .bz2 or .zst behind"
-        raise UnusableError(f"{shown(path)}: what it holds cannot be told by its name", way_out, is_word=True)
+        hint = f"known: {', '.join(f'.{each}' for each in _ENDINGS)}, the texts also with .gz, .bz2 or .zst behind"
+        raise UnusableError(f"{shown(path)}: what it holds cannot be told by its name", hint, is_word=True)
     return _ENDINGS[ending]
 
 

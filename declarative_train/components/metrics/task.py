@@ -5,13 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from declarative_train.components.component import Judged, Misfit
-from declarative_train.components.losses.fit import (
-    class_axis,
-    classes,
-    elementwise,
-    needs_mask_shape,
-    needs_target,
-)
+from declarative_train.components.losses.fit import class_axis, classes, elementwise, needs_mask_shape, needs_target
 from declarative_train.terms.tensor_spec import TensorSpec
 
 Task = Literal["binary", "multiclass"]

@@ -22,7 +22,7 @@ from declarative_train.recipe.checks.expressions import (
 from declarative_train.recipe.checks.keys import missing_key, unknown_key, unknown_type, wrong_type, wrong_value
 from declarative_train.recipe.model.blocks import BlockDefinition, Library
 from declarative_train.recipe.model.wiring_names import REUSE, Edge, check_name, read_reference
-from declarative_train.recipe.model.wiring_ports import Wanted, only_inputs, read_wanted
+from declarative_train.recipe.model.wiring_ports import RequestedInputs, only_inputs, read_requested
 from declarative_train.source.node import Entry, Mapping, Scalar, found_words, to_value
 from declarative_train.source.template import Templates
 from declarative_train.terms.names import NODE_WORDS, RESERVED
@@ -53,7 +53,7 @@ class NodeDraft:
     type_name: str = ""
     ports: tuple[Port, ...] = ()
     outputs: tuple[str, ...] = ("output",)
-    wanted: Wanted = field(default_factory=Wanted)
+    wanted: RequestedInputs = field(default_factory=RequestedInputs)
     num_copies: int | None = None
     is_off: bool = False
     fields: Mapping | None = None
@@ -132,9 +132,9 @@ def _component(
     inputs, found = templates.render(only_inputs(node), names)
     assert isinstance(inputs, Mapping)
     if found:
-        draft.wanted = Wanted((None,))
+        draft.wanted = RequestedInputs((None,))
     else:
-        draft.wanted, found = read_wanted(inputs)
+        draft.wanted, found = read_requested(inputs)
     diagnostics += found
     diagnostics += _read_type(draft, node, library, templates, names, inside)
     diagnostics += _read_repeat(draft, node.entry("repeat"), templates, names)

@@ -15,8 +15,7 @@ from declarative_train.terms.span import Span
 REUSE = "reuse"
 
 _REFERENCE = re.compile(
-    rf"(?P<name>{NAME})(?:\.(?P<copy>\d+))?(?:\.(?P<output>{NAME}))?(?P<more>(?:\.[a-z0-9_]+)*)",
-    re.ASCII,
+    rf"(?P<name>{NAME})(?:\.(?P<copy>\d+))?(?:\.(?P<output>{NAME}))?(?P<more>(?:\.[a-z0-9_]+)*)", re.ASCII
 )
 
 

@@ -14,7 +14,7 @@ from declarative_train.source.node import Mapping, Node, Scalar, Sequence, found
 from declarative_train.terms.span import Span
 
 
-class Wanted(NamedTuple):
+class RequestedInputs(NamedTuple):
     """What a node asks for: `listed` in order, or `named` by port; neither: all is open."""
 
     listed: tuple[Edge | None, ...] = ()
@@ -22,29 +22,30 @@ class Wanted(NamedTuple):
     listed_nodes: tuple[Node, ...] = ()
 
 
-def read_wanted(node: Mapping) -> tuple[Wanted, list[Diagnostic]]:
+def read_requested(node: Mapping) -> tuple[RequestedInputs, list[Diagnostic]]:
     """Read the rendered `input` and `inputs` of a node; None stands for an edge that is reported already."""
     one, many = node.entry("input"), node.entry("inputs")
     if one is not None and many is not None:
-        return Wanted((None,)), [input_and_inputs(many.key.span, one.key.span)]
+        return RequestedInputs((None,)), [input_and_inputs(many.key.span, one.key.span)]
     if one is not None:
         edge, found = _edge(one.value)
-        return Wanted((edge,), listed_nodes=(one.value,)), found
+        return RequestedInputs((edge,), listed_nodes=(one.value,)), found
     if many is None:
-        return Wanted(), []
+        return RequestedInputs(), []
     if isinstance(many.value, Sequence):
         edges, found = _edges(many.value)
-        return Wanted(edges, listed_nodes=many.value.items), found
+        return RequestedInputs(edges, listed_nodes=many.value.items), found
     if isinstance(many.value, Mapping):
         return _named(many.value)
+    what, hint = found_words(many.value), None
     if isinstance(many.value, Scalar) and isinstance(many.value.value, str):
-        text = many.value.value
+        what, text = "one name", many.value.value
         hint = f"write `inputs: [{text}]`" if "," in text else f"write `input: {text}` or `inputs: [{text}]`"
-        return Wanted((None,)), [wrong_type(many.value.span, "inputs", "one name", "a list or a mapping", hint)]
-    return Wanted((None,)), [wrong_type(many.value.span, "inputs", found_words(many.value), "a list or a mapping")]
+    wrong = wrong_type(many.value.span, "inputs", what, "a list or a mapping", hint)
+    return RequestedInputs((None,)), [wrong]
 
 
-def _named(node: Mapping) -> tuple[Wanted, list[Diagnostic]]:
+def _named(node: Mapping) -> tuple[RequestedInputs, list[Diagnostic]]:
     named: list[tuple[Scalar, tuple[Edge | None, ...]]] = []
     diagnostics: list[Diagnostic] = []
     for entry in node:
@@ -55,7 +56,7 @@ def _named(node: Mapping) -> tuple[Wanted, list[Diagnostic]]:
             edges = (edge,)
         named.append((entry.key, edges))
         diagnostics += found
-    return Wanted(named=tuple(named)), diagnostics
+    return RequestedInputs(named=tuple(named)), diagnostics
 
 
 def _edges(node: Sequence) -> tuple[tuple[Edge | None, ...], list[Diagnostic]]:
@@ -83,7 +84,7 @@ def no_reference(text: str, span: Span) -> Diagnostic:
 
 
 def bind(
-    wanted: Wanted, ports: SequenceABC[Port], kind: str, above: Edge | None
+    wanted: RequestedInputs, ports: SequenceABC[Port], kind: str, above: Edge | None
 ) -> tuple[dict[str, Edge | None], list[Diagnostic]]:
     """An edge for each port that is bound; variadic ones as `NAME.0`, `NAME.1`, ...
 

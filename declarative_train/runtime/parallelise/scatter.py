@@ -65,11 +65,7 @@ class Replicas:
     """`modules[0]` is the model itself. Callable as the model is; `begin` announces the rows of the next call."""
 
     def __init__(
-        self,
-        model: nn.Module,
-        devices: Sequence[torch.device],
-        microbatch_size: int,
-        dtype: torch.dtype | None = None,
+        self, model: nn.Module, devices: Sequence[torch.device], microbatch_size: int, dtype: torch.dtype | None = None
     ) -> None:
         """`dtype`: in which the model's own parameters stand during a step, and the copies of them are to stand."""
         self._size = microbatch_size

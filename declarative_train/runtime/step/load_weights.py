@@ -67,8 +67,8 @@ def _opened(model: nn.Module, plan: WeightsPlan, whole: bool) -> Opened:
     if plan.tensors is not None:
         return _opened_published(model, plan, plan.tensors, source, whole)
     for prefix in unmatched(source.shapes, plan.rename):
-        message, way_out = words(prefix, "it", list(source.shapes))
-        raise RunFailure(f"model.weights: {plan.path}: {message}; help: {way_out}")
+        message, hint = words(prefix, "it", list(source.shapes))
+        raise RunFailure(f"model.weights: {plan.path}: {message}; help: {hint}")
     _require_none(plan, same_name(source.shapes, plan.rename))
     prefix = f"{plan.node}." if plan.node else ""
     found = renamed({name: name for name in source.shapes}, plan.rename)
@@ -142,8 +142,8 @@ def names_in(model: nn.Module, opened: Iterable[Opened]) -> Iterator[str]:
 
 def _require_none(plan: WeightsPlan, problem: tuple[str, str | None] | None) -> None:
     if problem is not None:
-        message, way_out = problem
-        raise RunFailure(f"model.weights: {plan.path} {message}" + (f"; help: {way_out}" if way_out else ""))
+        message, hint = problem
+        raise RunFailure(f"model.weights: {plan.path} {message}" + (f"; help: {hint}" if hint else ""))
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,12 +40,7 @@ class Metrics:
                 judged, target = values[metric.input], None if metric.target is None else values[metric.target]
                 if metric.unit is not None and target is not None:
                     judged, target = self._in_unit(metric.unit, judged), self._in_unit(metric.unit, target)
-                module.update(
-                    judged,
-                    target,
-                    None if metric.mask is None else values[metric.mask],
-                    row_weight,
-                )
+                module.update(judged, target, None if metric.mask is None else values[metric.mask], row_weight)
 
     def _in_unit(self, unit: UnitPlan, values: torch.Tensor) -> torch.Tensor:
         """(B, *S) as they were before scale and normalize, in float64: exact enough for any offset."""

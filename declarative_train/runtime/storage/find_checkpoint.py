@@ -14,10 +14,7 @@ class NoWholeCheckpoint(CheckpointFailure):
     """There are checkpoints, and none that could be used."""
 
     def __init__(
-        self,
-        where: str,
-        reasons: Iterable[str],
-        hint: str = "without --resume a new run starts from the beginning",
+        self, where: str, reasons: Iterable[str], hint: str = "without --resume a new run starts from the beginning"
     ) -> None:
         self.reasons = tuple(reasons)
         super().__init__(f"no whole checkpoint in {where}: {'; '.join(self.reasons)}; help: {hint}")
