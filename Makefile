@@ -6,6 +6,8 @@ RECIPE ?= recipes/digits_mlp.yaml
 
 # ranks of a test share the cores of the machine
 test test-long matrix accept bench parity planner: export OMP_NUM_THREADS ?= 1
+# tests start processes: each would compile the package anew where a machine forbids to keep bytecode
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: run test test-newest test-long matrix check format generate docs accept bench parity planner test-gpu bench-gpu site site-serve clean
 

@@ -6,6 +6,7 @@ code, out, errors = finish(process)
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import runpy
@@ -17,6 +18,7 @@ from collections.abc import Iterable
 from functools import cache
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -88,6 +90,15 @@ def finish(process: Started, timeout: float = LIMIT_S) -> tuple[int, str, str]:
     out, errors = process.communicate(timeout)
     assert not session(process.pid), f"left behind: {session(process.pid)}\n{errors}"
     return process.returncode, out, errors
+
+
+def run(recipe: Path | str, into: Path, *words: str, timeout: float = 110) -> list[dict[str, Any]]:
+    """The events of `dtrain run`, of every step; `into` takes its one run."""
+    more = ("--quiet", "--set", f"logging.dir={into}", "--set", "logging.every=1 step")
+    code, out, errors = finish(start("declarative_train", "run", str(recipe), *more, *words), timeout)
+    assert code == 0, out + errors
+    (path,) = into.rglob("events.jsonl")
+    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def session(leader: int) -> list[int]:

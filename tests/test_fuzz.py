@@ -18,20 +18,20 @@ from tests.mutations import mutated
 TRUE = {"R108", "D033"}  # said of draws over several ranks, and of small sets that chance leaves without a class
 
 
-@pytest.mark.parametrize("first", range(0, 1000, 500))
+@pytest.mark.parametrize("first", range(0, 500, 250))
 def test_mutated_recipes(first: int) -> None:
-    tally = fuzz(first, 500)
+    tally = fuzz(first, 250)
     assert tally.failures == []
     trained = {what: count for what, count in tally.counts.items() if what.startswith("trained")}
-    assert sum(trained.values()) > 40, tally.text()
-    assert tally.counts["refused by the static rules"] > 200, tally.text()
+    assert sum(trained.values()) > 20, tally.text()
+    assert tally.counts["refused by the static rules"] > 100, tally.text()
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("first", [1000, 2500])
+@pytest.mark.parametrize("first", [500, 2250])
 def test_many_mutated_recipes(first: int) -> None:
-    assert fuzz(first, 1500).failures == []
+    assert fuzz(first, 1750).failures == []
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -21,7 +21,7 @@ from declarative_train.cli.main import main
 from declarative_train.plan.plan import Plan
 from declarative_train.plan.text.describe import describe
 from declarative_train.runtime.devices import choose_device
-from tests.started import finish, start
+from tests.started import finish, run, start
 
 ROOT = Path(__file__).parent.parent
 RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
@@ -44,12 +44,7 @@ def _at_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def dtrain_run(tmp_path: Path, recipe: str, *words: str, timeout_s: float = 110) -> Events:
     """Run a recipe as a user does; its events."""
-    more = ("--set", f"logging.dir={tmp_path}", "--set", "logging.every=1 step", *words)
-    code, out, errors = finish(start("declarative_train", "run", f"recipes/{recipe}.yaml", "--quiet", *more), timeout_s)
-    assert code == 0, out + errors
-    files = sorted(tmp_path.glob(f"{recipe}/*/events.jsonl"))
-    assert len(files) == 1, files
-    return [json.loads(line) for line in files[0].read_text().splitlines()]
+    return run(f"recipes/{recipe}.yaml", tmp_path, *words, timeout=timeout_s)
 
 
 def of(events: Events, kind: str) -> Events:

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +13,7 @@ from declarative_train import plan as plan_room
 from declarative_train import recipe as recipe_room
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.plan.plan import Plan
+from tests import started
 from tests.language.made import make
 
 HERE = Path(__file__).parent
@@ -49,24 +46,8 @@ def compiled(path: Path, set_: Sequence[str] = ()) -> tuple[Plan | None, list[Di
 
 def trained(folder: Path, name: str, *set_: str) -> list[dict[str, Any]]:
     """The values at the end of each epoch of a real run, and of the logging steps."""
-    words = [
-        word for each in (f"logging.dir={folder / 'runs'}", "logging.every=1 step", *set_) for word in ("--set", each)
-    ]
-    done = subprocess.run(
-        [sys.executable, "-m", "declarative_train", "run", str(folder / f"{name}.yaml"), "--quiet", *words],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    (run,) = (folder / "runs").glob(f"{recipe_name(folder, name)}/*/events.jsonl")
-    return [json.loads(line) for line in run.read_text().splitlines()]
-
-
-def recipe_name(folder: Path, name: str) -> str:
-    recipe = recipe_room.load(str(folder / f"{name}.yaml")).recipe
-    assert recipe is not None
-    return recipe.name
+    words = [word for each in set_ for word in ("--set", each)]
+    return started.run(folder / f"{name}.yaml", folder / "runs" / name, *words)
 
 
 def losses(events: list[dict[str, Any]]) -> list[float]:

@@ -57,6 +57,7 @@ def test_to_the_bit_on_the_same_layout(directory: Path, way: str) -> None:
         {
             "model": {"graph": {"drop": {"type": "dropout", "p": 0.3}, "out": {"type": "linear", "out_features": 10}}},
             "objective": {"loss": {"type": "cross_entropy", "input": "out", "target": "y"}},
+            "training": {"epochs": 2},
             "checkpoint": {"every": "1 step", "keep": 100},
         },
     )
@@ -65,7 +66,7 @@ def test_to_the_bit_on_the_same_layout(directory: Path, way: str) -> None:
     first = runs.go(directory, DEEP, *changes, max_steps=5)
     assert first.code == 0
     assert first.of(RunEnded)[-1].status == "stopped"
-    second = runs.go(directory, DEEP, *changes, resume=str(first.run_dir), max_steps=9)
+    second = runs.go(directory, DEEP, *changes, resume=str(first.run_dir), max_steps=2)
     assert second.run_dir == first.run_dir
     third = runs.go(directory, DEEP, *changes, resume="auto")
     assert third.run_dir == first.run_dir
@@ -76,7 +77,7 @@ def test_to_the_bit_on_the_same_layout(directory: Path, way: str) -> None:
     ]
     assert third.of(RunEnded)[-1].values == straight.of(RunEnded)[-1].values
     wanted, found = checkpoints(straight.run_dir), checkpoints(third.run_dir)
-    assert list(found) == list(wanted) == list(range(1, 22))
+    assert list(found) == list(wanted) == list(range(1, 15))
     for step, whole in wanted.items():
         assert_same_tensors(found[step].tensors, whole.tensors)
         assert found[step].numbers == whole.numbers, step
@@ -405,22 +406,22 @@ def test_a_finished_run_can_be_made_longer(directory: Path, way: str) -> None:
     """With a learning rate that does not depend on the length, to what a longer run would have been."""
     every = {"checkpoint": {"every": "1 step", "keep": 100, "best": None}, "evaluation": {"every": "1 epoch"}}
     base = merged(merged(DEEP, every), WAYS[way] | {"training": {"lr_schedule": None}})
-    straight = runs.go(directory, base, {"training": {"epochs": None, "steps": 80}})
+    straight = runs.go(directory, base, {"training": {"epochs": None, "steps": 16}})
     straight.run_dir.parent.rename(directory / "straight")
-    short = runs.go(directory, base, {"training": {"epochs": None, "steps": 60}})
+    short = runs.go(directory, base, {"training": {"epochs": None, "steps": 12}})
     assert short.of(RunEnded)[-1].status == "finished"
-    longer = runs.go(directory, base, {"training": {"epochs": None, "steps": 80}}, resume="auto")
+    longer = runs.go(directory, base, {"training": {"epochs": None, "steps": 16}}, resume="auto")
     assert (longer.code, longer.run_dir) == (0, short.run_dir)
     assert longer.of(RunEnded)[-1].status == "finished"
     said = [event.message for event in longer.of(Notice) if "since the checkpoint" in event.message]
-    assert said == ["since the checkpoint of step 60, `training.steps` was 60 and is 80"]
+    assert said == ["since the checkpoint of step 12, `training.steps` was 12 and is 16"]
     assert not [event for event in longer.of(Notice) if event.is_warning]
     assert everything(longer) == everything(straight)
     found = checkpoints(longer.run_dir)
-    assert list(found) == list(range(1, 81))
-    assert_same_tensors(found[80].tensors, last_tensors(directory / "straight" / straight.run_dir.name))
-    again = runs.go(directory, base, {"training": {"epochs": None, "steps": 90}}, resume="auto", max_steps=1)
-    assert (again.code, again.of(StepDone)[-1].step) == (0, 81)
+    assert list(found) == list(range(1, 17))
+    assert_same_tensors(found[16].tensors, last_tensors(directory / "straight" / straight.run_dir.name))
+    again = runs.go(directory, base, {"training": {"epochs": None, "steps": 18}}, resume="auto", max_steps=1)
+    assert (again.code, again.of(StepDone)[-1].step) == (0, 17)
 
 
 def test_a_longer_run_says_what_becomes_of_its_lr(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:

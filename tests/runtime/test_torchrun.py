@@ -23,6 +23,7 @@ from declarative_train.runtime.job import Job
 from declarative_train.runtime.storage.run_dir import Place
 from declarative_train.runtime.torchrun import check_disk
 from tests.runtime.made_recipes import DIGITS, compiled, merged, write_data, write_recipe
+from tests.started import finish, start
 
 ROOT = Path(__file__).parent.parent.parent
 TWO = merged(DIGITS, {"parallelism": "ddp", "layout": {"gpus": 2}})
@@ -102,37 +103,31 @@ def test_a_loss_that_is_not_finite_is_told_once(directory: Path) -> None:
 
 
 @pytest.mark.parametrize("missing", ["MASTER_ADDR", "MASTER_PORT"])
-def test_a_rank_that_does_not_know_where_the_others_are(directory: Path, missing: str) -> None:
+def test_a_rank_that_does_not_know_where_the_others_are(
+    directory: Path, missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     where = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
     del where[missing]
-    done = subprocess.run(
-        [sys.executable, "-m", "declarative_train", "run", str(write_recipe(directory, TWO))],
-        env={name: value for name, value in os.environ.items() if name != missing} | where,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 3
-    assert f"RANK and WORLD_SIZE are set, so this is one rank of many, and {missing} is not; help: " in done.stderr
-    assert done.stderr.count("\n") == 1
+    monkeypatch.delenv(missing, raising=False)
+    for name, value in where.items():
+        monkeypatch.setenv(name, value)
+    code, _, errors = finish(start("declarative_train", "run", str(write_recipe(directory, TWO))))
+    assert code == 3
+    assert f"RANK and WORLD_SIZE are set, so this is one rank of many, and {missing} is not; help: " in errors
+    assert errors.count("\n") == 1
 
 
-def test_ranks_without_words_about_their_place(directory: Path) -> None:
+def test_ranks_without_words_about_their_place(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As mpirun and srun start them: no LOCAL_RANK, no LOCAL_WORLD_SIZE."""
     path = write_recipe(directory, TWO)
-    where = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29517", "OMP_NUM_THREADS": "1"}
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-m", "declarative_train", "run", str(path)],
-            env=os.environ | where | {"RANK": str(rank)},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    said = [rank.communicate(timeout=100)[1] for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0, 0], said
+    for name, value in {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29517"}.items():
+        monkeypatch.setenv(name, value)
+    ranks = []
+    for rank in range(2):
+        monkeypatch.setenv("RANK", str(rank))
+        ranks.append(start("declarative_train", "run", str(path)))
+    said = [finish(rank) for rank in ranks]
+    assert [code for code, _, _ in said] == [0, 0], said
 
 
 def lines_for_many_nodes() -> dict[str, str]:
