@@ -119,6 +119,7 @@ ASKS_FOR_A_MODE = {  # beside recipe/sections/parallelism.py, where each mode sa
     "recipe/checks/parallelism_rules.py": "five rules about keys of fsdp, ranks of ddp and dp, stages of a pipeline",
     "recipe/draft.py": "rules about keys of a pipeline get it here",
     "recipe/mistakes/aliases.py": "what other tools call a mode",
+    "recipe/mistakes/other_places.py": "what other tools call a mode",
     "runtime/footprint/live_bytes.py": "torch's own operations of fully_shard are called fsdp",
 }
 

@@ -13,6 +13,7 @@ from declarative_train.diagnostics.suggest import did_you_mean, nearest, respelt
 from declarative_train.recipe.checks.durations import bad_duration, bare_duration
 from declarative_train.recipe.checks.keys import missing_key, unknown_key, unknown_type, wrong_type, wrong_value
 from declarative_train.recipe.mistakes.aliases import FROM_THE_INPUT, KEYS, NOTES, OTHERWISE, renamed, value_here
+from declarative_train.recipe.mistakes.other_places import hint_for
 from declarative_train.recipe.mistakes.value_hints import ValueHint, value_hint
 from declarative_train.recipe.sections.section import models_in
 from declarative_train.source.node import Mapping, Node, Scalar, Sequence, find, found_words, to_value
@@ -202,7 +203,7 @@ def _unknown_key(problem: _Problem, reading: Reading) -> Diagnostic:
         return unknown_key(span, key, where, known, f"here it is called `{word}`", fixes=fixes)
     if key in FROM_THE_INPUT:
         return unknown_key(span, key, where, known, "leave it out: it follows from the input")
-    home = NOTES.get(key) or reading.elsewhere(key, nearest(key, known))
+    home = NOTES.get(key) or hint_for(key, where) or reading.elsewhere(key, nearest(key, known))
     return unknown_key(span, key, where, known, home, beside)
 
 
