@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
-import subprocess
-import sys
+import resource
 from pathlib import Path
 
 import numpy as np
@@ -13,39 +13,36 @@ import pytest
 from pyarrow import parquet
 
 from declarative_train.components.data import SourceError
+from declarative_train.components.datasets import DATASETS
 from declarative_train.components.datasets.npy import NpyDataset
 from declarative_train.components.datasets.text import TextDataset
+from declarative_train.data.opened import records
+from tests.runtime.on_ranks import forked
 
 FILES, LIMIT = 2_000, 200
 
-READ = """
-import json, os, resource, sys
-import numpy as np
-from declarative_train.components.datasets import DATASETS
-from declarative_train.data.opened import records
 
-resource.setrlimit(resource.RLIMIT_NOFILE, ({limit}, {limit}))
-kind, path, column, per_file = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
-table = DATASETS[kind].model_validate_json(json.dumps(dict(type=kind, path=path))).open()
-count = table.num_rows
-assert count == per_file * {files}, count
-expected = np.repeat(np.arange({files}), per_file) % 100
-rows = np.random.default_rng(0).permutation(count)
+def read(rank: int, kind: str, path: str, column: str, per_file: int) -> None:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (LIMIT, LIMIT))
+    table = DATASETS[kind].model_validate_json(json.dumps({"type": kind, "path": path})).open()
+    count = table.num_rows
+    assert count == per_file * FILES, count
+    expected = np.repeat(np.arange(FILES), per_file) % 100
+    rows = np.random.default_rng(0).permutation(count)
 
-def check():
-    assert (table.read([column], slice(0, count))[column] % 100 == expected).all()
-    assert (table.read([column], slice(3, count - 3))[column] % 100 == expected[3:-3]).all()
-    assert (table.read([column], rows)[column] % 100 == expected[rows]).all()
+    def check() -> None:
+        assert (table.read([column], slice(0, count))[column] % 100 == expected).all()
+        assert (table.read([column], slice(3, count - 3))[column] % 100 == expected[3:-3]).all()
+        assert (table.read([column], rows)[column] % 100 == expected[rows]).all()
 
-check()
-assert len(records(table.files)) == {files}
-for _ in range(2):  # as loaders and ranks do
-    child = os.fork()
-    if not child:
-        check()
-        os._exit(0)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-"""
+    check()
+    assert len(records(table.files)) == FILES
+    for _ in range(2):  # as loaders and ranks do
+        child = os.fork()
+        if not child:
+            check()
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def write(folder: Path, kind: str) -> None:
@@ -76,10 +73,7 @@ def write(folder: Path, kind: str) -> None:
 )
 def test_more_files_than_may_be_open(tmp_path: Path, kind: str, source: str, column: str, per_file: int) -> None:
     write(tmp_path, kind)
-    code = READ.format(limit=LIMIT, files=FILES)
-    words = [sys.executable, "-c", code, source, str(tmp_path / f"*.{kind}"), column, str(per_file)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
+    forked(1, read, source, str(tmp_path / f"*.{kind}"), column, per_file)
 
 
 @pytest.mark.parametrize("kind", ["text", "npz"])

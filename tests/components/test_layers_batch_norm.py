@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import copy
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
@@ -22,104 +18,72 @@ from declarative_train.components.layers.sample_groups import (
     attach,
     end_step,
     group_size,
+    make_process_groups,
     rank_spans,
 )
 from declarative_train.terms.tensor_spec import TensorSpec
+from tests.runtime.on_ranks import forked
 
 IMAGE = TensorSpec((4, 3, 2), "float64")
 
-# Run by every rank, and by the one process of the reference: the same model, its share of the same global batch.
-WORKER = """
-import sys, torch
-from datetime import timedelta
-from torch import distributed, nn
-from declarative_train.components.component import Collective
-from declarative_train.components.layers.batch_norm import BatchNorm
-from declarative_train.components.layers.sample_groups import (
-    SampleGroups, attach, end_step, make_process_groups, rank_spans)
-from declarative_train.terms.tensor_spec import TensorSpec
 
-rank, world, over, num_rows, chunks, padding, out = sys.argv[1:]
-rank, world, num_rows, chunks = int(rank), int(world), int(num_rows), int(chunks)
+class Summed(Collective):
+    """Over the ranks, where there are some."""
 
-class Ranks(Collective):
-    def sum(self, tensor):
-        if world > 1:
+    def sum(self, tensor: Tensor) -> Tensor:
+        if distributed.is_initialized():
             distributed.all_reduce(tensor)
         return tensor
-    def concatenate(self, tensor):
+
+    def concatenate(self, tensor: Tensor) -> Tensor:
         raise NotImplementedError
 
-if world > 1:
-    store = distributed.FileStore(out + "/store", world)
-    distributed.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timedelta(seconds=60))
 
-def norm(shape):
-    inputs = {"x": TensorSpec(shape, "float64")}
-    module = BatchNorm(over=over).build(inputs)
+def norm(over: str, shape: tuple[int, ...]) -> nn.Module:
+    module = BatchNorm(over=over).build({"x": TensorSpec(shape, "float64")})
     nn.init.normal_(module.weight), nn.init.normal_(module.bias)
     return module
 
-torch.manual_seed(0)
-torch.set_default_dtype(torch.float64)
-model = nn.Sequential(
-    norm((3, 4, 2)), nn.Tanh(), nn.Conv2d(3, 5, 2, bias=False), norm((5, 3, 1)), nn.Tanh(), nn.Flatten(),
-    nn.Linear(15, 6, bias=False), norm((6,)))
-rows = 8 // world
-groups = SampleGroups(rows, make_process_groups(rank_spans(model, rows), range(world)) if world > 1 else None)
-attach(model, groups)
-x = torch.randn(chunks, 8, 3, 4, 2)
-wanted = torch.randn(chunks, 8, 6)
-steps = []
-for step in range(2):
-    model.zero_grad()
-    inputs = []
-    for chunk in range(chunks):
-        real_rows = num_rows if chunk == chunks - 1 else 8
-        mine = range(rank * rows, min((rank + 1) * rows, real_rows))
-        size = rows if padding == "full" else max(len(mine), 1)
-        places = [*mine, *[real_rows - 1] * (size - len(mine))]
-        weight = torch.tensor([1.0] * len(mine) + [0.0] * (size - len(mine)))
-        given = (x[chunk, places] + step).requires_grad_()
-        inputs.append((given, len(mine)))
-        groups.begin(len(mine))
-        total = 8 * (chunks - 1) + num_rows
-        loss = ((model(given) - wanted[chunk, places]) ** 2).sum(-1) * weight
-        (loss.sum() * world / total).backward()
-    gradients = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
-    if world > 1:
-        for gradient in gradients.values():
-            distributed.all_reduce(gradient)
-            gradient /= world
-    end_step(model, Ranks())
-    steps.append({
-        "gradients": gradients,
-        "inputs": [given.grad[:real] / world for given, real in inputs],
-        "buffers": {name: buffer.clone() for name, buffer in model.named_buffers()},
-    })
-torch.save(steps, f"{out}/rank{rank}.pt")
-import os
-sys.stdout.flush()
-os._exit(0)
-"""
 
-
-def run(world: int, over: str, num_rows: int, chunks: int, padding: str, folder: Path) -> list[list[dict[str, Any]]]:
-    folder.mkdir()
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", WORKER, *map(str, (rank, world, over, num_rows, chunks, padding, folder))],
-            env=environment,
+def steps_of(rank: int, world: int, over: str, num_rows: int, chunks: int, padding: str) -> list[dict[str, Any]]:
+    """Of every rank, and of the one process of the reference: the same model, its share of the same global batch."""
+    torch.manual_seed(0)
+    torch.set_default_dtype(torch.float64)
+    model = nn.Sequential(
+        *(norm(over, (3, 4, 2)), nn.Tanh(), nn.Conv2d(3, 5, 2, bias=False), norm(over, (5, 3, 1))),
+        *(nn.Tanh(), nn.Flatten(), nn.Linear(15, 6, bias=False), norm(over, (6,))),
+    )
+    rows = 8 // world
+    groups = SampleGroups(rows, make_process_groups(rank_spans(model, rows), range(world)) if world > 1 else None)
+    attach(model, groups)
+    x = torch.randn(chunks, 8, 3, 4, 2)
+    wanted = torch.randn(chunks, 8, 6)
+    steps = []
+    for step in range(2):
+        model.zero_grad()
+        inputs = []
+        for chunk in range(chunks):
+            real_rows = num_rows if chunk == chunks - 1 else 8
+            mine = range(rank * rows, min((rank + 1) * rows, real_rows))
+            size = rows if padding == "full" else max(len(mine), 1)
+            places = [*mine, *[real_rows - 1] * (size - len(mine))]
+            weight = torch.tensor([1.0] * len(mine) + [0.0] * (size - len(mine)))
+            given = (x[chunk, places] + step).requires_grad_()
+            inputs.append((given, len(mine)))
+            groups.begin(len(mine))
+            total = 8 * (chunks - 1) + num_rows
+            loss = ((model(given) - wanted[chunk, places]) ** 2).sum(-1) * weight
+            (loss.sum() * world / total).backward()
+        gradients = {name: Summed().sum(parameter.grad.clone()) / world for name, parameter in model.named_parameters()}
+        end_step(model, Summed())
+        steps.append(
+            {
+                "gradients": gradients,
+                "inputs": [given.grad[:real] / world for given, real in inputs],
+                "buffers": {name: buffer.clone() for name, buffer in model.named_buffers()},
+            }
         )
-        for rank in range(world)
-    ]
-    try:
-        assert [process.wait(timeout=90) for process in ranks] == [0] * world
-    finally:
-        for process in ranks:
-            process.kill()
-    return [torch.load(folder / f"rank{rank}.pt") for rank in range(world)]
+    return steps
 
 
 @pytest.mark.parametrize(
@@ -134,11 +98,10 @@ def run(world: int, over: str, num_rows: int, chunks: int, padding: str, folder:
         (4, 4, 3, 2, "one"),  # two ranks per group; the second group is empty in the last chunk
     ],
 )
-def test_ranks_agree_with_one_process(
-    world: int, over: int, num_rows: int, chunks: int, padding: str, tmp_path: Path
-) -> None:
-    (reference,) = run(1, f"{over} samples", num_rows, chunks, "one", tmp_path / "one")
-    ranks = run(world, f"{over} samples", num_rows, chunks, padding, tmp_path / "many")
+def test_ranks_agree_with_one_process(world: int, over: int, num_rows: int, chunks: int, padding: str) -> None:
+    words = (f"{over} samples", num_rows, chunks)
+    (reference,) = forked(1, steps_of, 1, *words, "one")
+    ranks = forked(world, steps_of, world, *words, padding)
     for step, wanted in enumerate(reference):
         whole = max(gradient.abs().max() for gradient in wanted["gradients"].values())
         for mine in (rank[step] for rank in ranks):

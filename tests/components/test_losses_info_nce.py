@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, distributed
 from torch.nn import functional as F
 
 from declarative_train.components.component import LossModule
-from declarative_train.components.layers.sample_groups import MixesSamples, SampleGroups
+from declarative_train.components.layers.sample_groups import (
+    MixesSamples,
+    SampleGroups,
+    attach,
+    make_process_groups,
+    rank_spans,
+)
 from declarative_train.components.losses import LOSSES
 from declarative_train.terms.tensor_spec import TensorSpec
+from tests.runtime.on_ranks import forked
 
 D = 6
 
@@ -102,62 +104,36 @@ def test_a_forward_that_is_not_announced_asks_no_other_rank() -> None:
     torch.testing.assert_close(module.sum(a, b, None, None), plain(a, b))
 
 
-RANK = """
-import json, sys, torch
-from torch import distributed
-from declarative_train.components.layers.sample_groups import SampleGroups, attach, make_process_groups, rank_spans
-from declarative_train.components.losses import LOSSES
-from declarative_train.terms.tensor_spec import TensorSpec
-
-torch.set_num_threads(1)
-rank, store, symmetric, rows = int(sys.argv[1]), sys.argv[2], sys.argv[3] == "1", json.loads(sys.argv[4])
-distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
-D, SLOT = 6, 4
-loss = LOSSES["info_nce"].model_validate({"type": "info_nce", "over": "8 samples", "symmetric": symmetric})
-module = loss.build(TensorSpec((D,)), TensorSpec((D,)), None)
-spans = rank_spans(module, SLOT)
-assert spans == (2,), spans
-groups = SampleGroups(SLOT, make_process_groups(spans, [0, 1]))
-attach(module, groups)
-generator = torch.Generator().manual_seed(sum(rows))
-a, b = (torch.randn(sum(rows), D, generator=generator, dtype=torch.float64) for _ in range(2))
-encoder = torch.arange(D * D, dtype=torch.float64).reshape(D, D).cos().requires_grad_()  # a parameter on both ranks
-first = sum(rows[:rank])
-at = list(range(first, first + rows[rank])) or [0]
-weight = torch.ones(len(at)) if rows[rank] else torch.zeros(1)
-groups.begin(rows[rank])
-value = module.sum(a[at] @ encoder, b[at] @ encoder, None, weight)
-value.backward()
-distributed.all_reduce(encoder.grad)
-distributed.all_reduce(value.detach())
-count = module.count(None, None, weight, len(at))
-distributed.all_reduce(count)
-if rank == 0:
-    print(json.dumps({"value": value.item(), "count": count.item(), "gradient": encoder.grad.tolist()}))
-distributed.barrier()
-import os
-sys.stdout.flush()
-os._exit(0)
-"""
+def seen(rank: int, symmetric: bool, rows: tuple[int, int]) -> dict[str, Tensor]:
+    """Of the rank that has these of the rows: the loss of all, its items, and the gradient of a parameter on both."""
+    module = build(over="8 samples", symmetric=symmetric)
+    spans = rank_spans(module, 4)
+    assert spans == (2,), spans
+    groups = SampleGroups(4, make_process_groups(spans, [0, 1]))
+    attach(module, groups)
+    a, b = (view.detach() for view in views(sum(rows)))
+    encoder = torch.arange(D * D, dtype=torch.float64).reshape(D, D).cos().requires_grad_()
+    first = sum(rows[:rank])
+    at = list(range(first, first + rows[rank])) or [0]
+    weight = torch.ones(len(at)) if rows[rank] else torch.zeros(1)
+    groups.begin(rows[rank])
+    value = module.sum(a[at] @ encoder, b[at] @ encoder, None, weight)
+    value.backward()
+    found = {"value": value.detach(), "count": module.count(None, None, weight, len(at)), "gradient": encoder.grad}
+    for each in found.values():
+        distributed.all_reduce(each)
+    return found
 
 
 @pytest.mark.parametrize("symmetric", [True, False])
 @pytest.mark.parametrize("rows", [(4, 4), (4, 1), (3, 0)])
-def test_two_ranks_are_one_process(tmp_path: Path, symmetric: bool, rows: tuple[int, int]) -> None:
-    command = [sys.executable, "-W", "ignore", "-c", RANK]
-    arguments = [str(tmp_path / "store"), str(int(symmetric)), json.dumps(rows)]
-    ranks = [
-        subprocess.Popen([*command, str(rank), *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        for rank in range(2)
-    ]
-    outputs = [rank.communicate(timeout=60) for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0, 0], outputs
-    found = json.loads(outputs[0][0])
+def test_two_ranks_are_one_process(symmetric: bool, rows: tuple[int, int]) -> None:
+    found = forked(2, seen, symmetric, rows)[0]
     a, b = (view.detach() for view in views(sum(rows)))
     encoder = torch.arange(D * D, dtype=torch.float64).reshape(D, D).cos().requires_grad_()
     wanted = plain(a @ encoder, b @ encoder, symmetric=symmetric)
     (gradient,) = torch.autograd.grad(wanted, encoder)
-    assert found["value"] == pytest.approx(wanted.item(), rel=1e-12)
+    assert found["value"].item() == pytest.approx(wanted.item(), rel=1e-12)
     assert found["count"] == sum(rows)
-    difference = (torch.tensor(found["gradient"], dtype=torch.float64) - gradient).abs().max() / gradient.abs().max()
+    difference = (found["gradient"] - gradient).abs().max() / gradient.abs().max()
     assert difference < 1e-12
