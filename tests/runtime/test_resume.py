@@ -58,7 +58,7 @@ def test_to_the_bit_on_the_same_layout(directory: Path, way: str) -> None:
             "model": {"graph": {"drop": {"type": "dropout", "p": 0.3}, "out": {"type": "linear", "out_features": 10}}},
             "objective": {"loss": {"type": "cross_entropy", "input": "out", "target": "y"}},
             "training": {"epochs": 2},
-            "checkpoint": {"every": "1 step", "keep": 100},
+            "checkpoint": {"every": "2 steps", "keep": 100},
         },
     )
     straight = runs.go(directory, DEEP, *changes)
@@ -77,7 +77,8 @@ def test_to_the_bit_on_the_same_layout(directory: Path, way: str) -> None:
     ]
     assert third.of(RunEnded)[-1].values == straight.of(RunEnded)[-1].values
     wanted, found = checkpoints(straight.run_dir), checkpoints(third.run_dir)
-    assert list(found) == list(wanted) == list(range(1, 15))
+    assert list(wanted) == [2, 4, 6, 7, 8, 10, 12, 14]
+    assert found.keys() == wanted.keys() | {5}  # where it was stopped
     for step, whole in wanted.items():
         assert_same_tensors(found[step].tensors, whole.tensors)
         assert found[step].numbers == whole.numbers, step
