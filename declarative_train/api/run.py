@@ -110,16 +110,15 @@ class Run:
         is a DataFrame with the index of the one that was given; where pandas is not installed, a pyarrow Table. Raises
         DtrainError."""
         from declarative_train.inference.predict import Prediction
-        from declarative_train.inference.reading import of_table, open_input
 
         with _worded():
             trained = self.trained()
             prediction = Prediction(trained, outputs=outputs, batch_size=batch_size, device=device)
             if isinstance(rows, str | os.PathLike):
-                found = open_input([os.fspath(rows)], trained.plan.data.source)
+                samples = prediction.opened([os.fspath(rows)], keep)
             else:
-                found = of_table(columns_of(rows))
-            return as_table(list(prediction.tables(found, keep)), like=rows)
+                samples = prediction.of_frame(columns_of(rows), keep)
+            return as_table(list(prediction.tables(samples)), like=rows)
 
     def evaluate(
         self,
@@ -197,7 +196,7 @@ def _worded() -> Iterator[None]:
     from declarative_train.components.data import SourceError
     from declarative_train.components.registry import ComponentError
     from declarative_train.data.spec import DataError
-    from declarative_train.inference.reading import InputError
+    from declarative_train.inference.input import InputError
     from declarative_train.inference.trained import UsageError
     from declarative_train.runtime.failures import RunFailure, explain
 

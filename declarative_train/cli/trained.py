@@ -47,7 +47,7 @@ def answered(act: Callable[[], int]) -> int:
     from declarative_train.components.data import SourceError
     from declarative_train.components.registry import ComponentError
     from declarative_train.data.spec import DataError
-    from declarative_train.inference.reading import InputError
+    from declarative_train.inference.input import InputError
     from declarative_train.inference.trained import UsageError
     from declarative_train.runtime.failures import RunFailure, explain
 

@@ -29,7 +29,8 @@ from declarative_train.data.windows import row_order
 from declarative_train.diagnostics.suggest import did_you_mean
 from declarative_train.inference.fields import Fields
 from declarative_train.inference.forward import batch_rows, device_for, drawing
-from declarative_train.inference.reading import STDIN, Chunk, InputError, files_of, open_input
+from declarative_train.inference.input import Chunk, InputError
+from declarative_train.inference.reading import STDIN, files_of, open_input
 from declarative_train.inference.reports import Gatherer, Origin, Report, gatherers
 from declarative_train.inference.trained import Trained, UsageError
 from declarative_train.plan.meaning import meanings

@@ -18,7 +18,7 @@ from declarative_train.components.fields.columns import sized
 from declarative_train.components.fields.image import MissingPackageError
 from declarative_train.data.pictures import BadPictureError, Chain, Given, field_of_pictures
 from declarative_train.diagnostics.suggest import did_you_mean
-from declarative_train.inference.reading import Chunk, Input, InputError, check_columns
+from declarative_train.inference.input import Chunk, Input, InputError, check_columns
 from declarative_train.inference.trained import UsageError
 
 if TYPE_CHECKING:
@@ -52,13 +52,21 @@ class Fields:
             self._wants |= maker.wants()
         self._wants |= dict.fromkeys(self._pictures.columns, "picture")
 
+    @property
+    def read_columns(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((*self.columns, *self._keep)))
+
     def chunks(self) -> Iterator[tuple[Chunk, dict[str, np.ndarray]]]:
         """(where, values (N, ...) by field). Raises InputError."""
-        for chunk in self._input.read(tuple(dict.fromkeys((*self.columns, *self._keep)))):
-            for part in _parted(chunk, _PICTURES) if self._pictures.columns else (chunk,):
-                read = {name: _numpy(name, self._wants[name], part, self._input.decimal) for name in self.columns}
-                values = {maker.spec.name: maker.make(read, part) for maker in self._makers}
-                yield part, values | self._pictures.make(read, part)
+        for chunk in self._input.read(self.read_columns):
+            yield from self.of(chunk)
+
+    def of(self, chunk: Chunk) -> Iterator[tuple[Chunk, dict[str, np.ndarray]]]:
+        """Those of a chunk of `read_columns`, in parts where it has pictures."""
+        for part in _parted(chunk, _PICTURES) if self._pictures.columns else (chunk,):
+            read = {name: _numpy(name, self._wants[name], part, self._input.decimal) for name in self.columns}
+            values = {maker.spec.name: maker.make(read, part) for maker in self._makers}
+            yield part, values | self._pictures.make(read, part)
 
 
 def kept_columns(chunk: Chunk, names: Sequence[str]) -> pa.Table:

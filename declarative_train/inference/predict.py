@@ -1,42 +1,38 @@
-"""A trained model and new rows -> predictions, in the order of the rows, one for each.
+"""A trained model and new rows -> predictions, in their order: one for each row, or for each window of rows.
 
-Rows are read and made into fields by this process, and computed by it or, with `ranks`, by several: each takes the next
-batch that waits, and what they answer is put in order again. A few batches for each are under way at a time, so that
-neither a long input nor a slow rank fills the memory.
+This process says where the rows are, a piece at a time. It reads and computes them itself or, with `ranks`, several
+processes do: each takes the next piece that waits, and what they answer is put in order again. A few pieces for each
+are under way at a time, so that neither a long input nor a slow rank fills the memory.
 """
 
 from __future__ import annotations
 
 import multiprocessing
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from declarative_train.inference.answers import Asked, asked, columns, to_arrow
-from declarative_train.inference.fields import Fields, kept_columns
 from declarative_train.inference.forward import Forward, batch_rows, device_for, drawing
-from declarative_train.inference.reading import Input
-from declarative_train.inference.trained import Trained, UsageError
+from declarative_train.inference.input import Input, Piece, Pieces
+from declarative_train.inference.reading import STDIN, STDIN_TITLE, of_table, open_input, spooled
+from declarative_train.inference.samples import Batch, RowSamples, Samples
+from declarative_train.inference.trained import Trained
+from declarative_train.inference.windows import WindowSamples, table_of, table_of_frame
 from declarative_train.runtime.devices import safe_threads, threads_per_rank
 from declarative_train.runtime.failures import RunFailure
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    import torch
 
-_UNDER_WAY = 4  # batches for each rank
-Values = Mapping[str, np.ndarray]
+    from declarative_train.data.spec import DataSpec
 
-
-class Batch(NamedTuple):
-    """`start` is the number of its first row in the input; `kept` are columns that go along as they are."""
-
-    start: int
-    values: Values
-    kept: pa.Table | None
+_UNDER_WAY = 2  # pieces for each rank
 
 
 class Prediction:
@@ -52,8 +48,6 @@ class Prediction:
         device: str = "auto",
         ranks: int = 1,
     ) -> None:
-        if trained.plan.data.window is not None:
-            raise UsageError(_no_windows(trained))
         self._trained, self._device, self._ranks = trained, device, ranks
         self.asked: Asked = asked(trained, outputs)
         graph = trained.graph(self.asked.outputs)
@@ -61,33 +55,42 @@ class Prediction:
         self.drawing = tuple(drawing(graph))
         self._batch_rows = batch_rows(trained, self.inputs, batch_size)
 
-    def tables(self, rows: Input, keep: Sequence[str] = ()) -> Iterator[pa.Table]:
-        """Of an input: pieces of the predictions; `keep`: columns of the input that stand before them as they are
-        there. Raises InputError, UsageError and RunFailure. An input without rows gives the names alone."""
-        fields = Fields(self._trained.plan.data, self.inputs, rows, keep)
-        batches = self._batches(fields, keep)
-        answered = self._here(batches) if self._ranks == 1 else self._by_ranks(batches)
+    def opened(self, paths: str | Sequence[str], keep: Sequence[str] = ()) -> Samples:
+        """Files, as `open_input` takes them. `keep`: columns that stand before the predictions, `*` all. Raises
+        InputError and UsageError."""
+        given = [paths] if isinstance(paths, str) else list(paths)
+        title = STDIN_TITLE if given == [STDIN] else None
+        files = tuple(given) if title is None else (spooled(),)
+        return Opened(self._trained.plan.data, self.inputs, files, self._batch_rows, tuple(keep), title)
+
+    def of_frame(self, frame: pa.Table, keep: Sequence[str] = ()) -> Samples:
+        """As `opened`, of rows in memory."""
+        data = self._trained.plan.data
+        if data.window is None:
+            return self.of_rows(of_table(frame), keep)
+        table, title = table_of_frame(frame)
+        return WindowSamples(data, self.inputs, table, title, self._batch_rows, _all(keep, frame.column_names))
+
+    def of_rows(self, rows: Input, keep: Sequence[str] = ()) -> Samples:
+        """As `opened`, for a run whose samples are rows."""
+        return RowSamples(self._trained.plan.data, self.inputs, rows, self._batch_rows, _all(keep, rows.names))
+
+    def tables(self, samples: Samples) -> Iterator[pa.Table]:
+        """Pieces of the predictions. Raises InputError, UsageError and RunFailure. An input without rows gives the
+        names alone."""
         is_empty = True
-        for kept, table in answered:
+        for table in self._here(samples) if self._ranks == 1 else self._by_ranks(samples):
             is_empty = False
-            yield table if kept is None else _beside(kept, table)
+            yield table
         if is_empty:
             yield self._none()
 
-    def _batches(self, fields: Fields, keep: Sequence[str]) -> Iterator[Batch]:
-        for chunk, values in fields.chunks():
-            kept = None if not keep else kept_columns(chunk, keep)
-            for begin in range(0, chunk.num_rows, self._batch_rows):
-                end = min(begin + self._batch_rows, chunk.num_rows)
-                cut = {name: array[begin:end] for name, array in values.items()}
-                yield Batch(chunk.start + begin, cut, None if kept is None else kept.slice(begin, end - begin))
+    def _here(self, samples: Samples) -> Iterator[pa.Table]:
+        answer = Answer(self._trained, self.asked, device_for(self._trained, self._device), samples)
+        for piece in samples.pieces():
+            yield from answer(piece)
 
-    def _here(self, batches: Iterator[Batch]) -> Iterator[tuple[pa.Table | None, pa.Table]]:
-        forward = Forward(self._trained, self.asked.outputs, device_for(self._trained, self._device))
-        for batch in batches:
-            yield batch.kept, to_arrow(columns(self.asked, forward(batch.values, batch.start)))
-
-    def _by_ranks(self, batches: Iterator[Batch]) -> Iterator[tuple[pa.Table | None, pa.Table]]:
+    def _by_ranks(self, samples: Samples) -> Iterator[pa.Table]:
         from declarative_train.runtime.processes import start_method
 
         method = start_method(device_for(self._trained, self._device).type)
@@ -97,14 +100,17 @@ class Prediction:
         for number in range(self._ranks):
             numbers.put(number)
         threads = safe_threads(threads) if method == "fork" else threads
-        begin = (self._trained, self.asked, self._device, threads, numbers)
+        begin = (self._trained, self.asked, self._device, threads, numbers, samples)
         with ProcessPoolExecutor(self._ranks, context, _begin_rank, begin) as pool:
             try:
-                yield from in_order(pool.submit, batches, self._ranks * _UNDER_WAY)
+                for tables in in_order(pool.submit, samples.pieces(), self._ranks * _UNDER_WAY):
+                    yield from tables
             except BrokenProcessPool:
                 raise RunFailure(
                     "a rank was lost, maybe for want of memory; help: a smaller --batch-size, or fewer --ranks"
                 ) from None
+            finally:
+                pool.shutdown(wait=False, cancel_futures=True)  # of one that failed, the others do not go on
 
     def _none(self) -> pa.Table:
         """The columns of no row."""
@@ -115,18 +121,63 @@ class Prediction:
 
 
 def in_order(
-    submit: Callable[..., Future[pa.Table]], batches: Iterator[Batch], most: int
-) -> Iterator[tuple[pa.Table | None, pa.Table]]:
-    """What the ranks answer, in the order of the batches, with at most so many under way."""
-    waiting: deque[tuple[pa.Table | None, Future[pa.Table]]] = deque()
-    for batch in batches:
-        waiting.append((batch.kept, submit(_answer, batch.start, batch.values)))
+    submit: Callable[..., Future[list[pa.Table]]], pieces: Iterator[Piece], most: int
+) -> Iterator[list[pa.Table]]:
+    """What the ranks answer, in the order of the pieces, with at most so many under way."""
+    waiting: deque[Future[list[pa.Table]]] = deque()
+    for piece in pieces:
+        waiting.append(submit(_answer, piece))
         if len(waiting) >= most:
-            kept, future = waiting.popleft()
-            yield kept, future.result()
+            yield waiting.popleft().result()
     while waiting:
-        kept, future = waiting.popleft()
-        yield kept, future.result()
+        yield waiting.popleft().result()
+
+
+class Opened:
+    """Samples in files. A process that is started gets the names of the files, and opens them itself."""
+
+    def __init__(
+        self,
+        data: DataSpec,
+        names: Sequence[str],
+        files: Sequence[str],
+        batch_rows: int,
+        keep: Sequence[str],
+        title: str | None,
+    ) -> None:
+        self._made_of = (data, names, files, batch_rows, keep, title)
+        self._samples: Samples
+        if data.window is None:
+            rows = open_input(files, data.source, title)
+            self._samples = RowSamples(data, names, rows, batch_rows, _all(keep, rows.names))
+        else:
+            table, told = table_of(files, data.source, title)
+            self._samples = WindowSamples(data, names, table, told, batch_rows, _all(keep, list(table.columns)))
+
+    def pieces(self) -> Pieces:
+        return self._samples.pieces()
+
+    def batches(self, piece: Piece) -> Iterator[Batch]:
+        return self._samples.batches(piece)
+
+    def __reduce__(self) -> Any:
+        return Opened, self._made_of
+
+
+def _all(keep: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
+    return tuple(names) if "*" in keep else tuple(dict.fromkeys(keep))
+
+
+class Answer:
+    """The predictions for a piece: what the ranks do."""
+
+    def __init__(self, trained: Trained, asked: Asked, device: torch.device, samples: Samples) -> None:
+        self._forward, self._asked, self._samples = Forward(trained, asked.outputs, device), asked, samples
+
+    def __call__(self, piece: Piece) -> Iterator[pa.Table]:
+        for batch in self._samples.batches(piece):
+            table = to_arrow(columns(self._asked, self._forward(batch.values, batch.start)))
+            yield table if batch.beside is None else _beside(batch.beside, table)
 
 
 def _beside(kept: pa.Table, table: pa.Table) -> pa.Table:
@@ -137,27 +188,17 @@ def _beside(kept: pa.Table, table: pa.Table) -> pa.Table:
     return kept
 
 
-_rank: tuple[Forward, Asked] | None = None  # of a process that computes
+_rank: Answer | None = None  # of a process that computes
 
 
-def _begin_rank(trained: Trained, asked: Asked, device: str, threads: int, numbers: Any) -> None:
+def _begin_rank(trained: Trained, asked: Asked, device: str, threads: int, numbers: Any, samples: Samples) -> None:
     global _rank
     import torch
 
     torch.set_num_threads(threads)
-    _rank = Forward(trained, asked.outputs, device_for(trained, device, numbers.get())), asked
+    _rank = Answer(trained, asked, device_for(trained, device, numbers.get()), samples)
 
 
-def _answer(start: int, values: Values) -> pa.Table:
+def _answer(piece: Piece) -> list[pa.Table]:
     assert _rank is not None
-    forward, asked = _rank
-    return to_arrow(columns(asked, forward(values, start)))
-
-
-def _no_windows(trained: Trained) -> str:
-    window = trained.plan.data.window
-    assert window is not None
-    way_out = "`dtrain evaluate RUN --data INPUT` measures it on new rows"
-    if trained.plan.data.source.get("type") == "text":
-        way_out = "`dtrain generate RUN --prompt TEXT` lets it write, and `dtrain evaluate RUN --data` measures it"
-    return f"{trained.name} reads windows of {window.length} rows, and a prediction is for one row; help: {way_out}"
+    return list(_rank(piece))

@@ -223,11 +223,9 @@ logging: {dir: runs}
 """
 
 
-def test_windows_are_evaluated_and_a_prediction_for_rows_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_windows_are_evaluated(tmp_path: Path) -> None:
     values = [[t, round(100 + 10 * np.sin(t / 3), 4)] for t in range(160)]
-    path = write_csv(tmp_path / "series.csv", ("t", "v"), values)
+    write_csv(tmp_path / "series.csv", ("t", "v"), values)
     run = trained(tmp_path, SERIES)
     model = open_trained(run)
     found: Evaluation = evaluate(model)
@@ -236,8 +234,6 @@ def test_windows_are_evaluated_and_a_prediction_for_rows_is_refused(
     on_more = evaluate(model, data=str(more))
     assert on_more.num_samples == 22
     assert on_more.reports[0].metrics["rmse"] == pytest.approx(on_more.values["data/rmse"])
-    assert main(["predict", str(run), str(path)]) == 2
-    assert "reads windows of 9 rows, and a prediction is for one row" in capsys.readouterr().err
     with pytest.raises(UsageError, match="windows over csv rows are read from files"):
         evaluate(model, data="-")
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import json
+import os
+import pickle
 import shutil
 from pathlib import Path
 from typing import Any
@@ -16,8 +19,9 @@ import torch
 from pyarrow import parquet
 
 from declarative_train.cli.main import main
-from declarative_train.inference.predict import Prediction
-from declarative_train.inference.reading import InputError, of_table, open_input
+from declarative_train.inference.input import InputError, Piece
+from declarative_train.inference.predict import Answer, Prediction
+from declarative_train.inference.reading import open_input
 from declarative_train.inference.trained import open_trained
 from tests.inference.made_runs import HOUSE_COLUMNS, NAMES, WINE_COLUMNS, house_rows, wine_rows, write_csv
 
@@ -100,11 +104,12 @@ def test_a_csv_is_written_as_those_of_the_run(wine: Path, tmp_path: Path, capsys
     source = open_trained(wine).plan.data.source | {"delimiter": ";", "decimal": ",", "missing_values": ["?"]}
     text = "\n".join(";".join(str(each).replace(".", ",") for each in row) for row in [WINE_COLUMNS, *rows])
     (tmp_path / "european.csv").write_text(text + "\n")
-    table = pa.concat_tables(Prediction(open_trained(wine)).tables(open_input(str(tmp_path / "european.csv"), source)))
+    prediction, european = Prediction(open_trained(wine)), str(tmp_path / "european.csv")
+    table = pa.concat_tables(prediction.tables(prediction.of_rows(open_input(european, source))))
     assert table.column("class").to_pylist() == [row["class"] for row in known]
     (tmp_path / "european.csv").write_text(text.replace("hill", "?") + "\n")
     with pytest.raises(InputError, match="`site` misses"):
-        list(Prediction(open_trained(wine)).tables(open_input(str(tmp_path / "european.csv"), source)))
+        list(prediction.tables(prediction.of_rows(open_input(european, source))))
 
 
 def test_standard_input(
@@ -143,6 +148,74 @@ def test_ranks_answer_in_the_order_of_the_rows(wine: Path, tmp_path: Path, capsy
     assert [float(row["f1"]) for row in shared] == [row[0] for row in rows]
 
 
+@pytest.mark.parametrize("kind", ["csv", "quoted", "jsonl", "gz", "parquet"])
+def test_a_rank_reads_its_own_pieces(wine: Path, tmp_path: Path, kind: str) -> None:
+    """Whoever shares them out reads no values, where lines end rows; and they are cut alike for one process."""
+    rows = wine_rows(count=500, seed=8)
+    path = write_csv(tmp_path / "new.csv", WINE_COLUMNS, rows)
+    if kind == "quoted":
+        lines = path.read_text().splitlines()
+        lines[300] = lines[300].replace(lines[300].split(",")[-1], '"two\nlines"')
+        path.write_text("\n".join(lines) + "\n")
+    elif kind == "gz":
+        path = tmp_path / "new.csv.gz"
+        path.write_bytes(gzip.compress((tmp_path / "new.csv").read_bytes()))
+    elif kind == "jsonl":
+        path = tmp_path / "new.jsonl"
+        path.write_text("".join(json.dumps(dict(zip(WINE_COLUMNS, row, strict=True))) + "\n\n" for row in rows))
+    elif kind == "parquet":
+        path = tmp_path / "new.parquet"
+        parquet.write_table(pa.table(dict(zip(WINE_COLUMNS, zip(*rows, strict=True), strict=True))), path)
+    opened = open_input(str(path), {})
+    pieces = list(opened.pieces(["f1", "site"], 64))
+    assert [piece.start for piece in pieces] == [0, *np.cumsum([piece.num_rows for piece in pieces[:-1]]).tolist()]
+    assert sum(piece.num_rows for piece in pieces) == 500
+    assert max(piece.num_rows for piece in pieces) == 64
+    size = len(pickle.dumps(pieces))
+    assert size < 3_000 or kind in ("quoted", "gz")  # their values lie in the pieces
+    found = [opened.read_piece(piece, ["f1", "site"]) for piece in pickle.loads(pickle.dumps(pieces))]
+    assert [float(str(value)) for chunk in found for value in chunk.columns["f1"]] == [row[0] for row in rows]
+    assert found[3].place(0) == f"row {pieces[3].start + 1} of {path}"
+
+
+def test_a_rank_that_is_started_anew_opens_the_files_itself(
+    wine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_csv(tmp_path / "new.csv", WINE_COLUMNS, wine_rows(count=300, seed=8))
+    alone = predicted(capsys, wine, path, "--batch-size", 16)
+    monkeypatch.setattr("declarative_train.runtime.processes.start_method", lambda kind: "spawn")
+    assert predicted(capsys, wine, path, "--batch-size", 16, "--ranks", 2) == alone
+
+
+def test_the_first_error_of_ranks_is_told_and_nothing_is_written(
+    wine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = wine_rows(count=900, seed=8)
+    rows[700][3], rows[300][3] = "lake", "pond"
+    path = write_csv(tmp_path / "new.csv", WINE_COLUMNS, rows)
+    said = refused(capsys, 1, wine, path, "--batch-size", 16, "--ranks", 2, "-o", tmp_path / "out.csv")
+    assert f"row 301 of {path}: field `site`: `site` is `pond`" in said
+    assert "lake" not in said
+    assert [each.name for each in tmp_path.iterdir()] == ["new.csv"]
+
+
+def test_a_rank_that_is_lost_ends_all(
+    wine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_csv(tmp_path / "new.csv", WINE_COLUMNS, wine_rows(count=900, seed=8))
+    parent, answer = os.getpid(), Answer.__call__
+
+    def dies(self: Answer, piece: Piece) -> Any:
+        if os.getpid() != parent and piece.start > 300:
+            os._exit(9)
+        return answer(self, piece)
+
+    monkeypatch.setattr(Answer, "__call__", dies)
+    said = refused(capsys, 3, wine, path, "--batch-size", 16, "--ranks", 2, "-o", tmp_path / "out.csv")
+    assert "a rank was lost" in said
+    assert [each.name for each in tmp_path.iterdir()] == ["new.csv"]
+
+
 def test_a_kept_column_keeps_its_name(houses: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = house_rows(count=5, seed=9)
     path = write_csv(tmp_path / "new.csv", HOUSE_COLUMNS, rows)
@@ -154,7 +227,8 @@ def test_a_kept_column_keeps_its_name(houses: Path, tmp_path: Path, capsys: pyte
 def test_a_frame_in_memory(wine: Path) -> None:
     rows = wine_rows(count=20, seed=4)
     table = pa.table(dict(zip(WINE_COLUMNS, zip(*rows, strict=True), strict=True)))
-    found = pa.concat_tables(Prediction(open_trained(wine)).tables(of_table(table)))
+    prediction = Prediction(open_trained(wine))
+    found = pa.concat_tables(prediction.tables(prediction.of_frame(table)))
     p = np.stack([found.column(f"p_{name}").to_numpy() for name in sorted(NAMES)], axis=1)
     np.testing.assert_allclose(p, expected(wine, rows), atol=1e-6)
 
@@ -165,7 +239,7 @@ def test_a_long_file_is_read_in_pieces(
     rows = wine_rows(count=300, seed=8)
     path = write_csv(tmp_path / "new.csv", WINE_COLUMNS, rows)
     whole = predicted(capsys, wine, path)
-    monkeypatch.setattr("declarative_train.inference.reading._BLOCK_BYTES", 2_000)
+    monkeypatch.setattr("declarative_train.inference.text_files._BLOCK_BYTES", 2_000)
     chunks = list(open_input(str(path), {}).read(["f1", "kind"]))
     assert len(chunks) > 3
     assert [chunk.start for chunk in chunks] == list(np.cumsum([0, *(chunk.num_rows for chunk in chunks[:-1])]))

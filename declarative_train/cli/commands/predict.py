@@ -40,7 +40,6 @@ def run(args: argparse.Namespace) -> int:
 
 def _predict(args: argparse.Namespace) -> int:
     from declarative_train.inference.predict import Prediction
-    from declarative_train.inference.reading import open_input
     from declarative_train.inference.writing import STDOUT, kind_of, write
 
     kind_of(args.out)
@@ -51,12 +50,11 @@ def _predict(args: argparse.Namespace) -> int:
     if prediction.drawing:
         drawn = ", ".join(f"`{name}`" for name in prediction.drawing)
         print(f"dtrain: {drawn} draws random numbers: other batches give other values", file=sys.stderr)
-    rows = open_input(args.input, trained.plan.data.source)
-    keep = rows.names if "*" in args.keep else tuple(dict.fromkeys(args.keep))
+    samples = prediction.opened(args.input, args.keep)
     names: list[str] = []
 
     def tables() -> object:
-        for table in prediction.tables(rows, keep):
+        for table in prediction.tables(samples):
             names[:] = table.column_names
             yield table
 
@@ -64,5 +62,6 @@ def _predict(args: argparse.Namespace) -> int:
     if args.out != STDOUT:
         more = f", ... ({len(names)} columns)" if len(names) > _SHOWN else ""
         what = ", ".join(names[:_SHOWN])
-        print(f"dtrain: {args.out}: {counted(count, 'row')} of {what}{more}, by {trained.name}", file=sys.stderr)
+        word = "row" if trained.plan.data.window is None else "window"
+        print(f"dtrain: {args.out}: {counted(count, word)} of {what}{more}, by {trained.name}", file=sys.stderr)
     return 0

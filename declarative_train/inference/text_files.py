@@ -1,0 +1,311 @@
+"""Rows of csv and JSON lines files as an `Input`: cut into pieces of a few MiB where lines end.
+
+A csv is read as text: what a value is depends on the field that takes it (`fields.py`), and not on those beside it.
+A csv with quotes, in which a line need not end a row, and a packed file are read through by whoever asks for the
+pieces: only a parser knows where they could be cut.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from csv import reader as csv_reader
+from functools import cache
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, NoReturn, cast
+
+import numpy as np
+
+from declarative_train.components.data import SourceError
+from declarative_train.components.datasets import DATASETS
+from declarative_train.components.datasets.files import open_file, packing, shown
+from declarative_train.inference.input import Chunk, Input, InputError, Piece, Pieces, check_columns, counting
+from declarative_train.inference.trained import UsageError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from declarative_train.components.datasets.csv import CsvDataset
+
+_BLOCK_BYTES = 4 << 20
+
+
+class _Lines(NamedTuple):
+    """Whole lines of a file, `row` being the number of the first of their rows in it, from 0."""
+
+    file: str
+    row: int
+    begin: int
+    size: int
+
+
+class _Values(NamedTuple):
+    """What was read already."""
+
+    file: str
+    row: int
+    columns: Mapping[str, Any]
+
+
+# --- csv
+
+
+def csv_input(files: Sequence[str], title: str, source: Mapping[str, object], titled: str | None = None) -> Input:
+    """Written as the csv files of the run are; of a run that read other files, as csv files usually are. `titled`: what
+    the one file is called in messages."""
+    own = dict(source) if source.get("type") == "csv" else {"type": "csv"}
+    if files[0].lower().endswith(".tsv"):
+        own["delimiter"] = "\t"
+    how = cast("CsvDataset", DATASETS.read(own | {"path": list(files)}))
+    title_of = {file: titled or shown(file) for file in files}
+    header = cache(lambda file: _header(file, how, title_of[file]))
+    first = header(files[0])
+
+    def pieces(columns: Sequence[str], most: int | None) -> Pieces:
+        start = 0
+        for file in files:
+            check_columns(columns, [name.strip() for name in header(file)], title_of[file])
+            for piece in _cut(_csv_pieces(file, how, columns, title_of[file], most), most):
+                yield piece._replace(start=start)
+                start += piece.num_rows
+
+    def read_piece(piece: Piece, columns: Sequence[str]) -> Chunk:
+        where: _Lines | _Values = piece.where
+        named = title_of[where.file]
+        found = (
+            where.columns
+            if isinstance(where, _Values)
+            else _csv_columns(where, how, header(where.file), columns, named)
+        )
+        return _chunk(piece, found, named, where.row)
+
+    return Input(title, [name.strip() for name in first], pieces, read_piece, files, decimal=how.decimal)
+
+
+def _chunk(piece: Piece, columns: Mapping[str, Any], title: str, row: int) -> Chunk:
+    found = len(next(iter(columns.values()))) if columns else piece.num_rows
+    if found != piece.num_rows:
+        raise InputError(
+            f"{title} from row {row + 1:,} on: {piece.num_rows:,} lines are {found:,} rows; help: write a row a line"
+        )
+    return Chunk(title, piece.start, piece.num_rows, columns, counting(title, row))
+
+
+def _header(file: str, how: CsvDataset, title: str) -> list[str]:
+    if how.columns is not None:
+        return list(how.columns)
+    try:
+        with _opened(file) as stream, io.TextIOWrapper(stream, "utf-8-sig", newline="") as text:
+            line = next(csv_reader(text, delimiter=how.delimiter), [])
+    except UnicodeDecodeError:
+        raise InputError(f"{title} is not UTF-8; help: save it as UTF-8 (from Excel: `CSV UTF-8`)") from None
+    if not line:
+        raise InputError(f"{title} is empty: not even a line with the names of the columns is there")
+    twice = [name for name in line if line.count(name) > 1]
+    if twice:
+        raise InputError(f"{title} has two columns called `{twice[0].strip()}`")
+    return line
+
+
+def _opened(file: str) -> IO[bytes]:
+    import pyarrow as pa
+
+    try:
+        kind = packing(file)
+        opened: IO[bytes] = open_file(file)
+        return opened if kind is None else io.BufferedReader(pa.input_stream(opened, compression=kind))
+    except SourceError as error:
+        raise UsageError(str(error)) from None
+
+
+def _csv_pieces(file: str, how: CsvDataset, columns: Sequence[str], title: str, most: int | None) -> Pieces:
+    """Rows are counted from the beginning of the file. `columns` are read of what has to be read to be cut."""
+    row = 0
+    if packing(file) is None:
+        with _opened(file) as stream:
+            header = b"" if how.columns is not None else stream.readline()
+            plain = _is_plain(header)
+            begin = len(header)
+            while plain:
+                block = stream.read(_BLOCK_BYTES)
+                if not block:
+                    return
+                block += stream.readline()
+                plain = _is_plain(block)
+                for count, size in _parts(block, most) if plain else ():
+                    if count:
+                        yield Piece(0, count, _Lines(file, row, begin, size))
+                    row, begin = row + count, begin + size
+    skipped = row
+    for batch in _csv_batches(file, how, columns, title):  # from the first row: where it is wrong is told by its line
+        left = batch if skipped == 0 else batch.slice(min(skipped, batch.num_rows))
+        skipped -= batch.num_rows - left.num_rows
+        if left.num_rows:
+            yield Piece(0, left.num_rows, _Values(file, row, dict(zip(columns, left.columns, strict=True))))
+            row += left.num_rows
+
+
+def _is_plain(block: bytes) -> bool:
+    """Every end of a line ends a row."""
+    return b'"' not in block and block.count(b"\r") == block.count(b"\r\n")
+
+
+def _parts(block: bytes, most: int | None) -> list[tuple[int, int]]:
+    """(rows, bytes) of parts of whole lines, each with at most so many rows: lines that are not empty."""
+    content = np.frombuffer(block, np.uint8)
+    nexts = np.flatnonzero(content == ord("\n")) + 1
+    if not len(nexts) or nexts[-1] < len(content):
+        nexts = np.append(nexts, len(content))
+    begins = np.concatenate([[0], nexts[:-1]])
+    last = content[nexts - 1] == ord("\n")
+    ends = nexts - last
+    ends = ends - ((ends > begins) & (content[ends - 1] == ord("\r")))
+    rows = np.cumsum(ends > begins)
+    total = int(rows[-1])
+    cuts = [int(np.searchsorted(rows, limit)) for limit in range(most or total, total, most or max(total, 1))]
+    sizes = np.diff([0, *(int(nexts[cut]) for cut in cuts), len(content)]).tolist()
+    counts = np.diff([0, *(int(rows[cut]) for cut in cuts), total]).tolist()
+    return list(zip(counts, sizes, strict=True))
+
+
+def _cut(pieces: Pieces, most: int | None) -> Pieces:
+    """What was read already, at most so many rows of it at a time."""
+    for piece in pieces:
+        where = piece.where
+        if most is None or piece.num_rows <= most or not isinstance(where, _Values):
+            yield piece
+            continue
+        for begin in range(0, piece.num_rows, most):
+            count = min(most, piece.num_rows - begin)
+            columns = {name: values.slice(begin, count) for name, values in where.columns.items()}
+            yield Piece(0, count, _Values(where.file, where.row + begin, columns))
+
+
+def _csv_columns(
+    where: _Lines, how: CsvDataset, raw: Sequence[str], columns: Sequence[str], title: str
+) -> dict[str, Any]:
+    import pyarrow as pa
+    from pyarrow import csv
+
+    named = {name.strip(): name for name in raw}
+    content = _bytes_of(where)
+    try:
+        table = csv.read_csv(
+            pa.BufferReader(content),
+            read_options=csv.ReadOptions(use_threads=False, block_size=len(content) + 1, column_names=raw),
+            parse_options=csv.ParseOptions(delimiter=how.delimiter),
+            convert_options=_as_text(how, [named[name] for name in columns]),
+        )
+    except pa.ArrowInvalid as error:
+        for _ in _csv_batches(where.file, how, columns, title):
+            pass  # which tells the line of the file
+        _refuse(where.file, how, str(error), title)
+    return {name: table.column(named[name]).combine_chunks() for name in columns}
+
+
+def _bytes_of(where: _Lines) -> bytes:
+    with _opened(where.file) as stream:
+        stream.seek(where.begin)
+        return stream.read(where.size)
+
+
+def _as_text(how: CsvDataset, columns: Sequence[str]) -> Any:
+    import pyarrow as pa
+
+    conversion = how.conversion()
+    conversion.include_columns = list(columns)
+    conversion.column_types = {name: pa.string() for name in columns}
+    return conversion
+
+
+def _csv_batches(file: str, how: CsvDataset, columns: Sequence[str], title: str) -> Iterator[pa.RecordBatch]:
+    """All of a file."""
+    import pyarrow as pa
+    from pyarrow import csv
+
+    named = {name.strip(): name for name in _header(file, how, title)}
+    try:
+        with _opened(file) as stream:
+            yield from csv.open_csv(
+                stream,
+                read_options=csv.ReadOptions(use_threads=False, block_size=_BLOCK_BYTES, column_names=how.columns),
+                parse_options=csv.ParseOptions(delimiter=how.delimiter, newlines_in_values=True),
+                convert_options=_as_text(how, [named[name] for name in columns]),
+            )
+    except pa.ArrowInvalid as error:
+        _refuse(file, how, str(error), title)
+
+
+def _refuse(file: str, how: CsvDataset, problem: str, title: str) -> NoReturn:
+    made = how.explained(file, problem)
+    hint = f"; help: {made.help}" if made.help else ""
+    raise InputError(f"{str(made).replace(shown(file), title)}{hint}") from None
+
+
+# --- jsonl
+
+
+def jsonl_input(files: Sequence[str], title: str) -> Input:
+    first = next(_json_pieces(files[0], None), None)
+    names = [] if first is None else _json_table(first.where).column_names
+    if first is None:
+        raise InputError(f"{title} is empty")
+
+    def pieces(columns: Sequence[str], most: int | None) -> Pieces:
+        start = 0
+        for file in files:
+            for piece in _json_pieces(file, most):
+                yield piece._replace(start=start)
+                start += piece.num_rows
+
+    def read_piece(piece: Piece, columns: Sequence[str]) -> Chunk:
+        import pyarrow as pa
+
+        where: _Lines | _Values = piece.where
+        table = _json_table(where)
+        found = {
+            name: table.column(name).combine_chunks()
+            if name in table.column_names
+            else pa.nulls(table.num_rows)  # a key that no line of the piece has
+            for name in columns
+        }
+        return _chunk(piece, found, shown(where.file), where.row)
+
+    return Input(title, names, pieces, read_piece, files)
+
+
+def _json_pieces(file: str, most: int | None) -> Pieces:
+    row = begin = 0
+    is_packed = packing(file) is not None
+    with _opened(file) as stream:
+        while block := stream.read(_BLOCK_BYTES):
+            block += stream.readline()
+            at = 0
+            for count, size in _parts(block, most):
+                part = block[at : at + size]
+                if count and part.strip():
+                    lines = _Lines(file, row, begin, size)
+                    yield Piece(0, count, _Values(file, row, {"": part}) if is_packed else lines)
+                row, begin, at = row + count, begin + size, at + size
+
+
+def _json_table(where: _Lines | _Values) -> pa.Table:
+    import pyarrow as pa
+    from pyarrow import json as arrow_json
+
+    block: bytes = where.columns[""] if isinstance(where, _Values) else _bytes_of(where)
+    file, row = where.file, where.row
+    options = arrow_json.ReadOptions(use_threads=False, block_size=max(1 << 20, len(block) + 1))
+    try:
+        return arrow_json.read_json(pa.BufferReader(block), read_options=options)
+    except pa.ArrowInvalid as error:
+        lines = [line for line in block.splitlines() if line.strip()]
+        for number, line in enumerate(lines):
+            try:
+                if not isinstance(json.loads(line), dict):
+                    raise ValueError("a line is an object, {...}")
+            except (ValueError, RecursionError) as problem:
+                where_is = f"row {row + number + 1:,} of {shown(file)}"
+                raise InputError(f"{where_is} is not JSON: {problem}") from None
+        reason = str(error).removeprefix("JSON parse error: ").splitlines()[0]
+        raise InputError(f"cannot read {shown(file)} from row {row + 1:,} on: {reason[:200]}") from None

@@ -1,0 +1,184 @@
+"""New rows of a run whose samples are windows -> the windows that a prediction is made for, and where each stands.
+
+A window has the rows that the model reads, and no others: of a forecast those of the past, so that the last one ends
+with the last row, whose future nobody knows yet. N windows, S rows that the model reads of each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from declarative_train.components.data import SourceError, Table
+from declarative_train.components.datasets import DATASETS
+from declarative_train.components.datasets.files import shown
+from declarative_train.components.fields import FIELDS
+from declarative_train.data.parts import Part, columns_of, make_part
+from declarative_train.data.prepare import BadSampleError, Prepared
+from declarative_train.data.rows import RowRange, Rows
+from declarative_train.data.spec import DataSpec, FieldSpec, WindowSpec
+from declarative_train.data.windows import RowOrder, row_order, windowed
+from declarative_train.diagnostics.suggest import did_you_mean
+from declarative_train.inference.input import InputError, Piece, Pieces, slices
+from declarative_train.inference.reading import STDIN, files_of, kind_of_file
+from declarative_train.inference.samples import PIECE_BATCHES, Batch
+from declarative_train.inference.trained import UsageError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FIRST, LAST = "first_row", "last_row"
+_PIECE_VALUES = 1 << 22  # of a piece, at most
+
+
+def table_of(paths: Sequence[str], source: Mapping[str, object], title: str | None = None) -> tuple[Table, str]:
+    """(rows that can be read by number, what they are called in messages). `source` is that of the run. Raises
+    UsageError and InputError."""
+    if STDIN in paths:
+        raise UsageError("`-` is all of the input, and stands alone")
+    own = str(source["type"])
+    files = files_of(paths)
+    kind = own if own == "text" else kind_of_file(files[0], source)
+    if kind == "picture":
+        raise UsageError(f"the windows of this run are of {own} rows, and {shown(files[0])} is a picture")
+    settings: Mapping[str, object] = source if kind == own else {"type": kind}
+    try:
+        table = DATASETS.read({**settings, "path": list(files)}).open()
+        return table, title or (shown(paths[0]) if len(paths) == 1 else f"{shown(paths[0])} and more")
+    except SourceError as error:
+        raise InputError(f"{error}{f'; help: {error.help}' if error.help else ''}") from None
+
+
+def table_of_frame(frame: pa.Table) -> tuple[Table, str]:
+    """Rows in memory."""
+    from declarative_train.components.datasets.arrow import MemoryTable
+
+    return MemoryTable([("the frame", frame)]), "the frame"
+
+
+def part_of(spec: FieldSpec, table: Table, window: WindowSpec | None) -> Part:
+    """How a field reads the table. Raises InputError."""
+    field = FIELDS.read(spec.component)
+    columns, missed = columns_of(field, table)
+    if missed:
+        raise InputError(f"the column `{missed[0]}` of field `{spec.name}` is not there; help: "
+                         f"{did_you_mean(missed[0], list(table.columns))}")  # fmt: skip
+    misfit = field.check(columns)
+    if misfit is not None and table.num_rows:
+        raise InputError(f"field `{spec.name}`: {misfit.message}")
+    part = make_part(spec.name, field, columns, spec.statistics, window)
+    if part.sample != spec.tensor:
+        raise InputError(f"field `{spec.name}` is {part.sample} here, and the model takes {spec.tensor}")
+    return part
+
+
+class WindowSamples:
+    """As the run cut its own: from the first row of each group on, every `stride` rows; and the one that ends with the
+    last row, where these leave rows over."""
+
+    def __init__(
+        self,
+        data: DataSpec,
+        names: Sequence[str],
+        table: Table,
+        title: str,
+        batch_rows: int,
+        keep: Sequence[str] = (),
+    ) -> None:
+        """Raises UsageError and InputError."""
+        assert data.window is not None
+        specs = [spec for spec in data.fields if spec.name in names]
+        self._table, self._keep, self._batch_rows = table, keep, batch_rows
+        if unknown := [name for name in keep if name not in table.columns]:
+            raise UsageError(f"--keep {unknown[0]}: {title} has no such column; help: "
+                             f"{did_you_mean(unknown[0], list(table.columns))}")  # fmt: skip
+        parts = [part_of(spec, table, data.window) for spec in specs]
+        self._cuts = {part.name: _taken(part, data.window.length) for part in parts}
+        begin = min(int(np.min(cut)) for cut in self._cuts.values())
+        self._cuts = {name: cut - begin for name, cut in self._cuts.items()}
+        self.span = max(int(np.max(cut)) for cut in self._cuts.values()) + 1
+        self._by = data.window.by
+        for column in (data.window.by, data.window.sort):
+            if column is not None and column not in table.columns:
+                raise InputError(f"{title} lacks the column `{column}`, by which windows are cut; help: "
+                                 f"{did_you_mean(column, list(table.columns))}")  # fmt: skip
+        try:
+            order = row_order(table, data.window)
+        except SourceError as error:
+            raise InputError(str(error)) from None
+        except ValueError as error:
+            raise InputError(f"{title}: {error}") from None
+        self._rows, self._starts = _windows(table, data.window, order, self.span)
+        if not len(self._starts) and table.num_rows:
+            raise InputError(f"{title} has no {self.span} rows that follow each other, as many as the model reads")
+        self._prepared = Prepared(title, table, self._rows, None, tuple(parts), None)
+        size = self.span * sum(part.row.num_elements for part in parts)
+        self._piece_rows = batch_rows * max(1, min(PIECE_BATCHES, _PIECE_VALUES // max(size * batch_rows, 1)))
+
+    @property
+    def beside(self) -> tuple[str, ...]:
+        """The columns that stand before the answers."""
+        return tuple(dict.fromkeys([FIRST, LAST, *filter(None, [self._by]), *self._keep]))
+
+    def pieces(self) -> Pieces:
+        return slices(len(self._starts), self._piece_rows)
+
+    def batches(self, piece: Piece) -> Iterator[Batch]:
+        for begin in range(piece.start, piece.start + piece.num_rows, self._batch_rows):
+            yield self._batch(begin, min(begin + self._batch_rows, piece.start + piece.num_rows))
+
+    def _batch(self, begin: int, end: int) -> Batch:
+        starts = self._starts[begin:end]
+        places = starts[:, None] + np.arange(self.span)
+        wanted, inverse = np.unique(places, return_inverse=True)  # windows overlap: each row is read once
+        try:
+            rows = self._prepared.gather(wanted)
+        except BadSampleError as error:
+            raise InputError(f"{self._table.place(error.row)}: {error}") from None
+        except SourceError as error:
+            raise InputError(str(error)) from None
+        inverse = inverse.reshape(places.shape)
+        values = {name: rows[name][inverse[:, cut]] for name, cut in self._cuts.items()}
+        return Batch(begin, values, self._about(starts))
+
+    def _about(self, starts: np.ndarray) -> pa.Table:
+        """Where the windows stand, counted from 1; columns as they are in the last row."""
+        import pyarrow as pa
+
+        first, last = self._rows.at(starts), self._rows.at(starts + self.span - 1)
+        found: dict[str, Any] = {FIRST: pa.array(first + 1), LAST: pa.array(last + 1)}
+        names = [name for name in self.beside if name not in found]
+        read = self._table.read(names, last) if names else {}
+        return pa.table(found | {name: _array(read[name]) for name in names})
+
+
+def _taken(part: Part, length: int) -> np.ndarray:
+    """() or (K,) rows of a window that a field takes."""
+    cut = part.cut
+    return np.asarray(cut % length if isinstance(cut, int) else np.arange(length)[cut])
+
+
+def _windows(table: Table, window: WindowSpec, order: RowOrder, span: int) -> tuple[Rows, np.ndarray]:
+    """(rows in the order of the windows, (N,) places where windows begin)."""
+    runs = windowed(RowRange(0, table.num_rows), WindowSpec(1, 1, window.by, window.sort), order)
+    rows, single = runs
+    sizes = np.diff(single.counts)
+    starts = []
+    for begin, size in zip(single.begins.tolist(), sizes.tolist(), strict=True):
+        if size < span:
+            continue
+        own = np.arange(begin, begin + size - span + 1, window.stride)
+        last = begin + size - span
+        starts.append(own if own[-1] == last else np.append(own, last))
+    return rows, np.concatenate(starts) if starts else np.zeros(0, np.int64)
+
+
+def _array(values: np.ndarray) -> Any:
+    import pyarrow as pa
+
+    if values.ndim == 1:
+        return pa.array(values)
+    flat = values.reshape(len(values), -1)
+    return pa.FixedSizeListArray.from_arrays(pa.array(flat.ravel()), flat.shape[1])
