@@ -28,6 +28,7 @@ from declarative_train.logs.sinks.jsonl import read_events
 from declarative_train.plan.codec import to_json
 from declarative_train.runtime.launch import launch
 from declarative_train.terms import machine
+from tests.kept import Kept
 from tests.runtime.made_recipes import DIGITS, compiled, merged, write_data
 from tests.runtime.runs import newest
 
@@ -142,20 +143,6 @@ class Silent(BackgroundSink):
         time.sleep(60)
 
     def _finish(self) -> None: ...
-
-
-class Kept(CsvSink):
-    is_record: ClassVar[bool] = True
-
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-
-    def write(self, event: Event) -> None:
-        self.events.append(event)
-
-    def flush(self) -> None: ...
-
-    def close(self) -> None: ...
 
 
 def test_a_server_that_goes_away_costs_a_run_nothing_but_one_warning(

@@ -8,22 +8,7 @@ import pytest
 
 from declarative_train.logs.event import Event, Notice, Progress
 from declarative_train.logs.fan_out import FanOut
-from declarative_train.logs.sink import Sink
-
-
-class Kept(Sink):
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-        self.is_closed = False
-
-    def write(self, event: Event) -> None:
-        self.events.append(event)
-
-    def flush(self) -> None:
-        pass
-
-    def close(self) -> None:
-        self.is_closed = True
+from tests.kept import Kept
 
 
 class Broken(Kept):

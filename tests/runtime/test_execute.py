@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +20,12 @@ from declarative_train.logs.event import (
     CheckpointSaved,
     EpochDone,
     EvaluationDone,
-    Event,
     Notice,
     Progress,
     RunEnded,
     RunStarted,
     StepDone,
 )
-from declarative_train.logs.sink import Sink
 from declarative_train.logs.sinks.jsonl import read_events
 from declarative_train.plan.compiler import compile as compile_plan
 from declarative_train.plan.plan import Plan
@@ -36,25 +34,8 @@ from declarative_train.runtime.launch import run
 from declarative_train.runtime.step.load_weights import read_weights
 from declarative_train.runtime.step.step_runner import StepRunner
 from declarative_train.runtime.storage.checkpoint_store import CheckpointStore
+from tests.kept import Kept
 from tests.runtime.made_recipes import DIGITS, compiled, merged, on_pipeline, write_data, write_recipe
-
-
-@dataclass
-class Kept(Sink):
-    events: list[Event] = field(default_factory=list)
-    is_closed: bool = False
-
-    def write(self, event: Event) -> None:
-        self.events.append(event)
-
-    def flush(self) -> None:
-        pass
-
-    def close(self) -> None:
-        self.is_closed = True
-
-    def of(self, kind: type) -> list[Any]:
-        return [event for event in self.events if isinstance(event, kind)]
 
 
 @pytest.fixture

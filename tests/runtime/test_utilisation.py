@@ -14,9 +14,9 @@ from declarative_train.plan.predicted import EstimatePlan, FlopsPlan
 from declarative_train.runtime import meter
 from declarative_train.runtime.launch import run
 from declarative_train.runtime.meter import peak_flops, predicted, samples_per_s_at_peak
+from tests.kept import Kept
 from tests.runtime.made_recipes import DIGITS, compiled, write_data
 from tests.runtime.plans import layout, make_plan
-from tests.runtime.test_execute import Kept
 
 CUDA = torch.device("cuda", 0)
 
