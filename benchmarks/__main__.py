@@ -56,7 +56,7 @@ JOBS = (
         "gpt_4x128",
         "pipeline",
         2,
-        "{mode: pipeline, stages: 2, schedule: 1f1b, microbatches: 4, cut_before: [layers.2]}",
+        "{pipeline: {stages: 2, schedule: 1f1b, microbatches: 4, cut_before: [layers.2]}}",
         4,
         1.02,
         0.80,

@@ -42,7 +42,7 @@ from declarative_train.recipe.model.blocks import shipped_block, shipped_names
 from declarative_train.recipe.model.selectors import compile_selector
 from declarative_train.recipe.model.wiring_names import read_reference
 from declarative_train.recipe.recipe import Recipe
-from declarative_train.recipe.sections.parallelism import MODES
+from declarative_train.recipe.sections.parallelism import AXES_OF_WORDS, WORDS
 from declarative_train.recipe.sections.section import Section
 from declarative_train.recipe.sections.top import SECTIONS, Top, models_in
 from declarative_train.source.merge import Merger
@@ -129,10 +129,10 @@ BATCHES = (  # words of training -> what a step is made of, by the mode
     ("ddp", "layout: {gpus: 4}", "global_batch_size: 96, microbatch_size: 6"),
     ("fsdp", "layout: {nodes: 2, gpus_per_node: 4}", "global_batch_size: 96, microbatch_size: 6"),
     ("dp", "layout: {gpus: 4}", "global_batch_size: 96"),
-    ("{mode: fsdp, replicate: 2}", "layout: {gpus: 4}", "global_batch_size: 96"),
-    ("{mode: pipeline, stages: 2, microbatches: 4}", "layout: {gpus: 2}", "global_batch_size: 96"),
+    ("{data: {replicate: 2, shard: all}}", "layout: {gpus: 4}", "global_batch_size: 96"),
+    ("{pipeline: {stages: 2, microbatches: 4}}", "layout: {gpus: 2}", "global_batch_size: 96"),
     (
-        "{mode: pipeline, stages: 2, microbatches: 4, data_parallel: {size: 2}}",
+        "{pipeline: {stages: 2, microbatches: 4}, data: {replicate: 2}}",
         "layout: {gpus: 4}",
         "global_batch_size: 96",
     ),
@@ -217,8 +217,8 @@ def _defaults() -> Facts:
     for section in SECTIONS:
         for model in models_in(Top.model_fields[section].annotation):
             yield from _section(f"section.{model.__name__}", model)
-    for mode, model in MODES.items():
-        yield from _fields(f"mode.{mode}", model)
+    for word in WORDS:
+        yield f"parallelism.{word}", str(AXES_OF_WORDS.get(word, "no product of axes"))
     for name in shipped_names():
         block, _ = shipped_block(name)
         assert block is not None

@@ -93,14 +93,14 @@ MODES = (
     ("parallelism: single", "layout: {gpus: 1}"),
     ("parallelism: ddp", "layout: {gpus: 2}"),
     ("parallelism: fsdp", "layout: {gpus: 4}"),
-    ("parallelism: {mode: fsdp, replicate: 2}", "layout: {gpus: 4}"),
+    ("parallelism: {data: {replicate: 2, shard: all}}", "layout: {gpus: 4}"),
     ("parallelism: dp", "layout: {gpus: 2}"),
     *(
-        (f"parallelism: {{mode: pipeline, stages: 2, microbatches: 2, {more}}}", "layout: {gpus: 2}")
+        (f"parallelism: {{pipeline: {{stages: 2, microbatches: 2, {more}}}}}", "layout: {gpus: 2}")
         for more in ("cut_before: [LAST]", "schedule: gpipe", "schedule: 1f1b")
     ),
     (
-        "parallelism: {mode: pipeline, stages: 2, microbatches: 2, data_parallel: {mode: ddp, size: 2}}",
+        "parallelism: {data: {replicate: 2}, pipeline: {stages: 2, microbatches: 2}}",
         "layout: {gpus: 4}",
     ),
     ("parallelism: ddp", "layout: {nodes: 2, gpus_per_node: 2}"),

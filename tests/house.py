@@ -23,7 +23,7 @@ from statistics import median
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "declarative_train"
 
-MODE_CLASSES = {"Single", "Dp", "Ddp", "Fsdp", "Pipeline", "DataParallel"}
+MODE_CLASSES = {"Dp"}  # the one that is no product of axes
 MODE_WORDS = {"single", "dp", "ddp", "fsdp"}  # `pipeline` is the name of an axis, too
 
 

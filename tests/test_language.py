@@ -251,7 +251,7 @@ def test_q08_copies_have_numbers_and_units_are_opened(ask: Ask) -> None:
     assert dict(build(plan.graph).named_modules())["trunk.layers.3"]  # the modules stay nested
 
 
-PIPELINE = "parallelism: {mode: pipeline, stages: 2, microbatches: 4}\nlayout: {gpus: 2}\n"
+PIPELINE = "parallelism: {pipeline: {stages: 2, microbatches: 4}}\nlayout: {gpus: 2}\n"
 
 
 def test_q09_what_comes_from_fields_alone_does_not_travel(ask: Ask) -> None:
@@ -768,7 +768,7 @@ def test_q34_a_tie_across_stages_is_a_copy_in_each(ask: Ask) -> None:
 
 def test_q35_stages_are_chunks_of_the_model(ask: Ask) -> None:
     trunk = "model: {graph: {hidden: {repeat: 8}}}\nlayout: {gpus: 2}\n"
-    looped = trunk + "parallelism: {mode: pipeline, stages: 4, schedule: interleaved_1f1b, microbatches: 4}\n"
+    looped = trunk + "parallelism: {pipeline: {stages: 4, schedule: interleaved_1f1b, microbatches: 4}}\n"
     plan = ask(looped).clean
     assert [len(rank.stages) for rank in plan.layout.ranks] == [2, 2]
     named = looped.replace("microbatches: 4", "microbatches: 4, cut_before: [hidden.2, hidden.4, hidden.6]")
@@ -776,8 +776,7 @@ def test_q35_stages_are_chunks_of_the_model(ask: Ask) -> None:
     assert pipeline is not None
     assert [stage[0] for stage in pipeline.stages] == ["hidden.0", "hidden.2", "hidden.4", "hidden.6"]
     assert ask(named.replace(", hidden.6", "")).codes == ["P008"]
-    product = "data_parallel: {mode: fsdp, size: 2}"
-    both = ask(looped.replace("gpus: 2", "gpus: 4").replace("microbatches: 4", f"microbatches: 4, {product}")).clean
+    both = ask(looped.replace("gpus: 2", "gpus: 4").replace("{pipeline:", "{data: {shard: 2}, pipeline:")).clean
     assert {axis.name: axis.size for axis in both.layout.mesh} == {"pipeline": 2, "shard": 2}  # ranks = GPUs / 2
 
 

@@ -108,18 +108,15 @@ def test_the_layer_table_is_that_of_the_test() -> None:
     assert shown == MAY_IMPORT
 
 
-ASKS_FOR_A_MODE = {  # beside recipe/sections/parallelism.py, where each mode says its mesh
+ASKS_FOR_A_MODE = {  # beside recipe/sections/parallelism.py, where each word says its axes
     "plan/auto/candidates.py": "makes every mode that `auto` compares",
-    "plan/auto/judge.py": "a candidate pipeline has stages to place",
-    "plan/compiler.py": "one device tells what the memory of all candidates of `auto` is scaled by",
     "plan/estimate/shortened.py": "the same model on one device",
     "plan/layout.py": "the word that is shown to the user",
-    "plan/place.py": "a pipeline's own keys (schedule, cuts) become stages",
     "recipe/checks/layout_rules.py": "a rule about single",
-    "recipe/checks/parallelism_rules.py": "five rules about keys of fsdp, ranks of ddp and dp, stages of a pipeline",
-    "recipe/draft.py": "rules about keys of a pipeline get it here",
+    "recipe/checks/parallelism_rules.py": "a rule about what shares a batch out on one GPU",
     "recipe/mistakes/aliases.py": "what other tools call a mode",
     "recipe/mistakes/other_places.py": "what other tools call a mode",
+    "recipe/old_forms.py": "the mapping with `mode`, which axes have replaced",
     "runtime/footprint/live_bytes.py": "torch's own operations of fully_shard are called fsdp",
 }
 

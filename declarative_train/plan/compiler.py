@@ -49,7 +49,7 @@ from declarative_train.plan.stale import recipe_files
 from declarative_train.plan.timing import Timing
 from declarative_train.plan.weights import plan_weights
 from declarative_train.recipe.recipe import Recipe
-from declarative_train.recipe.sections.parallelism import Auto, Fsdp, Single
+from declarative_train.recipe.sections.parallelism import Auto, Axes, DataAxes
 
 MOST_TRIED = 4  # candidates of `auto`, one after the other
 SCALE_ROWS = 2
@@ -180,14 +180,14 @@ class Scales:
 
     def _reference(self, recipe: Recipe) -> Plan | None:
         site = replace(self._site, tracer=None)
-        sharded = recipe._replace(parallelism=Fsdp())
+        sharded = recipe._replace(parallelism=Axes(data=DataAxes(shard="all")))
         batch, _ = batch_of(sharded, site.data)
         if batch is not None and recipe.layout.num_gpus > 1 and not check_shards(sharded, site.lowered):
             plan, _ = _assembled(sharded, site, batch, None)
             if plan is not None:
                 return plan
         batch = BatchSpec(SCALE_ROWS, 1, 1, SCALE_ROWS, 1, steps_per_epoch=1)
-        return _assembled(recipe._replace(parallelism=Single()), site, batch, None)[0]
+        return _assembled(recipe._replace(parallelism=Axes()), site, batch, None)[0]
 
 
 def _assembled(

@@ -15,7 +15,6 @@ from declarative_train.plan.sharding import sharding_of
 from declarative_train.plan.stages import PlacementInput, pipeline_of
 from declarative_train.recipe.recipe import Recipe
 from declarative_train.recipe.sections.layout import Layout
-from declarative_train.recipe.sections.parallelism import Pipeline
 from declarative_train.terms.mesh import Mesh
 
 
@@ -43,13 +42,13 @@ def place(
     opened, in_pipeline = open_blocks(lowered.graph, lowered.units), plan.has("pipeline")
     sharding = sharding_of(opened, lowered.units, parameters, reshard=mode.reshard, in_pipeline=in_pipeline)
     plan = replace(plan, sharding=sharding)
-    if not isinstance(mode, Pipeline):
+    if mode.pipeline is None:
         return plan, []
     number = batch.accumulation * batch.num_microbatches
-    pipeline, diagnostics = pipeline_of(PlacementInput(recipe, lowered, parameters, number), mode, plan)
+    pipeline, diagnostics = pipeline_of(PlacementInput(recipe, lowered, parameters, number), mode.pipeline, plan)
     if pipeline is None:
         return None, diagnostics
-    schedule, num_ranks = PIPELINE_SCHEDULES[mode.schedule], plan.size("pipeline")
+    schedule, num_ranks = PIPELINE_SCHEDULES[mode.pipeline.schedule], plan.size("pipeline")
     ranks = tuple(
         replace(rank, stages=schedule.stages_of(rank.coordinates["pipeline"], num_ranks, pipeline.num_stages))
         for rank in plan.ranks

@@ -26,7 +26,7 @@ from declarative_train.plan.plan import ParameterPlan
 from declarative_train.plan.schedule_grid import schedule_grid
 from declarative_train.plan.stage_balance import balanced_cuts
 from declarative_train.recipe.recipe import Recipe
-from declarative_train.recipe.sections.parallelism import Pipeline
+from declarative_train.recipe.sections.parallelism import PipelineAxis
 from declarative_train.terms.mesh import size_of
 from declarative_train.terms.span import Span
 
@@ -48,17 +48,17 @@ class PlacementInput:
 
 
 def pipeline_of(
-    site: PlacementInput, parallelism: Pipeline, layout: LayoutPlan
+    site: PlacementInput, pipeline: PipelineAxis, layout: LayoutPlan
 ) -> tuple[PipelinePlan | None, list[Diagnostic]]:
     """None when the model cannot be cut so."""
     opened = open_blocks(site.lowered.graph, site.lowered.units)
-    stages, diagnostics = stages_of(site, parallelism, opened)
+    stages, diagnostics = stages_of(site, pipeline, opened)
     if stages is None:
         return None, diagnostics
-    schedule, num_ranks = PIPELINE_SCHEDULES[parallelism.schedule], layout.size("pipeline")
+    schedule, num_ranks = PIPELINE_SCHEDULES[pipeline.schedule], layout.size("pipeline")
     pieces = stage_graphs(opened, stages)
     return PipelinePlan(
-        schedule=parallelism.schedule,
+        schedule=pipeline.schedule,
         num_stages=len(stages),
         num_microbatches=site.num_microbatches,
         stages=stages,
@@ -97,12 +97,12 @@ def shared_parameters(
     return tuple(SharedParameter(name, tuple(sorted(held))) for name, held in found.items() if len(held) > 1)
 
 
-def stages_of(site: PlacementInput, parallelism: Pipeline, opened: Graph) -> tuple[Stages | None, list[Diagnostic]]:
+def stages_of(site: PlacementInput, pipeline: PipelineAxis, opened: Graph) -> tuple[Stages | None, list[Diagnostic]]:
     """The names of each stage's nodes; None when the model cannot be cut so."""
-    stages, diagnostics = _stages(site, parallelism, opened)
+    stages, diagnostics = _stages(site, pipeline, opened)
     if stages is None:
         return None, diagnostics
-    diagnostics += _across(site, parallelism, opened, stages)
+    diagnostics += _across(site, pipeline, opened, stages)
     return (None if any(item.is_error for item in diagnostics) else stages), diagnostics
 
 
@@ -138,15 +138,15 @@ def wire_bytes(pieces: Sequence[Stage], precision: str) -> tuple[WireBytes, ...]
     return tuple(found)
 
 
-def _stages(site: PlacementInput, parallelism: Pipeline, opened: Graph) -> tuple[Stages | None, list[Diagnostic]]:
-    span = site.recipe.span("parallelism.stages")
-    if len(opened.nodes) < parallelism.stages:
-        return None, [too_few_nodes(span, parallelism.stages, _with_parameters(site, opened))]
-    if parallelism.cut_before != "auto":
-        return _named_stages(site, parallelism.cut_before, opened)
-    stages = balanced_cuts(opened, site.lowered.parameters, parallelism.stages, _linked(site, opened))
+def _stages(site: PlacementInput, pipeline: PipelineAxis, opened: Graph) -> tuple[Stages | None, list[Diagnostic]]:
+    span = site.recipe.span("parallelism.pipeline.stages")
+    if len(opened.nodes) < pipeline.stages:
+        return None, [too_few_nodes(span, pipeline.stages, _with_parameters(site, opened))]
+    if pipeline.cut_before != "auto":
+        return _named_stages(site, pipeline.cut_before, opened)
+    stages = balanced_cuts(opened, site.lowered.parameters, pipeline.stages, _linked(site, opened))
     if stages is None:
-        return None, [too_few_nodes(span, parallelism.stages, _with_parameters(site, opened))]
+        return None, [too_few_nodes(span, pipeline.stages, _with_parameters(site, opened))]
     return stages, []
 
 
@@ -169,7 +169,7 @@ def _named_stages(
     names = [node.name for node in opened.nodes]
     starts, diagnostics = [0], list[Diagnostic]()
     for position, name in enumerate(cut_before):
-        span = site.recipe.span(("parallelism", "cut_before", position))
+        span = site.recipe.span(("parallelism", "pipeline", "cut_before", position))
         found = next((at for at, each in enumerate(names) if each == name or each.startswith(f"{name}.")), None)
         if found is None:
             diagnostics.append(cut_not_a_node(span, name, names))
@@ -182,15 +182,15 @@ def _named_stages(
     stages = tuple(tuple(names[start:end]) for start, end in zip(starts, [*starts[1:], len(names)], strict=True))
     for position, stage in enumerate(stages):
         if not _held(stage, site, opened):
-            span = site.recipe.span(("parallelism", "cut_before", max(0, position - 1)))
+            span = site.recipe.span(("parallelism", "pipeline", "cut_before", max(0, position - 1)))
             diagnostics.append(nothing_in_stage(span, position, stage))
     return (None if diagnostics else stages), diagnostics
 
 
-def _across(site: PlacementInput, parallelism: Pipeline, opened: Graph, stages: Stages) -> list[Diagnostic]:
+def _across(site: PlacementInput, pipeline: PipelineAxis, opened: Graph, stages: Stages) -> list[Diagnostic]:
     """What a stage would have to share with another, and what a split backward cannot do."""
     place = {name: position for position, names in enumerate(stages) for name in names}
-    diagnostics = list(_copies_on_a_rank(site, parallelism, shared_parameters(site.parameters, opened, stages)))
+    diagnostics = list(_copies_on_a_rank(site, pipeline, shared_parameters(site.parameters, opened, stages)))
     special = [fact.path for fact in site.lowered.facts if fact.kind in ("mixes_samples", "plugin")]
     for node in opened.nodes:
         if node.kind == "reuse" and node.target is not None:
@@ -198,11 +198,11 @@ def _across(site: PlacementInput, parallelism: Pipeline, opened: Graph, stages: 
             if here != there and any(path == target or path.startswith(f"{target}.") for path in special):
                 span, later = _cut_span(site, max(here, there)), stages[max(here, there)][0]
                 diagnostics.append(reuse_across_stages(span, node.name, here, target, there, later))
-    if PIPELINE_SCHEDULES[parallelism.schedule].splits_backward:
+    if PIPELINE_SCHEDULES[pipeline.schedule].splits_backward:
         again = [node.name for node in opened.nodes if _calls_twice(node.name, opened, place)]
         if again:
-            span = site.recipe.span("parallelism.schedule")
-            diagnostics.append(reuse_with_split_backward(span, parallelism.schedule, again[0]))
+            span = site.recipe.span("parallelism.pipeline.schedule")
+            diagnostics.append(reuse_with_split_backward(span, pipeline.schedule, again[0]))
     return diagnostics
 
 
@@ -223,23 +223,23 @@ def _found(parameter: str, place: Mapping[str, P]) -> P:
 
 
 def _copies_on_a_rank(
-    site: PlacementInput, parallelism: Pipeline, shared: Sequence[SharedParameter]
+    site: PlacementInput, pipeline: PipelineAxis, shared: Sequence[SharedParameter]
 ) -> Iterator[Diagnostic]:
     """Two copies on one rank are one tensor, which `fully_shard` cannot shard for two stages."""
-    mesh = parallelism.mesh(site.recipe.layout.num_gpus)
+    mesh = site.recipe.mode.mesh(site.recipe.layout.num_gpus)
     if mesh is None or size_of(mesh, "shard") == 1:
         return
-    schedule, num_ranks = PIPELINE_SCHEDULES[parallelism.schedule], size_of(mesh, "pipeline")
+    schedule, num_ranks = PIPELINE_SCHEDULES[pipeline.schedule], size_of(mesh, "pipeline")
     for item in shared:
-        ranks = [schedule.rank_of(stage, num_ranks, parallelism.stages) for stage in item.stages]
+        ranks = [schedule.rank_of(stage, num_ranks, pipeline.stages) for stage in item.stages]
         again = next((at for at, rank in enumerate(ranks) if rank in ranks[:at]), None)
         if again is not None:
             first = item.stages[ranks.index(ranks[again])]
-            span = site.recipe.span("parallelism.schedule")
-            yield tie_across_stages(span, item.name, first, item.stages[again], parallelism.schedule)
+            span = site.recipe.span("parallelism.pipeline.schedule")
+            yield tie_across_stages(span, item.name, first, item.stages[again], pipeline.schedule)
             return
 
 
 def _cut_span(site: PlacementInput, stage: int) -> Span:
     """Where the recipe says that a stage opens; with automatic cuts, the nearest key above."""
-    return site.recipe.span(("parallelism", "cut_before", stage - 1))
+    return site.recipe.span(("parallelism", "pipeline", "cut_before", stage - 1))

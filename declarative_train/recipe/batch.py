@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from declarative_train.recipe.sections.layout import Layout
-from declarative_train.recipe.sections.parallelism import Auto, Parallelism, Pipeline
+from declarative_train.recipe.sections.parallelism import Auto, Parallelism
 from declarative_train.recipe.sections.training import Training
 from declarative_train.terms.mesh import Axis, size_of
 
@@ -13,9 +13,9 @@ def data_parallel_size(parallelism: Parallelism, layout: Layout) -> int:
     return parallelism.data_parallel_size(layout.num_gpus)
 
 
-def num_pipeline_ranks(parallelism: Pipeline, layout: Layout) -> int | None:
+def num_pipeline_ranks(parallelism: Parallelism | None, layout: Layout) -> int | None:
     """Ranks of one pipeline, or None when the GPUs do not divide."""
-    mesh = parallelism.mesh(layout.num_gpus)
+    mesh = None if parallelism is None else parallelism.mesh(layout.num_gpus)
     return None if mesh is None else size_of(mesh, "pipeline")
 
 
@@ -23,8 +23,10 @@ def num_microbatches(parallelism: Parallelism) -> int:
     return parallelism.microbatches
 
 
-def accumulation(training: Training, parallelism: Parallelism, layout: Layout) -> int | None:
+def accumulation(training: Training, parallelism: Parallelism | None, layout: Layout) -> int | None:
     """Gradient accumulation steps, or None when the batch does not divide."""
+    if parallelism is None:
+        return None
     share = data_parallel_size(parallelism, layout) * num_microbatches(parallelism)
     if training.microbatch_size is not None:
         steps, rest = divmod(training.global_batch_size, share * training.microbatch_size)

@@ -16,7 +16,7 @@ from declarative_train.recipe.sections.evaluation import Evaluation
 from declarative_train.recipe.sections.layout import Layout
 from declarative_train.recipe.sections.logging import Logging
 from declarative_train.recipe.sections.objective import ObjectiveSection
-from declarative_train.recipe.sections.parallelism import Parallelism, Pipeline
+from declarative_train.recipe.sections.parallelism import Axes, Parallelism, PipelineAxis
 from declarative_train.recipe.sections.section import Section
 from declarative_train.recipe.sections.sweep import Sweep
 from declarative_train.recipe.sections.training import Training
@@ -77,8 +77,12 @@ class Draft(NamedTuple):
         return found if isinstance(found, Parallelism) else None
 
     @property
-    def pipeline(self) -> Pipeline | None:
-        return self._section("parallelism", Pipeline)
+    def axes(self) -> Axes | None:
+        return self._section("parallelism", Axes)
+
+    @property
+    def pipeline(self) -> PipelineAxis | None:
+        return None if self.parallelism is None else self.parallelism.pipeline
 
     @property
     def layout(self) -> Layout | None:

@@ -23,6 +23,7 @@ from declarative_train.recipe.leaves import HEAD
 from declarative_train.recipe.model.selectors import ParameterRule
 from declarative_train.recipe.model.tree import BlockNode, LayerNode, Scope
 from declarative_train.recipe.recipe import Recipe
+from declarative_train.recipe.sections.parallelism import Axes
 from declarative_train.recipe.sections.section import Section
 from declarative_train.recipe.sections.top import SECTIONS
 from declarative_train.source.node import Entry, Mapping, Node, Scalar, Sequence, is_open, scalars
@@ -66,6 +67,8 @@ class _Explicit:
         for name in SECTIONS:
             if name == "model":
                 found[name] = self._model(recipe.tree.get(name))
+            elif name == "parallelism":
+                found[name] = self._parallelism()
             elif getattr(recipe, name) is not None:
                 found[name] = self._fields(self._whole(name), recipe.tree.get(name))
         return found
@@ -82,6 +85,13 @@ class _Explicit:
             return data.model_copy(update={"window": window})
         section: Section = getattr(self._recipe, name)
         return section
+
+    def _parallelism(self) -> object:
+        """Axes where there are some."""
+        found, node = self._recipe.parallelism, self._recipe.tree.get("parallelism")
+        if not isinstance(found, Axes) or found == Axes():
+            return found.word
+        return self._fields(found.with_defaults(), node)
 
     # -- what was read by a model of its own
 

@@ -31,7 +31,11 @@ def leaves(values: MappingABC[str, object], tree: Mapping) -> Iterator[Leaf]:
     """Every value in the order of a whole recipe. `values`: what could be read, sections and keys beside them, defaults
     included; the rest, and the model, as it was typed."""
     for name in (*HEAD, *SECTIONS):
-        if name in values and name != "model":
+        word = getattr(values.get(name), "word", None) if name == "parallelism" else None
+        if word is not None:
+            node = tree.get(name)
+            yield Leaf((name,), word, None if node is None else node.span)
+        elif name in values and name != "model":
             yield from _read((name,), values[name], tree.get(name))
         else:
             yield from _written((name,), tree.get(name))

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from declarative_train.diagnostics.diagnostic import Diagnostic, Related
 from declarative_train.recipe.draft import Draft
 from declarative_train.recipe.merge_rules import MERGE_RULES
+from declarative_train.recipe.old_forms import still_mended
 from declarative_train.recipe.parse import parse
 from declarative_train.recipe.recipe import Recipe
 from declarative_train.recipe.sweeps import one_at_a_time, overlay
@@ -44,6 +45,7 @@ def load(
     document, diagnostics = read_document(path, **how, over=over, rules=MERGE_RULES)
     if document is None:
         return Loaded(None, None, diagnostics)
+    diagnostics = still_mended(diagnostics, document)
     recipe, draft, document, found = parse(document, plugins=plugins)
     # what could not be read was replaced by a guess: what else is wrong with the guess is not the user's mistake
     guessed = [item.span for item in diagnostics if item.is_error and item.code.startswith("Y")]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping as MappingABC
 from typing import NamedTuple
 
 from declarative_train.recipe.deprecated import DEPRECATED, renamed
-from declarative_train.source.merge import ANY, MergeRules
+from declarative_train.recipe.old_forms import replaces, today, told
+from declarative_train.recipe.sections.parallelism import AXES_OF_WORDS
+from declarative_train.source.merge import ANY, MergeRules, another_form
 from declarative_train.source.node import Entry, Mapping, Node, Path, Scalar, Sequence
 from declarative_train.terms.span import Span
 
@@ -45,8 +48,8 @@ def normalise(path: Path, node: Node) -> Node:
     wrong."""
     if isinstance(node, Mapping):
         node = renamed(path, node)
-    if path == ("parallelism",) and _is_value(node):
-        return _mapping(node.span, mode=node)
+    if path == ("parallelism",) and isinstance(node, Mapping):
+        return today(node) or node
     if path == ("training", "precision") and _is_value(node):
         return _mapping(node.span, compute=node)
     if path == ("objective",) and isinstance(node, Mapping):
@@ -164,9 +167,41 @@ def with_default_types(tree: Mapping) -> Mapping:
     return tree.with_values(lambda entry: typed((), entry))
 
 
+def axes_of_word(word: Scalar) -> Mapping:
+    """`fsdp` as `{data: {shard: all}}`, each part where the word stands."""
+
+    def made(value: str | MappingABC[str, object]) -> Node:
+        if isinstance(value, str):
+            return _text(value, word.span)
+        return _mapping(word.span, **{key: made(each) for key, each in value.items()})  # type: ignore[arg-type]
+
+    found = made(AXES_OF_WORDS[str(word.value)])
+    assert isinstance(found, Mapping)
+    return found
+
+
+def _opened(path: Path, word: Scalar, over: Mapping) -> Mapping | None:
+    """`auto` and `dp` are no product of axes: a mapping replaces them. Of two axes that take all that is left, the
+    later displaces the earlier."""
+    if path != ("parallelism",) or word.value not in AXES_OF_WORDS:
+        return None
+    data = over.get("data")
+    takes_all = isinstance(data, Mapping) and any(
+        isinstance(each.value, Scalar) and each.value.value == "all" for each in data
+    )
+    return axes_of_word(word).without(("data",) if takes_all else ())
+
+
+def _another_form(path: Path, base: Mapping, over: Mapping) -> bool:
+    return replaces(path, base, over) if path == ("parallelism",) else another_form(path, base, over)
+
+
 MERGE_RULES = MergeRules(
     normalise=normalise,
     exclusive=tuple(frozenset({(*pair.holder, pair.either), (*pair.holder, pair.other)}) for pair in EXCLUSIVE),
     default_type=_default_type,
+    opened=_opened,
+    another_form=_another_form,
+    old_forms=told,
     depth=max(3, *(len(path) - 1 for path in DEPRECATED)) if DEPRECATED else 3,  # of a set under `data.split`
 )

@@ -21,7 +21,7 @@ from declarative_train.recipe.component_fields import KINDS, Child, children_of,
 from declarative_train.recipe.model.blocks import shipped_names
 from declarative_train.recipe.model.wiring_names import REUSE
 from declarative_train.recipe.schema_graph import REUSE_SCHEMA, documented, graph_definitions, shipped_schema, unwrapped
-from declarative_train.recipe.sections.parallelism import DEFAULT, MODES
+from declarative_train.recipe.sections.parallelism import DEFAULT, WORDS, Axes, DataAxes, PipelineAxis
 from declarative_train.recipe.sections.section import Section, models_in
 from declarative_train.recipe.sections.top import Top
 from declarative_train.terms.names import NODE_WORDS
@@ -58,9 +58,9 @@ def schema() -> Schema:
     model["graph"] |= {"$ref": "#/$defs/graph"}
     model["blocks"] |= {"type": "object", "additionalProperties": {"$ref": "#/$defs/block"}}
     properties["parallelism"] = {
-        "description": "How the ranks share the work: a mode, or a mapping with its keys.",
+        "description": "How the ranks share the work: a word, or a product of axes.",
         "default": DEFAULT().mode,
-        "anyOf": [{"enum": sorted(MODES)}, {"$ref": "#/$defs/parallelism"}, OPEN],
+        "anyOf": [{"enum": [*WORDS]}, {"$ref": "#/$defs/parallelism"}, OPEN],
     }
     whole: Schema = unwrapped({"$schema": ADDRESS, **root, "$defs": dict(sorted(definitions.items()))})
     return whole
@@ -76,8 +76,8 @@ class _Definitions:
 
     def __init__(self, definitions: Schema) -> None:
         self.definitions = definitions
-        self._one_of("parallelism", "mode", dict(MODES))
         self.nodes()
+        self.definitions["parallelism"] = self.model(Axes)
 
     def model(self, model: type[BaseModel]) -> Schema:
         """A mapping with the keys of a model."""
@@ -114,6 +114,7 @@ class _Definitions:
         elif child.model.inline is not None:
             item = self._inline(name, child.model)
         else:
+            name = _AXES.get(child.model, name)
             if name not in self.definitions:
                 self.definitions[name] = {}  # its place, should it hold itself
                 self.definitions[name] = self.model(child.model)
@@ -208,6 +209,7 @@ def _document(definitions: Schema, model: type[BaseModel]) -> None:
             _document(definitions, each)
 
 
+_AXES: dict[type[BaseModel], str] = {DataAxes: "data_axes", PipelineAxis: "pipeline_axis"}  # `data` is a section
 _TERMS = {"losses": "loss_term", "metrics": "metric_term"}
 _UNWANTED = ("title", "default", "required")
 

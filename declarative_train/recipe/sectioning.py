@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from collections.abc import Mapping as MappingABC
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import PurePath
 from typing import Any
 
@@ -18,8 +17,8 @@ from declarative_train.recipe.checks.keys import missing_key, unknown_type, wron
 from declarative_train.recipe.checks.parameters import newest_run, unknown_weights_node
 from declarative_train.recipe.component_fields import Added, adding
 from declarative_train.recipe.draft import Draft
-from declarative_train.recipe.merge_rules import with_default_types
-from declarative_train.recipe.mistakes.key_places import home_in_mode, home_of
+from declarative_train.recipe.merge_rules import axes_of_word, with_default_types
+from declarative_train.recipe.mistakes.key_places import home_in_axes, home_of
 from declarative_train.recipe.mistakes.misspelt_sections import is_misspelt
 from declarative_train.recipe.model.expand import Expanded, expand
 from declarative_train.recipe.model.fragments import check_nodes
@@ -31,7 +30,7 @@ from declarative_train.recipe.recipe import Model, Recipe, Spans, Weights
 from declarative_train.recipe.sections.logging import PluginSink, logging_with
 from declarative_train.recipe.sections.model import ModelSection
 from declarative_train.recipe.sections.objective import ObjectiveSection
-from declarative_train.recipe.sections.parallelism import MODES
+from declarative_train.recipe.sections.parallelism import WORDS, Axes, of_word
 from declarative_train.recipe.sections.section import Section, models_in
 from declarative_train.recipe.sections.top import REQUIRED, SECTIONS, Head, Top, keys_of
 from declarative_train.recipe.validate import validate
@@ -131,19 +130,20 @@ class Sectioning:
         return Spans(self.tree).key(())
 
     def _parallelism(self, node: Node, at: Span) -> None:
-        mode = node.get("mode") if isinstance(node, Mapping) else None
+        """A word, or the axes themselves."""
+        if isinstance(node, Scalar) and isinstance(node.value, str):
+            if node.value not in WORDS:
+                self.diagnostics.append(unknown_type(node.span, node.text, "mode of parallelism", WORDS))
+                return
+            section = of_word(node.value)
+            if section is not None:
+                self._take("parallelism", section, [])
+                return
+            node = axes_of_word(node)
         if not isinstance(node, Mapping):
-            self.diagnostics.append(wrong_type(node.span, "parallelism", found_words(node), "a mode or a mapping"))
-        elif not isinstance(mode, Scalar):
-            other = next((entry for entry in node if entry.name in ("type", "strategy")), None)
-            way_out = None if other is None else f"here `{other.name}` is called `mode`"
-            self.diagnostics.append(missing_key(at, "mode", "`parallelism`", " | ".join(MODES), way_out))
-        elif mode.value not in MODES:
-            self.diagnostics.append(unknown_type(mode.span, mode.text, "mode of parallelism", MODES))
-        else:
-            self._take(
-                "parallelism", *read(MODES[mode.value], node, "parallelism", at, partial(home_in_mode, mode.text))
-            )
+            self.diagnostics.append(wrong_type(node.span, "parallelism", found_words(node), "a word or axes"))
+            return
+        self._take("parallelism", *read(Axes, node, "parallelism", at, home_in_axes))
 
     def _model(self, node: Node, at: Span) -> None:
         if not isinstance(node, Mapping):

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 Value = str | int | float | bool
 _SHORT = {
-    "parallelism.mode": "mode",
+    "parallelism": "mode",
     "training.optimizer.lr": "lr",
     "training.optimizer.type": "optimizer",
     "training.lr_schedule.type": "lr_schedule",

@@ -85,6 +85,7 @@ class _Loading:
             setting, found = read_setting(option)
             self.diagnostics += found
             if setting is not None:
+                self.diagnostics += self.rules.old_forms(setting, PREFIX + option)
                 root = self._merge(root, setting)
         for point in over:
             options.append(PREFIX + as_option(point))
@@ -141,6 +142,7 @@ class _Loading:
         self.diagnostics += found
         if root is None:
             return _Own(None, None)
+        self.diagnostics += self.rules.old_forms(root, file.text)
         expanded = self.rules.expand(root)
         assert isinstance(expanded, Mapping)
         return _Own(expanded, self._bases(expanded, file.path, (*stack, os.path.realpath(file.path))))

@@ -29,12 +29,23 @@ def _as_it_is(path: Path, node: Node) -> Node:
     return node
 
 
-def _discriminator(path: Path) -> str:
-    return "mode" if path and path[0] == "parallelism" else "type"
-
-
 def _no_default(path: Path) -> str | None:
     return None
+
+
+def another_form(path: Path, base: Mapping, over: Mapping) -> bool:
+    """One is the short form of an entry, the other the long form of several; nulls alone only remove."""
+    if not (base.alone or over.alone) or all(_is_null(entry.value) for entry in over.entries):
+        return False
+    return not {entry.name for entry in base.entries} <= {entry.name for entry in over.entries}
+
+
+def _not_opened(path: Path, word: Scalar, over: Mapping) -> Mapping | None:
+    return None
+
+
+def _none_old(root: Mapping, text: str) -> SequenceABC[Diagnostic]:
+    return ()
 
 
 class MergeRules(NamedTuple):
@@ -43,14 +54,18 @@ class MergeRules(NamedTuple):
     `normalise` expands the short form at a path, called from the root down for every value that is not inside a list
     and not deeper than `depth`.
     `exclusive` are sets of sibling keys that displace each other, as paths; `*` stands for any name.
-    `discriminator` is the key whose value says what kind of thing a mapping is: another one replaces the mapping whole.
-    `default_type` is its value where a mapping does not say it (a field without `type` is a `tensor`).
+    `default_type` is the `type` of a mapping that does not say it (a field without `type` is a `tensor`).
+    `opened` is the mapping that a word of a base stands for, when this mapping meets it.
+    `another_form`: whether a mapping and that of the base say the same thing in two ways, so that it replaces it.
+    `old_forms` tells what a text, read but not yet expanded, says in a deprecated form.
     """
 
     normalise: Callable[[Path, Node], Node] = _as_it_is
     exclusive: tuple[frozenset[Path], ...] = ()
-    discriminator: Callable[[Path], str] = _discriminator
     default_type: Callable[[Path], str | None] = _no_default
+    opened: Callable[[Path, Scalar, Mapping], Mapping | None] = _not_opened
+    another_form: Callable[[Path, Mapping, Mapping], bool] = another_form
+    old_forms: Callable[[Mapping, str], SequenceABC[Diagnostic]] = _none_old
     depth: int = 64
 
     def expand(self, node: Node, path: Path = ()) -> Node:
@@ -112,11 +127,13 @@ class Merger:
         return Mapping(tuple(merged.values()), over.span, len(merged) == 1 and (base.alone or over.alone))
 
     def _value(self, path: Path, base: Node, over: Node) -> Node:
+        if isinstance(base, Scalar) and isinstance(over, Mapping) and not over.alone:
+            base = self.rules.opened(path, base, over) or base
         if isinstance(base, Mapping) and isinstance(over, Mapping):
             if self._another_type(path, base, over):
-                kind = over.get(self.rules.discriminator(path))
+                kind = over.get("type")
                 self.dropped.append(Dropped(path, base.span, over.span if kind is None else kind.span, "another type"))
-            elif _another_form(base, over):
+            elif self.rules.another_form(path, base, over):
                 self.dropped.append(Dropped(path, base.span, over.span, "alternative"))
             else:
                 return self._mapping(path, base, over)
@@ -129,8 +146,7 @@ class Merger:
         return self._fresh(path, over)
 
     def _another_type(self, path: Path, base: Mapping, over: Mapping) -> bool:
-        key, default = self.rules.discriminator(path), self.rules.default_type(path)
-        mine, theirs = over.get(key), base.get(key)
+        mine, theirs, default = over.get("type"), base.get("type"), self.rules.default_type(path)
         if mine is None:
             return False
         name = mine.text if isinstance(mine, Scalar) else None
@@ -177,13 +193,6 @@ class Merger:
             else:
                 entries.append(Entry(entry.key, self._without_nulls((*path, entry.name), entry.value)))
         return node.with_entries(entries)
-
-
-def _another_form(base: Mapping, over: Mapping) -> bool:
-    """One is the short form of an entry, the other the long form of several; nulls alone only remove."""
-    if not (base.alone or over.alone) or all(_is_null(entry.value) for entry in over.entries):
-        return False
-    return not {entry.name for entry in base.entries} <= {entry.name for entry in over.entries}
 
 
 def _is_free(path: Path) -> bool:

@@ -67,7 +67,7 @@ def test_a_pipeline_shows_each_stage_with_what_it_holds(capsys: Captured) -> Non
 
 def test_a_pipeline_of_shards_tells_the_numbers_of_each_stage(capsys: Captured) -> None:
     """The numbers of the whole model stood for all ranks."""
-    mode = "parallelism={mode: pipeline, stages: 2, microbatches: 2, data_parallel: {mode: fsdp, size: 2}}"
+    mode = "parallelism={pipeline: {stages: 2, microbatches: 2}, data: {shard: 2}}"
     text = told(capsys, "trace", DDP, "--set", mode, "--set", "layout.gpus=4")
     held = [row(text, f"stage {stage}").partition(" parameters")[0].split()[-1] for stage in range(2)]
     for name in ("gradients", "averaging", "update"):
@@ -100,7 +100,7 @@ def test_fsdp_shards_and_accumulation_shows(capsys: Captured) -> None:
 
 
 def test_hybrid_sharding_shards_over_a_replica(capsys: Captured) -> None:
-    hybrid = ["--set", "parallelism={mode: fsdp, replicate: 2}", "--set", "layout.gpus=4"]
+    hybrid = ["--set", "parallelism={data: {replicate: 2, shard: all}}", "--set", "layout.gpus=4"]
     assert "1/2 on each" in row(told(capsys, "trace", DDP, *hybrid), "model")
     assert "1/4 on each" in row(told(capsys, "trace", DDP, "--set", "parallelism=fsdp", hybrid[2], hybrid[3]), "model")
 

@@ -15,7 +15,7 @@ PAGE = '''"""stage-count-mismatch (P012)
 Finds: a number of stages
        that does not divide.
 Why:   ranks would be idle.
-Bad:   parallelism: {stages: 6}   # on 4 GPUs
+Bad:   parallelism: {pipeline: {stages: 6}}   # on 4 GPUs
 Good:
     parallelism:
       stages: 4
@@ -31,7 +31,7 @@ def test_a_page(tmp_path: Path) -> None:
     assert (rule.code, rule.name) == ("P012", "stage-count-mismatch")
     assert rule.finds == "a number of stages that does not divide."
     assert rule.why == "ranks would be idle."
-    assert rule.bad == "parallelism: {stages: 6}   # on 4 GPUs\n"
+    assert rule.bad == "parallelism: {pipeline: {stages: 6}}   # on 4 GPUs\n"
     assert rule.good == "parallelism:\n  stages: 4\n"
     assert rule.page.startswith("stage-count-mismatch (P012)\n\nFinds:")
 

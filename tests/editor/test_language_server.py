@@ -352,7 +352,7 @@ def test_hover_in_a_block_speaks_of_all_its_places(client: LspClient, folder: Pa
         ("act:    {type: relu}", "act:    {type: reuse, node: |}", {"hidden", "logits"}, {"x", "act"}),
         ("  epochs: 2\n", "  early_stop: {metric: |}\n", {"validation/accuracy", "validation/loss"}, set()),
         ("training:\n", "evaluation: {sets: [|]}\ntraining:\n", {"validation"}, set()),
-        ("training:\n", "parallelism: {mode: pipeline, cut_before: [|]}\ntraining:\n", {"hidden", "logits"}, {"x"}),
+        ("training:\n", "parallelism: {pipeline: {cut_before: [|]}}\ntraining:\n", {"hidden", "logits"}, {"x"}),
         ("objective:\n", "  parameters:\n    |\nobjective:\n", {"hidden", "logits"}, {"x"}),
     ],
 )

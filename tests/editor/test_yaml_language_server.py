@@ -113,7 +113,7 @@ def test_sections_are_offered(client: LspClient, new_file: Path) -> None:
         ("model:\n  parameters:\n    norm*:\n      |\n", {"frozen", "lr_scale", "weight_decay", "init", "tie"}),
         ("objective:\n  loss: {type: cross_entropy, l|}\n", {"input", "target", "label_smoothing", "weight"}),
         ("data:\n  fields:\n    x: {c|}\n", {"column", "columns", "dtype", "normalize"}),
-        ("parallelism:\n  mode: pipeline\n  |\n", {"stages", "schedule", "microbatches", "cut_before"}),
+        ("parallelism:\n  pipeline:\n    stages: 2\n    |\n", {"schedule", "microbatches", "cut_before"}),
     ],
 )
 def test_keys_are_offered(client: LspClient, new_file: Path, text: str, keys: set[str]) -> None:
@@ -157,7 +157,7 @@ def test_values_are_offered(client: LspClient, new_file: Path, text: str, values
         ("model:\n  graph:\n    a: {type: linear, out_f|eatures: 3}\n", "Size of the last dimension of the output;"),
         ("model:\n  graph:\n    a: {type: linear, re|peat: 3}\n", "A chain of so many copies"),
         ("objective:\n  loss: {type: cross_entropy, tar|get: y}\n", "What it should be: usually a field."),
-        ("parallelism: {mode: pipeline, sch|edule: gpipe}\n", "In which order each rank works on its microbatches."),
+        ("parallelism: {pipeline: {sch|edule: gpipe}}\n", "In which order each rank works on its microbatches."),
     ],
 )
 def test_hover_shows_the_words_of_the_field(client: LspClient, new_file: Path, text: str, words: str) -> None:
@@ -178,7 +178,7 @@ def test_hover_shows_the_words_of_the_field(client: LspClient, new_file: Path, t
             "model: {blocks: {b: {graph: {a: {type: linear, nope: 2}}}}}\n",
             [(1, 47, "Property nope is not allowed.")],
         ),
-        ("parallelism: {mode: ddp, stages: 3}\n", [(1, 25, "Property stages is not allowed.")]),
+        ("parallelism: {stages: 3}\n", [(1, 15, "Property stages is not allowed.")]),
         ("training: {epochs: '{{ vars.n }}', clip_grad_norm: null}\n", []),
         ("model: {graph: {a: {type: my_block, anything: 3}, b: relu(a)}}\n", []),
     ],

@@ -105,7 +105,7 @@ layout: {{device: cpu}}
     [
         (", normalize: standard", "parallelism: single"),
         (", normalize: minmax, scale: -0.01", "parallelism: ddp\nlayout: {gpus: 2}"),
-        (", scale: 1e-5", "parallelism: {mode: pipeline, stages: 2, microbatches: 2}\nlayout: {gpus: 2}"),
+        (", scale: 1e-5", "parallelism: {pipeline: {stages: 2, microbatches: 2}}\nlayout: {gpus: 2}"),
         ("", "parallelism: single"),
     ],
 )

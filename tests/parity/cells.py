@@ -381,10 +381,13 @@ def pipeline(schedule: str, num_ranks: int, data_parallel: str | None = None) ->
     """A schedule over `num_ranks` ranks, alone or times two."""
     stages = SCHEDULES[schedule] * num_ranks
     microbatches = max(4, stages)
-    yaml = f"mode: pipeline, stages: {stages}, schedule: {schedule}, microbatches: {microbatches}"
+    yaml = f"pipeline: {{stages: {stages}, schedule: {schedule}, microbatches: {microbatches}}}"
     if data_parallel is None:
         return f"pipeline {schedule}, {num_ranks} ranks", f"{{{yaml}}}", num_ranks
-    yaml += f", data_parallel: {{mode: {data_parallel}, size: 2}}"
+    data = {"ddp": "replicate: 2", "fsdp": "shard: 2", "hybrid": "replicate: 2, shard: 2"}[data_parallel]
+    yaml += f", data: {{{data}}}"
+    if data_parallel == "hybrid":
+        return f"pipeline {schedule} x hybrid, {num_ranks} x 2 x 2 ranks", f"{{{yaml}}}", 4 * num_ranks
     return f"pipeline {schedule} x {data_parallel}, {num_ranks} x 2 ranks", f"{{{yaml}}}", 2 * num_ranks
 
 
@@ -412,14 +415,14 @@ DP: Way = ("dp, 2 devices", "dp", 2)
 DDP: Way = ("ddp, 2 ranks", "ddp", 2)
 SMALL: Way = (f"{SMALL_DDP}, 2 ranks", "ddp", 2)
 FSDP: Way = ("fsdp, 2 ranks", "fsdp", 2)
-HYBRID: Way = ("fsdp, hybrid 2 x 2 ranks", "{mode: fsdp, replicate: 2}", 4)
+HYBRID: Way = ("fsdp, hybrid 2 x 2 ranks", "{data: {replicate: 2, shard: all}}", 4)
 NOT_IN_STAGES = (SINGLE, DP, DDP, SMALL, FSDP)
 
 
 def cut(way: Way, before: str) -> Way:
     """A pipeline whose stages begin at these nodes."""
     row, parallelism, gpus = way
-    return row, f"{parallelism.removesuffix('}')}, cut_before: [{before}]}}", gpus
+    return row, parallelism.replace("pipeline: {", f"pipeline: {{cut_before: [{before}], "), gpus
 
 
 @cache
@@ -470,8 +473,9 @@ def cells() -> tuple[Cell, ...]:
         found += [Cell(*each, accumulation, "uneven", "drawn") for accumulation in (1, 2)]
     # adapters: stages that train nothing, units of which a part is frozen
     staged = (pipeline("1f1b", 2), pipeline("interleaved_zero_bubble", 2), pipeline("1f1b", 2, "ddp"))
-    staged = (HYBRID, *staged, pipeline("zbv", 2, "fsdp"))
+    staged = (HYBRID, *staged, pipeline("zbv", 2, "fsdp"), pipeline("1f1b", 2, "hybrid"))
     found += [Cell(*each, 2, "masked", "lora") for each in (*NOT_IN_STAGES, *staged)]
+    found += [Cell(*pipeline(name, 2, "hybrid"), 2, "masked", "terms") for name in ("1f1b", "zbv")]
     # a loss in chunks, by the head where it is the last stage's
     staged = (pipeline("1f1b", 2), pipeline("zbv", 2), pipeline("zbv", 2, "fsdp"))
     found += [Cell(*each, 2, "masked", "chunked") for each in (*NOT_IN_STAGES, *staged)]

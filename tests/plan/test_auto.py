@@ -71,8 +71,8 @@ def test_a_mapping_and_an_override_say_the_same(planned) -> None:
     layout = "layout: {gpus: 2, device: cpu}"
     plans = [
         planned(TWO),
-        planned("parallelism: {mode: auto}\n" + layout),
-        planned("parallelism: {mode: pipeline, stages: 2, microbatches: 2}\n" + layout, "parallelism=auto"),
+        planned("parallelism: auto\n" + layout),
+        planned("parallelism: {pipeline: {stages: 2, microbatches: 2}}\n" + layout, "parallelism=auto"),
     ]
     assert len({to_json(replace(plan, files=(), recipe={}, overrides=(), identity="")) for plan in plans}) == 1
 

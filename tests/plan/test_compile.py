@@ -43,13 +43,12 @@ def test_a_plan_holds_what_the_ranks_need(planned) -> None:
         ("parallelism: ddp\nlayout: {gpus: 2}", (2, 1, 48, 1), (MeshAxis("replicate", 2),)),
         ("parallelism: fsdp\nlayout: {nodes: 2, gpus_per_node: 2}", (4, 1, 24, 1), (MeshAxis("shard", 4),)),
         (
-            "parallelism: {mode: fsdp, replicate: 2}\nlayout: {gpus: 4}",
+            "parallelism: {data: {shard: all, replicate: 2}}\nlayout: {gpus: 4}",
             (4, 1, 24, 1),
             (MeshAxis("replicate", 2), MeshAxis("shard", 2)),
         ),
         (
-            "parallelism: {mode: pipeline, stages: 2, microbatches: 4, data_parallel: {mode: ddp, size: 2}}\n"
-            "layout: {gpus: 4}",
+            "parallelism: {data: {replicate: 2}, pipeline: {stages: 2, microbatches: 4}}\nlayout: {gpus: 4}",
             (2, 1, 12, 4),
             (MeshAxis("pipeline", 2), MeshAxis("replicate", 2)),
         ),
@@ -68,7 +67,7 @@ def test_batch_arithmetic_and_mesh(planned, fragment: str, sizes: tuple[int, ...
 
 
 def test_ranks_lie_node_by_node_on_the_devices_that_are_named(planned) -> None:
-    plan = planned("parallelism: {mode: fsdp, replicate: 2}\nlayout: {nodes: 2, gpus_per_node: 3}")
+    plan = planned("parallelism: {data: {shard: all, replicate: 2}}\nlayout: {nodes: 2, gpus_per_node: 3}")
     assert [(rank.node, rank.local_rank, rank.device) for rank in plan.layout.ranks] == [
         (node, local, local) for node in (0, 1) for local in (0, 1, 2)
     ]

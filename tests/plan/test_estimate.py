@@ -122,7 +122,7 @@ def test_fsdp_gathers_for_every_pass_and_reduces_once(planned) -> None:
 
 def test_hybrid_shards_average_between_nodes(planned) -> None:
     layout = "layout: {nodes: 3, gpus_per_node: 4, hardware: h100-sxm}"
-    plan = planned(WIDE + "parallelism: {mode: fsdp, replicate: 3}\n" + layout)
+    plan = planned(WIDE + "parallelism: {data: {shard: all, replicate: 3}}\n" + layout)
     P = sizes(plan)
     found = sent(plan)
     assert found["gradients, reduce-scatter"] == ("node", pytest.approx(3 / 4 * P * 4, rel=1e-6))
@@ -134,7 +134,7 @@ def test_hybrid_shards_average_between_nodes(planned) -> None:
 
 def test_a_pipeline_sends_activations_and_stands_idle(planned) -> None:
     plan = planned(
-        DEEP + "parallelism: {mode: pipeline, stages: 4, microbatches: 8}\nlayout: {gpus: 4, hardware: h100-sxm}"
+        DEEP + "parallelism: {pipeline: {stages: 4, microbatches: 8}}\nlayout: {gpus: 4, hardware: h100-sxm}"
     )
     rows = BATCH // 8
     found = estimate_of(plan)
@@ -189,7 +189,7 @@ def test_hardware_is_no_part_of_what_a_checkpoint_must_match(planned) -> None:
 
 def test_the_text_adds_up(planned) -> None:
     plan = planned(
-        DEEP + "parallelism: {mode: pipeline, stages: 4, microbatches: 8}\nlayout: {gpus: 4, hardware: h100-sxm}"
+        DEEP + "parallelism: {pipeline: {stages: 4, microbatches: 8}}\nlayout: {gpus: 4, hardware: h100-sxm}"
     )
     found, text = estimate_of(plan), describe(plan)
     parts = (found.compute_s, found.exposed_s, found.bubble_s, found.update_s)

@@ -22,7 +22,7 @@ def test_a_plan_comes_back_as_it_was(planned) -> None:
         objective: {loss: {target: target}}
         training: {lr_schedule: {type: one_cycle}, clip_grad_norm: 1.0}
         meta: {nested: {list: [1, 2.5, null, text]}}
-        parallelism: {mode: pipeline, stages: 2, microbatches: 2}
+        parallelism: {pipeline: {stages: 2, microbatches: 2}}
         layout: {gpus: 2}
         """
     )

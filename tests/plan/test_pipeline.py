@@ -38,7 +38,7 @@ layout: {gpus: 4}
 
 
 def pipeline(words: str) -> str:
-    return f"{NET}\nparallelism: {{mode: pipeline, {words}}}"
+    return f"{NET}\nparallelism: {{pipeline: {{{words}}}}}"
 
 
 def test_automatic_cuts_are_balanced_and_open_the_block(planned) -> None:
@@ -68,7 +68,7 @@ def test_equal_layers_of_a_large_model_give_equal_stages(planned) -> None:
             hidden: {out_features: 2500}
             layers: {type: linear, out_features: 2500, repeat: 16, input: act}
             logits: {input: layers}
-        parallelism: {mode: pipeline, stages: 4, microbatches: 4}
+        parallelism: {pipeline: {stages: 4, microbatches: 4}}
         layout: {gpus: 4}
         """
     )
@@ -80,7 +80,7 @@ def test_equal_layers_of_a_large_model_give_equal_stages(planned) -> None:
 
 def test_named_cuts_and_a_v_schedule_times_fsdp(planned) -> None:
     words = "stages: 4, schedule: zbv, microbatches: 4, cut_before: [net.layers.1, net.layers.3, logits]"
-    plan = planned(pipeline(words + ", data_parallel: {mode: fsdp, size: 2}"), "training.gradient_accumulation_steps=2")
+    plan = planned(pipeline(words + "}, data: {shard: 2"), "training.gradient_accumulation_steps=2")
     layout = plan.layout
     assert layout.pipeline is not None
     assert [names[0] for names in layout.pipeline.stages] == ["net.stem", "net.layers.1", "net.layers.3", "logits"]
@@ -102,7 +102,7 @@ def test_what_a_skip_needs_is_handed_on(planned) -> None:
             "    net: {type: net, input: x}\n",
             "    first: {type: linear, out_features: 32, input: x}\n    net: {type: net}\n",
         )
-        + "\nparallelism: {mode: pipeline, stages: 2, microbatches: 2, cut_before: [net.layers.2]}",
+        + "\nparallelism: {pipeline: {stages: 2, microbatches: 2, cut_before: [net.layers.2]}}",
         "layout.gpus=2",
     )
     assert plan.layout.pipeline is not None
@@ -166,7 +166,7 @@ model:
     third: {type: linear, out_features: 20, input: second}
     hidden: {out_features: 20, input: third}
 %s
-parallelism: {mode: pipeline, stages: 2, microbatches: 2%s}
+parallelism: {pipeline: {stages: 2, microbatches: 2%s}}
 layout: {gpus: 2}
 """
 
@@ -200,7 +200,7 @@ def test_the_plan_says_who_holds_a_copy(planned) -> None:
         more: {type: linear, out_features: 10, input: logits}
       parameters: {more.weight: {tie: logits.weight}}
     objective: {loss: {input: more}}
-    parallelism: {mode: pipeline, stages: 3, microbatches: 3}
+    parallelism: {pipeline: {stages: 3, microbatches: 3}}
     layout: {gpus: 3}
     """
     plan = planned(fragment)
@@ -222,18 +222,18 @@ def test_two_copies_on_a_rank_are_not_sharded(compiled) -> None:
     objective: {loss: {input: last}}
     training: {global_batch_size: 48}
     parallelism:
-      {mode: pipeline, stages: 4, schedule: %s, microbatches: 4, cut_before: [logits, more, last],
-       data_parallel: {mode: %s, size: 2}}
+      pipeline: {stages: 4, schedule: %s, microbatches: 4, cut_before: [logits, more, last]}
+      data: {%s: 2}
     layout: {gpus: 4}
     """
-    _, found = compiled(fragment % ("interleaved_1f1b", "fsdp"))
+    _, found = compiled(fragment % ("interleaved_1f1b", "shard"))
     assert [each.code for each in found] == ["P105"]
-    plan, _ = compiled(fragment % ("interleaved_1f1b", "ddp"))
+    plan, _ = compiled(fragment % ("interleaved_1f1b", "replicate"))
     assert plan is not None
 
 
 def test_thousands_of_ranks_are_planned_in_seconds(planned) -> None:
-    words = "stages: 16, schedule: 1f1b, microbatches: 32, data_parallel: {mode: fsdp, size: 256}"
+    words = "stages: 16, schedule: 1f1b, microbatches: 32}, data: {shard: 256"
     plan = planned(
         f"""
         model:
@@ -241,7 +241,7 @@ def test_thousands_of_ranks_are_planned_in_seconds(planned) -> None:
             hidden: {{out_features: 64}}
             layers: {{type: linear, out_features: 64, repeat: 32, input: act}}
             logits: {{input: layers}}
-        parallelism: {{mode: pipeline, {words}}}
+        parallelism: {{pipeline: {{{words}}}}}
         layout: {{nodes: 512, gpus_per_node: 8}}
         training: {{global_batch_size: 8192}}
         data: {{source: {{rows: 100000}}}}

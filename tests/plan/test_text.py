@@ -154,7 +154,7 @@ def test_parameters_without_settings_take_no_lines(planned) -> None:
 
 
 def test_the_grid_of_a_pipeline_is_shown(planned) -> None:
-    text = describe(planned("parallelism: {mode: pipeline, stages: 2, microbatches: 2}\nlayout: {gpus: 2}"))
+    text = describe(planned("parallelism: {pipeline: {stages: 2, microbatches: 2}}\nlayout: {gpus: 2}"))
     layout = parts(text)["layout"]
     assert layout[-2:] == ["rank 0  0F0  0F1  .    0B0  .    0B1", "rank 1  .    1F0  1B0  1F1  1B1  ."]
     assert any("33% of the places in the grid are idle" in line for line in layout)

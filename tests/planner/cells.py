@@ -68,8 +68,8 @@ MODELS = {
 
 
 def pipeline(stages: int, schedule: str, product: str = "") -> str:
-    beside = f", data_parallel: {{mode: {product}, size: 2}}" if product else ""
-    return f"{{mode: pipeline, stages: {stages}, schedule: {schedule}, microbatches: 4{beside}}}"
+    beside = {"": "", "ddp": ", data: {replicate: 2}", "fsdp": ", data: {shard: 2}"}[product]
+    return f"{{pipeline: {{stages: {stages}, schedule: {schedule}, microbatches: 4}}{beside}}}"
 
 
 WAYS: dict[str, tuple[str, int]] = {
@@ -77,7 +77,7 @@ WAYS: dict[str, tuple[str, int]] = {
     "dp 2": ("dp", 2),
     "ddp 2": ("ddp", 2),
     "fsdp 2": ("fsdp", 2),
-    "hybrid 2x2": ("{mode: fsdp, replicate: 2}", 4),
+    "hybrid 2x2": ("{data: {replicate: 2, shard: all}}", 4),
     "gpipe 2": (pipeline(2, "gpipe"), 2),
     "1f1b 2": (pipeline(2, "1f1b"), 2),
     "interleaved_1f1b 2": (pipeline(4, "interleaved_1f1b"), 2),

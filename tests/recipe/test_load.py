@@ -26,7 +26,7 @@ def test_short_forms(laid: Laid) -> None:
     recipe = recipe_of(laid("parallelism: fsdp\nlayout: {gpus: [0, 3]}\nmodel: {weights: w.safetensors}\n"))
     assert recipe.parallelism.mode == "fsdp"
     assert recipe.layout.devices == (0, 3)
-    assert recipe.span("parallelism.mode").line == 2
+    assert recipe.span("parallelism.data.shard").line == 2
     assert [(each.node, Path(each.path).name) for each in recipe.model.weights] == [("", "w.safetensors")]
     assert recipe.span("objective.losses.loss.input").column > 1
 
@@ -94,7 +94,7 @@ def test_provenance_of_every_value(laid: Laid) -> None:
     assert leaves["training.optimizer.lr"].span is not None
     assert leaves["training.optimizer.lr"].span.path.endswith("base.yaml")
     assert leaves["logging.every"].value == "10 steps"
-    assert leaves["parallelism.mode"].value == "single"
+    assert leaves["parallelism"].value == "single"
     assert leaves["model.graph.hidden.out_features"].value == 8
     assert all(leaf.value is not None for leaf in leaves.values())
 
@@ -164,7 +164,7 @@ def test_a_fragment_is_not_asked_for_what_is_not_its_own(text: str) -> None:
     ("text", "code"),
     [
         ("layout: {gpu: 4}", "S001"),
-        ("parallelism: {mode: fsdp, replicate: 3}\nlayout: {gpus: 4}", "P001"),
+        ("parallelism: {data: {shard: all, replicate: 3}}\nlayout: {gpus: 4}", "P001"),
         ("training: {epochs: ten}", "S003"),
         ("model: {graph: {hidden: {type: linear, out_feature: 4}}}", "S001"),
         ("model: {graph: {hidden: {type: linear, out_features: four}}}", "S003"),

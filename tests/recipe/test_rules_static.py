@@ -15,7 +15,7 @@ One = Callable[..., Diagnostic]
 Wrong = Callable[..., list[Diagnostic]]
 
 DEEP = "model: {{graph: {{hidden: {{type: mlp, hidden: [8, 8, 8, 8, 8, 8, 8, 8], input: x}}}}}}\n"
-PIPE = DEEP + "parallelism: {{mode: pipeline, {}}}\nlayout: {{gpus: {}}}\n"
+PIPE = DEEP + "parallelism: {{pipeline: {{{}}}}}\nlayout: {{gpus: {}}}\n"
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ PIPE = DEEP + "parallelism: {{mode: pipeline, {}}}\nlayout: {{gpus: {}}}\n"
         ("checkpoint: {every: 200%}", "R002", "`200%` is more than the run", None),
         ("training: {steps: 5}\nlogging: {every: 10 steps}", "R006", "10 steps is longer", None),
         (
-            "parallelism: {mode: fsdp, replicate: 3}\nlayout: {gpus: 4}",
+            "parallelism: {data: {replicate: 3, shard: all}}\nlayout: {gpus: 4}",
             "P001",
             "4 GPUs cannot be shared out evenly",
             "1, 2, 4",
@@ -66,13 +66,13 @@ PIPE = DEEP + "parallelism: {{mode: pipeline, {}}}\nlayout: {{gpus: {}}}\n"
             PIPE.format("stages: 3, microbatches: 6, schedule: gpipe", 2),
             "P001",
             "3 stages cannot be shared out evenly over the 2 ranks",
-            "set parallelism.stages to 2 or 4",
+            "set parallelism.pipeline.stages to 2 or 4",
         ),
         (
-            PIPE.format("stages: 2, microbatches: 4, data_parallel: {size: 2}", 3),
+            PIPE.format("stages: 2, microbatches: 4}, data: {replicate: 2", 3),
             "P001",
-            "3 GPUs cannot be shared out evenly over 2 pipelines",
-            "set parallelism.data_parallel.size to one of 1, 3",
+            "3 GPUs cannot be shared out evenly over 2 copies of the model",
+            "set parallelism.data.replicate to one of 1, 3",
         ),
         ("parallelism: dp\nlayout: {nodes: 2, gpus_per_node: 2}", "P002", "cannot run on 2 nodes", "ddp"),
         ("parallelism: single\nlayout: {gpus: 4}", "P003", "single uses 1 of 4 GPUs", "ddp"),
@@ -83,26 +83,26 @@ PIPE = DEEP + "parallelism: {{mode: pipeline, {}}}\nlayout: {{gpus: {}}}\n"
             PIPE.format("stages: 4, microbatches: 4", 2),
             "P006",
             "1f1b needs exactly 1 stage on each rank; 4 stages on 2 ranks are 2",
-            "set parallelism.stages to 2, or parallelism.schedule to dualpipev, interleaved_1f1b",
+            "set parallelism.pipeline.stages to 2, or parallelism.pipeline.schedule to dualpipev, interleaved_1f1b",
         ),
         (
             PIPE.format("stages: 2, microbatches: 4, schedule: zbv", 2),
             "P006",
             "zbv needs exactly 2 stages on each rank",
-            "set parallelism.stages to 4",
+            "set parallelism.pipeline.stages to 4",
         ),
         (
             PIPE.format("stages: 4, microbatches: 2, schedule: 1f1b", 4),
             "P007",
             "1f1b needs at least 4, one for each stage; here: 2 microbatches",
-            "set parallelism.microbatches to 4",
+            "set parallelism.pipeline.microbatches to 4",
         ),
         (
             PIPE.format("stages: 8, microbatches: 9, schedule: interleaved_1f1b", 4)
             + "training: {global_batch_size: 9}",
             "P007",
             "a multiple of its 2 rounds over 4 ranks; here: 9 microbatches",
-            "set parallelism.microbatches to 8 or 10",
+            "set parallelism.pipeline.microbatches to 8 or 10",
         ),
         (
             PIPE.format("stages: 3, microbatches: 3, cut_before: [logits]", 3),
@@ -128,7 +128,36 @@ PIPE = DEEP + "parallelism: {{mode: pipeline, {}}}\nlayout: {{gpus: {}}}\n"
             "GPU numbers do nothing on the CPU",
             "write `gpus: 2`",
         ),
-        ("parallelism: {mode: fsdp, replicate: 2}\nlayout: {gpus: 2}", "P012", "nothing is left to shard over", "ddp"),
+        (
+            "parallelism: {data: {replicate: 2, shard: all}}\nlayout: {gpus: 2}",
+            "P012",
+            "nothing is left to shard over",
+            "ddp",
+        ),
+        (
+            "parallelism: {data: {replicate: all, shard: all}}\nlayout: {gpus: 4}",
+            "P021",
+            "`all` for two axes",
+            "give one of them a number",
+        ),
+        (
+            "parallelism: {data: {replicate: 2}}\nlayout: {gpus: 4}",
+            "P001",
+            "2 copies of the model are not all of the 4 GPUs",
+            "write `all` for replicate, or set layout.gpus to 2",
+        ),
+        (
+            PIPE.format("stages: 3, microbatches: 4}, data: {replicate: all", 4),
+            "P001",
+            "4 GPUs cannot be shared out evenly over pipelines of 3 ranks",
+            "a multiple of that",
+        ),
+        (
+            PIPE.format("stages: 2, microbatches: 4}, data: {shard: 2, reshard: true", 4),
+            "P021",
+            "`reshard` does nothing here: the stages of a pipeline stay gathered for a step",
+            "leave it out",
+        ),
         (
             "checkpoint: {best: {metric: validation/acuracy, mode: max}}",
             "K001",
@@ -210,11 +239,11 @@ def test_one_rule(one: One, over: str, code: str, words: str, way_out: str | Non
     [
         "training: {gradient_accumulation_steps: 2}\nparallelism: ddp\nlayout: {gpus: 4}",
         "training: {microbatch_size: 3}\nparallelism: fsdp\nlayout: {nodes: 2, gpus_per_node: 4}",
-        "parallelism: {mode: fsdp, replicate: 2}\nlayout: {gpus: 4}",
+        "parallelism: {data: {shard: all, replicate: 2}}\nlayout: {gpus: 4}",
         PIPE.format("stages: 4, microbatches: 4", 4),
         PIPE.format("stages: 4, microbatches: 3, schedule: looped_bfs", 2),
         PIPE.format("stages: 4, microbatches: 4, schedule: dualpipev", 2),
-        PIPE.format("stages: 4, microbatches: 3, schedule: zbv, data_parallel: {mode: fsdp, size: 2}", 4),
+        PIPE.format("stages: 4, microbatches: 3, schedule: zbv}, data: {shard: 2", 4),
         PIPE.format("stages: 2, microbatches: 1", 2) + "training: {gradient_accumulation_steps: 2}",
         PIPE.format("stages: 3, microbatches: 3, cut_before: [act, logits]", 3),
         "data: {split: {test: 0.1}}\nevaluation: {sets: [validation, test]}\n"
@@ -333,10 +362,10 @@ def test_an_optimizer_that_needs_whole_parameters(laid: Laid, one: One) -> None:
     assert found.related[0].span.line == 3
     found = one(some + sharded)
     assert (found.code, found.span.line) == ("P013", 2)
-    pipes = "stages: 2, microbatches: 2, data_parallel: {{mode: {}, size: 2}}"
-    found = one(adafactor + PIPE.format(pipes.format("fsdp"), 4))
+    pipes = "stages: 2, microbatches: 2}}, data: {{{}: 2"
+    found = one(adafactor + PIPE.format(pipes.format("shard"), 4))
     assert found.code == "P013"
-    assert not laid(adafactor + PIPE.format(pipes.format("ddp"), 4)).diagnostics
+    assert not laid(adafactor + PIPE.format(pipes.format("replicate"), 4)).diagnostics
     assert not laid(adafactor + "parallelism: ddp\nlayout: {gpus: 2}").diagnostics
 
 

@@ -112,7 +112,7 @@ def test_shipped_recipes_fit(path: Path, root: dict[str, Any]) -> None:
     "text",
     [
         "parallelism: ddp",
-        "parallelism: {mode: pipeline, stages: 4, microbatches: 8, cut_before: [a.4], data_parallel: {size: 2}}",
+        "parallelism: {data: {replicate: all, shard: 2}, pipeline: {stages: 4, microbatches: 8, cut_before: [a.4]}}",
         'training: {steps: "{{ vars.n }}", clip_grad_norm: null, optimizer: {lr: 0.1}}',
         "training: {optimizer: {type: adamw, lr: 1e-3, betas: [0.9, 0.95]}}",
         "training: {lr_schedule: {type: cosine, warmup: 5%}, max_time: 2 hours}",
@@ -138,7 +138,7 @@ def test_what_it_takes(text: str, root: dict[str, Any]) -> None:
         "seeds: 1",
         "seed: one",
         "parallelism: ddq",
-        "parallelism: {mode: ddp, replicate: 2}",
+        "parallelism: {mode: ddp}",
         "training: {epoch: 5}",
         "training: {epochs: 0}",
         "training: {optimizer: {type: adam, lrs: 1}}",

@@ -8,7 +8,7 @@ import pytest
 
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.recipe.load import Loaded, load
-from declarative_train.recipe.sections.parallelism import Ddp, Fsdp, Pipeline, Single
+from declarative_train.recipe.sections.parallelism import Axes, DataAxes, PipelineAxis
 from declarative_train.terms.duration import Duration
 
 Laid = Callable[..., Loaded]
@@ -26,7 +26,7 @@ def test_the_small_recipe_is_silent_and_has_its_defaults(laid: Laid) -> None:
     recipe = loaded.recipe
     assert recipe is not None
     assert (recipe.name, recipe.seed, recipe.plugins, recipe.meta) == ("small", 0, (), {})
-    assert recipe.parallelism == Single()
+    assert recipe.parallelism == Axes()
     assert recipe.layout.num_gpus == 1
     assert recipe.training.lr_schedule.component.type == "constant"
     assert recipe.logging.every == Duration(10, "steps")
@@ -86,10 +86,18 @@ def test_all_mistakes_at_once(wrong: Wrong) -> None:
         ("data: {split: {hold-out: 0.1}}", "B003", (2, 16), "a set cannot be called `hold-out`", "hold_out"),
         ("data: {split: {more: {fraction: 0.1}}}", "S002", (2, 16), "needs `type`", "random"),
         ("data: {fields: {x: {column: a, columns: b}}}", "S004", (2, 20), "not both", None),
-        ("parallelism: {mode: ddp, replicate: 2}", "S001", (2, 26), "no key `replicate`", "it is a key of mode fsdp"),
-        ("parallelism: {stages: 2}", "S002", (2, 1), "`parallelism` needs `mode`", "mode"),
-        ("parallelism: 3", "S005", (2, 14), "there is no mode of parallelism `3`", None),
-        ("parallelism: [ddp]", "S003", (2, 14), "takes a mode or a mapping", None),
+        ("parallelism: {strategy: ddp}", "S001", (2, 15), "no key `strategy`", "a word (`fsdp`) or axes"),
+        ("parallelism: {tensor: 8}", "S001", (2, 15), "no key `tensor`", "kept for an axis that is not built yet"),
+        (
+            "parallelism: {pipeline: {stages: 2}}",
+            "S002",
+            (2, 15),
+            "`parallelism.pipeline` needs `microbatches`",
+            "add `m",
+        ),
+        ("parallelism: {data: {reshard: false}}", "P021", (2, 15), "names no axis", "shard: all"),
+        ("parallelism: 3", "S003", (2, 14), "`parallelism` is 3; it takes a word or axes", None),
+        ("parallelism: [ddp]", "S003", (2, 14), "takes a word or axes", None),
         ("objective: {metrics: [acuracy]}", "S005", (2, 23), "there is no metric `acuracy`", "did you mean `accuracy`"),
         ("objective: {metrics: accuracy}", "S003", (2, 22), "it takes a mapping of names", None),
         ("name: a/b", "S004", (2, 7), "`a/b` names a folder", None),
@@ -126,10 +134,10 @@ def test_missing_sections_are_told_at_the_start() -> None:
 @pytest.mark.parametrize(
     ("mode", "wanted"),
     [
-        ("ddp", Ddp()),
-        ("{mode: fsdp, replicate: 1}", Fsdp(replicate=1)),
-        ("single", Single()),
-        ("{mode: pipeline, stages: 2, microbatches: 4}", Pipeline(stages=2, microbatches=4)),
+        ("ddp", Axes(data=DataAxes(replicate="all"))),
+        ("{data: {replicate: 1, shard: all}}", Axes(data=DataAxes(replicate=1, shard="all"))),
+        ("single", Axes()),
+        ("{pipeline: {stages: 2, microbatches: 4}}", Axes(pipeline=PipelineAxis(stages=2, microbatches=4))),
     ],
 )
 def test_modes(laid: Laid, mode: str, wanted: object) -> None:
@@ -141,11 +149,11 @@ def test_modes(laid: Laid, mode: str, wanted: object) -> None:
 
 
 def test_a_mode_replaces_another_with_its_keys(laid: Laid) -> None:
-    over = "parallelism: {mode: pipeline, stages: 2, microbatches: 2}\nlayout: {gpus: 2}\n"
+    over = "parallelism: {pipeline: {stages: 2, microbatches: 2}}\nlayout: {gpus: 2}\n"
     loaded = laid(over, set_=("parallelism=ddp",))
     assert loaded.diagnostics == []
     assert loaded.recipe is not None
-    assert loaded.recipe.parallelism == Ddp()
+    assert loaded.recipe.parallelism == Axes(data=DataAxes(replicate="all"))
 
 
 def test_a_template_is_judged_at_its_own_place(one: One) -> None:

@@ -69,9 +69,9 @@ DEEP: dict[str, Any] = DIGITS | {
 }
 
 
-def on_pipeline(stages: int, schedule: str, gpus: int, **more: Any) -> dict[str, Any]:
-    parallelism = {"mode": "pipeline", "stages": stages, "schedule": schedule, "microbatches": 4, **more}
-    return {"parallelism": parallelism, "layout": {"gpus": gpus}}
+def on_pipeline(stages: int, schedule: str, gpus: int, cuts: Any = "auto", **axes: Any) -> dict[str, Any]:
+    pipeline = {"stages": stages, "schedule": schedule, "microbatches": 4, "cut_before": cuts}
+    return {"parallelism": {"pipeline": pipeline, **axes}, "layout": {"gpus": gpus}}
 
 
 # how DEEP can be run: every mode, on other numbers of ranks
@@ -87,13 +87,13 @@ WAYS: dict[str, dict[str, Any]] = {
     },
     "fsdp 2": {"parallelism": "fsdp", "layout": {"gpus": 2}},
     "fsdp 4": {"parallelism": "fsdp", "layout": {"gpus": 4}},
-    "hybrid 2 x 2": {"parallelism": {"mode": "fsdp", "replicate": 2}, "layout": {"gpus": 4}},
+    "hybrid 2 x 2": {"parallelism": {"data": {"replicate": 2, "shard": "all"}}, "layout": {"gpus": 4}},
     "pipeline 2": on_pipeline(2, "1f1b", 2),
     "pipeline 4": on_pipeline(4, "1f1b", 4),
     "interleaved 2": on_pipeline(4, "interleaved_1f1b", 2),
     "zero bubble 2": on_pipeline(4, "zbv", 2),
-    "pipeline 2 x ddp 2": on_pipeline(2, "1f1b", 4, data_parallel={"mode": "ddp", "size": 2}),
-    "pipeline 2 x fsdp 2": on_pipeline(2, "1f1b", 4, data_parallel={"mode": "fsdp", "size": 2}),
+    "pipeline 2 x ddp 2": on_pipeline(2, "1f1b", 4, data={"replicate": 2}),
+    "pipeline 2 x fsdp 2": on_pipeline(2, "1f1b", 4, data={"shard": 2}),
 }
 
 

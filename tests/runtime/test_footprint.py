@@ -104,7 +104,7 @@ def test_copies_that_are_set_apart_are_no_run(tmp_path: Path) -> None:
 
 
 def test_few_ranks_stand_for_many(tmp_path: Path) -> None:
-    few = fewer_ranks(deep(tmp_path, "{mode: fsdp, replicate: 4}", 512, batch=512))
+    few = fewer_ranks(deep(tmp_path, "{data: {replicate: 4, shard: all}}", 512, batch=512))
     assert [axis.size for axis in few.layout.mesh] == [2, MOST_RANKS]
     assert len(few.layout.ranks) == 2 * MOST_RANKS
 

@@ -39,7 +39,7 @@ def directory(tmp_path: Path) -> Path:
 def on(mode: str, gpus: int, **training: Any) -> dict[str, Any]:
     parallelism: Any = mode
     if mode == "pipeline":
-        parallelism = {"mode": "pipeline", "stages": gpus, "microbatches": 4, "cut_before": ["logits"]}
+        parallelism = {"pipeline": {"stages": gpus, "microbatches": 4, "cut_before": ["logits"]}}
     return merged(DIGITS, {"parallelism": parallelism, "layout": {"gpus": gpus}, "training": training})
 
 

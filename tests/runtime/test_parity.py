@@ -95,7 +95,7 @@ def test_fsdp_equals_one_process(case: str, num_ranks: int, directory: Path, ref
 
 @pytest.mark.parametrize("case", ["masked_accumulation", "clipped"])
 def test_hybrid_sharding_equals_one_process(case: str, directory: Path, reference: dict[str, Recording]) -> None:
-    changes = {"parallelism": {"mode": "fsdp", "replicate": 2}, "layout": {"gpus": 4}}
+    changes = {"parallelism": {"data": {"replicate": 2, "shard": "all"}}, "layout": {"gpus": 4}}
     found = record(directory, merged(merged(SMALL, CASES[case]), changes))
     assert found.sample_ids == reference[case].sample_ids
     assert largest_difference(reference[case], found) <= LIMIT

@@ -161,7 +161,7 @@ def test_equal(case: str, mode: str, directory: Path, references: dict[str, Reco
 
 
 def test_gradients_between_stages_may_lie_in_any_order(directory: Path, references: dict[str, Recording]) -> None:
-    way = on_pipeline(4, "interleaved_zero_bubble", 2, cut_before=["table", "turn", "pooled"])
+    way = on_pipeline(4, "interleaved_zero_bubble", 2, cuts=["table", "turn", "pooled"])
     found = record(directory, merged(recipe("turned"), way))
     assert largest_difference(reference("turned", directory, references), found) <= LIMIT
 

@@ -83,7 +83,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "ddp": {"parallelism": "ddp", "layout": {"gpus": 2}},
     "fsdp": {"parallelism": "fsdp", "layout": {"gpus": 2}},
     "pipeline": on_pipeline(3, "1f1b", 3),
-    "pipeline x fsdp": on_pipeline(2, "1f1b", 4, data_parallel={"mode": "fsdp", "size": 2}),
+    "pipeline x fsdp": on_pipeline(2, "1f1b", 4, data={"shard": 2}),
 }
 
 

@@ -208,7 +208,7 @@ def test_a_rank_reads_its_rows_of_each_part_alone() -> None:
 
 MODES = {
     "fsdp": "parallelism: fsdp",
-    "pipeline": "parallelism: {mode: pipeline, stages: 2, microbatches: 2}",
+    "pipeline": "parallelism: {pipeline: {stages: 2, microbatches: 2}}",
 }
 
 

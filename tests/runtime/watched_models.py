@@ -46,9 +46,9 @@ CELLS: dict[str, dict[str, Any]] = {
         "layout": {"gpus": 4},
         "training": {"gradient_accumulation_steps": 2},
     },
-    "fsdp 4, kept": {"parallelism": {"mode": "fsdp", "reshard": False}, "layout": {"gpus": 4}},
-    "fsdp 4, over 2": {"parallelism": {"mode": "fsdp", "reshard": 2}, "layout": {"gpus": 4}},
-    "hybrid 2 x 2": {"parallelism": {"mode": "fsdp", "replicate": 2}, "layout": {"gpus": 4}},
+    "fsdp 4, kept": {"parallelism": {"data": {"shard": "all", "reshard": False}}, "layout": {"gpus": 4}},
+    "fsdp 4, over 2": {"parallelism": {"data": {"shard": "all", "reshard": 2}}, "layout": {"gpus": 4}},
+    "hybrid 2 x 2": {"parallelism": {"data": {"replicate": 2, "shard": "all"}}, "layout": {"gpus": 4}},
     "gpipe 2": on_pipeline(2, "gpipe", 2),
     "1f1b 2": on_pipeline(2, "1f1b", 2),
     "1f1b 4": on_pipeline(4, "1f1b", 4),
@@ -57,9 +57,9 @@ CELLS: dict[str, dict[str, Any]] = {
     "zero bubble 2": on_pipeline(4, "interleaved_zero_bubble", 2),
     "zbv 2": on_pipeline(4, "zbv", 2),
     "dualpipev 2": on_pipeline(4, "dualpipev", 2),
-    "1f1b 2 x ddp 2": on_pipeline(2, "1f1b", 4, data_parallel={"mode": "ddp", "size": 2}),
-    "1f1b 2 x fsdp 2": on_pipeline(2, "1f1b", 4, data_parallel={"mode": "fsdp", "size": 2}),
-    "zbv 2 x fsdp 2": on_pipeline(4, "zbv", 4, data_parallel={"mode": "fsdp", "size": 2}),
+    "1f1b 2 x ddp 2": on_pipeline(2, "1f1b", 4, data={"replicate": 2}),
+    "1f1b 2 x fsdp 2": on_pipeline(2, "1f1b", 4, data={"shard": 2}),
+    "zbv 2 x fsdp 2": on_pipeline(4, "zbv", 4, data={"shard": 2}),
 }
 
 

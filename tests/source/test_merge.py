@@ -11,9 +11,16 @@ from declarative_train.source.reader import read_text
 
 
 def normalise(path: Path, node: Node) -> Node:
-    if path == ("parallelism",) and isinstance(node, Scalar):
-        return Mapping((Entry(Scalar("mode", "mode", node.span), node),), node.span)
+    if path == ("training", "precision") and isinstance(node, Scalar):
+        return Mapping((Entry(Scalar("compute", "compute", node.span), node),), node.span)
     return node
+
+
+def opened(path: Path, word: Scalar, over: Mapping) -> Mapping | None:
+    """`fsdp` is `{shard: all}`."""
+    if path != ("parallelism",) or word.value != "fsdp":
+        return None
+    return Mapping((Entry(Scalar("shard", "shard", word.span), Scalar("all", "all", word.span)),), word.span)
 
 
 RULES = MergeRules(
@@ -25,6 +32,7 @@ RULES = MergeRules(
         frozenset({("model", "graph", "*", "input"), ("model", "graph", "*", "inputs")}),
     ),
     default_type=lambda path: "tensor" if path[:2] == ("data", "fields") else None,
+    opened=opened,
 )
 
 
@@ -109,17 +117,24 @@ def test_a_default_type_counts() -> None:
     assert same == {"data": {"fields": {"x": {"columns": "p", "scale": 3, "type": "tensor"}}}}
 
 
-def test_the_mode_is_the_type_of_parallelism_only() -> None:
-    base = "parallelism: {mode: pipeline, stages: 4}\n"
-    assert value(base, "parallelism: ddp\n") == {"parallelism": {"mode": "ddp"}}
-    assert value(base, "parallelism: {stages: 8}\n") == {"parallelism": {"mode": "pipeline", "stages": 8}}
+def test_a_mapping_opens_a_word_of_the_base_and_a_word_replaces_a_mapping() -> None:
+    base = "parallelism: {pipeline: {stages: 4}}\n"
+    assert value(base, "parallelism: ddp\n") == {"parallelism": "ddp"}
+    assert value(base, "parallelism: {pipeline: {stages: 8}}\n") == {"parallelism": {"pipeline": {"stages": 8}}}
+    assert value("parallelism: fsdp\n", "parallelism: {replicate: 2}\n") == {
+        "parallelism": {"shard": "all", "replicate": 2}
+    }
+    assert value("parallelism: auto\n", "parallelism: {replicate: 2}\n") == {"parallelism": {"replicate": 2}}
+
+
+def test_another_mode_is_no_other_type() -> None:
     base = "checkpoint: {best: {metric: m, mode: max}}\n"
     assert value(base, "checkpoint: {best: {mode: min}}\n") == {"checkpoint": {"best": {"metric": "m", "mode": "min"}}}
 
 
 def test_short_forms_are_expanded_first() -> None:
-    assert value("parallelism: fsdp\n", "parallelism: {replicate: 2}\n") == {
-        "parallelism": {"mode": "fsdp", "replicate": 2}
+    assert value("training: {precision: bf16}\n", "training: {precision: {matmul: tf32}}\n") == {
+        "training": {"precision": {"compute": "bf16", "matmul": "tf32"}}
     }
 
 

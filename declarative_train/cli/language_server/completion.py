@@ -110,7 +110,7 @@ class _Names:
             return self._sets()
         if path[-1] == "metric":
             return self._measured()
-        return self._nodes(("model",)) if path[:2] == ("parallelism", "cut_before") else []
+        return self._nodes(("model",)) if path[:3] == ("parallelism", "pipeline", "cut_before") else []
 
     def _in_node(self, cursor: _Cursor, graph: Path, way: Path) -> list[Name]:
         """`way` begins with the node's name."""

@@ -14,7 +14,7 @@ from declarative_train.cli.views.components import type_name
 from declarative_train.components.component import Adapter, Component, Init, Loss, LrSchedule, Metric, Optimizer
 from declarative_train.components.data import Dataset, Field, Split, Transform
 from declarative_train.components.field_docs import field_docs
-from declarative_train.recipe.sections.parallelism import MODES
+from declarative_train.recipe.sections.parallelism import Axes
 from declarative_train.recipe.sections.section import Section
 from declarative_train.recipe.sections.top import SECTIONS, Head, Top
 from declarative_train.terms.duration import Duration
@@ -41,11 +41,7 @@ def section_page(name: str) -> str:
     if name == TOP:
         return "\n".join([f"{TOP} (level of a recipe)", "", _doc(Head), "", *_keys(Head)])
     if name == "parallelism":
-        lines = ["parallelism (section)", "", "How the ranks share the work: a mode (`parallelism: ddp`), or its keys."]
-        for mode in sorted(MODES):
-            lines += ["", f"mode {mode}: {_doc(MODES[mode])}"]
-            lines += [line for line in _keys(MODES[mode], leave=("mode",)) if line]
-        return "\n".join(lines)
+        return "\n".join(["parallelism (section)", "", *_PARALLELISM, "", *_keys(Axes)])
     model = next(_sections_in(Top.model_fields[name].annotation))
     return "\n".join([f"{name} (section)", "", _doc(model), "", *_keys(model)])
 
@@ -57,15 +53,27 @@ def section_table() -> str:
     return "\n".join(f"{name:<{width}}{about}" for name, about in pages.items())
 
 
+_PARALLELISM = (
+    "How the ranks share the work: a word, or a product of axes.",
+    "",
+    "  single     one process on one device",
+    "  dp         one process, several devices: each batch is scattered, the outputs are gathered",
+    "  ddp        {data: {replicate: all}}",
+    "  fsdp       {data: {shard: all}}",
+    "  pipeline   {pipeline: {stages: ..., microbatches: ...}}",
+    "  auto       the product that the planner expects to be fastest of those that fit; `dtrain plan` shows why",
+    "",
+    "Axes:",
+)
+
+
 def _doc(model: type[Section]) -> str:
     return inspect.cleandoc(model.__doc__ or "").replace("\n", " ")
 
 
-def _keys(model: type[Section], leave: tuple[str, ...] = ()) -> Iterator[str]:
+def _keys(model: type[Section]) -> Iterator[str]:
     docs = field_docs(model)
     for key, field in model.model_fields.items():
-        if key in leave:
-            continue
         if key == model.inline:
             yield "  and the keys of its `type`: `dtrain list " + KINDS[field.annotation] + "`"  # type: ignore[index]
             continue

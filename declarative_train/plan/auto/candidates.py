@@ -9,15 +9,7 @@ from typing import get_args
 
 from declarative_train.components.pipeline_schedules import PIPELINE_SCHEDULES
 from declarative_train.recipe.recipe import Recipe
-from declarative_train.recipe.sections.parallelism import (
-    DataParallel,
-    Ddp,
-    Fsdp,
-    Parallelism,
-    Pipeline,
-    Schedule,
-    Single,
-)
+from declarative_train.recipe.sections.parallelism import Axes, DataAxes, Parallelism, PipelineAxis, Schedule
 from declarative_train.terms.amounts import counted
 
 FILLINGS = (
@@ -40,37 +32,38 @@ class Candidate:
 
     @property
     def words(self) -> str:
-        if not isinstance(self.parallelism, Pipeline):
+        pipeline = self.parallelism.pipeline
+        if pipeline is None:
             return self.family
-        number = counted(self.parallelism.microbatches, "microbatch")
-        return f"{self.family}, {self.parallelism.schedule}, {number}"
+        return f"{self.family}, {pipeline.schedule}, {counted(pipeline.microbatches, 'microbatch')}"
 
 
 def candidates(recipe: Recipe, most_stages: int) -> Iterator[Candidate]:
     """`most_stages`: the nodes that have parameters, of which every stage needs one."""
     layout = recipe.layout
     if layout.num_gpus == 1:
-        yield Candidate(Single(), "single")
+        yield Candidate(Axes(), "single")
         return
-    yield Candidate(Ddp(), "ddp")
-    yield Candidate(Fsdp(), "fsdp")
+    yield Candidate(Axes(data=DataAxes(replicate="all")), "ddp")
+    yield Candidate(Axes(data=DataAxes(shard="all")), "fsdp")
     for groups in divisors(layout.num_nodes, 2, min(layout.num_gpus - 1, MOST_REPLICAS)):
-        yield Candidate(Fsdp(replicate=groups), f"fsdp, {groups} replicas")
+        yield Candidate(Axes(data=DataAxes(replicate=groups, shard="all")), f"fsdp, {groups} replicas")
     for num_ranks in divisors(layout.num_gpus, 2, most_stages):
         yield from _pipelines(recipe, num_ranks, layout.num_gpus // num_ranks, most_stages)
 
 
 def _pipelines(recipe: Recipe, num_ranks: int, size: int, most_stages: int) -> Iterator[Candidate]:
-    products = [None] if size == 1 else [DataParallel(mode="ddp", size=size), DataParallel(mode="fsdp", size=size)]
-    for product in products:
-        beside = "" if product is None else f" x {product.mode} {size}"
+    products: dict[str, DataAxes | None] = {"": None}
+    if size > 1:
+        products = {f" x ddp {size}": DataAxes(replicate=size), f" x fsdp {size}": DataAxes(shard=size)}
+    for beside, data in products.items():
         for schedule in SCHEDULES:
             num_stages = num_ranks * _chunks(schedule)
             if num_stages > most_stages:
                 continue
             for number in _microbatches(recipe, num_ranks, size):
-                pipeline = Pipeline(stages=num_stages, schedule=schedule, microbatches=number, data_parallel=product)
-                yield Candidate(pipeline, f"pipeline of {num_ranks}{beside}")
+                pipeline = PipelineAxis(stages=num_stages, schedule=schedule, microbatches=number)
+                yield Candidate(Axes(data=data, pipeline=pipeline), f"pipeline of {num_ranks}{beside}")
 
 
 def _chunks(schedule: Schedule) -> int:

@@ -97,7 +97,7 @@ def _smallest(possible: Sequence[Verdict]) -> Verdict:
 def _nothing_left(recipe: Recipe, verdicts: Sequence[Verdict]) -> Diagnostic:
     first = verdicts[0]
     assert first.refusal is not None
-    return no_mode_left(recipe.span("parallelism.mode"), first.candidate.words, first.refusal)
+    return no_mode_left(recipe.span("parallelism"), first.candidate.words, first.refusal)
 
 
 def _too_large(judge: Judge, possible: Sequence[Verdict]) -> Diagnostic:
@@ -106,7 +106,7 @@ def _too_large(judge: Judge, possible: Sequence[Verdict]) -> Diagnostic:
     assert memory is not None, "all fit where the memory is unknown"
     is_certain = judge.target.hardware is not None
     ways = hints(judge) if is_certain else ["layout.hardware, where this machine is not the one that it is for"]
-    span = judge.recipe.span("parallelism.mode")
+    span = judge.recipe.span("parallelism")
     return does_not_fit(span, least.candidate.words, least.memory_bytes, memory, ways, is_certain=is_certain)
 
 

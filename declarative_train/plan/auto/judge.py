@@ -27,7 +27,7 @@ from declarative_train.plan.stages import PlacementInput, Stages, stages_of, wir
 from declarative_train.recipe.check import CHECKS
 from declarative_train.recipe.draft import Draft
 from declarative_train.recipe.recipe import Recipe
-from declarative_train.recipe.sections.parallelism import Parallelism, Pipeline
+from declarative_train.recipe.sections.parallelism import Parallelism, PipelineAxis
 from declarative_train.recipe.sections.top import SECTIONS
 from declarative_train.terms.mesh import size_of
 
@@ -130,26 +130,25 @@ class Judge:
                 in_pipeline=size_of(mesh, "pipeline") > 1,
             ),
         )
-        if not isinstance(parallelism, Pipeline):
+        pipeline = parallelism.pipeline
+        if pipeline is None:
             return placement, None
-        schedule = PIPELINE_SCHEDULES[parallelism.schedule]
-        key = (parallelism.stages, schedule.splits_backward)
+        schedule = PIPELINE_SCHEDULES[pipeline.schedule]
+        key = (pipeline.stages, schedule.splits_backward)
         if key not in self.cuts:
-            self.cuts[key] = self._stage_graphs(
-                PlacementInput(recipe, self.lowered, self.parameters, number), parallelism
-            )
+            self.cuts[key] = self._stage_graphs(PlacementInput(recipe, self.lowered, self.parameters, number), pipeline)
         stages, found, wires = self.cuts[key]
         if stages is None:
             return None, _first_error(found)
         num_ranks = size_of(mesh, "pipeline")
-        held = [schedule.stages_of(rank, num_ranks, parallelism.stages) for rank in range(num_ranks)]
+        held = [schedule.stages_of(rank, num_ranks, pipeline.stages) for rank in range(num_ranks)]
         return replace(
             placement,
-            parts=candidate_parts(stages, held, parallelism.schedule, number),
-            pipes=Pipes(parallelism.schedule, num_ranks, parallelism.stages, wires, stride=batch.data_parallel_size),
+            parts=candidate_parts(stages, held, pipeline.schedule, number),
+            pipes=Pipes(pipeline.schedule, num_ranks, pipeline.stages, wires, stride=batch.data_parallel_size),
         ), None
 
-    def _stage_graphs(self, site: PlacementInput, pipeline: Pipeline) -> Cut:
+    def _stage_graphs(self, site: PlacementInput, pipeline: PipelineAxis) -> Cut:
         stages, found = stages_of(site, pipeline, self.model.opened)
         wires = () if stages is None else wire_bytes(stage_graphs(self.model.opened, stages), self.model.precision)
         return stages, found, wires

@@ -187,7 +187,7 @@ def padded_group(span: Span, name: str) -> Diagnostic:
           graph:
             norm: {type: batch_norm, over: 3 samples, input: pixels}
             hidden: {input: norm}
-        parallelism: {mode: pipeline, stages: 2, microbatches: 2}
+        parallelism: {pipeline: {stages: 2, microbatches: 2}}
         layout: {gpus: 2}
         training: {global_batch_size: 12}
     Good:
@@ -196,7 +196,7 @@ def padded_group(span: Span, name: str) -> Diagnostic:
           graph:
             norm: {type: batch_norm, over: 3 samples, input: pixels}
             hidden: {input: norm}
-        parallelism: {mode: pipeline, stages: 2, microbatches: 2}
+        parallelism: {pipeline: {stages: 2, microbatches: 2}}
         layout: {gpus: 2}
         training: {global_batch_size: 12}
     """

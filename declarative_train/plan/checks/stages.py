@@ -20,11 +20,11 @@ def cut_not_a_node(span: Span, name: str, known: Sequence[str]) -> Diagnostic:
     Why:   a cut goes between top-level nodes, or between the copies of an outermost `repeat` and their neighbours; what is
            inside a copy belongs together, and nodes computed from fields alone belong to no stage.
     Bad:
-        parallelism: {mode: pipeline, stages: 2, microbatches: 2, cut_before: [logit]}
+        parallelism: {pipeline: {stages: 2, microbatches: 2, cut_before: [logit]}}
         layout: {gpus: 2}
         training: {global_batch_size: 8}
     Good:
-        parallelism: {mode: pipeline, stages: 2, microbatches: 2, cut_before: [logits]}
+        parallelism: {pipeline: {stages: 2, microbatches: 2, cut_before: [logits]}}
         layout: {gpus: 2}
         training: {global_batch_size: 8}
     """  # noqa: E501
@@ -38,11 +38,11 @@ def cut_out_of_order(span: Span, name: str, before: str) -> Diagnostic:
     Finds: names in `cut_before` that are not in the order of the graph, or that open a stage without a node.
     Why:   stage after stage, the model is gone through from the fields to the loss.
     Bad:
-        parallelism: {mode: pipeline, stages: 3, microbatches: 4, cut_before: [logits, hidden]}
+        parallelism: {pipeline: {stages: 3, microbatches: 4, cut_before: [logits, hidden]}}
         layout: {gpus: 3}
         training: {global_batch_size: 8}
     Good:
-        parallelism: {mode: pipeline, stages: 2, microbatches: 4, cut_before: [logits]}
+        parallelism: {pipeline: {stages: 2, microbatches: 4, cut_before: [logits]}}
         layout: {gpus: 2}
         training: {global_batch_size: 8}
     """
@@ -66,7 +66,7 @@ def nothing_in_stage(span: Span, stage: int, nodes: Sequence[str]) -> Diagnostic
             last: {type: relu, input: logits}
         objective:
           loss: {type: cross_entropy, input: last, target: digit}
-        parallelism: {mode: pipeline, stages: 2, microbatches: 2, cut_before: [last]}
+        parallelism: {pipeline: {stages: 2, microbatches: 2, cut_before: [last]}}
         layout: {gpus: 2}
         training: {global_batch_size: 8}
     Good:
@@ -75,7 +75,7 @@ def nothing_in_stage(span: Span, stage: int, nodes: Sequence[str]) -> Diagnostic
             last: {type: relu, input: logits}
         objective:
           loss: {type: cross_entropy, input: last, target: digit}
-        parallelism: {mode: pipeline, stages: 2, microbatches: 2, cut_before: [logits]}
+        parallelism: {pipeline: {stages: 2, microbatches: 2, cut_before: [logits]}}
         layout: {gpus: 2}
         training: {global_batch_size: 8}
     """
@@ -89,11 +89,11 @@ def too_few_nodes(span: Span, stages: int, nodes: Sequence[str]) -> Diagnostic:
     Finds: more pipeline stages than nodes with parameters to share out.
     Why:   a stage needs at least one node that learns; a node is never split.
     Bad:
-        parallelism: {mode: pipeline, stages: 3, microbatches: 3}
+        parallelism: {pipeline: {stages: 3, microbatches: 3}}
         layout: {gpus: 3}
         training: {global_batch_size: 12}
     Good:
-        parallelism: {mode: pipeline, stages: 2, microbatches: 2}
+        parallelism: {pipeline: {stages: 2, microbatches: 2}}
         layout: {gpus: 2}
         training: {global_batch_size: 8}
     """
@@ -119,12 +119,8 @@ def tie_across_stages(span: Span, name: str, stage: int, other: int, schedule: s
           parameters:
             third.weight: {tie: first.weight}
         parallelism:
-          mode: pipeline
-          stages: 4
-          schedule: zbv
-          microbatches: 4
-          cut_before: [second, hidden, third]
-          data_parallel: {mode: fsdp, size: 2}
+          data: {shard: 2}
+          pipeline: {stages: 4, schedule: zbv, microbatches: 4, cut_before: [second, hidden, third]}
         layout: {gpus: 4}
         training: {global_batch_size: 16}
     Good:
@@ -136,17 +132,13 @@ def tie_across_stages(span: Span, name: str, stage: int, other: int, schedule: s
           parameters:
             second.weight: {tie: first.weight}
         parallelism:
-          mode: pipeline
-          stages: 2
-          schedule: 1f1b
-          microbatches: 2
-          cut_before: [second]
-          data_parallel: {mode: fsdp, size: 2}
+          data: {shard: 2}
+          pipeline: {stages: 2, schedule: 1f1b, microbatches: 2, cut_before: [second]}
         layout: {gpus: 4}
         training: {global_batch_size: 16}
     """
     message = f"`{name}` belongs to the stages {stage} and {other}, which {schedule} puts on one rank, and is sharded"
-    return error("P105", span, message, "take 1f1b or gpipe, or `data_parallel: {mode: ddp}`")
+    return error("P105", span, message, "take 1f1b or gpipe, or `data: {replicate: N}`")
 
 
 def reuse_across_stages(span: Span, name: str, stage: int, target: str, target_stage: int, cut: str) -> Diagnostic:
@@ -162,7 +154,7 @@ def reuse_across_stages(span: Span, name: str, stage: int, target: str, target_s
             again: {type: reuse, node: norm, input: norm}
             act: {input: again}
             logits: {input: act}
-        parallelism: {mode: pipeline, stages: 2, microbatches: 2, cut_before: [again]}
+        parallelism: {pipeline: {stages: 2, microbatches: 2, cut_before: [again]}}
         layout: {gpus: 2}
         training: {global_batch_size: 8}
     Good:
@@ -172,7 +164,7 @@ def reuse_across_stages(span: Span, name: str, stage: int, target: str, target_s
             again: {type: reuse, node: norm, input: norm}
             act: {input: again}
             logits: {input: act}
-        parallelism: {mode: pipeline, stages: 2, microbatches: 2, cut_before: [again]}
+        parallelism: {pipeline: {stages: 2, microbatches: 2, cut_before: [again]}}
         layout: {gpus: 2}
         training: {global_batch_size: 8}
     """
@@ -197,7 +189,7 @@ def reuse_with_split_backward(span: Span, schedule: str, name: str) -> Diagnosti
             second: {type: linear, out_features: 64, input: again}
             hidden: {input: second}
         parallelism:
-          {mode: pipeline, stages: 4, schedule: zbv, microbatches: 4, cut_before: [second, hidden, logits]}
+          pipeline: {stages: 4, schedule: zbv, microbatches: 4, cut_before: [second, hidden, logits]}
         layout: {gpus: 2}
         training: {global_batch_size: 8}
     Good:
@@ -208,7 +200,7 @@ def reuse_with_split_backward(span: Span, schedule: str, name: str) -> Diagnosti
             second: {type: linear, out_features: 64, input: again}
             hidden: {input: second}
         parallelism:
-          {mode: pipeline, stages: 4, schedule: interleaved_1f1b, microbatches: 4, cut_before: [second, hidden, logits]}
+          pipeline: {stages: 4, schedule: interleaved_1f1b, microbatches: 4, cut_before: [second, hidden, logits]}
         layout: {gpus: 2}
         training: {global_batch_size: 8}
     """  # noqa: E501

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from declarative_train.diagnostics.diagnostic import Diagnostic, Fix, Related, error, warning
 from declarative_train.diagnostics.suggest import did_you_mean, respelt
 from declarative_train.recipe.draft import Draft
-from declarative_train.recipe.sections.parallelism import Single
 from declarative_train.terms.amounts import counted
 from declarative_train.terms.machine import num_cores
 
@@ -31,7 +30,7 @@ def dp_across_nodes(draft: Draft) -> Iterator[Diagnostic]:
         return
     if draft.parallelism.scatters and draft.layout.num_nodes > 1:
         message = f"dp is one process and cannot run on {draft.layout.num_nodes} nodes"
-        related = (Related(draft.span("parallelism.mode"), "dp is asked for here"),)
+        related = (Related(draft.span("parallelism"), "dp is asked for here"),)
         yield error("P002", draft.span("layout.nodes"), message, "set parallelism to ddp", related)
 
 
@@ -48,11 +47,11 @@ def idle_gpus(draft: Draft) -> Iterator[Diagnostic]:
         layout: {gpus: 1}
     """
     layout = draft.layout
-    if not isinstance(draft.parallelism, Single) or layout is None or layout.num_gpus == 1:
+    if draft.parallelism is None or draft.parallelism.mode != "single" or layout is None or layout.num_gpus == 1:
         return
     key = "layout.gpus" if layout.gpus is not None else "layout.gpus_per_node"
     asked = draft.is_written("parallelism")
-    related = (Related(draft.span("parallelism.mode"), "single is asked for here"),) if asked else ()
+    related = (Related(draft.span("parallelism"), "single is asked for here"),) if asked else ()
     found = "single" if asked else "parallelism is left out: single"
     message = f"{found} uses 1 of {layout.num_gpus} GPUs"
     yield error("P003", draft.span(key), message, "set parallelism to ddp or fsdp, or layout.gpus to 1", related)
@@ -124,7 +123,7 @@ def mps_is_one_device(draft: Draft) -> Iterator[Diagnostic]:
         layout: {gpus: 1, device: mps}
     """
     layout, parallelism = draft.layout, draft.parallelism
-    if layout is None or layout.device != "mps" or isinstance(parallelism, Single):
+    if layout is None or layout.device != "mps" or (parallelism is not None and parallelism.mode == "single"):
         return
     mode = "this mode" if parallelism is None else parallelism.mode
     message = f"{mode} cannot run on mps: it is one device, and no backend carries its tensors from rank to rank"

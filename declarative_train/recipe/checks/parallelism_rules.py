@@ -12,8 +12,9 @@ from declarative_train.diagnostics.diagnostic import Diagnostic, Related, error,
 from declarative_train.recipe.batch import data_parallel_size, num_pipeline_ranks, num_shards
 from declarative_train.recipe.draft import Draft
 from declarative_train.recipe.sections.layout import Layout
-from declarative_train.recipe.sections.parallelism import Ddp, Dp, Fsdp, Pipeline
+from declarative_train.recipe.sections.parallelism import Axes
 from declarative_train.terms.amounts import counted
+from declarative_train.terms.mesh import Axis, size_of
 from declarative_train.terms.span import Span
 
 
@@ -23,44 +24,86 @@ def ranks_do_not_divide(draft: Draft) -> Iterator[Diagnostic]:
     Finds: GPUs that do not divide over pipelines, replicas or stages.
     Why:   every rank of a group does the same share of the work; a rest would stand idle or wait for ever.
     Bad:
-        parallelism: {mode: fsdp, replicate: 3}
+        parallelism: {data: {shard: all, replicate: 3}}
         layout: {gpus: 4}
     Good:
-        parallelism: {mode: fsdp, replicate: 2}
+        parallelism: {data: {shard: all, replicate: 2}}
         layout: {gpus: 4}
     """
-    parallelism, layout = draft.parallelism, draft.layout
-    if layout is None:
+    axes, layout = draft.axes, draft.layout
+    if axes is None or layout is None or len(axes.open_axes) > 1:
         return
-    if isinstance(parallelism, Fsdp) and parallelism.mesh(layout.num_gpus) is None:
-        yield _uneven(draft, layout, "parallelism.replicate", parallelism.replicate, "groups that hold a model each")
-    if isinstance(parallelism, Pipeline):
-        ranks = num_pipeline_ranks(parallelism, layout)
-        if ranks is None:
-            size = data_parallel_size(parallelism, layout)
-            yield _uneven(draft, layout, "parallelism.data_parallel.size", size, "pipelines")
-        elif parallelism.stages % ranks:
-            below = parallelism.stages // ranks * ranks
-            values = " or ".join(str(value) for value in (below, below + ranks) if value)
-            yield error(
-                "P001",
-                draft.span("parallelism.stages"),
-                f"{counted(parallelism.stages, 'stage')} cannot be shared out evenly over the {ranks} ranks of a "
-                "pipeline",
-                f"set parallelism.stages to {values}",
-                (Related(_gpus(draft), counted(layout.num_gpus, "GPU")),),
-            )
+    mesh = axes.mesh(layout.num_gpus)
+    if mesh is None:
+        yield _uneven(draft, axes, layout)
+    elif axes.pipeline is not None and axes.pipeline.stages % (ranks := size_of(mesh, "pipeline")):
+        stages = axes.pipeline.stages
+        below = stages // ranks * ranks
+        values = " or ".join(str(value) for value in (below, below + ranks) if value)
+        yield error(
+            "P001",
+            draft.span("parallelism.pipeline.stages"),
+            f"{counted(stages, 'stage')} cannot be shared out evenly over the {ranks} ranks of a pipeline",
+            f"set parallelism.pipeline.stages to {values}",
+            (Related(_gpus(draft), counted(layout.num_gpus, "GPU")),),
+        )
 
 
-def _uneven(draft: Draft, layout: Layout, path: str, number: int, what: str) -> Diagnostic:
-    fits = [str(each) for each in range(1, layout.num_gpus + 1) if layout.num_gpus % each == 0]
-    message = f"{counted(layout.num_gpus, 'GPU')} cannot be shared out evenly over {number} {what}"
-    hint = f"set {path} to one of {', '.join(fits)}"
-    return error("P001", draft.span(path), message, hint, (Related(_gpus(draft), counted(layout.num_gpus, "GPU")),))
+def _uneven(draft: Draft, axes: Axes, layout: Layout) -> Diagnostic:
+    """The GPUs do not divide over the sizes that are numbers, or over them and the ranks of a pipeline."""
+    sizes = {} if axes.data is None else axes.data.sizes
+    written = [name for name, size in sizes.items() if size != "all"]
+    number, gpus = axes.known_size(), counted(layout.num_gpus, "GPU")
+    related = (Related(_gpus(draft), gpus),)
+    if axes.pipeline is not None and layout.num_gpus % number == 0:
+        message = f"{gpus} cannot be shared out evenly over pipelines of {axes.pipeline.most_ranks} ranks"
+        hint = "set layout.gpus to a multiple of that, or say how many pipelines there are, such as `replicate: 2`"
+        return error("P001", draft.span("parallelism.pipeline.stages"), message, hint, related)
+    path = f"parallelism.data.{written[0]}"
+    what = " x ".join(f"{sizes[name]} {_WHAT[name]}" for name in written)
+    if layout.num_gpus % number == 0:
+        message = f"{what} are not all of the {gpus}"
+        hint = f"write `all` for {written[0]}, or set layout.gpus to {number}"
+        return error("P001", draft.span(path), message, hint, related)
+    others = number // int(sizes[written[0]])
+    fits = [str(each) for each in range(1, layout.num_gpus + 1) if layout.num_gpus % (each * others) == 0]
+    hint = f"set {path} to one of {', '.join(fits)}" if fits else f"set layout.gpus to a multiple of {number}"
+    return error("P001", draft.span(path), f"{gpus} cannot be shared out evenly over {what}", hint, related)
+
+
+_WHAT: dict[Axis, str] = {"replicate": "copies of the model", "shard": "shards"}
 
 
 def _gpus(draft: Draft) -> Span:
     return draft.span("layout.gpus" if draft.is_written("layout.gpus") else "layout.gpus_per_node")
+
+
+def axes_of_no_size(draft: Draft) -> Iterator[Diagnostic]:
+    """axes-of-no-size (P021)
+
+    Finds: a `data` that names no axis, or two axes of it that are `all`.
+    Why:   `all` is what the other axes leave: there is one answer for one of them. `reshard` alone shards nothing.
+    Bad:
+        parallelism: {data: {replicate: all, shard: all}}
+        layout: {gpus: 4}
+    Good:
+        parallelism: {data: {replicate: 2, shard: all}}
+        layout: {gpus: 4}
+    """
+    axes = draft.axes
+    if axes is None or axes.data is None:
+        return
+    if len(axes.open_axes) > 1:
+        message, hint = "`all` for two axes: how many ranks each has would be a guess", "give one of them a number"
+        yield error("P021", draft.span.key("parallelism.data.shard"), message, hint)
+    elif not axes.data.sizes:
+        message = "`parallelism.data` names no axis"
+        hint = "add `replicate: all` (each rank holds a whole model) or `shard: all` (a part of it)"
+        yield error("P021", draft.span.key("parallelism.data"), message, hint, rests_on="all files")
+    elif draft.is_written("parallelism.data.reshard") and (not axes.is_sharded or axes.pipeline is not None):
+        why = "the stages of a pipeline stay gathered for a step" if axes.is_sharded else "there is no axis `shard`"
+        message = f"`reshard` does nothing here: {why}"
+        yield error("P021", draft.span.key("parallelism.data.reshard"), message, "leave it out")
 
 
 def pipeline_of_one(draft: Draft) -> Iterator[Diagnostic]:
@@ -69,22 +112,24 @@ def pipeline_of_one(draft: Draft) -> Iterator[Diagnostic]:
     Finds: a pipeline whose stages all lie on one rank.
     Why:   there is no other rank to pass anything to; it would only cost time.
     Bad:
-        parallelism: {mode: pipeline, stages: 2, microbatches: 2}
+        parallelism: {pipeline: {stages: 2, microbatches: 2}}
         layout: {gpus: 1}
     Good:
-        parallelism: {mode: pipeline, stages: 2, microbatches: 2}
+        parallelism: {pipeline: {stages: 2, microbatches: 2}}
         layout: {gpus: 2}
     """
-    parallelism, layout = draft.pipeline, draft.layout
-    if parallelism is None or layout is None or num_pipeline_ranks(parallelism, layout) != 1:
+    axes, layout = draft.axes, draft.layout
+    if axes is None or axes.pipeline is None or layout is None or num_pipeline_ranks(axes, layout) != 1:
         return
-    pipelines = data_parallel_size(parallelism, layout)
+    pipelines = data_parallel_size(axes, layout)
     gpus = counted(layout.num_gpus, "GPU")
     message = f"{gpus} {'is' if layout.num_gpus == 1 else 'are'} {counted(pipelines, 'pipeline')} of one rank each"
-    hint = f"set layout.gpus to {pipelines * parallelism.stages}, or parallelism to " + (
+    hint = f"set layout.gpus to {pipelines * axes.pipeline.stages}, or parallelism to " + (
         "single" if layout.num_gpus == 1 else "ddp"
     )
-    yield error("P009", draft.span("parallelism.stages"), message, hint, (Related(draft.span("layout"), gpus),))
+    yield error(
+        "P009", draft.span("parallelism.pipeline.stages"), message, hint, (Related(draft.span("layout"), gpus),)
+    )
 
 
 def shards_of_one(draft: Draft) -> Iterator[Diagnostic]:
@@ -93,19 +138,22 @@ def shards_of_one(draft: Draft) -> Iterator[Diagnostic]:
     Finds: hybrid sharding with as many replicas as GPUs.
     Why:   each model is then sharded over one rank, which saves no memory: that is ddp.
     Bad:
-        parallelism: {mode: fsdp, replicate: 2}
+        parallelism: {data: {shard: all, replicate: 2}}
         layout: {gpus: 2}
     Good:
-        parallelism: {mode: fsdp, replicate: 2}
+        parallelism: {data: {shard: all, replicate: 2}}
         layout: {gpus: 4}
     """
-    parallelism, layout = draft.parallelism, draft.layout
-    if isinstance(parallelism, Fsdp) and layout and 1 < parallelism.replicate == layout.num_gpus:
+    axes, layout = draft.axes, draft.layout
+    if axes is None or not axes.is_sharded or layout is None or axes.pipeline is not None:
+        return
+    mesh = axes.mesh(layout.num_gpus) or ()
+    if size_of(mesh, "shard") == 1 and (replicas := size_of(mesh, "replicate")) > 1:
         gpus = counted(layout.num_gpus, "GPU")
-        message = f"with {counted(parallelism.replicate, 'replica')} on {gpus} nothing is left to shard over"
+        message = f"with {counted(replicas, 'replica')} on {gpus} nothing is left to shard over"
         hint = "set parallelism to ddp, or replicate to a smaller number"
         related = (Related(draft.span("layout"), gpus),)
-        yield warning("P012", draft.span("parallelism.replicate"), message, hint, related)
+        yield warning("P012", draft.span("parallelism.data.replicate"), message, hint, related)
 
 
 def reshard_does_not_divide(draft: Draft) -> Iterator[Diagnostic]:
@@ -115,24 +163,24 @@ def reshard_does_not_divide(draft: Draft) -> Iterator[Diagnostic]:
     Why:   between forward and backward each group of that many ranks holds a whole copy of what was gathered; as many as
            all of them is `true`, and a group that is not full would lack a part.
     Bad:
-        parallelism: {mode: fsdp, reshard: 3}
+        parallelism: {data: {shard: all, reshard: 3}}
         layout: {gpus: 8}
     Good:
-        parallelism: {mode: fsdp, reshard: 4}
+        parallelism: {data: {shard: all, reshard: 4}}
         layout: {gpus: 8}
     """  # noqa: E501
-    parallelism, layout = draft.parallelism, draft.layout
-    if not isinstance(parallelism, Fsdp) or layout is None or isinstance(parallelism.reshard, bool):
+    axes, layout = draft.axes, draft.layout
+    if axes is None or axes.reshard is None or layout is None or isinstance(axes.reshard, bool):
         return
-    shards, number = num_shards(parallelism, layout), parallelism.reshard
-    if parallelism.mesh(layout.num_gpus) is None or (shards % number == 0 and number < shards):
+    shards, number = num_shards(axes, layout), axes.reshard
+    if axes.mesh(layout.num_gpus) is None or (shards % number == 0 and number < shards):
         return
     fits = [str(each) for each in range(2, shards) if shards % each == 0]
     yield error(
         "P018",
-        draft.span("parallelism.reshard"),
+        draft.span("parallelism.data.reshard"),
         f"{number} neighbours, where {counted(shards, 'rank')} {'shares' if shards == 1 else 'share'} a parameter out",
-        f"set parallelism.reshard to {' or '.join([*fits, 'true'])}",
+        f"set parallelism.data.reshard to {' or '.join([*fits, 'true'])}",
     )
 
 
@@ -165,12 +213,7 @@ def shards_refused(draft: Draft) -> Iterator[Diagnostic]:
 
 def _sharded_by(draft: Draft) -> str | None:
     """The key that has the parameters sharded."""
-    parallelism = draft.parallelism
-    if isinstance(parallelism, Fsdp):
-        return "parallelism.mode"
-    if draft.pipeline is not None and draft.pipeline.is_sharded:
-        return "parallelism.data_parallel.mode"
-    return None
+    return "parallelism.data.shard" if draft.axes is not None and draft.axes.is_sharded else None
 
 
 def _optimizers(draft: Draft) -> Iterator[tuple[Optimizer, Span]]:
@@ -196,11 +239,11 @@ def ranks_of_one(draft: Draft) -> Iterator[Diagnostic]:
         layout: {gpus: 2}
     """  # noqa: E501
     parallelism, layout = draft.parallelism, draft.layout
-    if not isinstance(parallelism, Ddp | Dp | Fsdp) or layout is None or layout.num_gpus > 1:
+    if parallelism is None or parallelism.mode in ("single", "pipeline") or layout is None or layout.num_gpus > 1:
         return
-    if isinstance(parallelism, Fsdp) and parallelism.replicate > 1:
+    if parallelism.mesh(layout.num_gpus) is None:
         return  # which is refused by its own rule
     said = "`layout` gives 1 GPU" if draft.is_written("layout") else "`layout` is left out: 1 GPU"
     message = f"{parallelism.mode} shares a batch out over GPUs, and {said}"
     hint = "set layout.gpus to 2 or more, or parallelism to single"
-    yield warning("S010", draft.span("parallelism.mode"), message, hint)
+    yield warning("S010", draft.span("parallelism"), message, hint)

@@ -21,20 +21,20 @@ def schedule_needs_stages(draft: Draft) -> Iterator[Diagnostic]:
     Finds: a pipeline schedule with another number of stages per rank than it works with.
     Why:   gpipe and 1f1b hold one stage on each rank, zbv and dualpipev exactly two, the looped ones two or more.
     Bad:
-        parallelism: {mode: pipeline, stages: 4, schedule: 1f1b, microbatches: 4}
+        parallelism: {pipeline: {stages: 4, schedule: 1f1b, microbatches: 4}}
         layout: {gpus: 2}
     Good:
-        parallelism: {mode: pipeline, stages: 2, schedule: 1f1b, microbatches: 4}
+        parallelism: {pipeline: {stages: 2, schedule: 1f1b, microbatches: 4}}
         layout: {gpus: 2}
     """
-    parallelism, layout = draft.pipeline, draft.layout
-    if parallelism is None or layout is None:
+    pipeline, layout = draft.pipeline, draft.layout
+    if pipeline is None or layout is None:
         return
-    ranks = num_pipeline_ranks(parallelism, layout)
-    if ranks is None or ranks == 1 or parallelism.stages % ranks:
+    ranks = num_pipeline_ranks(draft.parallelism, layout)
+    if ranks is None or ranks == 1 or pipeline.stages % ranks:
         return
-    held = parallelism.stages // ranks
-    schedule = PIPELINE_SCHEDULES[parallelism.schedule]
+    held = pipeline.stages // ranks
+    schedule = PIPELINE_SCHEDULES[pipeline.schedule]
     if schedule.holds(held):
         return
     least, most = schedule.stages_per_rank
@@ -42,11 +42,11 @@ def schedule_needs_stages(draft: Draft) -> Iterator[Diagnostic]:
     others = [name for name, each in PIPELINE_SCHEDULES.items() if each.holds(held)]
     yield error(
         "P006",
-        draft.span("parallelism.stages"),
-        f"{parallelism.schedule} needs {wanted} {'stage' if wanted.endswith('1') else 'stages'} on each rank; "
-        f"{parallelism.stages} stages on {ranks} ranks are {held}",
-        f"set parallelism.stages to {ranks * least}, or parallelism.schedule to {', '.join(others)}",
-        (Related(draft.span("parallelism.schedule"), parallelism.schedule),),
+        draft.span("parallelism.pipeline.stages"),
+        f"{pipeline.schedule} needs {wanted} {'stage' if wanted.endswith('1') else 'stages'} on each rank; "
+        f"{pipeline.stages} stages on {ranks} ranks are {held}",
+        f"set parallelism.pipeline.stages to {ranks * least}, or parallelism.pipeline.schedule to {', '.join(others)}",
+        (Related(draft.span("parallelism.pipeline.schedule"), pipeline.schedule),),
     )
 
 
@@ -57,37 +57,37 @@ def schedule_needs_microbatches(draft: Draft) -> Iterator[Diagnostic]:
     Why:   1f1b and dualpipev fill every stage before the first backward; the interleaved ones go in equal rounds.
            An accumulation step is so many microbatches more.
     Bad:
-        parallelism: {mode: pipeline, stages: 2, schedule: 1f1b, microbatches: 1}
+        parallelism: {pipeline: {stages: 2, schedule: 1f1b, microbatches: 1}}
         layout: {gpus: 2}
     Good:
-        parallelism: {mode: pipeline, stages: 2, schedule: 1f1b, microbatches: 2}
+        parallelism: {pipeline: {stages: 2, schedule: 1f1b, microbatches: 2}}
         layout: {gpus: 2}
     """
-    parallelism, layout, training = draft.pipeline, draft.layout, draft.training
-    if parallelism is None or layout is None or training is None:
+    pipeline, layout, training = draft.pipeline, draft.layout, draft.training
+    if pipeline is None or layout is None or training is None:
         return
-    ranks = num_pipeline_ranks(parallelism, layout)
-    steps = accumulation(training, parallelism, layout)
-    if ranks is None or steps is None or parallelism.stages % ranks:
+    ranks = num_pipeline_ranks(draft.parallelism, layout)
+    steps = accumulation(training, draft.parallelism, layout)
+    if ranks is None or steps is None or pipeline.stages % ranks:
         return
-    if draft.scope is not None and num_nodes(draft.scope) < parallelism.stages:
+    if draft.scope is not None and num_nodes(draft.scope) < pipeline.stages:
         return  # P017 is reported: with fewer stages, fewer microbatches do
-    number, schedule = steps * parallelism.microbatches, PIPELINE_SCHEDULES[parallelism.schedule]
-    most = 2 * number + parallelism.stages
-    fits = [each for each in range(1, most + 1) if schedule.takes(each, ranks, parallelism.stages)]
+    number, schedule = steps * pipeline.microbatches, PIPELINE_SCHEDULES[pipeline.schedule]
+    most = 2 * number + pipeline.stages
+    fits = [each for each in range(1, most + 1) if schedule.takes(each, ranks, pipeline.stages)]
     if number in fits:
         return
-    made = f" ({steps} accumulation steps x {parallelism.microbatches})" if steps > 1 else ""
+    made = f" ({steps} accumulation steps x {pipeline.microbatches})" if steps > 1 else ""
     rule = (
-        f"at least {parallelism.stages}, one for each stage"
+        f"at least {pipeline.stages}, one for each stage"
         if schedule.fills_first
         else f"a multiple of its {counted(number // ranks, 'round')} over {ranks} ranks"
     )
     near = [max((each for each in fits if each < number), default=0), min(each for each in fits if each > number)]
     values = " or ".join(str(each) for each in near if each and each % steps == 0) or str(near[1])
-    message = f"{parallelism.schedule} needs {rule}; here: {counted(number, 'microbatch')}{made}"
-    hint = f"make it {values} in all" if steps > 1 else f"set parallelism.microbatches to {values}"
-    yield error("P007", draft.span("parallelism.microbatches"), message, hint)
+    message = f"{pipeline.schedule} needs {rule}; here: {counted(number, 'microbatch')}{made}"
+    hint = f"make it {values} in all" if steps > 1 else f"set parallelism.pipeline.microbatches to {values}"
+    yield error("P007", draft.span("parallelism.pipeline.microbatches"), message, hint)
 
 
 def cut_count(draft: Draft) -> Iterator[Diagnostic]:
@@ -96,25 +96,30 @@ def cut_count(draft: Draft) -> Iterator[Diagnostic]:
     Finds: `cut_before` with another number of names than there are stages to open, or a name twice.
     Why:   each name opens a new stage; the first stage needs none.
     Bad:
-        parallelism: {mode: pipeline, stages: 2, microbatches: 2, cut_before: [act, logits]}
+        parallelism: {pipeline: {stages: 2, microbatches: 2, cut_before: [act, logits]}}
         layout: {gpus: 2}
     Good:
-        parallelism: {mode: pipeline, stages: 2, microbatches: 2, cut_before: [logits]}
+        parallelism: {pipeline: {stages: 2, microbatches: 2, cut_before: [logits]}}
         layout: {gpus: 2}
     """
-    parallelism = draft.pipeline
-    if parallelism is None or parallelism.cut_before == "auto":
+    pipeline = draft.pipeline
+    if pipeline is None or pipeline.cut_before == "auto":
         return
-    cuts = parallelism.cut_before
+    cuts = pipeline.cut_before
     for position, name in enumerate(cuts):
         if name in cuts[:position]:
-            yield error("P008", draft.span(("parallelism", "cut_before", position)), f"`{name}` opens a stage already")
-    wanted = parallelism.stages - 1
+            yield error(
+                "P008",
+                draft.span(("parallelism", "pipeline", "cut_before", position)),
+                f"`{name}` opens a stage already",
+            )
+    wanted = pipeline.stages - 1
     if len(cuts) != wanted:
-        message = f"{counted(len(cuts), 'cut')} for {counted(len(cuts) + 1, 'stage')}, not {parallelism.stages}"
-        hint = f"name {counted(wanted, 'node')}, set parallelism.stages to {len(cuts) + 1}, or leave cut_before out"
-        related = (Related(draft.span("parallelism.stages"), counted(parallelism.stages, "stage")),)
-        yield error("P008", draft.span("parallelism.cut_before"), message, hint, related)
+        message = f"{counted(len(cuts), 'cut')} for {counted(len(cuts) + 1, 'stage')}, not {pipeline.stages}"
+        more = f"set parallelism.pipeline.stages to {len(cuts) + 1}"
+        hint = f"name {counted(wanted, 'node')}, {more}, or leave cut_before out"
+        related = (Related(draft.span("parallelism.pipeline.stages"), counted(pipeline.stages, "stage")),)
+        yield error("P008", draft.span("parallelism.pipeline.cut_before"), message, hint, related)
 
 
 def zero_bubble_compile(draft: Draft) -> Iterator[Diagnostic]:
@@ -124,25 +129,25 @@ def zero_bubble_compile(draft: Draft) -> Iterator[Diagnostic]:
     Why:   these schedules split each backward in two, which torch refuses for compiled stages, and for activations of
            which a part was kept.
     Bad:
-        parallelism: {mode: pipeline, stages: 4, schedule: zbv, microbatches: 4}
+        parallelism: {pipeline: {stages: 4, schedule: zbv, microbatches: 4}}
         layout: {gpus: 2}
         training: {compile: true}
     Good:
-        parallelism: {mode: pipeline, stages: 2, schedule: 1f1b, microbatches: 4}
+        parallelism: {pipeline: {stages: 2, schedule: 1f1b, microbatches: 4}}
         layout: {gpus: 2}
         training: {compile: true}
     """
-    parallelism, training = draft.pipeline, draft.training
-    if parallelism is None or training is None or not PIPELINE_SCHEDULES[parallelism.schedule].splits_backward:
+    pipeline, training = draft.pipeline, draft.training
+    if pipeline is None or training is None or not PIPELINE_SCHEDULES[pipeline.schedule].splits_backward:
         return
-    related = (Related(draft.span("parallelism.schedule"), parallelism.schedule),)
+    related = (Related(draft.span("parallelism.pipeline.schedule"), pipeline.schedule),)
     if training.compile:
-        message = f"torch cannot compile stages for {parallelism.schedule}"
-        hint = "set training.compile to false, or parallelism.schedule to interleaved_1f1b"
+        message = f"torch cannot compile stages for {pipeline.schedule}"
+        hint = "set training.compile to false, or parallelism.pipeline.schedule to interleaved_1f1b"
         yield error("P010", draft.span("training.compile"), message, hint, related)
     if training.activation_checkpointing == "selective":
-        message = f"{parallelism.schedule} splits each backward in two, and what `selective` keeps is there for one"
-        hint = "set training.activation_checkpointing to blocks, or parallelism.schedule to interleaved_1f1b"
+        message = f"{pipeline.schedule} splits each backward in two, and what `selective` keeps is there for one"
+        hint = "set training.activation_checkpointing to blocks, or parallelism.pipeline.schedule to interleaved_1f1b"
         yield error("P010", draft.span("training.activation_checkpointing"), message, hint, related)
 
 
@@ -152,11 +157,11 @@ def more_stages_than_nodes(draft: Draft) -> Iterator[Diagnostic]:
     Finds: more pipeline stages than the model has nodes.
     Why:   a stage holds at least one node; a node is never split.
     Bad:
-        parallelism: {mode: pipeline, stages: 64, microbatches: 64}
+        parallelism: {pipeline: {stages: 64, microbatches: 64}}
         layout: {gpus: 64}
         training: {global_batch_size: 64}
     Good:
-        parallelism: {mode: pipeline, stages: 2, microbatches: 2}
+        parallelism: {pipeline: {stages: 2, microbatches: 2}}
         layout: {gpus: 2}
         training: {global_batch_size: 8}
     """
@@ -165,4 +170,4 @@ def more_stages_than_nodes(draft: Draft) -> Iterator[Diagnostic]:
     stages, nodes = pipeline.stages, num_nodes(draft.scope)
     if stages > nodes:
         message = f"{counted(stages, 'stage')}, and the model has {counted(nodes, 'node')} to share out"
-        yield error("P017", draft.span("parallelism.stages"), message, f"at most {nodes}")
+        yield error("P017", draft.span("parallelism.pipeline.stages"), message, f"at most {nodes}")

@@ -7,7 +7,7 @@ from typing import Any
 
 from declarative_train.recipe.component_fields import KINDS, children_of, table
 from declarative_train.recipe.mistakes.aliases import KEYS as ALIASES
-from declarative_train.recipe.sections.parallelism import MODES
+from declarative_train.recipe.sections.parallelism import KEPT, Axes
 from declarative_train.recipe.sections.section import Section
 from declarative_train.recipe.sections.top import Top
 
@@ -21,6 +21,8 @@ def home_of(name: str, near: str | None = None) -> str | None:
 
     if near is not None and name not in ALIASES and SequenceMatcher(None, name, near).ratio() > SLIP:
         return None
+    if name == "mode":
+        return "how the ranks share the work is `parallelism: ddp`; `mode` is a key of `sweep`, `early_stop` and `best`"
     for word in ALIASES.get(name, (name,)):
         places = sorted(dict.fromkeys(path for path, key in _keys() if key == word), key=lambda path: path.count("."))
         if places:
@@ -38,8 +40,7 @@ def home_of(name: str, near: str | None = None) -> str | None:
 def _keys() -> Iterator[tuple[str, str]]:
     """Section and key, for every key of the language but those of nodes."""
     yield from _of(Top, "")
-    for mode in MODES.values():
-        yield from _of(mode, "parallelism")
+    yield from _of(Axes, "parallelism")
 
 
 def _of(model: type[Section], path: str) -> Iterator[tuple[str, str]]:
@@ -58,9 +59,12 @@ def _of(model: type[Section], path: str) -> Iterator[tuple[str, str]]:
             yield from _of(child.model, inner)
 
 
-def home_in_mode(mode: str, name: str, near: str | None) -> str | None:
-    """For a key below `parallelism`: the modes that have it, else as everywhere."""
-    if name in ("type", "strategy"):
-        return f"here `{name}` is called `mode`"
-    others = [other for other, model in MODES.items() if name in model.model_fields and other != mode]
-    return f"it is a key of mode {' and '.join(others)}" if others else home_of(name, near)
+def home_in_axes(name: str, near: str | None) -> str | None:
+    """For a key below `parallelism`."""
+    if name in KEPT:
+        return f"`{name}` is kept for an axis that is not built yet; `data` and `pipeline` are"
+    if name in ("mode", "type", "strategy"):
+        return "parallelism is a word (`fsdp`) or axes: `{data: {shard: all}}`, `{pipeline: {stages: 4, ...}}`"
+    if name == "data_parallel":
+        return "here it is an axis: `data: {replicate: N}`, or `data: {shard: N}`"
+    return home_of(name, near)

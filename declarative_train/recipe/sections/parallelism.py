@@ -1,43 +1,167 @@
-"""`parallelism`: the one word that says how the ranks share the work. Each mode has its own keys.
+"""`parallelism`: how the ranks share the work, a product of axes; a word stands for the usual products.
 
-A `Parallelism` is a mode that can run; `Auto` becomes one of them when the recipe is compiled. Which mesh a mode is
-stands here and nowhere else: what comes after asks for axes, not for the word.
+`Axes` and `Dp` can run; `Auto` becomes one of them when the recipe is compiled. Which mesh they make stands here and
+nowhere else: what comes after asks for axes, not for the word.
 """
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field
 
+from declarative_train.components.pipeline_schedules import PIPELINE_SCHEDULES
 from declarative_train.recipe.sections.section import Section
 from declarative_train.recipe.sections.training import Count
-from declarative_train.terms.mesh import Mesh, MeshAxis
+from declarative_train.terms.mesh import DATA_AXES, Axis, Mesh, MeshAxis, size_of
 
 Schedule = Literal["gpipe", "1f1b", "interleaved_1f1b", "looped_bfs", "interleaved_zero_bubble", "zbv", "dualpipev"]
+Size = Count | Literal["all"]
+Word = Literal["single", "ddp", "fsdp", "pipeline"]
 
 
-class Single(Section):
-    """One process, one device."""
+class DataAxes(Section):
+    """The axes whose ranks take different rows of a batch: their sizes multiply. `all`: as many as the others leave."""
 
-    mode: Literal["single"] = "single"
-    """How the ranks share the work."""
-    in_one_process: ClassVar[bool] = True
+    replicate: Size | None = None
+    """Ranks that each hold a whole copy, of the model or of all its shards; gradients are averaged."""
+    shard: Size | None = None
+    """Ranks that each hold a part of every parameter, gradient and optimizer state."""
+    reshard: bool | Annotated[int, Field(ge=2)] | None = None
+    """Of shards, between forward and backward: true (left out: this) frees the parameters that were gathered, false
+    keeps them, which saves a gather and takes their memory, a number spreads them over so many neighbours, such as the
+    GPUs of a node. The stages of a pipeline keep them."""
+
+    @property
+    def sizes(self) -> dict[Axis, int | Literal["all"]]:
+        """Those that are written."""
+        both: tuple[tuple[Axis, Size | None], ...] = (("replicate", self.replicate), ("shard", self.shard))
+        return {name: size for name, size in both if size is not None}
+
+
+class PipelineAxis(Section):
+    """The model is cut into stages, and microbatches pass through them. Its ranks are those that the other axes leave,
+    each with one stage or more."""
+
+    stages: Annotated[int, Field(ge=2)]
+    """Chunks that the model is cut into."""
+    schedule: Schedule = "1f1b"
+    """In which order each rank works on its microbatches."""
+    microbatches: Count
+    """Parts in which the batch of one pipeline passes through the stages, per accumulation step."""
+    cut_before: tuple[str, ...] | Literal["auto"] = "auto"
+    """The node that opens each stage but the first, such as [layers.4, layers.8]; auto: cuts of equal cost."""
+
+    @property
+    def most_ranks(self) -> int:
+        """Where each holds as few stages as the schedule works with."""
+        return max(1, self.stages // PIPELINE_SCHEDULES[self.schedule].stages_per_rank[0])
+
+
+class Axes(Section):
+    """A rank per device, along each axis that is written; none: one process on one device."""
+
+    data: DataAxes | None = None
+    """The axes whose ranks take different rows of a batch."""
+    pipeline: PipelineAxis | None = None
+    """The axis whose ranks hold different stages of the model."""
     scatters: ClassVar[bool] = False
-    microbatches: ClassVar[int] = 1
-    reshard: ClassVar[None] = None
+
+    @property
+    def mode(self) -> Word:
+        """The word for what it is mostly."""
+        if self.pipeline is not None:
+            return "pipeline"
+        if self.data is None or not self.data.sizes:
+            return "single"
+        return "ddp" if self.data.shard is None else "fsdp"
+
+    @property
+    def word(self) -> str | None:
+        """The word that stands for it, if one does."""
+        return self.mode if self == of_word(self.mode) else None
+
+    def with_defaults(self) -> Self:
+        """What its other keys give is written out."""
+        if self.data is None or self.reshard is None or self.pipeline is not None:
+            return self
+        return self.model_copy(update={"data": self.data.model_copy(update={"reshard": self.reshard})})
+
+    @property
+    def in_one_process(self) -> bool:
+        return self.mode == "single"
+
+    @property
+    def is_sharded(self) -> bool:
+        return self.data is not None and self.data.shard is not None
+
+    @property
+    def microbatches(self) -> int:
+        return 1 if self.pipeline is None else self.pipeline.microbatches
+
+    @property
+    def reshard(self) -> bool | int | None:
+        """None where nothing is sharded. Stages that are sharded stay gathered for a step."""
+        if self.data is None or self.data.shard is None:
+            return None
+        if self.pipeline is not None:
+            return False
+        return True if self.data.reshard is None else self.data.reshard
+
+    @property
+    def open_axes(self) -> tuple[Axis, ...]:
+        """Those of size `all`."""
+        return () if self.data is None else tuple(name for name, size in self.data.sizes.items() if size == "all")
+
+    def known_size(self) -> int:
+        """The product of the sizes that are numbers."""
+        found = 1
+        for size in () if self.data is None else self.data.sizes.values():
+            found *= 1 if size == "all" else size
+        return found
 
     def data_parallel_size(self, num_gpus: int) -> int:
-        return 1
+        mesh = self.mesh(num_gpus)
+        if mesh is not None:
+            return size_of(mesh, *DATA_AXES)
+        return num_gpus if self.pipeline is None else self.known_size()
 
     def mesh(self, num_gpus: int) -> Mesh | None:
-        return ()
+        """None when the GPUs do not divide over the axes. Outermost first: what travels between stages is little beside
+        what data-parallel neighbours exchange, and of those the shards exchange the most. An axis of size `all` that
+        gets one rank is left out where another is there; so is one replica of shards."""
+        if self.mode == "single":
+            return ()
+        sizes = {} if self.data is None else self.data.sizes
+        in_pipeline = self.pipeline is not None
+        rest = _share(num_gpus, self.known_size())
+        if rest is None or len(self.open_axes) > 1:
+            return None
+        num_stage_ranks = 1
+        if self.pipeline is not None:
+            num_stage_ranks = min(rest, self.pipeline.most_ranks) if self.open_axes else rest
+            rest = _share(rest, num_stage_ranks)
+        if rest is None or (not self.open_axes and not in_pipeline and rest > 1):
+            return None
+        found = [MeshAxis("pipeline", num_stage_ranks)] if in_pipeline else []
+        for name, size in sizes.items():
+            number = rest if size == "all" else size
+            is_left_out = number == 1 and (
+                (size == "all" and in_pipeline) or (name == "replicate" and self.is_sharded)
+            )  # fmt: skip
+            if not is_left_out:
+                found.append(MeshAxis(name, number))
+        return tuple(found)
 
 
 class Dp(Section):
-    """One process, several devices: each batch is scattered, the outputs are gathered."""
+    """One process, several devices: each batch is scattered, the outputs are gathered. It has no axes: a plan counts
+    its devices as copies of the model."""
 
-    mode: Literal["dp"] = "dp"
-    """How the ranks share the work."""
+    mode: ClassVar[Literal["dp"]] = "dp"
+    word: ClassVar[str] = "dp"
+    data: ClassVar[None] = None
+    pipeline: ClassVar[None] = None
     in_one_process: ClassVar[bool] = True
+    is_sharded: ClassVar[bool] = False
     scatters: ClassVar[bool] = True
     microbatches: ClassVar[int] = 1
     reshard: ClassVar[None] = None
@@ -46,126 +170,41 @@ class Dp(Section):
         return num_gpus
 
     def mesh(self, num_gpus: int) -> Mesh | None:
-        """Its devices are not ranks: a plan counts them as copies of the model."""
         return ()
 
 
-class Ddp(Section):
-    """A rank per device, each with the whole model; gradients are averaged."""
-
-    mode: Literal["ddp"] = "ddp"
-    """How the ranks share the work."""
-    in_one_process: ClassVar[bool] = False
-    scatters: ClassVar[bool] = False
-    microbatches: ClassVar[int] = 1
-    reshard: ClassVar[None] = None
-
-    def data_parallel_size(self, num_gpus: int) -> int:
-        return num_gpus
-
-    def mesh(self, num_gpus: int) -> Mesh | None:
-        return (MeshAxis("replicate", num_gpus),)
-
-
-class Fsdp(Section):
-    """A rank per device, each with a shard of every parameter, gradient and optimizer state."""
-
-    mode: Literal["fsdp"] = "fsdp"
-    """How the ranks share the work."""
-    replicate: Count = 1
-    """Hybrid sharding: this many groups of ranks hold a whole sharded model each."""
-    reshard: bool | Annotated[int, Field(ge=2)] = True
-    """Between forward and backward: true frees the parameters that were gathered, false keeps them, which saves a
-    gather and takes their memory, a number spreads them over so many neighbours, such as the GPUs of a node."""
-    in_one_process: ClassVar[bool] = False
-    scatters: ClassVar[bool] = False
-    microbatches: ClassVar[int] = 1
-
-    def data_parallel_size(self, num_gpus: int) -> int:
-        return num_gpus
-
-    def mesh(self, num_gpus: int) -> Mesh | None:
-        """None when the replicas do not divide. Shards lie on neighbours: their traffic is the heavier one."""
-        shards = _share(num_gpus, self.replicate)
-        if shards is None:
-            return None
-        whole = (MeshAxis("shard", shards),)
-        return whole if self.replicate == 1 else (MeshAxis("replicate", self.replicate), *whole)
-
-
-class DataParallel(Section):
-    """Several pipelines side by side, each with its share of the batch."""
-
-    mode: Literal["ddp", "fsdp"] = "ddp"
-    """Whether each pipeline holds its stages whole (ddp) or sharded (fsdp)."""
-    size: Count
-    """The number of pipelines."""
-
-
-class Pipeline(Section):
-    """The model is cut into stages, and microbatches pass through them."""
-
-    mode: Literal["pipeline"] = "pipeline"
-    """How the ranks share the work."""
-    stages: Annotated[int, Field(ge=2)]
-    """Chunks that the model is cut into; GPUs / data_parallel.size ranks hold them, one or more each."""
-    schedule: Schedule = "1f1b"
-    """In which order each rank works on its microbatches."""
-    microbatches: Count
-    """Parts in which the batch of one pipeline passes through the stages, per accumulation step."""
-    cut_before: tuple[str, ...] | Literal["auto"] = "auto"
-    """The node that opens each stage but the first, such as [layers.4, layers.8]; auto: cuts of equal cost."""
-    data_parallel: DataParallel | None = None
-    """Several pipelines side by side; left out: one."""
-    in_one_process: ClassVar[bool] = False
-    scatters: ClassVar[bool] = False
-
-    def data_parallel_size(self, num_gpus: int) -> int:
-        return 1 if self.data_parallel is None else self.data_parallel.size
-
-    def mesh(self, num_gpus: int) -> Mesh | None:
-        """None when the GPUs do not divide over the pipelines. What travels between stages is little beside what
-        data-parallel neighbours exchange, so the pipeline is the outer axis."""
-        ranks = _share(num_gpus, self.data_parallel_size(num_gpus))
-        if ranks is None:
-            return None
-        whole = (MeshAxis("pipeline", ranks),)
-        if self.data_parallel is None:
-            return whole
-        return (*whole, MeshAxis("shard" if self.is_sharded else "replicate", self.data_parallel.size))
-
-    @property
-    def reshard(self) -> bool | None:
-        """Stages that are sharded stay gathered for a step."""
-        return False if self.is_sharded else None
-
-    @property
-    def is_sharded(self) -> bool:
-        return self.data_parallel is not None and self.data_parallel.mode == "fsdp"
-
-
 class Auto(Section):
-    """The planner takes the mode that it expects to be fastest of those that fit, and `dtrain plan` shows why."""
+    """The planner takes the product that it expects to be fastest of those that fit, and `dtrain plan` shows why."""
 
-    mode: Literal["auto"] = "auto"
-    """How the ranks share the work."""
+    mode: ClassVar[Literal["auto"]] = "auto"
+    word: ClassVar[str] = "auto"
 
     def mesh(self, num_gpus: int) -> Mesh | None:
         """Not known yet."""
         return None
 
 
-Parallelism = Single | Dp | Ddp | Fsdp | Pipeline
-DEFAULT = Single
+Parallelism = Axes | Dp
+DEFAULT = Axes
 
-MODES: dict[str, type[Single | Dp | Ddp | Fsdp | Pipeline | Auto]] = {
-    "auto": Auto,
-    "ddp": Ddp,
-    "dp": Dp,
-    "fsdp": Fsdp,
-    "pipeline": Pipeline,
-    "single": Single,
+WORDS = ("auto", "ddp", "dp", "fsdp", "pipeline", "single")
+AXES_OF_WORDS: dict[str, dict[str, dict[str, str]]] = {  # `auto` and `dp` are no product of axes
+    "ddp": {"data": {"replicate": "all"}},
+    "fsdp": {"data": {"shard": "all"}},
+    "pipeline": {"pipeline": {}},  # whose stages and microbatches have no default
+    "single": {},
 }
+KEPT = ("context", "expert", "tensor")
+"""Axes to come: their names are kept."""
+
+
+def of_word(word: str) -> Axes | Dp | Auto | None:
+    """What a word stands for; None for `pipeline`, which says too little."""
+    if word == "pipeline":
+        return None
+    if word in AXES_OF_WORDS:
+        return Axes.model_validate({key: DataAxes.model_validate(axes) for key, axes in AXES_OF_WORDS[word].items()})
+    return Auto() if word == "auto" else Dp()
 
 
 def mode_on(mode: str, num_gpus: int) -> str:

@@ -1,0 +1,147 @@
+"""What was written otherwise before: read as what it means today, reported, and mended where the text allows it.
+
+`today` is part of writing out short forms, before recipes are merged; `told` reads a text as it was typed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from declarative_train.diagnostics.diagnostic import Diagnostic, Fix
+from declarative_train.diagnostics.lines import Lines
+from declarative_train.recipe.checks.keys import deprecated_form
+from declarative_train.source.document import Document
+from declarative_train.source.node import Entry, Mapping, Node, Scalar
+from declarative_train.source.node import Sequence as List
+from declarative_train.terms.span import Span
+
+PARALLELISM = "parallelism"
+_OF_PIPELINE = ("stages", "schedule", "microbatches", "cut_before", "data_parallel")
+_OF_SHARD = ("replicate", "reshard")
+_KEYS: dict[str, tuple[str, ...]] = {  # of each `mode`, as a mapping had it
+    **dict.fromkeys(("auto", "ddp", "dp", "single"), ()),
+    "fsdp": _OF_SHARD,
+    "pipeline": _OF_PIPELINE,
+}
+_AXIS_OF = {"ddp": "replicate", "fsdp": "shard"}
+
+
+def today(node: Mapping) -> Node | None:
+    """`{mode: fsdp, replicate: 2}`, or a part of it in a derived recipe, as axes. None: it is no such mapping, or one
+    that was never right. One that says its `mode` replaces a base's of another mode, as it always did."""
+    mode, names = node.get("mode"), {entry.name for entry in node} - {"mode"}
+    if mode is None:
+        if not names or not (names <= set(_OF_PIPELINE) or names <= set(_OF_SHARD)):
+            return None
+    elif not isinstance(mode, Scalar) or not names <= set(_KEYS.get(str(mode.value), ())):
+        return mode if isinstance(mode, Scalar) and not names else None
+    elif not names:
+        return mode
+    axes = _axes(node, mode if isinstance(mode, Scalar) else None)
+    return None if axes is None else Mapping(tuple(axes), node.span, alone=mode is not None)
+
+
+def _axes(node: Mapping, mode: Scalar | None) -> list[Entry] | None:
+    inner = [entry for entry in node if entry.name not in ("mode", "data_parallel")]
+    if any(entry.name in _OF_SHARD for entry in node):
+        shard = [] if mode is None else [Entry(_key("shard", mode.span), _key("all", mode.span))]
+        inner.sort(key=lambda entry: entry.name, reverse=True)  # replicas, shards, and then how they are gathered
+        at = sum(entry.name == "replicate" for entry in inner)
+        return [Entry(_key("data", node.span), Mapping((*inner[:at], *shard, *inner[at:]), node.span))]
+    found = [Entry(_key("pipeline", node.span), Mapping(tuple(inner), node.span))] if inner else []
+    beside = node.entry("data_parallel")
+    if beside is not None:
+        data = _data_axis(beside.value, is_whole=mode is not None)
+        if data is None:
+            return None
+        found.insert(0, Entry(Scalar("data", "data", beside.key.span), data))
+    return found
+
+
+def _data_axis(node: Node, *, is_whole: bool) -> Node | None:
+    """`{mode: fsdp, size: 2}` -> `{shard: 2}`. What a part of it means depends on the base."""
+    if isinstance(node, Scalar) and node.value is None and not node.is_empty:
+        return node
+    if not isinstance(node, Mapping) or not {entry.name for entry in node} <= {"mode", "size"}:
+        return None
+    kind, size = node.get("mode"), node.get("size")
+    name = "ddp" if kind is None and is_whole else kind.value if isinstance(kind, Scalar) else None
+    if size is None or name not in _AXIS_OF:
+        return None
+    return Mapping((Entry(_key(_AXIS_OF[str(name)], node.span), size),), node.span)
+
+
+def _key(text: str, span: Span) -> Scalar:
+    return Scalar(text, text, span)
+
+
+def replaces(path: tuple[str | int, ...], base: Mapping, over: Mapping) -> bool:
+    """Whether a mapping with a `mode` takes the place of the base's axes: only one of the same mode was merged."""
+    return over.alone and _mode(base) != _mode(over)
+
+
+def _mode(axes: Mapping) -> str:
+    if axes.entry("pipeline") is not None:
+        return "pipeline"
+    data = axes.get("data")
+    return "fsdp" if isinstance(data, Mapping) and data.entry("shard") is not None else "ddp"
+
+
+def told(root: Mapping, text: str) -> Sequence[Diagnostic]:
+    """What one text says in an old form."""
+    return list(_told(root, text))
+
+
+def _told(root: Mapping, text: str) -> Iterator[Diagnostic]:
+    node = root.get(PARALLELISM)
+    if isinstance(node, Mapping) and (new := today(node)) is not None:
+        written = _Written(Lines(node.span.path, text))
+        words = written(new)
+        first = node.entries[0].key.span
+        fixes = () if words is None or written.has_comment(node) else (Fix(node.span, words, safe=True),)
+        hint = f"write `parallelism: {words}`" if words is not None else "write `{data: {...}, pipeline: {...}}`"
+        yield deprecated_form(first, "parallelism is a product of axes", hint, fixes)
+
+
+def still_mended(found: Sequence[Diagnostic], document: Document) -> list[Diagnostic]:
+    """Without the fix of a mapping that takes the place of a base's axes: under its new form the two would merge. Of a
+    fragment alone nobody knows the base."""
+    gone = [each.by for each in document.dropped if each.path == (PARALLELISM,) and each.reason == "alternative"]
+    axes = document.find((PARALLELISM,))
+    is_part = document.root.get("fragment") is not None
+    if is_part and axes is not None:
+        gone.append(axes.span)
+    hint = "it replaces a base's axes: write its own, and null for those that it has not"
+    if is_part:
+        hint = "`--fix` mends it beside its recipe: dtrain lint --fix RECIPE --with FRAGMENT"
+    return [
+        each._replace(help=hint, fixes=())
+        if each.code == "S011" and any(fix.span in gone for fix in each.fixes)
+        else each
+        for each in found
+    ]
+
+
+class _Written:
+    """A tree as text on one line, its values as they were typed."""
+
+    def __init__(self, lines: Lines) -> None:
+        self.lines = lines
+
+    def __call__(self, node: Node) -> str | None:
+        """None where a value was not typed in one piece, such as an alias."""
+        if isinstance(node, Scalar):
+            typed = self._typed(node.span)
+            return typed if typed.strip("'\"") == node.text else node.text if node.text == "all" else None
+        if isinstance(node, List):
+            items = [self(item) for item in node.items]
+            return None if None in items else f"[{', '.join(map(str, items))}]"
+        values = [(entry.name, self(entry.value)) for entry in node]
+        return None if any(text is None for _, text in values) else f"{{{', '.join(f'{k}: {v}' for k, v in values)}}}"
+
+    def has_comment(self, node: Node) -> bool:
+        return "#" in self._typed(node.span)
+
+    def _typed(self, span: Span) -> str:
+        start = self.lines.offset(span.line, span.column)
+        return self.lines.text[start : self.lines.offset(span.end_line, span.end_column)]
