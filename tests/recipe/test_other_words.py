@@ -81,7 +81,7 @@ TABLES = (DATASETS, FIELDS, LAYERS, LOSSES, LR_SCHEDULES, METRICS, OPTIMIZERS, T
 
 def hint_on(section: str, word: str) -> str:
     """What is said of a key that is not there."""
-    inside = f"mode: ddp, {word}" if section == "parallelism" else word
+    inside = f"data: {{replicate: all}}, {word}" if section == "parallelism" else word
     text = f"{section}: {{{inside}: 3}}" if section else f"{word}: 3"
     found = recipe_room.load("r.yaml", text=f"fragment: true\n{text}\n").diagnostics
     (said,) = [item for item in found if item.code == "S001" and f"`{word}`" in item.message]

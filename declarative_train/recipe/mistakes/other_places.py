@@ -30,8 +30,10 @@ _PREPARED = (
 )
 _WHOLE = "a model is a `graph` of nodes, of which a whole model may be one: `model.graph: {net: {type: resnet}}`"
 _WIRED = "a node names the fields that it reads, `input: FIELD`; the losses name what they read of the graph"
-_STAGES = "`{mode: pipeline, stages: 4, microbatches: 8}`"
-_SHARED_OUT = "the GPUs of `layout` are shared out; `fsdp` has `replicate`, a pipeline `data_parallel: {size: 2}`"
+_STAGES = "`{pipeline: {stages: 4, microbatches: 8}}`"
+_SHARED_OUT = (
+    "the GPUs of `layout` are shared out: `{data: {replicate: 2}}` are whole copies, `{data: {shard: 2}}` parts"
+)
 _PART = "`max: 1000 samples` looks at a part of each set"
 _SINKS = "`logging: {sinks: {tensorboard: {}, csv: {}, wandb: {}, mlflow: {}}}` says where numbers go"
 
