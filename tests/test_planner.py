@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from declarative_train.runtime.footprint.forecast import Forecast
+from tests.planner.allocator import MIB, Allocator
 from tests.planner.cells import QUICK, Cell, cells
 from tests.planner.measure import compared, measure, off_by, plan_of
 from tests.runtime.live_bytes import live_bytes
@@ -51,3 +52,25 @@ def test_a_class_that_is_left_out_is_found(tmp_path: Path, kind: str) -> None:
     rows, real = Forecast().memory(plan).rows, live_bytes(plan)
     left_out = [dataclasses.replace(row, **{kind: 0}) for row in rows]
     assert not compared("wrong", plan, left_out, real, time.monotonic()).is_close
+
+
+def test_the_simulated_allocator_reuses_splits_and_joins() -> None:
+    """A block of 30 MiB is split for 12, and joined for 30 again; another stream's is not taken."""
+    allocator = Allocator()
+    first = allocator.take(30 * MIB, "main")
+    assert allocator.reserved == 30 * MIB
+    allocator.give(first, 30 * MIB, "main")
+    part, other = allocator.take(12 * MIB, "main"), allocator.take(18 * MIB, "main")
+    assert allocator.reserved == 30 * MIB
+    allocator.give(part, 12 * MIB, "main")
+    allocator.give(other, 18 * MIB, "main")
+    allocator.take(30 * MIB, "main")
+    assert allocator.reserved == 30 * MIB
+    allocator.take(1, "gathering")
+    assert allocator.reserved == 32 * MIB  # a segment for small ones
+    allocator.take(5 * MIB, "gathering")
+    assert allocator.reserved == 52 * MIB  # and for middle ones
+    allocator.take(11 * MIB, "gathering")
+    assert allocator.reserved == 52 * MIB  # in what is left of it
+    allocator.take(5 * MIB, "gathering")
+    assert allocator.reserved == 72 * MIB  # 4 MiB were left

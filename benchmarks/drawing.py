@@ -1,0 +1,135 @@
+"""How long a rank takes to draw its start values: 100 million of them, over 1, 2 and 4 ranks of fsdp.
+
+    python -m benchmarks.drawing [--rounds 3] [--write]
+
+Every rank draws its own rows, in float32, on one thread. The ranks of a row run at the same time, so that on a machine
+with fewer cores than ranks the seconds of the clock do not fall any more; seconds of the processor do. Fails where they
+do not fall.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import platform
+import tempfile
+import time
+from datetime import date
+from itertools import pairwise
+from multiprocessing.queues import SimpleQueue
+from pathlib import Path
+from statistics import median
+
+from benchmarks.__main__ import REPORT
+from declarative_train import recipe as recipe_room
+from declarative_train.plan import compile as compile_plan
+from declarative_train.plan.plan import Plan
+
+BEGIN, END = "<!-- begin: benchmarks.drawing -->", "<!-- end: benchmarks.drawing -->"
+RANKS = (1, 2, 4)
+RECIPE = """
+name: drawing
+data:
+  source: {{type: synthetic, kind: tokens, rows: 4000}}
+  window: {{length: 65, stride: 64}}
+  fields:
+    tokens: {{column: tokens, rows: ":-1"}}
+    next: {{column: tokens, rows: "1:"}}
+model: {{graph: {{logits: {{type: gpt, vocabulary: 256, layers: 14, width: 768, heads: 12, input: tokens}}}}}}
+objective: {{loss: {{type: cross_entropy, input: logits, target: next}}}}
+training: {{steps: 1, global_batch_size: 4, optimizer: {{type: adamw, lr: 1e-4}}}}
+parallelism: {mode}
+layout: {{gpus: {ranks}, device: cpu}}
+"""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--write", action="store_true", help="keep the table in docs/performance.md")
+    args = parser.parse_args()
+    plans = {ranks: plan_over(ranks) for ranks in RANKS}
+    found: dict[int, list[tuple[float, float]]] = {ranks: [] for ranks in RANKS}
+    load = os.getloadavg()[0]
+    for _ in range(args.rounds):
+        for ranks, plan in plans.items():
+            found[ranks].append(slowest(plan, ranks))
+    table = "\n".join(lines(plans[1], found, args.rounds, load))
+    print(table)
+    if args.write:
+        before, _, rest = REPORT.read_text().partition(BEGIN)
+        _, _, after = rest.partition(END)
+        REPORT.write_text(f"{before}{BEGIN}\n{table}\n{END}{after}")
+    processor = [median(each for each, _ in found[ranks]) for ranks in RANKS]
+    return int(any(after >= before for before, after in pairwise(processor)))
+
+
+def plan_over(ranks: int) -> Plan:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "drawing.yaml"
+        path.write_text(RECIPE.format(mode="single" if ranks == 1 else "fsdp", ranks=ranks))
+        recipe = recipe_room.load(str(path)).recipe
+        assert recipe is not None
+        plan, diagnostics = compile_plan(recipe)
+        assert plan is not None, diagnostics
+        return plan
+
+
+def slowest(plan: Plan, ranks: int) -> tuple[float, float]:
+    """Seconds of the processor and of the clock, of the rank that took the most."""
+    context = multiprocessing.get_context("fork")
+    answers: SimpleQueue[tuple[float, float]] = context.SimpleQueue()
+    ready = context.Barrier(ranks)
+    processes = [context.Process(target=draw, args=(plan, rank, ready, answers)) for rank in range(ranks)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(timeout=300)
+    times = [answers.get() for _ in processes]
+    return max(each for each, _ in times), max(each for _, each in times)
+
+
+def draw(plan: Plan, rank: int, ready: object, answers: SimpleQueue[tuple[float, float]]) -> None:
+    """One rank, on real memory, in a group that answers nothing: drawing asks nobody."""
+    import torch
+    from torch import distributed
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    from declarative_train.runtime.engine import Engine
+    from declarative_train.runtime.step import model
+
+    torch.set_num_threads(1)
+    if len(plan.layout.ranks) > 1:
+        distributed.init_process_group("fake", store=FakeStore(), rank=rank, world_size=len(plan.layout.ranks))
+
+    def timed(held: model.Held, plan: Plan, device: torch.device) -> None:
+        model.allocate(held, plan, device)
+        ready.wait(timeout=120)  # type: ignore[attr-defined]
+        before = time.process_time(), time.perf_counter()
+        model.fill(held, plan, device)
+        answers.put((time.process_time() - before[0], time.perf_counter() - before[1]))
+
+    Engine(plan, torch.device("cpu"), fill=timed)
+    os._exit(0)  # groups that answer nothing end with nothing
+
+
+def lines(plan: Plan, found: dict[int, list[tuple[float, float]]], rounds: int, load: float) -> list[str]:
+    import torch
+
+    number = sum(item.num_elements for item in plan.parameters)
+    head = (
+        f"{date.today()}, torch {torch.__version__}, {platform.machine()}, {os.cpu_count()} cores, "
+        f"one thread per rank; {number / 1e6:.0f} M start values; medians of {rounds} interleaved rounds, "
+        "of the slowest rank. "
+        f"Load of the machine before: {load:.1f}."
+    )
+    rows = ["| ranks | processor | clock |", "|---|---|---|"]
+    for ranks, times in found.items():
+        processor, clock = median(each for each, _ in times), median(each for _, each in times)
+        rows.append(f"| {ranks} | {processor:.2f} s | {clock:.2f} s |")
+    return [head, "", *rows]
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
