@@ -22,6 +22,7 @@ from declarative_train.plan.plan import ParameterPlan, WeightsPlan
 from declarative_train.plan.published import odd_dtype, plan_published, published_misfit, tensor_map, tensors_of
 from declarative_train.plan.run_folder import Shapes, shapes_in_folder, taken_in_folder
 from declarative_train.recipe.recipe import Recipe, Weights
+from declarative_train.recipe.sections.model import DROP
 
 if TYPE_CHECKING:
     from torch import nn
@@ -51,7 +52,8 @@ def plan_weights(
                 diagnostics.append(weights_do_not_fit(weights.span, weights.path, *problem_and_hint))
             continue
         local = local_path(weights.path)
-        plan = WeightsPlan(weights.node, _taken(weights.path, local), dict(weights.rename))
+        rename = {prefix: None if into == DROP else into for prefix, into in weights.rename.items()}
+        plan = WeightsPlan(weights.node, _taken(weights.path, local), rename)
         plans.append(plan)
         if local is None:
             continue
@@ -227,7 +229,7 @@ def _shapes_in_torch(path: str) -> Shapes | None:
 
 
 def renamed(found: Mapping[str, T], rename: Mapping[str, str | None]) -> dict[str, T]:
-    """The longest prefix that fits is replaced; what is renamed to null is left out."""
+    """The longest prefix that fits is replaced; what is renamed to None is left out."""
     prefixes = sorted(rename, key=len, reverse=True)
     kept: dict[str, T] = {}
     for name, item in found.items():
@@ -239,7 +241,7 @@ def renamed(found: Mapping[str, T], rename: Mapping[str, str | None]) -> dict[st
 
 
 def _removed_renames(recipe: Recipe, node: str) -> tuple[Related, ...]:
-    """Entries of `rename` that a derived recipe took away: by a null that was meant to say the same as the base's."""
+    """Entries of `rename` that a derived recipe took away by a null."""
     path = ("model", "weights", node, "rename")
     gone = (each for each in recipe.document.dropped if each.path[:-1] == path and each.reason == "removed")
     return tuple(Related(each.by, f"this removes the base's entry for `{each.path[-1]}`") for each in gone)
@@ -260,7 +262,7 @@ def same_name(found: Iterable[str], rename: Mapping[str, str | None]) -> tuple[s
                 head, dot, _ = name.rpartition(".")
                 left_out = json.dumps(head + dot or name)
                 problem = f"has two tensors that would both be called {new}: {before[new]} and {name}"
-                return problem, f"rename one of them to another name, or leave it out: rename: {{{left_out}: null}}"
+                return problem, f"rename one of them to another name, or leave it out: rename: {{{left_out}: drop}}"
             before[new] = name
     return None
 
@@ -306,7 +308,7 @@ def _hint_of(missing: list[str], unexpected: list[str], kept: list[str], known: 
         return f"`rename` maps the file's names to the model's, as in {_likely_rename(missing, unexpected)}"
     close = nearest(unexpected[0], known)
     also = f"did you mean {close}? " if close else ""
-    left_out = ", ".join(f"{json.dumps(each)}: null" for each in _prefixes(unexpected, kept))
+    left_out = ", ".join(f"{json.dumps(each)}: drop" for each in _prefixes(unexpected, kept))
     return f"{also}to leave them out: rename: {{{left_out}}}"
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping as MappingABC
 from typing import NamedTuple
 
 from declarative_train.recipe.deprecated import DEPRECATED, renamed
-from declarative_train.recipe.old_forms import replaces, today, told
+from declarative_train.recipe.old_forms import null_value, replaces, today, told
 from declarative_train.recipe.sections.parallelism import AXES_OF_WORDS
 from declarative_train.source.merge import ANY, MergeRules, another_form
 from declarative_train.source.node import Entry, Mapping, Node, Path, Scalar, Sequence
@@ -202,6 +202,7 @@ MERGE_RULES = MergeRules(
     default_type=_default_type,
     opened=_opened,
     another_form=_another_form,
+    null_value=null_value,
     old_forms=told,
     depth=max(3, *(len(path) - 1 for path in DEPRECATED)) if DEPRECATED else 3,  # of a set under `data.split`
 )

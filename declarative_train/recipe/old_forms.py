@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from declarative_train.diagnostics.diagnostic import Diagnostic, Fix
 from declarative_train.diagnostics.lines import Lines
 from declarative_train.recipe.checks.keys import deprecated_form
+from declarative_train.recipe.sections.model import DROP
 from declarative_train.source.document import Document
 from declarative_train.source.node import Entry, Mapping, Node, Scalar
 from declarative_train.source.node import Sequence as List
@@ -85,6 +86,16 @@ def _mode(axes: Mapping) -> str:
         return "pipeline"
     data = axes.get("data")
     return "fsdp" if isinstance(data, Mapping) and data.entry("shard") is not None else "ddp"
+
+
+def null_value(path: tuple[str | int, ...], entry: Entry) -> tuple[Node, Diagnostic] | None:
+    """`rename: {"head.": null}` left tensors out, where no base had the entry for the null to remove."""
+    if path[:2] != ("model", "weights") or len(path) != 4 or path[3] != "rename":
+        return None
+    span = entry.value.span
+    message = "a null only removes what a base says; what is left out is said by a word"
+    found = deprecated_form(span, message, f"write `{DROP}`", (Fix(span, DROP, safe=True),))
+    return Scalar(DROP, DROP, span), found
 
 
 def told(root: Mapping, text: str) -> Sequence[Diagnostic]:

@@ -27,7 +27,7 @@ class Weights(NamedTuple):
 
     node: str
     path: str
-    rename: MappingABC[str, str | None]
+    rename: MappingABC[str, str]
     span: Span
     statistics: str = "run"
     format: str | None = None

@@ -21,8 +21,8 @@ from declarative_train.terms.span import Span
 
 ANY = "*"  # a part of a path in MergeRules.exclusive that stands for every name
 
-_FREE: tuple[Path, ...] = (("meta",), ("model", "weights", ANY, "rename"))
-"""Where a null is a value if there is nothing to remove: the section that nobody checks, and names left out."""
+_FREE: tuple[Path, ...] = (("meta",),)
+"""Where a null is a value if there is nothing to remove: the section that nobody checks."""
 
 
 def _as_it_is(path: Path, node: Node) -> Node:
@@ -44,6 +44,10 @@ def _not_opened(path: Path, word: Scalar, over: Mapping) -> Mapping | None:
     return None
 
 
+def _no_value(path: Path, entry: Entry) -> tuple[Node, Diagnostic] | None:
+    return None
+
+
 def _none_old(root: Mapping, text: str) -> SequenceABC[Diagnostic]:
     return ()
 
@@ -57,6 +61,7 @@ class MergeRules(NamedTuple):
     `default_type` is the `type` of a mapping that does not say it (a field without `type` is a `tensor`).
     `opened` is the mapping that a word of a base stands for, when this mapping meets it.
     `another_form`: whether a mapping and that of the base say the same thing in two ways, so that it replaces it.
+    `null_value` is what a null that removes nothing stands for at a path, in a deprecated form, and what to say of it.
     `old_forms` tells what a text, read but not yet expanded, says in a deprecated form.
     """
 
@@ -65,6 +70,7 @@ class MergeRules(NamedTuple):
     default_type: Callable[[Path], str | None] = _no_default
     opened: Callable[[Path, Scalar, Mapping], Mapping | None] = _not_opened
     another_form: Callable[[Path, Mapping, Mapping], bool] = another_form
+    null_value: Callable[[Path, Entry], tuple[Node, Diagnostic] | None] = _no_value
     old_forms: Callable[[Mapping, str], SequenceABC[Diagnostic]] = _none_old
     depth: int = 64
 
@@ -161,8 +167,18 @@ class Merger:
             self.dropped.append(Dropped((*path, entry.name), gone.value.span, entry.value.span, "removed"))
         elif _is_free(path):
             merged[entry.name] = entry
+        elif (said := self._meant(path, entry)) is not None:
+            merged[entry.name] = said
         else:
             self._say_nothing(path, entry, [each.name for each in base.entries], beside)
+
+    def _meant(self, path: Path, entry: Entry) -> Entry | None:
+        """What a null once stood for where it has nothing to remove."""
+        found = self.rules.null_value(path, entry)
+        if found is None:
+            return None
+        self.diagnostics.append(found[1])
+        return Entry(entry.key, found[0])
 
     def _say_nothing(
         self, path: Path, entry: Entry, known: SequenceABC[str] = (), beside: SequenceABC[str] = ()
@@ -189,7 +205,11 @@ class Merger:
         entries: list[Entry] = []
         for entry in node.entries:
             if _is_null(entry.value):
-                self._say_nothing(path, entry)
+                said = self._meant(path, entry)
+                if said is None:
+                    self._say_nothing(path, entry)
+                else:
+                    entries.append(said)
             else:
                 entries.append(Entry(entry.key, self._without_nulls((*path, entry.name), entry.value)))
         return node.with_entries(entries)

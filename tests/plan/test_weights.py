@@ -26,10 +26,10 @@ def below(path: Path, rename: str = "{}") -> str:
         (HIDDEN, "{}", None, None),
         ({f"enc.{k}": v for k, v in HIDDEN.items()}, '{enc.: ""}', None, None),
         (HIDDEN | {"head.weight": torch.zeros(1)}, "{head.: null}", None, None),
-        (HIDDEN | {"fc.w": torch.zeros(1)}, "{}", "fc.w of the file not in the model", 'rename: {"fc.": null}'),
+        (HIDDEN | {"fc.w": torch.zeros(1)}, "{}", "fc.w of the file not in the model", 'rename: {"fc.": drop}'),
         (
             HIDDEN | {"out.a.w": torch.zeros(1), "out.b.w": torch.zeros(1), "x": torch.zeros(1)},
-            *("{}", "of the file not in the model", 'rename: {"out.": null, "x": null}'),
+            *("{}", "of the file not in the model", 'rename: {"out.": drop, "x": drop}'),
         ),
         ({"weight": HIDDEN["weight"]}, "{}", "bias of the model below `hidden` not in the file", None),
         (HIDDEN | {"bias": torch.zeros(3)}, "{}", "bias is (3,) in the file, (32,) in the model", None),

@@ -125,7 +125,7 @@ def weights_do_not_fit(span: Span, path: str, problem: str, hint: str | None) ->
     """weights-do-not-fit (U106)
 
     Finds: a file of start values whose names or shapes are not those of the parameters that it is for.
-    Why:   every rank would fail before its first step. `rename: {"head.": null}` leaves out what the model does not have.
+    Why:   every rank would fail before its first step. `rename: {"head.": drop}` leaves out what the model does not have.
     Bad:
         model:
           weights: {hidden: {path: data/backbone.safetensors}}
@@ -133,7 +133,7 @@ def weights_do_not_fit(span: Span, path: str, problem: str, hint: str | None) ->
         model:
           graph:
             hidden: {type: linear, out_features: 8, input: pixels}
-          weights: {hidden: {path: data/backbone.safetensors, rename: {"head.": null}}}
+          weights: {hidden: {path: data/backbone.safetensors, rename: {"head.": drop}}}
     """  # noqa: E501
     return error("U106", span, f"{shown(path)} {problem}", hint)
 

@@ -39,6 +39,8 @@ class ParamSpec(BaseModel):
     """What a value must be."""
     default: object = None
     """The value where the node gives none; without this key the param is required."""
+    optional: bool = False
+    """A node may leave it out, and it is then `none` in templates."""
     min: int | float | None = None
     """The smallest value; of a list the smallest length."""
     max: int | float | None = None
@@ -50,7 +52,7 @@ class ParamSpec(BaseModel):
 
 
 class Param(NamedTuple):
-    """`kind` None: anything (a default of `null`, or one that is a template). `default` None: required."""
+    """`kind` None: anything (a default that is a template). `default` None: required; a null: optional."""
 
     name: str
     kind: Kind | None
@@ -91,6 +93,10 @@ def _read_param(name: str, key_span: Span, node: Node) -> tuple[Param | None, li
         if spec is None:
             return None, found
         default = node.get("default")
+        if spec.optional and default is not None:
+            return None, [bad_param(key_span, name, "is optional, and has a default")]
+        if spec.optional:
+            default = Scalar(None, "null", key_span)
         param = Param(name, spec.type, default, spec.min, spec.max, spec.choices, spec.items)
         if default is not None and not is_open(default) and to_value(default) is not None:
             _, found = checked(param, default, "its own declaration")

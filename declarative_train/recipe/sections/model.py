@@ -5,6 +5,9 @@ from typing import Any, Literal
 from declarative_train.recipe.sections.parameters import ParameterSettings
 from declarative_train.recipe.sections.section import Section
 
+DROP = "drop"
+"""In the place of a name: leave these tensors of the file out."""
+
 
 class WeightsSection(Section):
     """Start values from a file or from a run."""
@@ -15,9 +18,9 @@ class WeightsSection(Section):
     format: Literal["huggingface"] | None = None
     """`huggingface`: `path` is the folder of a published model (config.json, model.safetensors or its shards), or its
     hub id in the cache of huggingface-hub, for a node of the block that it is."""
-    rename: dict[str, str | None] = {}
-    """Beginnings of names in the file, and what they become here, or null to leave them out:
-    {"encoder.blocks.": "layers.", "head.": null}."""
+    rename: dict[str, str] = {}
+    """Beginnings of names in the file, and what they become here, or `drop` to leave them out:
+    {"encoder.blocks.": "layers.", "head.": drop}."""
     statistics: Literal["run", "data"] = "run"
     """Where the fields that these parameters read, and their targets, have their statistics and class numbers from:
     `run`, the one whose weights they are (a file of tensors has none); `data`: made anew of the training rows."""

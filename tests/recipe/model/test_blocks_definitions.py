@@ -68,12 +68,12 @@ output: a
     assert fine.node("hidden.a").layer.out_features == 3
 
 
-def test_choices_nulls_and_defaults_over_other_params(open_model) -> None:
+def test_choices_optional_params_and_defaults_over_other_params(open_model) -> None:
     body = """
 params:
   width: 4
   kind: {type: str, choices: [relu, gelu], default: relu}
-  last: {type: int, default: null}
+  last: {type: int, optional: true}
   wide: "{{ params.width * 4 }}"
 inputs: [x]
 graph:
@@ -99,6 +99,7 @@ output: out
         ("{width: {type: int, min: 3, default: 2}}", "S004", "at least 3"),
         ("{width: {type: int, default: x}}", "S003", "an integer"),
         ("{width: {min: 1, max: 3}}", "B009", "no `type`"),
+        ("{width: {type: int, optional: true, default: 3}}", "B009", "is optional, and has a default"),
         ("{repeat: 3}", "B002", "reserved word"),
         ("{Width: 3}", "B003", "cannot be called"),
         ("[width]", "S003", "a mapping of names"),
