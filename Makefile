@@ -9,7 +9,7 @@ test test-long matrix accept bench parity planner: export OMP_NUM_THREADS ?= 1
 # tests start processes: each would compile the package anew where a machine forbids to keep bytecode
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test test-newest test-long matrix check format generate docs accept bench parity planner test-gpu bench-gpu site site-serve clean
+.PHONY: run test test-newest test-long matrix check format generate docs accept bench parity planner test-gpu bench-gpu site pictures site-serve clean
 
 run: $(VENV)/.installed
 	$(BIN)/dtrain run $(RECIPE)
@@ -88,6 +88,10 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 # the documentation, as pages in build/site
 site: $(VENV)/.installed-dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+# docs/images: screenshots of TensorBoard, the terminal and the site, by Chromium and tmux
+pictures: $(VENV)/.installed-dev
+	$(BIN)/python -m tests.screenshots
 
 site-serve: $(VENV)/.installed-dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve --dev-addr 127.0.0.1:8000

@@ -11,6 +11,7 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parent.parent
 MOVED = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+WIDE = ("docs/components.md", "docs/sections.md")  # written for terminals of 120 columns
 LINK = re.compile(r"(?P<image>!?)\[(?P<text>[^\]]*)\]\((?P<target>[^)#\s]+)(?P<anchor>#[^)\s]*)?\)")
 
 
@@ -37,7 +38,8 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     source = next((name for name, moved in MOVED.items() if moved == str(here) and name != "README.md"), f"docs/{here}")
     parts = re.split(r"(^```.*?^```$)", markdown, flags=re.M | re.S)
     parts[::2] = [LINK.sub(lambda match: link(match, PurePosixPath(source).parent, here), part) for part in parts[::2]]
-    return "".join(parts)
+    text = "".join(parts)
+    return text.replace("```text\n", "``` {.text .wraps}\n") if source in WIDE else text
 
 
 def link(match: re.Match[str], folder: PurePosixPath, here: PurePosixPath) -> str:

@@ -57,7 +57,7 @@ def sections_page() -> str:
         "",
         "Every key of a recipe that is not a component's. Made from the code by `make generate`.",
     ]
-    lines += ["", "What a `type:` can name, with its own keys, is in [components.md](components.md)."]
+    lines += ["", "What a `type:` can name, with its own keys, is in [Components](components.md)."]
     for name in NAMES:
         head, _, page = section_page(name).partition("\n")
         lines += ["", f"## {head}", "", "```text", page.strip("\n"), "```"]

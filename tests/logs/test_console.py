@@ -86,6 +86,22 @@ def test_step_lines_come_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 1 < text.count("loss") < 20
 
 
+def test_in_a_terminal_the_bar_stands_below_the_first_lines() -> None:
+    """They were held back, and came on the line of the bar."""
+
+    class Screen(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    stream = Screen()
+    sink = ConsoleSink(stream)
+    sink.write(STARTED)
+    begun = stream.getvalue()
+    sink.close()
+    assert begun.startswith("made: single\n")
+    assert "0/20" in begun
+
+
 def test_quiet_says_nothing() -> None:
     stream = io.StringIO()
     sink = ConsoleSink(stream, quiet=True)

@@ -106,6 +106,7 @@ class ConsoleSink(Sink):
             self._print(f"resumed after step {event.first_step} of {event.num_steps}")
         self._first_step_s = time.monotonic()
         if self._stream.isatty():
+            self._flush()  # the bar is drawn at once, below them
             self._bar = progress_bar(self._stream)
             self._bar.start()
             self._bar.add_task(

@@ -26,6 +26,7 @@ forget what earlier files hold beyond the step it goes on from: the curves conti
 from __future__ import annotations
 
 import os
+import re
 import socket
 import struct
 import sys
@@ -335,7 +336,8 @@ def session_start(event: RunStarted) -> Summary:
     from tensorboard.compat.proto.summary_pb2 import Summary
     from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, SessionStartInfo
 
-    info = SessionStartInfo(group_name=Path(event.run_dir).name, start_time_secs=event.time_unix_s)
+    trial = re.sub(r"^(\d+-\d+)-(.+)$", r"\2 \1", Path(event.run_dir).name)  # shown cut off: what it is, then when
+    info = SessionStartInfo(group_name=trial, start_time_secs=event.time_unix_s)
     for name, value in event.hyperparameters.items():
         kind = "bool" if isinstance(value, bool) else "number" if isinstance(value, int | float) else "string"
         setattr(info.hparams[COLUMNS.get(name, name)], f"{kind}_value", value)

@@ -1,0 +1,214 @@
+"""`make pictures`: the screenshots of docs/images, taken anew: runs, TensorBoard on them, the terminal, the site.
+
+Needs Chromium and tmux. A look at each is part of making them: nothing here knows whether one shows what it should.
+"""
+
+from __future__ import annotations
+
+import http.server
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+from PIL import Image
+from rich.console import Console
+from rich.terminal_theme import MONOKAI
+from rich.text import Text
+
+from declarative_train.cli.commands.tensorboard import pinned
+
+ROOT = Path(__file__).parent.parent
+IMAGES = ROOT / "docs" / "images"
+DTRAIN = [sys.executable, "-m", "declarative_train"]
+COLOURS = 128  # keeps a page of text below 200 kB
+LOADED_MS = 40_000  # of the page's own clock
+DARK = "--blink-settings=preferredColorScheme=0"
+SWEEP = """\
+extends: {base}
+name: lr_sweep
+training: {{epochs: 3}}
+sweep:
+  type: grid
+  metric: validation/accuracy
+  over:
+    training.optimizer.lr: [0.003, 0.01, 0.03]
+    vars.hidden: [32, 128]
+"""
+
+
+def main() -> int:
+    browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if browser is None or shutil.which("tmux") is None:
+        print("pictures: Chromium and tmux are needed", file=sys.stderr)
+        return 2
+    shoot = partial(screenshot, browser)
+    with tempfile.TemporaryDirectory() as folder:
+        here = Path(folder)
+        (here / "recipes").symlink_to(ROOT / "recipes")
+        terminal(here, shoot)
+        runs(here)
+        tensorboard(here, shoot)
+        site(here, shoot)
+    for path in sorted(IMAGES.glob("*.png")):
+        print(f"{path.relative_to(ROOT)}  {path.stat().st_size / 1000:.0f} kB")
+    return 0
+
+
+Shoot = Callable[..., None]
+
+
+def screenshot(browser: str, url: str, path: Path, width: int, height: int, *more: str) -> None:
+    """The page at `url` as it stands after it has loaded."""
+    with tempfile.TemporaryDirectory() as profile:
+        command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
+        command += [f"--user-data-dir={profile}", f"--window-size={width},{height}"]
+        command += [f"--virtual-time-budget={LOADED_MS}", *more, f"--screenshot={path}", url]
+        subprocess.run(command, check=True, capture_output=True, timeout=120)
+    with Image.open(path) as image:
+        small = image.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
+    small.save(path, optimize=True)
+
+
+def crop(path: Path, width: int) -> None:
+    """Keep the left part."""
+    with Image.open(path) as image:
+        left = image.crop((0, 0, width, image.height))
+    left.save(path, optimize=True)
+
+
+def dtrain(here: Path, *words: str) -> None:
+    subprocess.run([*DTRAIN, *words], cwd=here, check=True, capture_output=True, timeout=300)
+
+
+def runs(here: Path) -> None:
+    """What TensorBoard is to show."""
+    for lr in ("0.003", "0.001"):
+        dtrain(here, "run", "recipes/digits_mlp.yaml", "--set", f"training.optimizer.lr={lr}")
+    dtrain(here, "run", "recipes/digits_images.yaml", "--set", "training.epochs=3", "--set", "logging.dir=pictures")
+    dtrain(here, "run", "recipes/compare_modes.yaml", "--set", "training.epochs=1", "--set", "logging.dir=graph")
+    (here / "sweep.yaml").write_text(SWEEP.format(base="recipes/digits_mlp.yaml"))
+    dtrain(here, "sweep", "sweep.yaml", "--set", "logging.dir=sweeps")
+
+
+def tensorboard(here: Path, shoot: Shoot) -> None:
+    with board(here, "runs/digits_mlp") as port:
+        shoot(pinned("127.0.0.1", port), IMAGES / "tensorboard.png", 1280, 600)
+        crop(IMAGES / "tensorboard.png", 1028)  # TensorBoard's settings are at the right
+    with board(here, "graph/compare_modes") as port:
+        shoot(f"http://127.0.0.1:{port}/#graphs", IMAGES / "tensorboard-graph.png", 1040, 540)
+        crop(IMAGES / "tensorboard-graph.png", 700)  # a small map is
+    with board(here, str(next((here / "sweeps" / "lr_sweep" / "sweeps").iterdir()))) as port:
+        shoot(f"http://127.0.0.1:{port}/#hparams", IMAGES / "tensorboard-hparams.png", 1280, 470)
+    with board(here, "pictures/digits_images") as port:
+        shoot(f"http://127.0.0.1:{port}/#images", IMAGES / "tensorboard-images.png", 1280, 640)
+
+
+@contextmanager
+def board(here: Path, folder: str) -> Iterator[int]:
+    """The port of a TensorBoard that has read `folder`."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = int(free.getsockname()[1])
+    command = [*DTRAIN, "tensorboard", folder, "--port", str(port)]
+    process = subprocess.Popen(command, cwd=here, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        wait_for(lambda: _answers(f"http://127.0.0.1:{port}/data/runs"), 60)
+        yield port
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            return len(answer.read()) > 4  # `[]` while it has not read anything
+    except OSError:
+        return False
+
+
+def terminal(here: Path, shoot: Shoot) -> None:
+    """A run while it is going on, as tmux sees it."""
+    words = "run recipes/digits_mlp_ddp2.yaml --set layout.device=cpu"
+    tmux = ["tmux", "-L", f"dtrain-pictures-{os.getpid()}"]
+    shell = f"export PS1='$ ' PATH={Path(sys.executable).parent}:$PATH PYTHONPATH={ROOT}; exec bash --norc"
+    subprocess.run(
+        [*tmux, "new-session", "-d", "-x", "116", "-y", "24", "-c", str(here), shell], check=True, timeout=20
+    )
+
+    def pane(*options: str) -> str:
+        command = [*tmux, "capture-pane", "-p", *options]
+        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=20).stdout
+
+    try:
+        wait_for(lambda: pane().startswith("$"), 20)
+        subprocess.run([*tmux, "send-keys", f"dtrain {words}", "Enter"], check=True, timeout=20)
+        wait_for(lambda: re.search(r"epoch 1\d/30", pane()) is not None, 120)
+        seen = pane("-e")
+    finally:
+        subprocess.run([*tmux, "kill-server"], check=False, timeout=20)
+    console = Console(record=True, width=116, file=open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+    console.print(Text.from_ansi(seen.rstrip()))
+    page = console.export_html(theme=MONOKAI, inline_styles=True)
+    style = (
+        "<style>body{background:#0c0c0c !important;color:#d9d9d9 !important;margin:12px;font-size:15px}</style></head>"
+    )
+    (here / "terminal.html").write_text(page.replace("</head>", style))
+    lines = seen.rstrip().count("\n") + 1
+    shoot((here / "terminal.html").as_uri(), IMAGES / "terminal.png", 1100, 36 + 20 * lines)
+
+
+def site(here: Path, shoot: Shoot) -> None:
+    """Its first page by day, a reference by night, and both on a telephone."""
+    built = here / "site"
+    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(built)]
+    subprocess.run(command, cwd=ROOT, check=True, env=environment, timeout=300)
+    with served(built) as address:
+        shoot(f"{address}/", IMAGES / "site.png", 1280, 800)
+        shoot(f"{address}/tutorials/many_gpus/", IMAGES / "site-dark.png", 1280, 800, DARK)
+        shoot(f"{address}/tutorials/table/", here / "light.png", 400, 760)
+        shoot(f"{address}/sections/", here / "dark.png", 400, 760, DARK)
+    both = Image.new("RGB", (820, 760), "white")
+    for name, left in (("light", 0), ("dark", 420)):
+        with Image.open(here / f"{name}.png") as image:
+            both.paste(image.convert("RGB"), (left, 0))
+    both.quantize(COLOURS, dither=Image.Dither.NONE).save(IMAGES / "site-phone.png", optimize=True)
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[str]:
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+
+
+def wait_for(happened: Callable[[], bool], timeout_s: float) -> None:
+    end = time.monotonic() + timeout_s
+    while not happened():
+        if time.monotonic() > end:
+            raise TimeoutError(f"nothing to take a picture of after {timeout_s:g} s")
+        time.sleep(0.05)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
