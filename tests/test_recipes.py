@@ -8,10 +8,12 @@ from __future__ import annotations
 import json
 import os
 import re
+import runpy
 import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from declarative_train import plan as plan_room
@@ -26,10 +28,13 @@ from tests.started import finish, run, start
 ROOT = Path(__file__).parent.parent
 RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
 SWITCHES = sorted((ROOT / "recipes" / "switches").glob("*.yaml"))
+GALLERY = sorted((ROOT / "recipes" / "gallery").glob("*.yaml"))
 GOLDEN = ROOT / "tests" / "golden" / "plans"
-CASES = {path.stem: (path, ()) for path in RECIPES} | {
-    f"compare_modes_{switch.stem}": (ROOT / "recipes" / "compare_modes.yaml", (switch,)) for switch in SWITCHES
-}
+CASES = (
+    {path.stem: (path, ()) for path in RECIPES}
+    | {f"gallery_{path.stem}": (path, ()) for path in GALLERY}
+    | {f"compare_modes_{switch.stem}": (ROOT / "recipes" / "compare_modes.yaml", (switch,)) for switch in SWITCHES}
+)
 FEW_CORES = "P014"  # about this machine, not about the recipe: 2 ranks with 2 loaders each, on 2 cores
 DRAWS = "R108"  # ignored by a comment of the recipe
 LINT = ("--format", "concise", "--ignore", FEW_CORES)
@@ -76,7 +81,7 @@ def test_there_are_recipes_and_switches() -> None:
     assert [switch.stem for switch in SWITCHES] == ["ddp", "dp", "fsdp", "pipeline"]
 
 
-@pytest.mark.parametrize("path", [*RECIPES, *SWITCHES], ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [*RECIPES, *SWITCHES, *GALLERY], ids=lambda path: path.stem)
 def test_lints_clean(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["lint", *LINT, str(path.relative_to(ROOT))]) == 0
     assert capsys.readouterr().out == ""
@@ -105,13 +110,89 @@ def test_every_golden_plan_belongs_to_a_recipe() -> None:
     assert {path.stem for path in GOLDEN.glob("*.txt")} == set(CASES)
 
 
-@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
-def test_a_recipe_opens_with_its_story(path: Path) -> None:
+def story(path: Path) -> str:
     head = re.match(r"(#.*\n)+", path.read_text())
     assert head is not None
-    assert "yaml-language-server: $schema=../schemas/recipe.schema.json" in head[0]
-    assert f"dtrain run recipes/{path.name}" in head[0]
-    assert "Expect:" in head[0]
+    return head[0]
+
+
+@pytest.mark.parametrize("path", [*RECIPES, *GALLERY], ids=lambda path: path.stem)
+def test_a_recipe_opens_with_its_story(path: Path) -> None:
+    up = "../" * (len(path.relative_to(ROOT).parts) - 1)
+    assert f"yaml-language-server: $schema={up}schemas/recipe.schema.json" in story(path)
+    assert f"dtrain run {path.relative_to(ROOT)}" in story(path)
+    assert "Expect:" in story(path)
+
+
+MODES = {
+    "single": ("parallelism=single", "layout.gpus=1"),
+    "ddp": ("parallelism=ddp", "layout.gpus=2"),
+    "fsdp": ("parallelism=fsdp", "layout.gpus=2"),
+    "pipeline": ("parallelism={mode: pipeline, stages: 2, microbatches: 2}", "layout.gpus=2"),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("path", GALLERY, ids=lambda path: path.stem)
+def test_the_gallery_can_be_run_in_every_mode(path: Path, mode: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [word for value in MODES[mode] for word in ("--set", value)]
+    code = main(["lint", *LINT, str(path.relative_to(ROOT)), *words])
+    said = capsys.readouterr().out
+    if mode == "pipeline" and "info_nce" in path.read_text():  # a microbatch is all that its last stage sees at a time
+        assert [code, *re.findall(r"error\[(\w+)\]", said)] == [1, "R104"]
+    else:
+        assert code == 0, said
+
+
+QUICK = ("multi_task", "vae")
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, marks=() if path.stem in QUICK else pytest.mark.long, id=path.stem) for path in GALLERY],
+)
+def test_the_gallery_learns_what_its_stories_say(path: Path, tmp_path: Path) -> None:
+    """Every figure of a line such as `Expect: validation/mse below 11`, which the story holds beside a baseline."""
+    expected = re.sub(r"\n#\s*", " ", story(path).partition("Expect:")[2])
+    wanted = re.findall(r"(validation/[\w/]+)[ a-z]*? (above|below) (\d+(?:\.\d+)?)", expected)
+    assert wanted
+    events = dtrain_run(tmp_path, f"gallery/{path.stem}", timeout_s=280)
+    found = of(events, "EvaluationDone")[-1]["values"]
+    for name, side, bound in wanted:
+        assert found[name] > float(bound) if side == "above" else found[name] < float(bound), (name, found[name])
+
+
+def test_the_baselines_of_the_gallery_are_what_they_are() -> None:
+    def said(name: str, figure: float, digits: int) -> None:
+        assert f" {figure:.{digits}f}" in story(ROOT / "recipes" / "gallery" / f"{name}.yaml"), figure
+
+    pixels = np.genfromtxt(ROOT / "recipes" / "data" / "digits.csv", delimiter=",", skip_header=1)[:, :64]
+    said("vae", pixels.var(axis=0).mean(), 1)
+    said("multi_task", pixels[:, 32:].var(axis=0).mean(), 1)
+    hours = np.genfromtxt(ROOT / "recipes" / "data" / "hours.csv", delimiter=",", skip_header=1)[-400:, 1:]
+    windows = [hours[start : start + 108] for start in range(0, len(hours) - 107, 4)]
+    said("patchtst", float(np.mean([np.abs(each[96:] - each[72:84]).mean() for each in windows])), 3)
+    text = (ROOT / "recipes" / "data" / "blocks.txt").read_bytes()
+    counts = np.bincount(np.frombuffer(text[int(len(text) * 0.9) :], np.uint8))
+    assert counts.argmax() == ord(" ")
+    said("bert", counts.max() / counts.sum(), 2)
+
+
+def test_made_data_is_made_by_what_says_so() -> None:
+    made = runpy.run_path(str(ROOT / "recipes" / "data" / "make.py"))
+    for name in ("hours", "clicks"):
+        assert made[name]() == (ROOT / "recipes" / "data" / f"{name}.csv").read_text()
+
+
+def test_the_page_of_the_gallery_counts_lines() -> None:
+    """Without blanks and comments."""
+    page = (ROOT / "docs" / "gallery.md").read_text()
+    said = {
+        name: int(count) for name, count in re.findall(r"^\| \[\S+\]\(\S+/gallery/(\w+)\.yaml\) \| (\d+) ", page, re.M)
+    }
+    lines = {path.stem: path.read_text().splitlines() for path in GALLERY}
+    assert said == {name: sum(not re.match(r"\s*(#|$)", line) for line in each) for name, each in lines.items()}
 
 
 @pytest.mark.parametrize("name", ["digits_resnet", "digits_vae", "gpt_nano_fsdp2", "gpt_nano_lora"])

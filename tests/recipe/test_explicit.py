@@ -20,7 +20,7 @@ from declarative_train.source.reader import read_text
 from declarative_train.source.writing import flow, lines
 
 ROOT = Path(__file__).parents[2]
-RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
+RECIPES = sorted([*(ROOT / "recipes").glob("*.yaml"), *(ROOT / "recipes" / "gallery").glob("*.yaml")])
 SWITCHES = sorted((ROOT / "recipes" / "switches").glob("*.yaml"))
 RIGHT = [path for path in sorted((ROOT / "tests" / "cases" / "ok").glob("*.yaml")) if path.stem != "fragment"]
 SHIPPED = {path.stem: (path, ()) for path in [*RECIPES, *RIGHT]} | {
