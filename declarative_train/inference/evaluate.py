@@ -301,6 +301,8 @@ def _part(trained: Trained, name: str, table: Table) -> Any:
 def _python(value: Any) -> object:
     if hasattr(value, "as_py"):
         value = value.as_py()
+    if isinstance(value, np.datetime64):  # numpy's own number of it counts nanoseconds
+        return str(value).removesuffix(".000000000").removesuffix("T00:00:00")
     if isinstance(value, np.generic):
         value = value.item()
     return value if isinstance(value, str | int | float | bool | None) else str(value)

@@ -214,6 +214,17 @@ def test_files_that_hold_no_table_have_one_message(
     assert "Traceback" not in found
 
 
+def test_a_wrong_column_is_said_before_the_recipe_that_is_there(tmp_path: Path, capsys: Captured) -> None:
+    data = csv(tmp_path / "x.csv", flowers())
+    (tmp_path / "x.yaml").write_text("name: mine\n")
+    words = ["init", "--from", str(data), "-o", str(tmp_path / "x.yaml"), "--target"]
+    assert main([*words, "spieces"]) == 2
+    assert "has no column `spieces`" in capsys.readouterr().err
+    assert main([*words, next(reversed(flowers()[0]))]) == 2
+    assert "is there already" in capsys.readouterr().err
+    assert (tmp_path / "x.yaml").read_text() == "name: mine\n"
+
+
 def test_init_without_a_table_refuses_its_words(tmp_path: Path, capsys: Captured) -> None:
     assert main(["init", str(tmp_path / "x.yaml"), "--target", "y"]) == 2
     assert "--from DATA" in capsys.readouterr().err

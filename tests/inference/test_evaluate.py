@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from declarative_train.cli.main import main
 from declarative_train.data.opened import prepared_sets
 from declarative_train.inference import evaluate as evaluate_module
-from declarative_train.inference.evaluate import Evaluation, evaluate
+from declarative_train.inference.evaluate import Evaluation, _python, evaluate
 from declarative_train.inference.trained import UsageError, open_trained
 from declarative_train.logs.event import EvaluationDone
 from declarative_train.logs.sinks.jsonl import read_events
@@ -274,3 +274,8 @@ def test_float64_is_left_to_the_exact_device(
         for batch in judged.batches():
             evaluator._add(batch, totals)
     assert {value.device.type for value in judged._module.parameters()} == {"cpu"}
+
+
+def test_a_date_of_a_row_is_shown_as_one() -> None:
+    assert _python(np.datetime64("2026-11-23", "ns")) == "2026-11-23"
+    assert _python(np.datetime64("2026-11-23T10:20:30.5", "ns")) == "2026-11-23T10:20:30.500000000"

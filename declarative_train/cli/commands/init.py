@@ -5,6 +5,10 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from declarative_train.cli.first_recipe.text import FirstRecipe
 
 SCHEMA = "recipe.schema.json"
 TASKS = ("classes", "numbers")
@@ -69,11 +73,15 @@ def run(args: argparse.Namespace) -> int:
     named = args.output or args.path
     stem = "recipe" if args.from_ is None else Path(args.from_.rstrip("/")).name.partition(".")[0] or "recipe"
     path = Path(named or f"{stem}.yaml")
-    if path.exists() and not args.force:
+    made = None if args.from_ is None else recipe_of_table(args, path)
+    if isinstance(made, int):
+        return made
+    if path.exists() and not args.force:  # said last: a column that the table does not have is the first thing to mend
         print(f"dtrain: {path} is there already; name another file, or say --force", file=sys.stderr)
         return 2
-    text = first_recipe(path) if args.from_ is None else recipe_of_table(args, path)
-    return text if isinstance(text, int) else write(path, text)
+    for each in () if made is None else made.of("left out"):
+        print(f"left out: {each.name or '(no name)'}: {each.why}")
+    return write(path, first_recipe(path) if made is None else made.text())
 
 
 def first_recipe(path: Path) -> str:
@@ -85,8 +93,8 @@ def name_of(stem: str) -> str:
     return "".join(letter if letter.isalnum() else "_" for letter in stem.lower()).strip("_") or "recipe"
 
 
-def recipe_of_table(args: argparse.Namespace, path: Path) -> str | int:
-    """Its text, or an exit code after saying why there is none."""
+def recipe_of_table(args: argparse.Namespace, path: Path) -> FirstRecipe | int:
+    """What goes into it, or an exit code after saying why there is none."""
     from declarative_train.cli.first_recipe.make import make
     from declarative_train.cli.first_recipe.opening import UnusableError, columns_in_words
     from declarative_train.components.data import SourceError
@@ -96,14 +104,11 @@ def recipe_of_table(args: argparse.Namespace, path: Path) -> str | int:
             raise UnusableError(
                 "say which column is to be predicted: --target COLUMN", columns_in_words(args.from_), is_word=True
             )
-        made = make(args.from_, args.target, path, name_of(path.stem), SCHEMA, args.task)
+        return make(args.from_, args.target, path, name_of(path.stem), SCHEMA, args.task)
     except SourceError as error:
         return _refused(str(error), error.help, 2 if error.problem in ("not_found", "no_match") else 1)
     except UnusableError as error:
         return _refused(str(error), error.help, 2 if error.is_word else 1)
-    for each in made.of("left out"):
-        print(f"left out: {each.name or '(no name)'}: {each.why}")
-    return made.text()
 
 
 def _refused(message: str, hint: str | None, code: int) -> int:
