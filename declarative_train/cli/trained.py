@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -29,6 +30,17 @@ def add_run_argument(parser: argparse.ArgumentParser) -> None:
 def add_compute_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch-size", type=positive, metavar="N", help="rows that are computed at once")
     parser.add_argument("--device", default="auto", metavar="DEVICE", help="auto (default), cpu, cuda, cuda:1, mps")
+
+
+def check_started_alone(command: str) -> None:
+    """Raises UsageError where torchrun or its like started several of this command: each would do all of it."""
+    from declarative_train.inference.trained import UsageError
+
+    if "RANK" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1":
+        raise UsageError(
+            f"{os.environ['WORLD_SIZE']} processes were started for `dtrain {command}` (RANK and WORLD_SIZE are set), "
+            "and each would do all of it; help: start one, with --ranks N"
+        )
 
 
 def opened(args: argparse.Namespace) -> Trained:

@@ -9,18 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
 
-from declarative_train.components.data import SourceError, Table
-from declarative_train.components.datasets import DATASETS
-from declarative_train.components.fields import FIELDS
+from declarative_train.components.data import SourceError
+from declarative_train.components.layers.sample_groups import HoldsSamples
 from declarative_train.data.batch import Batch
 from declarative_train.data.batches import EvaluationBatches
 from declarative_train.data.opened import arranged, prepared_sets
-from declarative_train.data.parts import columns_of, make_part
 from declarative_train.data.prepare import BadSampleError, Prepared, prepare
 from declarative_train.data.rows import RowRange
 from declarative_train.data.sets import of_prepared
@@ -30,12 +29,16 @@ from declarative_train.diagnostics.suggest import did_you_mean
 from declarative_train.inference.fields import Fields
 from declarative_train.inference.forward import batch_rows, device_for, drawing
 from declarative_train.inference.input import Chunk, InputError
-from declarative_train.inference.reading import STDIN, files_of, open_input
-from declarative_train.inference.reports import Gatherer, Origin, Report, gatherers
+from declarative_train.inference.ranks import together
+from declarative_train.inference.reading import STDIN, open_input, spooled
+from declarative_train.inference.report import Report
+from declarative_train.inference.reports import Gatherer, Origin, gatherers
+from declarative_train.inference.samples import PIECE_BATCHES
 from declarative_train.inference.trained import Trained, UsageError
+from declarative_train.inference.windows import part_of, table_of
 from declarative_train.plan.meaning import meanings
 from declarative_train.plan.pruned import whole_graph
-from declarative_train.runtime.collectives import Alone
+from declarative_train.runtime.collectives import Alone, Ranks
 from declarative_train.runtime.devices import exact_device
 from declarative_train.runtime.evaluate import Evaluator
 from declarative_train.runtime.rank import default_dtype
@@ -80,24 +83,47 @@ def evaluate(
     num_worst: int = 5,
     batch_size: int | None = None,
     device: str = "auto",
+    ranks: int = 1,
 ) -> Evaluation:
     """On new rows (`data`: as `open_input` takes them), or on a set of the run (by default the first that it
     evaluated), whole: what `evaluation.max` leaves out of the run's own evaluations is looked at here, and said.
-    `max_samples`: so many samples of a set, those that an evaluation with this `evaluation.max` takes. Raises
-    UsageError, InputError, DataError and RunFailure."""
+    `max_samples`: so many samples of a set, those that an evaluation with this `evaluation.max` takes. `ranks`:
+    processes that share the batches, which are those of one process. Raises UsageError, InputError, DataError and
+    RunFailure."""
+    if data is not None and list(data) == [STDIN] and (ranks > 1 or trained.plan.data.window is not None):
+        data = [spooled()]
+    act = partial(
+        _evaluated, trained, set_name, data, max_samples, num_worst=num_worst, batch_size=batch_size, device=device
+    )
+    return act(Alone()) if ranks == 1 else together(ranks, device_for(trained, device).type, act)
+
+
+def _evaluated(
+    trained: Trained,
+    set_name: str | None,
+    data: str | Sequence[str] | None,
+    max_samples: int | None,
+    ranks: Alone | Ranks,
+    *,
+    num_worst: int,
+    batch_size: int | None,
+    device: str,
+) -> Evaluation:
+    """On one of the ranks; on all of them but number 0, the reports are of its own samples alone."""
     plan = trained.plan
     size = batch_rows(trained, _fields_read(trained), batch_size)
-    where = device_for(trained, device)
+    where = device_for(trained, device, ranks.rank)
     if data is not None:
         if max_samples is not None:
             raise UsageError("--max is for sets of the run: new rows are read as a stream; help: fewer rows")
         name, title = DATA, data if isinstance(data, str) else data[0]
-        samples = _windows(trained, data, size) if plan.data.window is not None else _rows(trained, data, size)
+        made = _windows(trained, data, size) if plan.data.window is not None else _rows(trained, data, size)
     else:
         name = title = _set_of(trained, set_name)
-        samples = _of_set(trained, name, size, max_samples)
+        made = _of_set(trained, name, size, max_samples)
+    samples = _Samples(made, ranks)
     with default_dtype(plan):
-        model = _Model(trained, where, gatherers(meanings(trained.plan), num_worst), samples)
+        model = _Model(trained, where, gatherers(meanings(trained.plan), num_worst), samples, ranks)
         evaluator = Evaluator(plan, model, lambda _: model.batches())
         done, notices = evaluator(name, trained.step)
     if not done.num_samples:
@@ -113,17 +139,42 @@ def evaluate(
         name,
         done.num_samples,
         dict(done.values),
-        tuple(each.report() for each in model.gatherers),
+        tuple(each.report() for each in _joined(model.gatherers, ranks)),
         logged,
         tuple(notices),
     )
 
 
-class _Samples:
-    """Batches, and where each of their rows comes from."""
+def _joined(gathered: list[Gatherer], ranks: Alone | Ranks) -> list[Gatherer]:
+    """On rank 0: what all of them saw."""
+    if ranks.size == 1:
+        return gathered
+    from torch import distributed
 
-    def __init__(self, batches: Iterable[tuple[Batch, Sequence[Origin] | _Lazily]]) -> None:
-        self.batches = batches
+    for each in gathered:
+        each.settle()
+    found: list[list[Gatherer]] | None = [[]] * ranks.size if ranks.rank == 0 else None
+    distributed.gather_object(gathered, found)
+    for others in (found or [])[1:]:
+        for mine, other in zip(gathered, others, strict=True):
+            mine.join(other)
+    return gathered
+
+
+Told = tuple[Batch, "Sequence[Origin] | _Lazily"]
+
+
+class _Shares(Protocol):
+    """Batches, and where each of their rows comes from: of every `num`-th part, from number `first` on."""
+
+    def __call__(self, first: int, num: int) -> Iterable[Told]: ...
+
+
+class _Samples:
+    """The share of a rank."""
+
+    def __init__(self, shares: _Shares, ranks: Alone | Ranks) -> None:
+        self.batches = shares(ranks.rank, ranks.size)
 
 
 class _Lazily:
@@ -151,12 +202,23 @@ def _origin_in(prepared: Prepared, sample: int) -> tuple[str, dict[str, object]]
 class _Model:
     """Quacks like an engine that only evaluates, and lets the gatherers see what it computes."""
 
-    def __init__(self, trained: Trained, device: torch.device, gatherers: list[Gatherer], samples: _Samples) -> None:
-        self.device, self.dp_rank, self.ranks = exact_device(device), 0, Alone()
+    def __init__(
+        self,
+        trained: Trained,
+        device: torch.device,
+        gatherers: list[Gatherer],
+        samples: _Samples,
+        ranks: Alone | Ranks,
+    ) -> None:
+        self.device, self.dp_rank, self.ranks = exact_device(device), 0, ranks
         self.gatherers = gatherers
         self._module = trained.module(device)
-        self._runner = StepRunner(trained.plan, self._module, device, self.ranks, RankContext())
+        self._runner = StepRunner(trained.plan, self._module, device, Alone(), RankContext())
         self.objective = self._runner.objective
+        held = [term.name for term, module in zip(self.objective.terms, self.objective.modules, strict=True)
+                if isinstance(module, HoldsSamples)]  # fmt: skip
+        if held and ranks.size > 1:
+            raise UsageError(f"--ranks: the loss `{held[0]}` compares samples with each other; help: leave it out")
         self._samples = samples
         self._origins: Sequence[Origin] | _Lazily = ()
 
@@ -171,6 +233,7 @@ class _Model:
     def forward(self, batch: Batch) -> dict[str, torch.Tensor]:
         values = self._runner.evaluate(batch, self._module)
         for each in self.gatherers:
+            each.first = int(batch.sample_ids[0]) if batch.num_rows else 0
             each.add(values, batch.num_rows, self._origins.__getitem__)
         return values
 
@@ -214,7 +277,7 @@ def _other_samples(trained: Trained, name: str, num_samples: int) -> list[str]:
     ]
 
 
-def _of_set(trained: Trained, name: str, size: int, max_samples: int | None) -> _Samples:
+def _of_set(trained: Trained, name: str, size: int, max_samples: int | None) -> _Shares:
     """As the run cut it from its data, which must be where and what they were."""
     plan = trained.plan
     try:
@@ -224,28 +287,36 @@ def _of_set(trained: Trained, name: str, size: int, max_samples: int | None) -> 
     return _samples(trained, prepared, size, max_samples)
 
 
-def _samples(trained: Trained, prepared: Prepared, size: int, max_samples: int | None = None) -> _Samples:
+def _samples(trained: Trained, prepared: Prepared, size: int, max_samples: int | None = None) -> _Shares:
     sets = {prepared.name: of_prepared(prepared)}
     batches = EvaluationBatches(trained.plan.data, prepared.name, sets, batch_size=size, max_samples=max_samples)
-    return _Samples((batch, _Lazily(prepared, batch.sample_ids)) for batch in batches.iterate())
+    return partial(_told, batches, prepared)
 
 
-def _rows(trained: Trained, data: str | Sequence[str], size: int) -> _Samples:
+def _told(batches: EvaluationBatches, prepared: Prepared, first: int, num: int) -> Iterator[Told]:
+    own = batches.iterate() if num == 1 else map(batches.batch, range(first, len(batches), num))
+    for batch in own:
+        yield batch, _Lazily(prepared, batch.sample_ids)
+
+
+def _rows(trained: Trained, data: str | Sequence[str], size: int) -> _Shares:
     """New rows, made into fields as the run made its own, read once."""
     rows = open_input(data, trained.plan.data.source)
     specs = [trained.fields[name] for name in _fields_read(trained)]
     shown = [name for name in rows.names[:_MOST_VALUES] if name not in rows.large]
     fields = Fields(trained.plan.data, [spec.name for spec in specs], rows, shown)
 
-    def batches() -> Iterator[tuple[Batch, Sequence[Origin]]]:
-        for chunk, values in fields.chunks():
+    def batches(first: int, num: int) -> Iterator[Told]:
+        pieces = rows.pieces(fields.read_columns, PIECE_BATCHES * size)
+        read = (rows.read_piece(piece, fields.read_columns) for piece in islice(pieces, first, None, num))
+        for chunk, values in chain.from_iterable(map(fields.of, read)):
             for begin in range(0, chunk.num_rows, size):
                 end = min(begin + size, chunk.num_rows)
                 tensors = {spec.name: _tensor(values[spec.name][begin:end], spec.tensor.dtype) for spec in specs}
                 batch = Batch(tensors, end - begin, None, np.arange(chunk.start + begin, chunk.start + end))
                 yield batch, [partial(_origin_of, chunk, row, shown) for row in range(begin, end)]
 
-    return _Samples(batches())
+    return batches
 
 
 def _tensor(values: np.ndarray, dtype: str) -> torch.Tensor:
@@ -259,43 +330,27 @@ def _origin_of(chunk: Chunk, row: int, names: Sequence[str]) -> tuple[str, dict[
     return chunk.place(row), values
 
 
-def _windows(trained: Trained, data: str | Sequence[str], size: int) -> _Samples:
-    """New rows of a run whose samples are windows: cut as the run cut its own, from files of the same kind."""
-    plan, paths = trained.plan, [data] if isinstance(data, str) else list(data)
-    if STDIN in paths or "path" not in plan.data.source:
-        raise UsageError(f"windows over {plan.data.source['type']} rows are read from files of that kind: name one")
-    source = dict(plan.data.source) | {"path": files_of(paths)}
+def _windows(trained: Trained, data: str | Sequence[str], size: int) -> _Shares:
+    """New rows of a run whose samples are windows: cut as the run cut its own."""
+    plan = trained.plan
+    table, title = table_of([data] if isinstance(data, str) else data, plan.data.source)
     try:
-        table = DATASETS.read(source).open()
         whole = {DATA: RowRange(0, table.num_rows)}
         cut = arranged(whole, plan.data.window, row_order(table, plan.data.window))[DATA]
-        prepared = prepare(DATA, table, *cut, tuple(_part(trained, name, table) for name in _fields_read(trained)))
+        parts = tuple(part_of(trained.fields[name], table, plan.data.window) for name in _fields_read(trained))
+        prepared = prepare(DATA, table, *cut, parts)
     except SourceError as error:
         raise InputError(str(error)) from None
     except BadSampleError as error:
         raise InputError(f"{table.place(error.row)}: {error}") from None
     except ValueError as error:
-        raise InputError(f"{paths[0]}: {error}") from None
+        raise InputError(f"{title}: {error}") from None
     if not prepared.num_samples:
         assert plan.data.window is not None
-        raise InputError(f"{paths[0]} has no {plan.data.window.length} rows that follow each other")
+        raise InputError(f"{title} has no {plan.data.window.length} rows that follow each other")
     named = replace(plan.data, sets=(*plan.data.sets, SetSpec(DATA, prepared.num_samples)))
-    sets = {DATA: of_prepared(prepared)}
-    batches = EvaluationBatches(named, DATA, sets, batch_size=size)
-    return _Samples((batch, _Lazily(prepared, batch.sample_ids)) for batch in batches.iterate())
-
-
-def _part(trained: Trained, name: str, table: Table) -> Any:
-    spec = trained.fields[name]
-    field = FIELDS.read(spec.component)
-    columns, missed = columns_of(field, table)
-    if missed:
-        raise InputError(f"the column `{missed[0]}` of field `{name}` is not there; help: "
-                         f"{did_you_mean(missed[0], list(table.columns))}")  # fmt: skip
-    part = make_part(name, field, columns, spec.statistics, trained.plan.data.window)
-    if part.sample != spec.tensor:
-        raise InputError(f"field `{name}` is {part.sample} here, and the model takes {spec.tensor}")
-    return part
+    batches = EvaluationBatches(named, DATA, {DATA: of_prepared(prepared)}, batch_size=size)
+    return partial(_told, batches, prepared)
 
 
 def _python(value: Any) -> object:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from declarative_train.inference.evaluate import Evaluation
-from declarative_train.inference.reports import Report
+from declarative_train.inference.report import Report
 from declarative_train.logs.sinks.drawing import INK, LINE, MOST_DRAWN, canvas, confusion_matrix, png
 from declarative_train.logs.sinks.tensorboard import new_event_file
 from declarative_train.logs.sinks.tfrecord import record

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from declarative_train.inference.answers import in_unit, probabilities
+from declarative_train.inference.report import OfClass, Report, Worst
 from declarative_train.plan.meaning import Meaning
 
 Origin = Callable[[], "tuple[str, dict[str, object]]"]
@@ -25,52 +26,30 @@ _MOST_POINTS = 4000
 QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 
 
-@dataclass(frozen=True, slots=True)
-class OfClass:
-    """`support`: how many items are of the class."""
+class _Kept(NamedTuple):
+    """`number` of the sample: of two that are as bad the first is kept."""
 
-    name: str
-    precision: float
-    recall: float
-    f1: float
-    support: int
-
-
-@dataclass(frozen=True, slots=True)
-class Worst:
-    """A sample far from its target. `loss`: minus the logarithm of the right class's probability, or the distance in
-    the target's unit."""
-
-    place: str
     loss: float
+    number: int
     target: object
     predicted: object
     probability: float | None
-    row: dict[str, object]
+    origin: Origin
 
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """On one output. `confusion[i][j]`: items of class i that were taken for class j. `points`: some pairs (target,
-    predicted), for a picture."""
-
-    name: str
-    kind: str
-    metrics: dict[str, float]
-    classes: tuple[OfClass, ...] = ()
-    confusion: tuple[tuple[int, ...], ...] = ()
-    residuals: dict[str, float] = field(default_factory=dict)
-    worst: tuple[Worst, ...] = ()
-    points: tuple[tuple[float, float], ...] = ()
+    @property
+    def rank(self) -> tuple[float, int]:
+        return -self.loss, self.number
 
 
 class Gatherer(ABC):
-    """Adds up what one output says. `num_worst` samples are kept."""
+    """Adds up what one output says. `num_worst` samples are kept. `first`: the number of the first sample of the batch
+    that comes next."""
 
     def __init__(self, one: Meaning, num_worst: int) -> None:
         self.one = one
+        self.first = 0
         self._num_worst = num_worst
-        self._kept: list[tuple[float, object, object, float | None, Origin]] = []
+        self._kept: list[_Kept] = []
 
     @abstractmethod
     def add(self, values: Mapping[str, torch.Tensor], num_rows: int, origins: Callable[[int], Origin]) -> None:
@@ -78,6 +57,19 @@ class Gatherer(ABC):
 
     @abstractmethod
     def report(self) -> Report: ...
+
+    @abstractmethod
+    def _join_sums(self, other: Any) -> None:
+        """Of one of the same kind, that saw other samples."""
+
+    def settle(self) -> None:
+        """Look up where the samples that are kept stand, so that another process can be told."""
+        self._kept = [each._replace(origin=partial(_same, *each.origin())) for each in self._kept]
+
+    def join(self, other: Gatherer) -> None:
+        """What another process gathered, too."""
+        self._kept = sorted((*self._kept, *other._kept), key=lambda each: each.rank)[: self._num_worst]
+        self._join_sums(other)
 
     def _read(self, values: Mapping[str, torch.Tensor], num_rows: int) -> tuple[torch.Tensor, torch.Tensor, Any]:
         """(output, target, which items count or None), on the CPU."""
@@ -98,18 +90,20 @@ class Gatherer(ABC):
         """`losses` (N,), nan where no item of the row counts."""
         if not self._num_worst:
             return
-        limit = min(each[0] for each in self._kept) if len(self._kept) == self._num_worst else -np.inf
+        limit = min(each.loss for each in self._kept) if len(self._kept) == self._num_worst else -np.inf
         found = np.flatnonzero(losses > limit)
         found = found[np.argsort(-losses[found], kind="stable")][: self._num_worst]
-        self._kept += [(float(losses[row]), *told(int(row)), origins(int(row))) for row in found]
-        self._kept.sort(key=lambda each: -each[0])
+        self._kept += [
+            _Kept(float(losses[row]), self.first + int(row), *told(int(row)), origins(int(row))) for row in found
+        ]
+        self._kept.sort(key=lambda each: each.rank)
         del self._kept[self._num_worst :]
 
     def _worst(self) -> tuple[Worst, ...]:
         made = []
-        for loss, target, predicted, probability, origin in self._kept:
-            place, row = origin()
-            made.append(Worst(place, loss, target, predicted, probability, row))
+        for kept in self._kept:
+            place, row = kept.origin()
+            made.append(Worst(place, kept.loss, kept.target, kept.predicted, kept.probability, row))
         return tuple(made)
 
 
@@ -155,6 +149,13 @@ class OneOfClasses(Gatherer):
         ).astype(np.int64)
         if self._table is not None:
             self._table += np.bincount(right * size + said, minlength=size * size).reshape(size, size)
+
+    def _join_sums(self, other: OneOfClasses) -> None:
+        self._by_class += other._by_class
+        if self._table is not None and other._table is not None:
+            self._table += other._table
+        self._log_loss += other._log_loss
+        self._items += other._items
 
     def report(self) -> Report:
         hits, said, are = self._by_class
@@ -210,6 +211,13 @@ class YesOrNo(Gatherer):
 
         self._keep_worst(_mean_of_items(loss, counts), told, origins)
 
+    def _join_sums(self, other: YesOrNo) -> None:
+        self._counts += other._counts
+        self._log_loss += other._log_loss
+        self._items += other._items
+        self._scores += other._scores
+        self._answers += other._answers
+
     def report(self) -> Report:
         metrics = {"log_loss": self._log_loss / self._items if self._items else float("nan")}
         metrics["accuracy"] = _part(self._counts[:, 0, 0].sum() + self._counts[:, 1, 1].sum(), self._items)
@@ -247,7 +255,7 @@ class Numbers(Gatherer):
         wanted = _target_in_unit(self.one, target).numpy()
         counts = np.ones(wanted.shape, bool) if mask is None else mask.numpy()
         apart = predicted - wanted
-        self._join(apart[counts], wanted[counts])
+        self._add(apart[counts], wanted[counts])
         room = _MOST_POINTS - len(self._points)
         self._points += list(zip(wanted[counts][:room].tolist(), predicted[counts][:room].tolist(), strict=True))
 
@@ -259,20 +267,34 @@ class Numbers(Gatherer):
         distance = torch.from_numpy(np.abs(apart))
         self._keep_worst(_mean_of_items(distance, torch.from_numpy(counts)), told, origins)
 
-    def _join(self, apart: np.ndarray, wanted: np.ndarray) -> None:
+    def _add(self, apart: np.ndarray, wanted: np.ndarray) -> None:
         if not apart.size:
             return
         self._absolute += float(np.abs(apart).sum())
         self._squared += float(np.square(apart).sum())
         self._sum += float(apart.sum())
-        mean, total = float(wanted.mean()), self._count + apart.size
-        between = (mean - self._mean) ** 2 * self._count * apart.size / total
-        self._spread += float(np.square(wanted - mean).sum()) + between
-        self._mean += (mean - self._mean) * apart.size / total
-        self._count = total
+        mean = float(wanted.mean())
+        self._spread_too(apart.size, mean, float(np.square(wanted - mean).sum()))
         if self._num_kept + apart.size <= _MOST_KEPT:
             self._residuals.append(apart.ravel())
             self._num_kept += apart.size
+
+    def _spread_too(self, count: int, mean: float, spread: float) -> None:
+        if not count:
+            return
+        total = self._count + count
+        self._spread += spread + (mean - self._mean) ** 2 * self._count * count / total
+        self._mean += (mean - self._mean) * count / total
+        self._count = total
+
+    def _join_sums(self, other: Numbers) -> None:
+        self._absolute += other._absolute
+        self._squared += other._squared
+        self._sum += other._sum
+        self._spread_too(other._count, other._mean, other._spread)
+        self._residuals += other._residuals
+        self._num_kept += other._num_kept
+        self._points = (self._points + other._points)[:_MOST_POINTS]
 
     def report(self) -> Report:
         metrics = {
@@ -288,6 +310,10 @@ class Numbers(Gatherer):
         return Report(
             self.one.name, "number", metrics, residuals=residuals, worst=self._worst(), points=tuple(self._points)
         )
+
+
+def _same(place: str, row: dict[str, object]) -> tuple[str, dict[str, object]]:
+    return place, row
 
 
 def gatherers(meanings: Sequence[Meaning], num_worst: int) -> list[Gatherer]:

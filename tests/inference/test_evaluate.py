@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from torch.utils import _pytree as pytree
@@ -16,11 +19,15 @@ from declarative_train.cli.main import main
 from declarative_train.data.opened import prepared_sets
 from declarative_train.inference import evaluate as evaluate_module
 from declarative_train.inference.evaluate import Evaluation, _python, evaluate
+from declarative_train.inference.input import InputError
+from declarative_train.inference.predict import Prediction
 from declarative_train.inference.trained import UsageError, open_trained
 from declarative_train.logs.event import EvaluationDone
 from declarative_train.logs.sinks.jsonl import read_events
+from declarative_train.runtime.collectives import Alone
 from declarative_train.runtime.devices import exact_device
 from declarative_train.runtime.evaluate import Evaluator
+from declarative_train.runtime.failures import RunFailure
 from declarative_train.runtime.step import step_runner
 from tests.inference.made_runs import (
     HOUSE_COLUMNS,
@@ -223,7 +230,7 @@ logging: {dir: runs}
 """
 
 
-def test_windows_are_evaluated(tmp_path: Path) -> None:
+def test_windows_are_evaluated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     values = [[t, round(100 + 10 * np.sin(t / 3), 4)] for t in range(160)]
     write_csv(tmp_path / "series.csv", ("t", "v"), values)
     run = trained(tmp_path, SERIES)
@@ -234,8 +241,76 @@ def test_windows_are_evaluated(tmp_path: Path) -> None:
     on_more = evaluate(model, data=str(more))
     assert on_more.num_samples == 22
     assert on_more.reports[0].metrics["rmse"] == pytest.approx(on_more.values["data/rmse"])
-    with pytest.raises(UsageError, match="windows over csv rows are read from files"):
-        evaluate(model, data="-")
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(more.read_bytes())))
+    assert evaluate(model, data="-").values == on_more.values
+
+
+@pytest.mark.parametrize("name", ["wine", "houses"])
+@pytest.mark.parametrize("way", ["set", "data"])
+def test_ranks_find_what_one_process_does(name: str, way: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    """The batches are the same, so that only sums are added in another order."""
+    model = open_trained(request.getfixturevalue(name))
+    columns, rows = (WINE_COLUMNS, wine_rows) if name == "wine" else (HOUSE_COLUMNS, house_rows)
+    path = write_csv(tmp_path / "new.csv", columns, rows(count=301, seed=5))
+    what: dict[str, Any] = {"data": str(path)} if way == "data" else {"set_name": "training"}
+    alone, shared = (evaluate(model, **what, batch_size=8, num_worst=7, ranks=ranks) for ranks in (1, 2))
+    assert shared.num_samples == alone.num_samples
+    assert shared.values == pytest.approx(alone.values, rel=1e-12, abs=1e-12)
+    for mine, theirs in zip(alone.reports, shared.reports, strict=True):
+        assert (mine.name, mine.kind, mine.classes, mine.confusion) == (
+            theirs.name, theirs.kind, theirs.classes, theirs.confusion
+        )  # fmt: skip
+        assert mine.metrics == pytest.approx(theirs.metrics, rel=1e-12, abs=1e-12)
+        assert mine.residuals == pytest.approx(theirs.residuals, rel=1e-12)
+        assert mine.worst == theirs.worst
+        assert sorted(mine.points) == sorted(theirs.points)
+
+
+def test_of_a_model_that_was_trained_in_shards(tmp_path: Path) -> None:
+    """Each rank holds all of it. In float64 the numbers are those of one process to 1e-12, the rows to the bit."""
+    path = write_csv(tmp_path / "wine.csv", WINE_COLUMNS, wine_rows())
+    where = ("parallelism=fsdp", "layout.gpus=2", "training.precision=fp64", "training.epochs=5")
+    run = trained(tmp_path, WINE, *where)
+    model = open_trained(run)
+    alone, shared = (evaluate(model, batch_size=4, ranks=ranks) for ranks in (1, 2))
+    assert alone.values == pytest.approx(logged(run, model.step), rel=1e-12)
+    assert shared.values == pytest.approx(alone.values, rel=1e-12)
+    said = []
+    for ranks in (1, 2):
+        prediction = Prediction(model, batch_size=4, ranks=ranks)
+        said.append(pa.concat_tables(prediction.tables(prediction.opened(str(path)))))
+    assert said[0].num_rows == 160
+    assert said[0].equals(said[1])
+
+
+def test_one_of_many_processes_is_told_how_to_start_them(
+    wine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    path = write_csv(tmp_path / "new.csv", WINE_COLUMNS, wine_rows(count=9))
+    for words in (["evaluate", str(wine)], ["predict", str(wine), str(path)]):
+        assert main(words) == 2
+        assert "start one, with --ranks N" in capsys.readouterr().err
+
+
+def test_a_rank_that_fails_ends_all(wine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = open_trained(wine)
+    rows = wine_rows(count=301, seed=5)
+    rows[200][3] = "lake"
+    path = write_csv(tmp_path / "new.csv", WINE_COLUMNS, rows)
+    with pytest.raises(InputError, match=r"row 201 of .*`site` is `lake`"):
+        evaluate(model, data=str(path), batch_size=8, ranks=2)
+    parent, forward = os.getpid(), evaluate_module._Model.forward
+
+    def dies(self: Any, batch: Any) -> Any:
+        if os.getpid() != parent and self.ranks.rank == 1:
+            os._exit(9)
+        return forward(self, batch)
+
+    monkeypatch.setattr(evaluate_module._Model, "forward", dies)
+    with pytest.raises(RunFailure, match="rank 1 of 2 was lost"):
+        evaluate(model, set_name="training", batch_size=8, ranks=2)
 
 
 LIFT = torch.ops.aten.lift_fresh.default
@@ -266,9 +341,10 @@ def test_float64_is_left_to_the_exact_device(
     plan, cpu = model.plan, torch.device("cpu")
     for module in (evaluate_module, step_runner):
         monkeypatch.setattr(module, "exact_device", lambda _: torch.device("meta"))
-    samples = evaluate_module._samples(model, prepared_sets(plan.data)["validation"], 16)
+    made = evaluate_module._samples(model, prepared_sets(plan.data)["validation"], 16)
+    samples = evaluate_module._Samples(made, Alone())
     with NoFloat64OnCpu():
-        judged = evaluate_module._Model(model, cpu, [], samples)
+        judged = evaluate_module._Model(model, cpu, [], samples, Alone())
         evaluator = Evaluator(plan, judged, lambda _: judged.batches())
         totals = torch.zeros(2 * len(plan.objective.terms) + 1, dtype=torch.float64, device=judged.device)
         for batch in judged.batches():

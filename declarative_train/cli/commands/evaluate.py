@@ -6,7 +6,8 @@ import argparse
 import json
 import sys
 
-from declarative_train.cli.trained import add_compute_arguments, add_run_argument, answered, opened
+from declarative_train.cli.commands.run import positive
+from declarative_train.cli.trained import add_compute_arguments, add_run_argument, answered, check_started_alone, opened
 
 _WORST = 5
 
@@ -30,6 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
     parser.add_argument("--worst", type=count, default=_WORST, metavar="N", help="samples to show (default: 5)")
     parser.add_argument("--no-tensorboard", action="store_true", help="write nothing to the run's folder")
+    parser.add_argument("--ranks", type=positive, default=1, metavar="N", help="share the samples out to N processes")
     add_compute_arguments(parser)
 
 
@@ -49,6 +51,7 @@ def _evaluate(args: argparse.Namespace) -> int:
     from declarative_train.cli.views.table import terminal_width
     from declarative_train.inference.evaluate import evaluate
 
+    check_started_alone("evaluate")
     trained = opened(args)
     found = evaluate(
         trained,
@@ -58,6 +61,7 @@ def _evaluate(args: argparse.Namespace) -> int:
         num_worst=args.worst,
         batch_size=args.batch_size,
         device=args.device,
+        ranks=args.ranks,
     )
     if args.json:
         print(json.dumps(found.as_json(), indent=1, ensure_ascii=False))

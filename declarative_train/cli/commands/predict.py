@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from declarative_train.cli.commands.run import positive
-from declarative_train.cli.trained import add_compute_arguments, add_run_argument, answered, opened
+from declarative_train.cli.trained import add_compute_arguments, add_run_argument, answered, check_started_alone, opened
 from declarative_train.terms.amounts import counted
 
 _SHOWN = 6
@@ -42,6 +42,7 @@ def _predict(args: argparse.Namespace) -> int:
     from declarative_train.inference.predict import Prediction
     from declarative_train.inference.writing import STDOUT, kind_of, write
 
+    check_started_alone("predict")
     kind_of(args.out)
     trained = opened(args)
     prediction = Prediction(

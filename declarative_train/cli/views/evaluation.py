@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from declarative_train.cli.views.table import table
 from declarative_train.inference.evaluate import Evaluation
-from declarative_train.inference.reports import Report, Worst
+from declarative_train.inference.report import Report, Worst
 from declarative_train.terms.amounts import counted
 from declarative_train.terms.amounts import number as four_decimals
 

@@ -1,0 +1,116 @@
+"""Several processes of this machine that compute one thing together, over gloo. The first that fails ends all."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any, TypeVar
+
+from declarative_train.components.datasets.files import masked
+from declarative_train.data.spec import DataError
+from declarative_train.inference.input import InputError
+from declarative_train.inference.trained import UsageError
+from declarative_train.runtime.collectives import Ranks
+from declarative_train.runtime.devices import safe_threads, threads_per_rank
+from declarative_train.runtime.failures import VICTIM_WAIT_S, RunFailure, describe_failure, explain
+from declarative_train.runtime.processes import LOOPBACK, start_method
+from declarative_train.runtime.signals import limit_s
+
+T = TypeVar("T")
+Act = Callable[[Ranks], T]
+_TOLD: tuple[type[Exception], ...] = (InputError, UsageError, DataError, RunFailure)  # sentences for the user
+
+
+def together(num: int, device_kind: str, act: Act[T]) -> T:
+    """`act` in `num` processes, each with all of them as `Ranks`; what it gives on rank 0. Raises what the first of
+    them raised, and RunFailure where one was lost."""
+    method = start_method(device_kind)
+    context = multiprocessing.get_context(method)
+    threads = threads_per_rank(num)
+    threads = safe_threads(threads) if method == "fork" else threads
+    with tempfile.TemporaryDirectory(prefix="dtrain-ranks-") as folder:
+        store = str(Path(folder) / "store")
+        pipes: list[Connection] = []
+        processes: list[Any] = []
+        try:
+            for rank in range(num):
+                mine, theirs = context.Pipe(duplex=False)  # one by one: no rank is to hold the end of another's open
+                arguments = (rank, num, store, threads, act, theirs)
+                processes.append(context.Process(target=_rank, args=arguments, daemon=True))  # type: ignore[attr-defined]
+                processes[-1].start()
+                theirs.close()
+                pipes.append(mine)
+            found: T = _first_told(pipes, num)
+            return found
+        finally:
+            for process in processes:
+                process.kill()
+                process.join()
+
+
+def _first_told(pipes: list[Connection], num: int) -> Any:
+    """What rank 0 sends when all are through. Raises what another sends before."""
+    found: dict[int, Any] = {}
+    left: dict[Any, int] = {pipe: rank for rank, pipe in enumerate(pipes)}
+    while left:
+        for pipe in wait(list(left)):
+            rank = left.pop(pipe)
+            try:
+                value, error = _received(pipe)
+            except EOFError:
+                raise RunFailure(
+                    f"rank {rank} of {num} was lost, maybe for want of memory; help: a smaller --batch-size, or fewer "
+                    "--ranks"
+                ) from None
+            if error is not None:
+                kind, text = error
+                raise kind(text)
+            found[rank] = value
+    return found[0]
+
+
+def _received(pipe: Any) -> tuple[Any, tuple[type[Exception], str] | None]:
+    found: tuple[Any, tuple[type[Exception], str] | None] = pipe.recv()
+    return found
+
+
+def _rank(rank: int, num: int, store: str, threads: int, act: Act[Any], parent: Connection) -> None:
+    import torch
+    from torch import distributed
+
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    torch.set_num_threads(threads)
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", LOOPBACK)
+    error: tuple[type[Exception], str] | None = None
+    value = None
+    try:
+        limit = timedelta(seconds=limit_s("DTRAIN_TIMEOUT_S"))
+        distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=num, timeout=limit)
+        value = act(Ranks())
+    except Exception as problem:
+        if describe_failure(problem, rank, None, None, None).is_peer_loss:
+            time.sleep(VICTIM_WAIT_S)  # so that the culprit is heard
+        if isinstance(problem, _TOLD):
+            error = next(kind for kind in _TOLD if isinstance(problem, kind)), str(problem)
+        else:
+            error = RunFailure, f"rank {rank} of {num}: {masked(explain(problem))}"
+    parent.send((value if rank == 0 else None, error))
+    parent.close()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # without taking the process group down, which may hang
+
+
+def _end_with(parent: int) -> None:
+    """A rank does not outlive who started it."""
+    while os.getppid() == parent:
+        time.sleep(0.2)
+    os._exit(1)
