@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from declarative_train.__main__ import main
 from declarative_train.cli.views.sections import NAMES, section_page
 from declarative_train.recipe.sections.top import SECTIONS
 from declarative_train.terms.machine import install, own_command
@@ -164,6 +165,13 @@ def test_the_command_that_a_run_ends_with_can_be_typed(
     assert own_command() == wanted.format(bin="env/bin")
     (own / "dtrain").unlink()
     assert own_command() == "env/bin/python -m declarative_train"
+
+
+def test_windows_is_told_where_to_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "platform", "win32")
+    assert main(["run", "recipes/digits_mlp.yaml"]) == 3
+    assert "does not run on Windows itself; help: take WSL" in capsys.readouterr().err
+    assert main(["list", "linear"]) == 0
 
 
 def test_an_extra_is_installed_where_dtrain_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

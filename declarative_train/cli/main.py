@@ -40,6 +40,8 @@ COMMANDS = {
     "trace": "the path of the data before a run, the epochs after one",
 }
 
+ON_POSIX = frozenset({"evaluate", "export", "generate", "predict", "run", "sweep"})  # forks, signals, locks of files
+
 
 class Version(argparse.Action):
     """`--version`: looked up when asked for, since reading it from the installation takes a while."""
@@ -78,6 +80,9 @@ def _main(argv: Sequence[str] | None) -> int:
     # Only the command that was asked for is imported: the others' arguments are not needed to run it. Where it is the
     # first word, nobody will ask for a list of the others, either.
     asked = next((word for word in words if word in COMMANDS), None)
+    if sys.platform == "win32" and asked in ON_POSIX:
+        print(f"dtrain: `{asked}` does not run on Windows itself; help: take WSL (`wsl --install`)", file=sys.stderr)
+        return 3
     for name in [asked] if asked in words[:1] else COMMANDS:
         summary = COMMANDS[name]
         command = commands.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")

@@ -102,6 +102,29 @@ def test_in_a_terminal_the_bar_stands_below_the_first_lines() -> None:
     assert "0/20" in begun
 
 
+def test_the_epochs_fit_a_terminal_of_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Screen(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setenv("COLUMNS", "80")
+    stream = Screen()
+    sink = ConsoleSink(stream)
+    sink.write(STARTED)
+    values = {f"{where}/{what}": 0.5 for where in ("training", "validation") for what in ("loss", "accuracy")}
+    sink.write(EpochDone(1, 5, values, 1.0, 0.0))
+    sink.close()
+    names = ("epoch", "step", *values, "seconds")
+    lines, widths = console.header(names, 80)
+    assert [line.split() for line in lines] == [
+        ["training/", "training/", "validation/", "validation/"],
+        ["epoch", "step", "loss", "accuracy", "loss", "accuracy", "seconds"],
+    ]
+    assert all(line in stream.getvalue() for line in lines)
+    assert sum(widths.values()) <= 80
+    assert len(console.header(names, 200)[0]) == len(console.header(names, None)[0]) == 1
+
+
 def test_quiet_says_nothing() -> None:
     stream = io.StringIO()
     sink = ConsoleSink(stream, quiet=True)

@@ -23,7 +23,13 @@ from declarative_train.logs.event import (
     RunStarted,
     StepDone,
 )
-from declarative_train.logs.sinks.tensorboard import EventWriter, TensorBoardSink, hparams_columns, new_event_file
+from declarative_train.logs.sinks.tensorboard import (
+    EventWriter,
+    TensorBoardSink,
+    hparams_columns,
+    new_event_file,
+    session_start,
+)
 from declarative_train.logs.sinks.tfrecord import masked_crc32c
 
 STARTED = RunStarted("digits", "runs/digits/1", "ddp", "cpu", 2, 100, 10, 0, 1234, "brief", "plan\n  two ranks", {
@@ -138,6 +144,13 @@ def test_scalars_text_and_hyperparameters(tmp_path: Path) -> None:
         "lr",
         "optimizer",
     ]  # before `batch`, as it sorts them
+
+
+def test_a_trial_begins_with_what_tells_it_apart() -> None:
+    """TensorBoard cuts it off."""
+    for run, shown in (("20261122-104101-ddp-lr=0.1", "ddp-lr=0.1 20261122-104101"), ("mine", "mine")):
+        content = session_start(replace(STARTED, run_dir=f"runs/digits/{run}")).value[0].metadata.plugin_data.content
+        assert HParamsPluginData.FromString(content).session_start_info.group_name == shown
 
 
 def test_a_sweep_names_the_columns_of_its_table(tmp_path: Path) -> None:

@@ -38,6 +38,7 @@ REFRESH_S = 0.1  # of the bar; without a terminal, of lines that come by the hun
 FREQUENT_EVENTS = (Progress, StepDone, EpochDone)
 PLAIN_LINE_S = 10.0  # without a terminal, at most one step line in this time
 COLUMN = 12
+NARROW = 11  # where the terminal is
 
 
 class ConsoleSink(Sink):
@@ -57,6 +58,7 @@ class ConsoleSink(Sink):
         self._evaluations: dict[str, float] = {}
         self._memory: MemoryMeasured | None = None
         self._columns: tuple[str, ...] = ()
+        self._widths: Mapping[str, int] = {}
         self._drawn_s = 0.0
         self._lines: list[str] = []  # not written yet
         self._flushed_s = 0.0
@@ -165,10 +167,13 @@ class ConsoleSink(Sink):
         self._evaluations = {}
         if not values.keys() <= set(self._columns):  # the first, or the first with an evaluation
             self._columns = tuple(dict.fromkeys((*self._columns, *values)))
-            self._print("".join(f"{name:>{width(name)}}" for name in ("epoch", "step", *self._columns, "seconds")))
-        cells = [f"{event.epoch:>{width('epoch')}}", f"{event.step:>{width('step')}}"]
-        cells += [f"{number(values.get(name)):>{width(name)}}" for name in self._columns]
-        self._print("".join([*cells, f"{event.seconds:>{width('seconds')}.1f}"]))
+            names = ("epoch", "step", *self._columns, "seconds")
+            lines, self._widths = header(names, None if self._bar is None else self._bar.console.width)
+            self._print("\n".join(lines))
+        widths = self._widths
+        cells = [f"{event.epoch:>{widths['epoch']}}", f"{event.step:>{widths['step']}}"]
+        cells += [f"{number(values.get(name)):>{widths[name]}}" for name in self._columns]
+        self._print("".join([*cells, f"{event.seconds:>{widths['seconds']}.1f}"]))
 
     def _end(self, event: RunEnded) -> None:
         self.close()
@@ -252,5 +257,14 @@ def progress_bar(stream: TextIO) -> Bar:
     )
 
 
-def width(name: str) -> int:
-    return max(COLUMN, len(name) + 2) if "/" in name or name == "seconds" else 7
+def header(names: Sequence[str], room: int | None) -> tuple[list[str], dict[str, int]]:
+    """The lines above the columns, and how wide each column is: where `room` is too small for the names, they are
+    broken behind each `/`."""
+    wide = {name: max(COLUMN, len(name) + 2) if "/" in name or name == "seconds" else 7 for name in names}
+    if room is None or sum(wide.values()) <= room:
+        return ["".join(f"{name:>{wide[name]}}" for name in names)], wide
+    parts = {name: name.replace("/", "/ ").split() for name in names}
+    widths = {name: max(NARROW if "/" in name else 7, *(len(part) + 2 for part in parts[name])) for name in names}
+    height = max(map(len, parts.values()))
+    padded = {name: [""] * (height - len(each)) + each for name, each in parts.items()}
+    return ["".join(f"{padded[name][line]:>{widths[name]}}" for name in names) for line in range(height)], widths
