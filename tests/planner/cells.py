@@ -100,6 +100,7 @@ QUICK = {
     ("vit", "single", "bf16", "blocks"),
     ("resnet", "ddp 2", "fp32", "none"),
     ("lstm", "fsdp 2", "fp32", "none"),
+    ("llama", "single", "fp64", "blocks"),
 }
 
 
@@ -135,6 +136,9 @@ class Cell:
 
 
 def cells() -> Iterator[Cell]:
+    for way in ("single", "fsdp 2", "1f1b 2"):  # in fp64, which is for checks, parameters are as wide as all else
+        for checkpointing in ("none", "selective", "blocks"):
+            yield Cell("llama", way, "fp64", checkpointing)
     for model in MODELS:
         for way in WAYS if model == "llama" else FEWER:
             for precision in ("fp32", "bf16"):

@@ -19,7 +19,7 @@ from declarative_train.runtime.engine import Engine
 from declarative_train.runtime.footprint import watched_step
 from declarative_train.runtime.footprint.live_bytes import LiveBytes
 from declarative_train.runtime.rank import default_dtype, slots_of
-from declarative_train.runtime.step.model import allocate, lay_out
+from declarative_train.runtime.step.model import allocate, lay_out, materialise, widen
 
 if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan
@@ -95,7 +95,11 @@ def pretended_step(plan: Plan, rank: int, *, is_begun: bool = False, is_fake: bo
 
 
 def _without_values(held: Held, plan: Plan, device: torch.device) -> None:
-    allocate(held, plan, device)
+    if plan.training.precision == "fp64" and not plan.layout.is_sharded:
+        materialise(held.roots, device, torch.float64)  # torch cannot swap a fake tensor for a wider one
+    else:
+        allocate(held, plan, device)
+        widen(held, plan)
     lay_out(held, plan, torch.device("cuda") if plan.layout.device == "cuda" else device)
 
 

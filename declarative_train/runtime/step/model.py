@@ -64,13 +64,17 @@ def fill(held: Held, plan: Plan, device: torch.device, *, restores: bool = False
     files = [] if restores else open_weights(held.model, plan.weights, whole=not held.stages)
     replaced = [item.name for item in plan.parameters] if restores else names_in(held.model, files)
     initialise(held.model, plan.graph, plan.parameters, plan.seed, plan.plugins, replaced=frozenset(replaced))
-    if plan.training.precision == "fp64":
-        for root in held.roots:
-            root.double()  # drawn in float32 in every mode; those of a file may have more digits
+    widen(held, plan)  # drawn in float32 in every mode; those of a file may have more digits
     write_weights(held.model, files)
     for root in held.roots:
         root.to(device)
     lay_out(held, plan, device)
+
+
+def widen(held: Held, plan: Plan) -> None:
+    if plan.training.precision == "fp64":
+        for root in held.roots:
+            root.double()
 
 
 def lay_out(held: Held, plan: Plan, device: torch.device) -> None:
@@ -88,15 +92,16 @@ def allocate(held: Held, plan: Plan, device: torch.device) -> None:
         root.to_empty(device=device)
 
 
-def materialise(roots: Sequence[nn.Module], device: torch.device) -> None:
-    """Memory for what lies on meta. Unlike `to_empty`, what is one tensor under several names stays one."""
+def materialise(roots: Sequence[nn.Module], device: torch.device, dtype: torch.dtype | None = None) -> None:
+    """Memory for what lies on meta. Unlike `to_empty`, what is one tensor under several names stays one. `dtype` of
+    floating-point tensors, if another than theirs."""
     made: dict[int, torch.Tensor] = {}
     for part in (part for root in roots for part in root.modules()):
         for name, tensor in (*part._parameters.items(), *part._buffers.items()):
             if tensor is None or tensor.device.type != "meta":
                 continue
             if id(tensor) not in made:
-                empty = torch.empty_like(tensor, device=device)
+                empty = torch.empty_like(tensor, device=device, dtype=dtype if tensor.is_floating_point() else None)
                 is_parameter = isinstance(tensor, nn.Parameter)
                 made[id(tensor)] = nn.Parameter(empty, tensor.requires_grad) if is_parameter else empty
             setattr(part, name, made[id(tensor)])
