@@ -56,11 +56,12 @@ docs/architecture.md
 docs/language.md
     Every key of its sections is in [sections.md]
         test_generated.py::test_generated_files_are_up_to_date
-    Lint reads the file without importing it
+docs/plugins.md
+    `dtrain lint`, `plan` and `show` read the file as text
         recipe/test_plugins.py::test_code_runs_only_when_asked
-    try each layer on a few made samples
+    each class is tried on a few made samples
         graph/test_examine.py::test_mixes_samples
-    weights that it reads from a file (a pretrained model) included
+    weights that it reads from a file, a pretrained model, included
         runtime/test_plugins.py::test_the_code_is_constructed_once_and_its_relations_hold
     `2d` and `3d` inside become dtrain's own
         runtime/test_plugins.py::test_batch_normalisation_of_torch_becomes_ours
