@@ -28,6 +28,7 @@ from declarative_train.graph.chunked import HeadNode
 from declarative_train.graph.field_draws import FieldDraws
 from declarative_train.graph.graph import Edge, Graph, Node
 from declarative_train.graph.initialise import started
+from declarative_train.graph.members import attribute, graph_module
 from declarative_train.graph.read import ordered_ports, read_layer
 from declarative_train.terms.tensor_spec import TensorSpec
 
@@ -45,6 +46,7 @@ def build(
     own_outputs: bool = False,
     borrowed: Sequence[tuple[Node, Mapping[str, TensorSpec]]] = (),
     field_draws: FieldDraws | None = None,
+    added: Sequence[str] = (),
 ) -> fx.GraphModule:
     """The module of a graph. `device` may be `meta`: nothing is allocated then; `to_empty`, `tie` and
     `initialise` follow, as `runtime/step/model.py` does it.
@@ -55,12 +57,12 @@ def build(
     `ties` maps a parameter's name to the one whose storage it shares. `own_outputs`: every output is contiguous and
     shares no memory with an input or another tensor, as pipeline stages need it (torch-facts, section 2, trap 4).
     `borrowed`: nodes that stand in another graph and are called again in this one, with the specs of their inputs.
+    `added`: parameters of other nodes that are put in later.
     `field_draws`: what expressions draw by, where they are computed from fields alone.
     """
     with torch.device(device) if device is not None else nullcontext():
-        module = _Builder(plugins, seed, borrowed, field_draws).build(
-            graph, "", own_outputs=own_outputs, class_name="Model"
-        )
+        builder = _Builder(plugins, seed, borrowed, field_draws)
+        module = builder.build(graph, "", own_outputs=own_outputs, class_name="Model", added=added)
     share_tables(module)
     if ties:
         tie(module, ties)
@@ -94,7 +96,9 @@ class _Builder:
         self._plugins, self._seed, self._draws = plugins, seed, field_draws
         self._borrowed = {node.name: (node, specs) for node, specs in borrowed}
 
-    def build(self, graph: Graph, prefix: str, *, own_outputs: bool, class_name: str) -> fx.GraphModule:
+    def build(
+        self, graph: Graph, prefix: str, *, own_outputs: bool, class_name: str, added: Sequence[str] = ()
+    ) -> fx.GraphModule:
         lines = fx.Graph()
         values: dict[Edge, _Value] = {name: lines.placeholder(_identifier(name)) for name in graph.inputs}
         placeholders = tuple(values.values())
@@ -108,7 +112,7 @@ class _Builder:
         if own_outputs:
             results = [lines.call_function(own_storage, (value, placeholders)) for value in results]
         lines.output(tuple(results) if not prefix or len(results) != 1 else results[0])
-        return fx.GraphModule(_root(modules), lines, class_name=class_name)
+        return graph_module(modules, lines, class_name, added)
 
     def _call(
         self,
@@ -138,7 +142,7 @@ class _Builder:
         given = {port: values[edge] for port, edge in node.inputs.items()}
         arguments = tuple(call_order(called, given, self._plugins))
         # named by us: torch would name the result like the node, and a node may be called `self`
-        result = lines.create_node("call_module", called.name, arguments, {}, name=_identifier(called.name))
+        result = lines.create_node("call_module", attribute(called.name), arguments, {}, name=_identifier(called.name))
         if len(called.outputs) == 1:
             return {f"{node.name}:{output}": result for output in node.outputs}
         return {
@@ -177,21 +181,6 @@ class _WithoutDraws(TorchFunctionMode):
 
 
 _DRAWS = frozenset([torch.Tensor.uniform_, torch.Tensor.normal_])
-
-
-def _root(modules: Mapping[str, nn.Module]) -> nn.Module:
-    """A module that holds the others under their dotted names: from it a GraphModule takes them in the graph's order,
-    which is the order of `named_parameters`; from a mapping it would sort them by depth."""
-    root = nn.Module()
-    for name, module in modules.items():
-        holder = root
-        *containers, last = name.split(".")
-        for container in containers:
-            if not hasattr(holder, container):
-                holder.add_module(container, nn.Module())
-            holder = holder.get_submodule(container)
-        holder.add_module(last, module)
-    return root
 
 
 def call_order(called: Node, given: Mapping[str, _T], plugins: Sequence[str] = ()) -> list[_T | None]:

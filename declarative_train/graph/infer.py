@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from keyword import iskeyword
 from typing import Literal
 
 from declarative_train.components.adapters.adapted import Adapted, with_added
@@ -22,9 +23,8 @@ from declarative_train.graph.checks.shapes import (
     double_precision,
     expression_does_not_fit,
     inputs_do_not_fit,
-    is_name_of_torch,
     layer_refused,
-    name_of_torch,
+    name_of_python,
     reuse_before_target,
     reuse_does_not_fit,
     shapes_unknown,
@@ -168,8 +168,8 @@ class Inference:
         )
 
     def _node(self, node: ModelNode, state: _Scope) -> Node | None:
-        if state.like is None and is_name_of_torch(node.name):
-            self._report(name_of_torch(node.key_span, node.name))
+        if state.like is None and iskeyword(node.name.partition(".")[0]):
+            self._report(name_of_python(node.key_span, node.name))
             return None
         if isinstance(node, BlockNode):
             return self._block(node, state)

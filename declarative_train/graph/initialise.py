@@ -101,8 +101,8 @@ def initialise(
             elif start.init is not None:  # tied to a parameter of a plugin
                 write_whole(held[start.name], _constructed(rule.parameter, layers, seed))
         for part in module.modules():
-            if id(part) not in own_code and callable(reset := getattr(part, "reset_buffers", None)):
-                reset()
+            if id(part) not in own_code and callable(reset := getattr(type(part), "reset_buffers", None)):
+                reset(part)
 
 
 def _put_back(part: nn.Module) -> None:

@@ -363,8 +363,8 @@ def test_what_a_plugin_does_wrong_is_told_in_one_line(tmp_path: Path) -> None:
     assert "second line" not in diagnostics[0].message
 
 
-@pytest.mark.parametrize(("name", "says"), [("half", "every torch module has a `half`"), ("in", "a word of Python")])
-def test_a_node_may_not_hide_a_member_of_torch(name: str, says: str) -> None:
+@pytest.mark.parametrize(("name", "says"), [("lambda", "a word of Python"), ("in", "a word of Python")])
+def test_a_node_may_not_be_called_by_a_word_of_python(name: str, says: str) -> None:
     found, under_it = one(
         f"""
         {name}: {{type: linear, out_features: 32, input: pixels}}

@@ -42,6 +42,13 @@ def test_an_update_is_torchs() -> None:
         torch.testing.assert_close(found, other)
 
 
+def test_a_stage_that_trains_nothing_has_none() -> None:
+    average = Average({}, 0.9, torch.nn.Linear(3, 2))
+    average.update(None)
+    average.update(torch.tensor(True))
+    assert average.tensors == {}
+
+
 @pytest.mark.parametrize(
     "way", ["single", "dp 2", *(pytest.param(way, marks=pytest.mark.long) for way in ("ddp 2", "fsdp 2", "pipeline 2"))]
 )

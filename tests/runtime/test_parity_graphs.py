@@ -70,6 +70,27 @@ CASES: dict[str, dict[str, Any]] = {
             "logits": {"type": "linear", "out_features": 10},
         },
     },
+    "named_like_torch": {  # its methods, those of a sharded module, and what the engine sets on one
+        "blocks": {
+            "forward": {
+                "inputs": ["x"],
+                "graph": {
+                    "train": {"type": "linear", "out_features": 12},
+                    "state_dict": {"type": "layer_norm"},
+                    "out": "relu(state_dict) + x",
+                },
+                "output": "out",
+            },
+        },
+        "nodes": {
+            "parameters": {"type": "linear", "out_features": 12, "input": "x"},
+            "reshard": {"type": "forward", "repeat": 2},
+            "training": {"type": "linear", "out_features": 12},
+            "is_frozen": "relu(training)",
+            "unshard": {"type": "reuse", "node": "training", "input": "is_frozen"},
+            "logits": {"type": "linear", "out_features": 10},
+        },
+    },
     "frozen": {
         "nodes": {
             "hidden": {"type": "linear", "out_features": 12, "input": "x"},
@@ -169,9 +190,18 @@ def test_gradients_between_stages_may_lie_in_any_order(directory: Path, referenc
 @pytest.mark.parametrize("which", ["selective", "blocks", "all"])
 @pytest.mark.parametrize("mode", MODES)
 def test_activation_checkpointing(which: str, mode: str, directory: Path, references: dict[str, Recording]) -> None:
-    for case in ("repeated", "batch_norm"):
+    for case in ("repeated", "batch_norm", "named_like_torch"):
         found = record(directory, merged(recipe(case, activation_checkpointing=which), MODES[mode]))
         assert largest_difference(reference(case, directory, references), found) <= LIMIT
+
+
+def test_stages_hold_nodes_of_any_name(directory: Path, references: dict[str, Recording]) -> None:
+    for way in (
+        on_pipeline(2, "1f1b", 2, cuts=["training"]),
+        on_pipeline(2, "1f1b", 4, cuts=["reshard.1"], data={"shard": 2}),
+    ):
+        found = record(directory, merged(recipe("named_like_torch"), way))
+        assert largest_difference(reference("named_like_torch", directory, references), found) <= LIMIT
 
 
 def test_dp_refuses_groups_across_replicas(directory: Path) -> None:
@@ -206,8 +236,9 @@ def test_compiled_units_give_the_same_gradients(mode: str, directory: Path) -> N
     code = (
         "import sys\nfrom pathlib import Path\nfrom tests.runtime.test_parity_graphs import *\n"
         "mode, directory = sys.argv[1], Path(sys.argv[2])\n"
-        "wanted = record(directory, recipe('repeated'))\n"
-        "found = record(directory, merged(recipe('repeated', compile=True), MODES.get(mode, {})))\n"
-        "assert largest_difference(wanted, found) <= LIMIT, largest_difference(wanted, found)\n"
+        "for case in ('repeated', 'named_like_torch'):\n"
+        "    wanted = record(directory, recipe(case))\n"
+        "    found = record(directory, merged(recipe(case, compile=True), MODES.get(mode, {})))\n"
+        "    assert largest_difference(wanted, found) <= LIMIT, largest_difference(wanted, found)\n"
     )
     subprocess.run([sys.executable, "-c", code, mode, str(directory)], check=True, timeout=500)

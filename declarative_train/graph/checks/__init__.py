@@ -6,7 +6,7 @@ RULES: dict[str, str] = {
     "G003": "shapes.batch_moved",
     "G004": "shapes.expression_does_not_fit",
     "G005": "shapes.shapes_unknown",
-    "G006": "shapes.name_of_torch",
+    "G006": "shapes.name_of_python",
     "G007": "shapes.reuse_does_not_fit",
     "G008": "shapes.double_precision",
     "G011": "shapes.non_finite_values",

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from functools import cache
-from keyword import iskeyword
 
 from declarative_train.components.component import Misfit
 from declarative_train.diagnostics.diagnostic import Diagnostic, Related, error, unverified, warning
@@ -129,40 +127,25 @@ def shapes_unknown(span: Span, type: str) -> Diagnostic:
     return unverified("G005", span, message, "`--plugins` imports the recipe's plugins and checks the whole graph")
 
 
-@cache
-def _taken() -> frozenset[str]:
-    from torch import fx, nn
+def name_of_python(span: Span, name: str) -> Diagnostic:
+    """name-of-python (G006)
 
-    return frozenset(dir(fx.GraphModule(nn.Module(), fx.Graph())))
-
-
-def is_name_of_torch(name: str) -> bool:
-    """`name` may be that of a copy: `half.0`."""
-    first = name.partition(".")[0]
-    return iskeyword(first) or first in _taken()
-
-
-def name_of_torch(span: Span, name: str) -> Diagnostic:
-    """name-of-torch (G006)
-
-    Finds: a node named like something that every torch module has, such as `forward` or `train`, or with a word of
-           Python's own, such as `in`.
-    Why:   the node becomes a member of a module under its own name, where it would hide torch's; and the code that torch
-           writes for the graph could not name it.
+    Finds: a node called by a word of Python's own, such as `in` or `lambda`.
+    Why:   an expression could not name it, nor the code that torch writes for the graph. Any other name is free, also
+           that of a method of torch's (`train`, `forward`).
     Bad:
         model:
           graph:
-            half: {type: linear, out_features: 32, input: pixels}
-            hidden: {input: half}
+            lambda: {type: linear, out_features: 32, input: pixels}
+            hidden: {input: lambda}
     Good:
         model:
           graph:
-            half_width: {type: linear, out_features: 32, input: pixels}
-            hidden: {input: half_width}
-    """  # noqa: E501
-    name = name.partition(".")[0]
-    reason = "it is a word of Python" if iskeyword(name) else f"every torch module has a `{name}`"
-    return error("G006", span, f"a node cannot be called `{name}`: {reason}", f"such as `{name}_node`")
+            lambda_node: {type: linear, out_features: 32, input: pixels}
+            hidden: {input: lambda_node}
+    """
+    first = name.partition(".")[0]
+    return error("G006", span, f"a node cannot be called `{first}`: it is a word of Python", f"such as `{first}_node`")
 
 
 def reuse_does_not_fit(

@@ -19,6 +19,7 @@ from torch import fx, nn
 
 from declarative_train.components.data import Preparation
 from declarative_train.components.fields import FIELDS
+from declarative_train.graph.members import for_tools
 from declarative_train.inference.answers import asked
 from declarative_train.inference.export.trouble import told_of_node
 from declarative_train.inference.trained import Trained
@@ -191,7 +192,7 @@ def _assembled(
 ) -> fx.GraphModule:
     """Preparation, network and units as one graph, its arguments named as the network's."""
     root = nn.Module()
-    root.add_module("network", network)
+    root.add_module("network", for_tools(network))
     lines = fx.Graph()
     arguments = [node.name for node in network.graph.nodes if node.op == "placeholder"]
     values = [lines.placeholder(argument) for argument in arguments]

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from declarative_train.graph.members import name_of
 from declarative_train.runtime.failures import RunFailure, first_line
 
 Attempt = Callable[[nn.Module, tuple[Any, ...]], object]
@@ -49,7 +50,7 @@ def _culprit(module: fx.GraphModule, inputs: tuple[Any, ...], attempt: Attempt) 
         if watcher.failed is None:
             return found
         name, inputs, problem = watcher.failed
-        path = f"{prefix}{name}"
+        path = f"{prefix}{name_of(name)}"
         if path.startswith("network"):
             found = (path.removeprefix("network.") or "network", problem)
         else:

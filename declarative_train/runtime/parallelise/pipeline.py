@@ -17,6 +17,7 @@ from torch.distributed.pipelining import PipelineStage, schedules
 from declarative_train.components.pipeline_schedules import PIPELINE_SCHEDULES
 from declarative_train.data.batches import Batch
 from declarative_train.graph.build import build, tie
+from declarative_train.graph.members import ByName, container, put
 from declarative_train.graph.stage_graphs import Stage, open_blocks, stage_graphs
 from declarative_train.runtime.parallelise.copies import hold_once
 from declarative_train.runtime.step.forward_path import Chunk
@@ -251,7 +252,15 @@ class ScheduleLoss:
 
 def build_stage(plan: Plan, stage: Stage) -> nn.Module:
     """One stage's module, on meta. A parameter of another stage that one here is tied to stands under its name, too."""
-    module = build(stage.graph, plan.plugins, seed=plan.seed, device="meta", own_outputs=True, borrowed=stage.borrowed)
+    module = build(
+        stage.graph,
+        plan.plugins,
+        seed=plan.seed,
+        device="meta",
+        own_outputs=True,
+        borrowed=stage.borrowed,
+        added=[item.tie for item in plan.parameters if item.tie is not None],
+    )
     for item in plan.parameters:
         held = dict(module.named_parameters(remove_duplicate=False))
         if item.tie is None or item.name not in held:
@@ -260,7 +269,7 @@ def build_stage(plan: Plan, stage: Stage) -> nn.Module:
             tie(module, {item.name: item.tie})
         else:
             path, _, last = item.tie.rpartition(".")
-            _container(module, path).register_parameter(last, held[item.name])
+            container(module, path).register_parameter(last, held[item.name])
     return module
 
 
@@ -269,32 +278,16 @@ def _holder(parameter: str, nodes: Sequence[str]) -> str:
     return max((name for name in nodes if parameter.startswith(f"{name}.")), key=len)
 
 
-def _container(module: nn.Module, path: str) -> nn.Module:
-    """The module at a path, made of bare ones as far as there is none."""
-    holder = module
-    for name in path.split("."):
-        if name not in holder._modules:
-            holder.add_module(name, nn.Module())
-        holder = holder.get_submodule(name)
-    return holder
-
-
 def joined(parts: dict[str, nn.Module]) -> nn.Module:
     """One module over the nodes of several stages (`parts[node]` is the stage that holds it), under the names that
     they have in the whole model. The modules themselves are shared."""
-    whole = nn.Module()
+    whole = ByName()
     for name, stage in parts.items():
         try:
             module = stage.get_submodule(name)
         except AttributeError:
             continue  # an expression is no module
-        holder = whole
-        *containers, last = name.split(".")
-        for container in containers:
-            if container not in holder._modules:
-                holder.add_module(container, nn.Module())
-            holder = holder.get_submodule(container)
-        holder.add_module(last, module)
+        put(whole, name, module)
     return whole
 
 

@@ -26,6 +26,8 @@ class Average:
     @torch.no_grad()
     def update(self, finite: torch.Tensor | None) -> None:
         """After a step; `finite`: whether it was made, a bool tensor that the host does not wait for."""
+        if not self._own:  # a stage that trains nothing
+            return
         if finite is None:
             torch._foreach_lerp_(self._own, self._held, 1 - self._decay)
             return
@@ -50,9 +52,9 @@ class Average:
     def _forget_gathered(self) -> None:
         """What fully_shard keeps whole after a forward is of the values before."""
         for part in self._model.modules():
-            reshard: Any = getattr(part, "reshard", None)
+            reshard: Any = getattr(type(part), "reshard", None)
             if callable(reshard):
-                reshard()
+                reshard(part)
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:

@@ -137,7 +137,7 @@ def freeze(module: nn.Module, parameters: tuple[ParameterPlan, ...]) -> None:
         parameter.requires_grad_(name not in frozen or name in idle)
     # of a stage that is frozen as a whole the nodes count one by one, as they do in the whole model
     for part in (part for child in module.children() for top in frozen_parts(child) for part in top.modules()):
-        part.is_frozen = True  # type: ignore[assignment]
+        part._is_frozen = True  # type: ignore[assignment]
     for name in idle & named.keys():
         named[name].requires_grad_(False)
 
@@ -148,7 +148,7 @@ def set_training(module: nn.Module, training: bool) -> None:
     module.train(training)
     if training:
         for part in module.modules():
-            if getattr(part, "is_frozen", False):
+            if getattr(part, "_is_frozen", False):
                 part.eval()
 
 

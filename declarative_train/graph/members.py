@@ -1,0 +1,147 @@
+"""The nodes of a graph as members of a torch module, under whatever name the recipe gives them.
+
+torch's modules have methods of their own: `train`, `forward`, `parameters`. A node of such a name is registered under
+it like any other, so that parameters and checkpoints are called as in the recipe; the code that torch writes reaches it
+by another attribute, which no recipe can name, and torch's method stays what it is.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+from functools import cache
+from typing import Any
+
+from torch import fx, nn
+
+_BEFORE = "_node_"  # no name of a recipe begins so
+
+OF_SHARDS = frozenset(
+    (
+        "reset_iter_state",
+        "reshard",
+        "unshard",
+        *("set_all_reduce_hook", "set_allocate_memory_from_process_group_for_comm", "set_custom_all_gather"),
+        *("set_custom_reduce_scatter", "set_force_sum_reduction_for_comms", "set_gradient_divide_factor"),
+        *("set_is_last_backward", "set_modules_to_backward_prefetch", "set_modules_to_forward_prefetch"),
+        *("set_post_optim_event", "set_reduce_scatter_divide_factor", "set_reduce_scatter_max_input_buffers"),
+        *("set_reduce_scatter_unused_params", "set_requires_all_reduce", "set_requires_gradient_sync"),
+        *("set_reshard_after_backward", "set_reshard_after_forward", "set_separate_reduce_scatter_group"),
+        *("set_symm_mem_for_comm", "set_unshard_in_backward"),
+    )
+)
+"""What `fully_shard` adds to a module; written down, since its import takes time that lint does not have."""
+
+
+@cache
+def _of_torch() -> frozenset[str]:
+    return frozenset(dir(fx.GraphModule(nn.Module(), fx.Graph()))) | OF_SHARDS
+
+
+def is_of_torch(name: str) -> bool:
+    """`name` may be that of a copy: `half.0`."""
+    return name.partition(".")[0] in _of_torch()
+
+
+def attribute(name: str) -> str:
+    """By which attribute the code of a module calls a node."""
+    return f"{_BEFORE}{name}" if is_of_torch(name) else name
+
+
+def name_of(attribute: str) -> str:
+    """The node that an attribute calls."""
+    return attribute.removeprefix(_BEFORE)
+
+
+def graph_module(
+    modules: dict[str, nn.Module], lines: fx.Graph, class_name: str, added: Iterable[str] = ()
+) -> fx.GraphModule:
+    """`modules` by the names of their nodes; `lines` call them by `attribute`. `added`: nodes whose parameters are put
+    there later."""
+    is_named = any(map(is_of_torch, (*modules, *added))) or any(isinstance(each, Named) for each in modules.values())
+    return (Named if is_named else fx.GraphModule)(_root(modules), lines, class_name=class_name)
+
+
+def for_tools(module: nn.Module) -> nn.Module:
+    """The same layers for tools that look members up by attribute (torch.export): under those that call them."""
+    if not any(isinstance(part, Named) for part in module.modules()):
+        return module
+    children = {name: for_tools(child) for name, child in module.named_children()}
+    if isinstance(module, fx.GraphModule):
+        made: nn.Module = fx.GraphModule(_root(children), module.graph, class_name=type(module).__name__)
+    else:
+        made = nn.Module()
+        made._modules.update(children)
+    made.training = module.training
+    return made
+
+
+def put(holder: nn.Module, path: str, module: nn.Module) -> None:
+    """Below bare modules, which are made where there are none."""
+    containers, _, last = path.rpartition(".")
+    container(holder, containers)._modules[last] = module
+
+
+def container(holder: nn.Module, path: str) -> nn.Module:
+    """The module at a path, made of bare ones as far as there is none."""
+    for name in path.split(".") if path else ():
+        if name not in holder._modules:
+            holder._modules[name] = nn.Module()
+        found = holder._modules[name]
+        assert found is not None
+        holder = found
+    return holder
+
+
+def _root(modules: dict[str, nn.Module]) -> nn.Module:
+    """A module that holds the others under the attributes that call them: from it a GraphModule takes them in the
+    graph's order, which is the order of `named_parameters`; from a mapping it would sort them by depth."""
+    root = nn.Module()
+    for name, module in modules.items():
+        put(root, attribute(name), module)
+    return root
+
+
+class ByName(nn.Module):
+    """A module whose members may be called like something of torch's."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith(_BEFORE) and (found := self.__dict__["_modules"].get(name_of(name))) is not None:
+            return found
+        return super().__getattr__(name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name not in self.__dict__.get("_modules", ()):
+            super().__setattr__(name, value)
+        elif isinstance(value, nn.Module):
+            self._modules[name] = value
+        else:
+            object.__setattr__(self, name, value)
+
+    def get_submodule(self, target: str) -> nn.Module:
+        """By a name, or by the attribute that calls it."""
+        module: nn.Module = self
+        for part in target.split(".") if target else ():
+            found = module._modules.get(name_of(part))
+            if found is None:
+                raise AttributeError(f"{type(module).__name__} has no node `{part}`")
+            module = found
+        return module
+
+
+class Named(ByName, fx.GraphModule):
+    """The module of a graph with a node, or a node of a node, of such a name."""
+
+    def __init__(self, root: nn.Module, graph: fx.Graph, class_name: str = "GraphModule") -> None:
+        super().__init__(root, graph, class_name)
+        found = {name_of(name): module for name, module in self._modules.items()}
+        self._modules.clear()
+        self._modules.update(found)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Named:
+        """torch's own looks children up by attribute."""
+        made = type(self).__new__(type(self))
+        memo[id(self)] = made
+        made.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        made.recompile()
+        return made
