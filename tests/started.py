@@ -13,6 +13,7 @@ import runpy
 import signal
 import sys
 import tempfile
+import time
 import warnings
 from collections.abc import Iterable
 from functools import cache
@@ -23,6 +24,7 @@ from typing import Any
 import torch
 
 LIMIT_S = 60
+LEAVING_S = 5.0
 IMPORTED = (  # what a run has imported by its end
     "torch._dynamo",
     "torch.distributed.checkpoint",
@@ -66,7 +68,11 @@ class Started:
         self.send_signal(signal.SIGKILL)
 
     def communicate(self, timeout: float = LIMIT_S) -> tuple[str, str]:
+        """What it wrote, when it and those that it started have gone: as a pipe, which they would hold open."""
         self._process.join(timeout)
+        deadline_s = time.monotonic() + LEAVING_S
+        while session(self.pid) and time.monotonic() < deadline_s:
+            time.sleep(0.02)
         out, errors = (path.read_text("utf-8") if path.exists() else "" for path in self._streams)
         assert self._process.exitcode is not None, f"still there after {timeout} s: {errors}"
         self._folder.cleanup()
