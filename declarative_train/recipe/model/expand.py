@@ -19,7 +19,15 @@ from declarative_train.recipe.model.blocks import BlockDefinition, Library
 from declarative_train.recipe.model.blocks_params import bind_params
 from declarative_train.recipe.model.expand_outside import param_spans, placed_outside, seen_from_outside
 from declarative_train.recipe.model.expand_paths import placed, units_of
-from declarative_train.recipe.model.node_draft import MOST_NODES, NodeDraft, read_entry
+from declarative_train.recipe.model.node_draft import (
+    MOST_NODES,
+    BlockDraft,
+    BrokenDraft,
+    EntryReader,
+    ExpressionDraft,
+    ReuseDraft,
+    Typed,
+)
 from declarative_train.recipe.model.published import published_fields
 from declarative_train.recipe.model.tree import (
     BlockNode,
@@ -162,12 +170,9 @@ class _Expander:
         return any_error
 
     def wire_up(self, frame: _Frame) -> Wiring:
-        drafts: list[NodeDraft] = []
-        for entry in frame.graph:
-            draft, found = read_entry(entry, self._library, self._templates, frame.names, frame.inside, frame.graph)
-            self._say(found)
-            drafts.append(draft)
-        wiring = Wiring(drafts, frame.around, self._library)
+        reader = EntryReader(self._library, self._templates, frame.names, frame.inside, frame.graph)
+        wiring = Wiring([reader.read(entry) for entry in frame.graph], frame.around, self._library)
+        self._say(reader.found)
         self._say(wiring.diagnostics)
         return wiring
 
@@ -189,10 +194,10 @@ class _Expander:
         nodes: list[ModelNode] = []
         size = 0
         for draft in wiring.order:
-            if draft.kind == "broken" or (draft.name in left_out and is_whole):
-                is_whole &= draft.kind != "broken"
+            if isinstance(draft, BrokenDraft):
+                is_whole = False
                 continue
-            if draft.is_off:
+            if draft.is_off or (draft.name in left_out and is_whole):
                 continue
             for node in self._nodes(draft, frame, wiring):
                 if node is None:
@@ -219,16 +224,16 @@ class _Expander:
 
     # -- nodes
 
-    def _nodes(self, draft: NodeDraft, frame: _Frame, wiring: Wiring) -> Iterable[ModelNode | None]:
+    def _nodes(self, draft: Typed | ExpressionDraft, frame: _Frame, wiring: Wiring) -> Iterable[ModelNode | None]:
         """The node of a draft, or its copies; None for one that is wrong (and then no more)."""
         bound = {port: edge for port, edge in wiring.edges[draft.name].items() if edge is not None}
         inputs = {port: wire for port, edge in bound.items() if (wire := wiring.wire(edge)) is not None}
         spans = {port: edge.span for port, edge in bound.items() if port in inputs}
-        if draft.num_copies is None:
+        if draft.num_copies is None or isinstance(draft, ExpressionDraft):
             yield self._node(draft, draft.name, inputs, spans, frame, None)
             return
         made: ModelNode | None = None
-        varies = draft.fields is not None and _mentions_index(draft.fields)
+        varies = _mentions_index(draft.fields)
         for index in range(draft.num_copies):
             name = f"{draft.name}.{index}"
             first = first_key(draft.ports)
@@ -238,7 +243,7 @@ class _Expander:
                     port: wire for port, wire in inputs.items() if port not in chained
                 }
                 for port in chained:
-                    spans.setdefault(port, draft.type_span or draft.entry.key.span)
+                    spans.setdefault(port, draft.type_span)
             if made is not None and not varies and index > 1:
                 made = replace(made, name=name, path=name, inputs=inputs)
             else:
@@ -249,7 +254,7 @@ class _Expander:
 
     def _node(
         self,
-        draft: NodeDraft,
+        draft: Typed | ExpressionDraft,
         name: str,
         inputs: dict[str, Wire],
         spans: dict[str, Span],
@@ -257,23 +262,18 @@ class _Expander:
         index: int | None,
     ) -> ModelNode | None:
         common = (name, name, inputs, draft.entry.value.span, draft.entry.key.span, dict(spans))
-        if draft.kind == "expression":
-            assert draft.expression is not None
-            assert draft.scalar is not None
+        if isinstance(draft, ExpressionDraft):
             return ExpressionNode(*common, draft.expression, draft.scalar)
-        if draft.kind == "reuse":
-            assert draft.target is not None
+        if isinstance(draft, ReuseDraft):
             target = draft.target
             return ReuseNode(*common, target.name if target.copy is None else f"{target.name}.{target.copy}")
-        assert draft.fields is not None
         names = frame.names if index is None else {**frame.names, "index": index}
         fields, found = self._templates.render(draft.fields, names)
         if self._say(found):
             return None
         fields = placed_outside(draft.fields, fields, frame.param_spans)
         assert isinstance(fields, Mapping)
-        if draft.kind == "block":
-            assert draft.block is not None
+        if isinstance(draft, BlockDraft):
             published = None
             if draft.block.file is not None:
                 fields, published, found = published_fields(draft.block.name, fields, self._paths)
@@ -281,10 +281,8 @@ class _Expander:
                     return None
             scope = self._open(draft, fields, frozenset(inputs), frame)
             return None if scope is None else BlockNode(*common, draft.type_name, scope, published=published)
-        assert draft.layer is not None
-        assert draft.type_span is not None
         kind = Entry(Scalar("type", "type", draft.type_span), Scalar(draft.type_name, draft.type_name, draft.type_span))
-        whole = fields.with_entries((kind, *draft.reserved(), *fields.entries))
+        whole = fields.with_entries((kind, *draft.reserved, *fields.entries))
         layer, found = read_node(draft.layer, whole, draft.type_span, NODE_WORDS)
         self._say(found)
         if layer is None:
@@ -293,13 +291,11 @@ class _Expander:
         params = {field: self._given[span] for field, span in spans.items() if span in self._given}
         return LayerNode(*common, layer, spans, params if frame.param_spans else {})
 
-    def _open(self, draft: NodeDraft, fields: Mapping, bound: frozenset[str], frame: _Frame) -> Scope | None:
+    def _open(self, draft: BlockDraft, fields: Mapping, bound: frozenset[str], frame: _Frame) -> Scope | None:
         """The body of a block where it stands."""
-        block = draft.block
-        assert block is not None
-        at = draft.type_span or draft.entry.key.span
+        block, at = draft.block, draft.type_span
         shipped = block.file is not None
-        beside = {entry.name for entry in (*draft.reserved(), *fields)}
+        beside = {entry.name for entry in (*draft.reserved, *fields)}
         values, found = bind_params(block.name, block.params, fields, at, self._templates, beside, shipped=shipped)
         if self._say(found) or values is None:
             return None
@@ -377,7 +373,7 @@ class _Expander:
                 self._say([bad_reuse(node.span, message, "a block is called again with the same inputs wired")])
 
 
-def _chained(draft: NodeDraft, first: str) -> dict[str, str]:
+def _chained(draft: Typed, first: str) -> dict[str, str]:
     """What a copy of a repeat takes of the one before, by port: the first port its output of the same name, else the
     first output; every other port one of its own name."""
     named = {port.name: port.name for port in draft.ports if not port.variadic and port.name in draft.outputs}

@@ -26,11 +26,20 @@ from declarative_train.recipe.checks.wiring import (
     unknown_output,
 )
 from declarative_train.recipe.model.blocks import Library
-from declarative_train.recipe.model.node_draft import NodeDraft
+from declarative_train.recipe.model.node_draft import (
+    BlockDraft,
+    BrokenDraft,
+    ExpressionDraft,
+    LayerDraft,
+    NodeDraft,
+    ReuseDraft,
+    Typed,
+    called_by,
+    counts_only,
+)
 from declarative_train.recipe.model.tree import Wire
 from declarative_train.recipe.model.wiring_names import Edge
 from declarative_train.recipe.model.wiring_ports import bind, first_key, open_required
-from declarative_train.source.node import Mapping
 from declarative_train.terms.names import is_name
 from declarative_train.terms.span import Span
 
@@ -84,35 +93,37 @@ class Wiring:
 
     def _read_reuses(self) -> None:
         """A reuse has the ports and outputs of what it calls again."""
-        for draft in self.drafts.values():
-            if draft.kind != "reuse" or draft.target is None:
-                continue
-            target = self._reused(draft, draft.target)
-            if target is None:
-                draft.kind = "broken"
+        for draft in self._reuses():
+            called = draft.called = self._reused(draft)
+            if called is None:
+                self.drafts[draft.name] = BrokenDraft(
+                    name=draft.name, entry=draft.entry, is_off=draft.is_off, wanted=draft.wanted
+                )
             else:
-                draft.ports, draft.outputs = target.ports, target.outputs
-                draft.layer, draft.block, draft.is_off = target.layer, target.block, draft.is_off or target.is_off
+                draft.ports, draft.outputs, draft.is_off = called.ports, called.outputs, draft.is_off or called.is_off
 
-    def _reused(self, draft: NodeDraft, edge: Edge) -> NodeDraft | None:
-        seen = {draft.name}
+    def _reuses(self) -> list[ReuseDraft]:
+        return [draft for draft in self.drafts.values() if isinstance(draft, ReuseDraft)]
+
+    def _reused(self, draft: ReuseDraft) -> LayerDraft | BlockDraft | None:
+        seen, edge = {draft.name}, draft.target
         while True:
             target = self.drafts.get(edge.name)
             if target is None:
-                known = [name for name, each in self.drafts.items() if each.kind in ("layer", "block")]
+                known = [name for name, each in self.drafts.items() if isinstance(each, LayerDraft | BlockDraft)]
                 close = nearest(edge.name, known)
                 hint = f"did you mean `{close}`?" if close else "name a node of this graph"
                 self.diagnostics.append(bad_reuse(edge.span, f"there is no node `{edge.name}` here", hint))
                 return None
-            if target.kind == "broken":
+            if isinstance(target, BrokenDraft):
                 return None
-            if target.kind == "expression":
+            if isinstance(target, ExpressionDraft):
                 message = f"`{edge.name}` is an expression and holds no parameters"
                 self.diagnostics.append(bad_reuse(edge.span, message, "write the expression again"))
                 return None
             if not self._is_one_node(edge, target):
                 return None
-            if target.kind != "reuse" or target.target is None:
+            if not isinstance(target, ReuseDraft):
                 draft.target = edge
                 return target
             if target.name in seen:
@@ -137,35 +148,33 @@ class Wiring:
     def _bind_all(self) -> None:
         above = Edge(self.around.inputs[0], None, None, "", Span("", 0, 0, 0, 0), True) if self.around.block else None
         for draft in self.drafts.values():
-            if draft.kind == "expression":
-                self.edges[draft.name] = draft.edges_of_expression
-                for name, edge in self.edges[draft.name].items():
-                    if edge is None:
-                        self.diagnostics.append(self._no_reference(draft, name))
-            elif draft.kind == "broken" and (draft.fields is None or not isinstance(draft.entry.value, Mapping)):
-                self.edges[draft.name] = {}
-                self.knows_all_readers = False  # an expression that cannot be read could name anything
-            elif draft.kind == "broken":
-                edges = _all_edges(draft) or [above]  # what it would read, as far as can be told
-                self.edges[draft.name] = {str(i): edge for i, edge in enumerate(edges)}
-            elif draft.layer is not None and draft.layer.counts_only:
-                self.edges[draft.name] = {}  # once the others are known
-            else:
-                self.edges[draft.name] = self._bind(draft, above)
+            self.edges[draft.name] = self._edges(draft, above)
             above = Edge(draft.name, None, None, draft.name, draft.entry.key.span, is_default=True)
 
         for draft in self.drafts.values():
-            if draft.kind == "layer" and draft.layer is not None and draft.layer.counts_only:
+            if isinstance(draft, LayerDraft | ReuseDraft) and counts_only(draft):
                 self.edges[draft.name] = self._bind(draft, self._samples())
+
+    def _edges(self, draft: NodeDraft, above: Edge | None) -> dict[str, Edge | None]:
+        if isinstance(draft, ExpressionDraft):
+            edges = draft.edges
+            lost = [name for name, edge in edges.items() if edge is None]
+            self.diagnostics += [bad_reference(draft.place_of(name), f"`{name}`") for name in lost]
+            return edges
+        if not isinstance(draft, BrokenDraft):
+            return {} if counts_only(draft) else self._bind(draft, above)  # the former once the others are known
+        if draft.wanted is None:
+            self.knows_all_readers = False  # an expression that cannot be read could name anything
+            return {}
+        return {str(i): edge for i, edge in enumerate(draft.wanted.edges or [above])}  # as far as can be told
 
     def _samples(self) -> Edge | None:
         """A wire that knows the number of samples, for a node that asks for no more: the block's first input, or the
         first field that a layer or a block reads."""
-        drafts = self.drafts.values()
         read = [
             edge.name
-            for draft in drafts
-            if draft.kind != "expression"
+            for draft in self.drafts.values()
+            if not isinstance(draft, ExpressionDraft)
             for edge in self.edges[draft.name].values()
             if edge
         ]
@@ -173,30 +182,24 @@ class Wiring:
         names = inputs if self.around.block else (*(name for name in inputs if name in read), *inputs)
         return Edge(names[0], None, None, "", Span("", 0, 0, 0, 0), True) if names else None
 
-    def _no_reference(self, draft: NodeDraft, name: str) -> Diagnostic:
-        assert draft.expression is not None
-        assert draft.scalar is not None
-        offset = next(each.offset for each in draft.expression.names if each.text == name)
-        return bad_reference(draft.scalar.place(offset, len(name)), f"`{name}`")
-
-    def _bind(self, draft: NodeDraft, above: Edge | None) -> dict[str, Edge | None]:
+    def _bind(self, draft: Typed, above: Edge | None) -> dict[str, Edge | None]:
         if above is not None:
-            span = draft.type_span or draft.entry.value.span
-            above = Edge(above.name, None, None, above.text, span, is_default=True)
+            above = Edge(above.name, None, None, above.text, draft.type_span, is_default=True)
         bound, found = bind(draft.wanted, draft.ports, draft.type_name, above)
         self.diagnostics += found
         for port in open_required(draft.ports, bound) if not found else []:
             self.diagnostics.append(self._open_port(draft, port))
         return bound
 
-    def _open_port(self, draft: NodeDraft, port: Port) -> Diagnostic:
-        span = draft.type_span or draft.entry.key.span
+    def _open_port(self, draft: Typed, port: Port) -> Diagnostic:
         if port is draft.ports[0]:
             message = f"`{draft.name}` is the first node and must name its input"
             close = ", ".join(self.around.inputs[:6])
-            return open_port(span, message, f"add `input: NAME`; fields: {close}" if close else "add `input: NAME`")
+            return open_port(
+                draft.type_span, message, f"add `input: NAME`; fields: {close}" if close else "add `input: NAME`"
+            )
         message = f"`{draft.name}` leaves the input `{port.name}` of `{draft.type_name}` open"
-        return open_port(span, message, f"wire it: `inputs: {{{port.name}: NAME}}`")
+        return open_port(draft.type_span, message, f"wire it: `inputs: {{{port.name}: NAME}}`")
 
     # -- following references
 
@@ -209,17 +212,15 @@ class Wiring:
         if edge.name in self.drafts:
             self._read_by[edge.name].add(reader)
             self._reads[reader].setdefault(edge.name, edge.span)
-            return self.drafts[edge.name].kind != "broken"
+            return not isinstance(self.drafts[edge.name], BrokenDraft)
         if edge.name not in self.around.open_inputs:
             return True
         return self._left_open(self.drafts[reader], key, edge)
 
     def _left_open(self, reader: NodeDraft, key: str, edge: Edge) -> bool:
         """An optional input that is open here may only feed optional ports (or a node that is switched off)."""
-        if reader.is_off and reader.kind != "expression":
-            return True
         port = next((port for port in reader.ports if port.name == key), None)
-        if reader.kind == "broken" or (port is not None and port.optional):
+        if reader.is_off or isinstance(reader, BrokenDraft) or (port is not None and port.optional):
             return True
         self.diagnostics.append(open_input(edge.span, edge.name, self.around.block, reader.name))
         return False
@@ -237,7 +238,7 @@ class Wiring:
         if draft is None:
             is_refused = any(not is_name(name) and name.lower().replace("-", "_") == edge.name for name in self.drafts)
             return None if is_refused else self._unknown(edge, reader)  # `Logits` for `logits` is reported at its name
-        if draft.kind == "broken":
+        if isinstance(draft, BrokenDraft):
             return None
         if draft.is_off:
             return self._problem_of_off(edge, draft)
@@ -256,15 +257,17 @@ class Wiring:
     def _no_output(self, edge: Edge, draft: NodeDraft) -> Diagnostic:
         output = edge.output or edge.below.lstrip(".")
         message = f"`{edge.name}` has no output `{output}`{edge.below if edge.output else ''}"
-        if draft.block is not None and draft.block.graph.entry(output) is not None:
-            hint = f"a block shows its outputs only: add `outputs: {{..., {output}: {output}}}` to `{draft.block.name}`"
+        called = called_by(draft)
+        if isinstance(called, BlockDraft) and called.block.graph.entry(output) is not None:
+            name = called.block.name
+            hint = f"a block shows its outputs only: add `outputs: {{..., {output}: {output}}}` to `{name}`"
             return unknown_output(edge.span, message, [], help=hint)
         return unknown_output(edge.span, message, draft.outputs, output)
 
     def _unknown(self, edge: Edge, reader: NodeDraft | None) -> Diagnostic:
         known = [*self.around.inputs, *self.drafts]
         hint = None
-        lone = reader.expression.lone_name if reader is not None and reader.expression is not None else None
+        lone = reader.expression.lone_name if isinstance(reader, ExpressionDraft) else None
         if lone == edge.name and edge.name in self._library.types():
             hint = f"for the layer write `{{type: {edge.name}}}`"
         elif self.around.block and nearest(edge.name, known) is None:
@@ -279,7 +282,7 @@ class Wiring:
             draft = self.drafts.get(edge.name)
             if draft is None:
                 return None if edge.name in self.around.open_inputs else edge.name
-            if not draft.is_off or draft.kind == "expression":
+            if not draft.is_off:
                 break
             first = first_key(draft.ports)
             behind = None if first is None else self.edges[draft.name].get(first)
@@ -321,16 +324,14 @@ class Wiring:
         """What each node comes after: what it reads and, of a `reuse`, the node that it calls, unless that waits for
         its result."""
         behind = {name: list(self._reads[name]) for name in self.drafts}
-        for name, draft in self.drafts.items():
-            if draft.kind != "reuse" or draft.target is None or draft.target.name not in self.drafts:
-                continue
+        for draft in self._reuses():
             waiting, reached = [draft.target.name], {draft.target.name}
             while waiting:
                 new = set(behind[waiting.pop()]) - reached
                 reached |= new
                 waiting += new
-            if name not in reached:
-                behind[name].append(draft.target.name)
+            if draft.name not in reached:
+                behind[draft.name].append(draft.target.name)
         return behind
 
     def _report_cycle(self, stack: list[str], back_to: str) -> None:
@@ -369,12 +370,8 @@ class Wiring:
             growing += reads
         unused = set(self.drafts) - needed
         said = [
-            dead_node(self.drafts[name].entry.key.span, name, readers)
-            for name in self.drafts
-            if name in unused - excused and not self._read_by[name] and self.drafts[name].kind != "broken"
+            dead_node(draft.entry.key.span, name, readers)
+            for name, draft in self.drafts.items()
+            if name in unused - excused and not self._read_by[name] and not isinstance(draft, BrokenDraft)
         ]
         return unused, said
-
-
-def _all_edges(draft: NodeDraft) -> list[Edge | None]:
-    return [*draft.wanted.listed, *(edge for _, edges in draft.wanted.named for edge in edges)]

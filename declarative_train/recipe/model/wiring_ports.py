@@ -21,6 +21,10 @@ class RequestedInputs(NamedTuple):
     named: tuple[tuple[Scalar, tuple[Edge | None, ...]], ...] = ()
     listed_nodes: tuple[Node, ...] = ()
 
+    @property
+    def edges(self) -> list[Edge | None]:
+        return [*self.listed, *(edge for _, edges in self.named for edge in edges)]
+
 
 def read_requested(node: Mapping) -> tuple[RequestedInputs, list[Diagnostic]]:
     """Read the rendered `input` and `inputs` of a node; None stands for an edge that is reported already."""

@@ -111,6 +111,12 @@ def test_reuse_calls_a_node_again(open_model) -> None:
     assert opened.scope.units == ("left",)
 
 
+def test_a_parameter_that_is_called_again_counts_the_same_samples(open_model) -> None:
+    own, again = "own: {type: parameter, shape: [10]}", "again: {type: reuse, node: own}"
+    opened = open_model(graph(FIRST, own, again, "scores: hidden + own * again", LAST))
+    assert opened.node("again").inputs == opened.node("own").inputs == {"x": "pixels"}
+
+
 def test_a_repeated_reuse_shares_its_parameters(open_model) -> None:
     opened = open_model(graph(FIRST, "more: {type: reuse, node: hidden, repeat: 2}", LAST))
     assert opened.node("more.1").target == "hidden"
