@@ -269,19 +269,23 @@ def _may_have_idle(lowered: Lowered) -> bool:
     """False for the usual model: every output is read by a loss, every output of a node by another, and no expression
     holds a function that gradients do not pass."""
     read = {name for term in lowered.terms for name in _read_by(term)}
-    return not set(lowered.graph.outputs) <= read or _has_loose_ends(lowered.graph)
+    return not set(lowered.graph.outputs) <= read or _has_loose_ends(lowered.graph, frozenset(lowered.graph.outputs))
 
 
-def _has_loose_ends(graph: Graph) -> bool:
-    used = {edge for node in graph.nodes for edge in node.inputs.values()} | set(graph.outputs.values())
+def _has_loose_ends(graph: Graph, read: frozenset[str]) -> bool:
+    """`read`: those of its outputs that are. What a block gives and nobody reads, such as the hidden states before the
+    head, is none where the block itself goes on with it."""
+    used = {edge for node in graph.nodes for edge in node.inputs.values()} | {graph.outputs[name] for name in read}
     for node in graph.nodes:
         if node.expression is not None and stops_gradients(node.expression):
             return True
         if node.component is not None and node.component["type"] not in LAYERS:
             return True  # nobody knows what a plugin does
-        if any(f"{node.name}:{output}" not in used for output in node.outputs):
-            return True
-        if node.graph is not None and _has_loose_ends(node.graph):
+        outside = frozenset(output for output in node.outputs if f"{node.name}:{output}" in used)
+        if node.graph is not None:
+            if _has_loose_ends(node.graph, outside):
+                return True
+        elif len(outside) < len(node.outputs):
             return True
     return False
 

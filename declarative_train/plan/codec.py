@@ -78,6 +78,11 @@ def from_json(text: str) -> Plan:
         raise PlanError(f"`{place}`: {first['msg'].lower()}") from None
 
 
+def through_json(plan: Plan) -> Plan:
+    """As it would be read again."""
+    return _adapter().validate_json(json.dumps(to_data(plan)))
+
+
 def signed(plan: Plan) -> Plan:
     """The plan with its fingerprint and identity."""
     plan = replace(plan, fingerprint="", identity="")

@@ -20,7 +20,7 @@ from declarative_train.plan.auto.target import target_of
 from declarative_train.plan.batching import batch_of, num_steps_of
 from declarative_train.plan.checks import metric_of_another_kind
 from declarative_train.plan.class_weights import balanced_terms
-from declarative_train.plan.codec import from_json, signed, to_json
+from declarative_train.plan.codec import signed, through_json
 from declarative_train.plan.estimate.memory import Scale
 from declarative_train.plan.estimate.model import ModelFacts
 from declarative_train.plan.estimate.tracing import Tracer
@@ -102,7 +102,9 @@ def compile(  # noqa: A001 (plan.compile reads as what it does)
         plan, more = _assembled(recipe, site, batch, None)
         found = [*found, *more]
     diagnostics += found
-    return (None if any(item.is_error for item in diagnostics) else plan), diagnostics
+    if plan is None or any(item.is_error for item in diagnostics):
+        return None, diagnostics
+    return signed(through_json(plan)), diagnostics  # what is run is what can be saved
 
 
 @dataclass(frozen=True)
@@ -246,8 +248,7 @@ def _assembled(
         ),
     )
     plan, found = with_estimates(plan, recipe, choice, site.tracer, site.scales)
-    diagnostics += found
-    return signed(from_json(to_json(plan))), diagnostics  # through JSON once: what is run is what can be saved
+    return plan, [*diagnostics, *found]
 
 
 def _tokens_per_sample(lowered: Lowered) -> int | None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from declarative_train.graph import rehearse
+from declarative_train.graph.build import build
 from tests.plan.conftest import Compile
 
 
@@ -65,6 +68,44 @@ def test_an_idle_parameter_of_a_model_too_large_to_build(compiled: Compile) -> N
     )
     assert plan is not None
     assert {item.name for item in plan.parameters if item.idle} == {"hidden.weight", "hidden.bias"}
+
+
+PAIR = """
+        model:
+          blocks:
+            pair:
+              inputs: [x]
+              graph:
+                wide: {type: linear, out_features: 20000, input: x}
+                act: {type: relu}
+                narrow: {type: linear, out_features: 10}
+                BESIDE
+              outputs: {result: narrow, hidden: HIDDEN}
+          graph:
+            logits: {type: pair, input: act}
+        objective: {loss: {input: "logits.result"}}
+        """
+
+
+@pytest.mark.parametrize(
+    ("beside", "hidden", "idle"),
+    [("", "act", set()), ("beside: {type: linear, out_features: 5, input: act}", "beside", {"weight", "bias"})],
+)
+def test_what_a_block_gives_and_nobody_reads_is_a_loose_end_only_where_the_block_goes_no_further(
+    beside: str, hidden: str, idle: set[str], compiled: Compile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = []
+
+    def noted(*given: Any, **more: Any) -> Any:
+        built.append(given)
+        return build(*given, **more)
+
+    monkeypatch.setattr(rehearse, "build", noted)
+    monkeypatch.setattr(rehearse, "_is_small", lambda lowered: False)
+    plan, found = compiled(PAIR.replace("BESIDE", beside).replace("HIDDEN", hidden))
+    assert plan is not None, found
+    assert {item.name for item in plan.parameters if item.idle} == {f"logits.beside.{name}" for name in idle}
+    assert bool(built) == bool(idle)
 
 
 def test_a_number_that_is_not_finite_is_traced_to_its_node(compiled: Compile) -> None:

@@ -47,6 +47,9 @@ class Answers(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return made
 
 
+Answers.__torch_dispatch__ = getattr(Answers.__torch_dispatch__, "__wrapped__", Answers.__torch_dispatch__)  # type: ignore[method-assign]  # see live_bytes.py
+
+
 def lstm_workspace(steps: int, rows: int, width: int, dtype: torch.dtype) -> int:
     """Bytes, asked of the kernel itself on small tensors: it grows evenly with each of the three. Off by up to 2%,
     since its parts are rounded up to pages."""
