@@ -9,10 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from declarative_train.data.batches import TrainingBatches
+from declarative_train.data.sets import open_sets
 from declarative_train.plan.plan import Plan
+from declarative_train.runtime.footprint.live_bytes import LiveBytes
+from declarative_train.runtime.rank import slots_of
 from declarative_train.runtime.step.precision import CastParameters
 from tests.runtime.made_recipes import DEEP, WAYS, merged, write_data
+from tests.runtime.on_ranks import kept_engine, on_ranks
 from tests.runtime.parity import Recording, ddp_buckets, record
 from tests.runtime.watched import Watched, watch
 from tests.runtime.watched_models import CELLS, planned
@@ -145,3 +151,55 @@ def test_parameters_are_cast_once_and_gradients_add_up_in_float32() -> None:
     flat = dict(zip(module[1]._flat_weights_names, module[1]._flat_weights, strict=True))
     assert all(item is own[f"1.{name}"] for name, item in flat.items())
     assert {item.grad.dtype for item in own.values() if item.grad is not None} == {torch.float32}
+
+
+class Order(TorchDispatchMode):
+    """The products of matrices in a backward, and the large messages between ranks, in their order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.name()
+        if name == "aten::mm" and torch._C._current_graph_task_id() >= 0:
+            self.found.append("product")
+        elif name == "c10d::allreduce_" and args[0][0].nbytes > 1 << 18:
+            self.found.append("message")
+        return func(*args, **(kwargs or {}))
+
+
+def _ordered(plan: Plan) -> list[str]:
+    with kept_engine(plan) as engine:
+        batches = TrainingBatches(plan.data, slots_of(plan), engine.dp_rank, open_sets(plan.data))
+        order = Order()
+        with order:
+            engine.step(1, batches.step(1), num_rows=plan.batch.global_batch_size, lr_factor=1.0, measure=False)
+    return order.found
+
+
+@pytest.mark.parametrize("precision", shortly(["fp32", "bf16"], ("bf16",)))
+def test_ddp_sends_while_backward_goes_on(tmp_path: Path, precision: str) -> None:
+    """Casts come first in the forward: left to torch, they would be the last of the backward, and all buckets too."""
+    plan = planned(tmp_path, "ddp 2", precision)
+    with ddp_buckets(small=False):
+        found = on_ranks(plan, _ordered, plan)[0]
+    assert found.count("message") >= 2
+    assert found[found.index("message") :].count("product") > found.count("product") / 2
+
+
+def test_gradients_in_half_precision_are_let_go_as_backward_goes_on() -> None:
+    width, depth = 64, 8
+    module = torch.nn.Sequential(*(torch.nn.Linear(width, width, bias=False) for _ in range(depth)))
+    live = LiveBytes()
+    for item in module.parameters():
+        item.grad = torch.zeros_like(item)
+        live.add(item.grad)
+    with CastParameters([module], torch.bfloat16):
+        for copy in module.parameters():
+            live.add(copy.detach())
+        before, loss = live.total, module(torch.randn(1, width, dtype=torch.bfloat16)).float().sum()
+        with live:
+            loss.backward()
+    one = width * width * torch.bfloat16.itemsize
+    assert one <= live.peak - before < 4 * one  # the gradient, itself in float32, and rows

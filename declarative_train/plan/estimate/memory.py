@@ -4,10 +4,9 @@ there are too many to try, and where a trace cannot be made.
 Parameters, gradients and optimizer state follow from shapes. Of fsdp's gradients a device has its shards, or whole ones
 where they are kept over several microbatches and reduced once a step. What fsdp gathers is two units at a time (the one
 at work and the next), in a pipeline the whole stage; everywhere else forward and backward read copies of the parameters
-in half precision, and the copies' gradients wait until the backward has ended. What the nodes give is counted from
-shapes, and set to scale by a trace of the same model (`Scale`): what layers keep inside, the widths of mixed precision
-and the loss are in it then. Without a trace the loss is a bound for the usual one, over classes: its input three times
-in float32.
+in half precision. What the nodes give is counted from shapes, and set to scale by a trace of the same model (`Scale`):
+what layers keep inside, the widths of mixed precision and the loss are in it then. Without a trace the loss is a bound
+for the usual one, over classes: its input three times in float32.
 """
 
 from __future__ import annotations
@@ -88,10 +87,9 @@ def _of(part: Part, model: ModelFacts, placement: Placement, scale: Scale, has_l
         activations=copies + ceil((_kept(part, model) * scale.kept + scale.working) * placement.rows),
         loss=ceil(scale.loss * placement.rows) if has_loss else 0,
     )
-    waiting = copies if is_begun else 0  # gradients in half precision
     working = ceil(scale.working * placement.rows)
     at_end = replace(
-        behind_loss, gradients=gradients, gathered=gathered + reduced, activations=copies + waiting + working, loss=0
+        behind_loss, gradients=gradients, gathered=gathered + reduced, activations=copies + working, loss=0
     )
     return max(behind_loss, at_end, key=lambda memory: memory.total)
 

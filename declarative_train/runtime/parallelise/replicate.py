@@ -10,7 +10,8 @@ averaged in flat buckets after the schedule.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from declarative_train.runtime.step.step_runner import StepRunner, Sums
 
 BUCKET_BYTES = 25 << 20  # as DistributedDataParallel's, which has a first one of 1 MiB that leaves early
+UNDER_WAY = 2  # buckets at most, besides the one that is put together
 
 # running statistics are averaged, not taken from rank 0 in every forward; the word changed in torch 2.13
 _WORDS = signature(nn.parallel.DistributedDataParallel).parameters
@@ -109,17 +111,27 @@ def average_gradients(
     gradients: Iterable[torch.Tensor], ranks: Alone | Ranks, dtype: torch.dtype | None = None
 ) -> None:
     """In place, in buckets of one dtype, so that a few large messages travel instead of many small ones; `dtype`: in
-    which they travel, if another."""
+    which they travel, if another. While one is on its way the next is put together and one before is taken back."""
+    under_way: deque[Callable[[], None]] = deque()
+    for bucket in buckets(gradients):
+        under_way.append(_begin(bucket, ranks, dtype))
+        if len(under_way) > UNDER_WAY:
+            under_way.popleft()()
+    for end in under_way:
+        end()
+
+
+def buckets(gradients: Iterable[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
     bucket: list[torch.Tensor] = []
     size = 0
     for gradient in gradients:
         if bucket and (gradient.dtype != bucket[0].dtype or size + gradient.nbytes > BUCKET_BYTES):
-            _average(bucket, ranks, dtype)
+            yield bucket
             bucket, size = [], 0
         bucket.append(gradient)
         size += gradient.nbytes
     if bucket:
-        _average(bucket, ranks, dtype)
+        yield bucket
 
 
 def average_with_sums(gradients: Sequence[torch.Tensor], sums: Sums, ranks: Alone | Ranks) -> Sums:
@@ -132,10 +144,16 @@ def average_with_sums(gradients: Sequence[torch.Tensor], sums: Sums, ranks: Alon
     return [tuple(next(added) for _ in chunk) for chunk in sums]
 
 
-def _average(bucket: Sequence[torch.Tensor], ranks: Alone | Ranks, dtype: torch.dtype | None) -> None:
+def _begin(bucket: Sequence[torch.Tensor], ranks: Alone | Ranks, dtype: torch.dtype | None) -> Callable[[], None]:
+    """What ends it."""
     whole = torch.cat([gradient.reshape(-1) for gradient in bucket]).to(dtype or bucket[0].dtype)
-    ranks.sum_(whole)
-    _take_back(bucket, whole, ranks)
+    end = ranks.begin_sum_(whole)
+
+    def take_back() -> None:
+        end()
+        _take_back(bucket, whole, ranks)
+
+    return take_back
 
 
 def _take_back(gradients: Sequence[torch.Tensor], whole: torch.Tensor, ranks: Alone | Ranks) -> None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 REDUCED = {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.bfloat16}
 HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
+AT_ONCE = 2**64 - 1  # the rank in autograd's queue that torch gives to what adds up a parameter's gradient
 
 
 def compute_dtype(training: TrainingPlan) -> torch.dtype | None:
@@ -62,6 +63,11 @@ class CastParameters:
 
     Backward must run within it: a unit that is computed again looks its parameters up once more. For parameters that
     fully_shard holds there is nothing to do.
+
+    Of what is ready, backward does first what was done last in the forward. So the way back through a cast, which came
+    before everything, would be the end of all: every gradient would be held in half precision until then, and what
+    waits for gradients of parameters (DistributedDataParallel's buckets) would wait, too. A cast is therefore told to
+    go back as soon as it can.
     """
 
     def __init__(self, modules: Iterable[nn.Module], dtype: torch.dtype) -> None:
@@ -81,6 +87,8 @@ class CastParameters:
     def __enter__(self) -> None:
         for parameter, places in self._places:
             copy = parameter.to(self._dtype)
+            if copy.grad_fn is not None:
+                copy.grad_fn._set_sequence_nr(AT_ONCE)  # type: ignore[attr-defined]
             for module, name in places:
                 put(module, name, copy)
 
