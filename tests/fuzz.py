@@ -168,7 +168,7 @@ def _step(path: Path, loaded: recipe_room.Loaded, done: str) -> str:
 
 
 def _into(plan: Plan, folder: Path) -> Plan:
-    return replace(plan, logging=replace(plan.logging, dir=str(folder)))
+    return replace(plan, logging=replace(plan.logging, dir=str(folder), checkpoints=None))
 
 
 def _is_large(plan: Plan) -> bool:

@@ -11,6 +11,13 @@ A rule that looks for its mistake itself, and a message of a pass, are functions
         training: {epochs: 3, epochs: 4}
     Good:
         training: {epochs: 3}
+
+Examples that share lines stand as one: `-` before a line of the bad one alone, `+` before one of the good one alone.
+
+    Diff:
+        training:
+          epochs: 3
+    -     epochs: 4
 """
 
 from __future__ import annotations
@@ -78,7 +85,7 @@ def read_rule(path: Path, tree: ast.Module, function: str = "") -> Rule:
     documented: ast.Module | ast.FunctionDef = tree
     if function:
         documented = next(each for each in tree.body if isinstance(each, ast.FunctionDef) and each.name == function)
-    page = ast.get_docstring(documented) or ""
+    page = _with_both(ast.get_docstring(documented) or "")
     head, _, body = page.partition("\n")
     found = _HEAD.fullmatch(head)
     parts = _SECTION.split(body)
@@ -97,6 +104,16 @@ def read_rule(path: Path, tree: ast.Module, function: str = "") -> Rule:
         page,
         str(path),
     )
+
+
+def _with_both(page: str) -> str:
+    """The page with Bad and Good for its Diff."""
+    head, found, lines = page.partition("\nDiff:\n")
+    for word, sign in (("Bad", "+"), ("Good", "-")) if found else ():
+        head += "\n".join(
+            ["", f"{word}:", *(line and f" {line[1:]}" for line in lines.split("\n") if line[:1] != sign)]
+        )
+    return head
 
 
 def _yaml(text: str) -> str:

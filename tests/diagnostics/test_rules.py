@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from pathlib import Path
+from textwrap import indent
 
 import pytest
 
@@ -34,6 +35,17 @@ def test_a_page(tmp_path: Path) -> None:
     assert rule.bad == "parallelism: {pipeline: {stages: 6}}   # on 4 GPUs\n"
     assert rule.good == "parallelism:\n  stages: 4\n"
     assert rule.page.startswith("stage-count-mismatch (P012)\n\nFinds:")
+
+
+def test_a_diff_stands_for_both_examples(tmp_path: Path) -> None:
+    head, whole = PAGE.partition("Bad:")[0], "parallelism:\n  pipeline:\n    stages: {}\n\n# of 4 GPUs\n"
+    lines = "    parallelism:\n      pipeline:\n-       stages: 6\n+       stages: 4\n\n    # of 4 GPUs\n"
+    path = tmp_path / "x.py"
+    path.write_text(f'{head}Diff:\n{lines}"""\n')
+    rule = read_rule(path, ast.parse(path.read_text()))
+    assert (rule.bad, rule.good) == (whole.format(6), whole.format(4))
+    both = "".join(f"{word}:\n{indent(whole.format(n), '    ')}" for word, n in (("Bad", 6), ("Good", 4)))
+    assert rule.page == f"{head}{both}".strip('"\n')
 
 
 def test_the_page_of_a_message_is_the_docstring_of_its_function(tmp_path: Path) -> None:

@@ -19,12 +19,10 @@ def missing_file(span: Span, problem: SourceError) -> Diagnostic:
 
     Finds: a file of a source that is not there.
     Why:   the run would stop as soon as it reads the first row.
-    Bad:
+    Diff:
         data:
-          source: {type: csv, path: data/digit.csv}
-    Good:
-        data:
-          source: {type: csv, path: data/digits.csv}
+    -     source: {type: csv, path: data/digit.csv}
+    +     source: {type: csv, path: data/digits.csv}
     """
     close = nearest(problem.name, problem.known)
     hint = f"did you mean `{close}`?" if close is not None else problem.help or paths_start(span)
@@ -36,12 +34,10 @@ def empty_glob(span: Span, problem: SourceError) -> Diagnostic:
 
     Finds: a glob that matches no file.
     Why:   a source without files has no rows, and that is hardly what was meant.
-    Bad:
+    Diff:
         data:
-          source: {type: csv, path: "data/*.tsv"}
-    Good:
-        data:
-          source: {type: csv, path: "data/digits*.csv"}
+    -     source: {type: csv, path: "data/*.tsv"}
+    +     source: {type: csv, path: "data/digits*.csv"}
     """
     return error("D002", span, str(problem), problem.help or f"{paths_start(span)}; `**` goes through folders")
 
@@ -51,12 +47,10 @@ def unreadable_source(span: Span, problem: SourceError) -> Diagnostic:
 
     Finds: a file that is not what its source reads: torn, empty, of another kind, or closed to us.
     Why:   a table that is read in part is another table.
-    Bad:
+    Diff:
         data:
-          source: {type: parquet, path: data/digits.csv}
-    Good:
-        data:
-          source: {type: csv, path: data/digits.csv}
+    -     source: {type: parquet, path: data/digits.csv}
+    +     source: {type: csv, path: data/digits.csv}
     """
     return error("D003", span, str(problem), problem.help)
 
@@ -66,12 +60,10 @@ def different_columns(span: Span, problem: SourceError) -> Diagnostic:
 
     Finds: files of one source whose columns are not the same, or a file with two columns of one name.
     Why:   rows of such files do not make one table.
-    Bad:
+    Diff:
         data:
-          source: {type: csv, path: [data/digits.csv, data/people.csv]}
-    Good:
-        data:
-          source: {type: csv, path: [data/digits.csv]}
+    -     source: {type: csv, path: [data/digits.csv, data/people.csv]}
+    +     source: {type: csv, path: [data/digits.csv]}
     """
     return error("D004", span, str(problem), problem.help or "name only files with the same columns")
 
@@ -83,14 +75,11 @@ def unknown_column(
 
     Finds: a column, or a glob of columns, that the source does not have.
     Why:   a field or a set cannot be made of it.
-    Bad:
+    Diff:
         data:
           fields:
-            digit: {type: category, column: lable, num_classes: 10}
-    Good:
-        data:
-          fields:
-            digit: {type: category, column: label, num_classes: 10}
+    -       digit: {type: category, column: lable, num_classes: 10}
+    +       digit: {type: category, column: label, num_classes: 10}
     """
     # `left_out` says why a column that the file does have cannot be read.
     names = list(known)
@@ -110,12 +99,10 @@ def remote_source(span: Span, path: str) -> Diagnostic:
 
     Finds: a source on another machine, when nothing but the recipe is looked at.
     Why:   its columns, types and rows can only be known by reading it: `dtrain plan` and `dtrain run` do.
-    Bad:
+    Diff:
         data:
-          source: {type: parquet, path: "s3://corpus/*.parquet"}  # not wrong: only not looked at by lint
-    Good:
-        data:
-          source: {type: csv, path: data/digits.csv}  # a copy on this machine is looked at
+    -     source: {type: parquet, path: "s3://corpus/*.parquet"}  # not wrong: only not looked at by lint
+    +     source: {type: csv, path: data/digits.csv}  # a copy on this machine is looked at
     """
     message = f"{shown(path)} is remote and was not looked at"
     return unverified("D015", span, message, "`dtrain plan` reads its columns and rows")
@@ -126,11 +113,9 @@ def source_without_file_system(span: Span, problem: SourceError) -> Diagnostic:
 
     Finds: a URL whose file system is not installed or not known.
     Why:   nothing can be read from it on this machine.
-    Bad:
+    Diff:
         data:
-          source: {type: csv, path: "nowhere://digits.csv"}
-    Good:
-        data:
-          source: {type: csv, path: data/digits.csv}
+    -     source: {type: csv, path: "nowhere://digits.csv"}
+    +     source: {type: csv, path: data/digits.csv}
     """
     return error("D020", span, str(problem), problem.help)

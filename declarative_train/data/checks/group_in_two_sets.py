@@ -4,15 +4,11 @@ Finds: a set of whole groups of which some have rows in a set that is cut in ano
        or in groups of another column.
 Why:   what belongs together is then in both: the one set is no longer new to a model that has seen the other. Sets cut
        by chance are cut from what whole groups leave, so this cannot happen with them.
-Bad:
+Diff:
     data:
       split:
-        test: {type: where, column: p20, at_least: 14}
-        validation: {type: grouped, fraction: 0.2, column: label}
-Good:
-    data:
-      split:
-        test: {type: where, column: label, in: [8, 9]}
+-       test: {type: where, column: p20, at_least: 14}
++       test: {type: where, column: label, in: [8, 9]}
         validation: {type: grouped, fraction: 0.2, column: label}
 """
 

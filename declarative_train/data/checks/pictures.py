@@ -14,14 +14,11 @@ def broken_picture(span: Span, field: str, message: str, place: str, help: str |
 
     Finds: a picture that cannot be read, among the first of a set; lint reads the beginning of these alone.
     Why:   the run would stop at the step that asks for it.
-    Bad:
+    Diff:
         data:
           fields:
-            pixels: {type: image, column: label, size: 16, folder: data}
-    Good:
-        data:
-          fields:
-            pixels: {type: image, column: path, size: 16}
+    -       pixels: {type: image, column: label, size: 16, folder: data}
+    +       pixels: {type: image, column: path, size: 16}
     """
     return error("D040", span, f"field `{field}`: {message}, in {place}", help)
 
@@ -31,14 +28,11 @@ def pictures_without_size(span: Span, field: str, message: str, help: str | None
 
     Finds: a field whose pictures do not all come out in one size, in training and in evaluations.
     Why:   a batch is one tensor, and the layers are made for one size.
-    Bad:
+    Diff:
         data:
           fields:
-            pixels: {type: image, column: image, size: null}
-    Good:
-        data:
-          fields:
-            pixels: {type: image, column: image, size: 16}
+    -       pixels: {type: image, column: image, size: null}
+    +       pixels: {type: image, column: image, size: 16}
     """
     return error("D041", span, f"field `{field}`: {message}", help)
 
@@ -48,13 +42,10 @@ def transform_does_not_fit(span: Span, message: str, help: str | None) -> Diagno
 
     Finds: a transform that cannot change the pictures of a field, or that names a field without pictures.
     Why:   the run would stop at the first sample.
-    Bad:
+    Diff:
         data:
           transforms:
-            - {type: normalize, fields: [pixels], mean: [0.5, 0.5], std: [0.2, 0.2]}
-    Good:
-        data:
-          transforms:
-            - {type: normalize, fields: [pixels], mean: [0.5], std: [0.2]}
+    -       - {type: normalize, fields: [pixels], mean: [0.5, 0.5], std: [0.2, 0.2]}
+    +       - {type: normalize, fields: [pixels], mean: [0.5], std: [0.2]}
     """
     return error("D042", span, message, help)

@@ -20,12 +20,10 @@ def empty_set(span: Span, name: str, message: str, help: str | None) -> Diagnost
 
     Finds: a set without a sample.
     Why:   nothing can be learned or measured on it.
-    Bad:
+    Diff:
         data:
-          split: {validation: {type: where, column: label, equals: 11}}
-    Good:
-        data:
-          split: {validation: {type: where, column: label, equals: 9}}
+    -     split: {validation: {type: where, column: label, equals: 11}}
+    +     split: {validation: {type: where, column: label, equals: 9}}
     """
     return error("D010", span, f"set `{name}` is empty: {message}", help)
 
@@ -35,14 +33,11 @@ def window_cut_to_pieces(span: Span, name: str, kind: str, length: int) -> Diagn
 
     Finds: windows over rows that are split one by one, by chance.
     Why:   neighbours land in different sets, so that hardly a window stays whole.
-    Bad:
+    Diff:
         data:
           window: {length: 16, stride: 1}
-          split: {validation: {type: random, fraction: 0.2}}
-    Good:
-        data:
-          window: {length: 16, stride: 1}
-          split: {validation: {type: last, fraction: 0.2}}
+    -     split: {validation: {type: random, fraction: 0.2}}
+    +     split: {validation: {type: last, fraction: 0.2}}
     """
     message = f"`{kind}` puts each row into `{name}` or not by itself, and a window takes {length} neighbours"
     return error("D011", span, message, "cut with `type: last` (the last rows) or `type: grouped` (whole groups)")
@@ -53,17 +48,13 @@ def rows_without_window(span: Span, field: str) -> Diagnostic:
 
     Finds: `rows` on a field where there is no window.
     Why:   without a window a sample is one row, and there is nothing to slice.
-    Bad:
+    Diff:
         data:
+    +     window: {length: 8, stride: 8}
           fields:
             pixels: {rows: ":4"}
-    Good:
-        data:
-          window: {length: 8, stride: 8}
-          fields:
-            pixels: {rows: ":4"}
-            digit: {rows: 0}
-          split: {validation: {type: last, fraction: 0.2}}
+    +       digit: {rows: 0}
+    +     split: {validation: {type: last, fraction: 0.2}}
     """
     return error(
         "D012", span, f"field `{field}` takes `rows` of a window, and there is none", "add `window: {length: N}`"
@@ -75,18 +66,12 @@ def rows_outside_window(span: Span, field: str, rows: str | int, length: int) ->
 
     Finds: `rows` that are not in the window.
     Why:   the field would be empty.
-    Bad:
+    Diff:
         data:
           window: {length: 8, stride: 8}
           fields:
-            pixels: {rows: "8:"}
-            digit: {rows: 0}
-          split: {validation: {type: last, fraction: 0.2}}
-    Good:
-        data:
-          window: {length: 8, stride: 8}
-          fields:
-            pixels: {rows: "7:"}
+    -       pixels: {rows: "8:"}
+    +       pixels: {rows: "7:"}
             digit: {rows: 0}
           split: {validation: {type: last, fraction: 0.2}}
     """
@@ -99,12 +84,10 @@ def split_does_not_fit(span: Span, name: str, message: str) -> Diagnostic:
 
     Finds: a set that cannot be cut: a comparison of numbers with text, rows that have no order.
     Why:   the rows of the set would be decided by accident.
-    Bad:
+    Diff:
         data:
-          split: {validation: {type: where, column: label, equals: nine}}
-    Good:
-        data:
-          split: {validation: {type: where, column: label, equals: 9}}
+    -     split: {validation: {type: where, column: label, equals: nine}}
+    +     split: {validation: {type: where, column: label, equals: 9}}
     """
     return error("D016", span, f"`{name}` cannot be cut: {message}")
 
@@ -114,19 +97,15 @@ def token_by_token(span: Span) -> Diagnostic:
 
     Finds: a text source without a window.
     Why:   every sample would be a single token, which has nothing to be predicted from.
-    Bad:
+    Diff:
         data:
           source: {type: text, path: data/people.csv}
+    +     window: {length: 17, stride: 16}
           fields:
-            tokens: {column: tokens}
-    Good:
-        data:
-          source: {type: text, path: data/people.csv}
-          window: {length: 17, stride: 16}
-          fields:
-            tokens: {column: tokens, rows: ":-1"}
-            next: {column: tokens, rows: "1:"}
-          split: {validation: {type: last, fraction: 0.2}}
+    -       tokens: {column: tokens}
+    +       tokens: {column: tokens, rows: ":-1"}
+    +       next: {column: tokens, rows: "1:"}
+    +     split: {validation: {type: last, fraction: 0.2}}
     """
     return warning(
         "D017", span, "without a window every sample is one token", "add `window: {length: N + 1, stride: N}`"
@@ -138,15 +117,11 @@ def rows_without_order(span: Span, column: str, message: str) -> Diagnostic:
 
     Finds: windows over rows that cannot be put in order: the `sort` column misses values.
     Why:   a sample is a run of consecutive rows, and these have no neighbours.
-    Bad:
+    Diff:
         data:
           source: {type: csv, path: data/people.csv}
-          window: {length: 2, stride: 1, sort: age}
-          split: {validation: {type: last, fraction: 0.5}}
-    Good:
-        data:
-          source: {type: csv, path: data/people.csv}
-          window: {length: 2, stride: 1, sort: height}
+    -     window: {length: 2, stride: 1, sort: age}
+    +     window: {length: 2, stride: 1, sort: height}
           split: {validation: {type: last, fraction: 0.5}}
     """
     return error("D018", span, f"`{column}` does not order the rows: {message}")
@@ -164,14 +139,11 @@ def sorted_as_text(span: Span, table: Table, column: str) -> Diagnostic | None:
            numbers of different lengths.
     Why:   text is compared letter by letter, so that 31/01 comes after 01/12, and 10 before 9: the last rows are not the
            latest ones, and windows run over rows that do not follow each other.
-    Bad:
+    Diff:
         data:
           source: {path: data/days.csv}
-          split: {validation: {type: last, fraction: 0.25, sort: day}}
-    Good:
-        data:
-          source: {path: data/days.csv}
-          split: {validation: {type: last, fraction: 0.25, sort: iso}}
+    -     split: {validation: {type: last, fraction: 0.25, sort: day}}
+    +     split: {validation: {type: last, fraction: 0.25, sort: iso}}
     """  # noqa: E501
     # None where text is ordered as what it stands for is.
     found = table.columns[column]
@@ -199,14 +171,11 @@ def interleaved_windows(span: Span, table: Table, column: str) -> Diagnostic | N
     Finds: windows over rows whose `sort` column holds the same value more than once, without `by`.
     Why:   two meters measured at the same time, for example, then stand row by row between each other, and every window
            jumps from one to the other: `by` names the column that tells them apart.
-    Bad:
+    Diff:
         data:
           source: {path: data/days.csv}
-          window: {length: 2, sort: x}
-    Good:
-        data:
-          source: {path: data/days.csv}
-          window: {length: 2, sort: iso}
+    -     window: {length: 2, sort: x}
+    +     window: {length: 2, sort: iso}
     """
     # None where no two of the rows looked at have the same value.
     values = codes(table.read([column], slice(0, _interleaved_windows_looked_at))[column])
@@ -226,18 +195,13 @@ def value_unknown_to_run(
     Finds: a value of a category that has no class number in the run whose weights the model starts from.
     Why:   class numbers come from the run named by `model.weights`: numbers made anew from other rows would give each
            class the weights of another one.
-    Bad:
+    Diff:
         data:
           source: {type: csv, path: data/people.csv}
           fields:
             city: {type: category, column: city}
-        model: {weights: earlier_people}
-    Good:
-        data:
-          source: {type: csv, path: data/people.csv}
-          fields:
-            city: {type: category, column: city}
-        model: {weights: {path: earlier_people, statistics: data}}
+    -   model: {weights: earlier_people}
+    +   model: {weights: {path: earlier_people, statistics: data}}
     """
     hint = "correct the value; or, for classes of its own, add `statistics: data` to model.weights"
     return error("D030", span, f"field `{field}`: `{column}` is {value} in {place}, and {known}", hint, made)
@@ -251,16 +215,12 @@ def field_of_another_run(span: Span, field: str, found: str, origin: str, weight
     Why:   the weights would see other numbers than those that they were trained on, and the predictions would be wrong
            without an error. Statistics and class numbers come from the run named by `model.weights`; `statistics: data`
            there makes them anew, for weights that are trained again on them.
-    Bad:
+    Diff:
         data:
           fields:
             pixels: {columns: "p*", normalize: minmax}
-        model: {weights: earlier}
-    Good:
-        data:
-          fields:
-            pixels: {columns: "p*", normalize: minmax}
-        model: {weights: {path: earlier, statistics: data}}
+    -   model: {weights: earlier}
+    +   model: {weights: {path: earlier, statistics: data}}
     """
     message = f"field `{field}`: {found} in {origin}, whose weights the model starts from"
     hint = "write it as it was, or add `statistics: data` to model.weights to make statistics and classes anew"
@@ -272,14 +232,11 @@ def set_of_the_same_rows(span: Span, name: str, other: str, what: str, made: Spa
 
     Finds: a set with a source of its own that reads a file which training, or another set, reads too.
     Why:   the model has seen these rows: its loss there is the loss of training under another name.
-    Bad:
+    Diff:
         data:
           source: {type: csv, path: data/digits.csv}
-          split: {validation: {source: {type: csv, path: data/digits.csv}}}
-    Good:
-        data:
-          source: {type: csv, path: data/digits.csv}
-          split: {validation: 0.2}
+    -     split: {validation: {source: {type: csv, path: data/digits.csv}}}
+    +     split: {validation: 0.2}
     """
     message = f"`{name}` reads {what}, as `{other}` does"
     hint = f"give `{name}` rows of its own: a file that nothing else reads, or a part of the source: `{name}: 0.1`"
@@ -292,11 +249,9 @@ def set_without_class(span: Span, name: str, field: str, classes: str, hint: str
     Finds: a set in which a class of the target has no row, though it has some in another set.
     Why:   f1, recall and auroc of that class are 1, 0 or nan there, whatever the model says; a class without a training row
            is never learned.
-    Bad:
+    Diff:
         data:
-          split: {validation: {type: where, column: label, in: [3, 8]}}
-    Good:
-        data:
-          split: {validation: {type: stratified, fraction: 0.2, column: label}}
+    -     split: {validation: {type: where, column: label, in: [3, 8]}}
+    +     split: {validation: {type: stratified, fraction: 0.2, column: label}}
     """  # noqa: E501
     return warning("D033", span, f"`{name}` has no row whose `{field}` is {classes}", hint)

@@ -14,14 +14,11 @@ def column_does_not_fit(span: Span, field: str, message: str, help: str | None) 
 
     Finds: a column of a type or shape that a field cannot be made of.
     Why:   text is not a number, and values of different shapes make no tensor.
-    Bad:
+    Diff:
         data:
           fields:
-            pixels: {columns: "p*", shape: [1, 8, 9]}
-    Good:
-        data:
-          fields:
-            pixels: {columns: "p*", shape: [1, 8, 8]}
+    -       pixels: {columns: "p*", shape: [1, 8, 9]}
+    +       pixels: {columns: "p*", shape: [1, 8, 8]}
     """
     return error("D006", span, f"field `{field}`: {message}", help)
 
@@ -31,16 +28,12 @@ def missing_value(span: Span, field: str, message: str, place: str, help: str | 
 
     Finds: missing values in the columns of a field that does not say what stands for them.
     Why:   a single nan makes every gradient nan.
-    Bad:
+    Diff:
         data:
           source: {type: csv, path: data/people.csv}
           fields:
-            age: {column: age}
-    Good:
-        data:
-          source: {type: csv, path: data/people.csv}
-          fields:
-            age: {column: age, missing: mean}
+    -       age: {column: age}
+    +       age: {column: age, missing: mean}
     """
     return error("D007", span, f"field `{field}`: {message}, first in {place}", help)
 
@@ -52,14 +45,11 @@ def value_out_of_range(
 
     Finds: a label outside the classes, a value that is in none of the training rows, a number that the dtype does not hold.
     Why:   a class that does not exist stops a GPU in the middle of a step, and its message names no row.
-    Bad:
+    Diff:
         data:
           fields:
-            digit: {type: category, column: label, num_classes: 9}
-    Good:
-        data:
-          fields:
-            digit: {type: category, column: label, num_classes: 10}
+    -       digit: {type: category, column: label, num_classes: 9}
+    +       digit: {type: category, column: label, num_classes: 10}
     """  # noqa: E501
     return error("D008", span, f"field `{field}`: {message}, in {place}", help, made)
 
@@ -69,16 +59,12 @@ def not_a_whole_number(span: Span, field: str, message: str, place: str, made: t
 
     Finds: fractions in a field of whole numbers.
     Why:   cut off, 0.5 and 0.9 both become 0.
-    Bad:
+    Diff:
         data:
           source: {type: csv, path: data/people.csv}
           fields:
-            height: {column: height, dtype: int64}
-    Good:
-        data:
-          source: {type: csv, path: data/people.csv}
-          fields:
-            height: {column: height, dtype: float32}
+    -       height: {column: height, dtype: int64}
+    +       height: {column: height, dtype: float32}
     """
     hint = "use `dtype: float32`, or round it in the file"
     return error("D009", span, f"field `{field}`: {message}, in {place}", hint, made)
@@ -89,15 +75,11 @@ def no_statistics(span: Span, field: str, message: str) -> Diagnostic:
 
     Finds: statistics that cannot be computed from the training rows: no value there, infinite ones, too many classes.
     Why:   a normalisation or a vocabulary made of nothing gives nan.
-    Bad:
+    Diff:
         data:
           source: {type: csv, path: data/people.csv}
           fields:
-            city: {type: category, column: city, num_classes: 2}
-    Good:
-        data:
-          source: {type: csv, path: data/people.csv}
-          fields:
-            city: {type: category, column: city, num_classes: 2, unknown: 0}
+    -       city: {type: category, column: city, num_classes: 2}
+    +       city: {type: category, column: city, num_classes: 2, unknown: 0}
     """
     return error("D014", span, f"field `{field}`: {message}")

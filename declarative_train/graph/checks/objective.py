@@ -22,14 +22,11 @@ def target_among_inputs(
     Why:   the model copies the answer: nearly every prediction is right in training and validation, and none where the
            answer is not known yet. A field that is its own target (an autoencoder), a field all of whose columns are
            targets, and rows shifted against each other are meant, and not said.
-    Bad:
+    Diff:
         data:
           fields:
-            pixels: {columns: "*"}
-    Good:
-        data:
-          fields:
-            pixels: {columns: "*", exclude: [label]}
+    -       pixels: {columns: "*"}
+    +       pixels: {columns: "*", exclude: [label]}
     """  # noqa: E501
     which = ", ".join(f"`{column}`" for column in columns[:4]) + (", ..." if len(columns) > 4 else "")
     message = f"field `{field}`, which the model reads, holds {which}, which is what the target `{target}` is made of"
@@ -43,51 +40,43 @@ def target_in_disguise(span: Span, field: str, column: str, target: str, how: st
            one class and the other way round, or it is the target times a number.
     Why:   such a column is usually written when the answer is known: a code of the class, the same price in another
            currency. The model learns to copy it; of new rows it is not there yet.
-    Bad:
+    Diff:
         # file: recipe.yaml
         extends: people.yaml
         data:
           source: {path: houses.csv}
           fields:
-            size: {columns: [euros], normalize: standard}
+    -       size: {columns: [euros], normalize: standard}
+    +       size: {columns: [rooms], normalize: standard}
             years: {columns: [dollars], normalize: standard}
         # file: houses.csv
-        euros,dollars
-        100,110
-        250,275
-        120,132
-        310,341
-        170,187
-        220,242
-        140,154
-        330,363
-        190,209
-        280,308
-        160,176
-        350,385
-        130,143
-        240,264
-        300,330
-        110,121
-        260,286
-        370,407
-        210,231
-        290,319
-    Good:
-        # file: recipe.yaml
-        extends: people.yaml
-        data:
-          source: {path: houses.csv}
-          fields:
-            size: {columns: [rooms], normalize: standard}
-            years: {columns: [dollars], normalize: standard}
-        # file: houses.csv
-        rooms,dollars
-        1,110
-        3,275
-        2,132
-        4,341
-        2,187
+    -   euros,dollars
+    -   100,110
+    -   250,275
+    -   120,132
+    -   310,341
+    -   170,187
+    -   220,242
+    -   140,154
+    -   330,363
+    -   190,209
+    -   280,308
+    -   160,176
+    -   350,385
+    -   130,143
+    -   240,264
+    -   300,330
+    -   110,121
+    -   260,286
+    -   370,407
+    -   210,231
+    -   290,319
+    +   rooms,dollars
+    +   1,110
+    +   3,275
+    +   2,132
+    +   4,341
+    +   2,187
     """
     return unverified(
         "O016",
@@ -104,15 +93,12 @@ def metric_without_unit(span: Span, metric: str, target: str, field: str) -> Dia
            normalised field.
     Why:   such an error is reported in the unit of the column: what `scale` and `normalize` did is undone. Of a target
            that was computed further this is not possible, and the number would have no unit.
-    Bad:
-        model: {graph: {doubled: pixels * 2, back: {type: linear, out_features: 64, input: act}}}
+    Diff:
+    -   model: {graph: {doubled: pixels * 2, back: {type: linear, out_features: 64, input: act}}}
+    +   model: {graph: {back: {type: linear, out_features: 64, input: act}}}
         objective:
-          losses: {loss: {}, again: {type: mse, input: back, target: doubled}}
-          metrics: {accuracy: {of: loss}, rmse: {of: again}}
-    Good:
-        model: {graph: {back: {type: linear, out_features: 64, input: act}}}
-        objective:
-          losses: {loss: {}, again: {type: mse, input: back, target: pixels}}
+    -     losses: {loss: {}, again: {type: mse, input: back, target: doubled}}
+    +     losses: {loss: {}, again: {type: mse, input: back, target: pixels}}
           metrics: {accuracy: {of: loss}, rmse: {of: again}}
     """
     message = f"`{metric}` of `{target}` has no unit: it is computed of `{field}`, which is scaled or normalised"
@@ -125,12 +111,10 @@ def objective_does_not_fit(span: Span, misfit: Misfit, made: tuple[Related, ...]
 
     Finds: a loss or metric that does not take its input, target or mask: shape, dtype, or number of classes.
     Why:   losses never broadcast: a target of another shape would train on nonsense without a word.
-    Bad:
+    Diff:
         objective:
-          loss: {type: mse, input: logits, target: pixels}
-    Good:
-        objective:
-          loss: {type: cross_entropy, input: logits, target: digit}
+    -     loss: {type: mse, input: logits, target: pixels}
+    +     loss: {type: cross_entropy, input: logits, target: digit}
     """
     # A warning where the component says that it can be computed but is hardly meant.
     grade = warning if misfit.is_warning else error
@@ -143,16 +127,11 @@ def count_from_model(span: Span, port: str, name: str, made: Span | None, *, is_
     Finds: a mask, or a target whose values decide how many items count, that is computed by the model.
     Why:   a term is divided by the number of valid items of the whole global batch, which must be known before the first
            backward; only what is computed from fields alone is.
-    Bad:
+    Diff:
         model:
           graph:
-            sure: amax(hidden, dim=-1) > 0
-        objective:
-          loss: {type: cross_entropy, input: logits, target: digit, mask: sure}
-    Good:
-        model:
-          graph:
-            sure: amax(pixels, dim=-1) > 0
+    -       sure: amax(hidden, dim=-1) > 0
+    +       sure: amax(pixels, dim=-1) > 0
         objective:
           loss: {type: cross_entropy, input: logits, target: digit, mask: sure}
     """  # noqa: E501
@@ -169,19 +148,11 @@ def nothing_to_learn(span: Span, term: str, input: str) -> Diagnostic:
 
     Finds: a loss term whose input does not depend on any parameter.
     Why:   it is a constant: its gradient is zero, and torch fails in the first backward when it is the only term.
-    Bad:
+    Diff:
         model:
           graph:
-            size: mean(pixels ** 2, dim=-1)
-        objective:
-          losses:
-            kind: {type: cross_entropy, input: logits, target: digit}
-            size: {type: mean, input: size}
-          metrics: {accuracy: {of: kind}}
-    Good:
-        model:
-          graph:
-            size: mean(hidden ** 2, dim=-1)
+    -       size: mean(pixels ** 2, dim=-1)
+    +       size: mean(hidden ** 2, dim=-1)
         objective:
           losses:
             kind: {type: cross_entropy, input: logits, target: digit}
@@ -198,14 +169,11 @@ def scores_not_in_chunks(span: Span, term: str, reason: str) -> Diagnostic:
     Finds: a loss with `chunks` whose scores are wanted whole, or are not those of a linear layer; a target that is a part
            for each class, or that the model computes; a metric of the scores, but for `perplexity`, which the loss tells.
     Why:   in chunks, the linear layer and the loss are computed together, so that all scores never exist at once.
-    Bad:
+    Diff:
         objective:
           loss: {type: cross_entropy, input: logits, target: digit, chunks: 4}
-          metrics: {accuracy: {of: loss}}
-    Good:
-        objective:
-          loss: {type: cross_entropy, input: logits, target: digit, chunks: 4}
-          metrics: {accuracy: null, perplexity: {of: loss}}
+    -     metrics: {accuracy: {of: loss}}
+    +     metrics: {accuracy: null, perplexity: {of: loss}}
     """  # noqa: E501
     return error("O106", span, f"the loss `{term}` cannot be computed in chunks: {reason}", "leave `chunks` out")
 
@@ -215,9 +183,10 @@ def no_parameters(span: Span) -> Diagnostic:
 
     Finds: a model without a single parameter.
     Why:   there is nothing to train.
-    Bad:
+    Diff:
         # whole file
-        name: nothing_to_train
+    -   name: nothing_to_train
+    +   name: something_to_train
         data:
           source: {type: synthetic, kind: classification, rows: 64, features: 10}
           fields:
@@ -225,21 +194,8 @@ def no_parameters(span: Span) -> Diagnostic:
             y: {type: category, column: y, num_classes: 10}
         model:
           graph:
-            logits: x * 2
-        objective:
-          loss: {type: cross_entropy, input: logits, target: y}
-        training: {epochs: 1, global_batch_size: 8, optimizer: {type: sgd, lr: 0.1}}
-    Good:
-        # whole file
-        name: something_to_train
-        data:
-          source: {type: synthetic, kind: classification, rows: 64, features: 10}
-          fields:
-            x: {column: x}
-            y: {type: category, column: y, num_classes: 10}
-        model:
-          graph:
-            logits: {type: linear, out_features: 10, input: x}
+    -       logits: x * 2
+    +       logits: {type: linear, out_features: 10, input: x}
         objective:
           loss: {type: cross_entropy, input: logits, target: y}
         training: {epochs: 1, global_batch_size: 8, optimizer: {type: sgd, lr: 0.1}}

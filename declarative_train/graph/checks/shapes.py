@@ -21,14 +21,11 @@ def inputs_do_not_fit(span: Span, misfit: Misfit, made: tuple[Related, ...] = ()
     Finds: a layer that does not take what arrives at its inputs: the shape, the dtype, or the range of whole numbers; or a
            field of the layer that does not go with them.
     Why:   torch would say so in its own words, after launch, on every rank.
-    Bad:
+    Diff:
         model:
           graph:
-            hidden: {type: conv2d, out_channels: 8, kernel_size: 3, input: pixels}
-    Good:
-        model:
-          graph:
-            hidden: {type: linear, out_features: 32, input: pixels}
+    -       hidden: {type: conv2d, out_channels: 8, kernel_size: 3, input: pixels}
+    +       hidden: {type: linear, out_features: 32, input: pixels}
     """  # noqa: E501
     grade = warning if misfit.is_warning else error
     return grade("G001", span, misfit.message, misfit.help, made)
@@ -45,14 +42,11 @@ def layer_refused(
 
     Finds: a layer (mostly a plugin's) that torch cannot build or run for what arrives at its inputs.
     Why:   it would fail in the first step, on every rank.
-    Bad:
+    Diff:
         model:
           graph:
-            hidden: {type: linear, out_features: 1000000000000000000, input: pixels}
-    Good:
-        model:
-          graph:
-            hidden: {type: linear, out_features: 32, input: pixels}
+    -       hidden: {type: linear, out_features: 1000000000000000000, input: pixels}
+    +       hidden: {type: linear, out_features: 32, input: pixels}
     """
     # `said` by torch, or by the plugin; what we know of it is said in words that hold for every batch.
     inputs = ", ".join(f"{port} {spec.said(precision)}" for port, spec in specs.items())
@@ -72,17 +66,14 @@ def batch_moved(span: Span, name: str, found: str) -> Diagnostic:
     Finds: a node whose result has the batch in another place than dimension 0.
     Why:   the samples of a batch are shared out over ranks and microbatches along dimension 0; a node that mixes them up
            trains on other data in every layout.
-    Bad:
+    Diff:
         model:
           graph:
-            pairs: pixels + unsqueeze(pixels, 1)
-            hidden: {input: pairs}
-    Good:
-        model:
-          graph:
-            pairs: unsqueeze(pixels, 2) + unsqueeze(pixels, 1)
-            flat: {type: flatten, input: pairs}
-            hidden: {input: flat}
+    -       pairs: pixels + unsqueeze(pixels, 1)
+    -       hidden: {input: pairs}
+    +       pairs: unsqueeze(pixels, 2) + unsqueeze(pixels, 1)
+    +       flat: {type: flatten, input: pairs}
+    +       hidden: {input: flat}
     """  # noqa: E501
     return error("G003", span, f"`{name}`: {found}", "every node keeps the batch as dimension 0, and nowhere else")
 
@@ -94,15 +85,11 @@ def expression_does_not_fit(
 
     Finds: an operation of an expression that does not take the shapes or dtypes of its tensors.
     Why:   it would fail in the first step, on every rank.
-    Bad:
+    Diff:
         model:
           graph:
-            mixed: pixels + pixels[:, :32]
-            hidden: {input: mixed}
-    Good:
-        model:
-          graph:
-            mixed: pixels[:, 32:] + pixels[:, :32]
+    -       mixed: pixels + pixels[:, :32]
+    +       mixed: pixels[:, 32:] + pixels[:, :32]
             hidden: {input: mixed}
     """
     return error("G004", span, said, help, made)
@@ -113,15 +100,12 @@ def shapes_unknown(span: Span, type: str) -> Diagnostic:
 
     Finds: a node of a plugin, whose shapes only its code can tell.
     Why:   a recipe is checked without running its code; what stands behind such a node is not checked either.
-    Bad:
-        plugins: [my_layers.py]
+    Diff:
+    -   plugins: [my_layers.py]
         model:
           graph:
-            hidden: {type: my_layer, input: pixels}
-    Good:
-        model:
-          graph:
-            hidden: {type: linear, out_features: 32, input: pixels}
+    -       hidden: {type: my_layer, input: pixels}
+    +       hidden: {type: linear, out_features: 32, input: pixels}
     """
     message = f"the shapes of `{type}` and of what stands behind it are not known: it is a plugin's"
     return unverified("G005", span, message, "`--plugins` imports the recipe's plugins and checks the whole graph")
@@ -133,16 +117,13 @@ def name_of_python(span: Span, name: str) -> Diagnostic:
     Finds: a node called by a word of Python's own, such as `in` or `lambda`.
     Why:   an expression could not name it, nor the code that torch writes for the graph. Any other name is free, also
            that of a method of torch's (`train`, `forward`).
-    Bad:
+    Diff:
         model:
           graph:
-            lambda: {type: linear, out_features: 32, input: pixels}
-            hidden: {input: lambda}
-    Good:
-        model:
-          graph:
-            lambda_node: {type: linear, out_features: 32, input: pixels}
-            hidden: {input: lambda_node}
+    -       lambda: {type: linear, out_features: 32, input: pixels}
+    -       hidden: {input: lambda}
+    +       lambda_node: {type: linear, out_features: 32, input: pixels}
+    +       hidden: {input: lambda_node}
     """
     first = name.partition(".")[0]
     return error("G006", span, f"a node cannot be called `{first}`: it is a word of Python", f"such as `{first}_node`")
@@ -160,16 +141,11 @@ def reuse_does_not_fit(
 
     Finds: a node that is called again with inputs that it was not made for.
     Why:   a `reuse` keeps the parameters, and with them the sizes, of its node.
-    Bad:
+    Diff:
         model:
           graph:
-            first: {type: linear, out_features: 32, input: pixels}
-            again: {type: reuse, node: first, input: first}
-            hidden: {input: again}
-    Good:
-        model:
-          graph:
-            first: {type: linear, out_features: 64, input: pixels}
+    -       first: {type: linear, out_features: 32, input: pixels}
+    +       first: {type: linear, out_features: 64, input: pixels}
             again: {type: reuse, node: first, input: first}
             hidden: {input: again}
     """
@@ -195,14 +171,11 @@ def double_precision(span: Span, type: str, port: str, precision: str, made: tup
     Finds: a layer with parameters behind a float64 field, in a run that does not compute in float64.
     Why:   parameters follow the dtype of their input; the layer would be held and computed in float64, at twice the memory
            and a fraction of the speed, whatever `training.precision` says.
-    Bad:
+    Diff:
         data:
           fields:
-            pixels: {dtype: float64}
-    Good:
-        data:
-          fields:
-            pixels: {dtype: float32}
+    -       pixels: {dtype: float64}
+    +       pixels: {dtype: float32}
     """  # noqa: E501
     message = f"`{type}` gets float64 at `{port}`, and training.precision is {precision}"
     return error("G008", span, message, "give the field `dtype: float32`, or set training.precision to fp64", made)
@@ -215,17 +188,11 @@ def non_finite_values(span: Span, shown: str) -> Diagnostic:
            or into a loss.
     Why:   one such number makes the loss of its step nan, and the run stops there: a logarithm or root of what may be
            negative, a division by what may be zero.
-    Bad:
+    Diff:
         model:
           graph:
-            scaled: log(pixels - 0.5)
-            hidden: {type: linear, out_features: 64, input: scaled}
-            act: {type: relu, input: hidden}
-            logits: {type: linear, out_features: 10, input: act}
-    Good:
-        model:
-          graph:
-            scaled: log(pixels + 1)
+    -       scaled: log(pixels - 0.5)
+    +       scaled: log(pixels + 1)
             hidden: {type: linear, out_features: 64, input: scaled}
             act: {type: relu, input: hidden}
             logits: {type: linear, out_features: 10, input: act}
@@ -240,14 +207,10 @@ def mask_without_items(span: Span, num_rows: int, *, is_certain: bool) -> Diagno
 
     Finds: a loss whose mask, with its `ignore_index`, lets no item of the training rows count.
     Why:   there is nothing to learn from: the run fails at the end of its first epoch.
-    Bad:
+    Diff:
         model:
-          graph: {large: digit > 20}
-        objective:
-          loss: {mask: large}
-    Good:
-        model:
-          graph: {large: digit > 2}
+    -     graph: {large: digit > 20}
+    +     graph: {large: digit > 2}
         objective:
           loss: {mask: large}
     """

@@ -19,20 +19,14 @@ def adapts_nothing(span: Span, selector: str, met: Sequence[str], maps: Sequence
     Finds: an `adapter` for parameters none of which is the weight of a linear map.
     Why:   adapters are for linear layers and the projections of attention; embeddings, convolutions and norms have none
            here, and nothing would be trained.
-    Bad:
+    Diff:
         model:
           graph:
             norm: {type: layer_norm, input: pixels}
             hidden: {type: linear, out_features: 32, input: norm}
           parameters:
-            norm: {adapter: {type: lora, rank: 4}}
-    Good:
-        model:
-          graph:
-            norm: {type: layer_norm, input: pixels}
-            hidden: {type: linear, out_features: 32, input: norm}
-          parameters:
-            hidden: {adapter: {type: lora, rank: 4}}
+    -       norm: {adapter: {type: lora, rank: 4}}
+    +       hidden: {adapter: {type: lora, rank: 4}}
     """
     hint = f"linear maps are {_listed(maps)}" if maps else "this model has no linear map"
     return error("U120", span, f"`{selector}` meets {_listed(met)}, and none of them is a linear map's weight", hint)
@@ -44,16 +38,13 @@ def adapted_and_trained(span: Span, name: str) -> Diagnostic:
     Finds: a weight that has an adapter, and `frozen: false` too.
     Why:   an adapter is trained in the place of the weight beside it; with both, a checkpoint of the adapter alone would lose
            what the weight learned.
-    Bad:
+    Diff:
         model:
+    +     weights: {hidden: {path: hidden.safetensors}}
           parameters:
-            hidden: {adapter: {type: lora, rank: 4}, frozen: false}
-    Good:
-        model:
-          weights: {hidden: {path: hidden.safetensors}}
-          parameters:
-            hidden: {adapter: {type: lora, rank: 4}}
-            logits: {frozen: false}
+    -       hidden: {adapter: {type: lora, rank: 4}, frozen: false}
+    +       hidden: {adapter: {type: lora, rank: 4}}
+    +       logits: {frozen: false}
     """  # noqa: E501
     return error("U121", span, f"`{name}` has an adapter and is to be trained itself", "leave out one of the two")
 
@@ -63,16 +54,13 @@ def rank_is_full(span: Span, path: str, rank: int, shape: tuple[int, int]) -> Di
 
     Finds: an adapter whose rank is no smaller than the smaller side of the weight.
     Why:   it takes more memory than the weight, and can say no more than the weight itself.
-    Bad:
+    Diff:
         model:
+    +     weights: {hidden: {path: hidden.safetensors}}
           parameters:
-            logits: {adapter: {type: lora, rank: 64}}
-    Good:
-        model:
-          weights: {hidden: {path: hidden.safetensors}}
-          parameters:
-            hidden: {adapter: {type: lora, rank: 4}}
-            logits: {frozen: false}
+    -       logits: {adapter: {type: lora, rank: 64}}
+    +       hidden: {adapter: {type: lora, rank: 4}}
+    +       logits: {frozen: false}
     """
     message = f"rank {rank} of the adapter is not below the sides of `{path}`, whose weight is {shape[0]} x {shape[1]}"
     return warning("U122", span, message, f"a rank below {min(shape)}, or no adapter and `frozen: false`")
@@ -83,21 +71,18 @@ def adapted_and_tied(span: Span, name: str, other: str) -> Diagnostic:
 
     Finds: an adapter on a weight that is tied to another parameter.
     Why:   the two places would no longer have one weight, so the adapter could not be merged into it.
-    Bad:
+    Diff:
         model:
-          graph:
-            first: {type: linear, out_features: 64, input: pixels}
-            second: {type: linear, out_features: 64, input: first}
-            hidden: {input: second}
+    -     graph:
+    -       first: {type: linear, out_features: 64, input: pixels}
+    -       second: {type: linear, out_features: 64, input: first}
+    -       hidden: {input: second}
+    +     weights: {hidden: {path: hidden.safetensors}}
           parameters:
-            second.weight: {tie: first.weight}
-            second: {adapter: {type: lora, rank: 4}}
-    Good:
-        model:
-          weights: {hidden: {path: hidden.safetensors}}
-          parameters:
-            hidden: {adapter: {type: lora, rank: 4}}
-            logits: {frozen: false}
+    -       second.weight: {tie: first.weight}
+    -       second: {adapter: {type: lora, rank: 4}}
+    +       hidden: {adapter: {type: lora, rank: 4}}
+    +       logits: {frozen: false}
     """
     hint = "select the linear maps that are tied to nothing"
     return error("U123", span, f"`{name}` has an adapter, and shares its values with `{other}`", hint)
@@ -108,16 +93,12 @@ def base_is_drawn(span: Span, names: Sequence[str], *, of_all: bool) -> Diagnost
 
     Finds: adapters beside weights, or frozen parameters of a model with adapters, that start from random numbers.
     Why:   what is frozen stays as it was drawn. An adapter tunes what was learned before; a new head has to learn itself.
-    Bad:
+    Diff:
         model:
+    +     weights: {hidden: {path: hidden.safetensors}}
           parameters:
             hidden: {adapter: {type: lora, rank: 4}}
-    Good:
-        model:
-          weights: {hidden: {path: hidden.safetensors}}
-          parameters:
-            hidden: {adapter: {type: lora, rank: 4}}
-            logits: {frozen: false}
+    +       logits: {frozen: false}
     """  # noqa: E501
     if of_all:
         message = "the frozen base of the adapters starts from random numbers"

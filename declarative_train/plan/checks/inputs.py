@@ -15,23 +15,15 @@ def channels_last(span: Span, field: str, shape: tuple[int, ...]) -> Diagnostic:
     Finds: images of height, width, channels that a `conv2d` reads.
     Why:   it takes channels first: every row of pixels is then a channel, and the kernel slides over one side of the image
            and its colours.
-    Bad:
+    Diff:
         data:
           fields:
             pixels: {columns: "p*", scale: 0.0625, shape: [8, 8, 1]}
         model:
           graph:
-            conv: {type: conv2d, out_channels: 8, kernel_size: 3, padding: 1, input: pixels}
-            flat: {type: flatten}
-            hidden: {input: flat}
-    Good:
-        data:
-          fields:
-            pixels: {columns: "p*", scale: 0.0625, shape: [8, 8, 1]}
-        model:
-          graph:
-            image: permute(pixels, 3, 1, 2)
-            conv: {type: conv2d, out_channels: 8, kernel_size: 3, padding: 1, input: image}
+    -       conv: {type: conv2d, out_channels: 8, kernel_size: 3, padding: 1, input: pixels}
+    +       image: permute(pixels, 3, 1, 2)
+    +       conv: {type: conv2d, out_channels: 8, kernel_size: 3, padding: 1, input: image}
             flat: {type: flatten}
             hidden: {input: flat}
     """  # noqa: E501
@@ -49,14 +41,11 @@ def unscaled_input(span: Span, field: str, layer: str, ends: tuple[float, float]
     Finds: a field of large numbers, such as pixels from 0 to 255, that a layer with weights reads as they are.
     Why:   the start values of weights are made for inputs of about -1 to 1. With a hundred times that, the first outputs and
            gradients are as much too large, and training is unstable or slow.
-    Bad:
+    Diff:
         data:
           fields:
-            pixels: {columns: "p*", dtype: float32, scale: 16}
-    Good:
-        data:
-          fields:
-            pixels: {columns: "p*", dtype: float32, scale: 0.0625}
+    -       pixels: {columns: "p*", dtype: float32, scale: 16}
+    +       pixels: {columns: "p*", dtype: float32, scale: 0.0625}
     """  # noqa: E501
     hint = "`scale: 0.00392` (1/255) makes that 0 to 1" if is_image else "`normalize: standard` brings them there"
     message = f"`{field}` goes from {ends[0]:g} to {ends[1]:g} into `{layer}`, whose start values are made for -1 to 1"
@@ -70,26 +59,14 @@ def columns_of_other_magnitude(
 
     Finds: a field whose columns differ by a factor of a thousand and more, read as it is by a layer with weights.
     Why:   the largest column drowns the others: one lr cannot suit the weights of both.
-    Bad:
+    Diff:
         # file: recipe.yaml
         extends: people.yaml
         data:
           source: {path: houses.csv}
           fields:
-            size: {columns: [rooms, metres]}
-            years: {columns: [age]}
-        # file: houses.csv
-        rooms,metres,age
-        3,91000,12
-        5,140000,30
-        2,48000,7
-    Good:
-        # file: recipe.yaml
-        extends: people.yaml
-        data:
-          source: {path: houses.csv}
-          fields:
-            size: {columns: [rooms, metres], normalize: standard}
+    -       size: {columns: [rooms, metres]}
+    +       size: {columns: [rooms, metres], normalize: standard}
             years: {columns: [age]}
         # file: houses.csv
         rooms,metres,age
@@ -110,27 +87,15 @@ def large_targets(span: Span, field: str, term: str, size: float) -> Diagnostic:
     Finds: numbers of ten thousand and more as the target of a regression, and a layer that is to give them.
     Why:   a network starts with outputs of about 1. The gradient of a squared error of that size makes sgd diverge, and
            adam, which moves each weight by about the lr in a step, needs millions of steps to get there.
-    Bad:
+    Diff:
         # file: recipe.yaml
         extends: people.yaml
         data:
           source: {path: houses.csv}
           fields:
             size: {columns: [rooms]}
-            years: {columns: [price]}
-        # file: houses.csv
-        rooms,price
-        3,310000
-        5,450000
-        2,190000
-    Good:
-        # file: recipe.yaml
-        extends: people.yaml
-        data:
-          source: {path: houses.csv}
-          fields:
-            size: {columns: [rooms]}
-            years: {columns: [price], normalize: standard}
+    -       years: {columns: [price]}
+    +       years: {columns: [price], normalize: standard}
         # file: houses.csv
         rooms,price
         3,310000
@@ -148,26 +113,14 @@ def id_as_feature(span: Span, field: str, column: str) -> Diagnostic:
     Finds: a column that counts the rows (1, 2, 3, ...) among those that the model reads.
     Why:   it says where a row stands in the file and nothing about it. Where the file is in any order, the model learns the
            target from the place; rows to come have other numbers.
-    Bad:
+    Diff:
         # file: recipe.yaml
         extends: people.yaml
         data:
           source: {path: houses.csv}
           fields:
-            size: {columns: [id, rooms]}
-            years: {columns: [age]}
-        # file: houses.csv
-        id,rooms,age
-        1,3,12
-        2,5,30
-        3,2,7
-    Good:
-        # file: recipe.yaml
-        extends: people.yaml
-        data:
-          source: {path: houses.csv}
-          fields:
-            size: {columns: [rooms]}
+    -       size: {columns: [id, rooms]}
+    +       size: {columns: [rooms]}
             years: {columns: [age]}
         # file: houses.csv
         id,rooms,age

@@ -3,14 +3,11 @@
 Finds: a metric that makes no sense for its loss: the accuracy or auroc of a regression, the rmse of class scores.
 Why:   a number is shown that says nothing. `accuracy` of a regression compares signs, `rmse` of logits the distance of
        a score from 0 or 1.
-Bad:
+Diff:
     objective:
       loss: {type: mse, input: logits, target: years}
-      metrics: [accuracy]
-Good:
-    objective:
-      loss: {type: mse, input: logits, target: years}
-      metrics: [mae]
+-     metrics: [accuracy]
++     metrics: [mae]
 """
 
 from __future__ import annotations

@@ -19,14 +19,11 @@ def init_does_not_fit(span: Span, parameter: str, misfit: Misfit) -> Diagnostic:
 
     Finds: start values chosen for a parameter whose shape the rule cannot fill.
     Why:   rules that count inputs and outputs have no meaning for a bias.
-    Bad:
+    Diff:
         model:
           parameters:
-            hidden: {init: {type: orthogonal}}
-    Good:
-        model:
-          parameters:
-            hidden.weight: {init: {type: orthogonal}}
+    -       hidden: {init: {type: orthogonal}}
+    +       hidden.weight: {init: {type: orthogonal}}
     """
     return error("U101", span, f"`{parameter}`: {misfit.message}", misfit.help)
 
@@ -44,18 +41,15 @@ def tie_does_not_fit(
 
     Finds: a `tie` to a parameter that does not exist, that has another shape, or that is tied back.
     Why:   tied parameters are one tensor in two places.
-    Bad:
+    Diff:
         model:
+    +     graph:
+    +       first: {type: linear, out_features: 64, input: pixels}
+    +       second: {type: linear, out_features: 64, input: first}
+    +       hidden: {input: second}
           parameters:
-            logits.weight: {tie: hiden.weight}
-    Good:
-        model:
-          graph:
-            first: {type: linear, out_features: 64, input: pixels}
-            second: {type: linear, out_features: 64, input: first}
-            hidden: {input: second}
-          parameters:
-            second.weight: {tie: first.weight}
+    -       logits.weight: {tie: hiden.weight}
+    +       second.weight: {tie: first.weight}
     """
     if in_circle:
         return error("U102", span, f"`{name}` is tied to `{tie}`, and so to itself", "tie the others to one of them")
@@ -76,12 +70,10 @@ def optimizer_does_not_fit(span: Span, misfit: Misfit) -> Diagnostic:
 
     Finds: an optimizer that cannot update some of the parameters it is given, such as muon with a bias.
     Why:   torch refuses them when the optimizer is made, on every rank.
-    Bad:
+    Diff:
         training:
-          optimizer: {type: muon, lr: 0.01}
-    Good:
-        training:
-          optimizer: {type: adamw, lr: 0.001}
+    -     optimizer: {type: muon, lr: 0.01}
+    +     optimizer: {type: adamw, lr: 0.001}
     """
     grade = warning if misfit.is_warning else error
     return grade("U103", span, misfit.message, misfit.help)
@@ -92,14 +84,11 @@ def nothing_trains(span: Span) -> Diagnostic:
 
     Finds: a model all of whose parameters are frozen.
     Why:   there is nothing to train; mostly a selector reaches further than was meant.
-    Bad:
+    Diff:
         model:
           parameters:
-            "*": {frozen: true}
-    Good:
-        model:
-          parameters:
-            hidden: {frozen: true}
+    -       "*": {frozen: true}
+    +       hidden: {frozen: true}
     """
     return error("U104", span, "every parameter is frozen: there is nothing to train", "leave something to learn")
 
@@ -109,14 +98,12 @@ def weights_not_found(span: Span, path: str) -> Diagnostic:
 
     Finds: a file of start values that is not there.
     Why:   every rank would fail before its first step.
-    Bad:
+    Diff:
         model:
-          weights: {hidden: {path: no_such_file.safetensors}}
-    Good:
-        model:
-          graph:
-            hidden: {type: linear, out_features: 32, input: pixels}
-            logits: {type: linear, out_features: 10}
+    -     weights: {hidden: {path: no_such_file.safetensors}}
+    +     graph:
+    +       hidden: {type: linear, out_features: 32, input: pixels}
+    +       logits: {type: linear, out_features: 10}
     """
     return error("U105", span, f"there is no file or run at `{shown(path)}`", paths_start(span))
 
@@ -126,14 +113,12 @@ def weights_do_not_fit(span: Span, path: str, problem: str, hint: str | None) ->
 
     Finds: a file of start values whose names or shapes are not those of the parameters that it is for.
     Why:   every rank would fail before its first step. `rename: {"head.": drop}` leaves out what the model does not have.
-    Bad:
+    Diff:
         model:
-          weights: {hidden: {path: data/backbone.safetensors}}
-    Good:
-        model:
-          graph:
-            hidden: {type: linear, out_features: 8, input: pixels}
-          weights: {hidden: {path: data/backbone.safetensors, rename: {"head.": drop}}}
+    -     weights: {hidden: {path: data/backbone.safetensors}}
+    +     graph:
+    +       hidden: {type: linear, out_features: 8, input: pixels}
+    +     weights: {hidden: {path: data/backbone.safetensors, rename: {"head.": drop}}}
     """  # noqa: E501
     return error("U106", span, f"{shown(path)} {problem}", hint)
 
@@ -152,12 +137,10 @@ def rename_matches_nothing(span: Span, prefix: str, path: str, names: Sequence[s
 
     Finds: an entry of `rename` that no name in the file of start values begins with.
     Why:   nothing is renamed by it: a slip in the name, or another file than the one it was written for.
-    Bad:
+    Diff:
         model:
-          weights: {hidden: {path: hidden.safetensors, rename: {"encoder.": ""}}}
-    Good:
-        model:
-          weights: {hidden: {path: hidden.safetensors}}
+    -     weights: {hidden: {path: hidden.safetensors, rename: {"encoder.": ""}}}
+    +     weights: {hidden: {path: hidden.safetensors}}
     """
     return error("U107", span, *words(prefix, path, names))
 
@@ -168,22 +151,14 @@ def tied_embedding_start(span: Span, table: str, head: str, std: float, width: i
     Finds: an embedding whose weights are those of the last layer too, and start as an embedding alone does: N(0, 1).
     Why:   as a head they make logits as large as the square root of the width, so that training starts with a loss of tens
            or hundreds, far above ln(number of classes), and spends its first part on coming down.
-    Bad:
+    Diff:
         model:
           graph:
             embed: {type: embedding, num_embeddings: 10, embedding_dim: 64, input: digit}
             both: embed + hidden
             act: {type: relu, input: both}
           parameters:
-            logits.weight: {tie: embed.weight}
-    Good:
-        model:
-          graph:
-            embed: {type: embedding, num_embeddings: 10, embedding_dim: 64, input: digit}
-            both: embed + hidden
-            act: {type: relu, input: both}
-          parameters:
-            embed.weight: {init: {type: normal, std: 0.02}}
+    +       embed.weight: {init: {type: normal, std: 0.02}}
             logits.weight: {tie: embed.weight}
     """  # noqa: E501
     message = (
@@ -199,7 +174,7 @@ def muon_on_embedding(span: Span, names: Sequence[str]) -> Diagnostic:
     Finds: an embedding that `muon` updates.
     Why:   its rows are looked up one by one, and those of the samples alone have a gradient; made orthogonal, that gradient
            moves all others as much. The authors of muon give embeddings another optimizer.
-    Bad:
+    Diff:
         model:
           graph:
             embed: {type: embedding, num_embeddings: 10, embedding_dim: 64, input: digit}
@@ -207,17 +182,7 @@ def muon_on_embedding(span: Span, names: Sequence[str]) -> Diagnostic:
             act: {type: relu, input: both}
           parameters:
             bias: {optimizer: {type: adamw, lr: 1e-3}}
-        training:
-          optimizer: {type: muon, lr: 0.02}
-    Good:
-        model:
-          graph:
-            embed: {type: embedding, num_embeddings: 10, embedding_dim: 64, input: digit}
-            both: embed + hidden
-            act: {type: relu, input: both}
-          parameters:
-            bias: {optimizer: {type: adamw, lr: 1e-3}}
-            embed: {optimizer: {type: adamw, lr: 1e-3}}
+    +       embed: {optimizer: {type: adamw, lr: 1e-3}}
         training:
           optimizer: {type: muon, lr: 0.02}
     """  # noqa: E501
@@ -234,14 +199,11 @@ def zeros_everywhere(span: Span, num_matrices: int) -> Diagnostic:
     Finds: a model of several layers whose matrices all start at zero.
     Why:   each layer gives zeros to the next one and passes a gradient of zero back to the one before: the last bias alone
            learns, and the model gives the same for every sample. One layer alone may start so.
-    Bad:
+    Diff:
         model:
           parameters:
-            "*": {init: {type: zeros}}
-    Good:
-        model:
-          parameters:
-            "*": {init: {type: normal, std: 0.02}}
+    -       "*": {init: {type: zeros}}
+    +       "*": {init: {type: normal, std: 0.02}}
     """  # noqa: E501
     # A warning: layers that stand side by side, and are added up, learn all the same.
     message = f"all {num_matrices} matrices start at zero: no gradient passes from one layer to another"

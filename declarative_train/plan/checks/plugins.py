@@ -37,18 +37,13 @@ def plugin_mixes_samples(span: Span, name: str, habits: Habits, batch: BatchSpec
            running it on made samples, with `--plugins` and by `run`.
     Why:   what one rank has at a time depends on the number of ranks, accumulation steps and microbatches, and so does
            every gradient. That every mode gives the same gradients is promised without such layers.
-    Bad:
-        plugins: [mixes.py]       # def forward(self, x): return x - x.mean(0)
+    Diff:
+    -   plugins: [mixes.py]       # def forward(self, x): return x - x.mean(0)
+    +   plugins: [my_layers.py]   # def forward(self, x): return x
         model:
           graph:
-            hidden: {type: centred_in_batch, input: pixels}
-        parallelism: ddp
-        layout: {gpus: 2}
-    Good:
-        plugins: [my_layers.py]   # def forward(self, x): return x
-        model:
-          graph:
-            hidden: {type: my_layer, input: pixels}
+    -       hidden: {type: centred_in_batch, input: pixels}
+    +       hidden: {type: my_layer, input: pixels}
         parallelism: ddp
         layout: {gpus: 2}
     """  # noqa: E501
@@ -76,19 +71,14 @@ def scalar_in_shards(span: Span, names: Sequence[str]) -> Diagnostic:
     Finds: a parameter without dimensions, such as a plugin's logit scale, in a mode that shards parameters. Seen with
            `--plugins`, and by `run`.
     Why:   shards are cut along the first dimension, which a scalar does not have; torch's `fully_shard` refuses it.
-    Bad:
-        plugins: [scalar.py]      # self.scale = nn.Parameter(torch.tensor(1.0))
+    Diff:
+    -   plugins: [scalar.py]      # self.scale = nn.Parameter(torch.tensor(1.0))
+    +   plugins: [scalar.py]
         model:
           graph:
             hidden: {type: scaled_by_one, input: pixels}
-        parallelism: fsdp
-        layout: {gpus: 2}
-    Good:
-        plugins: [scalar.py]
-        model:
-          graph:
-            hidden: {type: scaled_by_one, input: pixels}
-        parallelism: ddp
+    -   parallelism: fsdp
+    +   parallelism: ddp
         layout: {gpus: 2}
     """
     others = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
@@ -103,16 +93,13 @@ def plugin_tensor_unregistered(span: Span, name: str, tensors: Sequence[str]) ->
            `--plugins`, and by `run`.
     Why:   such a tensor stays on the CPU when the model goes to a GPU, where the first step fails; it keeps its precision,
            is not trained, and is in no checkpoint.
-    Bad:
-        plugins: [plain_tensor.py]   # self.centre = torch.zeros(64)
+    Diff:
+    -   plugins: [plain_tensor.py]   # self.centre = torch.zeros(64)
+    +   plugins: [my_layers.py]      # self.register_buffer("centre", torch.zeros(64))
         model:
           graph:
-            hidden: {type: centred, input: pixels}
-    Good:
-        plugins: [my_layers.py]      # self.register_buffer("centre", torch.zeros(64))
-        model:
-          graph:
-            hidden: {type: my_layer, input: pixels}
+    -       hidden: {type: centred, input: pixels}
+    +       hidden: {type: my_layer, input: pixels}
     """  # noqa: E501
     others = f" (and {len(tensors) - 1} more)" if len(tensors) > 1 else ""
     *owner, attribute = tensors[0].split(".")
@@ -132,16 +119,13 @@ def plugin_changes_input(span: Span, name: str, port: str) -> Diagnostic:
            the first thing that it does). Seen with `--plugins`, and by `run`.
     Why:   another node, or the loss, may read the same tensor and would see other numbers; in some modes the input is a
            view that torch does not let anybody write to.
-    Bad:
-        plugins: [in_place.py]   # def forward(self, x): return x.mul_(2)
+    Diff:
+    -   plugins: [in_place.py]   # def forward(self, x): return x.mul_(2)
+    +   plugins: [my_layers.py]  # def forward(self, x): return x
         model:
           graph:
-            hidden: {type: doubled, input: pixels}
-    Good:
-        plugins: [my_layers.py]  # def forward(self, x): return x
-        model:
-          graph:
-            hidden: {type: my_layer, input: pixels}
+    -       hidden: {type: doubled, input: pixels}
+    +       hidden: {type: my_layer, input: pixels}
     """
     hint = f"make a new tensor in `forward` (`{port} = {port} + 1`, not `{port} += 1`; `inplace=False`)"
     return error("R138", span, f"`{name}` writes into its input `{port}`, which other nodes may read", hint)

@@ -21,7 +21,7 @@ def cannot_balance(span: Span, term: str, problem: str) -> Diagnostic:
     Finds: `balanced` weights that cannot be counted: a training row has a class that the input has no score for, or none
            has any that counts.
     Why:   the weight of a class is its inverse share of the training rows, counted when the recipe is compiled.
-    Bad:
+    Diff:
         # whole file
         name: balance
         data:
@@ -31,26 +31,14 @@ def cannot_balance(span: Span, term: str, problem: str) -> Diagnostic:
             y: {type: category, column: y, num_classes: 10}
         model:
           graph:
-            rare: float(y > 20)
-            logits: {type: linear, out_features: 1, input: x}
-            score: logits[:, 0]
+    -       rare: float(y > 20)
+    -       logits: {type: linear, out_features: 1, input: x}
+    -       score: logits[:, 0]
+    +       shifted: y + 1
+    +       logits: {type: linear, out_features: 11, input: x}
         objective:
-          loss: {type: bce_with_logits, input: score, target: rare, pos_weight: balanced}
-        training: {epochs: 1, global_batch_size: 8, optimizer: {type: sgd, lr: 0.1}}
-    Good:
-        # whole file
-        name: balance
-        data:
-          source: {type: synthetic, kind: classification, rows: 200, features: 10}
-          fields:
-            x: {column: x}
-            y: {type: category, column: y, num_classes: 10}
-        model:
-          graph:
-            shifted: y + 1
-            logits: {type: linear, out_features: 11, input: x}
-        objective:
-          loss: {type: cross_entropy, input: logits, target: shifted, class_weights: balanced}
+    -     loss: {type: bce_with_logits, input: score, target: rare, pos_weight: balanced}
+    +     loss: {type: cross_entropy, input: logits, target: shifted, class_weights: balanced}
         training: {epochs: 1, global_batch_size: 8, optimizer: {type: sgd, lr: 0.1}}
     """  # noqa: E501
     return error("O105", span, f"the loss `{term}` cannot be balanced: {problem}", "give the weights as numbers")
@@ -61,12 +49,10 @@ def batch_larger_than_data(span: Span, size: int, num_samples: int, *, drops: bo
 
     Finds: a global batch of more samples than the training set has.
     Why:   every step would be one partial batch; with `last_batch: drop` there would be no step at all.
-    Bad:
+    Diff:
         training:
-          global_batch_size: 1000000
-    Good:
-        training:
-          global_batch_size: 8
+    -     global_batch_size: 1000000
+    +     global_batch_size: 8
     """
     message = f"a batch of {size:,}, and the training set has {counted(num_samples, 'sample')}"
     at_most = f"set training.global_batch_size to at most {num_samples}"
@@ -94,12 +80,10 @@ def past_the_end(span: Span, duration: Duration, steps: int, num_steps: int, *, 
     Finds: an interval, a patience or a duration of the lr schedule that, counted in steps of this data and batch, is longer
            than the run, or than what a warm-up leaves of it.
     Why:   it never comes; and a warm-up that takes the whole run never reaches the learning rate that the recipe names.
-    Bad:
+    Diff:
         training: {epochs: 1}
-        checkpoint: {every: 1000000 steps}
-    Good:
-        training: {epochs: 1}
-        checkpoint: {every: 1 epoch}
+    -   checkpoint: {every: 1000000 steps}
+    +   checkpoint: {every: 1 epoch}
     """  # noqa: E501
     length = f"{duration}" if duration.unit == "steps" else f"{duration} ({counted(steps, 'step')})"
     if is_warmup:
@@ -120,18 +104,11 @@ def group_does_not_divide(span: Span, name: str, size: int, near: Sequence[int],
     Finds: `over: N samples` where groups of N cannot be made of the rows that travel together.
     Why:   N divides the rows of one rank's microbatch (several groups in a forward), or is a multiple of them that divides
            ranks x microbatch (a group over several ranks); else a group would be torn apart.
-    Bad:
+    Diff:
         model:
           graph:
-            norm: {type: batch_norm, over: 7 samples, input: pixels}
-            hidden: {input: norm}
-        parallelism: single
-        layout: {gpus: 1}
-        training: {global_batch_size: 16}
-    Good:
-        model:
-          graph:
-            norm: {type: batch_norm, over: 8 samples, input: pixels}
+    -       norm: {type: batch_norm, over: 7 samples, input: pixels}
+    +       norm: {type: batch_norm, over: 8 samples, input: pixels}
             hidden: {input: norm}
         parallelism: single
         layout: {gpus: 1}
@@ -148,18 +125,11 @@ def group_of_microbatch(span: Span, names: Sequence[str], batch: BatchSpec) -> D
     Finds: a node that reads across the batch, over whatever one rank has at a time, in a layout with several such slices.
     Why:   its result, and so every gradient, depends on the number of ranks, accumulation steps and microbatches; with a
            number of samples it is the same everywhere.
-    Bad:
+    Diff:
         model:
           graph:
-            norm: {type: batch_norm, input: pixels}
-            hidden: {input: norm}
-        parallelism: ddp
-        layout: {gpus: 2}
-        training: {global_batch_size: 16}
-    Good:
-        model:
-          graph:
-            norm: {type: batch_norm, over: 8 samples, input: pixels}
+    -       norm: {type: batch_norm, input: pixels}
+    +       norm: {type: batch_norm, over: 8 samples, input: pixels}
             hidden: {input: norm}
         parallelism: ddp
         layout: {gpus: 2}
@@ -181,17 +151,9 @@ def padded_group(span: Span, name: str) -> Diagnostic:
 
     Finds: a pipeline whose last, partial batch is padded, with a node that reads across the batch.
     Why:   a pipeline passes microbatches of one size only; the padding would be part of the statistics.
-    Bad:
-        data: {last_batch: keep}
-        model:
-          graph:
-            norm: {type: batch_norm, over: 3 samples, input: pixels}
-            hidden: {input: norm}
-        parallelism: {pipeline: {stages: 2, microbatches: 2}}
-        layout: {gpus: 2}
-        training: {global_batch_size: 12}
-    Good:
-        data: {last_batch: drop}
+    Diff:
+    -   data: {last_batch: keep}
+    +   data: {last_batch: drop}
         model:
           graph:
             norm: {type: batch_norm, over: 3 samples, input: pixels}
@@ -209,18 +171,11 @@ def group_across_replicas(span: Span, name: str, size: int, batch: BatchSpec) ->
 
     Finds: a node in `dp` that looks at more samples at a time than one replica has.
     Why:   the replicas of `dp` share one process and cannot talk to each other in the middle of a forward, as ranks do.
-    Bad:
+    Diff:
         model:
           graph:
-            norm: {type: batch_norm, over: 16 samples, input: pixels}
-            hidden: {input: norm}
-        parallelism: dp
-        layout: {gpus: 2}
-        training: {global_batch_size: 16}
-    Good:
-        model:
-          graph:
-            norm: {type: batch_norm, over: 8 samples, input: pixels}
+    -       norm: {type: batch_norm, over: 16 samples, input: pixels}
+    +       norm: {type: batch_norm, over: 8 samples, input: pixels}
             hidden: {input: norm}
         parallelism: dp
         layout: {gpus: 2}
@@ -241,18 +196,14 @@ def draws_of_layout(span: Span, names: Sequence[str], *, is_certain: bool = True
     Why:   the numbers are drawn where the samples are: the same layout draws the same ones, to the bit, and another layout
            others, of the same distribution. That every mode gives the same gradients is promised without such nodes. No
            file can tell whether that matters here; `# dtrain: ignore[R108]` on its line says that it does not.
-    Bad:
+    Diff:
         model:
           graph:
             act: {type: dropout, p: 0.1}
-        parallelism: ddp
-        layout: {gpus: 2}
-    Good:
-        model:
-          graph:
-            act: {type: dropout, p: 0.1}
-        parallelism: single
-        layout: {gpus: 1}
+    -   parallelism: ddp
+    -   layout: {gpus: 2}
+    +   parallelism: single
+    +   layout: {gpus: 1}
     """  # noqa: E501
     # Said once, at the first of them. Of a plugin too large to be tried nobody knows whether it draws.
     draws = "draws" if is_certain else "may draw"
@@ -269,15 +220,9 @@ def group_of_one(span: Span, name: str, num_rows: int, batch_size: int) -> Diagn
     Finds: a batch_norm over single values whose last group of an epoch is one sample.
     Why:   one value has no variance. It is normalised to 0, so that the sample teaches the layers below nothing, and is
            left out of the running statistics; torch stops there.
-    Bad:
-        data: {split: {validation: 0.1}}
-        model:
-          graph:
-            norm: {type: batch_norm, over: 16 samples, input: pixels}
-            hidden: {input: norm}
-        training: {global_batch_size: 32}
-    Good:
-        data: {split: {validation: 0.1}, last_batch: drop}
+    Diff:
+    -   data: {split: {validation: 0.1}}
+    +   data: {split: {validation: 0.1}, last_batch: drop}
         model:
           graph:
             norm: {type: batch_norm, over: 16 samples, input: pixels}
@@ -299,16 +244,12 @@ def weights_without_statistics(span: Span, path: str) -> Diagnostic:
            longer lies in the folder of its run.
     Why:   means, standard deviations and class numbers are made anew from the training rows. Where these are others than
            the run's, the weights see other numbers than those that they were trained on.
-    Bad:
+    Diff:
         data:
           fields:
             pixels: {columns: "p*", normalize: standard}
-        model: {weights: bare}
-    Good:
-        data:
-          fields:
-            pixels: {columns: "p*", normalize: standard}
-        model: {weights: {path: bare, statistics: data}}
+    -   model: {weights: bare}
+    +   model: {weights: {path: bare, statistics: data}}
     """  # noqa: E501
     message = f"the checkpoint in {path} does not hold its run's statistics: they are made anew of the training rows"
     hint = "take the checkpoint in its run's folder; or, if new ones are meant, write `statistics: data`"

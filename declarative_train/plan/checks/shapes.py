@@ -19,18 +19,11 @@ def no_gradient(span: Span, term: str, input: str, stops: tuple[Related, ...]) -
            torch cannot differentiate.
     Why:   `detach`, comparisons, `argmax`, `int` and `one_hot` have no derivative, that of `round`, `floor` and `sign` is
            zero: the run ends well and has learned nothing, or fails in the first backward.
-    Bad:
+    Diff:
         model:
           graph:
-            chosen: float(logits > 0)
-            far: mean(square(chosen), dim=-1)
-        objective:
-          losses: {far: {type: mean, input: far}}
-          metrics: {accuracy: {input: logits, target: digit}}
-    Good:
-        model:
-          graph:
-            chosen: sigmoid(logits)
+    -       chosen: float(logits > 0)
+    +       chosen: sigmoid(logits)
             far: mean(square(chosen), dim=-1)
         objective:
           losses: {far: {type: mean, input: far}}
@@ -52,7 +45,7 @@ def idle_parameters(span: Span, node: str, names: Sequence[str]) -> Diagnostic:
     Finds: parameters that no loss term reaches, while others are trained.
     Why:   they keep their start values: a head that only a metric reads, or what stands behind `detach`. They are left out
            of the optimizer in every mode, so that its weight decay does not move them either.
-    Bad:
+    Diff:
         model:
           graph:
             hidden: {type: linear, out_features: 64, input: pixels}
@@ -60,19 +53,11 @@ def idle_parameters(span: Span, node: str, names: Sequence[str]) -> Diagnostic:
             logits: {type: linear, out_features: 10}
             other: {type: linear, out_features: 10, input: act}
         objective:
-          metrics: {other: {type: accuracy, input: other, target: digit}}
-    Good:
-        model:
-          graph:
-            hidden: {type: linear, out_features: 64, input: pixels}
-            act: {type: relu}
-            logits: {type: linear, out_features: 10}
-            other: {type: linear, out_features: 10, input: act}
-        objective:
-          losses:
-            first: {type: cross_entropy, input: logits, target: digit}
-            second: {type: cross_entropy, input: other, target: digit}
-          metrics: {accuracy: {of: first}, other: {type: accuracy, input: other, target: digit}}
+    -     metrics: {other: {type: accuracy, input: other, target: digit}}
+    +     losses:
+    +       first: {type: cross_entropy, input: logits, target: digit}
+    +       second: {type: cross_entropy, input: other, target: digit}
+    +     metrics: {accuracy: {of: first}, other: {type: accuracy, input: other, target: digit}}
     """  # noqa: E501
     shown = ", ".join(f"`{name}`" for name in names[:3]) + (", ..." if len(names) > 3 else "")
     message = f"no loss reaches {counted(len(names), 'parameter')} of `{node}`: {shown}; they are never trained"
@@ -85,19 +70,14 @@ def lone_sample(span: Span, name: str) -> Diagnostic:
 
     Finds: a node or loss that compares samples, such as `batch_norm` or `info_nce`, with one sample at a time to look at.
     Why:   one number less its own mean is 0, and one candidate is always the right one: nothing is learned.
-    Bad:
+    Diff:
         model:
           graph:
             hidden: {type: linear, out_features: 64, input: pixels}
-            act: {type: batch_norm}
+    -       act: {type: batch_norm}
+    +       act: {type: batch_norm, over: 12 samples}
             logits: {type: linear, out_features: 10}
-        training: {global_batch_size: 2}
-    Good:
-        model:
-          graph:
-            hidden: {type: linear, out_features: 64, input: pixels}
-            act: {type: batch_norm, over: 12 samples}
-            logits: {type: linear, out_features: 10}
+    -   training: {global_batch_size: 2}
     """  # noqa: E501
     message = f"`{name}` looks at one sample at a time: compared with nothing, it gives the same for all"
     return error("G012", span, message, "`over: 16 samples`, or larger microbatches")
@@ -108,16 +88,11 @@ def step_fails(span: Span, phase: str, said: str, node: str | None) -> Diagnosti
 
     Finds: a model that cannot make its first step on the first rows: an operation fails, or a loss is not a finite number.
     Why:   the run would stop there; here the node is known that begins it.
-    Bad:
+    Diff:
         model:
           graph:
-            size: logits / sum(logits - logits, dim=-1, keepdim=true)
-        objective:
-          loss: {input: size}
-    Good:
-        model:
-          graph:
-            size: logits / (1 + sum(abs(logits), dim=-1, keepdim=true))
+    -       size: logits / sum(logits - logits, dim=-1, keepdim=true)
+    +       size: logits / (1 + sum(abs(logits), dim=-1, keepdim=true))
         objective:
           loss: {input: size}
     """  # noqa: E501

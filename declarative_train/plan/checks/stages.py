@@ -19,12 +19,9 @@ def cut_not_a_node(span: Span, name: str, known: Sequence[str]) -> Diagnostic:
     Finds: a name in `cut_before` that is not a node at which the model can be cut.
     Why:   a cut goes between top-level nodes, or between the copies of an outermost `repeat` and their neighbours; what is
            inside a copy belongs together, and nodes computed from fields alone belong to no stage.
-    Bad:
-        parallelism: {pipeline: {stages: 2, microbatches: 2, cut_before: [logit]}}
-        layout: {gpus: 2}
-        training: {global_batch_size: 8}
-    Good:
-        parallelism: {pipeline: {stages: 2, microbatches: 2, cut_before: [logits]}}
+    Diff:
+    -   parallelism: {pipeline: {stages: 2, microbatches: 2, cut_before: [logit]}}
+    +   parallelism: {pipeline: {stages: 2, microbatches: 2, cut_before: [logits]}}
         layout: {gpus: 2}
         training: {global_batch_size: 8}
     """  # noqa: E501
@@ -37,13 +34,11 @@ def cut_out_of_order(span: Span, name: str, before: str) -> Diagnostic:
 
     Finds: names in `cut_before` that are not in the order of the graph, or that open a stage without a node.
     Why:   stage after stage, the model is gone through from the fields to the loss.
-    Bad:
-        parallelism: {pipeline: {stages: 3, microbatches: 4, cut_before: [logits, hidden]}}
-        layout: {gpus: 3}
-        training: {global_batch_size: 8}
-    Good:
-        parallelism: {pipeline: {stages: 2, microbatches: 4, cut_before: [logits]}}
-        layout: {gpus: 2}
+    Diff:
+    -   parallelism: {pipeline: {stages: 3, microbatches: 4, cut_before: [logits, hidden]}}
+    -   layout: {gpus: 3}
+    +   parallelism: {pipeline: {stages: 2, microbatches: 4, cut_before: [logits]}}
+    +   layout: {gpus: 2}
         training: {global_batch_size: 8}
     """
     # `before`: the first node of the stage that is already open.
@@ -60,22 +55,14 @@ def nothing_in_stage(span: Span, stage: int, nodes: Sequence[str]) -> Diagnostic
 
     Finds: a pipeline stage without a parameter.
     Why:   its rank would train nothing, and only pass on what it gets.
-    Bad:
+    Diff:
         model:
           graph:
             last: {type: relu, input: logits}
         objective:
           loss: {type: cross_entropy, input: last, target: digit}
-        parallelism: {pipeline: {stages: 2, microbatches: 2, cut_before: [last]}}
-        layout: {gpus: 2}
-        training: {global_batch_size: 8}
-    Good:
-        model:
-          graph:
-            last: {type: relu, input: logits}
-        objective:
-          loss: {type: cross_entropy, input: last, target: digit}
-        parallelism: {pipeline: {stages: 2, microbatches: 2, cut_before: [logits]}}
+    -   parallelism: {pipeline: {stages: 2, microbatches: 2, cut_before: [last]}}
+    +   parallelism: {pipeline: {stages: 2, microbatches: 2, cut_before: [logits]}}
         layout: {gpus: 2}
         training: {global_batch_size: 8}
     """
@@ -107,33 +94,22 @@ def tie_across_stages(span: Span, name: str, stage: int, other: int, schedule: s
 
     Finds: a parameter of two pipeline stages that lie on one rank, while the stages are sharded.
     Why:   both stages would use one tensor, and torch's `fully_shard` shards it for one of them only.
-    Bad:
+    Diff:
         model:
           graph:
             first: {type: linear, out_features: 64, input: pixels}
             second: {type: linear, out_features: 64, input: first}
             hidden: {input: second}
-            third: {type: linear, out_features: 64, input: hidden}
-            act: {input: third}
-            logits: {input: act}
+    -       third: {type: linear, out_features: 64, input: hidden}
+    -       act: {input: third}
+    -       logits: {input: act}
           parameters:
-            third.weight: {tie: first.weight}
+    -       third.weight: {tie: first.weight}
+    +       second.weight: {tie: first.weight}
         parallelism:
           data: {shard: 2}
-          pipeline: {stages: 4, schedule: zbv, microbatches: 4, cut_before: [second, hidden, third]}
-        layout: {gpus: 4}
-        training: {global_batch_size: 16}
-    Good:
-        model:
-          graph:
-            first: {type: linear, out_features: 64, input: pixels}
-            second: {type: linear, out_features: 64, input: first}
-            hidden: {input: second}
-          parameters:
-            second.weight: {tie: first.weight}
-        parallelism:
-          data: {shard: 2}
-          pipeline: {stages: 2, schedule: 1f1b, microbatches: 2, cut_before: [second]}
+    -     pipeline: {stages: 4, schedule: zbv, microbatches: 4, cut_before: [second, hidden, third]}
+    +     pipeline: {stages: 2, schedule: 1f1b, microbatches: 2, cut_before: [second]}
         layout: {gpus: 4}
         training: {global_batch_size: 16}
     """
@@ -147,20 +123,11 @@ def reuse_across_stages(span: Span, name: str, stage: int, target: str, target_s
     Finds: a node with running statistics, or one of a plugin, that is called again in another pipeline stage.
     Why:   each stage holds a copy. Parameters stay equal, since their gradients are added up; statistics would be moved
            by each stage's own samples, and what a plugin's code keeps is not known.
-    Bad:
+    Diff:
         model:
           graph:
-            norm: {type: batch_norm, over: 4 samples, input: hidden}
-            again: {type: reuse, node: norm, input: norm}
-            act: {input: again}
-            logits: {input: act}
-        parallelism: {pipeline: {stages: 2, microbatches: 2, cut_before: [again]}}
-        layout: {gpus: 2}
-        training: {global_batch_size: 8}
-    Good:
-        model:
-          graph:
-            norm: {type: layer_norm, input: hidden}
+    -       norm: {type: batch_norm, over: 4 samples, input: hidden}
+    +       norm: {type: layer_norm, input: hidden}
             again: {type: reuse, node: norm, input: norm}
             act: {input: again}
             logits: {input: act}
@@ -181,7 +148,7 @@ def reuse_with_split_backward(span: Span, schedule: str, name: str) -> Diagnosti
     Finds: a node that is called twice, under a pipeline schedule that splits each backward in two (interleaved_zero_bubble,
            zbv, dualpipev).
     Why:   torch fails there with "backward through the graph a second time".
-    Bad:
+    Diff:
         model:
           graph:
             first: {type: linear, out_features: 64, input: pixels}
@@ -189,18 +156,8 @@ def reuse_with_split_backward(span: Span, schedule: str, name: str) -> Diagnosti
             second: {type: linear, out_features: 64, input: again}
             hidden: {input: second}
         parallelism:
-          pipeline: {stages: 4, schedule: zbv, microbatches: 4, cut_before: [second, hidden, logits]}
-        layout: {gpus: 2}
-        training: {global_batch_size: 8}
-    Good:
-        model:
-          graph:
-            first: {type: linear, out_features: 64, input: pixels}
-            again: {type: reuse, node: first, input: first}
-            second: {type: linear, out_features: 64, input: again}
-            hidden: {input: second}
-        parallelism:
-          pipeline: {stages: 4, schedule: interleaved_1f1b, microbatches: 4, cut_before: [second, hidden, logits]}
+    -     pipeline: {stages: 4, schedule: zbv, microbatches: 4, cut_before: [second, hidden, logits]}
+    +     pipeline: {stages: 4, schedule: interleaved_1f1b, microbatches: 4, cut_before: [second, hidden, logits]}
         layout: {gpus: 2}
         training: {global_batch_size: 8}
     """  # noqa: E501
@@ -215,16 +172,11 @@ def does_not_fit(
 
     Finds: a model whose training state needs more memory than the devices have that `layout.hardware` names.
     Why:   the run would end with "out of memory" in its first step, after everything was started.
-    Bad:
+    Diff:
         model:
           graph:
-            hidden: {type: linear, out_features: 100000000, input: pixels}
-        parallelism: auto
-        layout: {gpus: 1, hardware: h100-sxm}
-    Good:
-        model:
-          graph:
-            hidden: {type: linear, out_features: 1000000, input: pixels}
+    -       hidden: {type: linear, out_features: 100000000, input: pixels}
+    +       hidden: {type: linear, out_features: 1000000, input: pixels}
         parallelism: auto
         layout: {gpus: 1, hardware: h100-sxm}
     """
@@ -246,12 +198,9 @@ def no_mode_left(span: Span, mode: str, refusal: Diagnostic) -> Diagnostic:
 
     Finds: `parallelism: auto` where lint would refuse every mode, most often because the batch divides over none.
     Why:   nothing is floored and no GPU is left out, so there is nothing to choose from.
-    Bad:
-        training: {global_batch_size: 100, microbatch_size: 3}
-        parallelism: auto
-        layout: {gpus: 2}
-    Good:
-        training: {global_batch_size: 100, microbatch_size: 5}
+    Diff:
+    -   training: {global_batch_size: 100, microbatch_size: 3}
+    +   training: {global_batch_size: 100, microbatch_size: 5}
         parallelism: auto
         layout: {gpus: 2}
     """

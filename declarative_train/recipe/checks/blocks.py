@@ -17,29 +17,20 @@ def shadowed_type(span: Span, name: str, what: str, there: str) -> Diagnostic:
 
     Finds: a block or a plugin's layer that has the name of a type that is already there.
     Why:   the same recipe would mean something else with and without it; a shipped type is never replaced.
-    Bad:
+    Diff:
         model:
           blocks:
-            linear:
+    -       linear:
+    +       wide:
               params: {width: 32}
               inputs: [x]
               graph:
-                inner: {type: relu}
+    -           inner: {type: relu}
+    +           inner: {type: linear, out_features: "{{ params.width }}"}
               output: inner
           graph:
-            hidden: {type: linear, input: pixels}
-            logits: {type: linear, out_features: 10}
-    Good:
-        model:
-          blocks:
-            wide:
-              params: {width: 32}
-              inputs: [x]
-              graph:
-                inner: {type: linear, out_features: "{{ params.width }}"}
-              output: inner
-          graph:
-            hidden: {type: wide, input: pixels}
+    -       hidden: {type: linear, input: pixels}
+    +       hidden: {type: wide, input: pixels}
             logits: {type: linear, out_features: 10}
     """
     # `what` is declared (block, layer), `there` is what has the name.
@@ -52,26 +43,16 @@ def reserved_name(span: Span, name: str, what: str) -> Diagnostic:
     Finds: a param, a port or a plugin's argument named `type`, `input`, `inputs`, `params`, `repeat` or
            `when`.
     Why:   on a node these words belong to the language; the component could never be given its own.
-    Bad:
+    Diff:
         model:
           blocks:
             wide:
-              params: {repeat: 32}
+    -         params: {repeat: 32}
+    +         params: {width: 32}
               inputs: [x]
               graph:
-                inner: {type: linear, out_features: "{{ params.repeat }}"}
-              output: inner
-          graph:
-            hidden: {type: wide, input: pixels}
-            logits: {type: linear, out_features: 10}
-    Good:
-        model:
-          blocks:
-            wide:
-              params: {width: 32}
-              inputs: [x]
-              graph:
-                inner: {type: linear, out_features: "{{ params.width }}"}
+    -           inner: {type: linear, out_features: "{{ params.repeat }}"}
+    +           inner: {type: linear, out_features: "{{ params.width }}"}
               output: inner
           graph:
             hidden: {type: wide, input: pixels}
@@ -86,15 +67,12 @@ def bad_name(span: Span, name: str, what: str) -> Diagnostic:
 
     Finds: a node, block, param, input or output whose name is not `[a-z][a-z0-9_]*`.
     Why:   digits are free for copies, dots for paths, and every name must be legal in an expression.
-    Bad:
+    Diff:
         model:
           graph:
-            Hidden-1: {type: linear, out_features: 32, input: hidden}
-    Good:
-        model:
-          graph:
-            hidden_1: {type: linear, out_features: 32, input: hidden}
-            act: {input: hidden_1}
+    -       Hidden-1: {type: linear, out_features: 32, input: hidden}
+    +       hidden_1: {type: linear, out_features: 32, input: hidden}
+    +       act: {input: hidden_1}
     """
     kept = (c if c.isascii() and c.isalnum() else "_" for c in name.lower())
     close = "".join(kept).lstrip("0123456789_")
@@ -108,26 +86,15 @@ def recursive_block(span: Span, chain: Sequence[str]) -> Diagnostic:
 
     Finds: a block that holds itself, directly or through other blocks.
     Why:   a model is opened before it runs; one that holds itself has no end.
-    Bad:
+    Diff:
         model:
           blocks:
             wide:
               params: {width: 32}
               inputs: [x]
               graph:
-                inner: {type: wide}
-              output: inner
-          graph:
-            hidden: {type: wide, input: pixels}
-            logits: {type: linear, out_features: 10}
-    Good:
-        model:
-          blocks:
-            wide:
-              params: {width: 32}
-              inputs: [x]
-              graph:
-                inner: {type: linear, out_features: "{{ params.width }}"}
+    -           inner: {type: wide}
+    +           inner: {type: linear, out_features: "{{ params.width }}"}
               output: inner
           graph:
             hidden: {type: wide, input: pixels}
@@ -143,15 +110,11 @@ def bad_repeat(span: Span, found: str, help: str | None = None) -> Diagnostic:
 
     Finds: a `repeat` that is not a whole number of copies, 1 or more.
     Why:   no copies would leave nothing to read; `when: false` switches a node off.
-    Bad:
+    Diff:
         model:
           graph:
-            hidden: {type: linear, out_features: 64, repeat: 0, input: pixels}
-            logits: {type: linear, out_features: 10}
-    Good:
-        model:
-          graph:
-            hidden: {type: linear, out_features: 64, repeat: 2, input: pixels}
+    -       hidden: {type: linear, out_features: 64, repeat: 0, input: pixels}
+    +       hidden: {type: linear, out_features: 64, repeat: 2, input: pixels}
             logits: {type: linear, out_features: 10}
     """
     return error("B005", span, f"`repeat` is {found}; it is a number of copies, 1 or more", help)
@@ -165,16 +128,12 @@ def bad_when(span: Span, found: str, value: object) -> Diagnostic:
 
     Finds: a `when` that is neither true nor false.
     Why:   a text such as `no` would count as true in most languages, and be meant as false.
-    Bad:
+    Diff:
         model:
           graph:
             hidden: {type: linear, out_features: 32, input: pixels}
-            logits: {type: linear, out_features: 10, when: no}
-    Good:
-        model:
-          graph:
-            hidden: {type: linear, out_features: 32, input: pixels}
-            logits: {type: linear, out_features: 10, when: true}
+    -       logits: {type: linear, out_features: 10, when: no}
+    +       logits: {type: linear, out_features: 10, when: true}
     """
     word = _WORDS.get(value.lower()) if isinstance(value, str) else None
     hint = f"write `{word}`" if word else "a template gives one: `{{ params.deep }}`"
@@ -186,19 +145,16 @@ def bad_reuse(span: Span, message: str, help: str | None = None) -> Diagnostic:
 
     Finds: a `reuse` of something that cannot be called again.
     Why:   reuse calls a node of the same graph once more with the same parameters, so there must be such a node.
-    Bad:
+    Diff:
         model:
           graph:
-            hidden: {type: linear, out_features: 32, input: pixels}
-            again: {type: reuse, node: hiden}
-            logits: {type: linear, out_features: 10}
-    Good:
-        model:
-          graph:
-            hidden: {type: linear, out_features: 64, input: pixels}
-            again: {type: reuse, node: hidden, input: pixels}
-            both: hidden + again
-            act: {input: both}
+    -       hidden: {type: linear, out_features: 32, input: pixels}
+    -       again: {type: reuse, node: hiden}
+    -       logits: {type: linear, out_features: 10}
+    +       hidden: {type: linear, out_features: 64, input: pixels}
+    +       again: {type: reuse, node: hidden, input: pixels}
+    +       both: hidden + again
+    +       act: {input: both}
     """
     return error("B007", span, message, help)
 
@@ -208,15 +164,11 @@ def model_too_large(span: Span, limit: str) -> Diagnostic:
 
     Finds: a model that opens into more nodes than a graph can reasonably have.
     Why:   a mistyped `repeat`, or blocks that hold several of each other, grow without end.
-    Bad:
+    Diff:
         model:
           graph:
-            hidden: {type: linear, out_features: 64, repeat: 1000000000, input: pixels}
-            logits: {type: linear, out_features: 10}
-    Good:
-        model:
-          graph:
-            hidden: {type: linear, out_features: 64, repeat: 10, input: pixels}
+    -       hidden: {type: linear, out_features: 64, repeat: 1000000000, input: pixels}
+    +       hidden: {type: linear, out_features: 64, repeat: 10, input: pixels}
             logits: {type: linear, out_features: 10}
     """
     # `limit`: what it goes beyond, in words.
@@ -228,23 +180,12 @@ def bad_param(span: Span, name: str, problem: str, help: str | None = None) -> D
 
     Finds: a param of a block whose declaration cannot be understood.
     Why:   the default gives a param its type; without one the type must be said.
-    Bad:
+    Diff:
         model:
           blocks:
             wide:
-              params: {width: {min: 1}}
-              inputs: [x]
-              graph:
-                inner: {type: linear, out_features: "{{ params.width }}"}
-              output: inner
-          graph:
-            hidden: {type: wide, input: pixels}
-            logits: {type: linear, out_features: 10}
-    Good:
-        model:
-          blocks:
-            wide:
-              params: {width: {type: int, min: 1, default: 32}}
+    -         params: {width: {min: 1}}
+    +         params: {width: {type: int, min: 1, default: 32}}
               inputs: [x]
               graph:
                 inner: {type: linear, out_features: "{{ params.width }}"}
@@ -262,18 +203,14 @@ def bad_node(span: Span, name: str, found: str, help: str | None = None) -> Diag
 
     Finds: a node that is neither a component (a mapping with `type`) nor an expression (text).
     Why:   a list or a number says nothing that could be computed.
-    Bad:
+    Diff:
         model:
           graph:
             hidden: {type: linear, out_features: 32, input: pixels}
-            scaled: 3
-            logits: {type: linear, out_features: 10}
-    Good:
-        model:
-          graph:
-            hidden: {type: linear, out_features: 32, input: pixels}
-            scaled: hidden * 3
-            act: {input: scaled}
+    -       scaled: 3
+    -       logits: {type: linear, out_features: 10}
+    +       scaled: hidden * 3
+    +       act: {input: scaled}
     """
     wanted = "a mapping such as `{type: relu}`, or an expression"
     return error("B010", span, f"the node `{name}` is {found}; it is {wanted}", help)
@@ -285,15 +222,12 @@ def published_model(span: Span, problem: str, hint: str | None) -> Diagnostic:
     Finds: `from`, or weights with `format: huggingface`, that name no published model which is here and which the block
            can be.
     Why:   sizes and names of tensors come from its files; nothing is fetched from the network.
-    Bad:
+    Diff:
         model:
           graph:
-            flat: {type: llama, from: no_such_model, input: digit}
-            hidden: {input: flat}
-    Good:
-        model:
-          graph:
-            hidden: {type: linear, out_features: 32, input: pixels}
-            logits: {type: linear, out_features: 10}
+    -       flat: {type: llama, from: no_such_model, input: digit}
+    -       hidden: {input: flat}
+    +       hidden: {type: linear, out_features: 32, input: pixels}
+    +       logits: {type: linear, out_features: 10}
     """
     return error("B011", span, problem, hint)

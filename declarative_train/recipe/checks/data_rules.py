@@ -46,25 +46,15 @@ def target_in_view(draft: Draft) -> Iterator[Diagnostic]:
            without `causal` or a mask, or a recurrent layer that is `bidirectional`.
     Why:   each position then sees the element that it is to predict and copies it: the loss falls to nearly 0, and the
            model can predict nothing once the next element is not there.
-    Bad:
+    Diff:
         model:
           graph:
             before: pixels[:, :-1]
             after: pixels[:, 1:]
             steps: unsqueeze(before, -1)
             hidden: {type: linear, out_features: 8, input: steps}
-            act: {type: self_attention, heads: 2}
-            logits: {type: linear, out_features: 1}
-            guess: squeeze(logits, -1)
-        objective: {loss: {type: mse, input: guess, target: after}, metrics: null}
-    Good:
-        model:
-          graph:
-            before: pixels[:, :-1]
-            after: pixels[:, 1:]
-            steps: unsqueeze(before, -1)
-            hidden: {type: linear, out_features: 8, input: steps}
-            act: {type: self_attention, heads: 2, causal: true}
+    -       act: {type: self_attention, heads: 2}
+    +       act: {type: self_attention, heads: 2, causal: true}
             logits: {type: linear, out_features: 1}
             guess: squeeze(logits, -1)
         objective: {loss: {type: mse, input: guess, target: after}, metrics: null}
@@ -168,21 +158,14 @@ def map_as_sequences(draft: Draft) -> Iterator[Diagnostic]:
     Finds: a layer for sequences right behind a convolution or a pool over height and width.
     Why:   a map is (B, C, H, W), and sequences are (B, ..., T, D): each column of each channel would be a sequence of its
            own, of H steps, with the pixels of a row for their elements.
-    Bad:
+    Diff:
         model:
           graph:
             image: reshape(pixels, 1, 8, 8)
             conv: {type: conv2d, out_channels: 4, kernel_size: 3, padding: 1}
-            hidden: {type: self_attention, heads: 2, input: conv}
-            act: {type: flatten}
-            logits: {type: linear, out_features: 10}
-    Good:
-        model:
-          graph:
-            image: reshape(pixels, 1, 8, 8)
-            conv: {type: conv2d, out_channels: 4, kernel_size: 3, padding: 1}
-            places: transpose(flatten(conv, 2), 1, 2)
-            hidden: {type: self_attention, heads: 2, input: places}
+    -       hidden: {type: self_attention, heads: 2, input: conv}
+    +       places: transpose(flatten(conv, 2), 1, 2)
+    +       hidden: {type: self_attention, heads: 2, input: places}
             act: {type: flatten}
             logits: {type: linear, out_features: 10}
     """  # noqa: E501
@@ -225,16 +208,12 @@ def two_orders_of_last(draft: Draft) -> Iterator[Diagnostic]:
     Finds: two sets that are both cut as the last rows, by different columns.
     Why:   what is last by one column is in the middle by the other: rows that train come after rows that are held back, so
            that the sets no longer measure how well the future is predicted.
-    Bad:
+    Diff:
         data:
           split:
             validation: {type: last, fraction: 0.1, sort: label}
-            test: {type: last, fraction: 0.1}
-    Good:
-        data:
-          split:
-            validation: {type: last, fraction: 0.1, sort: label}
-            test: {type: last, fraction: 0.1, sort: label}
+    -       test: {type: last, fraction: 0.1}
+    +       test: {type: last, fraction: 0.1, sort: label}
     """  # noqa: E501
     data = draft.data
     if data is None:

@@ -38,12 +38,10 @@ def bad_duration(span: Span, name: str, problem: str, typed: str = "", units: Se
 
     Finds: a duration that cannot be read, or in a unit that does not fit the key.
     Why:   a warm-up in hours or a time limit in epochs has no exact meaning.
-    Bad:
+    Diff:
         training:
-          max_time: 5 epochs
-    Good:
-        training:
-          max_time: 2 hours
+    -     max_time: 5 epochs
+    +     max_time: 2 hours
     """
     # `typed`: the text that was read, which may be in another tool's form; `units`: those of the key.
     meant = meant_duration(typed, units)

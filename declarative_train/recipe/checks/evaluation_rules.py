@@ -100,13 +100,10 @@ def nothing_to_evaluate(draft: Draft) -> Iterator[Diagnostic]:
 
     Finds: an `evaluation` section in a recipe that has no set to evaluate.
     Why:   it does nothing, and the run ends without a single validation number.
-    Bad:
+    Diff:
         data:
-          split: null
-        evaluation: {every: 1 epoch}
-    Good:
-        data:
-          split: {validation: 0.2}
+    -     split: null
+    +     split: {validation: 0.2}
         evaluation: {every: 1 epoch}
     """
     evaluation = draft.evaluation
@@ -120,12 +117,10 @@ def longer_than_run(draft: Draft) -> Iterator[Diagnostic]:
 
     Finds: an interval or a patience that is longer than the run.
     Why:   what is due every 10 epochs never happens in a run of 5.
-    Bad:
+    Diff:
         training: {epochs: 5}
-        evaluation: {every: 10 epochs}
-    Good:
-        training: {epochs: 5}
-        evaluation: {every: 1 epoch}
+    -   evaluation: {every: 10 epochs}
+    +   evaluation: {every: 1 epoch}
     """
     training = draft.training
     if training is None:
@@ -155,10 +150,8 @@ def no_average(draft: Draft) -> Iterator[Diagnostic]:
 
     Finds: `evaluation.weights: ema` in a run that keeps no moving average.
     Why:   there are no such weights to evaluate.
-    Bad:
-        evaluation: {every: 1 epoch, weights: ema}
-    Good:
-        training: {ema: {decay: 0.99}}
+    Diff:
+    +   training: {ema: {decay: 0.99}}
         evaluation: {every: 1 epoch, weights: ema}
     """
     evaluation, training = draft.evaluation, draft.training

@@ -17,18 +17,14 @@ def expression_syntax(span: Span, problem: ExpressionError) -> Diagnostic:
 
     Finds: an expression that cannot be read.
     Why:   it is one formula in Python's syntax, on names of nodes and fields.
-    Bad:
+    Diff:
         model:
           graph:
             hidden: {type: linear, out_features: 32, input: pixels}
-            scaled: hidden * * 2
-            logits: {type: linear, out_features: 10}
-    Good:
-        model:
-          graph:
-            hidden: {type: linear, out_features: 32, input: pixels}
-            scaled: hidden * 2
-            act: {input: scaled}
+    -       scaled: hidden * * 2
+    -       logits: {type: linear, out_features: 10}
+    +       scaled: hidden * 2
+    +       act: {input: scaled}
     """
     return error("E001", span, problem.message, problem.help)
 
@@ -38,18 +34,14 @@ def expression_form(span: Span, problem: ExpressionError) -> Diagnostic:
 
     Finds: a form of Python that expressions do not have, or one that uses no tensor.
     Why:   expressions are read, never run: no attributes, loops, texts or conditions.
-    Bad:
+    Diff:
         model:
           graph:
             hidden: {type: linear, out_features: 32, input: pixels}
-            scaled: 1 + 2
-            logits: {type: linear, out_features: 10}
-    Good:
-        model:
-          graph:
-            hidden: {type: linear, out_features: 32, input: pixels}
-            scaled: hidden * 2
-            act: {input: scaled}
+    -       scaled: 1 + 2
+    -       logits: {type: linear, out_features: 10}
+    +       scaled: hidden * 2
+    +       act: {input: scaled}
     """
     return error("E002", span, problem.message, problem.help)
 
@@ -59,18 +51,14 @@ def unknown_function(span: Span, problem: ExpressionError) -> Diagnostic:
 
     Finds: a function that expressions do not know.
     Why:   the list is closed: everything in it is pure and known to the planner.
-    Bad:
+    Diff:
         model:
           graph:
             hidden: {type: linear, out_features: 32, input: pixels}
-            scaled: doubled(hidden)
-            logits: {type: linear, out_features: 10}
-    Good:
-        model:
-          graph:
-            hidden: {type: linear, out_features: 32, input: pixels}
-            scaled: hidden * 2
-            act: {input: scaled}
+    -       scaled: doubled(hidden)
+    -       logits: {type: linear, out_features: 10}
+    +       scaled: hidden * 2
+    +       act: {input: scaled}
     """
     if problem.instead is None:
         return error("E003", span, problem.message, problem.help)
@@ -84,18 +72,14 @@ def function_arguments(span: Span, problem: ExpressionError) -> Diagnostic:
 
     Finds: arguments that a function of an expression does not take.
     Why:   torch would refuse them after launch.
-    Bad:
+    Diff:
         model:
           graph:
             hidden: {type: linear, out_features: 32, input: pixels}
-            scaled: softmax(hidden)
-            logits: {type: linear, out_features: 10}
-    Good:
-        model:
-          graph:
-            hidden: {type: linear, out_features: 32, input: pixels}
-            scaled: softmax(hidden, dim=-1)
-            act: {input: scaled}
+    -       scaled: softmax(hidden)
+    -       logits: {type: linear, out_features: 10}
+    +       scaled: softmax(hidden, dim=-1)
+    +       act: {input: scaled}
     """
     return error("E004", span, problem.message, problem.help)
 
@@ -105,17 +89,13 @@ def batch_dimension(span: Span, problem: ExpressionError) -> Diagnostic:
 
     Finds: an expression that indexes, reduces or moves dimension 0.
     Why:   dimension 0 is the batch; what reads across it depends on how the batch is split.
-    Bad:
+    Diff:
         model:
           graph:
             hidden: {type: linear, out_features: 32, input: pixels}
-            scaled: mean(hidden, dim=0)
-            logits: {type: linear, out_features: 10}
-    Good:
-        model:
-          graph:
-            hidden: {type: linear, out_features: 32, input: pixels}
-            scaled: hidden - mean(hidden, dim=-1, keepdim=True)
-            act: {input: scaled}
+    -       scaled: mean(hidden, dim=0)
+    -       logits: {type: linear, out_features: 10}
+    +       scaled: hidden - mean(hidden, dim=-1, keepdim=True)
+    +       act: {input: scaled}
     """
     return error("E005", span, problem.message, problem.help)

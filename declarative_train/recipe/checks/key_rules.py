@@ -219,13 +219,10 @@ def checkpoints_among_runs(draft: Draft) -> Iterator[Diagnostic]:
 
     Finds: a `checkpoint.dir` inside the folder of a run, or in the one where the runs of the recipe are made.
     Why:   who removes that run removes the checkpoints of all others, and what is there is taken for a run.
-    Bad:
+    Diff:
         name: digits
-        checkpoint: {dir: runs/digits/saved}
-        logging: {dir: runs}
-    Good:
-        name: digits
-        checkpoint: {dir: saved}
+    -   checkpoint: {dir: runs/digits/saved}
+    +   checkpoint: {dir: saved}
         logging: {dir: runs}
     """
     wanted = None if draft.checkpoint is None else draft.checkpoint.dir

@@ -27,12 +27,10 @@ def unknown_key(
 
     Finds: a key that the section, or the component named by `type`, does not have.
     Why:   a key that is ignored is a setting that somebody believes to be on.
-    Bad:
+    Diff:
         training:
-          epoch: 5
-    Good:
-        training:
-          epochs: 5
+    -     epoch: 5
+    +     epochs: 5
     """
     # `home`: where a key of that name does belong, with its own `fixes`; `beside`: the keys that are there already;
     # `closed`: the keys are the language's, not names that a user gave.
@@ -47,12 +45,10 @@ def missing_key(span: Span, name: str, where: str, wanted: str = "", help: str |
 
     Finds: a section or component without a key that it cannot do without.
     Why:   there is no value that would be right for everyone.
-    Bad:
+    Diff:
         training:
-          optimizer: {type: sgd}
-    Good:
-        training:
-          optimizer: {type: sgd, lr: 0.1}
+    -     optimizer: {type: sgd}
+    +     optimizer: {type: sgd, lr: 0.1}
     """
     return error(
         "S002", span, f"{where} needs `{name}`", help or f"add `{name}: {wanted or '...'}`", rests_on="all files"
@@ -66,12 +62,10 @@ def wrong_type(
 
     Finds: a value of another kind than the key takes: text for a number, a mapping for a list.
     Why:   values are never converted silently; `"10"` is text, and `yes` is text too.
-    Bad:
+    Diff:
         training:
-          global_batch_size: many
-    Good:
-        training:
-          global_batch_size: 100
+    -     global_batch_size: many
+    +     global_batch_size: 100
     """
     return error("S003", span, f"`{name}` is {found}; it takes {wanted}", help, fixes=fixes)
 
@@ -81,12 +75,10 @@ def wrong_value(span: Span, message: str, help: str | None = None, fixes: tuple[
 
     Finds: a value of the right kind that the key does not allow: out of its range, or not one of its words.
     Why:   torch would refuse it after launch, or do something else than what was meant.
-    Bad:
+    Diff:
         training:
-          global_batch_size: -1
-    Good:
-        training:
-          global_batch_size: 100
+    -     global_batch_size: -1
+    +     global_batch_size: 100
     """
     return error("S004", span, message, help, fixes=fixes)
 
@@ -104,15 +96,11 @@ def unknown_type(
 
     Finds: a `type` that names no component of the kind that belongs there.
     Why:   `type` picks the component; the nearest known name is usually the one that was meant.
-    Bad:
+    Diff:
         model:
           graph:
-            hidden: {type: liner, out_features: 32, input: pixels}
-            logits: {type: linear, out_features: 10}
-    Good:
-        model:
-          graph:
-            hidden: {type: linear, out_features: 32, input: pixels}
+    -       hidden: {type: liner, out_features: 32, input: pixels}
+    +       hidden: {type: linear, out_features: 32, input: pixels}
             logits: {type: linear, out_features: 10}
     """
     # `kind` is the table's word: layer, loss, optimizer; `own`: the names among `known` that a user gave.
@@ -132,11 +120,9 @@ def deprecated_form(span: Span, message: str, help: str, fixes: tuple[Fix, ...] 
     Finds: what an earlier version wrote in another form.
     Why:   it means what it meant, but not for ever; `dtrain lint --fix` writes today's form, which makes the same plan
            (all of them: docs/migration.md).
-    Bad:
-        parallelism: {mode: fsdp, replicate: 2}
-        layout: {gpus: 4}
-    Good:
-        parallelism: {data: {replicate: 2, shard: all}}
+    Diff:
+    -   parallelism: {mode: fsdp, replicate: 2}
+    +   parallelism: {data: {replicate: 2, shard: all}}
         layout: {gpus: 4}
     """
     # `message`: how it is said today.

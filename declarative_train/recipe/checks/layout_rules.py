@@ -19,11 +19,9 @@ def dp_across_nodes(draft: Draft) -> Iterator[Diagnostic]:
 
     Finds: `dp`, which is one process, on several nodes.
     Why:   one process holds the GPUs of one machine only.
-    Bad:
-        parallelism: dp
-        layout: {nodes: 2, gpus_per_node: 2}
-    Good:
-        parallelism: ddp
+    Diff:
+    -   parallelism: dp
+    +   parallelism: ddp
         layout: {nodes: 2, gpus_per_node: 2}
     """
     if draft.parallelism is None or draft.layout is None:
@@ -39,12 +37,10 @@ def idle_gpus(draft: Draft) -> Iterator[Diagnostic]:
 
     Finds: `single` on more than one GPU.
     Why:   one process on one device leaves the others idle, and somebody waits for them.
-    Bad:
+    Diff:
         parallelism: single
-        layout: {gpus: 2}
-    Good:
-        parallelism: single
-        layout: {gpus: 1}
+    -   layout: {gpus: 2}
+    +   layout: {gpus: 1}
     """
     layout = draft.layout
     if draft.parallelism is None or draft.parallelism.mode != "single" or layout is None or layout.num_gpus == 1:
@@ -137,12 +133,9 @@ def mps_computes_in_fp32(draft: Draft) -> Iterator[Diagnostic]:
 
     Finds: fp64 on `device: mps`, as the precision or as the dtype of a field; and bf16 or fp16.
     Why:   Apple's GPUs have no float64. Half precision there has not been tried: a run would be a guess.
-    Bad:
-        training: {precision: fp64}
-        parallelism: single
-        layout: {gpus: 1, device: mps}
-    Good:
-        training: {precision: fp32}
+    Diff:
+    -   training: {precision: fp64}
+    +   training: {precision: fp32}
         parallelism: single
         layout: {gpus: 1, device: mps}
     """
@@ -165,12 +158,9 @@ def too_many_workers(draft: Draft) -> Iterator[Diagnostic]:
 
     Finds: more loader processes than this machine has cores.
     Why:   every rank starts its own; past the number of cores they take time from each other and from training.
-    Bad:
-        data: {workers: 4096}
-        parallelism: ddp
-        layout: {gpus: 2}
-    Good:
-        data: {workers: 0}
+    Diff:
+    -   data: {workers: 4096}
+    +   data: {workers: 0}
         parallelism: ddp
         layout: {gpus: 2}
     """

@@ -18,18 +18,13 @@ def metric_of_which_loss(draft: Draft) -> Iterator[Diagnostic]:
 
     Finds: a metric that does not say which of several losses it belongs to.
     Why:   a metric borrows input, target and mask of a loss term; with two, either could be meant.
-    Bad:
+    Diff:
         objective:
           losses:
             kind:  {type: cross_entropy, input: logits, target: digit}
             again: {type: cross_entropy, input: logits, target: digit, weight: 0.5}
-          metrics: [accuracy]
-    Good:
-        objective:
-          losses:
-            kind:  {type: cross_entropy, input: logits, target: digit}
-            again: {type: cross_entropy, input: logits, target: digit, weight: 0.5}
-          metrics: {accuracy: {of: kind}}
+    -     metrics: [accuracy]
+    +     metrics: {accuracy: {of: kind}}
     """
     objective = draft.objective
     if objective is None or len(objective.losses) < 2:
@@ -46,12 +41,10 @@ def unknown_term(draft: Draft) -> Iterator[Diagnostic]:
 
     Finds: a metric that is `of` a loss term which does not exist.
     Why:   the metric takes its input, target and mask from that term.
-    Bad:
+    Diff:
         objective:
-          metrics: {accuracy: {of: kind}}
-    Good:
-        objective:
-          metrics: {accuracy: {of: loss}}
+    -     metrics: {accuracy: {of: kind}}
+    +     metrics: {accuracy: {of: loss}}
     """
     if draft.objective is None:
         return
@@ -68,12 +61,10 @@ def metric_edges_twice(draft: Draft) -> Iterator[Diagnostic]:
 
     Finds: a metric with both `of` and edges of its own, or with a target but no input.
     Why:   `of` borrows input, target and mask together; a mixture would be two things at once.
-    Bad:
+    Diff:
         objective:
-          metrics: {accuracy: {of: loss, input: logits}}
-    Good:
-        objective:
-          metrics: {accuracy: {of: loss}}
+    -     metrics: {accuracy: {of: loss, input: logits}}
+    +     metrics: {accuracy: {of: loss}}
     """
     if draft.objective is None:
         return
@@ -94,12 +85,10 @@ def loss_target(draft: Draft) -> Iterator[Diagnostic]:
 
     Finds: a loss without the target that it compares with, or with a target that it has no use for.
     Why:   a target that is not read is a mistake in what is trained.
-    Bad:
+    Diff:
         objective:
-          loss: {type: mse, input: logits}
-    Good:
-        objective:
-          loss: {type: cross_entropy, input: logits, target: digit}
+    -     loss: {type: mse, input: logits}
+    +     loss: {type: cross_entropy, input: logits, target: digit}
     """
     if draft.objective is None:
         return
@@ -118,12 +107,10 @@ def taken_name(draft: Draft) -> Iterator[Diagnostic]:
     Finds: a set called `training` or `train`, or a metric called `loss`.
     Why:   the training set is what the other sets leave over; `training/...` are its numbers, and `<set>/loss` is the
            total loss.
-    Bad:
+    Diff:
         objective:
-          metrics: {loss: {type: accuracy}}
-    Good:
-        objective:
-          metrics: {accuracy: {type: accuracy}}
+    -     metrics: {loss: {type: accuracy}}
+    +     metrics: {accuracy: {type: accuracy}}
     """
     for name in ("training", "train"):
         if draft.split is not None and name in draft.split:
@@ -140,12 +127,10 @@ def no_losses(draft: Draft) -> Iterator[Diagnostic]:
 
     Finds: an objective without a single loss.
     Why:   there would be nothing to minimise.
-    Bad:
+    Diff:
         objective:
-          loss: null
-    Good:
-        objective:
-          loss: {type: cross_entropy, input: logits, target: digit}
+    -     loss: null
+    +     loss: {type: cross_entropy, input: logits, target: digit}
     """
     if draft.objective is not None and not draft.objective.losses:
         message = "there is no loss: nothing is minimised"
@@ -157,12 +142,10 @@ def metric_target(draft: Draft) -> Iterator[Diagnostic]:
 
     Finds: a metric that compares with a target, and has none; or one that has a target and no use for it.
     Why:   a metric borrows the target of its loss term, which may have none, such as `mean`.
-    Bad:
+    Diff:
         objective:
-          metrics: {accuracy: {input: logits}}
-    Good:
-        objective:
-          metrics: {accuracy: {input: logits, target: digit}}
+    -     metrics: {accuracy: {input: logits}}
+    +     metrics: {accuracy: {input: logits, target: digit}}
     """
     objective = draft.objective
     if objective is None:
@@ -201,14 +184,12 @@ def activation_before_loss(draft: Draft) -> Iterator[Diagnostic]:
            front of `nll`.
     Why:   `cross_entropy` and `bce_with_logits` apply theirs inside: applied twice the model still learns, only worse; and
            `nll` takes log-probabilities as they are, so that its value falls without bound for anything else.
-    Bad:
-        model:
-          graph: {probs: {type: softmax, input: logits}}
+    Diff:
+    -   model:
+    -     graph: {probs: {type: softmax, input: logits}}
         objective:
-          loss: {input: probs}
-    Good:
-        objective:
-          loss: {input: logits}
+    -     loss: {input: probs}
+    +     loss: {input: logits}
     """  # noqa: E501
     if draft.objective is None or draft.scope is None:
         return

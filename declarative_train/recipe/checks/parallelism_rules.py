@@ -23,11 +23,9 @@ def ranks_do_not_divide(draft: Draft) -> Iterator[Diagnostic]:
 
     Finds: GPUs that do not divide over pipelines, replicas or stages.
     Why:   every rank of a group does the same share of the work; a rest would stand idle or wait for ever.
-    Bad:
-        parallelism: {data: {shard: all, replicate: 3}}
-        layout: {gpus: 4}
-    Good:
-        parallelism: {data: {shard: all, replicate: 2}}
+    Diff:
+    -   parallelism: {data: {shard: all, replicate: 3}}
+    +   parallelism: {data: {shard: all, replicate: 2}}
         layout: {gpus: 4}
     """
     axes, layout = draft.axes, draft.layout
@@ -83,11 +81,9 @@ def axes_of_no_size(draft: Draft) -> Iterator[Diagnostic]:
 
     Finds: a `data` that names no axis, or two axes of it that are `all`.
     Why:   `all` is what the other axes leave: there is one answer for one of them. `reshard` alone shards nothing.
-    Bad:
-        parallelism: {data: {replicate: all, shard: all}}
-        layout: {gpus: 4}
-    Good:
-        parallelism: {data: {replicate: 2, shard: all}}
+    Diff:
+    -   parallelism: {data: {replicate: all, shard: all}}
+    +   parallelism: {data: {replicate: 2, shard: all}}
         layout: {gpus: 4}
     """
     axes = draft.axes
@@ -111,12 +107,10 @@ def pipeline_of_one(draft: Draft) -> Iterator[Diagnostic]:
 
     Finds: a pipeline whose stages all lie on one rank.
     Why:   there is no other rank to pass anything to; it would only cost time.
-    Bad:
+    Diff:
         parallelism: {pipeline: {stages: 2, microbatches: 2}}
-        layout: {gpus: 1}
-    Good:
-        parallelism: {pipeline: {stages: 2, microbatches: 2}}
-        layout: {gpus: 2}
+    -   layout: {gpus: 1}
+    +   layout: {gpus: 2}
     """
     axes, layout = draft.axes, draft.layout
     if axes is None or axes.pipeline is None or layout is None or num_pipeline_ranks(axes, layout) != 1:
@@ -137,12 +131,10 @@ def shards_of_one(draft: Draft) -> Iterator[Diagnostic]:
 
     Finds: hybrid sharding with as many replicas as GPUs.
     Why:   each model is then sharded over one rank, which saves no memory: that is ddp.
-    Bad:
+    Diff:
         parallelism: {data: {shard: all, replicate: 2}}
-        layout: {gpus: 2}
-    Good:
-        parallelism: {data: {shard: all, replicate: 2}}
-        layout: {gpus: 4}
+    -   layout: {gpus: 2}
+    +   layout: {gpus: 4}
     """
     axes, layout = draft.axes, draft.layout
     if axes is None or not axes.is_sharded or layout is None or axes.pipeline is not None:
@@ -162,11 +154,9 @@ def reshard_does_not_divide(draft: Draft) -> Iterator[Diagnostic]:
     Finds: a `reshard` whose number of neighbours is not a part of the ranks that share a parameter out.
     Why:   between forward and backward each group of that many ranks holds a whole copy of what was gathered; as many as
            all of them is `true`, and a group that is not full would lack a part.
-    Bad:
-        parallelism: {data: {shard: all, reshard: 3}}
-        layout: {gpus: 8}
-    Good:
-        parallelism: {data: {shard: all, reshard: 4}}
+    Diff:
+    -   parallelism: {data: {shard: all, reshard: 3}}
+    +   parallelism: {data: {shard: all, reshard: 4}}
         layout: {gpus: 8}
     """  # noqa: E501
     axes, layout = draft.axes, draft.layout
@@ -190,14 +180,10 @@ def shards_refused(draft: Draft) -> Iterator[Diagnostic]:
     Finds: an optimizer that cannot update sharded parameters, where parameters are sharded.
     Why:   adafactor takes norms over a whole parameter, and a rank of fsdp holds only its shard: torch stops, or would take
            the norm of the shard for that of the parameter.
-    Bad:
+    Diff:
         training:
-          optimizer: {type: adafactor, lr: 0.01}
-        parallelism: fsdp
-        layout: {gpus: 2}
-    Good:
-        training:
-          optimizer: {type: adamw, lr: 0.001}
+    -     optimizer: {type: adafactor, lr: 0.01}
+    +     optimizer: {type: adamw, lr: 0.001}
         parallelism: fsdp
         layout: {gpus: 2}
     """  # noqa: E501
@@ -231,12 +217,10 @@ def ranks_of_one(draft: Draft) -> Iterator[Diagnostic]:
     Finds: `ddp`, `fsdp` or `dp` on one GPU.
     Why:   there is no other rank to share the batch with: the run is that of `single`, with the cost of a process group.
            Often the number of GPUs was forgotten in `layout`.
-    Bad:
+    Diff:
         parallelism: ddp
-        layout: {gpus: 1}
-    Good:
-        parallelism: ddp
-        layout: {gpus: 2}
+    -   layout: {gpus: 1}
+    +   layout: {gpus: 2}
     """  # noqa: E501
     parallelism, layout = draft.parallelism, draft.layout
     if parallelism is None or parallelism.mode in ("single", "pipeline") or layout is None or layout.num_gpus > 1:

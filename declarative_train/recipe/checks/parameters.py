@@ -17,14 +17,11 @@ def bad_selector(span: Span, selector: str, problem: str) -> Diagnostic:
 
     Finds: a key of `model.parameters` that cannot be read as a selector.
     Why:   a selector that means something else than it seems to would train the wrong parameters.
-    Bad:
+    Diff:
         model:
           parameters:
-            hidden.{3..0}: {frozen: true}
-    Good:
-        model:
-          parameters:
-            hidden.*: {frozen: true}
+    -       hidden.{3..0}: {frozen: true}
+    +       hidden.*: {frozen: true}
     """
     return error("U001", span, f"`{selector}` is not a selector: {problem}")
 
@@ -34,14 +31,11 @@ def selector_matches_nothing(span: Span, selector: str, parameters: Sequence[str
 
     Finds: an entry of `model.parameters` that no parameter of the model meets.
     Why:   a frozen encoder that is not frozen costs a whole run before anyone sees it.
-    Bad:
+    Diff:
         model:
           parameters:
-            hiden: {frozen: true}
-    Good:
-        model:
-          parameters:
-            hidden: {frozen: true}
+    -       hiden: {frozen: true}
+    +       hidden: {frozen: true}
     """
     # `parameters`: the names that the selector could have met, as it sees them.
     inside = next((name for name in parameters if f".{selector}." in f"{name}."), None)
@@ -69,12 +63,10 @@ def newest_run(span: Span, path: str) -> Diagnostic:
 
     Finds: start values taken from the folder of a run that is on another machine.
     Why:   whether they fit, and which statistics and class numbers go with them, shows only where the run starts.
-    Bad:
+    Diff:
         model:
-          weights: s3://bucket/runs/digits
-    Good:
-        model:
-          weights: {hidden: {path: hidden.safetensors}}
+    -     weights: s3://bucket/runs/digits
+    +     weights: {hidden: {path: hidden.safetensors}}
     """
     message = f"`{path}` is not on this machine: whether its weights and statistics fit shows when the run starts"
     return unverified("U003", span, message)
@@ -85,12 +77,10 @@ def unknown_weights_node(span: Span, name: str, known: Iterable[str]) -> Diagnos
 
     Finds: start values for a node that the model does not have.
     Why:   nothing would be loaded, and the model would start from random numbers.
-    Bad:
+    Diff:
         model:
-          weights: {hiden: {path: hidden.safetensors}}
-    Good:
-        model:
-          weights: {hidden: {path: hidden.safetensors}}
+    -     weights: {hiden: {path: hidden.safetensors}}
+    +     weights: {hidden: {path: hidden.safetensors}}
     """
     names = list(known)
     message = f"there is no node `{name}` to give weights to"

@@ -20,11 +20,9 @@ def schedule_needs_stages(draft: Draft) -> Iterator[Diagnostic]:
 
     Finds: a pipeline schedule with another number of stages per rank than it works with.
     Why:   gpipe and 1f1b hold one stage on each rank, zbv and dualpipev exactly two, the looped ones two or more.
-    Bad:
-        parallelism: {pipeline: {stages: 4, schedule: 1f1b, microbatches: 4}}
-        layout: {gpus: 2}
-    Good:
-        parallelism: {pipeline: {stages: 2, schedule: 1f1b, microbatches: 4}}
+    Diff:
+    -   parallelism: {pipeline: {stages: 4, schedule: 1f1b, microbatches: 4}}
+    +   parallelism: {pipeline: {stages: 2, schedule: 1f1b, microbatches: 4}}
         layout: {gpus: 2}
     """
     pipeline, layout = draft.pipeline, draft.layout
@@ -56,11 +54,9 @@ def schedule_needs_microbatches(draft: Draft) -> Iterator[Diagnostic]:
     Finds: a number of microbatches that the pipeline schedule cannot work with.
     Why:   1f1b and dualpipev fill every stage before the first backward; the interleaved ones go in equal rounds.
            An accumulation step is so many microbatches more.
-    Bad:
-        parallelism: {pipeline: {stages: 2, schedule: 1f1b, microbatches: 1}}
-        layout: {gpus: 2}
-    Good:
-        parallelism: {pipeline: {stages: 2, schedule: 1f1b, microbatches: 2}}
+    Diff:
+    -   parallelism: {pipeline: {stages: 2, schedule: 1f1b, microbatches: 1}}
+    +   parallelism: {pipeline: {stages: 2, schedule: 1f1b, microbatches: 2}}
         layout: {gpus: 2}
     """
     pipeline, layout, training = draft.pipeline, draft.layout, draft.training
@@ -95,11 +91,9 @@ def cut_count(draft: Draft) -> Iterator[Diagnostic]:
 
     Finds: `cut_before` with another number of names than there are stages to open, or a name twice.
     Why:   each name opens a new stage; the first stage needs none.
-    Bad:
-        parallelism: {pipeline: {stages: 2, microbatches: 2, cut_before: [act, logits]}}
-        layout: {gpus: 2}
-    Good:
-        parallelism: {pipeline: {stages: 2, microbatches: 2, cut_before: [logits]}}
+    Diff:
+    -   parallelism: {pipeline: {stages: 2, microbatches: 2, cut_before: [act, logits]}}
+    +   parallelism: {pipeline: {stages: 2, microbatches: 2, cut_before: [logits]}}
         layout: {gpus: 2}
     """
     pipeline = draft.pipeline
@@ -128,12 +122,9 @@ def zero_bubble_compile(draft: Draft) -> Iterator[Diagnostic]:
     Finds: `compile: true` or `activation_checkpointing: selective` with interleaved_zero_bubble, zbv or dualpipev.
     Why:   these schedules split each backward in two, which torch refuses for compiled stages, and for activations of
            which a part was kept.
-    Bad:
-        parallelism: {pipeline: {stages: 4, schedule: zbv, microbatches: 4}}
-        layout: {gpus: 2}
-        training: {compile: true}
-    Good:
-        parallelism: {pipeline: {stages: 2, schedule: 1f1b, microbatches: 4}}
+    Diff:
+    -   parallelism: {pipeline: {stages: 4, schedule: zbv, microbatches: 4}}
+    +   parallelism: {pipeline: {stages: 2, schedule: 1f1b, microbatches: 4}}
         layout: {gpus: 2}
         training: {compile: true}
     """

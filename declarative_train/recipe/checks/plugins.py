@@ -34,12 +34,10 @@ def unreadable_plugin(span: Span, problem: str, named: Span) -> Diagnostic:
 
     Finds: a plugin whose Python cannot be parsed.
     Why:   its layers cannot be known, and the run would fail on it.
-    Bad:
+    Diff:
         # whole file
-        plugins: [broken.py]
-    Good:
-        # whole file
-        fragment: true
+    -   plugins: [broken.py]
+    +   fragment: true
     """
     # `span` lies in the plugin, `named` in the recipe.
     return error("X002", span, f"this is not Python: {problem}", None, (Related(named, "a plugin of this recipe"),))
@@ -50,12 +48,10 @@ def plugin_signature(span: Span, problem: str, named: Span, help: str | None = N
 
     Finds: a class of a plugin whose methods do not say what a recipe must know.
     Why:   the arguments of `__init__` are the keys of a node, those of `forward` its ports: each needs a name and a kind.
-    Bad:
+    Diff:
         # whole file
-        plugins: [vague.py]   # def forward(self, x, scale=1.0): ...
-    Good:
-        # whole file
-        fragment: true        # def __init__(self, scale: float = 1.0): ...
+    -   plugins: [vague.py]   # def forward(self, x, scale=1.0): ...
+    +   fragment: true        # def __init__(self, scale: float = 1.0): ...
     """  # noqa: E501
     # `span` lies in the plugin, `named` in the recipe.
     return error("X003", span, problem, help, (Related(named, "a plugin of this recipe"),))
@@ -67,12 +63,10 @@ def plugin_without_layers(span: Span, path: str) -> Diagnostic:
     Finds: a plugin file without a class that a recipe can name.
     Why:   it does nothing. What a class is its base says: a layer derives from `torch.nn.Module`, an optimizer from
            `torch.optim.Optimizer`, a loss, metric, lr schedule or sink from a class of `declarative_train.plugins`.
-    Bad:
+    Diff:
         # whole file
-        plugins: [empty.py]
-    Good:
-        # whole file
-        fragment: true
+    -   plugins: [empty.py]
+    +   fragment: true
     """
     hint = "a public class at the top of the file is what its base says: `torch.nn.Module` is a layer (docs/plugins.md)"
     return warning("X004", span, f"{path} has no class that a recipe can name", hint)
@@ -83,11 +77,9 @@ def plugin_fails(span: Span, path: str, problem: str) -> Diagnostic:
 
     Finds: a plugin that raises when it is imported (only where that is asked for: `--plugins`, `run`).
     Why:   the run would fail on it.
-    Bad:
+    Diff:
         # whole file
-        plugins: [raises.py]
-    Good:
-        # whole file
-        fragment: true
+    -   plugins: [raises.py]
+    +   fragment: true
     """
     return error("X005", span, f"importing {path} fails: {problem}")

@@ -72,13 +72,10 @@ def exclusive_keys(tree: Mapping) -> Iterator[Diagnostic]:
 
     Finds: two keys in one section that say the same thing in different ways.
     Why:   which of them holds would be a guess.
-    Bad:
+    Diff:
         training:
           gradient_accumulation_steps: 2
-          microbatch_size: 10
-    Good:
-        training:
-          gradient_accumulation_steps: 2
+    -     microbatch_size: 10
     """
     # Over the tree, so that it also holds for a section that cannot be read.
     for path, either, other, _ in _PAIRS:
@@ -100,12 +97,10 @@ def deprecated_key(root: Mapping, path: Path = ()) -> Iterator[Diagnostic]:
     Finds: a key under a name that it had in an earlier version.
     Why:   it still works, but not for ever; `dtrain lint --fix` writes the new name. (In this version no key is
            deprecated: the example is of a language in which `passes` became `epochs`.)
-    Bad:
+    Diff:
         training:
-          passes: 5
-    Good:
-        training:
-          epochs: 5
+    -     passes: 5
+    +     epochs: 5
     """
     # `root` is the merged tree, whose keys have today's names and their typed text as value.
     for entry in root if DEPRECATED else ():
@@ -128,13 +123,11 @@ def displaced_loss(document: Document) -> Iterator[Diagnostic]:
     Finds: `losses` in a derived recipe that take the place of the `loss` of its base, unsaid.
     Why:   `loss` is the short form of `losses` with one term, so the two do not add up: a term that was to be added trains
            alone.
-    Bad:
+    Diff:
         objective:
-          losses: {other: {type: cross_entropy, input: logits, target: digit}}
-    Good:
-        objective:
-          losses: {loss: {}, other: {type: cross_entropy, input: logits, target: digit, weight: 0.5}}
-          metrics: {accuracy: {of: loss}}
+    -     losses: {other: {type: cross_entropy, input: logits, target: digit}}
+    +     losses: {loss: {}, other: {type: cross_entropy, input: logits, target: digit, weight: 0.5}}
+    +     metrics: {accuracy: {of: loss}}
     """  # noqa: E501
     now = document.find(_LOSSES)
     if not isinstance(now, Mapping) or now.alone or document.find(_LOSS) is not None:

@@ -22,13 +22,10 @@ def uneven_batch(draft: Draft) -> Iterator[Diagnostic]:
 
     Finds: a global batch that does not divide over the ranks, accumulation steps and microbatches.
     Why:   nothing is floored: the batch that is trained is the one that the recipe names.
-    Bad:
+    Diff:
         training:
-          global_batch_size: 100
-          gradient_accumulation_steps: 3
-    Good:
-        training:
-          global_batch_size: 120
+    -     global_batch_size: 100
+    +     global_batch_size: 120
           gradient_accumulation_steps: 3
     """
     training, parallelism, layout = draft.training, draft.parallelism, draft.layout
@@ -79,12 +76,10 @@ def no_run_length(draft: Draft) -> Iterator[Diagnostic]:
 
     Finds: a training section with neither `epochs` nor `steps`.
     Why:   the learning-rate schedule, warm-up and every duration in % rest on the length of the run.
-    Bad:
+    Diff:
         training:
-          epochs: null
-    Good:
-        training:
-          epochs: 5
+    -     epochs: null
+    +     epochs: 5
     """
     training = draft.training
     if draft.is_written("training.epochs") or draft.is_written("training.steps"):
@@ -99,14 +94,11 @@ def warmup_longer_than_run(draft: Draft) -> Iterator[Diagnostic]:
 
     Finds: a warm-up that takes the whole run or more.
     Why:   the learning rate would never reach the value that the recipe names.
-    Bad:
+    Diff:
         training:
           epochs: 5
-          lr_schedule: {type: cosine, warmup: 10 epochs}
-    Good:
-        training:
-          epochs: 5
-          lr_schedule: {type: cosine, warmup: 1 epoch}
+    -     lr_schedule: {type: cosine, warmup: 10 epochs}
+    +     lr_schedule: {type: cosine, warmup: 1 epoch}
     """
     training = draft.training
     if training is None or training.lr_schedule.warmup is None:
@@ -125,12 +117,10 @@ def narrow_reduction(draft: Draft) -> Iterator[Diagnostic]:
 
     Finds: a run in fp64 whose gradients are to be reduced in fp32 or bf16.
     Why:   every digit that fp64 was asked for would be lost on the way between two ranks.
-    Bad:
+    Diff:
         training:
-          precision: {compute: fp64, reduce: fp32}
-    Good:
-        training:
-          precision: {compute: fp64}
+    -     precision: {compute: fp64, reduce: fp32}
+    +     precision: {compute: fp64}
     """
     precision = None if draft.training is None else draft.training.precision
     if precision is not None and precision.compute == "fp64" and precision.reduce is not None:
@@ -148,12 +138,10 @@ def implausible_lr(draft: Draft) -> Iterator[Diagnostic]:
     Finds: a learning rate far outside of what people train with by that optimizer, or one of 0.
     Why:   with ten times the largest usual rate a run diverges in its first steps or learns nothing; with a thousandth of
            the smallest, or with 0, its parameters hardly move, and it ends without an error.
-    Bad:
+    Diff:
         training:
-          optimizer: {type: adam, lr: 10}
-    Good:
-        training:
-          optimizer: {type: adam, lr: 1e-3}
+    -     optimizer: {type: adam, lr: 10}
+    +     optimizer: {type: adam, lr: 1e-3}
     """  # noqa: E501
     for optimizer, path, at in optimizers_of(draft):
         lr = getattr(optimizer, "lr", None)
@@ -184,12 +172,10 @@ def swapped_betas(draft: Draft) -> Iterator[Diagnostic]:
     Finds: `betas` of which the first is larger than the second.
     Why:   the average of the gradient then remembers longer than that of its square: the steps go on in a direction that
            is long gone, and training becomes unstable. It is nearly always the pair the wrong way round.
-    Bad:
+    Diff:
         training:
-          optimizer: {type: adam, lr: 1e-3, betas: [0.999, 0.9]}
-    Good:
-        training:
-          optimizer: {type: adam, lr: 1e-3, betas: [0.9, 0.999]}
+    -     optimizer: {type: adam, lr: 1e-3, betas: [0.999, 0.9]}
+    +     optimizer: {type: adam, lr: 1e-3, betas: [0.9, 0.999]}
     """  # noqa: E501
     for optimizer, path, at in optimizers_of(draft):
         betas = getattr(optimizer, "betas", None)

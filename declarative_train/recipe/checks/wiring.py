@@ -18,15 +18,11 @@ def unknown_edge(span: Span, name: str, known: Iterable[str], help: str | None =
 
     Finds: an input, an expression or an output that names no node and no field.
     Why:   a wire must come from somewhere; a block sees its own inputs and nodes only.
-    Bad:
+    Diff:
         model:
           graph:
-            hidden: {type: linear, out_features: 32, input: pixel}
-            logits: {type: linear, out_features: 10}
-    Good:
-        model:
-          graph:
-            hidden: {type: linear, out_features: 32, input: pixels}
+    -       hidden: {type: linear, out_features: 32, input: pixel}
+    +       hidden: {type: linear, out_features: 32, input: pixels}
             logits: {type: linear, out_features: 10}
     """
     names, message = list(known), f"there is no node or field `{name}` here"
@@ -42,16 +38,12 @@ def unknown_port(span: Span, name: str, kind: str, known: Iterable[str]) -> Diag
 
     Finds: an input by a name that the component does not have.
     Why:   ports have names so that a memory is never taken for a mask.
-    Bad:
+    Diff:
         model:
           graph:
             hidden: {type: linear, out_features: 32, input: pixels}
-            logits: {type: linear, out_features: 10, inputs: {y: act}}
-    Good:
-        model:
-          graph:
-            hidden: {type: linear, out_features: 32, input: pixels}
-            logits: {type: linear, out_features: 10, inputs: {x: act}}
+    -       logits: {type: linear, out_features: 10, inputs: {y: act}}
+    +       logits: {type: linear, out_features: 10, inputs: {x: act}}
     """
     names = list(known)
     fixes = respelt(span, name, names)
@@ -65,16 +57,12 @@ def unknown_output(
 
     Finds: a reference to an output that the node does not have.
     Why:   only a component's outputs can be read; what happens inside of it stays there.
-    Bad:
+    Diff:
         model:
           graph:
             hidden: {type: linear, out_features: 32, input: pixels}
-            logits: {type: linear, out_features: 10, input: act.memory}
-    Good:
-        model:
-          graph:
-            hidden: {type: linear, out_features: 32, input: pixels}
-            logits: {type: linear, out_features: 10, input: act}
+    -       logits: {type: linear, out_features: 10, input: act.memory}
+    +       logits: {type: linear, out_features: 10, input: act}
     """
     # `span`: of the whole reference, `name` at its end.
     names = list(known)
@@ -88,16 +76,12 @@ def input_and_inputs(span: Span, other: Span) -> Diagnostic:
 
     Finds: `input` and `inputs` on one node.
     Why:   `input: a` is short for `inputs: [a]`; which of the two counts would be a guess.
-    Bad:
+    Diff:
         model:
           graph:
             hidden: {type: linear, out_features: 32, input: pixels}
-            logits: {type: linear, out_features: 10, input: act, inputs: [act]}
-    Good:
-        model:
-          graph:
-            hidden: {type: linear, out_features: 32, input: pixels}
-            logits: {type: linear, out_features: 10, input: act}
+    -       logits: {type: linear, out_features: 10, input: act, inputs: [act]}
+    +       logits: {type: linear, out_features: 10, input: act}
     """
     related = (Related(other, "the other one"),)
     message = "`inputs` stands beside `input`; a node has one of them"
@@ -109,15 +93,11 @@ def open_port(span: Span, message: str, help: str) -> Diagnostic:
 
     Finds: an input that must be wired and is not.
     Why:   only the first input takes the node above by itself, and the first node of the model has none above.
-    Bad:
+    Diff:
         model:
           graph:
-            hidden: {type: bilinear, out_features: 32, input: pixels}
-            logits: {type: linear, out_features: 10}
-    Good:
-        model:
-          graph:
-            hidden: {type: bilinear, out_features: 32, inputs: [pixels, pixels]}
+    -       hidden: {type: bilinear, out_features: 32, input: pixels}
+    +       hidden: {type: bilinear, out_features: 32, inputs: [pixels, pixels]}
             logits: {type: linear, out_features: 10}
     """
     return error("W005", span, message, help)
@@ -128,15 +108,11 @@ def cycle(span: Span, way: Sequence[str], places: Sequence[Span]) -> Diagnostic:
 
     Finds: nodes that wait for each other.
     Why:   a graph is computed once, from the fields to the outputs; a loop has no first node.
-    Bad:
+    Diff:
         model:
           graph:
-            hidden: {type: linear, out_features: 32, input: logits}
-            logits: {type: linear, out_features: 10}
-    Good:
-        model:
-          graph:
-            hidden: {type: linear, out_features: 32, input: pixels}
+    -       hidden: {type: linear, out_features: 32, input: logits}
+    +       hidden: {type: linear, out_features: 32, input: pixels}
             logits: {type: linear, out_features: 10}
     """
     # `way`: from a node through those that it reads, back to it; `places`: where each reads the next.
@@ -152,16 +128,11 @@ def dead_node(span: Span, name: str, readers: str) -> Diagnostic:
 
     Finds: a node whose result is not used.
     Why:   it costs time and trains nothing; mostly another node reads the wrong name.
-    Bad:
+    Diff:
         model:
           graph:
             hidden: {type: linear, out_features: 32, input: pixels}
-            spare:  {type: relu, input: hidden}
-            logits: {type: linear, out_features: 10}
-    Good:
-        model:
-          graph:
-            hidden: {type: linear, out_features: 32, input: pixels}
+    -       spare:  {type: relu, input: hidden}
             logits: {type: linear, out_features: 10}
     """
     # `readers`: who could use it (the objective, the outputs of a block).
@@ -174,13 +145,11 @@ def unused_field(span: Span, name: str) -> Diagnostic:
 
     Finds: a field of the data that neither the model nor the objective uses.
     Why:   it is read, transformed and moved to the device in every step.
-    Bad:
+    Diff:
         data:
-          fields:
-            spare: {columns: [p0], dtype: float32}
-    Good:
-        data:
-          shuffle: true
+    -     fields:
+    -       spare: {columns: [p0], dtype: float32}
+    +     shuffle: true
     """
     return warning("W008", span, f"nothing uses the field `{name}`", "remove it from `data.fields`, or use it")
 
@@ -192,19 +161,13 @@ def moved_default_wire(
 
     Finds: a recipe that adds or removes a node of its base, so that another node gets another node above.
     Why:   the base wired that node without naming its input, and now it reads something else than its author saw.
-    Bad:
+    Diff:
         # whole file
         extends: base.yaml
         model:
           graph:
             act: null
-    Good:
-        # whole file
-        extends: base.yaml
-        model:
-          graph:
-            act: null
-            logits: {input: hidden}
+    +       logits: {input: hidden}
     """
     # `before_at`: the node in the base, if its place is known; `now_at`: the node that it reads now.
     there = () if before_at is None else (Related(before_at, f"it reads `{before}` in the base"),)
@@ -218,15 +181,11 @@ def name_clash(span: Span, name: str, what: str, other: Span | None) -> Diagnost
 
     Finds: a node that has the name of a field, or in a block that of an input.
     Why:   fields and nodes share one namespace, so a reference never means two things.
-    Bad:
+    Diff:
         model:
           graph:
-            pixels: {type: linear, out_features: 32, input: pixels}
-            logits: {type: linear, out_features: 10}
-    Good:
-        model:
-          graph:
-            hidden: {type: linear, out_features: 32, input: pixels}
+    -       pixels: {type: linear, out_features: 32, input: pixels}
+    +       hidden: {type: linear, out_features: 32, input: pixels}
             logits: {type: linear, out_features: 10}
     """
     related = () if other is None else (Related(other, f"the {what}"),)
@@ -238,16 +197,12 @@ def too_many_inputs(span: Span, kind: str, ports: Sequence[str]) -> Diagnostic:
 
     Finds: more inputs in a list than the component takes.
     Why:   a list binds inputs in order; those left over would be dropped.
-    Bad:
+    Diff:
         model:
           graph:
             hidden: {type: linear, out_features: 32, input: pixels}
-            logits: {type: linear, out_features: 10, inputs: [act, pixels]}
-    Good:
-        model:
-          graph:
-            hidden: {type: linear, out_features: 32, input: pixels}
-            logits: {type: linear, out_features: 10, inputs: [act]}
+    -       logits: {type: linear, out_features: 10, inputs: [act, pixels]}
+    +       logits: {type: linear, out_features: 10, inputs: [act]}
     """
     takes = f"takes {len(ports)}: {', '.join(ports)}" if ports else "takes none"
     return error("W011", span, f"one input too many: `{kind}` {takes}", "`add` and `concat` join several tensors")
@@ -258,7 +213,7 @@ def open_input(span: Span, name: str, block: str, reader: str) -> Diagnostic:
 
     Finds: an optional input of a block that is left open here, and read by something that cannot do without.
     Why:   what is optional outside must be optional inside too.
-    Bad:
+    Diff:
         model:
           blocks:
             gate:
@@ -267,18 +222,8 @@ def open_input(span: Span, name: str, block: str, reader: str) -> Diagnostic:
                 out: x * mask
               output: out
           graph:
-            hidden: {type: gate, input: pixels}
-            logits: {type: linear, out_features: 10}
-    Good:
-        model:
-          blocks:
-            gate:
-              inputs: {x: required, mask: optional}
-              graph:
-                out: x * mask
-              output: out
-          graph:
-            hidden: {type: gate, inputs: {x: pixels, mask: pixels}}
+    -       hidden: {type: gate, input: pixels}
+    +       hidden: {type: gate, inputs: {x: pixels, mask: pixels}}
             logits: {type: linear, out_features: 10}
     """
     message = f"`{reader}` needs `{name}`, an optional input of `{block}` that is open here"
@@ -290,16 +235,12 @@ def unknown_copy(span: Span, name: str, num_copies: int | None) -> Diagnostic:
 
     Finds: a reference to a copy of a node that is not repeated, or not so often.
     Why:   copies are counted from 0, so the last of 4 is 3.
-    Bad:
+    Diff:
         model:
           graph:
             hidden: {type: linear, out_features: 64, repeat: 2, input: pixels}
-            act: {type: relu, input: hidden.2}
-    Good:
-        model:
-          graph:
-            hidden: {type: linear, out_features: 64, repeat: 2, input: pixels}
-            act: {type: relu, input: hidden.1}
+    -       act: {type: relu, input: hidden.2}
+    +       act: {type: relu, input: hidden.1}
     """
     if num_copies is None:
         return error("W013", span, f"`{name}` is not repeated and has no numbered copies", f"write `{name}`")
@@ -312,17 +253,13 @@ def bad_reference(span: Span, found: str, help: str | None = None) -> Diagnostic
     Finds: an input that is not a reference: an expression, a number, a mapping.
     Why:   wires live under `input` and `inputs` by name alone, so that a graph can be drawn without knowing its
            components.
-    Bad:
+    Diff:
         model:
           graph:
             hidden: {type: linear, out_features: 32, input: pixels}
-            act: {type: relu, input: hidden * 2}
-    Good:
-        model:
-          graph:
-            hidden: {type: linear, out_features: 32, input: pixels}
-            doubled: hidden * 2
-            act: {type: relu, input: doubled}
+    -       act: {type: relu, input: hidden * 2}
+    +       doubled: hidden * 2
+    +       act: {type: relu, input: doubled}
     """
     wanted = "`node`, `node.output`, `node.3` (a copy) or `node.3.output`"
     return error("W014", span, f"{found} is not a reference", help or f"a reference is {wanted}")
@@ -333,20 +270,15 @@ def unused_param(span: Span, name: str, block: str) -> Diagnostic:
 
     Finds: a param of a block that no template of the block reads.
     Why:   who sets it believes that it does something; most often a number was left in the block's body.
-    Bad:
+    Diff:
         model:
           blocks:
-            layer: {params: {width: 64}, inputs: [x], graph: {out: {type: linear, out_features: 64}}, output: out}
-          graph:
-            hidden: {type: layer, width: 32, input: pixels}
-    Good:
-        model:
-          blocks:
-            layer:
-              params: {width: 64}
-              inputs: [x]
-              graph: {out: {type: linear, out_features: "{{ params.width }}"}}
-              output: out
+    -       layer: {params: {width: 64}, inputs: [x], graph: {out: {type: linear, out_features: 64}}, output: out}
+    +       layer:
+    +         params: {width: 64}
+    +         inputs: [x]
+    +         graph: {out: {type: linear, out_features: "{{ params.width }}"}}
+    +         output: out
           graph:
             hidden: {type: layer, width: 32, input: pixels}
     """
@@ -359,17 +291,13 @@ def unused_input(span: Span, name: str, block: str) -> Diagnostic:
 
     Finds: an input of a block that none of its nodes reads.
     Why:   what is wired to it has no effect: a mask that is handed in and never applied trains on the padding.
-    Bad:
+    Diff:
         model:
           blocks:
-            layer: {inputs: [x, mask], graph: {out: {type: linear, out_features: 64, input: x}}, output: out}
+    -       layer: {inputs: [x, mask], graph: {out: {type: linear, out_features: 64, input: x}}, output: out}
+    +       layer: {inputs: [x], graph: {out: {type: linear, out_features: 64}}, output: out}
           graph:
-            hidden: {type: layer, inputs: [pixels, pixels]}
-    Good:
-        model:
-          blocks:
-            layer: {inputs: [x], graph: {out: {type: linear, out_features: 64}}, output: out}
-          graph:
-            hidden: {type: layer, input: pixels}
+    -       hidden: {type: layer, inputs: [pixels, pixels]}
+    +       hidden: {type: layer, input: pixels}
     """
     return warning("W016", span, f"no node of the block `{block}` reads its input `{name}`", "read it, or remove it")

@@ -17,14 +17,11 @@ def template_syntax(span: Span, message: str, help: str | None = None) -> Diagno
 
     Finds: a template that is not written in Jinja's expression syntax.
     Why:   what cannot be read has no value.
-    Bad:
+    Diff:
         vars: {width: 32}
         meta:
-          half: "{{ vars.width // }}"
-    Good:
-        vars: {width: 32}
-        meta:
-          half: "{{ vars.width // 2 }}"
+    -     half: "{{ vars.width // }}"
+    +     half: "{{ vars.width // 2 }}"
     """
     return error("T001", span, message, help)
 
@@ -56,14 +53,11 @@ def undefined_name(
 
     Finds: a name in a template that is not defined where the template stands.
     Why:   an undefined name would render as nothing.
-    Bad:
+    Diff:
         vars: {width: 32}
         meta:
-          size: "{{ vars.widht }}"
-    Good:
-        vars: {width: 32}
-        meta:
-          size: "{{ vars.width }}"
+    -     size: "{{ vars.widht }}"
+    +     size: "{{ vars.width }}"
     """
     # `owner`: what the name was looked for in (`vars`), None for a name by itself; `holder`: what does have it.
     names = [str(each) for each in known]
@@ -86,12 +80,10 @@ def unset_variable(span: Span, name: str, known: Iterable[str]) -> Diagnostic:
 
     Finds: `{{ env.NAME }}` where the environment has no variable NAME.
     Why:   an empty path or an empty number would be used instead.
-    Bad:
+    Diff:
         meta:
-          owner: "{{ env.DTRAIN_NOT_SET_ANYWHERE }}"
-    Good:
-        meta:
-          owner: "{{ env.DTRAIN_NOT_SET_ANYWHERE | default('me') }}"
+    -     owner: "{{ env.DTRAIN_NOT_SET_ANYWHERE }}"
+    +     owner: "{{ env.DTRAIN_NOT_SET_ANYWHERE | default('me') }}"
     """
     by_lower = {each.lower(): each for each in known}
     close = nearest(name, by_lower)
@@ -105,14 +97,11 @@ def circular_vars(span: Span, chain: Sequence[str]) -> Diagnostic:
 
     Finds: a value of `vars` that needs itself, directly or through others.
     Why:   it has no value.
-    Bad:
+    Diff:
         vars:
           width: "{{ vars.heads * 64 }}"
-          heads: "{{ vars.width // 64 }}"
-    Good:
-        vars:
-          width: "{{ vars.heads * 64 }}"
-          heads: 4
+    -     heads: "{{ vars.width // 64 }}"
+    +     heads: 4
     """
     way = " -> ".join(f"`{name}`" for name in chain)
     return error("T004", span, f"these vars go in a circle: {way}", "give one of them a value of its own")
@@ -123,12 +112,10 @@ def template_too_costly(span: Span, message: str) -> Diagnostic:
 
     Finds: a template that would need much time or memory: huge powers, repeated text, long ranges.
     Why:   a recipe is read in an instant, on any machine, whoever wrote it.
-    Bad:
+    Diff:
         meta:
-          size: "{{ 10 ** 10 ** 10 }}"
-    Good:
-        meta:
-          size: "{{ 10 ** 10 }}"
+    -     size: "{{ 10 ** 10 ** 10 }}"
+    +     size: "{{ 10 ** 10 }}"
     """
     return error("T005", span, message, "write the value itself")
 
@@ -138,14 +125,11 @@ def template_failed(span: Span, message: str) -> Diagnostic:
 
     Finds: a template that fails while it is rendered: a division by zero, text plus number, an index out of range.
     Why:   it has no value.
-    Bad:
+    Diff:
         vars: {sizes: [1, 2]}
         meta:
-          size: "{{ vars.sizes + 1 }}"
-    Good:
-        vars: {sizes: [1, 2]}
-        meta:
-          size: "{{ vars.sizes[0] + 1 }}"
+    -     size: "{{ vars.sizes + 1 }}"
+    +     size: "{{ vars.sizes[0] + 1 }}"
     """
     return error("T006", span, f"this template fails: {message}")
 
@@ -155,12 +139,10 @@ def template_in_key(span: Span, text: str) -> Diagnostic:
 
     Finds: a key that holds a template.
     Why:   names are what `extends`, `--set` and messages point at; they must stand in the file as they are.
-    Bad:
+    Diff:
         meta:
-          "run_{{ vars.width }}": 1
-    Good:
-        meta:
-          run_32: 1
+    -     "run_{{ vars.width }}": 1
+    +     run_32: 1
     """
     return error("T007", span, f"the key `{text}` holds a template; keys are never templates", "write the name itself")
 
@@ -170,12 +152,10 @@ def template_forbidden(span: Span, message: str, help: str | None = None) -> Dia
 
     Finds: a part of Jinja that recipes do not have: macros, includes, blocks, `%` formatting, methods that are not safe.
     Why:   a recipe is data: rendering it must be bounded, and must not reach outside.
-    Bad:
+    Diff:
         meta:
-          name: "{% include 'secrets.txt' %}"
-    Good:
-        meta:
-          name: "{{ 'a' if true else 'b' }}"
+    -     name: "{% include 'secrets.txt' %}"
+    +     name: "{{ 'a' if true else 'b' }}"
     """  # noqa: E501
     return error("T008", span, message, help)
 
@@ -185,11 +165,9 @@ def template_without_value(span: Span, kind: str) -> Diagnostic:
 
     Finds: a template whose result is not a value of a recipe: a function, a method.
     Why:   only numbers, texts, booleans, null, lists and mappings can stand in a recipe.
-    Bad:
+    Diff:
         meta:
-          steps: "{{ range }}"
-    Good:
-        meta:
-          steps: "{{ range(3) }}"
+    -     steps: "{{ range }}"
+    +     steps: "{{ range(3) }}"
     """
     return error("T009", span, f"this template gives {kind}", "call it, or name the value that is meant")

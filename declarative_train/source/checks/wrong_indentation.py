@@ -2,13 +2,10 @@
 
 Finds: a line whose indentation fits no line above it.
 Why:   indentation is what tells YAML to which mapping or list a line belongs.
-Bad:
+Diff:
     meta:
-        owner: me
-      team: vision
-Good:
-    meta:
-      owner: me
+-       owner: me
++     owner: me
       team: vision
 """
 

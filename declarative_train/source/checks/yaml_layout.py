@@ -32,13 +32,10 @@ def unclosed_quote(span: Span, quote: str, closed_on: int | None) -> Diagnostic:
 
     Finds: a quote that is opened and never closed, or closed only by the opening quote of a later value.
     Why:   everything in between becomes part of the text.
-    Bad:
+    Diff:
         meta:
-          owner: "me
-          team: vision
-    Good:
-        meta:
-          owner: "me"
+    -     owner: "me
+    +     owner: "me"
           team: vision
     """
     # `closed_on`: the line of the next such quote, which was meant to open another text.
@@ -53,13 +50,10 @@ def duplicate_key(span: Span, name: str, first: Span) -> Diagnostic:
 
     Finds: a key that stands twice in one mapping.
     Why:   the second would silently replace the first.
-    Bad:
+    Diff:
         training:
           epochs: 3
-          epochs: 4
-    Good:
-        training:
-          epochs: 3
+    -     epochs: 4
     """
     message = f"`{name}` stands twice in this mapping, first on line {first.line}"
     return error("Y003", span, message, "keep one of them", (Related(first, "first here"),))
@@ -73,13 +67,10 @@ def unclosed_bracket(span: Span, bracket: str) -> Diagnostic:
 
     Finds: a `[` or `{` that is never closed, is closed by the wrong bracket, or a `]` or `}` that closes nothing.
     Why:   the lines after it are read as part of the list or mapping.
-    Bad:
+    Diff:
         meta:
-          sizes: [1, 2
-          owner: me
-    Good:
-        meta:
-          sizes: [1, 2]
+    -     sizes: [1, 2
+    +     sizes: [1, 2]
           owner: me
     """
     closer = CLOSERS[bracket]
@@ -117,14 +108,11 @@ def unquoted_template(span: Span, text: str, quoted: str) -> Diagnostic:
 
     Finds: a value that begins with `{{`, or holds it inside `{ }` or `[ ]`, without quotes.
     Why:   to YAML, `{` opens a mapping; the template is never seen.
-    Bad:
+    Diff:
         vars: {width: 32}
         meta:
-          width: {{ vars.width }}
-    Good:
-        vars: {width: 32}
-        meta:
-          width: "{{ vars.width }}"
+    -     width: {{ vars.width }}
+    +     width: "{{ vars.width }}"
     """
     message = f"the template `{text}` needs quotes: to YAML a bare `{{` opens a mapping"
     return error("Y006", span, message, f"write `{quoted}`", fixes=(Fix(span, quoted, safe=True),))
@@ -136,12 +124,10 @@ def unquoted_text(span: Span, what: str, quoted: str) -> Diagnostic:
     Finds: a value that means something else to YAML unless it is quoted: one that begins with `* & ! % @ | > [ {` or a
            backtick and goes on as text, or one that contains `: `.
     Why:   these characters open aliases, anchors, tags, lists and mappings.
-    Bad:
+    Diff:
         meta:
-          note: lr: 0.1 was too high
-    Good:
-        meta:
-          note: "lr: 0.1 was too high"
+    -     note: lr: 0.1 was too high
+    +     note: "lr: 0.1 was too high"
     """
     # `what` says which part of the text is special: "begins with `*`". An anchor or alias may have been meant.
     is_text = not quoted.startswith(('"&', '"*', "'&", "'*"))
@@ -154,13 +140,10 @@ def missing_space(span: Span, text: str) -> Diagnostic:
 
     Finds: a `:` without a space after it, where a key and its value were meant.
     Why:   `epochs:3` is one text to YAML; a key ends with `: `.
-    Bad:
+    Diff:
         meta:
-          owner:me
-          team: vision
-    Good:
-        meta:
-          owner: me
+    -     owner:me
+    +     owner: me
           team: vision
     """
     # `text` is the key, the colon and the value, on one line.
@@ -190,12 +173,10 @@ def text_after_quote(span: Span, quote: str) -> Diagnostic:
 
     Finds: more text after a closing quote.
     Why:   a quoted value ends with its quote.
-    Bad:
+    Diff:
         meta:
-          owner: "me" and you
-    Good:
-        meta:
-          owner: "me and you"
+    -     owner: "me" and you
+    +     owner: "me and you"
     """
     hint = "quote the whole text"
     if quote == '"':
@@ -211,15 +192,11 @@ def missing_colon(span: Span, text: str) -> Diagnostic:
 
     Finds: a line among keys and values that has no `: `.
     Why:   it is neither a key nor part of the value above it.
-    Bad:
+    Diff:
         meta:
           owner: me
-          team
-          site: here
-    Good:
-        meta:
-          owner: me
-          team: vision
+    -     team
+    +     team: vision
           site: here
     """
     pair = _PAIR.fullmatch(text)

@@ -17,13 +17,10 @@ def empty_value(key: Span, name: str, following: tuple[str, Span] | None, *, flo
 
     Finds: a key or a list item without a value, often because the lines meant to be inside it are not indented.
     Why:   whether nothing, zero or the default was meant cannot be known; `null` says that a key is to be removed.
-    Bad:
+    Diff:
         meta:
-          owner:
-          team: vision
-    Good:
-        meta:
-          owner: me
+    -     owner:
+    +     owner: me
           team: vision
     """
     # `following`: the next key of the same mapping, when it begins a line of its own below this one.
@@ -70,12 +67,10 @@ def key_not_text(span: Span, text: str, kind: str) -> Diagnostic:
 
     Finds: a key that YAML reads as a number, a boolean, null, a list or a mapping.
     Why:   names are text everywhere: in paths, in `--set`, in checkpoints.
-    Bad:
+    Diff:
         meta:
-          2026: a good year
-    Good:
-        meta:
-          "2026": a good year
+    -     2026: a good year
+    +     "2026": a good year
     """
     message = f"the key `{text}` is {kind}; keys are text"
     return error("Y010", span, message, f'write `"{text}"`', fixes=(Fix(span, f'"{text}"', safe=True),))
@@ -94,12 +89,9 @@ def unknown_anchor(span: Span, name: str, known: Iterable[str]) -> Diagnostic:
 
     Finds: an alias `*name` for which no anchor `&name` stands above.
     Why:   an alias repeats a value that was written before, in the same file.
-    Bad:
+    Diff:
         meta:
-          owner: *team
-    Good:
-        meta:
-          team: &team vision
+    +     team: &team vision
           owner: *team
     """
     names = list(known)
@@ -117,17 +109,15 @@ def too_many_nodes(span: Span, limit: int, *, alias: bool) -> Diagnostic:
 
     Finds: a file that holds, or that its aliases blow up to, more than 200,000 values.
     Why:   a few aliases of aliases make billions of values out of ten lines.
-    Bad:
+    Diff:
         meta:
-          a: &a [x, x, x, x, x, x, x, x, x, x]
-          b: &b [*a, *a, *a, *a, *a, *a, *a, *a, *a, *a]
-          c: &c [*b, *b, *b, *b, *b, *b, *b, *b, *b, *b]
-          d: &d [*c, *c, *c, *c, *c, *c, *c, *c, *c, *c]
-          e: [*d, *d, *d, *d, *d, *d, *d, *d, *d, *d, *d, *d, *d, *d, *d, *d, *d, *d, *d]
-    Good:
-        meta:
-          team: &team vision
-          owner: *team
+    -     a: &a [x, x, x, x, x, x, x, x, x, x]
+    -     b: &b [*a, *a, *a, *a, *a, *a, *a, *a, *a, *a]
+    -     c: &c [*b, *b, *b, *b, *b, *b, *b, *b, *b, *b]
+    -     d: &d [*c, *c, *c, *c, *c, *c, *c, *c, *c, *c]
+    -     e: [*d, *d, *d, *d, *d, *d, *d, *d, *d, *d, *d, *d, *d, *d, *d, *d, *d, *d, *d]
+    +     team: &team vision
+    +     owner: *team
     """
     how = "with this alias the file grows to" if alias else "the file holds"
     return error("Y012", span, f"{how} more than {limit:,} values", "put tables of data into a file of their own")
@@ -138,13 +128,10 @@ def wrong_merge_key(span: Span, kind: str) -> Diagnostic:
 
     Finds: a merge key `<<` whose value is not a mapping, or a list of mappings.
     Why:   only keys can be merged.
-    Bad:
+    Diff:
         meta:
-          sizes: &sizes [1, 2]
-          more: {<<: *sizes}
-    Good:
-        meta:
-          sizes: &sizes {a: 1, b: 2}
+    -     sizes: &sizes [1, 2]
+    +     sizes: &sizes {a: 1, b: 2}
           more: {<<: *sizes}
     """
     return error("Y013", span, f"`<<` merges {kind}; it takes a mapping", "give it an alias of a mapping: `<<: *name`")
@@ -155,12 +142,10 @@ def explicit_tag(span: Span, tag: str, *, text: str | None) -> Diagnostic:
 
     Finds: a YAML tag, such as `!!int` or `!name`.
     Why:   tags are not part of the language: the schema knows the type of each value.
-    Bad:
+    Diff:
         training:
-          steps: !!int 10
-    Good:
-        training:
-          steps: 10
+    -     steps: !!int 10
+    +     steps: 10
     """
     # `text`: the whole value, when it may have been meant as text that begins with `!`.
     hint = f"take `{tag}` out"
@@ -244,12 +229,10 @@ def several_documents(span: Span) -> Diagnostic:
 
     Finds: a second YAML document in the file, after `---` or `...`.
     Why:   a file is one recipe; the second document would be ignored.
-    Bad:
+    Diff:
         meta: {owner: me}
-        ---
-        meta: {owner: you}
-    Good:
-        meta: {owner: me}
+    -   ---
+    -   meta: {owner: you}
     """
     return error("Y019", span, "a second document begins here; a file is one recipe", "put it into a file of its own")
 
