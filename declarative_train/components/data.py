@@ -105,7 +105,9 @@ class BadValueError(Exception):
 
 
 class Tally(ABC):
-    """Gathers a field's statistics over chunks of the training rows."""
+    """Gathers a field's statistics over chunks of the training rows. `needs_rows` False: it knows them already."""
+
+    needs_rows: ClassVar[bool] = True
 
     @abstractmethod
     def add(self, values: "Sequence[np.ndarray]") -> None:
@@ -140,11 +142,20 @@ class Field(Component, ABC):
 
     `meaning` names the keys that decide what its numbers stand for: a model that starts from the weights of a run
     must read them alike. `reads_late`: its values are made when a sample is asked for, and neither held nor looked at
-    beforehand (pictures).
+    beforehand (pictures). `takes_text`: its column holds texts, whatever they look like.
+
+    `outputs`: a field that makes several tensors names them; the first is what its own name stands for, the others are
+    `NAME.OUTPUT`.
     """
 
     meaning: ClassVar[tuple[str, ...]] = ()
     reads_late: ClassVar[bool] = False
+    takes_text: ClassVar[bool] = False
+    outputs: ClassVar[tuple[str, ...]] = ()
+
+    def output_of(self, name: str) -> "Field":
+        """The field that makes this one of its outputs alone."""
+        raise LookupError(f"`{self.type}` has no output {name}")
 
     @property
     @abstractmethod
@@ -168,6 +179,10 @@ class Field(Component, ABC):
     @abstractmethod
     def tally(self, columns: Sequence[Column]) -> Tally | None:
         """What it must know of the training rows, or None."""
+
+    def misreads(self, statistics: Mapping[str, object]) -> str | None:
+        """Why statistics of another run would stand for something else here, beyond the keys of `meaning`."""
+        return None
 
     @abstractmethod
     def row_spec(self, columns: Sequence[Column], statistics: Mapping[str, object]) -> TensorSpec:

@@ -8,7 +8,7 @@ Over 400 lines because each step reports what is wrong and goes on, with the sam
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -35,7 +35,7 @@ from declarative_train.data.checks.values import column_does_not_fit, no_statist
 from declarative_train.data.inherited import Inherited, measured, misread, origin_of, unknown_value
 from declarative_train.data.opened import arranged, records, remember
 from declarative_train.data.overlaps import overlaps
-from declarative_train.data.parts import Part, columns_of, make_part
+from declarative_train.data.parts import Part, base_of, columns_of, each_output, make_part
 from declarative_train.data.pictures import Chain, TransformError
 from declarative_train.data.prepare import BadSampleError, Prepared, prepare
 from declarative_train.data.problems import Place, bad_sample, source_problem, with_the_odd_value
@@ -59,18 +59,27 @@ def describe(
     *,
     offline: bool = False,
     inherited: Mapping[str, Inherited] | None = None,
+    read: Collection[str] | None = None,
 ) -> tuple[DataSpec | None, list[Diagnostic]]:
     """None when there is an error, or, `offline`, when a source is on another machine. `inherited` are the fields of a
-    run whose statistics and class numbers are taken over."""
-    return _Description(section, seed, span, offline, inherited or {}).describe()
+    run whose statistics and class numbers are taken over. `read`: the wires that the model and the objective read; what
+    else a field could give (`NAME.mask`) is not made. None: all of it is."""
+    return _Description(section, seed, span, offline, inherited or {}, read).describe()
 
 
 class _Description:
     def __init__(
-        self, section: DataSection, seed: int, span: Place, offline: bool, inherited: Mapping[str, Inherited]
+        self,
+        section: DataSection,
+        seed: int,
+        span: Place,
+        offline: bool,
+        inherited: Mapping[str, Inherited],
+        read: Collection[str] | None,
     ) -> None:
         self.inherited = inherited
         self.section = section
+        self.fields = dict(each_output(section.fields, read))
         self.seed = seed
         self.span = span
         self.offline = offline
@@ -199,7 +208,7 @@ class _Description:
                     span = self.span(place if source is None else f"data.split.{source}.source")
                     self.report(column_does_not_fit(span, name, misfit.message, misfit.help))
                     continue
-                found[source, name] = columns
+                found |= {(source, each): columns for each in self.fields if base_of(each) == name}
         return found
 
     def _missed(self, source: str | None, table: Table, name: str, field: Field, column: str) -> Diagnostic:
@@ -292,7 +301,7 @@ class _Description:
     ) -> dict[str, Part]:
         """The fields, with the statistics of the training rows."""
         draft = []
-        for name, field in self.section.fields.items():
+        for name, field in self.fields.items():
             if (None, name) not in columns:
                 continue
             try:
@@ -314,7 +323,7 @@ class _Description:
         }
         for name in found.keys() & self.inherited.keys():
             part = found[name]
-            place = self._column_span(name, part.field, part.columns[0].name)
+            place = self._column_span(base_of(name), part.field, part.columns[0].name)
             if said := misread(part, self.inherited[name], place):
                 self.diagnostics += said
                 del found[name]
@@ -341,7 +350,7 @@ class _Description:
                     self.report(column_does_not_fit(self.span(f"data.fields.{late.name}.type"), late.name, words, hint))
                     return found
                 except BadSampleError as error:
-                    del left[error.part.name]
+                    left = {name: part for name, part in left.items() if base_of(name) != base_of(error.part.name)}
                     self._report_bad(each.table, error)
                 except SourceError as error:
                     place = "data.source.path" if each.source is None else f"data.split.{name}.source.path"
@@ -365,7 +374,7 @@ class _Description:
 
     def _report_bad(self, table: Table, error: BadSampleError) -> None:
         """At the key that says what the value should be where the recipe has it, else at the column."""
-        name, field, key = error.part.name, error.part.field, error.cause.key
+        name, field, key = base_of(error.part.name), error.part.field, error.cause.key
         column = self._column_span(name, field, error.cause.column)
         unknown = unknown_value(error, table, self.inherited.get(name), column)
         if unknown is not None:

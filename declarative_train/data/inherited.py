@@ -56,7 +56,7 @@ def measured(
 
 def misread(part: Part, inherited: Inherited, span: Span) -> list[Diagnostic]:
     """Why the run's statistics and classes would stand for something else here; `span` is where the columns stand."""
-    looks = (_other_keys, _other_columns, _other_size, _other_classes)
+    looks = (_other_keys, _other_columns, _other_size, _other_classes, _other_meaning)
     found = next((found for look in looks if (found := look(part, inherited)) is not None), None)
     return [] if found is None else [field_of_another_run(span, part.name, found, inherited.origin, inherited.span)]
 
@@ -100,6 +100,10 @@ def _other_classes(part: Part, inherited: Inherited) -> str | None:
     if before is not None and now is not None and before != now:
         return f"it has {counted(now, 'class')} here, and had {before}"
     return None
+
+
+def _other_meaning(part: Part, inherited: Inherited) -> str | None:
+    return part.field.misreads(inherited.statistics)
 
 
 def unknown_value(error: BadSampleError, table: Table, inherited: Inherited | None, made: Span) -> Diagnostic | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -73,3 +73,17 @@ def _sample(field: Field, row: TensorSpec, window: WindowSpec | None) -> TensorS
 
 def column_names(parts: Sequence[Part]) -> list[str]:
     return list(dict.fromkeys(column.name for part in parts for column in part.columns))
+
+
+def each_output(fields: Mapping[str, Field], read: Collection[str] | None) -> Iterator[tuple[str, Field]]:
+    """Every field, and behind one with several outputs those of the others that are read."""
+    for name, field in fields.items():
+        yield name, field
+        for output in field.outputs[1:]:
+            if read is None or f"{name}.{output}" in read:
+                yield f"{name}.{output}", field.output_of(output)
+
+
+def base_of(name: str) -> str:
+    """The field in the recipe that one of its outputs is of."""
+    return name.partition(".")[0]

@@ -212,7 +212,7 @@ def measure(
 ) -> tuple[dict[str, dict[str, object]], dict[str, Problem]]:
     """Statistics by field, in one pass over the rows, and what went wrong with which field."""
     tallies = {part.name: tally for part in parts if (tally := part.field.tally(part.columns)) is not None}
-    counted = [part for part in parts if part.name in tallies]
+    counted = [part for part in parts if part.name in tallies and tallies[part.name].needs_rows]
     problems: dict[str, Problem] = {}
     for start, numbers in training.chunks(chunk_rows(counted)) if counted else ():
         try:

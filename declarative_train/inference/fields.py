@@ -141,8 +141,9 @@ class _Maker:
         self._vocabularies: list[Any] = found if isinstance(found, list) else [None] * len(spec.columns)
 
     def wants(self) -> dict[str, _Want]:
+        takes_text = self._field.takes_text
         return {
-            name: "text" if vocabulary and isinstance(vocabulary[0], str) else "number"
+            name: "text" if takes_text or (vocabulary and isinstance(vocabulary[0], str)) else "number"
             for name, vocabulary in zip(self.spec.columns, self._vocabularies, strict=True)
         }
 

@@ -65,7 +65,9 @@ def compile(  # noqa: A001 (plan.compile reads as what it does)
     plan; without one it is derived from shapes."""
     waiting = unrun_plugins(recipe)
     inherited, found = inherited_fields(recipe, offline=offline)
-    data, diagnostics = describe(recipe.data, recipe.seed, recipe.span, offline=offline, inherited=inherited)
+    data, diagnostics = describe(
+        recipe.data, recipe.seed, recipe.span, offline=offline, inherited=inherited, read=recipe.wires_read
+    )
     diagnostics = [*found, *diagnostics]
     if data is None:
         return None, diagnostics

@@ -141,7 +141,7 @@ def fields_of(recipe: Recipe, weights: Weights) -> tuple[str, ...]:
         if wire.partition(":")[0] in told and term.target is not None:
             target = scope.outputs.get(term.target, term.target)
             read |= inputs_before(scope, {target.partition(":")[0]}) | {target}
-    return tuple(name for name in recipe.data.fields if name in read)
+    return tuple(name for name in recipe.data.fields if name in {wire.partition(".")[0] for wire in read})
 
 
 def _is_of(path: str, node: str) -> bool:

@@ -9,6 +9,8 @@ from declarative_train.source.document import Document
 from declarative_train.source.node import Entry, Mapping, Node, Scalar, Sequence
 from declarative_train.terms.span import Span
 
+_WITH_TOKENIZER = ("text", "tokens")  # whose `tokenizer` is a path, or `bytes`
+
 
 class Paths(NamedTuple):
     files: frozenset[str]
@@ -27,28 +29,31 @@ class Paths(NamedTuple):
         return links + chain + os.path.abspath(os.path.join(folder, path))
 
     def in_sources(self, node: Node) -> Node:
-        """The data section with the `path` of each source and the `folder` of each field made absolute."""
+        """The data section with the paths in each source and field made absolute."""
         if not isinstance(node, Mapping):
             return node
         return node.with_values(self._below)
 
     def _below(self, entry: Entry) -> Node:
         if entry.name == "source" and isinstance(entry.value, Mapping):
-            return entry.value.with_values(
-                lambda each: self._absolute(each.value) if each.name == "path" else each.value
-            )
+            return self._in_component(entry, ("path",))
         if entry.name == "fields" and isinstance(entry.value, Mapping):
             return entry.value.with_values(self._in_field)
         return self.in_sources(entry.value) if isinstance(entry.value, Mapping) else entry.value
 
     def _in_field(self, entry: Entry) -> Node:
-        if not isinstance(entry.value, Mapping):
-            return entry.value
-        return entry.value.with_values(lambda each: self._absolute(each.value) if each.name == "folder" else each.value)
+        return self._in_component(entry, ("folder",)) if isinstance(entry.value, Mapping) else entry.value
+
+    def _in_component(self, entry: Entry, keys: tuple[str, ...]) -> Node:
+        assert isinstance(entry.value, Mapping)
+        kind = entry.value.get("type")
+        if isinstance(kind, Scalar) and kind.value in _WITH_TOKENIZER:
+            keys = (*keys, "tokenizer", "template")
+        return entry.value.with_values(lambda each: self._absolute(each.value) if each.name in keys else each.value)
 
     def _absolute(self, node: Node) -> Node:
         if isinstance(node, Sequence):
             return Sequence(tuple(self._absolute(item) for item in node.items), node.span)
-        if isinstance(node, Scalar) and isinstance(node.value, str) and node.value:
+        if isinstance(node, Scalar) and isinstance(node.value, str) and node.value not in ("", "bytes"):
             return Scalar(self.resolve(node.value, node.span), node.text, node.span, node.quoted)
         return node

@@ -97,6 +97,13 @@ class Recipe(NamedTuple):
         assert not isinstance(self.parallelism, Auto)
         return self.parallelism
 
+    @property
+    def wires_read(self) -> frozenset[str]:
+        """The fields, and outputs of fields, that the model or the objective names."""
+        terms = (*self.objective.losses.values(), *self.objective.metrics.values())
+        named = (getattr(term, key) for term in terms for key in ("input", "target", "mask"))
+        return frozenset({*self.model.scope.inputs, *(name for name in named if name is not None)})
+
     def span(self, path: str | Path) -> Span:
         """Where the value at a dotted path was typed, else the nearest ancestor that was written."""
         return Spans(self.tree)(path)

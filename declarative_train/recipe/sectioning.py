@@ -9,6 +9,7 @@ from pathlib import PurePath
 from typing import Any
 
 from declarative_train.components.component import Layer
+from declarative_train.components.fields import FIELDS
 from declarative_train.components.layers import LAYERS
 from declarative_train.components.published import PublishedError, published_folder
 from declarative_train.diagnostics.diagnostic import Basis, Diagnostic, Related
@@ -186,6 +187,7 @@ class Sectioning:
             self.layers,
             objective=None if objective is None else self._references(objective),
             paths=Paths.of(self.document),
+            field_outputs=_outputs_of(fields),
         )
         self.diagnostics += found
         if self.expanded is None:
@@ -308,6 +310,16 @@ class Sectioning:
             tree=self._shown(),
             **sections,
         )
+
+
+def _outputs_of(fields: Node | None) -> dict[str, tuple[str, ...]]:
+    """Of the fields that have several."""
+    found = {}
+    for entry in fields if isinstance(fields, Mapping) else ():
+        kind = entry.value.get("type") if isinstance(entry.value, Mapping) else None
+        if isinstance(kind, Scalar) and isinstance(kind.value, str) and kind.value in FIELDS:
+            found[entry.name] = FIELDS[kind.value].outputs
+    return {name: outputs for name, outputs in found.items() if outputs}
 
 
 def _outdented(root: Mapping) -> Iterator[str]:

@@ -12,5 +12,6 @@ FIELDS: Registry[Field] = Registry(
         "category": "category.CategoryField",
         "image": "image.ImageField",
         "tensor": "tensor.TensorField",
+        "tokens": "tokens.TokensField",
     },
 )

@@ -339,7 +339,6 @@ NOT_BUILT = {  # types that people look for; what to do instead
     "plateau": "schedules that watch a metric are not built; `step` or `cosine` lower the lr",
     "reducelronplateau": "schedules that watch a metric are not built; `step` or `cosine` lower the lr",
     "tfrecord": "write the rows as parquet and use that source",
-    "tokens": "token ids are a `category` of a source that holds them; text becomes bytes by the source `text`",
 }
 
 EQUAL = frozenset(  # words that mean the same there and take the same value, so that the edit is safe

@@ -80,13 +80,14 @@ def expand(
     *,
     objective: Collection[tuple[str, Span]] | None = None,
     paths: Paths = _NO_FILES,
+    field_outputs: MappingABC[str, tuple[str, ...]] | None = None,
 ) -> tuple[Expanded | None, list[Diagnostic]]:
     """Open the model, or say all that is wrong with its graph and blocks.
 
-    `fields`: the fields of the data; a mapping to the place of each, where unused ones shall be told. `names`: `vars`
-    and `env`. `objective`: the references that the objective reads and where, which become the outputs of the main
-    scope; None when it could not be read: then no node counts as unused. A `graph` that is missing or no mapping is
-    the section's error.
+    `fields`: the fields of the data; a mapping to the place of each, where unused ones shall be told; `field_outputs`:
+    of those that have several. `names`: `vars` and `env`. `objective`: what the objective reads and where, the outputs
+    of the main scope; None when it could not be read: then no node counts as unused. A `graph` that is missing or no
+    mapping is the section's error.
     """
     library = Library(layers, model.get("blocks"))
     expander = _Expander(library, templates, paths)
@@ -94,21 +95,20 @@ def expand(
     if not isinstance(graph, Mapping) or not graph.entries:
         return None, library.diagnostics
     spans = fields if isinstance(fields, MappingABC) else {}
-    around = Surroundings(tuple(fields), input_spans=spans)
-    frame = _Frame(graph, around, names)
+    frame = _Frame(graph, Surroundings(tuple(fields), input_spans=spans, field_outputs=field_outputs or {}), names)
     wiring = expander.wire_up(frame)
     outputs, wrong = _outputs(wiring, objective or ())
     used = None if wrong or objective is None else [edge.name for edge in outputs.values()]
     scope = expander.build(frame, wiring, outputs, used, "the objective")
     diagnostics = [*expander.diagnostics, *(problem for problem in wrong if problem is not None)]
     if not any(problem.is_error for problem in diagnostics) and objective is not None:
-        read = set(scope.inputs if scope is not None else ()) | {text.partition(".")[0] for text, _ in objective}
+        wires = [*(scope.inputs if scope is not None else ()), *(text for text, _ in objective)]
+        read = {wire.partition(".")[0] for wire in wires}
         diagnostics += [unused_field(span, name) for name, span in spans.items() if name not in read]
     if scope is None or any(problem.is_error for problem in diagnostics):
         return None, diagnostics
     whole, rules = placed(scope, expander.opened)
-    whole = whole._replace(units=units_of(whole))
-    return Expanded(whole, rules, tuple(library.files.values()), wiring), diagnostics
+    return Expanded(whole._replace(units=units_of(whole)), rules, tuple(library.files.values()), wiring), diagnostics
 
 
 def _outputs(
@@ -125,7 +125,7 @@ def _outputs(
         problem = no_reference(text, span) if edge is None else wiring.problem_of(edge)
         if problem is not None:
             wrong.append(problem)
-        elif edge is not None and edge.name in wiring.drafts:
+        elif edge is not None and (edge.name in wiring.drafts or text != wiring.wire(edge)):
             outputs[text] = edge
     return outputs, wrong
 
@@ -215,7 +215,7 @@ class _Expander:
         ends = {name: wire for name, edge in outputs.items() if (wire := wiring.wire(edge)) is not None}
         inputs = tuple(
             name
-            for name in frame.around.inputs
+            for name in frame.around.wires
             if (name in read if frame.inside is None else name not in frame.around.open_inputs)
         )
         scope = Scope(inputs, tuple(nodes), ends)

@@ -48,13 +48,23 @@ class Surroundings(NamedTuple):
     """What the nodes of a graph see besides each other.
 
     `inputs` are the fields of the data, or the inputs of the block; `open_inputs` those of them that are not wired
-    where the block stands; `block` is its name, "" for the main graph.
+    where the block stands; `block` is its name, "" for the main graph. `field_outputs`: of fields that have several.
     """
 
     inputs: tuple[str, ...]
     open_inputs: frozenset[str] = frozenset()
     block: str = ""
     input_spans: MappingABC[str, Span] = {}
+    field_outputs: MappingABC[str, tuple[str, ...]] = {}
+
+    @property
+    def wires(self) -> tuple[Wire, ...]:
+        """The inputs, and the outputs of those that have several, as `NAME.OUTPUT`."""
+        return tuple(
+            wire
+            for name in self.inputs
+            for wire in (name, *(f"{name}.{output}" for output in self.field_outputs.get(name, ())[1:]))
+        )
 
 
 class Wiring:
@@ -228,8 +238,13 @@ class Wiring:
     def problem_of(self, edge: Edge, reader: NodeDraft | None = None) -> Diagnostic | None:
         """What is wrong with a reference, or None."""
         if edge.name in self.around.inputs and edge.name not in self.drafts:
-            if edge.copy is None and edge.output is None:
+            outputs = self.around.field_outputs.get(edge.name, ())
+            if edge.copy is None and not edge.below and edge.output in (None, *outputs):
                 return None
+            if outputs:
+                name = edge.text.partition(".")[2]
+                message = f"the field `{edge.name}` has no output `{name}`"
+                return unknown_output(edge.span, message, outputs, name)
             what = "an input of the block" if self.around.block else "a field"
             return unknown_output(
                 edge.span, f"`{edge.name}` is {what} and has no outputs", [], help=f"write `{edge.name}`"
@@ -281,7 +296,7 @@ class Wiring:
         while True:
             draft = self.drafts.get(edge.name)
             if draft is None:
-                return None if edge.name in self.around.open_inputs else edge.name
+                return None if edge.name in self.around.open_inputs else self._of_input(edge)
             if not draft.is_off:
                 break
             first = first_key(draft.ports)
@@ -295,6 +310,10 @@ class Wiring:
             return f"{draft.name}:{output}"
         copy = draft.num_copies - 1 if edge.copy is None else edge.copy
         return f"{draft.name}.{copy}:{output}"
+
+    def _of_input(self, edge: Edge) -> Wire:
+        outputs = self.around.field_outputs.get(edge.name, ())
+        return edge.name if edge.output in (None, *outputs[:1]) else f"{edge.name}.{edge.output}"
 
     # -- the graph as a whole
 

@@ -1,0 +1,255 @@
+"""A tokenizer file -> text as token numbers, and back.
+
+Hugging Face's `tokenizers` does the work; what its file does not say (which token begins and ends a text, which one
+pads, the chat template) stands in the folder that the file is published in.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from declarative_train.components.data import SourceError
+from declarative_train.components.datasets.files import local_path, read_bytes, shown
+from declarative_train.terms.machine import install
+
+BYTES = "bytes"
+FILE = "tokenizer.json"
+CONFIG = "tokenizer_config.json"
+TEMPLATE = "chat_template.jinja"
+BESIDE = (CONFIG, "special_tokens_map.json", TEMPLATE)
+"""What stands beside the file and is read with it."""
+
+ROLES = ("bos", "eos", "pad", "unk")
+_USUAL = {  # of tokenizers without a folder
+    "bos": ("<s>", "<bos>", "[BOS]", "<|begin_of_text|>", "<|startoftext|>"),
+    "eos": ("</s>", "<eos>", "[EOS]", "<|end_of_text|>", "<|endoftext|>", "<|eot|>"),
+    "pad": ("<pad>", "[PAD]", "<|pad|>", "<|padding|>"),
+    "unk": ("<unk>", "[UNK]"),
+}
+
+
+class TokenizerError(Exception):
+    """A tokenizer that cannot be used: the words for the user, and one hint."""
+
+    def __init__(self, message: str, help: str | None = None) -> None:
+        super().__init__(message)
+        self.help = help
+
+
+class Tokenizer(ABC):
+    """`num_tokens`: token numbers go from 0 to this - 1. `special`: numbers of the tokens for bos, eos, pad and unk, as
+    far as it has them. `chat_template`: Jinja. `sha256` tells two tokenizers apart."""
+
+    num_tokens: int
+    special: Mapping[str, int]
+    chat_template: str | None
+    sha256: str
+    files: tuple[str, ...] = ()
+
+    @abstractmethod
+    def encode(self, text: str, *, adds_special: bool = True) -> list[int]:
+        """`adds_special`: with the tokens that the tokenizer puts around a text by itself."""
+
+    @abstractmethod
+    def places(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """Tokens, nothing added, and from where to where in the text each stands."""
+
+    @abstractmethod
+    def decode(self, tokens: Sequence[int], *, skips_special: bool = True) -> str: ...
+
+    @abstractmethod
+    def number(self, token: str) -> int | None:
+        """Of a token as it is written."""
+
+    def role(self, role: str, asked: bool | str) -> int | None:
+        """The token that a recipe asks for with `true` or by its name; None with `false`. Raises TokenizerError."""
+        if asked is False:
+            return None
+        if isinstance(asked, str):
+            found = self.number(asked)
+            if found is None:
+                raise TokenizerError(f"the tokenizer has no token `{asked}`", "write one that it has")
+            return found
+        if role not in self.special:
+            raise TokenizerError(
+                f"nothing says which token is its {role}", f"name one that it has: `{role}: <|endoftext|>`"
+            )
+        return self.special[role]
+
+
+class _Bytes(Tokenizer):
+    """Every byte of the UTF-8 text."""
+
+    num_tokens = 256
+    special: Mapping[str, int] = {}
+    chat_template = None
+    sha256 = hashlib.sha256(b"bytes").hexdigest()
+
+    def encode(self, text: str, *, adds_special: bool = True) -> list[int]:
+        return list(text.encode("utf-8", "surrogatepass"))
+
+    def places(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        found = [(byte, (at, at + 1)) for at, sign in enumerate(text) for byte in self.encode(sign)]
+        return [byte for byte, _ in found], [place for _, place in found]
+
+    def decode(self, tokens: Sequence[int], *, skips_special: bool = True) -> str:
+        return bytes(token for token in tokens if token < 256).decode("utf-8", "replace")
+
+    def number(self, token: str) -> int | None:
+        found = token.encode()
+        return found[0] if len(found) == 1 else None
+
+
+class _FromFile(Tokenizer):
+    """Of a file of the library `tokenizers`."""
+
+    def __init__(self, found: Any, path: str, content: bytes, beside: Mapping[str, bytes]) -> None:
+        self._found = found
+        found.no_truncation()  # the field's `length` decides
+        found.no_padding()
+        numbers = found.get_vocab(with_added_tokens=True)
+        self.num_tokens = max(numbers.values(), default=-1) + 1
+        config = _read_config(beside)
+        self.special = {
+            role: at for role in ROLES if (at := _role(role, config, numbers, json.loads(content))) is not None
+        }
+        self.chat_template = _template(config, beside)
+        digest = hashlib.sha256(content)
+        for name in sorted(beside):
+            digest.update(name.encode() + b"\0" + beside[name])
+        self.sha256 = digest.hexdigest()
+        self.files = (path, *(f"{os.path.dirname(path)}/{name}" for name in beside))
+
+    def encode(self, text: str, *, adds_special: bool = True) -> list[int]:
+        found: list[int] = self._found.encode(text, add_special_tokens=adds_special).ids
+        return found
+
+    def places(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        found = self._found.encode(text, add_special_tokens=False)
+        return found.ids, found.offsets
+
+    def decode(self, tokens: Sequence[int], *, skips_special: bool = True) -> str:
+        found: str = self._found.decode(list(tokens), skip_special_tokens=skips_special)
+        return found
+
+    def number(self, token: str) -> int | None:
+        found: int | None = self._found.token_to_id(token)
+        return found
+
+
+def tokenizer(path: str) -> Tokenizer:
+    """`bytes`, a file, or a folder with one. Raises TokenizerError."""
+    if path == BYTES:
+        return _Bytes()
+    local = local_path(path)
+    if local is not None and os.path.isdir(local):
+        path = local = os.path.join(local, FILE)
+        if not os.path.isfile(path):
+            raise _not_there(os.path.dirname(path), path)
+    if local is None:
+        return _opened(path, 0)
+    try:
+        return _opened(local, os.stat(local).st_mtime_ns)
+    except OSError:
+        raise TokenizerError(f"there is no file {shown(path)}") from None
+
+
+def _not_there(folder: str, path: str) -> TokenizerError:
+    names = os.listdir(folder)
+    slow = next((name for name in names if name.endswith((".model", ".tiktoken"))), None)
+    if slow is not None:
+        return _of_another_kind(os.path.join(folder, slow))
+    return TokenizerError(f"{shown(folder)} has no {FILE}", "name a file of the library `tokenizers`, or its folder")
+
+
+def _of_another_kind(path: str) -> TokenizerError:
+    """A model of sentencepiece or tiktoken: their merges alone do not say how a text is cut and normalised."""
+    kind = "tiktoken" if path.endswith(".tiktoken") else "sentencepiece"
+    folder = os.path.dirname(path) or "."
+    code = (
+        "from transformers import AutoTokenizer as A; "
+        f"A.from_pretrained('{shown(folder)}').backend_tokenizer.save('{FILE}')"
+    )
+    return TokenizerError(
+        f"{shown(path)} is a model of {kind}, and a {FILE} is read",
+        f'convert it, with the packages transformers and {kind}: python -c "{code}"',
+    )
+
+
+@lru_cache(maxsize=16)
+def _opened(path: str, modified_ns: int) -> Tokenizer:
+    if path.endswith((".model", ".tiktoken")):
+        raise _of_another_kind(path)
+    try:
+        content = read_bytes(path)
+    except SourceError as error:
+        raise TokenizerError(str(error), error.help) from error
+    try:
+        if not isinstance(json.loads(content).get("model"), dict):
+            raise ValueError
+    except (ValueError, AttributeError):
+        hint = "such a file is what `Tokenizer.save` of the library `tokenizers` writes"
+        raise TokenizerError(f"{shown(path)} is not a tokenizer", hint) from None
+    try:
+        from tokenizers import Tokenizer as Library
+    except ImportError:
+        raise TokenizerError("a tokenizer file needs the package tokenizers", install("text")) from None
+    try:
+        found = Library.from_str(content.decode())
+    except Exception as error:  # the library raises plain ones
+        raise TokenizerError(f"{shown(path)} cannot be used: {str(error).splitlines()[0][:200]}") from error
+    return _FromFile(found, path, content, _beside(path))
+
+
+def _beside(path: str) -> dict[str, bytes]:
+    local = local_path(path)
+    if local is None or os.path.basename(local) != FILE:  # of several in one folder nobody knows whose they are
+        return {}
+    found = {}
+    for name in BESIDE:
+        try:
+            with open(os.path.join(os.path.dirname(local), name), "rb") as stream:
+                found[name] = stream.read()
+        except OSError:
+            continue
+    return found
+
+
+def _read_config(beside: Mapping[str, bytes]) -> dict[str, Any]:
+    config: dict[str, Any] = {}
+    for name in ("special_tokens_map.json", CONFIG):
+        try:
+            found = json.loads(beside[name])
+        except (KeyError, ValueError):
+            continue
+        if isinstance(found, dict):
+            config |= {key: value for key, value in found.items() if value is not None}
+    return config
+
+
+def _role(role: str, config: Mapping[str, Any], numbers: Mapping[str, int], file: Mapping[str, Any]) -> int | None:
+    """As the folder says; else, of a file alone, the special token that is called as such tokens usually are."""
+    named = config.get(f"{role}_token")
+    if isinstance(named, dict):
+        named = named.get("content")
+    if isinstance(named, str):
+        return numbers.get(named)
+    if role == "pad" and isinstance(file.get("padding"), dict):
+        return int(file["padding"].get("pad_id", 0))
+    special = {each.get("content") for each in file.get("added_tokens") or () if each.get("special")}
+    return next((numbers[name] for name in _USUAL[role] if name in special and name in numbers), None)
+
+
+def _template(config: Mapping[str, Any], beside: Mapping[str, bytes]) -> str | None:
+    if TEMPLATE in beside:
+        return beside[TEMPLATE].decode("utf-8", "replace")
+    found = config.get("chat_template")
+    if isinstance(found, list):  # several by name
+        found = next((each.get("template") for each in found if each.get("name") == "default"), None)
+    return found if isinstance(found, str) else None

@@ -1,0 +1,203 @@
+"""Texts as tokens: numbers that are the library's own, one length, and what a field gives beside them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from declarative_train.components.data import BadValueError, Column
+from declarative_train.components.fields.tokens import TokensField
+from declarative_train.components.texts import layout
+from declarative_train.components.texts.tokenizer import TokenizerError, tokenizer
+from declarative_train.data.sets import open_sets
+from declarative_train.data.spec import DataSpec
+from tests.data.conftest import Described
+
+tokenizers = pytest.importorskip("tokenizers")
+
+TEXTS = [
+    "the quick brown fox\n    jumps over the lazy dog",
+    "def add(a, b):\n    return a + b\n",
+    "",
+    "na\u00efve \U0001f600 \u4f60\u597d  two  spaces\t\n\n\nend ",
+    "x",
+    "the the the the the the the the the the the the the the the the",
+] * 3
+COLUMN = [Column("text", "object")]
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A byte-pair tokenizer as models are published with, and rows of texts."""
+    root = tmp_path_factory.mktemp("texts")
+    made = tokenizers.Tokenizer(tokenizers.models.BPE())
+    made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = tokenizers.decoders.ByteLevel()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=300,
+        special_tokens=["<|begin|>", "<|stop|>", "<|pad|>"],
+        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    made.train_from_iterator(TEXTS, trainer)
+    made.enable_truncation(4)  # what a file says of lengths is the field's business
+    made.enable_padding(length=7)
+    made.save(str(root / "tokenizer.json"))
+    config = {"bos_token": {"content": "<|begin|>"}, "eos_token": "<|stop|>", "pad_token": "<|pad|>"}
+    (root / "tokenizer_config.json").write_text(json.dumps(config))
+    made.post_processor = tokenizers.processors.TemplateProcessing(
+        single="<|begin|> $A", special_tokens=[("<|begin|>", 0)]
+    )
+    made.no_truncation()
+    made.no_padding()
+    made.save(str(root / "begins.json"))
+    with (root / "rows.jsonl").open("w") as file:
+        file.writelines(json.dumps({"text": text, "number": at}) + "\n" for at, text in enumerate(TEXTS))
+    return root
+
+
+def field(folder: Path, **keys: Any) -> TokensField:
+    return TokensField.model_validate({"column": "text", "tokenizer": str(folder), "length": 24} | keys)
+
+
+def values(*texts: str | None) -> np.ndarray:
+    return np.array(texts, object)
+
+
+def given(each: TokensField, *texts: str | None) -> dict[str, np.ndarray]:
+    assert each.check(COLUMN) is None
+    found = {}
+    for name in each.outputs:
+        of = each.output_of(name)
+        found[name] = of.convert([values(*texts)], COLUMN, {})
+        spec = of.row_spec(COLUMN, {})
+        assert (found[name].shape[1:], found[name].dtype.name) == (spec.shape, spec.dtype)
+        low, high = spec.interval or (0, 1)
+        assert low <= found[name].min()
+        assert found[name].max() <= high
+    return found
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "begins.json"])
+def test_numbers_are_those_of_the_library(folder: Path, name: str) -> None:
+    library = tokenizers.Tokenizer.from_file(str(folder / name))
+    library.no_truncation()
+    library.no_padding()
+    found = given(field(folder, tokenizer=str(folder / name), length=400), *TEXTS)
+    for text, ids, mask in zip(TEXTS, found["ids"], found["mask"], strict=True):
+        wanted = library.encode(text).ids
+        assert ids[mask].tolist() == wanted
+        assert mask.sum() == len(wanted)
+    assert tokenizer(str(folder / name)).num_tokens == library.get_vocab_size()
+
+
+def test_a_text_is_begun_ended_padded_and_cut(folder: Path) -> None:
+    library = tokenizers.Tokenizer.from_file(str(folder / "begins.json"))
+    plain = library.encode(TEXTS[0], add_special_tokens=False).ids
+    begin, stop, pad = (library.token_to_id(f"<|{name}|>") for name in ("begin", "stop", "pad"))
+    long = given(field(folder, length=60, bos=True, eos=True), TEXTS[0], "")
+    assert long["ids"][0, : len(plain) + 2].tolist() == [begin, *plain, stop]
+    assert set(long["ids"][0, len(plain) + 2 :].tolist()) == {pad}
+    assert long["ids"][1, :2].tolist() == [begin, stop]
+    once = given(field(folder, tokenizer=str(folder / "begins.json"), length=60, bos="<|begin|>"), TEXTS[0])
+    assert once["ids"][0, : len(plain) + 1].tolist() == [begin, *plain]
+    assert given(field(folder, length=5), TEXTS[0])["ids"][0].tolist() == plain[:5]
+    assert given(field(folder, length=5, truncate="start"), TEXTS[0])["ids"][0].tolist() == plain[-5:]
+    assert given(field(folder, length=60, pad=7), "x")["ids"][0, 1:].tolist() == [7] * 59
+    assert given(field(folder, length=60, pad="<|stop|>"), "x")["ids"][0, 1] == stop
+    with pytest.raises(BadValueError, match=f"has {len(plain)} tokens, and `length` is 5"):
+        given(field(folder, length=5, truncate="error"), TEXTS[0])
+    with pytest.raises(BadValueError, match="misses a text"):
+        given(field(folder), TEXTS[0], None)
+
+
+def test_what_stands_beside_the_tokens(folder: Path) -> None:
+    found = given(field(folder, tokenizer="bytes", length=6), "abc", "")
+    assert found["ids"].tolist() == [[97, 98, 99, 0, 0, 0], [0] * 6]
+    assert found["mask"].tolist() == [[True] * 3 + [False] * 3, [False] * 6]
+    assert found["segments"].tolist() == [[1, 1, 1, 0, 0, 0], [0] * 6]
+    assert found["positions"].tolist() == [[0, 1, 2, 0, 1, 2], [0, 1, 2, 3, 4, 5]]
+    assert found["trained"].tolist() == [[False, True, True, False, False, False], [False] * 6]
+
+
+def test_bytes_and_places_go_back_to_the_text(folder: Path) -> None:
+    for name in ("bytes", str(folder)):
+        found = tokenizer(name)
+        for text in TEXTS:
+            assert found.decode(found.encode(text)) == text
+            tokens, places = found.places(text)
+            assert tokens == found.encode(text)
+            assert all(0 <= begin <= end <= len(text) for begin, end in places)
+
+
+def test_positions_begin_anew_in_each_segment() -> None:
+    segments = np.array([[1, 1, 2, 3, 3, 0], [5, 5, 5, 5, 5, 5]])
+    assert layout.positions(segments).tolist() == [[0, 1, 0, 0, 1, 0], [0, 1, 2, 3, 4, 5]]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message", "hint"),
+    [
+        ("t.json", "{}", "is not a tokenizer", "Tokenizer.save"),
+        ("t.json", '{"model": {"type": "Odd"}}', "cannot be used", None),
+        ("spiece.model", "\0", "is a model of sentencepiece", "AutoTokenizer"),
+        ("cl100k.tiktoken", "YQ== 0", "is a model of tiktoken", "AutoTokenizer"),
+    ],
+)
+def test_what_is_no_tokenizer_file_says_so(
+    tmp_path: Path, name: str, content: str, message: str, hint: str | None
+) -> None:
+    (tmp_path / name).write_text(content)
+    for path in (tmp_path / name, *([] if name == "t.json" else [tmp_path])):
+        with pytest.raises(TokenizerError, match=message) as caught:
+            tokenizer(str(path))
+        assert str(hint) in str(caught.value.help)
+
+
+def test_roles_of_a_lone_file_are_its_special_tokens(folder: Path, tmp_path: Path) -> None:
+    made = tokenizers.Tokenizer(tokenizers.models.BPE())
+    made.add_tokens(["</s>"])
+    made.add_special_tokens(["<|endoftext|>", "<pad>"])
+    made.save(str(tmp_path / "own.json"))
+    assert tokenizer(str(tmp_path / "own.json")).special == {"eos": 1, "pad": 2}  # `</s>` is a token like others
+
+
+def test_a_set_of_texts(folder: Path, spec: Callable[..., DataSpec]) -> None:
+    found = spec(
+        source={"type": "jsonl", "path": str(folder / "rows.jsonl")},
+        fields={"text": {"type": "tokens", "column": "text", "tokenizer": str(folder), "length": 12}},
+        split={"validation": {"type": "last", "fraction": 0.25}},
+    )
+    assert [each.name for each in found.fields] == ["text", *(f"text.{name}" for name in layout.OUTPUTS[1:])]
+    assert found.fields[0].tensor.num_values == 300
+    sets = open_sets(found)
+    batch = sets["training"].gather(np.arange(4))
+    wanted = given(field(folder, length=12), *TEXTS[:4])
+    assert all(batch["text" if name == "ids" else f"text.{name}"].tolist() == wanted[name].tolist() for name in wanted)
+
+
+@pytest.mark.parametrize(
+    ("keys", "path", "message"),
+    [
+        ({"tokenizer": "no.json"}, "data.fields.text.tokenizer", "there is no file no.json"),
+        ({"column": "number"}, "data.fields.text.column", "tokens are made of text"),
+        ({"eos": "<none>"}, "data.fields.text.eos", "no token `<none>`"),
+        ({"tokenizer": "bytes", "bos": True}, "data.fields.text.bos", "nothing says which token is its bos"),
+        ({"pad": 300}, "data.fields.text.pad", "has 300 tokens, from 0 on"),
+        ({"truncate": "error"}, "data.fields.text.column", "`length` is 12"),
+    ],
+)
+def test_a_mistake_is_said_once_at_its_key(
+    folder: Path, look: Callable[..., Described], keys: dict[str, Any], path: str, message: str
+) -> None:
+    made = {"type": "tokens", "column": "text", "tokenizer": str(folder), "length": 12} | keys
+    found, diagnostics = look(source={"type": "jsonl", "path": str(folder / "rows.jsonl")}, fields={"text": made})
+    assert found is None
+    (problem,) = diagnostics
+    assert problem.span.path in (path, "data.fields.text.length")
+    assert message in problem.message
