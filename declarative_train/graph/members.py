@@ -18,7 +18,7 @@ _BEFORE = "_node_"  # no name of a recipe begins so
 
 OF_SHARDS = frozenset(
     (
-        "reset_iter_state",
+        *("finalize_backward", "reset_iter_state", "set_keep_unsharded_storage", "set_manual_backward_finalization"),
         "reshard",
         "unshard",
         *("set_all_reduce_hook", "set_allocate_memory_from_process_group_for_comm", "set_custom_all_gather"),

@@ -6,6 +6,7 @@ from collections.abc import Mapping as MappingABC
 from typing import NamedTuple
 
 from declarative_train.recipe.deprecated import DEPRECATED, renamed
+from declarative_train.recipe.mistakes.other_programs import foreign
 from declarative_train.recipe.old_forms import null_value, replaces, today, told
 from declarative_train.recipe.sections.parallelism import AXES_OF_WORDS
 from declarative_train.source.merge import ANY, MergeRules, another_form
@@ -204,5 +205,6 @@ MERGE_RULES = MergeRules(
     another_form=_another_form,
     null_value=null_value,
     old_forms=told,
+    foreign=foreign,
     depth=max(3, *(len(path) - 1 for path in DEPRECATED)) if DEPRECATED else 3,  # of a set under `data.split`
 )

@@ -19,8 +19,10 @@ from declarative_train.recipe.checks.parameters import newest_run, unknown_weigh
 from declarative_train.recipe.component_fields import Added, adding
 from declarative_train.recipe.draft import Draft
 from declarative_train.recipe.merge_rules import axes_of_word, with_default_types
+from declarative_train.recipe.mistakes.aliases import letters
 from declarative_train.recipe.mistakes.key_places import home_in_axes, home_of
 from declarative_train.recipe.mistakes.misspelt_sections import is_misspelt
+from declarative_train.recipe.mistakes.other_places import MODES
 from declarative_train.recipe.model.expand import Expanded, expand
 from declarative_train.recipe.model.fragments import check_nodes
 from declarative_train.recipe.model.selectors import ParameterRule, parse_rules
@@ -134,7 +136,8 @@ class Sectioning:
         """A word, or the axes themselves."""
         if isinstance(node, Scalar) and isinstance(node.value, str):
             if node.value not in WORDS:
-                self.diagnostics.append(unknown_type(node.span, node.text, "mode of parallelism", WORDS))
+                hint = MODES.get(letters(node.text))
+                self.diagnostics.append(unknown_type(node.span, node.text, "mode of parallelism", WORDS, hint))
                 return
             section = of_word(node.value)
             if section is not None:

@@ -8,8 +8,14 @@ from pathlib import Path
 
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.diagnostics.lines import Lines
-from declarative_train.source.checks.yaml_values import another_encoding, file_too_large, not_utf8
+from declarative_train.source.checks.yaml_values import (
+    another_encoding,
+    file_too_large,
+    not_a_recipe,
+    not_utf8,
+)
 from declarative_train.source.document import SourceFile
+from declarative_train.source.other_files import HEAD, other_kind
 from declarative_train.terms.span import Span
 
 MAX_BYTES = 5_000_000
@@ -24,10 +30,12 @@ def read_file(path: str, role: str) -> tuple[SourceFile | None, list[Diagnostic]
     with open(path, "rb") as file:
         data = file.read(MAX_BYTES + 1)
     first = Span(path, 1, 1, 1, 1)
+    if not data.startswith(_UTF_16) and (other := other_kind(path, data[:HEAD])) is not None:
+        return None, [not_a_recipe(first, *other)]
     if len(data) > MAX_BYTES:
         return None, [file_too_large(first, path, MAX_BYTES)]
-    if data.startswith(_UTF_16) or (b"\0" in data[:4] and data.count(0) > len(data) // 4):
-        return None, [another_encoding(first, "UTF-16" if data.startswith(_UTF_16) else "no text")]
+    if data.startswith(_UTF_16):
+        return None, [another_encoding(first, "UTF-16")]
     try:
         return SourceFile(path, data.decode("utf-8"), role), []
     except UnicodeDecodeError as problem:

@@ -142,6 +142,9 @@ class _Loading:
         self.diagnostics += found
         if root is None:
             return _Own(None, None)
+        if (foreign := self.rules.foreign(root)) is not None:
+            self.diagnostics.append(foreign)
+            return _Own(None, None)
         self.diagnostics += self.rules.old_forms(root, file.text)
         expanded = self.rules.expand(root)
         assert isinstance(expanded, Mapping)

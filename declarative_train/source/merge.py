@@ -52,6 +52,10 @@ def _none_old(root: Mapping, text: str) -> SequenceABC[Diagnostic]:
     return ()
 
 
+def _none_foreign(root: Mapping) -> Diagnostic | None:
+    return None
+
+
 class MergeRules(NamedTuple):
     """What merging must know of the language; the recipe room fills it in.
 
@@ -63,6 +67,7 @@ class MergeRules(NamedTuple):
     `another_form`: whether a mapping and that of the base say the same thing in two ways, so that it replaces it.
     `null_value` is what a null that removes nothing stands for at a path, in a deprecated form, and what to say of it.
     `old_forms` tells what a text, read but not yet expanded, says in a deprecated form.
+    `foreign` tells that a file is not of the language at all, so that nothing else is said of it.
     """
 
     normalise: Callable[[Path, Node], Node] = _as_it_is
@@ -72,6 +77,7 @@ class MergeRules(NamedTuple):
     another_form: Callable[[Path, Mapping, Mapping], bool] = another_form
     null_value: Callable[[Path, Entry], tuple[Node, Diagnostic] | None] = _no_value
     old_forms: Callable[[Mapping, str], SequenceABC[Diagnostic]] = _none_old
+    foreign: Callable[[Mapping], Diagnostic | None] = _none_foreign
     depth: int = 64
 
     def expand(self, node: Node, path: Path = ()) -> Node:

@@ -54,7 +54,7 @@ WORDS = {  # of other tools, by the section in which they are looked for
     "parallelism": """
         strategy zero_stage sharding_strategy tp tensor_parallel tensor_parallel_size pp pipeline_parallel_size
         dp_size data_parallel_size cp context_parallel ep expert_parallel num_stages micro_batches devices nodes
-        cpu_offload offload find_unused_parameters
+        cpu_offload offload find_unused_parameters ddp fsdp auto single zero tensor context expert
     """,
     "layout": """
         devices num_gpus gpu cuda num_nodes nnodes nproc_per_node accelerator machines ranks world_size
@@ -133,6 +133,20 @@ def test_what_is_built_is_not_called_not_built() -> None:
         ("model: {lora: {rank: 8}}", "adapter: {type: lora"),
         ("data: {augmentation: [flip]}", "`data.transforms`"),
         ("kfold: 5", "there is no cross-validation; `sweep:"),
+        ("training: {epochs: .inf}", "stop it by `early_stop` or `max_time`"),
+        ("training: {steps: .inf}", "stop it by `early_stop` or `max_time`"),
+        ("training: {epochs: -1}", "stop it by `early_stop` or `max_time`"),
+        ("layout: {gpus: -1}", "say how many: `gpus: 2`"),
+        ("layout: {nodes: -1, gpus_per_node: 8}", "say how many: `nodes: 4`"),
+        ("parallelism: zero3", "here it is called `fsdp`"),
+        ("parallelism: zero2", "as ZeRO's stage 3"),
+        ("parallelism: full_shard", "here it is called `fsdp`"),
+        ("parallelism: hybrid_shard", "{data: {replicate: 2, shard: all}}"),
+        ("parallelism: {fsdp: {}}", "a word stands alone: `parallelism: fsdp`"),
+        ("parallelism: {ddp: 4}", "a word stands alone: `parallelism: fsdp`"),
+        ("parallelism: {zero: 3}", "as ZeRO's stage 3"),
+        ("parallelism: {tensor: 2}", "kept for an axis that is not built yet"),
+        ("parallelism: tensor", "layers are not split over ranks yet"),
     ],
 )
 def test_words_of_other_tools_lead_to_what_is_here(text: str, said: str) -> None:

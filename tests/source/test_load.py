@@ -239,7 +239,7 @@ def test_bytes() -> None:
     Path("recipe.yaml").write_bytes("a: 1\n".encode("utf-16"))
     assert the_one().message == "the file is UTF-16; recipes are UTF-8"
     Path("recipe.yaml").write_bytes(b"\0\0\0\0\x01\0")
-    assert the_one().code == "Y016"
+    assert the_one().code == "Y028"
     Path("recipe.yaml").write_bytes(b"a: " + b"x" * 6_000_000)
     assert the_one().message == "`recipe.yaml` is larger than 5 MB, which no recipe is"
 

@@ -208,6 +208,7 @@ OTHERWISE = {  # the word here, whose value is another
     "warmup_ratio": ("warmup", "with its unit: `warmup: 5%`"),
     "warmup_steps": ("warmup", "with its unit: `warmup: 100 steps`"),
 }
+ZERO = "`fsdp` shards parameters, gradients and optimizer states, as ZeRO's stage 3"
 _TRANSFORMS = "`data.transforms` is a list: `[{type: random_flip}, {type: color_jitter}]`"
 _NO_FOLDS = (
     "there is no cross-validation; `sweep: {type: grid, over: {seed: [0, 1, 2]}}` trains on three draws of random sets"
@@ -223,7 +224,7 @@ NOTES = {  # what no key says: how it is done here, or that it is not there
     "reduction": "a loss is the mean over its valid elements; leave it out",
     "from_logits": "every loss here takes logits; leave it out",
     "sharding_strategy": "`fsdp` shards parameters, gradients and optimizer states; `replicate` makes it hybrid",
-    "zero_stage": "`fsdp` shards parameters, gradients and optimizer states, as ZeRO's stage 3",
+    **dict.fromkeys(("zero", "zero_stage"), ZERO),
     "T_max": "a schedule here lasts as long as the run; leave it out",
     "t_max": "a schedule here lasts as long as the run; leave it out",
     "total_steps": "a schedule here lasts as long as the run; leave it out",
@@ -296,9 +297,11 @@ TYPES = {  # letters alone, in small; what is a class of torch, Keras or scikit-
     "cosineannealing": ("cosine",),
     "cosinewithwarmup": ("cosine",),
     "dataparallel": ("dp",),
+    "ddpspawn": ("ddp",),
     "dense": ("linear",),
     "distributeddataparallel": ("ddp",),
     "fc": ("linear",),
+    "fullshard": ("fsdp",),
     "fullyshardeddataparallel": ("fsdp",),
     "globalaveragepooling2d": ("global_avg_pool",),
     "glorotnormal": ("xavier_normal",),
@@ -328,9 +331,9 @@ TYPES = {  # letters alone, in small; what is a class of torch, Keras or scikit-
     "webdataset": ("tar",),
     "xavier": ("xavier_normal",),
     "zero": ("fsdp",),
+    "zero3": ("fsdp",),
 }
 NOT_BUILT = {  # types that people look for; what to do instead
-    "deepspeed": "`fsdp` shards parameters, gradients and optimizer states, as ZeRO's stage 3",
     "transformer": "write its layers as a block, or take a shipped one: `gpt`, `llama`, `vit`",
     "transformerdecoderlayer": "write it as a block of attention, norms and `linear` nodes, as in the shipped `gpt`",
     "transformerencoderlayer": "write it as a block of attention, norms and `linear` nodes, as in the shipped `vit`",

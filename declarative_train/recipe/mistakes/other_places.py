@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from declarative_train.recipe.mistakes.aliases import ZERO
+
 _EVALUATED = "`evaluation: {every: 500 steps}` says how often, with a unit: `1 epoch`"
 _SAVED = "`checkpoint: {every: 500 steps}` says how often, with a unit: `1 epoch`"
 _LOGGED = "`logging: {every: 50 steps}` says how often, with a unit"
@@ -12,6 +14,7 @@ _FIELD = "what a model reads is a field: `data.fields: {NAME: {column: ...}}`; a
 _LENGTH = "`data.window: {length: 1024}` says how many rows, such as tokens, a sample has"
 _SIZES = "the sizes of a model are keys of its nodes, under `model.graph`"
 _MODE = "`parallelism` says how ranks share the work: `ddp`, `fsdp`, `pipeline` or `auto`"
+_A_WORD = "a word stands alone: `parallelism: fsdp`; sizes are those of axes: `parallelism: {data: {shard: 4}}`"
 _DEVICES = "`layout: {gpus: 4}`, or `{nodes: 2, gpus_per_node: 8}`"
 _NO_AXIS = "models are split by `fsdp` and `pipeline`; there is no such axis yet"
 _WEIGHTS = "`model.weights: PATH` starts from a file or a run, `{NODE: PATH}` below one node"
@@ -104,6 +107,7 @@ IN_SECTIONS: dict[str, dict[str, str]] = {  # by what messages call the section
         "dtype": "`training.precision` says what a run computes in",
     },
     "`parallelism`": {
+        **dict.fromkeys(("auto", "ddp", "fsdp", "single"), _A_WORD),
         **dict.fromkeys(("pp", "pipeline_parallel_size", "num_stages"), _STAGES),
         **dict.fromkeys(("dp_size", "data_parallel_size", "dp"), _SHARED_OUT),
         "micro_batches": "a pipeline has `microbatches`",
@@ -130,6 +134,14 @@ IN_SECTIONS: dict[str, dict[str, str]] = {  # by what messages call the section
         **dict.fromkeys(("weight", "target", "label", "input"), f"it is a key of a loss: {_LOSS}"),
         "metric": "`metrics: [accuracy]`",
     },
+}
+
+_NO_SPLIT_LAYERS = "layers are not split over ranks yet: `fsdp` shards their parameters, `pipeline` cuts between them"
+MODES = {  # of parallelism, by letters alone
+    **dict.fromkeys(("deepspeed", "zero1", "zero2"), ZERO),
+    **dict.fromkeys(("megatron", "tensor", "tensorparallel", "tp"), _NO_SPLIT_LAYERS),
+    **dict.fromkeys(("hsdp", "hybridshard"), "`parallelism: {data: {replicate: 2, shard: all}}`: copies of shards"),
+    "horovod": "`ddp` averages gradients over ranks that each hold the whole model",
 }
 
 

@@ -224,7 +224,9 @@ def _value(problem: _Problem, name: str) -> Diagnostic:
             said = ValueHint(did_you_mean(text, allowed), respelt(problem.span, text, allowed, closed=True))
         return wrong_value(problem.span, message, *said)
     if kind in _BOUNDS:
-        return wrong_value(problem.span, f"`{name}` is {found}; it must be {_bound(kind, context)}")
+        is_number = isinstance(to_value(problem.node), int | float)
+        hint = value_hint(problem.node, kind, name).help if is_number else None
+        return wrong_value(problem.span, f"`{name}` is {found}; it must be {_bound(kind, context)}", hint)
     if kind in ("too_short", "too_long", "string_too_short", "string_too_long"):
         few = kind.endswith("short")
         bound = context["min_length" if few else "max_length"]

@@ -20,23 +20,23 @@ _TUPLE = re.compile(r"\(([^()\[\]{}]*)\)")
 _NUMBERS_IN_TEXT = re.compile(r"(\d+(?:\s*,\s*\d+)+)")
 _WITH_UNIT = re.compile(r"(\d+(?:\.\d+)?)\s*(epoch|step|sample)s?")
 _NUMBERS = ("int_type", "int_from_float", "float_type")
+_ALL = ("all", "auto", "max", "-1")
+_ENDLESS = ("inf", "infinity", "infinite", ".inf", "-1")
 WORDS_FOR_NUMBERS: dict[str, dict[str, str]] = {  # by key: what is to be found by itself elsewhere
-    "gpus": dict.fromkeys(
-        ("all", "auto", "max"), "say how many: `gpus: 2`; `dtrain doctor` counts them; a plan is made before it runs"
-    ),
-    "gpus_per_node": dict.fromkeys(("all", "auto", "max"), "say how many each node has: `gpus_per_node: 8`"),
-    "nodes": dict.fromkeys(("all", "auto", "max"), "say how many: `nodes: 4`"),
+    "gpus": dict.fromkeys(_ALL, "say how many: `gpus: 2`; `dtrain doctor` counts them; a plan is made before it runs"),
+    "gpus_per_node": dict.fromkeys(_ALL, "say how many each node has: `gpus_per_node: 8`"),
+    "nodes": dict.fromkeys(_ALL, "say how many: `nodes: 4`"),
     "global_batch_size": {
         "auto": "say how many samples a step has: results depend on it; `microbatch_size` and "
         "`gradient_accumulation_steps` fit it into memory"
     },
     "microbatch_size": {"auto": "say how many, or leave it out; `dtrain plan` estimates the memory"},
     "epochs": dict.fromkeys(
-        ("inf", "infinity", "infinite"),
+        _ENDLESS,
         "a run has a length, on which its lr schedule rests: say one, and stop it by `early_stop` or `max_time`",
     ),
     "steps": dict.fromkeys(
-        ("inf", "infinity", "infinite"),
+        _ENDLESS,
         "a run has a length, on which its lr schedule rests: say one, and stop it by `early_stop` or `max_time`",
     ),
     "workers": {"auto": "say how many loader processes a rank has: `workers: 2`; with 0 it reads by itself"},
@@ -56,6 +56,8 @@ def value_hint(node: Node, kind: str, key: str = "") -> ValueHint:
         return _of_template(node) if kind in _NUMBERS else ValueHint()
     if kind == "string_type":
         return _write(node, f'"{node.text}"')
+    if (note := WORDS_FOR_NUMBERS.get(key.rpartition(".")[2], {}).get(node.text.strip().lower())) is not None:
+        return ValueHint(note)
     if isinstance(node.value, float) and node.value.is_integer() and kind in ("int_type", "int_from_float"):
         return _write(node, str(int(node.value)))
     if not isinstance(node.value, str):
@@ -64,8 +66,6 @@ def value_hint(node: Node, kind: str, key: str = "") -> ValueHint:
     if word is not None:
         return _write(node, word) if kind == "bool_type" else ValueHint(f"`{node.text}` is a text in YAML 1.2")
     text = node.value.strip()
-    if (note := WORDS_FOR_NUMBERS.get(key.rpartition(".")[2], {}).get(text.lower())) is not None:
-        return ValueHint(note)
     if kind not in _NUMBERS:
         return _of_list(node, text)
     if (with_unit := _WITH_UNIT.fullmatch(text)) is not None and key.endswith(f"{with_unit[2]}s"):

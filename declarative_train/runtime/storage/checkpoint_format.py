@@ -16,17 +16,25 @@ import pickle
 import warnings
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import distributed
-from torch.distributed.checkpoint._fsspec_filesystem import FileSystem, FsspecReader, FsspecWriter
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
 from torch.distributed.checkpoint.metadata import BytesStorageMetadata, Metadata, StorageMeta, TensorStorageMetadata
 from torch.distributed.checkpoint.planner import LoadPlan, ReadItem, SavePlan
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
+
+if TYPE_CHECKING:
+    from torch.distributed.checkpoint._fsspec_filesystem import FileSystem, FsspecReader, FsspecWriter
+else:
+    try:  # public, under a name that torch 2.15 has; there the other one is deprecated
+        from torch.distributed.checkpoint.fsspec_filesystem import FsspecReader, FsspecWriter
+        from torch.distributed.checkpoint.fsspec_filesystem import _FileSystem as FileSystem
+    except ImportError:
+        from torch.distributed.checkpoint._fsspec_filesystem import FileSystem, FsspecReader, FsspecWriter
 
 from declarative_train.runtime.failures import CheckpointFailure, PeerFailure, explain
 

@@ -44,4 +44,5 @@ RULES: dict[str, str] = {
     "Y025": "yaml_layout.text_after_quote",
     "Y026": "yaml_layout.missing_colon",
     "Y027": "yaml_layout.wrong_escape",
+    "Y028": "yaml_values.not_a_recipe",
 }

@@ -283,3 +283,17 @@ def unreadable_file(span: Span, path: str, reason: str, help: str | None = None)
 def file_too_large(span: Span, path: str, limit_bytes: int) -> Diagnostic:
     message = f"`{path}` is larger than {limit_bytes // 1_000_000} MB, which no recipe is"
     return error("Y023", span, message, "put tables of data into a file of their own")
+
+
+def not_a_recipe(span: Span, what: str, help: str) -> Diagnostic:
+    """not-a-recipe (Y028)
+
+    Finds: a file of another kind: a table, a picture, weights, a saved plan, the YAML of another program.
+    Why:   read as a recipe, every line of it would be a mistake.
+    Bad:
+        # whole file
+        {"version": 2, "dtrain_version": "0.1.0", "fingerprint": "1e91cab446a72a5e", "parameters": []}
+    Good:
+        meta: {owner: me}
+    """
+    return error("Y028", span, f"the file is {what}, not a recipe", help)
