@@ -6,14 +6,16 @@ A layer derives from `torch.nn.Module`, an optimizer from `torch.optim.Optimizer
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from declarative_train.logs.sink import Sink
 
 if TYPE_CHECKING:
+    import numpy as np
     from torch import Tensor
 
-__all__ = ["Loss", "LrSchedule", "Metric", "Sink"]
+__all__ = ["Loss", "LrSchedule", "Metric", "Sink", "Source"]
 
 
 class Loss:
@@ -46,4 +48,22 @@ class LrSchedule:
 
     def factor(self, step: int, num_steps: int) -> float:
         """For optimizer step `step`, counted from 0 behind the warm-up, of `num_steps`."""
+        raise NotImplementedError
+
+
+class Source:
+    """Rows by number, 0 to `len(self) - 1`, several at once; the same ones each time, in any process. A
+    `torch.utils.data.Dataset`, which gives one row at a time, is a source too.
+
+    `columns` says what a row holds, by name: a dtype (numpy's, or `text`, `bytes`, `image`, `date`), or
+    `{"dtype": "float32", "shape": (3, 8)}`, with `"num_values": n` for whole numbers in 0..n-1.
+    """
+
+    columns: Mapping[str, Any]
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+    def read(self, rows: np.ndarray, columns: list[str]) -> Mapping[str, np.ndarray]:
+        """An array (N, *shape) for each of `columns`, of the rows with these numbers, int64 (N,), repeats allowed."""
         raise NotImplementedError

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 class SourceError(Exception):
     """A source cannot be opened or read: the words for the user, and what the data room needs to place them.
 
-    `problem`: not_found, no_match (a glob), no_file_system, unreadable, different_columns. `known` are the names that
-    exist where `name` was looked for.
+    `problem`: not_found, no_match (a glob), no_file_system, unreadable, different_columns, plugin (its code). `known`
+    are the names that exist where `name` was looked for.
     """
 
     def __init__(
@@ -35,8 +35,9 @@ class SourceError(Exception):
 
 class Column(NamedTuple):
     """A column of a table. `dtype` is numpy's name of what `Table.read` gives: a number, `bool`, `datetime64[ns]`, or
-    `object` for text (str, None where missing), `bytes` for whole files (bytes, None where missing); `shape` is that of
-    one row's value; `num_values` is n when the source itself promises integers in 0..n-1 (token ids)."""
+    `object` for text (str, None where missing), `bytes` for whole files (bytes, or pictures of Pillow; None where
+    missing); `shape` is that of one row's value; `num_values` is n when the source itself promises integers in 0..n-1
+    (token ids)."""
 
     name: str
     dtype: str

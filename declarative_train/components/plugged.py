@@ -26,6 +26,7 @@ from declarative_train.components.plugin_file import (
 )
 from declarative_train.components.plugin_types import default_of
 
+_EMPTY = ("torch.utils.data.Dataset", "declarative_train.")  # bases without methods of their own
 PLUGIN = "plugin"
 """The key of a component's data that says which file it comes from."""
 
@@ -45,10 +46,17 @@ class Plugged(Component):
 
     renamed: ClassVar[Mapping[str, str]] = {}
     """Attributes that classes of plugins have under another name."""
+    own: ClassVar[frozenset[str]] = frozenset({"type"})
+    """Keys that are dtrain's, and no arguments of the class."""
 
     @classmethod
     def settle(cls) -> None:
         """What follows from the above."""
+
+    @classmethod
+    def declare(cls, key: str, value: object) -> None:
+        """Takes what the class says under one of the words in `Kind.declares`. Raises ValueError: what is wrong, and
+        how it is written."""
 
     def as_data(self, *, defaults: bool = True) -> dict[str, object]:
         return super().as_data(defaults=defaults) | {PLUGIN: self.plugin_path}
@@ -62,7 +70,7 @@ class Plugged(Component):
         found = {}
         for name in type(self).model_fields:
             value = getattr(self, name)
-            if name == "type" or (name in self.computed_defaults and value is None):
+            if name in self.own or (name in self.computed_defaults and value is None):
                 continue
             found[name] = list(value) if name in self.list_fields and isinstance(value, tuple) else value
         return found
@@ -84,7 +92,9 @@ class Method(NamedTuple):
 class Kind(NamedTuple):
     """`bases`: how the dotted name of a base begins; `methods`: of which a class has one; `ending`: of class names,
     left out of the type; `leads`: arguments of `__init__` that dtrain gives; `needs`: fields; `says`: attributes that
-    are true or false."""
+    are true or false; `declares`: attributes that the adapter takes; `besides`: methods that it also has; `inherits`:
+    how the dotted names of bases begin that have the methods; `refused`: how those begin that cannot be, with the
+    words and a hint."""
 
     bases: tuple[str, ...]
     adapter: str
@@ -93,8 +103,19 @@ class Kind(NamedTuple):
     leads: int = 0
     needs: tuple[str, ...] = ()
     says: tuple[str, ...] = ()
+    declares: tuple[str, ...] = ()
+    besides: tuple[Method, ...] = ()
+    inherits: tuple[str, ...] = ()
+    refused: tuple[str, str, str] | None = None
 
 
+_DATASETS = (
+    *(
+        f"torch.utils.data.{name}"
+        for name in ("Concat", "Dataset", "Iterable", "Stack", "Subset", "Tensor", "dataset.")
+    ),
+    "torchvision.datasets.",
+)
 _JUDGES = Method("forward", "def forward(self, input, target)", 1, 2)
 KINDS = {
     "optimizer": Kind(
@@ -124,6 +145,23 @@ KINDS = {
         (_JUDGES, Method("whole", "def whole(self, input, target)", 1, 2)),
         "Metric",
         says=("higher_is_better",),
+    ),
+    "source": Kind(
+        ("declarative_train.plugins.Source", *_DATASETS),
+        "datasets.plugin.PluginDataset",
+        (
+            Method("__getitem__", "def __getitem__(self, index: int)", 1, 1),
+            Method("read", "def read(self, rows, columns)", 1, 2),
+        ),
+        "Source",
+        declares=("columns",),
+        besides=(Method("__len__", "def __len__(self) -> int", 0, 0),),
+        inherits=_DATASETS,
+        refused=(
+            "torch.utils.data.IterableDataset",
+            "is an IterableDataset: it gives rows in its own order, and not by number",
+            "order, splits and resuming ask for rows by number: derive from `Dataset`, with `__getitem__`",
+        ),
     ),
 }
 """By the word of `recipe/component_fields.py`."""
@@ -188,29 +226,41 @@ def _read(
         problems.append(PluginProblem("signature", message, *at, node.name, help))
 
     name, problems = type_name(file, node, node.name.removesuffix(kind.ending) or node.name, word)
+    if kind.refused is not None and file.derives(node, kind.refused[0]):
+        say(f"`{node.name}` {kind.refused[1]}", kind.refused[2])
+        return None, problems
     functions = {method: file.method(node, method.name) for method in kind.methods}
     method, function = next(((each, found) for each, found in functions.items() if found), (kind.methods[0], None))
-    num_arguments = 0 if function is None else len(positional(function))
-    if function is None:
-        wanted = " or ".join(f"`{each.name}`" for each in kind.methods)
-        say(f"the {word} `{node.name}` has no {wanted}", f"write `{method.shown}: ...`")
-    elif not method.least <= num_arguments <= method.most:
-        message = f"`{method.name}` of the {word} `{node.name}` takes {num_arguments} arguments behind `self`"
-        at = file.place(function)
-        say(message, f"it is called as `{method.shown}`", (at[0], at[1], at[1] + len("def ") + len(method.name)))
+    num_arguments = method.least if function is None else len(positional(function))
+    inherits = any(file.derives(node, start) for start in kind.inherits) and not file.derives_just(node, _EMPTY)
+    for each, found in ((method, function), *((each, file.method(node, each.name)) for each in kind.besides)):
+        if found is None and not inherits:
+            others = [each] if each in kind.besides else kind.methods
+            wanted = " or ".join(f"`{other.name}`" for other in others)
+            say(f"the {word} `{node.name}` has no {wanted}", f"write `{each.shown}: ...`")
+        elif found is not None and not each.least <= len(positional(found)) <= each.most:
+            counted = f"{len(positional(found))} arguments behind `self`"
+            at = file.place(found)
+            place_of_name = (at[0], at[1], at[1] + len("def ") + len(each.name))
+            say(
+                f"`{each.name}` of the {word} `{node.name}` takes {counted}",
+                f"it is called as `{each.shown}`",
+                place_of_name,
+            )
     made_by = file.method(node, "__init__")
-    if made_by is None and kind.leads:
-        hint = "write one that names its arguments: `def __init__(self, params, lr: float = 1e-3)`"
+    if made_by is None and (kind.leads or inherits):
+        shown = "self, params, lr: float = 1e-3" if kind.leads else "self, root: str"
+        hint = f"write one that names its arguments: `def __init__({shown})`"
         say(f"the {word} `{node.name}` has no `__init__` of its own, so its fields are not known", hint)
     module, _, adapter = kind.adapter.rpartition(".")
     base: type[Plugged] = getattr(import_module(f"declarative_train.components.{module}"), adapter)
     arguments = [] if made_by is None else arguments_of(made_by)[kind.leads :]
-    fields, wrong = read_fields(file, node.name, arguments, frozenset(dir(base)))
+    fields, wrong = read_fields(file, node.name, arguments, {*dir(base), *base.model_fields})
     problems += wrong
     for needed in kind.needs:
         if made_by is not None and needed not in fields.fields and not wrong:
             say(f"the {word} `{node.name}` takes no `{needed}`", f"give `__init__` an argument `{needed}: float`")
-    says = dict(_said(node, kind.says))
+    says = dict(_said(file, node, kind.says))
     problems += [
         PluginProblem("signature", f"`{key}` is true or false", *file.place(item))
         for key, (item, value) in says.items()
@@ -226,8 +276,24 @@ def _read(
     made.method, made.num_arguments = method.name, num_arguments
     for key, (_, value) in says.items():
         setattr(made, base.renamed.get(key, key), value)
+    for key, (item, value) in _said(file, node, kind.declares):
+        try:
+            made.declare(key, value)
+        except ValueError as error:
+            message, hint = error.args
+            problems.append(PluginProblem("signature", message, *file.place(item), "", hint))
     made.settle()
-    return made, []
+    return (None, problems) if problems else (made, [])
+
+
+def line_in_plugin(error: BaseException, path: str) -> str:
+    """`; mine.py, line 12`: the last line of a plugin's file that an error came through."""
+    from traceback import extract_tb
+
+    from declarative_train.components.datasets.files import shown
+
+    lines = [frame.lineno for frame in extract_tb(error.__traceback__) if frame.filename == path]
+    return f"; {shown(path)}, line {lines[-1]}" if lines else ""
 
 
 def failed(type: str, problem: Exception) -> Misfit:
@@ -236,9 +302,10 @@ def failed(type: str, problem: Exception) -> Misfit:
     return Misfit(f"`{type}` fails on made samples: {problem.__class__.__name__}: {lines[0]}")
 
 
-def _said(node: ast.ClassDef, names: tuple[str, ...]) -> Iterator[tuple[str, tuple[ast.AST, object]]]:
-    """Attributes of the class by these names, and their values; None: only the code knows."""
-    for item in node.body:
-        target = item.targets[0] if isinstance(item, ast.Assign) else getattr(item, "target", None)
-        if isinstance(target, ast.Name) and target.id in names:
-            yield target.id, (item, default_of(getattr(item, "value", None))[1])
+def _said(file: PluginFile, node: ast.ClassDef, names: tuple[str, ...]) -> Iterator[tuple[str, tuple[ast.AST, object]]]:
+    """Attributes of the class by these names, or of its bases in this file, and their values; None: only the code
+    knows."""
+    for name in names:
+        item = file.attribute(node, name)
+        if item is not None:
+            yield name, (item, default_of(item.value)[1])

@@ -52,18 +52,32 @@ class PluginFile:
     def public_classes(self, start: str | tuple[str, ...]) -> Iterator[ast.ClassDef]:
         """Those that derive, through others of this file too, from a class whose dotted name starts like this."""
         for node in self.classes.values():
-            if not node.name.startswith("_") and self._derives(node, start):
+            if not node.name.startswith("_") and self.derives(node, start):
                 yield node
 
-    def _derives(self, node: ast.ClassDef, start: str | tuple[str, ...], depth: int = 0) -> bool:
-        bases = [self.dotted(base) for base in node.bases]
-        own = [self.classes[name] for name in bases if name in self.classes and depth < _MOST_BASES]
-        return any(name.startswith(start) for name in bases) or any(
-            self._derives(each, start, depth + 1) for each in own
+    def derives_just(self, node: ast.ClassDef, starts: tuple[str, ...], depth: int = 0) -> bool:
+        """From nothing else than classes whose names start like these."""
+        bases = self.bases(node)
+        return depth < _MOST_BASES and all(
+            self.derives_just(self.classes[name], starts, depth + 1)
+            if name in self.classes
+            else name.startswith(starts)
+            for name in bases
         )
 
+    def derives(self, node: ast.ClassDef, start: str | tuple[str, ...], depth: int = 0) -> bool:
+        bases = self.bases(node)
+        own = [self.classes[name] for name in bases if name in self.classes and depth < _MOST_BASES]
+        return any(name.startswith(start) for name in bases) or any(
+            self.derives(each, start, depth + 1) for each in own
+        )
+
+    def bases(self, node: ast.ClassDef) -> list[str]:
+        """Their dotted names: of `Dataset[int]` that of `Dataset`."""
+        return [self.dotted(base.value if isinstance(base, ast.Subscript) else base) for base in node.bases]
+
     def is_named_tuple(self, node: ast.ClassDef) -> bool:
-        return any(self.dotted(base) in ("typing.NamedTuple", "NamedTuple") for base in node.bases)
+        return any(name in ("typing.NamedTuple", "NamedTuple") for name in self.bases(node))
 
     def dotted(self, node: ast.expr | None) -> str:
         """`nn.Module` as `torch.nn.Module`; "" for what is not a name."""
@@ -80,12 +94,22 @@ class PluginFile:
         for item in node.body:
             if isinstance(item, ast.FunctionDef) and item.name == name:
                 return item
-        for base in map(self.dotted, node.bases):
+        for base in self.bases(node):
             if base in self.classes and depth < _MOST_BASES:
                 found = self.method(self.classes[base], name, depth + 1)
                 if found is not None:
                     return found
         return None
+
+    def attribute(self, node: ast.ClassDef, name: str, depth: int = 0) -> ast.Assign | ast.AnnAssign | None:
+        """Where the class, or a base of it in this file, gives it a value."""
+        for item in node.body:
+            if isinstance(item, ast.Assign | ast.AnnAssign) and item.value is not None:
+                target = item.targets[0] if isinstance(item, ast.Assign) else item.target
+                if isinstance(target, ast.Name) and target.id == name:
+                    return item
+        own = [self.classes[base] for base in self.bases(node) if base in self.classes and depth < _MOST_BASES]
+        return next((found for base in own if (found := self.attribute(base, name, depth + 1)) is not None), None)
 
     def place(self, node: ast.AST) -> tuple[int, int, int]:
         """Line, column, end column; `ast` counts bytes."""

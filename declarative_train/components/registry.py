@@ -42,7 +42,11 @@ class Registry(Mapping[str, type[C]], Generic[C]):
         if name not in self and isinstance(path := data.get("plugin"), str):
             from declarative_train.components.plugged import plugged  # which few plans need
 
-            kind = plugged(self.kind, path, name)
+            try:
+                kind = plugged(self.kind, path, name)
+            except (OSError, ValueError) as error:
+                said = getattr(error, "strerror", None) or error
+                raise ComponentError(f"the {self.kind} `{name}` is of the plugin {path}: {said}") from error
             if kind is None:
                 raise ComponentError(f"the plan names the {self.kind} `{name}`, which {path} does not have")
             return kind.from_data(data)  # type: ignore[return-value]

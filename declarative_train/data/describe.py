@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from declarative_train.components.component import Misfit
-from declarative_train.components.data import Column, Dataset, Field, SourceError, Table
+from declarative_train.components.data import Column, Field, SourceError, Table
 from declarative_train.components.datasets.files import is_known, is_remote
 from declarative_train.components.fields.columns import sized
 from declarative_train.components.fields.image import MissingPackageError
@@ -37,6 +37,7 @@ from declarative_train.data.opened import arranged, records, remember
 from declarative_train.data.overlaps import overlaps
 from declarative_train.data.parts import Part, base_of, columns_of, each_output, make_part
 from declarative_train.data.pictures import Chain, TransformError
+from declarative_train.data.plugged import outlines, sources, unrun
 from declarative_train.data.prepare import BadSampleError, Prepared, prepare
 from declarative_train.data.problems import Place, bad_sample, source_problem, with_the_odd_value
 from declarative_train.data.rows import RowRange, Rows
@@ -95,6 +96,9 @@ class _Description:
 
     def describe(self) -> tuple[DataSpec | None, list[Diagnostic]]:
         self._check_words()
+        if waiting := unrun(self.section, self.span):
+            self._check_outlines()
+            return None, [*self.diagnostics, *waiting]
         tables = self._open_all()
         main = tables.get(None)
         if main is None:
@@ -111,6 +115,13 @@ class _Description:
         spec = self._spec(tables, parts, prepared)
         remember(spec, prepared)
         return spec, self.diagnostics
+
+    def _check_outlines(self) -> None:
+        """As far as columns tell that are declared."""
+        tables = outlines(self.section)
+        self._columns(tables)
+        if None in tables:
+            self._unknown_in_sets(tables[None])
 
     def _num_own(self) -> int:
         return sum(split.own_source is not None for split in self.section.split.values())
@@ -169,11 +180,7 @@ class _Description:
     def _open_all(self) -> dict[str | None, Table]:
         """The main source under None, the own sources of sets under their names; without those that do not open."""
         tables: dict[str | None, Table] = {}
-        datasets: dict[str | None, Dataset | None] = {None: self.section.source}
-        datasets |= {name: split.own_source for name, split in self.section.split.items()}
-        for name, dataset in datasets.items():
-            if dataset is None:
-                continue
+        for name, dataset in sources(self.section).items():
             place = "data.source" if name is None else f"data.split.{name}.source"
             remote = next((path for path in dataset.paths if is_remote(path)), None)
             if remote is not None and self.offline and is_known(remote):

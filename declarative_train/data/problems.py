@@ -14,6 +14,7 @@ from declarative_train.data.checks.files import (
     unreadable_source,
 )
 from declarative_train.data.checks.pictures import broken_picture
+from declarative_train.data.checks.plugins import plugin_source_fails
 from declarative_train.data.checks.values import missing_value, not_a_whole_number, value_out_of_range
 from declarative_train.data.prepare import BadSampleError
 from declarative_train.diagnostics.diagnostic import Diagnostic, Related
@@ -28,6 +29,7 @@ _OF_SOURCES: dict[str, Callable[[Span, SourceError], Diagnostic]] = {
     "no_file_system": source_without_file_system,
     "no_match": empty_glob,
     "not_found": missing_file,
+    "plugin": plugin_source_fails,
     "unreadable": unreadable_source,
 }
 

@@ -34,7 +34,7 @@ from declarative_train.inference.reading import STDIN, open_input, spooled
 from declarative_train.inference.report import Report
 from declarative_train.inference.reports import Gatherer, Origin, gatherers
 from declarative_train.inference.samples import PIECE_BATCHES
-from declarative_train.inference.trained import Trained, UsageError
+from declarative_train.inference.trained import Trained, UsageError, check_source
 from declarative_train.inference.windows import part_of, table_of
 from declarative_train.plan.meaning import meanings
 from declarative_train.plan.pruned import whole_graph
@@ -280,6 +280,7 @@ def _other_samples(trained: Trained, name: str, num_samples: int) -> list[str]:
 def _of_set(trained: Trained, name: str, size: int, max_samples: int | None) -> _Shares:
     """As the run cut it from its data, which must be where and what they were."""
     plan = trained.plan
+    check_source(trained, name)
     try:
         prepared = prepared_sets(plan.data)[name]
     except DataError as error:

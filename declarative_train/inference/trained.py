@@ -75,6 +75,7 @@ class Trained:
               step, nothing is here
     passed_over  why other checkpoints of the run were not taken
     weights      those that were trained, or their moving average
+    plugins      the code of the run's plugins may be run
     """
 
     path: str
@@ -84,6 +85,7 @@ class Trained:
     values: Mapping[str, float]
     passed_over: tuple[str, ...] = ()
     weights: Weights = "trained"
+    plugins: bool = False
 
     @property
     def name(self) -> str:
@@ -221,10 +223,9 @@ def open_trained(
     place = local_path(text) or text
     entry, passed_over = _found(place.rstrip("/") or "/", look)
     plan = _plan_of(entry)
-    own = [f"the layer `{each}`" for each in _own_layers(plan)] + _own_terms(plan)
+    own = [f"the layer `{each}`" for each in _own_layers(plan)] + _own_parts(plan)
     if own and not plugins:
-        files = ", ".join(shown(file) for file in plan.plugins)
-        raise UsageError(f"{shown(text)} has {own[0]} of a plugin; help: --plugins runs the code of {files}")
+        raise UsageError(f"{shown(text)} has {own[0]} of a plugin; help: {_allowed(plan)}")
     if own:
         _check_plugins(plan)
     state = RunState.from_json(entry.manifest["state"])
@@ -233,7 +234,7 @@ def open_trained(
     if weights == "ema" and plan.training.ema_decay is None:
         raise UsageError(f"{shown(text)} kept no moving average; help: --weights trained, or train with training.ema")
     used = weights or ("trained" if plan.evaluation is None else plan.evaluation.weights)
-    return Trained(entry.path, plan, entry.step, is_best, values, tuple(passed_over), used)
+    return Trained(entry.path, plan, entry.step, is_best, values, tuple(passed_over), used, plugins)
 
 
 def _found(path: str, look: Callable[[Entry], str | None]) -> tuple[Entry, list[str]]:
@@ -300,10 +301,27 @@ def _own_layers(plan: Plan) -> list[str]:
     return [each for graph in (plan.batch_graph, plan.graph) for each in of(graph) if each not in LAYERS]
 
 
-def _own_terms(plan: Plan) -> list[str]:
-    """The losses and metrics that plugins have made, which an evaluation computes."""
-    parts = [("loss", each) for each in plan.objective.terms] + [("metric", each) for each in plan.objective.metrics]
-    return [f"the {word} `{each.component['type']}`" for word, each in parts if PLUGIN in each.component]
+def _own_parts(plan: Plan) -> list[str]:
+    """What plugins have made beside layers: losses and metrics, which an evaluation computes, and what makes samples of
+    rows. A source is not needed for rows of another."""
+    parts = [("loss", each.component) for each in plan.objective.terms]
+    parts += [("metric", each.component) for each in plan.objective.metrics]
+    parts += [("field", each.component) for each in plan.data.fields]
+    parts += [("transform", each) for each in plan.data.transforms]
+    return [f"the {word} `{component['type']}`" for word, component in parts if PLUGIN in component]
+
+
+def _allowed(plan: Plan) -> str:
+    return f"--plugins runs the code of {', '.join(shown(file) for file in plan.plugins)}"
+
+
+def check_source(trained: Trained, name: str) -> None:
+    """That the rows of one of the run's own sets may be asked for. Raises UsageError."""
+    data = trained.plan.data
+    source = data.set(name).source or data.source
+    if PLUGIN in source and not trained.plugins:
+        raise UsageError(f"the rows of {name} come from the source `{source['type']}` of a plugin; help: "
+                         f"{_allowed(trained.plan)}")  # fmt: skip
 
 
 def _check_plugins(plan: Plan) -> None:

@@ -70,7 +70,7 @@ def compile(  # noqa: A001 (plan.compile reads as what it does)
     )
     diagnostics = [*found, *diagnostics]
     if data is None:
-        return None, diagnostics
+        return None, [*diagnostics, *waiting]
     rows = sample(data)
     diagnostics += check_targets(recipe, data)
     if waiting:

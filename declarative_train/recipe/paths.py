@@ -10,6 +10,7 @@ from declarative_train.source.node import Entry, Mapping, Node, Scalar, Sequence
 from declarative_train.terms.span import Span
 
 _WITH_TOKENIZER = ("text", "tokens")  # whose `tokenizer` is a path, or `bytes`
+_OF_SOURCES = ("path", "root", "folder")  # the last two are words of plugins
 
 
 class Paths(NamedTuple):
@@ -36,7 +37,7 @@ class Paths(NamedTuple):
 
     def _below(self, entry: Entry) -> Node:
         if entry.name == "source" and isinstance(entry.value, Mapping):
-            return self._in_component(entry, ("path",))
+            return self._in_component(entry, _OF_SOURCES)
         if entry.name == "fields" and isinstance(entry.value, Mapping):
             return entry.value.with_values(self._in_field)
         return self.in_sources(entry.value) if isinstance(entry.value, Mapping) else entry.value

@@ -14,6 +14,7 @@ from declarative_train.cli.views.table import table, terminal_width
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("what", choices=["show"], help="show: sets, columns, fields, classes and the first samples")
     add_recipe_arguments(parser)
+    parser.add_argument("--plugins", action="store_true", help="import the recipe's plugins, and so run their code")
     parser.add_argument("--html", metavar="FILE", help="write it as one page for a browser, pictures included")
     parser.add_argument(
         "--pictures",
@@ -44,7 +45,7 @@ def _show(args: argparse.Namespace) -> int:
     from declarative_train.cli.views.values import first_rows
     from declarative_train.data.describe import describe
 
-    loaded = load_recipe(args, plugins=False)
+    loaded = load_recipe(args, plugins=args.plugins)
     diagnostics = list(loaded.diagnostics)
     data = None
     if loaded.recipe is not None:

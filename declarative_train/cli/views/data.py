@@ -85,7 +85,7 @@ def _short(text: str) -> str:
 
 
 def _kind(column: Column) -> str:
-    word = {"object": "text", "bytes": "files"}.get(column.dtype, column.dtype)
+    word = {"object": "text", "bytes": "files or pictures"}.get(column.dtype, column.dtype)
     return f"{word} ({', '.join(map(str, column.shape))})" if column.shape else word
 
 

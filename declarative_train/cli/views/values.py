@@ -43,9 +43,12 @@ def way_of_a_row(trained: Trained, width: int | None) -> str:
     `first_rows`, and CheckpointFailure."""
     import torch
 
+    from declarative_train.inference.trained import check_source
+
     plan = trained.plan
+    name = next((each.name for each in plan.data.sets if each.name != TRAINING), TRAINING)
+    check_source(trained, name)
     sets = prepared_sets(plan.data)
-    name = next((each for each in sets if each != TRAINING), TRAINING)
     chosen = sets[name]
     made = {field: values[0] for field, values in chosen.gather(np.arange(1)).items()}
     nodes = [*plan.batch_graph.nodes, *plan.graph.nodes]

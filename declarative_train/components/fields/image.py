@@ -125,6 +125,8 @@ class ImageField(Field):
             raise BadValueError("missing", column.name, f"`{column.name}` misses a picture", row=row)
         if column.shape:
             return Image.fromarray(value[:, :, 0] if value.ndim == 3 and value.shape[2] == 1 else value)
+        if isinstance(value, Image.Image):  # whose owner may give it again
+            return value.copy()
         return Image.open(BytesIO(value) if column.dtype == "bytes" else self._path(value, column, row))
 
     def _path(self, value: str, column: Column, row: int) -> str:

@@ -23,8 +23,8 @@ class SourceSplit(Split):
     def _by_type(cls, value: object) -> object:
         from declarative_train.components.datasets import DATASETS
 
-        if isinstance(value, dict) and value.get("type") in DATASETS:
-            return DATASETS[value["type"]].from_data(value)
+        if isinstance(value, dict) and ("plugin" in value or value.get("type") in DATASETS):
+            return DATASETS.read(value)
         return value
 
     @property

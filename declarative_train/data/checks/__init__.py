@@ -30,4 +30,6 @@ RULES: dict[str, str] = {
     "D040": "pictures.broken_picture",
     "D041": "pictures.pictures_without_size",
     "D042": "pictures.transform_does_not_fit",
+    "D050": "plugins.plugin_source_fails",
+    "D051": "plugins.plugin_data_not_run",
 }

@@ -1,0 +1,48 @@
+"""Messages on what plugins do with data.
+
+Each function is one message; its docstring is the manual page of its code.
+"""
+
+from __future__ import annotations
+
+from declarative_train.components.data import SourceError
+from declarative_train.diagnostics.diagnostic import Diagnostic, error, unverified
+from declarative_train.terms.span import Span
+
+
+def plugin_source_fails(span: Span, problem: SourceError) -> Diagnostic:
+    """plugin-source-fails (D050)
+
+    Finds: a source of a plugin whose code raises, draws random numbers, or gives other rows than its columns say. Seen
+           with `--plugins`, and by `run`.
+    Why:   rows are asked for by number, in any order, in any process, and may be kept: they must be the same each time.
+    Bad:
+        plugins: [my_data.py]   # def __getitem__(self, index): raise OSError("no")
+        data:
+          source: {type: torn}
+    Good:
+        data:
+          source: {type: csv, path: data/digits.csv}
+    """
+    return error("D050", span, str(problem), problem.help)
+
+
+def plugin_data_not_run(span: Span, what: str, type: str, has_columns: bool) -> Diagnostic:
+    """plugin-data-not-run (D051)
+
+    Finds: a source, field or transform of a plugin, in a recipe that is checked without running its code.
+    Why:   how many rows there are and what they hold only its code can tell. The columns that a source declares are
+           checked against the fields; the values, the graph and the plan are not.
+    Bad:
+        plugins: [my_data.py]   # class Digits(Source): ...
+        data:
+          source: {type: digits}
+    Good:
+        data:
+          source: {type: csv, path: data/digits.csv}
+    """
+    lacks = "" if has_columns else ", and no `columns` declare what it gives"
+    message = (
+        f"the {what} `{type}` is of a plugin, whose code was not run{lacks}: the samples and the graph are not checked"
+    )
+    return unverified("D051", span, message, "`--plugins` imports the recipe's plugins and checks all of it")
