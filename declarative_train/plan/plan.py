@@ -174,6 +174,7 @@ class CheckpointPlan:
     keep: int
     best_metric: str | None
     best_mode: Literal["min", "max"]
+    background: bool = False
 
 
 @dataclass(frozen=True, slots=True)

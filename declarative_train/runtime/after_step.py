@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from declarative_train.logs.event import CheckpointSaved, Event, Notice
@@ -25,6 +26,8 @@ class AfterStep:
         self._evaluator = evaluator
         self._checkpoints = checkpoints
         self._saved_step: int | None = None
+        self._under_way: CheckpointSaved | None = None
+        self._begun_s = 0.0
         self._recent: dict[str, float] = {}
 
     def evaluations(self) -> Iterator[Event]:
@@ -67,11 +70,21 @@ class AfterStep:
         checkpoint = self._plan.checkpoint
         if (checkpoint is None and not wanted) or self._saved_step == self._state.step:
             return
-        begun_s = time.monotonic()
+        yield from self.written(wait=True)
+        self._begun_s = time.monotonic()
         keep = checkpoint.keep if checkpoint is not None else 1
         path = self._checkpoints.save(self._state, is_best=improved, keep=keep)
         self._saved_step = self._state.step
-        yield CheckpointSaved(self._state.step, path, improved, time.monotonic() - begun_s, time.time())
+        self._under_way = CheckpointSaved(self._state.step, path, improved, 0.0, 0.0)
+        yield from self.written()
+
+    def written(self, *, wait: bool = False) -> Iterator[Event]:
+        """The checkpoint that is being written, once it is there. Raises what the writing raised."""
+        if self._under_way is None or (self._checkpoints.is_writing and not wait):
+            return
+        self._checkpoints.wait()
+        under_way, self._under_way = self._under_way, None
+        yield replace(under_way, seconds=time.monotonic() - self._begun_s, time_unix_s=time.time())
 
     def final(self) -> Iterator[Event]:
         """The sets that are looked at once, on the best weights."""

@@ -11,6 +11,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import wait as wait_for
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +28,7 @@ from declarative_train.plan.run_folder import EMA, FORMAT, PLAN
 from declarative_train.runtime.engine import Engine
 from declarative_train.runtime.failures import CheckpointFailure
 from declarative_train.runtime.run_state import RunState
-from declarative_train.runtime.signals import SAVING
+from declarative_train.runtime.signals import SAVING, limit_s
 from declarative_train.runtime.storage.checkpoint_store import CheckpointStore, Entry, damage, read_entry
 
 if TYPE_CHECKING:
@@ -36,13 +40,32 @@ BY_ONE_RANK_BYTES = 64 << 20
 SWITCH_S = 2e-4  # from one thread of the interpreter to another, while DCP is imported
 
 
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What one checkpoint is to hold. `alone`: this rank writes all of it."""
+
+    step: int
+    best_step: int | None
+    keep: int
+    tensors: dict[str, torch.Tensor]
+    numbers: dict[str, float]
+    shapes: dict[str, list[int]]
+    manifest: dict[str, Any]
+    alone: bool
+
+
 class Checkpoints:
-    """Saves and loads for all ranks together: every rank calls the same methods in the same order."""
+    """Saves and loads for all ranks together: every rank calls the same methods in the same order.
+
+    `checkpoint.background`: tensors are copied to the host, and a thread writes the copies while training goes on, one
+    checkpoint at a time. Its ranks agree in a group of their own: messages of two threads in one group would be taken
+    for each other. torch's `async_save` does as much, but for what comes behind the tensors (decisions, 25).
+    """
 
     def __init__(
         self, plan: Plan, engine: Engine, store: CheckpointStore, before_publishing: Callable[[], None] = lambda: None
     ) -> None:
-        """`before_publishing` is called on rank 0 for each checkpoint, just before it exists."""
+        """`before_publishing` is called on rank 0 for each checkpoint, before it exists."""
         self.store = store
         self._before_publishing = before_publishing
         self._plan = plan
@@ -51,6 +74,13 @@ class Checkpoints:
         self._alone = not (distributed.is_available() and distributed.is_initialized())
         self._rank = 0 if self._alone else distributed.get_rank()
         self._num_ranks = 1 if self._alone else distributed.get_world_size()
+        self._background = plan.checkpoint is not None and plan.checkpoint.background
+        self._thread = ThreadPoolExecutor(1, "checkpoint") if self._background else None
+        self._under_way: Future[None] | None = None
+        self._group = None
+        if self._background and not self._alone and not engine.is_replicated:
+            limit = timedelta(seconds=max(limit_s("DTRAIN_SAVE_S"), limit_s("DTRAIN_TIMEOUT_S")))
+            self._group = distributed.new_group(backend="gloo", timeout=limit)
 
     def import_ahead(self) -> None:
         """Import DCP beside the first steps, before it is needed. Not on a rank for which another one writes."""
@@ -59,11 +89,34 @@ class Checkpoints:
             threading.Thread(target=_import, name="import", daemon=True).start()
 
     def save(self, state: RunState, *, is_best: bool, keep: int) -> str:
-        """The path of the new checkpoint. Raises OSError when the place cannot be written."""
+        """The path of the new checkpoint, which in the background is there when `wait` returns. Raises OSError when the
+        place cannot be written, also that of the one before."""
+        self.wait()
         with SAVING.going_on():  # nobody who was asked to stop leaves meanwhile
-            return self._save(state, is_best=is_best, keep=keep)
+            taken = self._taken(state, is_best=is_best, keep=keep)
+            if taken is not None and self._thread is None:
+                self._write(taken)
+        if taken is not None and self._thread is not None:
+            self._under_way = self._thread.submit(self._write_beside, replace(taken, tensors=on_host(taken.tensors)))
+        return self.store.path(state.step)
 
-    def _save(self, state: RunState, *, is_best: bool, keep: int) -> str:
+    @property
+    def is_writing(self) -> bool:
+        return self._under_way is not None and not self._under_way.done()
+
+    def wait(self) -> None:
+        """Until the checkpoint that is being written is there. Raises what the writing raised."""
+        under_way, self._under_way = self._under_way, None
+        if under_way is not None:
+            under_way.result()
+
+    def settle(self) -> None:
+        """Before this process leaves with a failure: what is being written may still become whole."""
+        if self._under_way is not None:
+            wait_for([self._under_way], limit_s("DTRAIN_SAVE_S"))
+
+    def _taken(self, state: RunState, *, is_best: bool, keep: int) -> Taken | None:
+        """None on a rank for which another one writes."""
         self._engine.synchronize_buffers()
         if self._engine.loss_scale is not None:
             state.loss_scale = self._engine.loss_scale.state()
@@ -71,24 +124,35 @@ class Checkpoints:
         tensors = model_tensors(self._engine.model) | average_tensors(self._engine) | remembered
         alone = self._alone or self._by_one_rank(_num_bytes(tensors))
         if alone and self._rank != 0:
-            return self.store.path(state.step)
+            return None
+        if self._rank == 0:
+            self._before_publishing()
+        shapes = {name: list(tensor.shape) for name, tensor in model_tensors(self._engine.model).items()}
+        manifest = self._manifest(state, is_best)
+        return Taken(state.step, state.best_step, keep, tensors, numbers, shapes, manifest, alone)
+
+    def _write_beside(self, taken: Taken) -> None:
+        with SAVING.going_on():
+            self._write(taken)
+
+    def _write(self, taken: Taken) -> None:
         from declarative_train.runtime.storage.checkpoint_format import save_tensors
 
         if self._rank == 0:
-            self.store.prepare(state.step)
-        files = save_tensors(self.store.partial_path(state.step), tensors, alone=alone)
-        shapes = {name: list(tensor.shape) for name, tensor in model_tensors(self._engine.model).items()}
-        if not alone:
+            self.store.prepare(taken.step)
+        path = self.store.partial_path(taken.step)
+        files = save_tensors(path, taken.tensors, alone=taken.alone, group=self._group)
+        numbers, shapes = taken.numbers, taken.shapes
+        if not taken.alone:
             files, numbers, shapes = self._gather(files, numbers, shapes)
         if self._rank == 0:
-            files = {**files, PLAN: self.store.write(state.step, PLAN, self._plan_text)}
-            self._before_publishing()
-            self.store.publish(state.step, self._manifest(state, is_best) | manifest_of(files, numbers, shapes))
-            self.store.retain(keep, state.best_step)
-        return self.store.path(state.step)
+            files = {**files, PLAN: self.store.write(taken.step, PLAN, self._plan_text)}
+            self.store.publish(taken.step, taken.manifest | manifest_of(files, numbers, shapes))
+            self.store.retain(taken.keep, taken.best_step)
 
     def _by_one_rank(self, num_bytes: int) -> bool:
-        return self._engine.is_replicated and num_bytes <= BY_ONE_RANK_BYTES
+        """In the background it takes longer, and one copy on the host is enough."""
+        return self._engine.is_replicated and (self._background or num_bytes <= BY_ONE_RANK_BYTES)
 
     def at(self, step: int) -> Entry:
         """The checkpoint of a step, every byte as it was written: each rank reads its share of the files. Raises
@@ -176,8 +240,17 @@ class Checkpoints:
     def _gather(self, *mine: dict[str, Any]) -> list[dict[str, Any]]:
         """All ranks' entries of each, on rank 0."""
         found: list[Any] | None = [None] * self._num_ranks if self._rank == 0 else None
-        distributed.gather_object(mine, found)
+        distributed.gather_object(mine, found, group=self._group)
         return [{name: entry for part in found or () for name, entry in part[at].items()} for at in range(len(mine))]
+
+
+def on_host(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Copies of this rank's part of each: from a GPU at full speed, into memory that torch pins, and keeps for the next
+    time."""
+    copies = {name: tensor.detach().to("cpu", non_blocking=True, copy=True) for name, tensor in tensors.items()}
+    for device in {tensor.device for tensor in tensors.values() if tensor.device.type == "cuda"}:
+        torch.cuda.current_stream(device).synchronize()
+    return copies
 
 
 def manifest_of(

@@ -51,6 +51,7 @@ def execute(
         window.add(due.step, result, due.num_rows)
         state.step = due.step
         yield Progress(due.step, due.epoch)
+        yield from after.written()
         measured = memory.found(due.step)
         if measured is not None:
             yield measured
@@ -77,6 +78,7 @@ def execute(
         meter.data_is_wanted()
     else:
         reason, ends_early = None, False
+    yield from after.written(wait=True)
     state.seconds += meter.seconds()
     status = calendar.status(state.step, is_stopped=reason is not None, ends_early=ends_early)
     if status != "stopped":

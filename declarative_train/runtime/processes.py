@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 import uuid
+import warnings
 from collections.abc import Iterable
 from contextlib import suppress
 from datetime import timedelta
@@ -376,7 +377,9 @@ def _killed(number: int) -> str:
 
 
 def silence_loggers() -> None:
-    """The launcher's loggers print every failure again, in their own words."""
+    """The launcher's loggers print every failure again, in their own words. And it warns, in each rank, where standard
+    error is no file, as in notebooks and under pytest's capsys; where warnings are errors no rank would begin."""
+    warnings.filterwarnings("ignore", message="Unable to enable fault handler")
     names = ("torch.distributed.elastic", "torch.distributed.launcher", "torch.distributed.pipelining")
     for name in (*names, "torch.distributed.elastic.agent.server.api", "torch.multiprocessing.spawn"):
         logging.getLogger(name).setLevel(logging.CRITICAL)

@@ -104,10 +104,14 @@ def _train(job: Job, context: FailureContext, asked: Callable[[], bool], device:
         checkpoints.import_ahead()
     collect_garbage()
     steps = followed(training.iterate(state.step + 1, last_step - state.step), context, state.step + 1)
-    for event in execute(
+    events = execute(
         plan, engine, steps, state, last_step=last_step, evaluator=evaluator, checkpoints=checkpoints, stop=stop
-    ):
-        sinks.write(event)
+    )
+    try:
+        for event in events:
+            sinks.write(event)
+    finally:
+        checkpoints.settle()
     return EXIT_STOPPED if stop.reason is not None else 0
 
 

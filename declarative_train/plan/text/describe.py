@@ -23,6 +23,7 @@ from declarative_train.plan.text.estimate import (
     describe_memory,
     estimate_in_words,
     largest,
+    memory,
     memory_title,
     not_traced,
 )
@@ -272,9 +273,18 @@ def _intervals(plan: Plan) -> list[list[str]]:
     if checkpoint is not None:
         best = f", and the {checkpoint.best_mode} of {checkpoint.best_metric}" if checkpoint.best_metric else ""
         kept = f"the last {checkpoint.keep} kept{best}{_below(plan)}"
-        rows.append(["checkpoint", f"{_every(checkpoint.every_steps)}, {kept}"])
+        rows.append(["checkpoint", f"{_every(checkpoint.every_steps)}, {kept}{_copied(plan)}"])
     rows.append(["logging", f"{_every(plan.logging.every_steps)}, below {plan.logging.dir}{_to(plan)}"])
     return rows
+
+
+def _copied(plan: Plan) -> str:
+    """Where checkpoints are written in the background: the memory of the host that this takes."""
+    if plan.checkpoint is None or not plan.checkpoint.background:
+        return ""
+    size = amount(max(each.parameters + each.optimizer for each in memory(plan)), "B")
+    is_split = plan.layout.is_sharded or plan.layout.has("pipeline")
+    return f"; written in the background, from a copy of {size} on the host{' for each rank' if is_split else ''}"
 
 
 def _below(plan: Plan) -> str:

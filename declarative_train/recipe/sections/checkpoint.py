@@ -27,6 +27,8 @@ class Checkpoint(Section):
     a signal or `max_time` stops the run."""
     best: Best | None = None
     """Keep the checkpoint with the best value of a metric, too."""
+    background: bool = False
+    """Whether training goes on while one is written, from a copy of it in the memory of the host."""
     dir: Annotated[str, Field(min_length=1)] | None = None
     """Where checkpoints go, apart from the run's folder: a folder, relative to the working directory, or a URL
     (s3://bucket/folder). A run's are in `<dir>/<name>/<run>/checkpoints`; left out: in the run's folder."""

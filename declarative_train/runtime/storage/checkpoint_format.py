@@ -187,8 +187,10 @@ class TensorsOnly(DefaultLoadPlanner):
         raise CheckpointFailure(f"the checkpoint's entry {read_item.dest_index.fqn} is not a tensor")
 
 
-def save_tensors(path: str, tensors: Mapping[str, torch.Tensor], *, alone: bool) -> dict[str, dict[str, Any]]:
-    """Write them below `path`, which is an empty folder (all ranks together, unless `alone`).
+def save_tensors(
+    path: str, tensors: Mapping[str, torch.Tensor], *, alone: bool, group: distributed.ProcessGroup | None = None
+) -> dict[str, dict[str, Any]]:
+    """Write them below `path`, which is an empty folder (all ranks of the group together, unless `alone`).
 
     Returns sizes and checksums of the files of this rank. Raises what the writing raised (OSError), and PeerFailure
     when that was on another rank.
@@ -197,7 +199,7 @@ def save_tensors(path: str, tensors: Mapping[str, torch.Tensor], *, alone: bool)
     planner = DefaultSavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
     try:
         with quiet():
-            save(dict(tensors), storage_writer=writer, planner=planner, no_dist=alone)
+            save(dict(tensors), storage_writer=writer, planner=planner, no_dist=alone, process_group=group)
     except CheckpointException as error:  # a BaseException
         raise cause_of(error, alone) from error
     return writer.files
