@@ -81,7 +81,10 @@ EXPRESSIONS = (
     "stack(a, b, dim=1)", "a / sqrt(32)", "a - [0.1, 0.2, 0.3]", "[1, 2]", "1 + 2", "sum(a, dim=[1, 2])",
     "transpose(a, 1, 2)", "transpose(a, 0, 1)", "flatten(a)", "one_hot(a, 5)", "a.shape", "f(a)", "a if b else a",
     "lambda x: x", "'a'", "a and b", "not a", "a < b < a", "a +", "a; b", "x := a", "mean(a, 1)", "norm(a, dim=-1)",
-    "detach(a)", "A + b",
+    "detach(a)", "A + b", "softmax(a)", "log_softmax(a)", "stack(a, b)", "squeeze(a)", "unsqueeze(a)", "one_hot(a)",
+    "reshape(a, B, 8, -1)", "reshape(a, shape=[B, 8])", "reshape(a, 8, -1)", "reshape(a, 8, B)", "reshape(B, B, 8)",
+    "expand(a, B, -1, 4)", "expand(a, -1, 4)", "permute(a, 0, 2, 1)", "permute(a, 2, 1)", "permute(a, 1, 0)",
+    "permute(a, B, 1)", "mean(a, dim=B)",
 )  # fmt: skip
 SHAPES = (
     "x", "x[:, 1]", "x[:, 1:]", "x[:, -1, :2]", "x[:, None]", "mean(x, dim=1)", "sum(x, dim=-1)",
@@ -89,7 +92,10 @@ SHAPES = (
     "cumsum(x, dim=1)", "concat(x, x)", "concat(x, x, dim=1)", "stack(x, x, dim=1)", "one_hot(int(x), 5)",
     "amax(x, dim=1, keepdim=true)", "norm(x, dim=-1)", "x @ transpose(x, 1, 2)", "x - [1, 2, 3, 4]",
     "where(x > 0, x, 0)", "argmax(x, dim=-1)", "flip(x, 1)", "mean(x, dim=0)", "mean(x, dim=-3)",
-    "repeat_interleave(x, 2, dim=1)",
+    "repeat_interleave(x, 2, dim=1)", "softmax(x)", "stack(x, x)", "unsqueeze(x)", "squeeze(unsqueeze(x))",
+    "squeeze(x)", "flatten(x[:, 0, 0])", "reshape(x, B, -1, 2)", "reshape(x, B, -1)", "reshape(x, -1, 2)",
+    "expand(x[:, :1], B, 5, -1)", "expand(x[:, :1], 5, 4)", "permute(x, 0, 2, 1)", "permute(x, 0, -1, 1)",
+    "permute(x, 2, 1)", "permute(x, 0, -3, 1)",
 )  # fmt: skip
 BASE = """
 training: {epochs: 3, gradient_accumulation_steps: 2, optimizer: {type: adamw, lr: 0.1, betas: [0.9, 0.99]}}

@@ -317,7 +317,7 @@ def test_q13_patterns_keep_the_files_order(ask: Ask) -> None:
 
 def test_q13_recurrent_states_are_batch_layers_hidden(ask: Ask) -> None:
     plan = ask.graph("""
-    rows:   reshape(x, 5, 4)
+    rows:   reshape(x, B, 5, 4)
     lstm:   {type: lstm, hidden_size: 7, num_layers: 3}
     last:   lstm.hidden[:, -1]
     logits: {type: linear, out_features: 10}

@@ -286,7 +286,7 @@ class Inference:
             return None
         if node.expression.is_random:
             self.facts.append(NodeFact(node.path, "random", node.span))
-        return Node(node.name, "expression", inputs, {"output": found}, expression=node.expression.text)
+        return Node(node.name, "expression", inputs, {"output": found}, expression=node.expression.today)
 
     def _block(self, node: BlockNode, state: _Scope) -> Node | None:
         """Goes in even when an input is unknown: what does not depend on it is still checked."""

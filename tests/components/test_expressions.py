@@ -64,7 +64,7 @@ def test_a_name_carries_its_first_place() -> None:
         ("x = y", "syntax", None, "not a formula"),
         ("exxp(x)", "function", "exxp", "no function `exxp`"),
         ("x.foo(1)", "function", "x.foo", "no function"),
-        ("softmax(x)", "arguments", "softmax(x)", "needs `dim`"),
+        ("cumsum(x)", "arguments", "cumsum(x)", "needs `dim`"),
         ("softmax(x, dim=-1, axis=2)", "arguments", "2", "no argument `axis`"),
         ("softmax(x, 1, dim=2)", "arguments", "2", "twice"),
         ("exp(x, 2)", "arguments", "2", "at most 1"),
@@ -84,7 +84,19 @@ def test_a_name_carries_its_first_place() -> None:
         ("mean(x, dim=[1, 0])", "batch", "0", "dimension 0 is the batch"),
         ("transpose(x, 0, 1)", "batch", "0", "dimension 0"),
         ("permute(x, [1, 0])", "batch", "[1, 0]", "stays where it is"),
+        ("permute(x, 0, 2, 0)", "batch", "0, 2, 0", "stays where it is"),
+        ("permute(x, B, 2, 1)", "batch", "B", "the batch is 0"),
         ("permute(x, [1, 1])", "arguments", "[1, 1]", "once"),
+        ("mean(x, dim=B)", "batch", "B", "the batch is 0"),
+        ("one_hot(x, B)", "batch", "B", "the batch is 0"),
+        ("reshape(x, 8, B)", "batch", "B", "begins the shape"),
+        ("reshape(x, -1, B)", "batch", "B", "begins the shape"),
+        ("reshape(x, [B, B, 4])", "batch", "B", "stands there once"),
+        ("reshape(x, B * 2, 4)", "batch", "B * 2", "nothing is computed with it"),
+        ("reshape(x, B, -1, -1)", "arguments", None, "one size of `reshape` may be -1"),
+        ("reshape(x, B, 0)", "arguments", None, "sizes of 1 or more"),
+        ("expand(x, 4, B, 4)", "batch", "B", "begins the shape"),
+        ("reshape(x, b, 4)", "arguments", "b", "whole number"),
         ("x[0]", "batch", "0", "cannot be indexed"),
         ("x[1:]", "batch", "1:", "cannot be indexed"),
         ("x[..., 0]", "batch", "...", "cannot be indexed"),
@@ -96,7 +108,7 @@ def test_a_name_carries_its_first_place() -> None:
         ("x + 10 ** 99", "form", "10 ** 99", "constants"),
         ("x + 1 / 0", "form", "1 / 0", "computed"),
         ("x @ 2", "arguments", "x @ 2", "two tensors"),
-        ("reshape(x, -1, -1)", "arguments", None, "one of them may be -1"),
+        ("reshape(x, -1, -1)", "arguments", None, "may be -1"),
         ("sum(x, dim=1.5)", "arguments", "1.5", "whole number"),
         ("sum(x, dim=1, keepdim=1)", "arguments", "1", "`true` or `false`"),
         ("sum(x, y)", "arguments", "y", "whole number"),
@@ -127,8 +139,8 @@ def test_bombs_are_refused_without_a_traceback(text: str) -> None:
 
 
 def test_sizes_may_be_given_as_a_list_or_one_by_one() -> None:
-    one, two = parse("reshape(x, 4, -1)").root, parse("reshape(x, [4, -1])").root
-    assert one.options == two.options == {"sizes": (4, -1)}  # type: ignore[union-attr]
+    one, two = parse("reshape(x, B, 4, -1)").root, parse("reshape(x, [B, 4, -1])").root
+    assert one.options == two.options == {"shape": ("B", 4, -1)}  # type: ignore[union-attr]
 
 
 def test_tables_are_sorted_and_name_what_exists() -> None:
@@ -240,7 +252,9 @@ def probe(text: str, **shapes: tuple[int, ...]) -> ExpressionError:
     return found.value
 
 
-@pytest.mark.parametrize("text", ["softmax(x, dim=-1)", "1 + cumsum(x, -1)", "roll(x, 1, -1)", "unsqueeze(x, -2)"])
+@pytest.mark.parametrize(
+    "text", ["softmax(x)", "1 + cumsum(x, -1)", "roll(x, 1, -1)", "unsqueeze(x, -2)", "permute(x, 0, -1)"]
+)
 def test_a_negative_dim_that_reaches_the_batch_is_refused(text: str) -> None:
     assert probe(text, x=(3,)).rule == "batch"
 
@@ -264,10 +278,10 @@ def test_what_torch_refuses_is_said_at_the_operation() -> None:
         ("sum(v, dim=2)", "`sum` does not take `v` (B, 8): it has no dimension 2, the only one is 1"),
         ("unsqueeze(v, 3)", "`unsqueeze` does not take `v` (B, 8): it has no dimension 3, they are 1 to 2"),
         ("sum(u, dim=1)", "`sum` does not take `u` (B): it has no dimension 1, there is the batch only"),
-        ("permute(m, [1])", "`permute` does not take `m` (B, 4, 5): every dimension besides the batch is to be "
-         "named"),
-        ("reshape(v, [3, 3])", "`reshape` does not take `v` (B, 8): its 8 numbers per sample cannot be arranged "
-         "as (3, 3)"),
+        ("permute(m, [0, 1])", "`permute` does not take `m` (B, 4, 5): every dimension is to be named, the batch as 0"),
+        ("squeeze(v)", "`squeeze` does not take `v` (B, 8): dimension -1 has size 8, and not 1"),
+        ("reshape(v, [B, 3, 3])", "`reshape` does not take `v` (B, 8): its 8 numbers per sample cannot be arranged "
+         "as (B, 3, 3)"),
         ("v[:, 8]", "this slice does not fit `v` (B, 8): there is no 8 in dimension 1, whose size is 8"),
         ("v[:, 0, 0]", "this slice does not fit `v` (B, 8): besides the batch it has 1 dimension"),
         ("concat(m, m[:, :, :3], dim=1)", "`concat` does not take `m` (B, 4, 5), (B, 4, 3): they may differ in "

@@ -106,11 +106,11 @@ CASES: dict[str, list[Case]] = {
         ({"shape": (), "init": {"type": "constant", "value": 2.5}}, {"x": TOKENS}),
     ],
     "patch_embedding": [({"patch_size": 2, "embedding_dim": 5}, {"x": IMAGE})],
-    "permute": [({"dims": (3, 1, 2)}, {"x": IMAGE})],
+    "permute": [({"dims": (0, 3, 1, 2)}, {"x": IMAGE})],
     "pixel_shuffle": [({"factor": 2}, {"x": IMAGE})],
     "pixel_unshuffle": [({"factor": 2}, {"x": IMAGE})],
     "prelu": [({}, {"x": IMAGE}), ({"per_channel": True}, {"x": IMAGE})],
-    "reshape": [({"shape": (2, -1)}, {"x": IMAGE}), ({"shape": ()}, {"x": TensorSpec((1,))})],
+    "reshape": [({"shape": ("B", 2, -1)}, {"x": IMAGE}), ({"shape": ("B",)}, {"x": TensorSpec((1,))})],
     "rms_norm": [({}, {"x": SEQUENCE}), ({"affine": False}, {"x": SEQUENCE})],
     "rnn": [({"hidden_size": 5, "nonlinearity": "relu"}, {"x": SEQUENCE}), ({"hidden_size": 5}, {"x": SEVERAL})],
     "self_attention": [

@@ -314,8 +314,8 @@ def test_drop_path_drops_whole_samples_and_keeps_the_mean() -> None:
 def test_shapes() -> None:
     x = random(2, 3, 4, 5)
     image = {"x": TensorSpec((3, 4, 5), "float64")}
-    assert torch.equal(made("permute", image, dims=(-1, 1, 2))(x), x.permute(0, 3, 1, 2))
-    assert torch.equal(made("reshape", image, shape=(-1, 10))(x), x.reshape(2, 6, 10))
+    assert torch.equal(made("permute", image, dims=(0, -1, 1, 2))(x), x.permute(0, 3, 1, 2))
+    assert torch.equal(made("reshape", image, shape=("B", -1, 10))(x), x.reshape(2, 6, 10))
     assert torch.equal(made("flatten", image, end_dim=2)(x), x.flatten(1, 2))
     assert torch.equal(made("unflatten", image, dim=2, sizes=(2, -1))(x), x.unflatten(2, (2, 2)))
     assert torch.equal(made("unsqueeze", image, dim=2)(x), x.unsqueeze(2))

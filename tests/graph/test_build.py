@@ -210,7 +210,7 @@ def test_stages_in_a_row_compute_what_the_whole_does() -> None:
 
 
 def test_a_stage_gives_no_views() -> None:
-    nodes = (expression("turned", "permute(x, 2, 1)", {"x": "x"}, TensorSpec((3, 2))),)
+    nodes = (expression("turned", "permute(x, 0, 2, 1)", {"x": "x"}, TensorSpec((3, 2))),)
     graph = Graph({"x": TensorSpec((2, 3))}, nodes, {"turned": "turned:output", "x": "x"})
     x = torch.randn(4, 2, 3)
     turned, relayed = build(graph, own_outputs=True)(x)

@@ -139,7 +139,7 @@ def test_several_outputs_and_a_named_one_as_loss_input() -> None:
     found = good(
         """
         lstm: {type: lstm, hidden_size: 6, input: image_rows}
-        image_rows: reshape(image, [24, 8])
+        image_rows: reshape(image, [B, 24, 8])
         last: lstm.hidden[:, -1]
         logits: {type: linear, out_features: 10}
         """,
@@ -350,7 +350,7 @@ def test_a_plugin_that_may_run_is_a_layer_like_others(tmp_path: Path) -> None:
 
 def test_what_a_plugin_does_wrong_is_told_in_one_line(tmp_path: Path) -> None:
     graph = """
-    wide: reshape(pixels, [8, 8])
+    wide: reshape(pixels, [B, 8, 8])
     cube: {type: turned, input: wide}
     flat: {type: flatten, input: cube}
     turned: {type: turned, input: pixels}

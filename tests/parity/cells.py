@@ -152,7 +152,7 @@ model:
     c: {{type: linear, out_features: 5}}
     pooled: mean(c, dim=2)
     d: {{type: linear, out_features: 44}}
-    logits: reshape(d, 4, 11)
+    logits: reshape(d, B, 4, 11)
 """
     + LOSS
 )
@@ -200,7 +200,7 @@ CONVOLUTIONS = (
 model:
   graph:
     embed: {{type: embedding, num_embeddings: 11, embedding_dim: 16, input: tokens}}
-    image: reshape(embed, 4, 4, 4)
+    image: reshape(embed, B, 4, 4, 4)
     a: {{type: conv2d, out_channels: 6, kernel_size: 3, padding: 1}}
     norm: {{type: group_norm, num_groups: 2}}
     act: {{type: gelu}}
@@ -211,7 +211,7 @@ model:
     far: one * image
     flat: {{type: flatten}}
     d: {{type: linear, out_features: 44}}
-    logits: reshape(d, 4, 11)
+    logits: reshape(d, B, 4, 11)
 """
     + LOSS
 )
@@ -222,17 +222,17 @@ ONE_ROW = (
 model:
   graph:
     embed: {{type: embedding, num_embeddings: 11, embedding_dim: 16, input: tokens}}
-    image: reshape(embed, 4, 4, 4)
+    image: reshape(embed, B, 4, 4, 4)
     a: {{type: conv2d, out_channels: 6, kernel_size: 3, padding: 1, bias: false}}
     one: {{type: instance_norm, affine: true}}
     act: {{type: gelu}}
     b: {{type: conv2d, out_channels: 6, kernel_size: 3, padding: 1, bias: false}}
-    same: reshape(b, 6, 4, 4)
+    same: reshape(b, B, 6, 4, 4)
     two: {{type: batch_norm, over: 1 sample}}
     c: {{type: conv2d, out_channels: 4, kernel_size: 3, padding: 1}}
     flat: {{type: flatten}}
     d: {{type: linear, out_features: 44}}
-    logits: reshape(d, 4, 11)
+    logits: reshape(d, B, 4, 11)
 """
     + LOSS
 )

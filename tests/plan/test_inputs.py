@@ -95,7 +95,7 @@ def test_large_targets_of_a_distance(graph: str, loss: str, wanted: str, found: 
 
 @pytest.mark.parametrize(
     ("column", "read", "found"),
-    [("image", "x", "G020"), ("image", "permute(x, 3, 1, 2)", ""), ("tall", "x", "")],
+    [("image", "x", "G020"), ("image", "permute(x, 0, 3, 1, 2)", ""), ("tall", "x", "")],
 )
 def test_images_with_channels_last(column: str, read: str, found: str) -> None:
     shape = (8, 8, 3) if column == "image" else (3, 8, 8)

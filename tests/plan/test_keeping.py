@@ -17,7 +17,7 @@ from declarative_train.recipe import load
 def test_a_plan_comes_back_as_it_was(planned) -> None:
     plan = planned(
         """
-        model: {graph: {target: y + 0, lstm: {type: lstm, hidden_size: 4, input: wide}, wide: "reshape(x, [4, 5])",
+        model: {graph: {target: y + 0, lstm: {type: lstm, hidden_size: 4, input: wide}, wide: "reshape(x, [B, 4, 5])",
                         hidden: {input: last}, last: "lstm.hidden[:, -1]"}}
         objective: {loss: {target: target}}
         training: {lr_schedule: {type: one_cycle}, clip_grad_norm: 1.0}

@@ -19,7 +19,7 @@ IMAGES: dict[str, Any] = {name: section for name, section in DIGITS.items() if n
     "model": {
         "graph": {
             "grown": {"type": "linear", "out_features": 48, "input": "x"},
-            "image": "reshape(grown, 3, 4, 4)",
+            "image": "reshape(grown, B, 3, 4, 4)",
             # a bias would have the gradient 0, and rounding noise for its difference
             "first": {"type": "conv2d", "out_channels": 6, "kernel_size": 3, "padding": 1, "bias": False},
             "norm": {"type": "batch_norm", "over": "4 samples"},

@@ -116,7 +116,7 @@ CASES: dict[str, dict[str, Any]] = {
     "recurrent": {
         "nodes": {
             "kind": {"type": "embedding", "embedding_dim": 20, "input": "y"},
-            "rows": "reshape(x + kind, 5, 4)",
+            "rows": "reshape(x + kind, B, 5, 4)",
             "lstm": {"type": "lstm", "hidden_size": 6},
             "gru": {"type": "gru", "hidden_size": 5},
             "last": "gru[:, -1]",
@@ -127,7 +127,7 @@ CASES: dict[str, dict[str, Any]] = {
     "turned": {
         "nodes": {
             "wide": {"type": "linear", "out_features": 24, "input": "x"},
-            "table": "tanh(reshape(wide, 2, 3, 4))",
+            "table": "tanh(reshape(wide, B, 2, 3, 4))",
             "first": {"type": "linear", "out_features": 4},
             "turn": {"type": "permute", "dims": [3, 1, 2]},
             "up": {"type": "linear", "out_features": 5},

@@ -156,16 +156,16 @@ CALLS = {
     "clamp": "clamp(h, min=0)",
     "concat": "concat(h, i)",
     "cosine_similarity": "cosine_similarity(h, h + 1, dim=-1)",
-    "expand": "expand(unsqueeze(h, 1), 3, -1, -1)",
+    "expand": "expand(unsqueeze(h, 1), B, 3, -1, -1)",
     "gather": "gather(h, i, dim=-1)",
     "masked_fill": "masked_fill(h, k, 0.5)",
     "matmul": "matmul(h, transpose(h, 1, 2))",
     "maximum": "maximum(h, i)",
     "minimum": "minimum(h, i)",
     "one_hot": "one_hot(i, num_classes=3)",
-    "permute": "permute(h, 2, 1)",
+    "permute": "permute(h, 0, 2, 1)",
     "repeat_interleave": "repeat_interleave(h, 2, dim=1)",
-    "reshape": "reshape(h, -1)",
+    "reshape": "reshape(h, B, -1)",
     "roll": "roll(h, 1, -1)",
     "stack": "stack([h, h], dim=1)",
     "squeeze": "squeeze(unsqueeze(h, 1), dim=1)",
@@ -200,7 +200,10 @@ ALONG = frozenset(
 def all_functions() -> dict[str, Any]:
     """Changes of a recipe: the loss is made of a call of each."""
     calls = {name: CALLS.get(name, f"{name}(h, -1)" if name in ALONG else f"{name}(h)") for name in FUNCTIONS}
-    graph: dict[str, Any] = {"grown": {"type": "linear", "out_features": 20, "input": "x"}, "h": "reshape(grown, 4, 5)"}
+    graph: dict[str, Any] = {
+        "grown": {"type": "linear", "out_features": 20, "input": "x"},
+        "h": "reshape(grown, B, 4, 5)",
+    }
     graph |= {
         "i": "int(h > 0)",
         "k": "(h > 0) & ~(h > 1)",

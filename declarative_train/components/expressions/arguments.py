@@ -8,9 +8,11 @@ from collections.abc import Mapping, Sequence
 from declarative_train.components.expressions import other_words
 from declarative_train.components.expressions.functions import FUNCTIONS, OF_NUMBERS, Function, Parameter
 from declarative_train.components.expressions.tree import (
+    BATCH,
     Constant,
     ExpressionError,
     ExpressionRule,
+    OldForm,
     Operation,
     Reference,
     Term,
@@ -23,22 +25,30 @@ Argument = Term | Value
 Place = tuple[int, int]  # offset, length
 
 _SIZE_LIMIT = 2**31
+_OLD_NAMES = {("reshape", "sizes"): "shape", ("expand", "sizes"): "size"}
 
 
 def bind(
-    name: str, arguments: Sequence[Argument], keywords: Mapping[str, Argument], name_at: Place, at: Place
+    name: str,
+    arguments: Sequence[Argument],
+    keywords: Mapping[str, Argument],
+    name_at: Place,
+    at: Place,
+    keys_at: Mapping[str, Place],
+    old: list[OldForm],
 ) -> Operation | Constant:
-    """The operation, or the number that it gives for numbers alone; ExpressionError with what the function takes."""
+    """The operation, or the number that it gives for numbers alone; ExpressionError with what the function takes.
+    `keys_at`: where each keyword is typed. What is said in an old form is added to `old`."""
     function = FUNCTIONS.get(name)
     if function is None:
         raise _unknown(name, name_at)
-    call = _Call(name, function, at)
+    call = _Call(name, function, at, old)
     given_numbers = [
         item.value for item in arguments if isinstance(item, Constant) and not isinstance(item.value, bool)
     ]
     if name in OF_NUMBERS and not keywords and arguments and len(given_numbers) == len(arguments):
         return call.number(given_numbers)
-    bound = call.match(arguments, keywords)
+    bound = call.match(arguments, call.renamed(keywords, keys_at))
     operands: list[Term] = []
     options: dict[str, object] = {}
     for parameter in function.parameters:
@@ -59,13 +69,22 @@ def bind(
 
 
 class _Call:
-    def __init__(self, name: str, function: Function, at: Place) -> None:
-        self.name, self.function, self.at = name, function, at
+    def __init__(self, name: str, function: Function, at: Place, old: list[OldForm]) -> None:
+        self.name, self.function, self.at, self.old = name, function, at, old
 
     def wrong(
         self, message: str, at: Place, rule: ExpressionRule = "arguments", help: str | None = None
     ) -> ExpressionError:
         return ExpressionError(message, *at, help or f"it is `{self.name}({self.function.signature})`", rule)
+
+    def renamed(self, keywords: Mapping[str, Argument], keys_at: Mapping[str, Place]) -> Mapping[str, Argument]:
+        """By the names of today."""
+        for key, place in keys_at.items():
+            if (new := _OLD_NAMES.get((self.name, key))) is not None and new not in keywords:
+                message = f"`{key}` of `{self.name}` is called `{new}`, as torch calls it"
+                self.old.append(OldForm(message, f"{self.name}(x, {new}=[{BATCH}, ...])", *place, new))
+                keywords = {new if typed == key else typed: item for typed, item in keywords.items()}
+        return keywords
 
     def match(self, arguments: Sequence[Argument], keywords: Mapping[str, Argument]) -> dict[str, object]:
         """Parameter name -> what was given; a list of arguments for the variadic one."""
@@ -75,7 +94,7 @@ class _Call:
             bound[parameters[0].name] = list(arguments)
         else:
             if len(arguments) > len(parameters):
-                if parameters[-1].kind not in ("sizes", "dims", "order"):
+                if parameters[-1].kind not in ("shape", "dims", "order"):
                     extra = arguments[len(parameters)]
                     raise self.wrong(f"`{self.name}` takes at most {len(parameters)} arguments", _place(extra))
                 first = len(parameters) - 1  # reshape(x, 4, 16) is reshape(x, [4, 16])
@@ -147,10 +166,11 @@ class _Call:
             if not items:
                 raise self.wrong(f"{called} is an empty list", at)
             return tuple(self._dim(item, called) for item in items)
-        if kind in ("order", "sizes"):
+        if kind in ("order", "shape"):
             items = given.items if isinstance(given, Value) else (given,)
-            whole = tuple(self._int(item, called) for item in items)
-            return self._order(whole, called, at) if kind == "order" else self._sizes(whole, called, at)
+            if not items and kind == "order":
+                raise self.wrong(f"{called} is an empty list", at)
+            return self._order(items, called, at) if kind == "order" else self._shape(items, called, at)
         if kind == "int":
             return self._int(given, called)
         if not isinstance(given, Constant):
@@ -171,24 +191,69 @@ class _Call:
         return dim
 
     def _int(self, given: Argument, called: str) -> int:
+        if _is_batch(given):
+            message = f"`{BATCH}` stands for the batch in a shape; here dimensions have numbers, and the batch is 0"
+            hint = "the first dimension of a sample is 1, the last is -1"
+            raise self.wrong(message, _place(given), "batch", hint if self.name != "permute" else None)
         value = given.value if isinstance(given, Constant) else None
         if isinstance(value, bool) or not isinstance(value, int) or abs(value) >= _SIZE_LIMIT:
             raise self.wrong(f"{called} is a whole number", _place(given))
         return value
 
-    def _order(self, dims: tuple[int, ...], called: str, at: Place) -> tuple[int, ...]:
-        if 0 in dims:
-            rest = [dim for dim in dims if dim != 0]
-            hint = f"leave it out: `permute(x, {', '.join(map(str, rest or [2, 1]))})`"
-            raise self.wrong("dimension 0 is the batch: it stays where it is, unnamed", at, "batch", hint)
-        if len(set(dims)) < len(dims) or not dims:
+    def _order(self, items: Sequence[Argument], called: str, at: Place) -> tuple[int, ...]:
+        dims = tuple(self._int(item, called) for item in items)
+        if 0 in dims[1:]:
+            rest = ", ".join(str(dim) for dim in dims if dim != 0)
+            hint = f"write `{self.name}(x, 0, {rest})`"
+            message = "dimension 0 is the batch: it stays where it is, the first"
+            raise self.wrong(message, at, "batch", hint)
+        if dims[0] != 0:
+            self._began_later("0", dims, items[0].offset)
+            dims = (0, *dims)
+        if len(set(dims)) < len(dims):
             raise self.wrong(f"{called} names each dimension once", at)
         return dims
 
-    def _sizes(self, sizes: tuple[int, ...], called: str, at: Place) -> tuple[int, ...]:
-        if any(size < -1 or size == 0 for size in sizes) or (sizes.count(-1) > 1 and self.name == "reshape"):
-            raise self.wrong(f"{called} are the sizes of one sample; one of them may be -1", at)
-        return sizes
+    def _shape(self, items: Sequence[Argument], called: str, at: Place) -> tuple[str | int, ...]:
+        first = 1 if items and _is_batch(items[0]) else 0
+        if astray := next((item for item in items[first:] if _is_batch(item)), None):
+            message = f"`{BATCH}` is the batch, dimension 0: it begins the shape, and stands there once"
+            others = [str(item.value) for item in items if isinstance(item, Constant)]
+            hint = f"write `{self.name}({', '.join(['x', BATCH, *others])})`"
+            raise self.wrong(message, _place(astray), "batch", hint)
+        if astray := next((item for item in items if _holds_batch(item)), None):
+            message = f"`{BATCH}` stands for the batch as it is: nothing is computed with it"
+            raise self.wrong(message, _place(astray), "batch", "the sizes of a sample do not depend on the batch")
+        sizes = tuple(self._int(item, called) for item in items[first:])
+        if any(size < -1 or size == 0 for size in sizes):
+            raise self.wrong(f"{called} are {BATCH} and sizes of 1 or more, or -1", at)
+        if sizes.count(-1) > 1 and self.name == "reshape":
+            raise self.wrong(f"one size of `{self.name}` may be -1 and follows from the others", at)
+        if not first:
+            self._began_later(BATCH, sizes, items[0].offset if items else at[0] + 1)
+        return (BATCH, *sizes)
+
+    def _began_later(self, batch: str, numbers: Sequence[int], at: int) -> None:
+        """The batch was left out. `at`: where the first number stands, or would."""
+        was, now = (", ".join(["x", *before, *map(str, numbers)]) for before in ((), (batch,)))
+        message = left_out(f"{self.name}({was})", batch, list(numbers[:1]) == [-1] and self.name == "reshape")
+        self.old.append(OldForm(message, f"{self.name}({now})", at, 0, f"{batch}, " if numbers else batch))
+
+
+def left_out(written: str, batch: str, looks_like_it: bool = False) -> str:
+    """The message on a shape or an order without the batch; `looks_like_it`: a -1 stands in its place."""
+    what = f"a shape begins with `{batch}`" if batch == BATCH else "an order of dimensions begins with 0"
+    more = ", and -1 is not it but a size that follows from the others" if looks_like_it else ""
+    return f"`{written}` leaves out the batch: {what}{more}"
+
+
+def _is_batch(item: Argument) -> bool:
+    return isinstance(item, Reference) and item.text == BATCH
+
+
+def _holds_batch(item: Argument) -> bool:
+    operands = item.operands if isinstance(item, Operation) else item.items if isinstance(item, Value) else ()
+    return any(_is_batch(each) or _holds_batch(each) for each in operands)
 
 
 def _place(item: Argument) -> Place:

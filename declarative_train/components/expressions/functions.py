@@ -1,19 +1,21 @@
 """The closed list of functions and operators that an expression may use: their arguments, torch targets and dtypes.
 
-All are pure but for the few marked `random`. Names of arguments are torch's. Dimension 0 is the batch: a `dim` is never
-0, and sizes are those of one sample.
+All are pure but for the few marked `random`. Names of arguments are torch's. Dimension 0 is the batch: it is `B` where
+a shape begins and 0 where an order begins, and no other `dim` is ever 0. A layer of the same name is the same
+operation: its fields have the defaults that stand here (`default`).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-Kind = Literal["tensor", "value", "tensors", "dim", "dims", "order", "int", "sizes", "number", "bool"]
+Kind = Literal["tensor", "value", "tensors", "dim", "dims", "order", "int", "shape", "number", "bool"]
 """tensor: computed from an edge. value: a tensor, a number, or a list of numbers along the channel dimension.
 tensors: one or more (takes all positional arguments).
-dim, dims: a dimension (or several) but the batch. order: all dimensions but the batch. sizes: of one sample."""
+dim, dims: a dimension (or several) but the batch. order: all dimensions, 0 first. shape: `B` and the sizes of one
+sample."""
 
 ResultType = Literal["promoted", "floating", "float", "bool", "int64", "accumulated"]
 """promoted: torch's promotion of the tensor arguments. floating: the same, integers become float32. float: float32.
@@ -54,6 +56,10 @@ class Function(NamedTuple):
 def _shown(parameter: Parameter) -> str:
     if parameter.kind == "tensors":
         return f"{parameter.name}, ..."
+    if parameter.kind == "shape":
+        return "B, ..."
+    if parameter.kind == "order":
+        return "0, ..."
     if parameter.required:
         return parameter.name
     default = str(parameter.default).lower() if isinstance(parameter.default, bool) else parameter.default
@@ -63,10 +69,10 @@ def _shown(parameter: Parameter) -> str:
 _X = Parameter("x", "tensor")
 _Y = Parameter("y", "tensor")
 _DIM = Parameter("dim", "dim")
+_LAST = Parameter("dim", "dim", -1)
 _DIMS = Parameter("dim", "dims")
 _KEEPDIM = Parameter("keepdim", "bool", False)
 _TWO_VALUES = (Parameter("x", "value"), Parameter("y", "value"))
-_SIZES = Parameter("sizes", "sizes")
 _SAMPLES = "declarative_train.components.expressions.samples"
 
 
@@ -94,21 +100,17 @@ FUNCTIONS: dict[str, Function] = {
     "bool": Function(f"{_SAMPLES}.to_bool", (_X,), "bool"),
     "ceil": _each("torch.ceil", dtype="promoted"),
     "clamp": _each("torch.clamp", Parameter("min", "number", None), Parameter("max", "number", None), dtype="promoted"),
-    "concat": Function(
-        f"{_SAMPLES}.concat", (Parameter("x", "tensors"), Parameter("dim", "dim", -1)), keeps_range=True
-    ),
+    "concat": Function(f"{_SAMPLES}.concat", (Parameter("x", "tensors"), _LAST), keeps_range=True),
     "cos": _each("torch.cos"),
-    "cosine_similarity": Function(
-        "torch.nn.functional.cosine_similarity", (_X, _Y, Parameter("dim", "dim", -1)), "floating"
-    ),
+    "cosine_similarity": Function("torch.nn.functional.cosine_similarity", (_X, _Y, _LAST), "floating"),
     "cumsum": Function("torch.cumsum", (_X, _DIM), "accumulated"),
     "detach": _move(f"{_SAMPLES}.detach"),
-    "elu": _each("torch.nn.functional.elu"),
+    "elu": _each("torch.nn.functional.elu", Parameter("alpha", "number", 1.0)),
     "erf": _each("torch.erf"),
     "exp": _each("torch.exp"),
-    "expand": _move(f"{_SAMPLES}.expand", _SIZES),
+    "expand": _move(f"{_SAMPLES}.expand", Parameter("size", "shape")),
     "expm1": _each("torch.expm1"),
-    "flatten": _move("torch.flatten", Parameter("start_dim", "dim", 1), Parameter("end_dim", "dim", -1)),
+    "flatten": _move(f"{_SAMPLES}.flatten", Parameter("start_dim", "dim", 1), Parameter("end_dim", "dim", -1)),
     "flip": Function("torch.flip", (_X, Parameter("dims", "dims")), keeps_range=True),
     "float": Function(f"{_SAMPLES}.to_float", (_X,), "float"),
     "floor": _each("torch.floor", dtype="promoted"),
@@ -123,7 +125,7 @@ FUNCTIONS: dict[str, Function] = {
     "log": _each("torch.log"),
     "log1p": _each("torch.log1p"),
     "log_sigmoid": _each("torch.nn.functional.logsigmoid"),
-    "log_softmax": _each("torch.log_softmax", _DIM),
+    "log_softmax": _each("torch.log_softmax", _LAST),
     "logsumexp": _reduce("torch.logsumexp", "floating"),
     "masked_fill": Function(
         "torch.masked_fill", (_X, Parameter("mask", "tensor"), Parameter("value", "number")), promotes=("x",)
@@ -137,16 +139,16 @@ FUNCTIONS: dict[str, Function] = {
     "mish": _each("torch.nn.functional.mish"),
     "nan_to_num": _each("torch.nan_to_num", Parameter("nan", "number", 0.0), dtype="promoted"),
     "norm": Function("torch.linalg.vector_norm", (_X, _DIMS, Parameter("ord", "number", 2), _KEEPDIM), "floating"),
-    "normalize": _each("torch.nn.functional.normalize", Parameter("dim", "dim", -1)),
+    "normalize": _each("torch.nn.functional.normalize", _LAST),
     "one_hot": Function("torch.nn.functional.one_hot", (_X, Parameter("num_classes", "int")), "int64"),
     "ones_like": _each("torch.ones_like", dtype="promoted"),
-    "permute": _move(f"{_SAMPLES}.permute", Parameter("dims", "order")),
+    "permute": _move("torch.permute", Parameter("dims", "order")),
     "prod": Function("torch.prod", (_X, _DIM, _KEEPDIM), "accumulated"),
     "rand_like": Function("torch.rand_like", (_X,), random=True),
     "randn_like": Function("torch.randn_like", (_X,), random=True),
     "relu": _each("torch.relu", dtype="promoted"),
     "repeat_interleave": _move("torch.repeat_interleave", Parameter("repeats", "int"), _DIM),
-    "reshape": _move(f"{_SAMPLES}.reshape", _SIZES),
+    "reshape": _move(f"{_SAMPLES}.reshape", Parameter("shape", "shape")),
     "roll": _move("torch.roll", Parameter("shifts", "int"), Parameter("dims", "dim")),
     "round": _each("torch.round", dtype="promoted"),
     "rsqrt": _each("torch.rsqrt"),
@@ -154,18 +156,18 @@ FUNCTIONS: dict[str, Function] = {
     "sign": _each("torch.sign", dtype="promoted"),
     "silu": _each("torch.nn.functional.silu"),
     "sin": _each("torch.sin"),
-    "softmax": _each("torch.softmax", _DIM),
-    "softplus": _each("torch.nn.functional.softplus"),
+    "softmax": _each("torch.softmax", _LAST),
+    "softplus": _each("torch.nn.functional.softplus", Parameter("beta", "number", 1.0)),
     "sqrt": _each("torch.sqrt"),
     "square": _each("torch.square", dtype="promoted"),
-    "squeeze": _move("torch.squeeze", _DIM),
-    "stack": Function(f"{_SAMPLES}.stack", (Parameter("x", "tensors"), _DIM), keeps_range=True),
+    "squeeze": _move(f"{_SAMPLES}.squeeze", _LAST),
+    "stack": Function(f"{_SAMPLES}.stack", (Parameter("x", "tensors"), Parameter("dim", "dim", 1)), keeps_range=True),
     "std": Function("torch.std", (_X, _DIMS, Parameter("correction", "int", 1), _KEEPDIM), "floating"),
     "sum": _reduce("torch.sum", "accumulated"),
     "tan": _each("torch.tan"),
     "tanh": _each("torch.tanh"),
     "transpose": _move("torch.transpose", Parameter("dim0", "dim"), Parameter("dim1", "dim")),
-    "unsqueeze": _move("torch.unsqueeze", _DIM),
+    "unsqueeze": _move("torch.unsqueeze", _LAST),
     "var": Function("torch.var", (_X, _DIMS, Parameter("correction", "int", 1), _KEEPDIM), "floating"),
     "where": Function(
         "torch.where",
@@ -176,6 +178,12 @@ FUNCTIONS: dict[str, Function] = {
     "zeros_like": _each("torch.zeros_like", dtype="promoted"),
 }
 """Alphabetical, held by a test."""
+
+
+def default(function: str, parameter: str) -> Any:
+    """What an argument is where it is left out, of the function and of the layer of its name."""
+    return next(each.default for each in FUNCTIONS[function].parameters if each.name == parameter)
+
 
 _A = Parameter("a", "value")
 _B = Parameter("b", "value")

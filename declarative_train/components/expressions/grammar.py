@@ -19,6 +19,7 @@ from declarative_train.components.expressions.tokens import plain_python, word_a
 from declarative_train.components.expressions.tree import (
     Constant,
     ExpressionError,
+    OldForm,
     Operation,
     Reference,
     Term,
@@ -71,11 +72,21 @@ class Name(NamedTuple):
 
 
 class Expression(NamedTuple):
-    """`names`: the references, each once, in the order of the text."""
+    """`names`: the references, each once, in the order of the text. `old`: what it says in an old form; `today`: the
+    text without them."""
 
     text: str
     root: Term
     names: tuple[Name, ...]
+    old: tuple[OldForm, ...] = ()
+
+    @property
+    def today(self) -> str:
+        text = self.text
+        for each in sorted(self.old, key=lambda old: old.offset, reverse=True):
+            if each.replacement is not None:
+                text = text[: each.offset] + each.replacement + text[each.offset + each.length :]
+        return text
 
     @property
     def is_random(self) -> bool:
@@ -100,7 +111,8 @@ def parse(text: str) -> Expression:
     source = plain_python(text)
     if not source.strip():
         raise ExpressionError("an expression is empty", 0, len(text))
-    root = _Reader(text, source).term(_python(text, source), 0)
+    reader = _Reader(text, source)
+    root = reader.term(_python(text, source), 0)
     names: dict[str, Name] = {}
     for term in _walk(root):
         if isinstance(term, Reference):
@@ -108,7 +120,26 @@ def parse(text: str) -> Expression:
     if not names:
         message = "an expression must use a node or a field"
         raise ExpressionError(message, 0, len(text), "a plain number belongs where it is used", "form")
-    return Expression(text, root, tuple(sorted(names.values(), key=lambda name: name.offset)))
+    found = Expression(text, root, tuple(sorted(names.values(), key=lambda name: name.offset)), tuple(reader.old))
+    if found.old and not _says_the_same(found):
+        found = found._replace(old=tuple(each._replace(replacement=None) for each in found.old))
+    return found
+
+
+def _says_the_same(found: Expression) -> bool:
+    """What is read in the text of today: brackets around a number hide where a list begins."""
+    try:
+        new = parse(found.today)
+    except ExpressionError:
+        return False
+    return not new.old and _meaning(new.root) == _meaning(found.root)
+
+
+def _meaning(term: Term) -> object:
+    """The term without its places."""
+    if isinstance(term, Operation):
+        return term.name, [_meaning(each) for each in term.operands], term.options
+    return type(term), term[0]
 
 
 def _python(text: str, source: str) -> ast.expr:
@@ -141,6 +172,7 @@ class _Reader:
 
     def __init__(self, text: str, source: str) -> None:
         self._text = text
+        self.old: list[OldForm] = []
         encoded = f"({source})"
         self._characters: Sequence[int] = range(-1, len(encoded))
         if not source.isascii():
@@ -252,13 +284,14 @@ class _Reader:
             raise self._refuse(node.func, "only functions by name can be called")
         arguments = [self._argument(argument, depth) for argument in node.args]
         keywords: dict[str, Value | Term] = {}
+        keys_at: dict[str, tuple[int, int]] = {}
         for keyword in node.keywords:
             at, _ = self.place(keyword)
             if keyword.arg is None:
                 raise ExpressionError("expressions have no `**`", at, 2, rule="form")
             key = self._text[at : at + len(keyword.arg)]
-            keywords[key] = self._argument(keyword.value, depth)
-        return bind(name, arguments, keywords, (start, size), (offset, length))
+            keywords[key], keys_at[key] = self._argument(keyword.value, depth), (at, len(keyword.arg))
+        return bind(name, arguments, keywords, (start, size), (offset, length), keys_at, self.old)
 
     def _argument(self, node: ast.expr, depth: int) -> Value | Term:
         if isinstance(node, ast.Starred):

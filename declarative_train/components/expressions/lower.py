@@ -101,9 +101,11 @@ def _keep_the_batch(operation: Operation, operands: list[Any]) -> None:
     rank = max((operand.ndim for operand in operands if hasattr(operand, "ndim")), default=0)
     rank += operation.name in ADDS_A_DIMENSION
     for parameter in _function(operation.name).parameters:
-        if parameter.kind not in ("dim", "dims") or parameter.name not in operation.options:
+        if parameter.kind not in ("dim", "dims", "order") or parameter.name not in operation.options:
             continue
         value = operation.options[parameter.name]
+        if operation.name == "flatten" and rank == 1 and operation.options == {"start_dim": 1, "end_dim": -1}:
+            continue  # of one number there is nothing to flatten: it becomes (B, 1)
         for dim in value if isinstance(value, tuple) else (value,):
             if isinstance(dim, int) and dim + rank == 0:
                 shape = "(B)" if rank == 1 else f"a tensor of {rank} dimensions"

@@ -59,6 +59,7 @@ def _reason(operation: Operation, tensors: list[torch.Tensor], said: str) -> str
     rank = max(tensor.ndim for tensor in tensors)
     return (
         _of_dims(operation, rank)
+        or _of_squeeze(operation, tensors[0])
         or _of_sizes(operation, tensors[0])
         or (_of_product(tensors) if operation.name in ("@", "matmul") else None)
         or (_of_list(tensors, operation) if operation.name in ("concat", "stack") else _of_pair(tensors, rank))
@@ -88,18 +89,25 @@ def _of_dims(operation: Operation, rank: int) -> str | None:
             there = f"they are 1 to {last}" if last > 1 else "the only one is 1" if last else "there is the batch only"
             return f"it has no dimension {wrong}, {there}"
         if parameter.kind == "order" and len(dims) != rank:
-            return "every dimension besides the batch is to be named"
+            return "every dimension is to be named, the batch as 0"
     return None
 
 
 def _of_sizes(operation: Operation, tensor: torch.Tensor) -> str | None:
-    sizes = operation.options.get("sizes")
-    if operation.name == "expand" and isinstance(sizes, tuple):
-        return f"it can become larger only where its size is 1, and (B, {', '.join(map(str, sizes))}) is asked for"
-    if operation.name != "reshape" or not isinstance(sizes, tuple):
+    sizes = operation.options.get("size", operation.options.get("shape"))
+    if operation.name not in ("expand", "reshape") or not isinstance(sizes, tuple):
         return None
-    held = math.prod(tensor.shape[1:])
-    return f"its {held:,} numbers per sample cannot be arranged as ({', '.join(str(s) for s in sizes if s != 'B')})"
+    asked = f"({', '.join(map(str, sizes))})"
+    if operation.name == "expand":
+        return f"it can become larger only where its size is 1, and {asked} is asked for"
+    return f"its {math.prod(tensor.shape[1:]):,} numbers per sample cannot be arranged as {asked}"
+
+
+def _of_squeeze(operation: Operation, tensor: torch.Tensor) -> str | None:
+    if operation.name != "squeeze":
+        return None
+    dim = int(str(operation.options["dim"]))
+    return f"dimension {dim} has size {tensor.shape[dim]}, and not 1"
 
 
 def _of_product(tensors: list[torch.Tensor]) -> str | None:

@@ -33,7 +33,7 @@ NOTES = {
         ("rand", "randn", "normal", "randint"), "numbers are drawn in the shape of a tensor: `randn_like(x)`"
     ),
     **dict.fromkeys(("einsum", "bmm", "mm", "tensordot"), "write `x @ y`, with `transpose` and `unsqueeze` around it"),
-    "view": "write `reshape(x, ...)` with the sizes of one sample",
+    "view": "write `reshape(x, B, ...)`: the batch is `B`",
     "add": "write `x + y`",
     "div": "write `x / y`",
     "dot": "write `sum(x * y, dim=-1)`",

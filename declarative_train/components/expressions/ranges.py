@@ -116,10 +116,10 @@ def _each(operation: Callable[[Interval], Interval], x: Known) -> Known:
 
 def _keeps_columns(name: str, options: Mapping[str, object], x: Known) -> bool:
     """Whether the last dimension stays as it is."""
-    sizes, dim = options.get("sizes"), options.get("dim")
+    sizes, dim = options.get("shape", options.get("size")), options.get("dim")
     if name == "unsqueeze":
         return x.shape is not None and isinstance(dim, int) and dim not in (-1, len(x.shape) + 1)
-    return isinstance(sizes, tuple) and bool(sizes) and sizes[-1] in (len(x.columns), -1 if name == "expand" else 0)
+    return isinstance(sizes, tuple) and sizes[-1] in (len(x.columns), -1 if name == "expand" else 0)
 
 
 def _pair(operation: Callable[[Interval, Interval], Interval], a: Known, b: Known) -> Known:

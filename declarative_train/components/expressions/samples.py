@@ -1,8 +1,9 @@
-"""The calls of an expression that torch has no single function for; `x` is (B, ...), sizes are those of one sample."""
+"""The calls of an expression that torch has no single function for; `x` is (B, ...), a shape begins with "B"."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
@@ -45,17 +46,30 @@ def minimum(x: torch.Tensor | float, y: torch.Tensor | float) -> torch.Tensor:
     return torch.minimum(x, y) if isinstance(y, torch.Tensor) else torch.clamp(x, max=y)
 
 
-def reshape(x: torch.Tensor, sizes: tuple[int, ...]) -> torch.Tensor:
-    return x.reshape(x.shape[0], *sizes)
+def reshape(x: torch.Tensor, shape: tuple[Any, ...]) -> torch.Tensor:
+    """A -1 follows from the sizes of a sample: of a batch without rows torch would not know it."""
+    sizes, known = shape[1:], math.prod(size for size in shape[1:] if size != -1)
+    return x.reshape(x.shape[0], *(x.shape[1:].numel() // known if size == -1 else size for size in sizes))
 
 
-def expand(x: torch.Tensor, sizes: tuple[int, ...]) -> torch.Tensor:
-    return x.expand(x.shape[0], *sizes)
+def expand(x: torch.Tensor, size: tuple[Any, ...]) -> torch.Tensor:
+    return x.expand(x.shape[0], *size[1:])
 
 
-def permute(x: torch.Tensor, dims: tuple[int, ...]) -> torch.Tensor:
-    """`[2, 1]` makes (B, T, C) of (B, C, T)."""
-    return x.permute(0, *dims)
+def flatten(x: torch.Tensor, start_dim: int, end_dim: int) -> torch.Tensor:
+    """All but the batch of (B) is one number: (B, 1)."""
+    import torch
+
+    return x.unsqueeze(1) if x.ndim == 1 else torch.flatten(x, start_dim, end_dim)
+
+
+def squeeze(x: torch.Tensor, dim: int) -> torch.Tensor:
+    """Raises ValueError for a dimension of another size than 1, which torch leaves as it is."""
+    import torch
+
+    if x.shape[dim] != 1:
+        raise ValueError(f"`squeeze` drops a dimension of size 1, dimension {dim} has size {x.shape[dim]}")
+    return torch.squeeze(x, dim)
 
 
 def concat(*tensors: torch.Tensor, dim: int = -1) -> torch.Tensor:

@@ -49,10 +49,25 @@ class Value(NamedTuple):
 
 Term = Constant | Vector | Reference | Operation
 
+BATCH = "B"
+"""Dimension 0 where a shape is written, as the plan prints it."""
+
+
+class OldForm(NamedTuple):
+    """What a text says as an earlier version did: `length` characters from `offset` on are `replacement` today (None:
+    how it is typed leaves no place for that). `message`: the rule of today; `today`: how the call is written."""
+
+    message: str
+    today: str
+    offset: int
+    length: int
+    replacement: str | None
+
 
 ExpressionRule = Literal["syntax", "form", "function", "arguments", "batch", "shapes"]
 """syntax: cannot be read. form: Python that expressions do not have. function: no such function. arguments: not what
-the function takes. batch: dimension 0 indexed, reduced or moved. shapes: torch refuses the tensors (only `infer`)."""
+the function takes. batch: dimension 0 indexed, reduced or moved, or `B` where no shape begins. shapes: torch refuses
+the tensors (only `infer`)."""
 
 
 class ExpressionError(Exception):

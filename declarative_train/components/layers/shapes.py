@@ -1,12 +1,12 @@
 """Changes of shape: flatten, unflatten, reshape, permute, squeeze, unsqueeze, identity.
 
-Dimensions have torch's numbers, so the batch is 0; it always stays where it is.
+Dimensions have torch's numbers, so the batch is 0, and `B` where a shape is written; it always stays where it is.
 """
 
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from declarative_train.components.component import Layer, Misfit
 from declarative_train.components.layers.fit import Inputs, OfFields, resolve_dim
@@ -83,18 +83,29 @@ class Reshape(Layer):
     keeps_range: ClassVar[bool] = True
 
     type: Literal["reshape"] = "reshape"
-    shape: tuple[int, ...]
-    """Shape of a sample, without the batch; one size may be -1 and follows from the others."""
+    shape: tuple[Literal["B"] | int, ...]
+    """The shape, which begins with the batch: [B, 8, 8]. One size may be -1 and follows from the others."""
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Of a sample."""
+        return tuple(size for size in self.shape if size != "B")
+
+    def today(self) -> Self:
+        return self if "B" in self.shape else self.model_copy(update={"shape": ("B", *self.shape)})
 
     def check(self, inputs: Inputs) -> Misfit | None:
         x = inputs["x"]
-        return _sizes_misfit("shape", self.shape, x.num_elements, f"a sample of `x` {x}")
+        if "B" in self.shape[1:]:
+            message = "`B` is the batch, dimension 0: it begins the shape, and stands there once"
+            return Misfit(message, field="shape", help=f"write [{', '.join(['B', *map(str, self.sizes)])}]")
+        return _sizes_misfit("shape", self.sizes, x.num_elements, f"a sample of `x` {x}")
 
     def build(self, inputs: Inputs) -> nn.Module:
         from declarative_train.components.layers.modules.shapes import Reshape as Module
 
-        known = prod(size for size in self.shape if size != -1)
-        return Module(tuple(inputs["x"].num_elements // known if size == -1 else size for size in self.shape))
+        known = prod(size for size in self.sizes if size != -1)
+        return Module(tuple(inputs["x"].num_elements // known if size == -1 else size for size in self.sizes))
 
 
 class Permute(Layer):
@@ -104,23 +115,30 @@ class Permute(Layer):
 
     type: Literal["permute"] = "permute"
     dims: tuple[int, ...]
-    """The new order, without the batch, in torch's numbers: `[2, 1]` makes (B, T, C) of (B, C, T)."""
+    """The new order, which begins with the batch, 0: [0, 2, 1] makes (B, T, C) of (B, C, T)."""
+
+    def today(self) -> Self:
+        return self if 0 in self.dims else self.model_copy(update={"dims": (0, *self.dims)})
 
     def check(self, inputs: Inputs) -> Misfit | None:
         rank = len(inputs["x"].shape) + 1
-        found = [resolve_dim(self, "dims", dim, rank) for dim in self.dims]
+        first, *others = self.today().dims
+        if first != 0:
+            message = "dimension 0 is the batch: it stays where it is, the first"
+            return Misfit(message, field="dims", help=f"write [0, {', '.join(str(dim) for dim in self.dims if dim)}]")
+        found = [resolve_dim(self, "dims", dim, rank) for dim in others]
         if wrong := next((dim for dim in found if isinstance(dim, Misfit)), None):
             return wrong
         if sorted(dim for dim in found if isinstance(dim, int)) != list(range(1, rank)):
-            message = f"`dims` must name each dimension of `x` {inputs['x']} once, the batch left out"
-            return Misfit(message, field="dims", help=f"an order of {', '.join(map(str, range(1, rank))) or 'nothing'}")
+            message = f"`dims` must name each dimension of `x` {inputs['x']} once, the batch as 0"
+            return Misfit(message, field="dims", help=f"an order of {', '.join(map(str, range(rank)))}")
         return None
 
     def build(self, inputs: Inputs) -> nn.Module:
         from declarative_train.components.layers.modules.shapes import Permute as Module
 
         rank = len(inputs["x"].shape) + 1
-        return Module((0, *(dim % rank for dim in self.dims)))
+        return Module(tuple(dim % rank for dim in self.today().dims))
 
 
 class Squeeze(OfFields):

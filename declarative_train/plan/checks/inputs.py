@@ -22,7 +22,7 @@ def channels_last(span: Span, field: str, shape: tuple[int, ...]) -> Diagnostic:
         model:
           graph:
     -       conv: {type: conv2d, out_channels: 8, kernel_size: 3, padding: 1, input: pixels}
-    +       image: permute(pixels, 3, 1, 2)
+    +       image: permute(pixels, 0, 3, 1, 2)
     +       conv: {type: conv2d, out_channels: 8, kernel_size: 3, padding: 1, input: image}
             flat: {type: flatten}
             hidden: {input: flat}
@@ -32,7 +32,7 @@ def channels_last(span: Span, field: str, shape: tuple[int, ...]) -> Diagnostic:
         f"`{field}` is ({height}, {width}, {channels}), and `conv2d` takes channels first: here {height} channels of "
         f"{width} x {channels} pixels"
     )
-    return warning("G020", span, message, f"put a node before it: `image: permute({field}, 3, 1, 2)`")
+    return warning("G020", span, message, f"put a node before it: `image: permute({field}, 0, 3, 1, 2)`")
 
 
 def unscaled_input(span: Span, field: str, layer: str, ends: tuple[float, float], *, is_image: bool) -> Diagnostic:

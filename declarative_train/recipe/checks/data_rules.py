@@ -161,7 +161,7 @@ def map_as_sequences(draft: Draft) -> Iterator[Diagnostic]:
     Diff:
         model:
           graph:
-            image: reshape(pixels, 1, 8, 8)
+            image: reshape(pixels, B, 1, 8, 8)
             conv: {type: conv2d, out_channels: 4, kernel_size: 3, padding: 1}
     -       hidden: {type: self_attention, heads: 2, input: conv}
     +       places: transpose(flatten(conv, 2), 1, 2)

@@ -76,9 +76,9 @@ def function_arguments(span: Span, problem: ExpressionError) -> Diagnostic:
         model:
           graph:
             hidden: {type: linear, out_features: 32, input: pixels}
-    -       scaled: softmax(hidden)
+    -       scaled: cumsum(hidden)
     -       logits: {type: linear, out_features: 10}
-    +       scaled: softmax(hidden, dim=-1)
+    +       scaled: cumsum(hidden, dim=-1)
     +       act: {input: scaled}
     """
     return error("E004", span, problem.message, problem.help)
@@ -87,8 +87,8 @@ def function_arguments(span: Span, problem: ExpressionError) -> Diagnostic:
 def batch_dimension(span: Span, problem: ExpressionError) -> Diagnostic:
     """batch-dimension (E005)
 
-    Finds: an expression that indexes, reduces or moves dimension 0.
-    Why:   dimension 0 is the batch; what reads across it depends on how the batch is split.
+    Finds: an expression that indexes, reduces or moves dimension 0, or a `B` that does not begin a shape.
+    Why:   dimension 0 is the batch, written `B` in a shape; what reads across it depends on how the batch is split.
     Diff:
         model:
           graph:

@@ -41,6 +41,13 @@ WORDS_FOR_NUMBERS: dict[str, dict[str, str]] = {  # by key: what is to be found 
     ),
     "workers": {"auto": "say how many loader processes a rank has: `workers: 2`; with 0 it reads by itself"},
 }
+_NO_BATCH = "`B` is the batch where a shape begins, and nowhere else"
+_FOR_THE_BATCH = {  # by key
+    "dim": "the batch stays as it is: the first dimension of a sample is 1, the last is -1",
+    "dims": "in an order the batch is 0, and the first: [0, 2, 1]",
+    "shape": "this is a shape without the batch: leave it out",
+    "sizes": "these are the sizes that one dimension becomes: leave the batch out",
+}
 
 
 class ValueHint(NamedTuple):
@@ -66,6 +73,8 @@ def value_hint(node: Node, kind: str, key: str = "") -> ValueHint:
     if word is not None:
         return _write(node, word) if kind == "bool_type" else ValueHint(f"`{node.text}` is a text in YAML 1.2")
     text = node.value.strip()
+    if text == "B" and kind in _NUMBERS:
+        return ValueHint(_FOR_THE_BATCH.get(key.partition(".")[0], _NO_BATCH))
     if kind not in _NUMBERS:
         return _of_list(node, text)
     if (with_unit := _WITH_UNIT.fullmatch(text)) is not None and key.endswith(f"{with_unit[2]}s"):

@@ -17,7 +17,7 @@ from declarative_train.recipe.checks.blocks import bad_reuse, model_too_large, r
 from declarative_train.recipe.checks.wiring import bad_reference, unused_field, unused_input
 from declarative_train.recipe.model.blocks import BlockDefinition, Library
 from declarative_train.recipe.model.blocks_params import bind_params
-from declarative_train.recipe.model.expand_outside import param_spans, placed_outside, seen_from_outside
+from declarative_train.recipe.model.expand_outside import field_spans, param_spans, placed_outside, seen_from_outside
 from declarative_train.recipe.model.expand_paths import placed, units_of
 from declarative_train.recipe.model.node_draft import (
     MOST_NODES,
@@ -42,6 +42,7 @@ from declarative_train.recipe.model.tree import (
 from declarative_train.recipe.model.wiring import Surroundings, Wiring
 from declarative_train.recipe.model.wiring_names import Edge, read_reference
 from declarative_train.recipe.model.wiring_ports import first_key, no_reference
+from declarative_train.recipe.old_dims import layer_of_today
 from declarative_train.recipe.paths import Paths
 from declarative_train.recipe.reading import read_node
 from declarative_train.source.document import SourceFile
@@ -287,7 +288,9 @@ class _Expander:
         self._say(found)
         if layer is None:
             return None
-        spans = dict(_field_spans(fields))
+        spans = dict(field_spans(fields))
+        layer, found = layer_of_today(layer, draft.fields, spans)
+        self._say(found)
         params = {field: self._given[span] for field, span in spans.items() if span in self._given}
         return LayerNode(*common, layer, spans, params if frame.param_spans else {})
 
@@ -386,11 +389,3 @@ def _listed(names: Iterable[str]) -> str:
 
 def _mentions_index(node: Node) -> bool:
     return any(isinstance(each.value, str) and "index" in each.value for each in scalars(node, plain=False))
-
-
-def _field_spans(fields: Mapping, prefix: str = "") -> Iterable[tuple[str, Span]]:
-    """The place of every value, nested ones by dotted names."""
-    for entry in fields:
-        yield f"{prefix}{entry.name}", entry.value.span
-        if isinstance(entry.value, Mapping):
-            yield from _field_spans(entry.value, f"{prefix}{entry.name}.")

@@ -6,6 +6,7 @@ The body of a shipped block is not the user's: where it hands on a param, the va
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from collections.abc import Mapping as MappingABC
 
 from declarative_train.diagnostics.diagnostic import Diagnostic, Related
@@ -66,3 +67,11 @@ def _moved(node: Node, span: Span) -> Node:
     if isinstance(node, Mapping):
         return Mapping(node.with_values(lambda entry: _moved(entry.value, span)).entries, span)
     return node._replace(span=span)
+
+
+def field_spans(fields: Mapping, prefix: str = "") -> Iterable[tuple[str, Span]]:
+    """The place of every value, nested ones by dotted names."""
+    for entry in fields:
+        yield f"{prefix}{entry.name}", entry.value.span
+        if isinstance(entry.value, Mapping):
+            yield from field_spans(entry.value, f"{prefix}{entry.name}.")

@@ -23,6 +23,7 @@ from declarative_train.recipe.checks.keys import missing_key, unknown_key, unkno
 from declarative_train.recipe.model.blocks import BlockDefinition, Library
 from declarative_train.recipe.model.wiring_names import REUSE, Edge, check_name, read_reference
 from declarative_train.recipe.model.wiring_ports import RequestedInputs, only_inputs, read_requested
+from declarative_train.recipe.old_dims import old_expression
 from declarative_train.source.node import Entry, Mapping, Node, Scalar, found_words, to_value
 from declarative_train.source.template import Templates
 from declarative_train.terms.names import NODE_WORDS, RESERVED
@@ -175,10 +176,12 @@ class EntryReader:
             self.found.append(bad_node(scalar.span, entry.name, found_words(scalar), hint))
             return None
         try:
-            return ExpressionDraft(name=entry.name, entry=entry, expression=parse(scalar.value), scalar=scalar)
+            expression = parse(scalar.value)
         except ExpressionError as problem:
             self.found.append(_RULES[problem.rule](scalar.place(problem.offset, problem.length), problem))
             return None
+        self.found += [old_expression(scalar, each) for each in expression.old]
+        return ExpressionDraft(name=entry.name, entry=entry, expression=expression, scalar=scalar)
 
     def _component(self, entry: Entry, node: Mapping) -> Typed | BrokenDraft:
         if node.entry("type") is None:

@@ -180,7 +180,7 @@ def test_all_mistakes_of_a_graph_are_said_at_once(open_model) -> None:
         ("logits: 3 + 4", "E002", None),
         ("logits: hidden[:, i]", "E002", "i"),
         ("logits: softmx(hidden, dim=-1)", "E003", "softmx"),
-        ("logits: softmax(hidden)", "E004", "softmax(hidden)"),
+        ("logits: cumsum(hidden)", "E004", "cumsum(hidden)"),
         ("logits: mean(hidden, dim=0)", "E005", "0"),
         ("logits: '  hidden[0]'", "E005", "0"),
     ],
