@@ -120,7 +120,8 @@ MERGES = (
     "meta: {what: 1}", "{}",
 )  # fmt: skip
 FORMS = (
-    "training: {precision: bf16}", "objective: {loss: {type: mse}}", "objective: {metrics: [mae, rmse]}",
+    "training: {precision: bf16}", "training: {activation_checkpointing: blocks}",
+    "objective: {loss: {type: mse}}", "objective: {metrics: [mae, rmse]}",
     "data: {split: {v: 0.1}}", "data: {split: {v: {source: {type: csv}}}}", "model: {weights: runs/a}",
     "model: {weights: {path: runs/a}}", "model: {weights: {net: runs/a}}",
 )  # fmt: skip

@@ -34,6 +34,7 @@ from declarative_train.plan.plan import PLAN_VERSION, ParameterPlan, Plan, Weigh
 from declarative_train.plan.plugins import check_plugins, check_shards, unrun_plugins
 from declarative_train.plan.predicted import TAKEN, ChoicePlan
 from declarative_train.plan.published import plan_published
+from declarative_train.plan.recomputation import Recomputation
 from declarative_train.plan.run_fields import inherited_fields
 from declarative_train.plan.sample_groups import check_draws, check_mixing
 from declarative_train.plan.sections import (
@@ -170,13 +171,13 @@ class Scales:
 
     def __init__(self, site: Site) -> None:
         self._site = site
-        self._known: dict[tuple[str, str], Scale | None] = {}
+        self._known: dict[tuple[str, Recomputation], Scale | None] = {}
 
     def __call__(self, recipe: Recipe, model: ModelFacts) -> Scale | None:
         tracer, training = self._site.tracer, recipe.training
         if tracer is None:
             return None
-        key = (training.precision.compute, training.activation_checkpointing)
+        key = (training.precision.compute, Recomputation.of(training.activation_checkpointing))
         if key not in self._known:
             plan = self._reference(recipe)
             self._known[key] = None if plan is None else tracer.scale(plan, model)
@@ -246,7 +247,11 @@ def _assembled(
         draws=tuple(fact.path for fact in lowered.facts if fact.kind == "random"),
         settings=settings_of(recipe),
         flops=plan_flops(
-            lowered.graph, parameters, layout.units, recipe.training.activation_checkpointing, lowered.heads
+            lowered.graph,
+            parameters,
+            layout.units,
+            Recomputation.of(recipe.training.activation_checkpointing),
+            lowered.heads,
         ),
     )
     plan, found = with_estimates(plan, recipe, choice, site.tracer, site.scales)

@@ -77,7 +77,7 @@ def _ways(plan: Plan) -> list[str]:
     ways = []
     if not plan.layout.is_sharded and plan.layout.pipeline is None:
         ways.append("parallelism: auto, which looks for a mode that fits")
-    if plan.training.activation_checkpointing == "none":
+    if plan.training.recomputation.policy == "none":
         ways.append("training.activation_checkpointing: blocks")
     if plan.batch.microbatch_size > 1:
         ways.append("more training.gradient_accumulation_steps")

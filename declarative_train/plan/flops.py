@@ -5,29 +5,30 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from declarative_train.graph.cost import Work, work_of
-from declarative_train.graph.graph import Graph, Node
+from declarative_train.graph.graph import Graph
 from declarative_train.graph.stage_graphs import open_blocks
 from declarative_train.plan.plan import ParameterPlan
 from declarative_train.plan.predicted import FlopsPlan
+from declarative_train.plan.recomputation import Recomputation
 
 
 def plan_flops(
     graph: Graph,
     parameters: Iterable[ParameterPlan],
     units: tuple[str, ...],
-    checkpointing: str,
+    recomputation: Recomputation,
     heads: Collection[str] = (),
 ) -> FlopsPlan:
     """`heads`: what losses in chunks compute once more."""
     parameters = tuple(parameters)
     opened = open_blocks(graph, units)
-    works = unit_works(opened, parameters)
+    works, again = unit_works(opened, parameters), recomputation.units(units)
     every = [work for each in works.values() for work in each]
     return FlopsPlan(
         forward=sum(work.forward for work in every),
         backward=sum(work.backward for work in every),
         recomputed=sum(
-            round(work.forward * (1.0 if node.name in heads else recomputed_part(node, units, checkpointing)))
+            round(work.forward * (1.0 if node.name in heads else recomputation.part_of(node, again)))
             for node in opened.nodes
             for work in works[node.name]
         ),
@@ -39,12 +40,3 @@ def unit_works(opened: Graph, parameters: Iterable[ParameterPlan]) -> dict[str, 
     parameters = tuple(parameters)
     shapes = {item.name: item.shape for item in parameters}
     return work_of(opened, shapes, frozenset(item.name for item in parameters if item.frozen))
-
-
-def recomputed_part(node: Node, units: Collection[str], checkpointing: str) -> float:
-    """How much of the node's forward runs once more in the backward, as `runtime/step/model.py` sees to; of
-    selective half of the products, about."""
-    if checkpointing == "all":
-        return float(node.kind in ("layer", "block"))
-    part = {"blocks": 1.0, "selective": 0.5}.get(checkpointing, 0.0)
-    return part if node.name in units else 0.0

@@ -14,6 +14,7 @@ from declarative_train.data.spec import BatchSpec, DataSpec, FileRecord
 from declarative_train.graph.graph import Graph
 from declarative_train.plan.layout import LayoutPlan
 from declarative_train.plan.predicted import ChoicePlan, EstimatePlan, FlopsPlan, MemoryPlan
+from declarative_train.plan.recomputation import Policy, Recomputation
 
 PLAN_VERSION = 2
 
@@ -140,7 +141,7 @@ class TrainingPlan:
     clip_grad_norm: float | None
     precision: Literal["fp32", "bf16", "fp16", "fp64"]  # what forward and backward compute in
     compile: bool
-    activation_checkpointing: Literal["none", "selective", "blocks", "all"]
+    activation_checkpointing: Policy
     non_finite: Literal["stop", "skip"]
     early_stop: EarlyStopPlan | None = None
     max_time_s: float | None = None
@@ -148,6 +149,13 @@ class TrainingPlan:
     ema_decay: float | None = None
     reduce: Literal["fp64", "fp32", "bf16"] = "fp32"
     matmul: Literal["highest", "tf32"] = "highest"
+    checkpointing_every: int = 1
+    checkpointing_keep: tuple[str, ...] = ("attention", "every_second_product")
+
+    @property
+    def recomputation(self) -> Recomputation:
+        keep = self.checkpointing_keep if self.activation_checkpointing == "selective" else ()
+        return Recomputation(self.activation_checkpointing, self.checkpointing_every, keep)
 
     @property
     def arithmetic(self) -> str:

@@ -21,6 +21,7 @@ from declarative_train.plan.plan import (
     UnitPlan,
 )
 from declarative_train.plan.precision import reduce_word
+from declarative_train.plan.recomputation import Recomputation
 from declarative_train.plan.timing import Timing
 from declarative_train.recipe.metric_names import FINAL_SETS, evaluated_sets
 from declarative_train.recipe.recipe import Recipe
@@ -88,7 +89,7 @@ def plan_training(recipe: Recipe, timing: Timing) -> TrainingPlan:
         clip_grad_norm=training.clip_grad_norm,
         precision=training.precision.compute,
         compile=training.compile,
-        activation_checkpointing=training.activation_checkpointing,
+        activation_checkpointing=training.activation_checkpointing.policy,
         non_finite=training.non_finite,
         early_stop=None
         if early_stop is None
@@ -102,6 +103,8 @@ def plan_training(recipe: Recipe, timing: Timing) -> TrainingPlan:
         ema_decay=None if training.ema is None else training.ema.decay,
         reduce=reduce_word(training.precision),
         matmul=training.precision.matmul,
+        checkpointing_every=Recomputation.of(training.activation_checkpointing).every,
+        checkpointing_keep=training.activation_checkpointing.keep,
     )
 
 

@@ -50,8 +50,9 @@ def schema() -> Schema:
     split = definitions["data"]["properties"]["split"]["anyOf"][0]
     split["additionalProperties"] = _also(split["additionalProperties"], {"type": "number"})
     training = definitions["training"]["properties"]
-    words = definitions["precision"]["properties"]["compute"]["anyOf"][0]
-    training["precision"] = {"default": words["enum"][0], **_also(training["precision"], words)}
+    for name, key in (("precision", "compute"), ("activation_checkpointing", "policy")):
+        words = definitions[name]["properties"][key]["anyOf"][0]
+        training[name] = {"default": words["enum"][0], **_also(training[name], words)}
     model = definitions["model"]["properties"]
     weights = model["weights"]
     model["weights"] = _also(weights, {"type": "string"}, weights["anyOf"][0]["additionalProperties"])

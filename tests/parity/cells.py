@@ -500,10 +500,12 @@ def cells() -> tuple[Cell, ...]:
         for training, options in (
             (clipped, "clipped"),
             ("  activation_checkpointing: selective", "checkpointing selective"),
+            ("  activation_checkpointing: {policy: selective, keep: [products]}", "checkpointing, products kept"),
             ("  activation_checkpointing: blocks", "checkpointing blocks"),
+            ("  activation_checkpointing: {policy: blocks, every: 3}", "checkpointing every third"),
             ("  activation_checkpointing: all", "checkpointing all"),
         ):
-            if options == "checkpointing selective" and "zbv" in each[0]:
+            if "selective" in training and "zbv" in each[0]:
                 continue  # refused
             found.append(Cell(*each, 2, "masked", training=training, options=options))
     return tuple(found)

@@ -8,7 +8,7 @@ from declarative_train.plan.auto.candidates import candidates
 from declarative_train.plan.auto.judge import Judge
 from declarative_train.plan.auto.target import target_of
 from declarative_train.recipe.recipe import Recipe
-from declarative_train.recipe.sections.training import Training
+from declarative_train.recipe.sections.training import ActivationCheckpointing, Training
 from declarative_train.terms.amounts import amount
 
 MOST = 3  # hints that are given
@@ -32,17 +32,18 @@ def hints(judge: Judge) -> list[str]:
 
 def _changed(recipe: Recipe) -> Iterator[tuple[str, Recipe]]:
     training, layout = recipe.training, recipe.layout
-    again = _with(training, activation_checkpointing="blocks")
-    if training.activation_checkpointing == "none":
-        kept = _with(training, activation_checkpointing="selective")
+    policy = training.activation_checkpointing.policy
+    again = _with(training, activation_checkpointing=ActivationCheckpointing(policy="blocks"))
+    if policy == "none":
+        kept = _with(training, activation_checkpointing=ActivationCheckpointing(policy="selective"))
         yield "training.activation_checkpointing: selective", recipe._replace(training=kept)
-    if training.activation_checkpointing in ("none", "selective"):
+    if policy in ("none", "selective"):
         yield "training.activation_checkpointing: blocks", recipe._replace(training=again)
     steps = _most_accumulation(recipe)
     if steps is not None:
         less = {"gradient_accumulation_steps": steps, "microbatch_size": None}
         yield f"training.gradient_accumulation_steps: {steps}", recipe._replace(training=_with(training, **less))
-        if training.activation_checkpointing == "none":
+        if policy == "none":
             both = f"training.gradient_accumulation_steps: {steps} with activation_checkpointing: blocks"
             yield both, recipe._replace(training=_with(again, **less))
     for factor in FACTORS:

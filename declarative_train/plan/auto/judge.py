@@ -21,6 +21,7 @@ from declarative_train.plan.layout import WireBytes
 from declarative_train.plan.plan import ParameterPlan
 from declarative_train.plan.plugins import check_shards
 from declarative_train.plan.precision import reduce_word
+from declarative_train.plan.recomputation import Recomputation
 from declarative_train.plan.sample_groups import check_mixing
 from declarative_train.plan.sharding import sharding_of
 from declarative_train.plan.stages import PlacementInput, Stages, stages_of, wire_bytes
@@ -77,7 +78,7 @@ class Judge:
             precision=training.precision.compute,
             reduce=reduce_word(training.precision),
             matmul=training.precision.matmul,
-            checkpointing=training.activation_checkpointing,
+            recomputation=Recomputation.of(training.activation_checkpointing),
             optimizer=training.optimizer.as_data(),
             heads=lowered.heads,
             averages=training.ema is not None,

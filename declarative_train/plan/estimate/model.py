@@ -12,8 +12,9 @@ from declarative_train.graph.chunked import heads_of
 from declarative_train.graph.cost import Work, activations
 from declarative_train.graph.graph import Graph, Node
 from declarative_train.graph.stage_graphs import open_blocks
-from declarative_train.plan.flops import recomputed_part, unit_works
+from declarative_train.plan.flops import unit_works
 from declarative_train.plan.plan import ParameterPlan, Plan
+from declarative_train.plan.recomputation import Recomputation
 
 PARAMETER_BYTES = {"fp32": 4, "bf16": 4, "fp16": 4, "fp64": 8}  # and of gradients and optimizer state
 REDUCE_BYTES = {"fp64": 8, "fp32": 4, "bf16": 2}  # of gradients on their way between devices
@@ -85,7 +86,7 @@ def model_facts(
     precision: Precision,
     reduce: str,
     matmul: str,
-    checkpointing: str,
+    recomputation: Recomputation,
     optimizer: Mapping[str, object],
     heads: Collection[str] = (),
     averages: bool = False,
@@ -95,9 +96,9 @@ def model_facts(
     opened = open_blocks(graph, units)
     works = unit_works(opened, parameters)
     tensors = _tensors(opened, parameters, optimizer, averages)
-    nodes = {}
+    nodes, computed_again = {}, recomputation.units(units)
     for node in opened.nodes:
-        again = recomputed_part(node, units, checkpointing)
+        again = recomputation.part_of(node, computed_again)
         inside = activations(node)
         if node.name in heads:  # an item in the place of its scores
             again, inside = 1.0, _given(node) // next(iter(node.outputs.values())).shape[-1]
@@ -125,7 +126,7 @@ def facts_of(plan: Plan) -> ModelFacts:
         precision=training.precision,
         reduce=training.reduce,
         matmul=training.matmul,
-        checkpointing=training.activation_checkpointing,
+        recomputation=training.recomputation,
         optimizer=training.optimizer,
         heads=heads_of(plan.graph, plan.objective.terms),
         averages=training.ema_decay is not None,

@@ -75,13 +75,6 @@ def summary(plan: Plan) -> str:
     return "\n".join([_head(plan), *columns(rows, numbers=False)])
 
 
-RECOMPUTED = {
-    "selective": "activations of blocks, but for attention and every second product",
-    "blocks": "activations of blocks",
-    "all": "activations of all",
-}
-
-
 def _head(plan: Plan) -> str:
     return f"{plan.name}: {mode_in_words(plan.layout)}, seed {plan.seed}, language {plan.language}"
 
@@ -235,8 +228,8 @@ def _training(plan: Plan) -> list[str]:
         rows.append(["deterministic", "only kernels that give the same bits in every run"])
     if training.compile:
         rows.append(["compile", "each block"])
-    if training.activation_checkpointing != "none":
-        rows.append(["recompute", RECOMPUTED[training.activation_checkpointing]])
+    if training.recomputation.policy != "none":
+        rows.append(["recompute", training.recomputation.in_words])
     if training.ema_decay is not None:
         rows.append(["moving average", f"decay {training.ema_decay:g}"])
     if training.early_stop is not None:

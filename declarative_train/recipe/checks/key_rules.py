@@ -78,6 +78,7 @@ def key_without_effect(draft: Draft) -> Iterator[Diagnostic]:
     yield from _of_objective(draft)
     yield from _of_parameters(draft)
     yield from _of_precision(draft)
+    yield from _of_checkpointing(draft)
     checkpoint = draft.checkpoint
     if checkpoint is not None and checkpoint.every is None and checkpoint.keep > 1:
         reason = "one checkpoint is written, at the end of the run"
@@ -103,6 +104,17 @@ def _of_precision(draft: Draft) -> Iterator[Diagnostic]:
     if precision.matmul == "tf32":
         reason = f"in {precision.compute} there are no products of float32 matrices to speak of"
         yield _idle(draft.span((*at, "matmul")), "matmul", reason, "`compute: fp32`")
+
+
+def _of_checkpointing(draft: Draft) -> Iterator[Diagnostic]:
+    found = None if draft.training is None else draft.training.activation_checkpointing
+    if found is None:
+        return
+    at = ("training", "activation_checkpointing")
+    for key, policies in (("every", ("blocks", "selective")), ("keep", ("selective",))):
+        if key in found.model_fields_set and found.policy not in policies:
+            words = " or ".join(f"`policy: {word}`" for word in policies)
+            yield _idle(draft.span((*at, key)), key, f"the policy is `{found.policy}`", words)
 
 
 def _idle(span: Span, key: str, reason: str, used_with: str = "") -> Diagnostic:

@@ -136,10 +136,10 @@ def zero_bubble_compile(draft: Draft) -> Iterator[Diagnostic]:
         message = f"torch cannot compile stages for {pipeline.schedule}"
         hint = "set training.compile to false, or parallelism.pipeline.schedule to interleaved_1f1b"
         yield error("P010", draft.span("training.compile"), message, hint, related)
-    if training.activation_checkpointing == "selective":
+    if training.activation_checkpointing.policy == "selective":
         message = f"{pipeline.schedule} splits each backward in two, and what `selective` keeps is there for one"
         hint = "set training.activation_checkpointing to blocks, or parallelism.pipeline.schedule to interleaved_1f1b"
-        yield error("P010", draft.span("training.activation_checkpointing"), message, hint, related)
+        yield error("P010", draft.span("training.activation_checkpointing.policy"), message, hint, related)
 
 
 def more_stages_than_nodes(draft: Draft) -> Iterator[Diagnostic]:

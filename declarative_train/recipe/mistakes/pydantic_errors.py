@@ -19,6 +19,7 @@ from declarative_train.recipe.sections.section import models_in
 from declarative_train.source.node import Mapping, Node, Scalar, Sequence, find, found_words, to_value
 from declarative_train.terms.span import Span
 
+_SHORT = (("precision", "compute"), ("activation_checkpointing", "policy"))  # words in the place of a mapping
 _KINDS = {  # pydantic's error type -> what the key takes
     "int_type": "an integer",
     "int_from_float": "an integer",
@@ -160,7 +161,7 @@ def _diagnostic(problem: _Problem | list[_Problem], reading: Reading) -> Diagnos
         return _no_branch(problem, where)
     error, kind = problem.error, problem.error["type"]
     # a word in the place of a mapping was written out for its reader: the user knows it by the key above
-    is_short = problem.path[-2:] == ("precision", "compute") and problem.key_span == problem.span
+    is_short = problem.path[-2:] in _SHORT and problem.key_span == problem.span
     name = _dotted(problem.path[:-1] if is_short else problem.path)
     inside = where if not problem.path else f"`{name}`"
     if kind == "extra_forbidden":

@@ -60,6 +60,22 @@ class Precision(Section):
     what a run computes in bf16 or fp16 is none of these."""
 
 
+class ActivationCheckpointing(Section):
+    """What of the forward is computed again in the backward, in the place of keeping its activations."""
+
+    policy: Literal["none", "selective", "blocks", "all"] = "none"
+    """blocks: of each block (a copy of the outermost repeat, else a top-level node); all: of every node; selective: of
+    each block, but for what `keep` names."""
+    every: Count = 1
+    """With `blocks` and `selective`: of so many blocks one, the first, the fourth and so on for 3. The others keep
+    theirs."""
+    keep: Annotated[tuple[Literal["attention", "products", "every_second_product"], ...], Field(min_length=1)] = (
+        "attention",
+        "every_second_product",
+    )
+    """With `selective`: what is not computed again. `products` are those of matrices, and convolutions."""
+
+
 class Training(Section):
     """How long, in what batches, with which optimizer."""
 
@@ -87,10 +103,10 @@ class Training(Section):
     deterministic: bool = False
     """The same bits in every run on the same GPUs, at some speed: only kernels that have them, none chosen by trial.
     On the CPU they are the same anyway."""
-    activation_checkpointing: Literal["none", "selective", "blocks", "all"] = "none"
-    """Recompute activations in the backward instead of keeping them: of each block (a copy of the outermost repeat,
-    else a top-level node), or of every node. selective: of each block, but for attention and every second product of
-    matrices or convolution, which are kept."""
+    activation_checkpointing: ActivationCheckpointing = Field(default_factory=ActivationCheckpointing)
+    """Recompute activations in the backward instead of keeping them; a word is short for `{policy: word}`. none;
+    blocks: of each block (a copy of the outermost repeat, else a top-level node); all: of every node; selective: of
+    each block, but for attention and every second product of matrices or convolution, which are kept."""
     ema: Ema | None = None
     """A moving average of the parameters, saved beside them; `evaluation.weights: ema` and `--weights ema` use it."""
     early_stop: EarlyStop | None = None

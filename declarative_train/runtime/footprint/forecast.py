@@ -132,11 +132,13 @@ def _moments(plan: Plan, runs: list[Run], rank: int, is_begun: bool) -> Any:
     with _one_thread():
         if not runs:
             return _course(plan, rank, is_begun, is_fake).bytes.astype(float)
-        base = _course(shortened(plan, runs, [FEW] * len(runs)), rank, is_begun, is_fake)
-        more = [[FEW + (at == other) for other in range(len(runs))] for at in range(len(runs))]
+        few, alike = _few(plan, runs), plan.training.recomputation.every
+        base = _course(shortened(plan, runs, few), rank, is_begun, is_fake)
+        more = [[number + alike * (at == other) for other, number in enumerate(few)] for at in range(len(runs))]
         longer = [_course(shortened(plan, runs, kept), rank, is_begun, is_fake) for kept in more]
         try:
-            return extrapolated(base, longer, [len(run.paths) for run in runs])
+            left = [len(run.paths) - number for run, number in zip(runs, few, strict=True)]
+            return extrapolated(base, longer, [FEW + number // alike for number in left])
         except UnevenError:
             return _course(plan, rank, is_begun, is_fake).bytes.astype(float)
 
@@ -177,16 +179,22 @@ def _are_chunks_alike(layout: LayoutPlan) -> bool:
     return layout.is_one_process and not layout.scatters
 
 
+def _few(plan: Plan, runs: list[Run]) -> list[int]:
+    """Copies that are tried of each run. Where one of several blocks is computed again, so many go together."""
+    alike = plan.training.recomputation.every
+    return [FEW * alike + len(run.paths) % alike for run in runs]
+
+
 def _long_runs(plan: Plan) -> list[Run]:
     """In the order of their copies, the longest first: of a few, since each costs a try."""
-    runs = sorted(runs_of(plan, LONG), key=lambda run: -len(run.paths))
+    runs = sorted(runs_of(plan, LONG * plan.training.recomputation.every), key=lambda run: -len(run.paths))
     if _is_small(plan):
         return []
     return runs[:MOST_RUNS]
 
 
 def _calls(plan: Plan, runs: list[Run]) -> int:
-    few = shortened(plan, runs, [FEW] * len(runs))
+    few = shortened(plan, runs, _few(plan, runs))
     chunks = plan.batch.accumulation * plan.batch.num_microbatches
     return _leaves(few.graph) * chunks
 

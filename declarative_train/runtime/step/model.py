@@ -176,12 +176,12 @@ def prepare_units(
         from declarative_train.runtime.step.compiled import share_classes
 
         share_classes(module)
-    if training.activation_checkpointing != "none":
-        forgetful = unit_modules(module, layout.units, rest=training.activation_checkpointing == "all")
+    again = training.recomputation
+    if again.policy != "none":
+        forgetful = unit_modules(module, again.units(layout.units), rest=again.policy == "all")
         forgetful = [unit for unit in forgetful if not isinstance(unit, ChunkedHead)]  # which keeps nothing anyway
         for unit in forgetful:
-            selective = training.activation_checkpointing == "selective"
-            checkpoint_activations(unit, groups, selective=selective, draws=draws)
+            checkpoint_activations(unit, groups, keep=frozenset(again.keep), draws=draws)
     if training.compile:
         from declarative_train.runtime.step.compiled import compile_units
 
@@ -224,18 +224,18 @@ def mixes_samples(unit: nn.Module) -> bool:
     return any(isinstance(part, MixesSamples) for part in unit.modules())
 
 
-def checkpoint_activations(unit: nn.Module, groups: SampleGroups, *, selective: bool, draws: bool) -> None:
-    """The unit forgets its activations and computes them again in backward; `selective`: but for those that
-    `runtime/step/selective.py` keeps."""
+def checkpoint_activations(unit: nn.Module, groups: SampleGroups, *, keep: frozenset[str], draws: bool) -> None:
+    """The unit forgets its activations and computes them again in backward, but for those that
+    `runtime/step/selective.py` keeps by these words."""
     from torch.utils.checkpoint import checkpoint
 
     forward = unit.forward
     settings: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": draws}
     of_groups = groups.checkpoint_contexts if mixes_samples(unit) else None
-    if selective:
+    if keep:
         from declarative_train.runtime.step.selective import kept_contexts
 
-        settings["context_fn"] = kept_contexts if of_groups is None else partial(kept_contexts, of_groups)
+        settings["context_fn"] = partial(kept_contexts, keep, of_groups)
     elif of_groups is not None:
         settings["context_fn"] = of_groups
 

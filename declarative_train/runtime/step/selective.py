@@ -1,8 +1,8 @@
 """Selective activation checkpointing: of a unit's activations those are kept that take long to compute again, the rest
 is computed once more in its backward.
 
-Kept are attention, and of the products of matrices and the convolutions every second, beginning with the first: half of
-them are about as much as all else that is computed again. The policy is that of torchtitan's "op" option.
+By themselves attention is kept, and of the products of matrices and the convolutions every second, beginning with the
+first: half of them are about as much as all else that is computed again. That is torchtitan's "op" option.
 """
 
 from __future__ import annotations
@@ -33,25 +33,28 @@ Contexts = tuple[AbstractContextManager[Any], AbstractContextManager[Any]]
 
 
 class Policy:
-    """Of one forward, and of its recomputation: both count alike."""
+    """Of one forward, and of its recomputation: both count alike. `keep`: words of
+    `training.activation_checkpointing.keep`."""
 
-    def __init__(self) -> None:
+    def __init__(self, keep: frozenset[str]) -> None:
+        self._kept = ATTENTION if "attention" in keep else frozenset()
+        self._step = 1 if "products" in keep else 2 if "every_second_product" in keep else 0
         self._counts = {False: 0, True: 0}
 
     def __call__(self, context: Any, operation: Any, *inputs: Any, **more: Any) -> CheckpointPolicy:
-        if operation in ATTENTION:
+        if operation in self._kept:
             return CheckpointPolicy.MUST_SAVE
-        if operation not in PRODUCTS:
+        if not self._step or operation not in PRODUCTS:
             return CheckpointPolicy.PREFER_RECOMPUTE
         again = bool(context.is_recompute)
         self._counts[again] += 1
-        is_kept = self._counts[again] % 2 == 1
+        is_kept = (self._counts[again] - 1) % self._step == 0
         return CheckpointPolicy.MUST_SAVE if is_kept else CheckpointPolicy.PREFER_RECOMPUTE
 
 
-def kept_contexts(others: Callable[[], Contexts] | None = None) -> Contexts:
+def kept_contexts(keep: frozenset[str], others: Callable[[], Contexts] | None) -> Contexts:
     """`context_fn` of `torch.utils.checkpoint.checkpoint`; `others`: what the unit needs besides."""
-    mine: Contexts = create_selective_checkpoint_contexts(Policy())  # type: ignore[no-untyped-call]
+    mine: Contexts = create_selective_checkpoint_contexts(Policy(keep))  # type: ignore[no-untyped-call]
     if others is None:
         return mine
     return tuple(_both(*pair) for pair in zip(others(), mine, strict=True))  # type: ignore[return-value]
