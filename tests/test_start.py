@@ -39,7 +39,6 @@ NOT_NEEDED = (
     "declarative_train.recipe.mistakes.pydantic_errors",
     "difflib",
     "fsspec",
-    "importlib.metadata",
     "jinja2",
     "numpy",
     "pyarrow",
@@ -88,17 +87,6 @@ def test_a_component_is_imported_when_a_recipe_names_it(recipe: str) -> None:
     }
     assert leaves > NAMED
     assert {name for name in leaves if f"declarative_train.components.{name}" in imported} == NAMED
-
-
-def test_pydantic_asks_nobody_for_plugins() -> None:
-    code = (
-        "import sys\nfrom declarative_train.cli.pydantic_plugins import without_plugins\nwithout_plugins()\n"
-        "from pydantic import BaseModel\nclass Made(BaseModel):\n    size: int\n"
-        "assert Made(size=3).size == 3\nassert 'importlib.metadata' not in sys.modules\n"
-        "from pydantic.plugin import _loader\nassert _loader.PYDANTIC_ENTRY_POINT_GROUP == 'pydantic'\n"
-        "from pydantic.plugin._loader import get_plugins\nassert not get_plugins()\n"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
 @pytest.mark.parametrize(("words", "code"), [(["--static"], 0), (["--static", "--set", "training.epochs=ten"], 1)])

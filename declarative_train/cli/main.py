@@ -13,7 +13,6 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from declarative_train.cli.pydantic_plugins import without_plugins
 from declarative_train.cli.termination import TerminatedError, sigterm_raises
 from declarative_train.logs.streams import outlive_readers, write_any_character
 
@@ -76,7 +75,6 @@ def _main(argv: Sequence[str] | None) -> int:
     )
     parser.add_argument("--version", action=Version, nargs=0, help="show the version and exit")
     commands = parser.add_subparsers(prog=parser.prog, dest="command", metavar="COMMAND", required=True)
-    without_plugins()
     # Only the command that was asked for is imported: the others' arguments are not needed to run it. Where it is the
     # first word, nobody will ask for a list of the others, either.
     asked = next((word for word in words if word in COMMANDS), None)

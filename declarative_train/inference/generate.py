@@ -20,7 +20,7 @@ from declarative_train.components.expressions.grammar import parse
 from declarative_train.components.layers import LAYERS
 from declarative_train.components.layers.activations import Activation
 from declarative_train.components.layers.modules.attention import SelfAttention
-from declarative_train.components.layers.modules.positions import LearnedPositions, SinusoidalPositions
+from declarative_train.components.layers.modules.sequences import LearnedPositions, SinusoidalPositions
 from declarative_train.graph.graph import Graph
 from declarative_train.graph.read import read_layer
 from declarative_train.inference.forward import Forward, device_for

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from declarative_train.components.component import Collective
-from declarative_train.components.layers.batch_norm import BatchNorm
+from declarative_train.components.layers.norms import BatchNorm
 from declarative_train.components.layers.sample_groups import (
     SampleGroups,
     attach,

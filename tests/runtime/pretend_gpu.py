@@ -32,7 +32,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import checkpoint
 
 import declarative_train
-from declarative_train.components.layers.modules.recurrent import without_onednn
+from declarative_train.components.layers.modules.sequences import without_onednn
 from declarative_train.data import prefetch
 
 PACKAGE = str(Path(declarative_train.__file__).parent)

@@ -1,14 +1,26 @@
-"""Activations: functions of each element. The usual ones, and what all have in common."""
+"""Activations: functions of each element."""
 
 from __future__ import annotations
 
 from abc import ABC
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
-from declarative_train.components.component import Misfit
-from declarative_train.components.layers.fit import Inputs, OfFields, needs_float
+from declarative_train.components.component import Init, Layer, Misfit
+from declarative_train.components.layers.fit import (
+    Inputs,
+    OfFields,
+    dtype_of,
+    needs_along,
+    needs_dimensions,
+    needs_float,
+    needs_parameter_dtype,
+)
+from declarative_train.components.layers.starts import start
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
 class Activation(OfFields, ABC):
@@ -62,3 +74,167 @@ class Tanh(Activation):
 
     module: ClassVar[str] = "nn.Tanh"
     type: Literal["tanh"] = "tanh"
+
+
+class Relu6(Activation):
+    """min(max(x, 0), 6)."""
+
+    module: ClassVar[str] = "nn.ReLU6"
+    type: Literal["relu6"] = "relu6"
+
+
+class Elu(Activation):
+    """x where positive, alpha * (exp(x) - 1) elsewhere."""
+
+    module: ClassVar[str] = "nn.ELU"
+    type: Literal["elu"] = "elu"
+    alpha: float = Field(default=1.0, allow_inf_nan=False)
+    """Negative of the lowest value."""
+
+
+class Celu(Activation):
+    """max(x, 0) + min(alpha * (exp(x / alpha) - 1), 0)."""
+
+    module: ClassVar[str] = "nn.CELU"
+    type: Literal["celu"] = "celu"
+    alpha: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    """Negative of the lowest value."""
+
+
+class Selu(Activation):
+    """A scaled `elu` that keeps mean 0 and variance 1 (use `alpha_dropout` beside it)."""
+
+    module: ClassVar[str] = "nn.SELU"
+    type: Literal["selu"] = "selu"
+
+
+class Mish(Activation):
+    """x * tanh(softplus(x))."""
+
+    module: ClassVar[str] = "nn.Mish"
+    type: Literal["mish"] = "mish"
+
+
+class Softplus(Activation):
+    """log(1 + exp(beta * x)) / beta, a smooth relu."""
+
+    module: ClassVar[str] = "nn.Softplus"
+    type: Literal["softplus"] = "softplus"
+    beta: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    """How sharp the bend is."""
+
+
+class LogSigmoid(Activation):
+    """log(sigmoid(x)), computed safely."""
+
+    module: ClassVar[str] = "nn.LogSigmoid"
+    type: Literal["log_sigmoid"] = "log_sigmoid"
+
+
+class Hardsigmoid(Activation):
+    """min(max(x + 3, 0), 6) / 6."""
+
+    module: ClassVar[str] = "nn.Hardsigmoid"
+    type: Literal["hardsigmoid"] = "hardsigmoid"
+
+
+class Hardswish(Activation):
+    """x * min(max(x + 3, 0), 6) / 6."""
+
+    module: ClassVar[str] = "nn.Hardswish"
+    type: Literal["hardswish"] = "hardswish"
+
+
+class Hardtanh(Activation):
+    """x, kept between `low` and `high`."""
+
+    module: ClassVar[str] = "nn.Hardtanh"
+    type: Literal["hardtanh"] = "hardtanh"
+    low: float = Field(default=-1.0, allow_inf_nan=False)
+    """Smallest value."""
+    high: float = Field(default=1.0, allow_inf_nan=False)
+    """Largest value."""
+
+    def check(self, inputs: Inputs) -> Misfit | None:
+        if self.low >= self.high:
+            return Misfit(f"`low: {self.low:g}` is not below `high: {self.high:g}`", field="low")
+        return super().check(inputs)
+
+
+class Tanhshrink(Activation):
+    """x - tanh(x)."""
+
+    module: ClassVar[str] = "nn.Tanhshrink"
+    type: Literal["tanhshrink"] = "tanhshrink"
+
+
+class Softsign(Activation):
+    """x / (1 + abs(x))."""
+
+    module: ClassVar[str] = "nn.Softsign"
+    type: Literal["softsign"] = "softsign"
+
+
+class Along(Activation, ABC):
+    """Probabilities along a dimension."""
+
+    dim: int = -1
+    """The dimension that sums to 1, in torch's numbers (the batch is 0)."""
+
+    def check(self, inputs: Inputs) -> Misfit | None:
+        return super().check(inputs) or needs_along(self, self.dim, inputs)
+
+
+class Softmax(Along):
+    """exp(x), scaled to sum to 1 along a dimension. Losses on logits do not want it."""
+
+    module: ClassVar[str] = "nn.Softmax"
+    type: Literal["softmax"] = "softmax"
+
+
+class LogSoftmax(Along):
+    """log(softmax(x)), computed safely; what `nll` takes."""
+
+    module: ClassVar[str] = "nn.LogSoftmax"
+    type: Literal["log_softmax"] = "log_softmax"
+
+
+class Glu(Activation):
+    """Gated linear unit: the first half of a dimension times the sigmoid of the second."""
+
+    module: ClassVar[str] = "nn.GLU"
+    type: Literal["glu"] = "glu"
+    dim: int = -1
+    """The dimension that is halved, in torch's numbers (the batch is 0)."""
+
+    def check(self, inputs: Inputs) -> Misfit | None:
+        if misfit := super().check(inputs) or needs_along(self, self.dim, inputs):
+            return misfit
+        size = (0, *inputs["x"].shape)[self.dim]
+        if size % 2:
+            return Misfit(
+                f"`glu` halves dimension {self.dim}, whose size {size} is odd: `x` is {inputs['x']}", port="x"
+            )
+        return None
+
+
+class Prelu(Layer):
+    """x where positive, weight * x elsewhere, with a learned `weight`."""
+
+    type: Literal["prelu"] = "prelu"
+    per_channel: bool = False
+    """A slope for each channel (dimension 1) instead of one for all."""
+
+    def check(self, inputs: Inputs) -> Misfit | None:
+        if self.per_channel and (misfit := needs_dimensions(self, inputs, "(B, C, ...)", 1)):
+            return misfit
+        return needs_parameter_dtype(self, inputs)
+
+    def build(self, inputs: Inputs) -> nn.Module:
+        from torch import nn
+
+        slopes = inputs["x"].shape[0] if self.per_channel else 1
+        return nn.PReLU(slopes, dtype=dtype_of(inputs["x"]))
+
+    def init_of(self, parameter: str, inputs: Inputs) -> Init:
+        return start("constant", value=0.25) if parameter == "weight" else super().init_of(parameter, inputs)

@@ -1,4 +1,4 @@
-"""Convolutions over one, two and three spatial dimensions."""
+"""Convolutions over one, two and three spatial dimensions, and transposed ones, which enlarge."""
 
 from __future__ import annotations
 
@@ -130,3 +130,93 @@ def groups_misfit(groups: int, in_channels: int, out_channels: int) -> Misfit | 
                 f"{counted(channels, f'{which} channel')} cannot be divided into {groups} groups", field="groups"
             )
     return None
+
+
+class TransposedConvolution(Spatial, ABC):
+    """What the three have in common. Parameters `weight` (in, out / groups, *kernel) and `bias` (out,)."""
+
+    out_channels: int = Field(ge=1)
+    """Channels of the output; those of the input come from the edge."""
+    kernel_size: Sizes
+    """Size of the kernel: one number, or one per spatial dimension."""
+    stride: Sizes = 1
+    """How far apart the kernel is laid down: the factor of enlargement."""
+    padding: Sizes = 0
+    """Taken off both sides of the result."""
+    output_padding: Sizes = 0
+    """Added to one side of the result, to choose among the sizes that a stride makes equal; smaller than the stride."""
+    dilation: Sizes = 1
+    """Distance of the kernel's elements."""
+    groups: int = Field(default=1, ge=1)
+    """Channels are split into this many groups that do not see each other."""
+    bias: bool = True
+    """Add a learned number per output channel."""
+
+    def check(self, inputs: Inputs) -> Misfit | None:
+        n = self.num_dims
+        least = {"kernel_size": 1, "stride": 1, "padding": 0, "output_padding": 0, "dilation": 1}
+        return (
+            needs_shape(self, inputs, SHAPES[n], n + 1)
+            or needs_parameter_dtype(self, inputs)
+            or sizes_misfit(self, n, least)
+            or groups_misfit(self.groups, inputs["x"].shape[0], self.out_channels)
+            or self._result_misfit(inputs)
+        )
+
+    def _result_misfit(self, inputs: Inputs) -> Misfit | None:
+        x, n = inputs["x"], self.num_dims
+        fields = (self.kernel_size, self.stride, self.padding, self.output_padding, self.dilation)
+        for size, *numbers in zip(x.shape[1:], *(per_dim(field, n) for field in fields), strict=True):
+            k, s, p, more, d = numbers
+            if more >= max(s, d):
+                message = f"`output_padding` of {more} must be smaller than the stride {s} or the dilation {d}"
+                return Misfit(message, field="output_padding")
+            result = (size - 1) * s - 2 * p + d * (k - 1) + more + 1
+            if result < 1:
+                return Misfit(f"`padding` of {p} leaves nothing of the result: `x` is {x}", field="padding")
+        return None
+
+    def build(self, inputs: Inputs) -> nn.Module:
+        from torch import nn
+
+        n, x = self.num_dims, inputs["x"]
+        return (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)[n - 1](
+            x.shape[0],
+            self.out_channels,
+            per_dim(self.kernel_size, n),  # type: ignore[arg-type]
+            stride=per_dim(self.stride, n),  # type: ignore[arg-type]
+            padding=per_dim(self.padding, n),  # type: ignore[arg-type]
+            output_padding=per_dim(self.output_padding, n),  # type: ignore[arg-type]
+            groups=self.groups,
+            bias=self.bias,
+            dilation=per_dim(self.dilation, n),  # type: ignore[arg-type]
+            dtype=dtype_of(x),
+        )
+
+    def init_of(self, parameter: str, inputs: Inputs) -> Init:
+        if parameter == "weight":
+            return linear_weight()
+        if parameter == "bias":  # torch takes the weight's second dimension for the fan, as in a convolution
+            return linear_bias(self.out_channels // self.groups * prod(per_dim(self.kernel_size, self.num_dims)))
+        return super().init_of(parameter, inputs)
+
+    def products(self, use: Use) -> Iterable[Product]:
+        return use.each_matrix_for(use.inputs["x"])
+
+
+class ConvTranspose1d(TransposedConvolution):
+    """Transposed convolution over one dimension: (B, C, T) to (B, out_channels, T')."""
+
+    type: Literal["conv_transpose1d"] = "conv_transpose1d"
+
+
+class ConvTranspose2d(TransposedConvolution):
+    """Transposed convolution over an image: (B, C, H, W) to (B, out_channels, H', W')."""
+
+    type: Literal["conv_transpose2d"] = "conv_transpose2d"
+
+
+class ConvTranspose3d(TransposedConvolution):
+    """Transposed convolution over a volume: (B, C, D, H, W) to (B, out_channels, D', H', W')."""
+
+    type: Literal["conv_transpose3d"] = "conv_transpose3d"

@@ -77,7 +77,7 @@ class Bilinear(Layer):
         return needs_parameter_dtype(self, inputs)
 
     def build(self, inputs: Inputs) -> nn.Module:
-        from declarative_train.components.layers.modules.recurrent import Bilinear as Module
+        from declarative_train.components.layers.modules.sequences import Bilinear as Module
 
         widths = inputs["x"].shape[-1], inputs["y"].shape[-1]
         return Module(*widths, self.out_features, self.bias, dtype=dtype_of(inputs["x"]))

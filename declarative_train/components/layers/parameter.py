@@ -39,7 +39,7 @@ class Parameter(Layer):
         return None if misfit is None else misfit._replace(field="init")
 
     def build(self, inputs: Inputs) -> nn.Module:
-        from declarative_train.components.layers.modules.positions import OwnTensor
+        from declarative_train.components.layers.modules.sequences import OwnTensor
 
         return OwnTensor(self.shape)
 

@@ -90,7 +90,7 @@ class Lstm(Recurrent):
     type: Literal["lstm"] = "lstm"
 
     def build(self, inputs: Inputs) -> nn.Module:
-        from declarative_train.components.layers.modules.recurrent import Lstm as Module
+        from declarative_train.components.layers.modules.sequences import Lstm as Module
 
         return Module(**self._arguments(inputs))
 
@@ -105,7 +105,7 @@ class Gru(Recurrent):
     type: Literal["gru"] = "gru"
 
     def build(self, inputs: Inputs) -> nn.Module:
-        from declarative_train.components.layers.modules.recurrent import Gru as Module
+        from declarative_train.components.layers.modules.sequences import Gru as Module
 
         return Module(**self._arguments(inputs))
 
@@ -119,6 +119,6 @@ class Rnn(Recurrent):
     """What is applied to the new state."""
 
     def build(self, inputs: Inputs) -> nn.Module:
-        from declarative_train.components.layers.modules.recurrent import Rnn as Module
+        from declarative_train.components.layers.modules.sequences import Rnn as Module
 
         return Module(nonlinearity=self.nonlinearity, **self._arguments(inputs))

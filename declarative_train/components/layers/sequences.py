@@ -41,7 +41,7 @@ class LearnedPositions(Layer):
         return None
 
     def build(self, inputs: Inputs) -> nn.Module:
-        from declarative_train.components.layers.modules.positions import LearnedPositions as Module
+        from declarative_train.components.layers.modules.sequences import LearnedPositions as Module
 
         *_, T, D = inputs["x"].shape
         return Module(self.max_length or T, D, dtype_of(inputs["x"]))
@@ -56,7 +56,7 @@ class SinusoidalPositions(OfFields):
     The first half of D holds sines, the second cosines. Vaswani et al., Attention is all you need, 2017.
     """
 
-    module: ClassVar[str] = "positions.SinusoidalPositions"
+    module: ClassVar[str] = "sequences.SinusoidalPositions"
     type: Literal["sinusoidal_positions"] = "sinusoidal_positions"
     base: float = Field(default=10000.0, gt=1, allow_inf_nan=False)
     """Ratio of the highest to the lowest frequency."""
@@ -81,7 +81,7 @@ class ClassToken(Layer):
         return needs_dimensions(self, inputs, "(B, ..., T, D)", 2) or needs_parameter_dtype(self, inputs)
 
     def build(self, inputs: Inputs) -> nn.Module:
-        from declarative_train.components.layers.modules.positions import ClassToken as Module
+        from declarative_train.components.layers.modules.sequences import ClassToken as Module
 
         return Module(inputs["x"].shape[-1], dtype_of(inputs["x"]))
 
@@ -103,7 +103,7 @@ class LayerScale(Layer):
         return needs_dimensions(self, inputs, "(B, ..., D)", 1) or needs_parameter_dtype(self, inputs)
 
     def build(self, inputs: Inputs) -> nn.Module:
-        from declarative_train.components.layers.modules.positions import LayerScale as Module
+        from declarative_train.components.layers.modules.sequences import LayerScale as Module
 
         return Module(inputs["x"].shape[-1], dtype_of(inputs["x"]))
 
@@ -118,7 +118,7 @@ class SequencePool(OfFields):
     """
 
     ports: ClassVar[tuple[Port, ...]] = (Port("x"), Port("mask", optional=True))
-    module: ClassVar[str] = "positions.SequencePool"
+    module: ClassVar[str] = "sequences.SequencePool"
     type: Literal["sequence_pool"] = "sequence_pool"
     mode: Literal["mean", "max", "first", "last"] = "mean"
     """How the positions become one: their mean, the largest value of each element, or one of them."""

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from declarative_train.components.layers.modules.leading import as_rows, mask_as_rows, placed
 from declarative_train.components.layers.modules.norms import RmsNorm
 from declarative_train.components.layers.modules.rotary import Angles
+from declarative_train.components.layers.modules.sequences import as_rows, mask_as_rows, placed
 
 
 @dataclass(frozen=True, slots=True)
