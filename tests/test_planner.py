@@ -10,7 +10,7 @@ import pytest
 
 from declarative_train.runtime.footprint.forecast import Forecast
 from tests.planner.allocator import MIB, Allocator
-from tests.planner.cells import QUICK, Cell, cells
+from tests.planner.cells import QUICK, WAYS, Cell, cells
 from tests.planner.measure import compared, measure, off_by, plan_of
 from tests.runtime.live_bytes import live_bytes
 
@@ -32,6 +32,23 @@ def test_the_plan_is_what_happens(cell: Cell) -> None:
 def test_the_plan_is_what_happens_everywhere(cell: Cell) -> None:
     found = measure(cell)
     assert found.is_close, told(found)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("way", WAYS)
+def test_half_precision_and_recomputation_never_need_more(tmp_path: Path, way: str) -> None:
+    """By the plan, which the cells hold against what happens; docs/planner.md says it of all models, measured."""
+
+    def most(precision: str, checkpointing: str) -> int:
+        rows = Forecast().memory(plan_of(Cell("llama", way, precision, checkpointing), tmp_path)).rows
+        assert rows
+        return max(row.total for row in rows)
+
+    found = {(a, b): most(a, b) for a in ("fp32", "bf16") for b in ("none", "blocks")}
+    assert found["bf16", "none"] <= found["fp32", "none"], found
+    assert found["bf16", "blocks"] <= found["fp32", "blocks"], found
+    assert found["fp32", "blocks"] <= found["fp32", "none"] * 1.01, found
+    assert found["bf16", "blocks"] <= found["bf16", "none"] * 1.01, found
 
 
 def test_the_quick_ones_are_cells() -> None:

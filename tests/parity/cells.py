@@ -505,8 +505,6 @@ def cells() -> tuple[Cell, ...]:
             ("  activation_checkpointing: {policy: blocks, every: 3}", "checkpointing every third"),
             ("  activation_checkpointing: all", "checkpointing all"),
         ):
-            if "selective" in training and "zbv" in each[0]:
-                continue  # refused
             found.append(Cell(*each, 2, "masked", training=training, options=options))
     return tuple(found)
 

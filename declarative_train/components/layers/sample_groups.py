@@ -112,7 +112,7 @@ class SampleGroups:
 
 
 class _Again(AbstractContextManager[None]):
-    """The rows of a forward that is computed again: twice, where a schedule splits backward in two."""
+    """The rows of a forward that is computed again."""
 
     def __init__(self, groups: SampleGroups) -> None:
         self._groups = groups

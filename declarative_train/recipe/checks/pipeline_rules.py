@@ -119,9 +119,8 @@ def cut_count(draft: Draft) -> Iterator[Diagnostic]:
 def zero_bubble_compile(draft: Draft) -> Iterator[Diagnostic]:
     """zero-bubble-compile (P010)
 
-    Finds: `compile: true` or `activation_checkpointing: selective` with interleaved_zero_bubble, zbv or dualpipev.
-    Why:   these schedules split each backward in two, which torch refuses for compiled stages, and for activations of
-           which a part was kept.
+    Finds: `compile: true` with interleaved_zero_bubble, zbv or dualpipev.
+    Why:   these schedules split each backward in two, which torch refuses for compiled stages.
     Diff:
     -   parallelism: {pipeline: {stages: 4, schedule: zbv, microbatches: 4}}
     +   parallelism: {pipeline: {stages: 2, schedule: 1f1b, microbatches: 4}}
@@ -136,10 +135,6 @@ def zero_bubble_compile(draft: Draft) -> Iterator[Diagnostic]:
         message = f"torch cannot compile stages for {pipeline.schedule}"
         hint = "set training.compile to false, or parallelism.pipeline.schedule to interleaved_1f1b"
         yield error("P010", draft.span("training.compile"), message, hint, related)
-    if training.activation_checkpointing.policy == "selective":
-        message = f"{pipeline.schedule} splits each backward in two, and what `selective` keeps is there for one"
-        hint = "set training.activation_checkpointing to blocks, or parallelism.pipeline.schedule to interleaved_1f1b"
-        yield error("P010", draft.span("training.activation_checkpointing.policy"), message, hint, related)
 
 
 def more_stages_than_nodes(draft: Draft) -> Iterator[Diagnostic]:

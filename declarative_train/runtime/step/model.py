@@ -15,6 +15,7 @@ from torch import fx, nn
 
 from declarative_train.components.layers.sample_groups import MixesSamples, SampleGroups
 from declarative_train.components.losses.modules.chunked import ChunkedHead
+from declarative_train.components.pipeline_schedules import PIPELINE_SCHEDULES
 from declarative_train.graph.build import build
 from declarative_train.graph.initialise import initialise
 from declarative_train.runtime.step.load_weights import names_in, open_weights, write_weights
@@ -178,10 +179,12 @@ def prepare_units(
         share_classes(module)
     again = training.recomputation
     if again.policy != "none":
+        pipeline = layout.pipeline
+        splits = pipeline is not None and PIPELINE_SCHEDULES[pipeline.schedule].splits_backward
         forgetful = unit_modules(module, again.units(layout.units), rest=again.policy == "all")
         forgetful = [unit for unit in forgetful if not isinstance(unit, ChunkedHead)]  # which keeps nothing anyway
         for unit in forgetful:
-            checkpoint_activations(unit, groups, keep=frozenset(again.keep), draws=draws)
+            checkpoint_activations(unit, groups, keep=frozenset(again.keep), draws=draws, splits=splits)
     if training.compile:
         from declarative_train.runtime.step.compiled import compile_units
 
@@ -224,22 +227,31 @@ def mixes_samples(unit: nn.Module) -> bool:
     return any(isinstance(part, MixesSamples) for part in unit.modules())
 
 
-def checkpoint_activations(unit: nn.Module, groups: SampleGroups, *, keep: frozenset[str], draws: bool) -> None:
+def checkpoint_activations(
+    unit: nn.Module, groups: SampleGroups, *, keep: frozenset[str], draws: bool, splits: bool = False
+) -> None:
     """The unit forgets its activations and computes them again in backward, but for those that
-    `runtime/step/selective.py` keeps by these words."""
+    `runtime/step/selective.py` keeps by these words. `splits`: the backward comes in several calls."""
     from torch.utils.checkpoint import checkpoint
 
     forward = unit.forward
-    settings: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": draws}
+    contexts: Any = None
     of_groups = groups.checkpoint_contexts if mixes_samples(unit) else None
     if keep:
         from declarative_train.runtime.step.selective import kept_contexts
 
-        settings["context_fn"] = partial(kept_contexts, keep, of_groups)
+        contexts = partial(kept_contexts, keep, of_groups)
     elif of_groups is not None:
-        settings["context_fn"] = of_groups
+        contexts = of_groups
+    if splits:
+        from declarative_train.runtime.step.computed_once import checkpoint_once
 
-    def forward_again(*inputs: Any) -> Any:
-        return checkpoint(forward, *inputs, **settings)
+        def forward_again(*inputs: Any) -> Any:
+            return checkpoint_once(forward, inputs, draws=draws, contexts=contexts)
+    else:
+        settings = {} if contexts is None else {"context_fn": contexts}
+
+        def forward_again(*inputs: Any) -> Any:
+            return checkpoint(forward, *inputs, use_reentrant=False, preserve_rng_state=draws, **settings)
 
     unit.forward = forward_again

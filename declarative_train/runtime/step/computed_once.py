@@ -1,0 +1,105 @@
+"""Activation checkpointing under a backward that comes in several calls, as zero-bubble schedules make it: one for the
+gradients of a stage's inputs, and one for each group of its weights.
+
+torch's own checkpoint computes a unit anew in each call to the autograd engine, and keeps what a call did not ask for:
+on a stage of two llama blocks that was one forward for each weight, and more memory than without. Here a unit is
+computed again once, when the first of its saved tensors is asked for, and each of them goes with the history that holds
+it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from typing import Any
+from weakref import ref
+
+import torch
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils.checkpoint import get_device_states, set_device_states
+
+Contexts = tuple[AbstractContextManager[Any], AbstractContextManager[Any]]
+
+
+class _Saved:
+    """What the history holds in the place of a tensor."""
+
+    __slots__ = ("__weakref__", "again", "value")
+
+    def __init__(self, again: Callable[[], None]) -> None:
+        self.again = again
+        self.value: torch.Tensor | None = None
+
+
+class _EnoughError(Exception):
+    """All that was saved is there: the rest of the forward need not run."""
+
+
+def checkpoint_once(
+    forward: Callable[..., Any], inputs: tuple[Any, ...], *, draws: bool, contexts: Callable[[], Contexts] | None
+) -> Any:
+    """As `torch.utils.checkpoint.checkpoint`. `contexts`: of the forward and of its recomputation."""
+    saved: list[ref[_Saved]] = []
+    of_forward, of_recomputation = (nullcontext(), nullcontext()) if contexts is None else contexts()
+    surroundings = _surroundings(inputs, draws=draws)
+
+    def again() -> None:
+        left = iter(saved)
+        number = 0
+
+        def keep(tensor: torch.Tensor) -> torch.Tensor:
+            nonlocal number
+            place = next(left, None)
+            if place is None:
+                raise RuntimeError("a unit that was computed again saved more than in its forward")
+            number += 1
+            holder = place()
+            value = tensor.detach() if tensor.requires_grad else tensor
+            if holder is not None:
+                holder.value = value
+            if number == len(saved):
+                raise _EnoughError
+            return value
+
+        with surroundings(), of_recomputation, torch.enable_grad(), saved_tensors_hooks(keep, lambda value: value):
+            try:
+                forward(*inputs)
+            except _EnoughError:
+                return
+        raise RuntimeError(f"a unit that was computed again saved {number} tensors, {len(saved)} in its forward")
+
+    def pack(_: torch.Tensor) -> _Saved:
+        holder = _Saved(again)
+        saved.append(ref(holder))
+        return holder
+
+    def unpack(holder: _Saved) -> torch.Tensor:
+        if holder.value is None:
+            holder.again()
+        assert holder.value is not None
+        return holder.value
+
+    with of_forward, saved_tensors_hooks(pack, unpack):
+        return forward(*inputs)
+
+
+def _surroundings(inputs: tuple[Any, ...], *, draws: bool) -> Callable[[], AbstractContextManager[None]]:
+    """Generators and autocast as they are now."""
+    kinds = {"cpu", *(each.device.type for each in inputs if isinstance(each, torch.Tensor))} - {"meta"}
+    casts = {kind: (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in kinds}
+    caches = torch.is_autocast_cache_enabled()
+    states = (torch.get_rng_state(), *get_device_states(*inputs)) if draws else None
+
+    @contextmanager
+    def restored() -> Iterator[None]:
+        with ExitStack() as stack:
+            if states is not None:
+                generator, devices, of_devices = states
+                stack.enter_context(torch.random.fork_rng(devices, device_type=max(kinds - {"cpu"}, default="cuda")))
+                torch.set_rng_state(generator)
+                set_device_states(devices, of_devices)
+            for kind, (enabled, dtype) in casts.items():
+                stack.enter_context(torch.autocast(kind, dtype=dtype, enabled=enabled, cache_enabled=caches))
+            yield
+
+    return restored
