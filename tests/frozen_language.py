@@ -33,6 +33,7 @@ from declarative_train.components.inits import INITS
 from declarative_train.components.inits.draws import Draws
 from declarative_train.components.lr_schedules import LR_SCHEDULES
 from declarative_train.data.order import sample_index
+from declarative_train.data.rolling import RolledOrder, chosen
 from declarative_train.graph.initialise import own_rule
 from declarative_train.recipe.batch import accumulation, data_parallel_size, num_microbatches
 from declarative_train.recipe.component_fields import KINDS, table
@@ -382,6 +383,12 @@ def _numbers() -> Facts:
     for seed, epoch, size in ((0, 0, 10), (0, 1, 10), (3, 0, 10), (0, 0, 100_000)):
         order = sample_index(seed, epoch, np.arange(5), size)
         yield f"order.seed {seed}, epoch {epoch}, {size} samples", " ".join(map(str, order.tolist()))
+    for size, blocks, window in ((10**9, 20_000, None), (10**8, 100, None), (10**6, 1_000, 32_000)):
+        roll = chosen(size, blocks, 64, window, None)
+        rolled = RolledOrder(3, np.linspace(0, size, blocks + 1).astype(np.int64), roll, 96).samples(
+            1, np.arange(0, 96, 20)
+        )
+        yield f"rolled.{size} samples of 64 bytes in {blocks} blocks, window {window}", f"{roll} {rolled.tolist()}"
     more: dict[str, dict[str, object]] = {"step": {"every": "20 steps"}}
     for name, schedule in LR_SCHEDULES.items():
         written = schedule.model_validate({"type": name, **more.get(name, {})})

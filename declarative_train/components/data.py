@@ -49,13 +49,15 @@ class Table(ABC):
     """An opened source: rows that can be read by number, in any order, any time. Safe to use after a fork.
 
     `columns` in the order of the file; `left_out` says why a column of the file cannot be read; `files` are those it
-    rests on.
+    rests on. `blocks`: (blocks + 1,) the row that each run of rows begins with that is read as a whole (a row group,
+    a record batch), and `num_rows`; None where a row costs no more than its own bytes.
     """
 
     columns: Mapping[str, Column]
     num_rows: int
     files: tuple[str, ...] = ()
     left_out: Mapping[str, str] = {}
+    blocks: "np.ndarray | None" = None
 
     @abstractmethod
     def read(self, columns: Sequence[str], rows: "slice | np.ndarray") -> "dict[str, np.ndarray]":
@@ -65,6 +67,14 @@ class Table(ABC):
         text is None, missing dates NaT. The result may share memory with the table: it is not to be written to.
         Raises SourceError.
         """
+
+    def read_once(self, columns: Sequence[str], rows: slice) -> "dict[str, np.ndarray]":
+        """The same, of rows that will not be asked for again soon: nothing of them is kept."""
+        return self.read(columns, rows)
+
+    def size_bytes(self, columns: Sequence[str]) -> int | None:
+        """What the columns take in the files, unpacked; None: the source does not know."""
+        return None
 
     def place(self, row: int) -> str:
         """Where a row stands, for messages."""

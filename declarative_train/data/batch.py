@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from declarative_train.data.slots import Slot
 
 if TYPE_CHECKING:
-    import numpy as np
+    from collections.abc import Callable, Sequence
+
     import torch
 
 SHARED_BYTES = 256 << 10  # larger tensors cross by shared memory, which costs most of a millisecond each
@@ -28,6 +33,12 @@ class Batch:
     row_weight: torch.Tensor | None
     sample_ids: np.ndarray
     epoch: int | None = None
+
+
+Taken: TypeAlias = "tuple[np.ndarray, dict[str, torch.Tensor]]"
+"""Samples, and their tensors by field."""
+Take: TypeAlias = "Callable[[int | None, np.ndarray], Taken]"
+"""From the epoch, None in an evaluation, and positions in it."""
 
 
 def packed(batch: Batch) -> Batch:
@@ -73,3 +84,30 @@ def _moved(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
         return tensor
     # mps shares the host's memory: nothing is gained by pinning it, nor by not waiting
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
+
+
+def make_batches(parts: Sequence[Slot], take: Take, epoch: int | None = None) -> list[Batch]:
+    """The batches of some slots by one gather. `epoch`: of training."""
+    import torch
+
+    positions = [positions_of(slot) for slot in parts]
+    ids, tensors = take(epoch, np.concatenate(positions))
+    sizes = [len(each) for each in positions]
+    pieces = [torch.split(tensor, sizes) for tensor in tensors.values()]
+    batches = []
+    start = 0
+    for number, slot in enumerate(parts):
+        row_weight = None
+        if slot.num_padding:
+            row_weight = torch.zeros(sizes[number])
+            row_weight[: slot.num_rows] = 1
+        values = {name: piece[number] for name, piece in zip(tensors, pieces, strict=True)}
+        batches.append(Batch(values, slot.num_rows, row_weight, ids[start : start + slot.num_rows], epoch))
+        start += sizes[number]
+    return batches
+
+
+def positions_of(slot: Slot) -> np.ndarray:
+    return np.concatenate(
+        [np.arange(slot.start, slot.start + slot.num_rows), np.full(slot.num_padding, slot.filler, np.int64)]
+    )

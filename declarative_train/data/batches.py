@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from declarative_train.data.batch import Batch, moved, packed, tensors_moved, unpacked
+from declarative_train.data.batch import Batch, Take, Taken, make_batches, moved, packed, tensors_moved, unpacked
+from declarative_train.data.blocks import blocks_of
 from declarative_train.data.order import sample_index
-from declarative_train.data.slots import Slot, evaluation_slots, locate, slots
-from declarative_train.data.spec import BatchSpec, DataSpec
+from declarative_train.data.rolling import RolledOrder
+from declarative_train.data.slots import evaluation_slots, locate, slots
+from declarative_train.data.spec import BatchSpec, DataError, DataSpec
 from declarative_train.data.splitting import TRAINING
 
 if TYPE_CHECKING:
@@ -27,6 +29,18 @@ __all__ = ["Batch", "EvaluationBatches", "TrainingBatches", "make_batches"]
 
 _BLOCK_BYTES = 4 << 20  # steps gathered at once from a held set: what stays in a cache of the processor
 _BLOCK_POSITIONS = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """`count` full steps of an epoch, from position `start` on."""
+
+    epoch: int
+    start: int
+    count: int
+
+
+TakeRuns: TypeAlias = "Callable[[Sequence[_Run]], Taken]"
 
 
 class TrainingBatches:
@@ -51,6 +65,12 @@ class TrainingBatches:
         self._rank = dp_rank
         self._set = sets[TRAINING]
         self._device = None if device is None or device.type == "cpu" else device
+        self._order: RolledOrder | None = None
+        if spec.roll is not None and spec.shuffle:
+            blocks = blocks_of(self._set.prepared)
+            if blocks is None:
+                raise DataError("the training set has no blocks any more, and the plan reads it in blocks")
+            self._order = RolledOrder(spec.seed, blocks, spec.roll, batch.global_batch_size)
         if self._device is not None and hold_on_device and self._set.is_held and not spec.workers:
             self._set = self._set.to(self._device)
 
@@ -58,6 +78,8 @@ class TrainingBatches:
         """Which samples stand at these positions of an epoch's order."""
         if not self._spec.shuffle:
             return positions
+        if self._order is not None:
+            return self._order.samples(epoch, positions)
         return sample_index(self._spec.seed, epoch, positions, self._set.num_samples)
 
     def step(self, step: int) -> list[Batch]:
@@ -70,17 +92,57 @@ class TrainingBatches:
         Close the iterator to end it early."""
         from declarative_train.data.prefetch import ahead, by_workers
 
+        if self._order is not None and not self._set.is_held:
+            return self._rolled(self._order, first_step, num_steps)
         if self._spec.workers:
             return self._by_workers(by_workers(self._packed, first_step, num_steps, self._spec.workers))
         if not self._set.is_held:
             return ahead(self.step, first_step, num_steps)
-        return self._by_block(first_step, num_steps)
+        return self._by_block(first_step, num_steps, self._held, self._at_once)
+
+    def _at_once(self, epoch: int | None, positions: np.ndarray) -> Taken:
+        ids = self.samples(epoch or 0, positions)
+        return ids, self._set.gather(ids, epoch)
+
+    def _rolled(self, order: RolledOrder, first_step: int, num_steps: int) -> Iterator[list[Batch]]:
+        from declarative_train.data.prefetch import ahead
+        from declarative_train.data.rolled_steps import RolledShare, by_parts
+
+        share = RolledShare(self._set.prepared, order, self._batch, self._rank, first_step, num_steps)
+        if self._spec.workers:
+            for batches in by_parts(share, self._spec.workers):
+                yield [moved(batch, self._device) for batch in batches]
+            return
+        windows = share.windows()
+        try:
+            if self._set.prepared.late:
+                yield from ahead(lambda step: self._step(step, windows.gather), first_step, num_steps)
+            else:
+                yield from self._by_block(
+                    first_step, num_steps, lambda runs: self._in_turn(runs, windows.gather), windows.gather
+                )
+        finally:
+            windows.close()
+
+    def _in_turn(self, runs: Sequence[_Run], take: Take) -> Taken:
+        import torch
+
+        taken = [take(run.epoch, self._positions(run)) for run in runs]
+        if len(taken) == 1:
+            return taken[0]
+        names = taken[0][1]
+        joined = {name: torch.cat([tensors[name] for _, tensors in taken]) for name in names}
+        return np.concatenate([ids for ids, _ in taken]), joined
+
+    def _step(self, step: int, take: Take) -> list[Batch]:
+        found = locate(step, self._batch, self._set.num_samples)
+        made = make_batches(slots(found, self._batch, self._rank), take, found.epoch)
+        return [moved(batch, self._device) for batch in made]
 
     def _on_host(self, step: int) -> list[Batch]:
         """For loader processes, which leave the device alone."""
         found = locate(step, self._batch, self._set.num_samples)
-        parts = slots(found, self._batch, self._rank)
-        return make_batches(self._set, parts, lambda positions: self.samples(found.epoch, positions), found.epoch)
+        return make_batches(slots(found, self._batch, self._rank), self._at_once, found.epoch)
 
     def _packed(self, step: int) -> list[Batch]:
         return [packed(batch) for batch in self._on_host(step)]
@@ -89,7 +151,7 @@ class TrainingBatches:
         for batches in made:
             yield [moved(unpacked(batch), self._device) for batch in batches]
 
-    def _by_block(self, first_step: int, num_steps: int) -> Iterator[list[Batch]]:
+    def _by_block(self, first_step: int, num_steps: int, take_runs: TakeRuns, take: Take) -> Iterator[list[Batch]]:
         batch, step, last = self._batch, first_step, first_step + num_steps - 1
         size = batch.global_batch_size
         share = size // batch.data_parallel_size
@@ -97,10 +159,10 @@ class TrainingBatches:
         while step <= last:
             runs = self._full_steps(step, min(most, last - step + 1))
             if not runs:
-                yield self.step(step)  # the last, partial batch of the epoch
+                yield self._step(step, take)  # the last, partial batch of the epoch
                 step += 1
                 continue
-            yield from self._block(runs)
+            yield from self._block(runs, take_runs)
             step += sum(run.count for run in runs)
 
     def _full_steps(self, step: int, most: int) -> list[_Run]:
@@ -117,14 +179,14 @@ class TrainingBatches:
             step, most = step + count, most - count
         return runs
 
-    def _block(self, runs: Sequence[_Run]) -> Iterator[list[Batch]]:
+    def _block(self, runs: Sequence[_Run], take: TakeRuns) -> Iterator[list[Batch]]:
         """Full steps by one gather: positions in the order (step, chunk, row)."""
         import torch
 
         batch, size = self._batch, self._batch.microbatch_size
         num_chunks = batch.accumulation * batch.num_microbatches
-        samples = np.concatenate([self._samples_of(run) for run in runs])
-        tensors = tensors_moved(self._set.gather(samples), self._device)
+        samples, gathered = take(runs)
+        tensors = tensors_moved(gathered, self._device)
         names = list(tensors)
         pieces = zip(*(torch.split(tensor, size) for tensor in tensors.values()), strict=True)
         ids = samples.reshape(-1, size)
@@ -135,20 +197,15 @@ class TrainingBatches:
                 for each in ids[number * num_chunks : (number + 1) * num_chunks]
             ]
 
-    def _samples_of(self, run: _Run) -> np.ndarray:
+    def _held(self, runs: Sequence[_Run]) -> Taken:
+        samples = np.concatenate([self.samples(run.epoch, self._positions(run)) for run in runs])
+        return samples, self._set.gather(samples)
+
+    def _positions(self, run: _Run) -> np.ndarray:
         batch = self._batch
         positions = np.arange(run.start, run.start + run.count * batch.global_batch_size)
-        mine = positions.reshape(-1, batch.data_parallel_size, batch.microbatch_size)[:, self._rank]
-        return self.samples(run.epoch, mine.ravel())
-
-
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """`count` full steps of an epoch, from position `start` on."""
-
-    epoch: int
-    start: int
-    count: int
+        mine: np.ndarray = positions.reshape(-1, batch.data_parallel_size, batch.microbatch_size)[:, self._rank]
+        return mine.ravel()
 
 
 class EvaluationBatches:
@@ -198,45 +255,16 @@ class EvaluationBatches:
         return ahead(self.batch, 0, len(self))
 
     def _on_host(self, number: int) -> Batch:
-        return make_batches(self._set, [self._slots[number]], self._samples)[0]
+        return make_batches([self._slots[number]], self._take)[0]
 
     def _packed(self, number: int) -> Batch:
         return packed(self._on_host(number))
 
-    def _samples(self, positions: np.ndarray) -> np.ndarray:
-        return spread(positions, self.num_samples, self._total)
+    def _take(self, _: int | None, positions: np.ndarray) -> Taken:
+        ids = spread(positions, self.num_samples, self._total)
+        return ids, self._set.gather(ids)
 
 
 def spread(positions: np.ndarray, num_samples: int, total: int) -> np.ndarray:
     """Which samples of a set of `total` stand at these positions of an evaluation of `num_samples` of them."""
     return positions if num_samples == total else positions * total // num_samples
-
-
-def make_batches(
-    samples: SampleSet, parts: Sequence[Slot], order: Callable[[np.ndarray], np.ndarray], epoch: int | None = None
-) -> list[Batch]:
-    """The batches of some slots by one gather. `order` turns positions into samples; `epoch`: of training."""
-    import torch
-
-    positions = [_positions(slot) for slot in parts]
-    ids = order(np.concatenate(positions))
-    tensors = samples.gather(ids, epoch)
-    sizes = [len(each) for each in positions]
-    pieces = [torch.split(tensor, sizes) for tensor in tensors.values()]
-    batches = []
-    start = 0
-    for number, slot in enumerate(parts):
-        row_weight = None
-        if slot.num_padding:
-            row_weight = torch.zeros(sizes[number])
-            row_weight[: slot.num_rows] = 1
-        values = {name: piece[number] for name, piece in zip(tensors, pieces, strict=True)}
-        batches.append(Batch(values, slot.num_rows, row_weight, ids[start : start + slot.num_rows], epoch))
-        start += sizes[number]
-    return batches
-
-
-def _positions(slot: Slot) -> np.ndarray:
-    return np.concatenate(
-        [np.arange(slot.start, slot.start + slot.num_rows), np.full(slot.num_padding, slot.filler, np.int64)]
-    )

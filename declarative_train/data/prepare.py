@@ -22,6 +22,7 @@ HOLD_BYTES = 2 << 30  # a set up to here is held in memory
 NARROW_BYTES = 16 << 20  # integers of a field larger than this are held in the narrowest type that fits
 _CHUNK_BYTES = 32 << 20
 _CHUNK_ROWS = 1 << 16
+_SPARSE = 8  # neighbours of which fewer are wanted are not read as one stretch
 LOOKED_AT_ROWS = 1 << 16  # rows of a set that is not held whose values are checked beforehand
 
 
@@ -59,6 +60,18 @@ class Prepared:
         return self.held is not None and not self.late
 
     @property
+    def size_bytes(self) -> int | None:
+        """Of all its rows in memory, and of its pictures in the files; None: nobody knows."""
+        parts = [part for part in self.parts if not part.field.reads_late]
+        numbers = sum(_store(part, len(self.rows)).itemsize * part.row.num_elements for part in parts)
+        if not self.late:
+            return numbers * len(self.rows)
+        of_table = self.table.size_bytes(column_names(self.late))
+        if of_table is None:
+            return None
+        return numbers * len(self.rows) + of_table * len(self.rows) // max(1, self.table.num_rows)
+
+    @property
     def num_samples(self) -> int:
         return len(self.rows) if self.windows is None else len(self.windows)
 
@@ -74,8 +87,10 @@ class Prepared:
         return {part.name: values[part.name] for part in wanted}
 
     def _pictures(self, samples: np.ndarray, epoch: int | None) -> dict[str, np.ndarray]:
-        """All fields of pictures: they may share draws."""
-        given = self.given(samples)
+        return self.pictures(self.given(samples), samples, epoch)
+
+    def pictures(self, given: Mapping[str, Given], samples: np.ndarray, epoch: int | None) -> dict[str, np.ndarray]:
+        """All fields of pictures, which may share draws. Raises BadSampleError."""
         try:
             return self.chain.arrays(given, {part.name: part.sample.shape for part in self.late}, samples, epoch)
         except BadPictureError as error:
@@ -188,7 +203,27 @@ def converted(table: Table, rows: Rows, parts: Sequence[Part]) -> Iterator[tuple
 
 
 def _convert(table: Table, numbers: slice | np.ndarray, parts: Sequence[Part]) -> dict[str, np.ndarray]:
-    read = table.read(column_names(parts), numbers)
+    return _values(table.read(column_names(parts), numbers), numbers, parts)
+
+
+def convert_once(table: Table, numbers: slice | np.ndarray, parts: Sequence[Part]) -> dict[str, np.ndarray]:
+    """The fields' values of neighbours that are not asked for again soon. Raises BadSampleError and SourceError."""
+    return _values(read_once(table, column_names(parts), numbers), numbers, parts)
+
+
+def read_once(table: Table, columns: Sequence[str], numbers: slice | np.ndarray) -> dict[str, np.ndarray]:
+    """Rows in ascending order, by the stretch that they lie in. Raises SourceError."""
+    if isinstance(numbers, slice):
+        return table.read_once(columns, numbers)
+    first, last = int(numbers[0]), int(numbers[-1]) + 1
+    if last - first > _SPARSE * len(numbers):
+        return table.read(columns, numbers)
+    return {name: values[numbers - first] for name, values in table.read_once(columns, slice(first, last)).items()}
+
+
+def _values(
+    read: Mapping[str, np.ndarray], numbers: slice | np.ndarray, parts: Sequence[Part]
+) -> dict[str, np.ndarray]:
     values = {}
     for part in parts:
         try:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from declarative_train.components.keyed import key_of
 from declarative_train.data.order import permuted
 
 
@@ -85,3 +86,61 @@ class RowDraw(Rows):
 
     def between(self, start: int, stop: int) -> np.ndarray:
         return self.at(np.arange(start, stop))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowShare(Rows):
+    """A share of each block of neighbours, by chance, in the order of the file: for sets too large to list that are
+    read in blocks. Of the first n rows of `base`, n a block's end, round(n * fraction) are taken.
+
+    starts   (blocks + 1,) rows that blocks begin with, from row 0 on
+    base     what the share is of; None: all rows
+    others   the rows of the base that are not in the share
+    counts   (blocks + 1,) of these rows, before each block
+    """
+
+    starts: np.ndarray
+    base: RowShare | None
+    key: int
+    others: bool
+    counts: np.ndarray
+
+    @classmethod
+    def of(cls, starts: np.ndarray, base: RowShare | None, key: int, num_rows: int, others: bool) -> RowShare:
+        """`num_rows` rows of `base`, or the others."""
+        whole = starts if base is None else base.counts
+        taken = np.floor(whole * (num_rows / max(int(whole[-1]), 1)) + 0.5).astype(np.int64)
+        taken[-1] = num_rows
+        return cls(starts, base, key, others, whole - taken if others else taken)
+
+    def __len__(self) -> int:
+        return int(self.counts[-1])
+
+    def before(self, rows: np.ndarray) -> np.ndarray:
+        """How many of the set stand before these rows, each the start of a block, or the end."""
+        found: np.ndarray = self.counts[np.searchsorted(self.starts, np.minimum(rows, self.starts[-1]))]
+        return found
+
+    def at(self, places: np.ndarray) -> np.ndarray:
+        places = np.asarray(places, np.int64)
+        block = np.searchsorted(self.counts, places, side="right") - 1
+        found = np.empty(len(places), np.int64)
+        for each in np.unique(block).tolist():
+            mine = block == each
+            found[mine] = self._of_block(each)[places[mine] - self.counts[each]]
+        return found
+
+    def between(self, start: int, stop: int) -> np.ndarray:
+        if start >= stop:
+            return np.empty(0, np.int64)
+        first = int(np.searchsorted(self.counts, start, side="right")) - 1
+        last = int(np.searchsorted(self.counts, stop, side="left"))
+        found = np.concatenate([self._of_block(block) for block in range(first, last)])
+        return found[start - self.counts[first] : stop - self.counts[first]]
+
+    def _of_block(self, block: int) -> np.ndarray:
+        rows = np.arange(*self.starts[block : block + 2]) if self.base is None else self.base._of_block(block)
+        own = int(self.counts[block + 1] - self.counts[block])
+        drawn = permuted(key_of(self.key, block), np.arange(len(rows)), len(rows))
+        found: np.ndarray = rows[np.sort(drawn[len(rows) - own :] if self.others else drawn[:own])]
+        return found

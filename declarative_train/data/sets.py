@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -18,6 +20,7 @@ class SampleSet(ABC):
     """Samples by number, 0..num_samples-1, in the set's own order."""
 
     num_samples: int
+    prepared: Prepared
     is_held: bool  # gathering costs a copy in memory, and no reading
     sample_bytes: int  # of one sample in a batch, all fields
 
@@ -39,18 +42,18 @@ class HeldSet(SampleSet):
     def __init__(self, prepared: Prepared, device: torch.device | None = None) -> None:
         assert prepared.held is not None
         self.num_samples = prepared.num_samples
-        self._prepared = prepared
+        self.prepared = prepared
         self._windows = prepared.windows
         self._device = device
         self._fields: dict[str, tuple[torch.Tensor, torch.dtype]] = {}
         for part in prepared.parts:
-            rows = _from_numpy(prepared.held[part.name])
+            rows = as_tensor(prepared.held[part.name])
             if part.row.dtype == "bfloat16":
                 rows = rows.to(torch.bfloat16)
             rows = rows if device is None else rows.to(device)
             if self._windows is not None:
-                rows = _overlapping(rows, self._windows.length)[:, part.cut]
-            self._fields[part.name] = (rows, _dtype(part.sample))
+                rows = overlapping(rows, self._windows.length)[:, part.cut]
+            self._fields[part.name] = (rows, dtype_of(part.sample))
         self.sample_bytes = _sample_bytes(prepared)
 
     def gather(self, indices: np.ndarray, epoch: int | None = None) -> dict[str, torch.Tensor]:
@@ -65,7 +68,7 @@ class HeldSet(SampleSet):
         return found
 
     def to(self, device: torch.device) -> SampleSet:
-        return HeldSet(self._prepared, device)
+        return HeldSet(self.prepared, device)
 
 
 class ReadSet(SampleSet):
@@ -75,22 +78,29 @@ class ReadSet(SampleSet):
 
     def __init__(self, prepared: Prepared) -> None:
         self.num_samples = prepared.num_samples
-        self._prepared = prepared
-        self._dtypes = {part.name: _dtype(part.sample) for part in prepared.parts}
+        self.prepared = prepared
+        self._dtypes = {part.name: dtype_of(part.sample) for part in prepared.parts}
         self.sample_bytes = _sample_bytes(prepared)
 
     def gather(self, indices: np.ndarray, epoch: int | None = None) -> dict[str, torch.Tensor]:
-        try:
-            values = self._prepared.gather(indices, epoch=epoch)
-        except BadSampleError as error:
-            place = self._prepared.table.place(error.row)
-            raise DataError(f"set `{self._prepared.name}`: {error}, in {place}") from error
-        except SourceError as error:
-            raise DataError(f"set `{self._prepared.name}`: {error}") from error
-        return {name: _from_numpy(array).to(self._dtypes[name]) for name, array in values.items()}
+        with said(self.prepared):
+            values = self.prepared.gather(indices, epoch=epoch)
+        return {name: as_tensor(array).to(self._dtypes[name]) for name, array in values.items()}
 
     def to(self, device: torch.device) -> SampleSet:
         return self
+
+
+@contextmanager
+def said(prepared: Prepared) -> Iterator[None]:
+    """What cannot be read of a set is a DataError."""
+    try:
+        yield
+    except BadSampleError as error:
+        place = prepared.table.place(error.row)
+        raise DataError(f"set `{prepared.name}`: {error}, in {place}") from error
+    except SourceError as error:
+        raise DataError(f"set `{prepared.name}`: {error}") from error
 
 
 def open_sets(spec: DataSpec) -> dict[str, SampleSet]:
@@ -102,21 +112,21 @@ def of_prepared(prepared: Prepared) -> SampleSet:
     return HeldSet(prepared) if prepared.is_held else ReadSet(prepared)
 
 
-def _from_numpy(array: np.ndarray) -> torch.Tensor:
+def as_tensor(array: np.ndarray) -> torch.Tensor:
     array = np.ascontiguousarray(array)
     return torch.from_numpy(array if array.flags.writeable else array.copy())  # torch warns of memory it may not write
 
 
-def _overlapping(rows: torch.Tensor, length: int) -> torch.Tensor:
+def overlapping(rows: torch.Tensor, length: int) -> torch.Tensor:
     """(N - length + 1, length, ...): entry k holds the rows k..k+length-1; no copy."""
     count = max(len(rows) - length + 1, 0)
     return rows.as_strided((count, length, *rows.shape[1:]), (rows.stride(0), *rows.stride()))
 
 
-def _dtype(spec: TensorSpec) -> torch.dtype:
+def dtype_of(spec: TensorSpec) -> torch.dtype:
     found: torch.dtype = getattr(torch, spec.dtype)
     return found
 
 
 def _sample_bytes(prepared: Prepared) -> int:
-    return sum(part.sample.num_elements * _dtype(part.sample).itemsize for part in prepared.parts)
+    return sum(part.sample.num_elements * dtype_of(part.sample).itemsize for part in prepared.parts)

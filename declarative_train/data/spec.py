@@ -46,6 +46,15 @@ class WindowSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class RollSpec:
+    """How the training set is shuffled where it is read in blocks (data/rolling.py): in so many streams, each mixed
+    within windows of so many blocks."""
+
+    streams: int
+    window: int
+
+
+@dataclass(frozen=True, slots=True)
 class SetSpec:
     """A named set of samples. `source` is None for a cut of the main source; `split` says which rows it takes."""
 
@@ -57,13 +66,15 @@ class SetSpec:
 
 @dataclass(frozen=True, slots=True)
 class DataSpec:
-    """`sets` holds `training` first, then the others in the order of the recipe."""
+    """`sets` holds `training` first, then the others in the order of the recipe. `roll`: None where any sample can
+    stand anywhere in the epoch."""
 
     source: dict[str, object]
     fields: tuple[FieldSpec, ...]
     sets: tuple[SetSpec, ...]
     seed: int
     shuffle: bool = True
+    roll: RollSpec | None = None
     workers: int = 0
     last_batch: str = "keep"  # keep | drop
     window: WindowSpec | None = None

@@ -9,7 +9,7 @@ import numpy as np
 from declarative_train.components.data import Candidates, Draw, Split, Table
 from declarative_train.components.keyed import key_of
 from declarative_train.data.order import permuted
-from declarative_train.data.rows import RowDraw, RowList, RowRange, Rows
+from declarative_train.data.rows import RowDraw, RowList, RowRange, Rows, RowShare
 
 TRAINING = "training"
 LISTED = 1 << 27  # rows of files whose numbers are listed (1 GiB), so that they are read in the order of the file
@@ -64,11 +64,24 @@ def split_rows(
         elif len(left) <= (LISTED if table.files else LISTED_MADE):
             drawn = permuted(_key(name, seed), np.arange(chosen.num_rows), len(left))
             found[name], left = _parted(left, np.sort(drawn))
+        elif (starts := _block_starts(table, left)) is not None:
+            whole = left if isinstance(left, RowShare) else None
+            share = starts, whole, _key(name, seed), chosen.num_rows
+            found[name], left = RowShare.of(*share, others=False), RowShare.of(*share, others=True)
         else:
             key = _key(name, seed)
             found[name] = RowDraw(left, key, 0, chosen.num_rows)
             left = RowDraw(left, key, chosen.num_rows, len(left))
     return {TRAINING: left} | {name: found[name] for name in own}
+
+
+def _block_starts(table: Table, rows: Rows) -> np.ndarray | None:
+    """Of rows that lie in the order of the file, where each block may give its share."""
+    if isinstance(rows, RowShare):
+        return rows.starts
+    if table.blocks is None or not isinstance(rows, RowRange) or rows.start:
+        return None
+    return np.unique(np.minimum(table.blocks, rows.stop))
 
 
 def _of_turn(splits: Mapping[str, Split], turn: int) -> Sequence[tuple[str, Split]]:

@@ -67,7 +67,10 @@ RULES = (
     Rule("refused", ("seed",), "the order of the samples and every draw follow from it"),
     Rule(
         "refused",
-        (*_all_below("data", "source", "fields", "split", "window", "shuffle", "last_batch"),),
+        (
+            *_all_below("data", "source", "fields", "split", "window", "last_batch"),
+            *_all_below("data", "shuffle", "shuffle_window", "shuffle_streams"),
+        ),
         "the samples or their order would be others",
     ),
     Rule("refused", ("training.global_batch_size",), "the place in the data would be another"),
@@ -87,6 +90,7 @@ _KEYS = (
     (r"contents", "data.source"),
     (r"objective\.loss\b(.*)", r"objective.losses\1"),
     (r"data\.sets\b.*", "data.split"),
+    (r"data\.roll\b.*", "data.shuffle_window"),
 )
 
 

@@ -35,6 +35,8 @@ class Section:
     split: dict[str, Split] = field(default_factory=dict)
     window: Window | None = None
     shuffle: bool = True
+    shuffle_window: int | None = None
+    shuffle_streams: int | None = None
     workers: int = 0
     last_batch: str = "keep"
     transforms: tuple[Transform, ...] = ()

@@ -145,7 +145,7 @@ def unheld(sets: dict[str, SampleSet]) -> dict[str, SampleSet]:
     found: dict[str, SampleSet] = {}
     for name, each in sets.items():
         assert isinstance(each, HeldSet)
-        found[name] = ReadSet(dataclasses.replace(each._prepared, held=None))
+        found[name] = ReadSet(dataclasses.replace(each.prepared, held=None))
     return found
 
 

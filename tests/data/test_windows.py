@@ -149,7 +149,7 @@ def test_large_tokens_are_held_in_bytes(spec: Spec, tmp_path: Path) -> None:
         source={"type": "text", "path": str(path)}, fields={"tokens": {"column": "tokens"}}, window={"length": 256}
     )
     training = open_sets(data)["training"]
-    assert training._prepared.held["tokens"].dtype == np.uint8  # type: ignore[attr-defined]
+    assert training.prepared.held["tokens"].dtype == np.uint8  # type: ignore[attr-defined]
     found = training.gather(np.asarray([19_999, 3]))["tokens"]
     assert found.tolist() == [list(range(256))] * 2
     assert str(found.dtype) == "torch.int64"

@@ -49,6 +49,8 @@ def data_rows(plan: Plan) -> list[Row]:
     last = training - (batch.steps_per_epoch - 1) * batch.global_batch_size
     uneven = f", the last of {last:,}" if 0 < last < batch.global_batch_size and plan.data.last_batch == "keep" else ""
     order = "in a new order each epoch" if plan.data.shuffle else "in the order of the file"
+    if (roll := plan.data.roll) is not None:
+        order += f", {counted(roll.streams, 'stream')} with windows of {counted(roll.window, 'block')}"
     return [
         ("dataset", str(plan.data.source["type"]), "rows become fields", samples, "host"),
         (

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from glob import glob, has_magic
 from io import BytesIO
+from threading import get_ident
 from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
 
 from pydantic import Field
@@ -218,26 +219,36 @@ class OpenFiles(Generic[T]):
 
     A file of this machine that is opened once more must still have the size and date that it had, else what was read
     from it and what will be are not of one table. `own_after_fork`: a forked process opens its own, since what was open
-    before has a position that both would move; a mapping has none. Threads may come at once.
+    before has a position that both would move; a mapping has none. `own_by_thread`: each thread opens its own, for
+    readers that two may not use. Threads may come at once.
     """
 
-    def __init__(self, open_one: Callable[[str], T], *, own_after_fork: bool = False, most: int = _MOST_OPEN) -> None:
+    def __init__(
+        self,
+        open_one: Callable[[str], T],
+        *,
+        own_after_fork: bool = False,
+        own_by_thread: bool = False,
+        most: int = _MOST_OPEN,
+    ) -> None:
         self._open_one = open_one
         self._own_after_fork = own_after_fork
+        self._own_by_thread = own_by_thread
         self._most = most
         self._process = os.getpid()
-        self._open: OrderedDict[str, T] = OrderedDict()
+        self._open: OrderedDict[tuple[str, int], T] = OrderedDict()
         self._seen: dict[str, tuple[int, int]] = {}
 
     def get(self, path: str) -> T:
         """Raises SourceError, and what `open_one` raises."""
         if self._own_after_fork and self._process != os.getpid():
             self._process, self._open = os.getpid(), OrderedDict()
-        found = self._open.pop(path, None)
+        key = path, get_ident() if self._own_by_thread else 0
+        found = self._open.pop(key, None)
         if found is None:
             found = self._open_one(path)
             self._check_same(path)
-        self._open[path] = found
+        self._open[key] = found
         while len(self._open) > self._most:
             try:
                 self._open.popitem(last=False)  # who still reads from it keeps it

@@ -38,10 +38,12 @@ class ParquetDataset(FilesDataset):
 
 class ParquetTable(Table):
     def __init__(self, files: Sequence[str]) -> None:
+        import numpy as np
+
         from declarative_train.components.datasets.arrow import check_distinct, check_same_columns, describe_all
 
         self.files = tuple(files)
-        self._opened = OpenFiles(_open, own_after_fork=True)
+        self._opened = OpenFiles(_open, own_after_fork=True, own_by_thread=True)
         self._cache: OrderedDict[tuple[int, str], np.ndarray] = OrderedDict()
         self._added_bytes = 0  # since the cache was measured
         self._groups: list[tuple[str, int]] = []  # (file, number of the row group in it)
@@ -59,6 +61,7 @@ class ParquetTable(Table):
                     self._groups.append((path, number))
                     self._starts.append(self._starts[-1] + num_rows)
         self.num_rows = self._starts[-1]
+        self.blocks = np.asarray(self._starts, np.int64)
         self.columns, self.left_out = describe_all(first, self._first)
 
     def _first(self, name: str) -> Any:
@@ -80,6 +83,21 @@ class ParquetTable(Table):
         if isinstance(rows, slice) or not places:
             return {name: _joined(found) if found else self._none(name) for name, found in parts.items()}
         return {name: _put(_joined(found), np.concatenate(places)) for name, found in parts.items()}
+
+    def read_once(self, columns: Sequence[str], rows: slice) -> dict[str, np.ndarray]:
+        from declarative_train.components.datasets.arrow import to_numpy
+
+        parts: dict[str, list[np.ndarray]] = {name: [] for name in columns}
+        for group, _, inside in self._runs(rows):
+            path, number = self._groups[group]
+            size = self._starts[group + 1] - self._starts[group]
+            read = self._read_group(path, number, list(parts), inside.stop if 2 * inside.stop < size else None)
+            for name, values in parts.items():
+                values.append(to_numpy(self.columns[name], read.column(name), path)[inside])
+        return {name: _joined(found) if found else self._none(name) for name, found in parts.items()}
+
+    def size_bytes(self, columns: Sequence[str]) -> int | None:
+        return None
 
     def _runs(self, rows: slice) -> Iterator[tuple[int, None, slice]]:
         start, stop, _ = rows.indices(self.num_rows)
@@ -116,10 +134,15 @@ class ParquetTable(Table):
                 total -= self._cache.popitem(last=False)[1].nbytes
         return found
 
-    def _read_group(self, path: str, number: int, names: list[str]) -> Any:
+    def _read_group(self, path: str, number: int, names: list[str], most: int | None = None) -> Any:
+        """`most`: only so many of its first rows are needed."""
         import pyarrow as pa
 
         try:
+            if most is not None:
+                opened = self._opened.get(path)
+                first = next(opened.iter_batches(most, row_groups=[number], columns=names, use_threads=False))
+                return pa.Table.from_batches([first])
             return self._opened.get(path).read_row_group(number, columns=names, use_threads=False)
         except (pa.ArrowInvalid, OSError) as error:
             what = ", ".join(f"`{name}`" for name in names[:3])

@@ -95,7 +95,7 @@ IN_SECTIONS: dict[str, dict[str, str]] = {  # by what messages call the section
         **dict.fromkeys(("normalize", "mean", "std", "scale"), _PREPARED),
         "image_size": "a field of pictures has a size: `fields: {image: {type: image, column: image, size: 224}}`",
         "sample_packing": "`window: {length: 1024}` cuts a text into samples without padding",
-        "shuffle_buffer": "the order is a permutation of all rows: `shuffle: true` needs no buffer",
+        "shuffle_buffer": "it is `data.shuffle_window`: samples mixed with each other, where files are read in blocks",
         "streaming": "rows are read when they are needed: leave it out",
         "cache": "rows are read when they are needed: leave it out",
     },

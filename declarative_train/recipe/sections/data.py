@@ -38,6 +38,12 @@ class DataSection(Section):
     """Samples are slices of consecutive rows; left out: one row each."""
     shuffle: bool = True
     """The training set in another order in each epoch; other sets keep the order of the file."""
+    shuffle_window: Rows | None = None
+    """How many samples are held in memory and mixed with each other, over all ranks, where files are read in blocks
+    (row groups, record batches). Left out: all samples if the set is held whole (up to 2 GiB), else 512 MiB of them."""
+    shuffle_streams: Annotated[int, Bounds(ge=1, le=1 << 16)] | None = None
+    """In how many streams such a set is read, each by as few ranks as can be; the order depends on it. Left out: up to
+    32, as many as the blocks in `shuffle_window` allow."""
     workers: Annotated[int, Bounds(ge=0)] = 0
     """Loader processes per rank."""
     last_batch: Literal["keep", "drop"] = "keep"

@@ -1,0 +1,248 @@
+"""Sets that are read in blocks: the same samples in every layout, each block read once, memory that does not grow."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from declarative_train.components.datasets.parquet import ParquetTable
+from declarative_train.data import opened, splitting
+from declarative_train.data.batches import Batch, EvaluationBatches, TrainingBatches
+from declarative_train.data.held_windows import Ahead
+from declarative_train.data.opened import prepared_sets
+from declarative_train.data.rows import RowShare
+from declarative_train.data.sets import SampleSet, open_sets
+from declarative_train.data.spec import BatchSpec, DataError, DataSpec
+
+Spec = Callable[..., DataSpec]
+SIZES = (700, 1, 333, 1000, 450)  # rows of the files
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> str:
+    first = 0
+    for number, size in enumerate(SIZES):
+        ids = np.arange(first, first + size)
+        table = pa.table({"id": ids.astype("f4"), "x": (ids * 2).astype("f4"), "meter": ids // 500})
+        pq.write_table(table, tmp_path / f"{number}.parquet", row_group_size=64)
+        first += size
+    return str(tmp_path / "*.parquet")
+
+
+@pytest.fixture
+def rolled(files: str, spec: Spec) -> Spec:
+    def make(**keys: object) -> DataSpec:
+        return spec(
+            source={"type": "parquet", "path": files},
+            fields={"x": {"columns": ["x"]}, "id": {"column": "id"}},
+            **{"shuffle_window": 600, "seed": 3, **keys},
+        )
+
+    return make
+
+
+def layout(data: DataSpec, size: int, ranks: int, accumulation: int = 1, **keys: bool) -> BatchSpec:
+    share = size // (ranks * accumulation)
+    return BatchSpec(size, ranks, accumulation, share, 1, -(-data.sets[0].num_samples // size), **keys)
+
+
+def steps(
+    data: DataSpec, sets: dict[str, SampleSet], batch: BatchSpec, first: int, count: int
+) -> list[list[list[Batch]]]:
+    """By step and rank."""
+    readers = [
+        TrainingBatches(data, batch, rank, sets).iterate(first, count) for rank in range(batch.data_parallel_size)
+    ]
+    return [list(each) for each in zip(*readers, strict=True)]
+
+
+def ids(step: Sequence[Sequence[Batch]]) -> list[int]:
+    return sorted(int(number) for rank in step for batch in rank for number in batch.sample_ids)
+
+
+def check_values(step: Sequence[Sequence[Batch]], rows: np.ndarray) -> None:
+    for rank in step:
+        for batch in rank:
+            wanted = torch.from_numpy(rows[batch.sample_ids]).float()
+            assert torch.equal(batch.tensors["id"][: batch.num_rows], wanted)
+            assert torch.equal(batch.tensors["x"][: batch.num_rows, 0], 2 * wanted)
+            assert len(batch.tensors["x"]) >= 1
+
+
+@pytest.mark.parametrize("split", [{}, {"validation": 0.1}, {"test": {"type": "last", "fraction": 0.3}}])
+def test_the_same_samples_in_every_layout(rolled: Spec, split: dict[str, object]) -> None:
+    data = rolled(split=split)
+    assert data.roll is not None
+    assert data.roll.streams > 1
+    sets = open_sets(data)
+    assert not sets["training"].is_held
+    training = sets["training"].prepared.rows
+    rows = training.at(np.arange(len(training)))
+    num_steps = -(-data.sets[0].num_samples // 48)
+    first = [ids(step) for step in steps(data, sets, layout(data, 48, 1), 1, 2 * num_steps)]
+    for epoch in (0, 1):
+        seen = sorted(number for step in first[epoch * num_steps : (epoch + 1) * num_steps] for number in step)
+        assert seen == list(range(data.sets[0].num_samples))
+    for ranks, accumulation, begin in [(2, 1, 1), (4, 2, 20), (8, 3, num_steps - 2), (1, 4, num_steps + 5)]:
+        batch = layout(data, 48, ranks, accumulation)
+        for number, step in enumerate(steps(data, sets, batch, begin, 9), begin):
+            assert ids(step) == first[number - 1]  # from the middle of an epoch, in another layout
+            check_values(step, rows)
+            for rank, made in enumerate(step):
+                alone = TrainingBatches(data, batch, rank, sets).step(number)
+                for one, other in zip(alone, made, strict=True):
+                    assert one.sample_ids.tolist() == other.sample_ids.tolist()
+                    assert all(torch.equal(one.tensors[name], other.tensors[name]) for name in one.tensors)
+    assert not [each for each in threading.enumerate() if each.name.startswith("dtrain-window")]
+
+
+@pytest.mark.parametrize(("size", "workers"), [(48, 2), (50, 3), (7, 2)])
+def test_loader_processes_make_the_same_batches(rolled: Spec, size: int, workers: int) -> None:
+    data = rolled(shuffle_streams=8)
+    sets = open_sets(data)
+    batch = layout(data, size, 1, pad_to_full=True)
+    first = batch.steps_per_epoch - 4
+    alone = steps(data, sets, batch, first, 8)
+    for one, other in zip(alone, steps(dataclasses.replace(data, workers=workers), sets, batch, first, 8), strict=True):
+        for mine, theirs in zip(one[0], other[0], strict=True):
+            assert mine.sample_ids.tolist() == theirs.sample_ids.tolist()
+            assert mine.num_rows == theirs.num_rows
+            assert all(torch.equal(mine.tensors[name], theirs.tensors[name]) for name in mine.tensors)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_ranks_without_rows_are_padded(rolled: Spec, workers: int) -> None:
+    data = dataclasses.replace(rolled(), workers=workers)  # 2,484 = 51 x 48 + 36
+    sets = open_sets(data)
+    for pads in (False, True):
+        last = steps(data, sets, layout(data, 48, 2, 8, pad_to_full=pads), 52, 1)[0]
+        assert len(ids(last)) == 36
+        assert any(batch.num_rows == 0 and len(batch.tensors["x"]) for rank in last for batch in rank)
+
+
+def test_each_block_is_read_by_one_rank_once(rolled: Spec, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = rolled(shuffle_window=512, shuffle_streams=4)
+    sets = open_sets(data)
+    read: Counter[tuple[str, int]] = Counter()
+    whole = ParquetTable._read_group
+
+    def counted(table: ParquetTable, path: str, number: int, *rest: object) -> object:
+        read[path, number] += 1
+        return whole(table, path, number, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(ParquetTable, "_read_group", counted)
+    batch = layout(data, 48, 4)
+    steps(data, sets, batch, 1, 51)
+    assert len(read) == sum(-(-size // 64) for size in SIZES)
+    assert sum(read.values()) <= len(read) + 4 + 3 * 3  # ends of stretches; the last batch takes of other streams
+
+
+def test_windows_of_rows_roll(rolled: Spec) -> None:
+    data = rolled(window={"length": 5, "stride": 3}, split={"test": {"type": "last", "fraction": 0.2}})
+    assert data.roll is not None
+    sets = open_sets(data)
+    num_steps = -(-data.sets[0].num_samples // 48)
+    seen = []
+    for step in steps(data, sets, layout(data, 48, 2), 1, num_steps):
+        seen += ids(step)
+        for batch in (batch for rank in step for batch in rank):
+            starts = batch.sample_ids * 3
+            wanted = torch.from_numpy(starts[:, None] + np.arange(5)).float()
+            assert torch.equal(batch.tensors["id"][: batch.num_rows], wanted)
+    assert sorted(seen) == list(range(data.sets[0].num_samples))
+
+
+def test_rows_in_another_order_than_the_file_do_not_roll(rolled: Spec) -> None:
+    data = rolled(window={"length": 5, "by": "meter", "sort": "x"}, shuffle_window=200)
+    assert data.roll is not None  # sorted as the file is
+    assert rolled(shuffle_window=None).roll is None  # held whole
+    assert rolled(shuffle_window=3000).roll is None
+    assert rolled(shuffle=False).roll is None
+
+
+def test_evaluations_keep_the_order_of_the_file(rolled: Spec) -> None:
+    data = rolled(split={"validation": 0.3})
+    batches = EvaluationBatches(data, "validation", open_sets(data), batch_size=50)
+    seen = np.concatenate([batch.tensors["id"].numpy() for batch in batches.iterate()])
+    assert (np.diff(seen) > 0).all()
+
+
+def test_a_random_set_of_very_many_rows_takes_its_share_of_each_block(
+    rolled: Spec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(splitting, "LISTED", 1000)
+    data = rolled(split={"validation": 0.1, "test": 0.25})
+    assert data.roll is not None
+    opened._latest.clear()
+    prepared = prepared_sets(data)
+    rows = {name: each.rows.at(np.arange(len(each.rows))) for name, each in prepared.items()}
+    assert all(isinstance(each.rows, RowShare) for each in prepared.values())
+    assert [len(each) for each in rows.values()] == [1615, 248, 621]
+    assert sorted(np.concatenate(list(rows.values())).tolist()) == list(range(2484))
+    for name, each in prepared.items():
+        assert (np.diff(rows[name]) > 0).all()
+        assert np.array_equal(np.asarray(each.rows.between(100, 200)), rows[name][100:200])
+    for begin in range(0, 600, 64):  # whole row groups
+        assert 14 <= ((rows["test"] >= begin) & (rows["test"] < begin + 64)).sum() <= 18
+    sets = open_sets(data)
+    step = steps(data, sets, layout(data, 48, 2), 3, 1)[0]
+    check_values(step, rows["training"])
+
+
+def test_a_share_of_blocks_is_whole_for_any_sizes() -> None:
+    for trial in range(50):
+        draws = np.random.default_rng(trial)
+        starts = np.concatenate([[0], np.cumsum(draws.integers(1, 9, draws.integers(1, 20)))])
+        count = int(draws.integers(0, starts[-1] + 1))
+        share, rest = (RowShare.of(starts, None, trial, count, others) for others in (False, True))
+        assert (len(share), len(rest)) == (count, starts[-1] - count)
+        both = np.concatenate([share.between(0, count), rest.between(0, len(rest))])
+        assert sorted(both.tolist()) == list(range(int(starts[-1])))
+        assert share.before(starts[-1:]).tolist() == [count]
+
+
+def test_a_bad_value_is_named_when_its_window_is_read(tmp_path: Path, spec: Spec) -> None:
+    values = pa.array([float(number) for number in range(200_000)])
+    table = pa.table({"x": values, "k": pa.array([None if number == 150_000 else 1 for number in range(200_000)])})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=10_000)
+    data = spec(
+        source={"type": "parquet", "path": str(tmp_path / "a.parquet")},
+        fields={"x": {"columns": ["x"]}, "k": {"column": "k", "dtype": "int64"}},
+        shuffle_window=50_000,
+    )
+    reader = TrainingBatches(data, layout(data, 1000, 1), 0, open_sets(data))
+    with pytest.raises(DataError, match=r"`k`.*row 150001 of .*a\.parquet"):
+        list(reader.iterate(1, 200))
+    assert not [each for each in threading.enumerate() if each.name.startswith("dtrain-window")]
+
+
+def test_threads_hold_no_more_than_they_may() -> None:
+    lock, alive, most = threading.Lock(), 0, 0
+
+    class Made:
+        def __init__(self) -> None:
+            nonlocal alive, most
+            with lock:
+                alive += 1
+                most = max(most, alive)
+
+        def __del__(self) -> None:
+            nonlocal alive
+            with lock:
+                alive -= 1
+
+    ahead = Ahead(lambda _: Made(), iter([(0, number) for number in range(200)]), lambda _: 10, 50, 2)
+    for number in range(200):
+        ahead.get((0, number))
+        ahead.drop(lambda name, now=number: name[1] < now)  # type: ignore[misc]
+    ahead.close()
+    assert most <= 6
