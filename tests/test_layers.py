@@ -24,7 +24,18 @@ MAY_IMPORT = {
     "runtime": {"terms", "components", "data", "graph", "plan", "logs"},
     "inference": {"terms", "diagnostics", "components", "data", "graph", "plan", "runtime", "logs"},
     "experiments": {"terms", "logs", "source", "components", "recipe", "plan", "runtime"},
-    "api": {"components", "data", "diagnostics", "experiments", "inference", "logs", "plan", "recipe", "runtime"},
+    "api": {
+        "components",
+        "data",
+        "diagnostics",
+        "experiments",
+        "inference",
+        "logs",
+        "plan",
+        "recipe",
+        "runtime",
+        "terms",
+    },
 }
 ROOMS = [*MAY_IMPORT, "cli"]
 

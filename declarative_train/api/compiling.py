@@ -11,6 +11,7 @@ from declarative_train.api.tracer import LateTracer
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.diagnostics.suggest import did_you_mean
 from declarative_train.recipe.load import Loaded
+from declarative_train.terms.run_files import EVENTS, RUN
 
 if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan
@@ -127,6 +128,8 @@ def missing_file(path: str) -> str | None:
     found = Path(path)
     if found.is_file():
         return None
+    if found.is_dir() and any((found / name).is_file() for name in (RUN, EVENTS)):
+        return f"`{path}` is a run: `dtrain trace` tells of it, `dtrain run RECIPE --resume {path}` goes on with it"
     if found.is_dir():
         return f"`{path}` is a folder: name a recipe in it"
     if found.exists():
@@ -151,7 +154,8 @@ def read_saved_plan(path: str) -> Plan:
     except OSError as error:
         raise UnusablePlanError(f"cannot read {path}: {error.strerror}") from None
     except PlanError as error:
-        raise UnusablePlanError(f"{path} is not a plan that can be run: {error}") from None
+        why = f"{path} is not a plan that can be run: {error}"
+        raise UnusablePlanError(f"{why}\nhelp: {again}; a recipe is a YAML file") from None
     if not is_as_signed(text):
         why = f"{path} is not a plan that can be run: it was changed after it was made"
         raise UnusablePlanError(f"{why}\nhelp: change the recipe, and {again}")

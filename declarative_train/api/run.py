@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from declarative_train.api.display import text_html
 from declarative_train.api.errors import RUN_FAILED, WRONG_USE, DtrainError
 from declarative_train.api.tables import Table, as_table, columns_of
-from declarative_train.experiments.record import EVENTS, Record, State, is_run, read_record
+from declarative_train.experiments.record import Record, State, is_run, read_record
 from declarative_train.logs.event import Event
 from declarative_train.logs.history import epoch_rows, step_rows
 from declarative_train.logs.sinks.jsonl import read_events
 from declarative_train.plan.run_folder import newest_first
+from declarative_train.terms.run_files import EVENTS
 
 if TYPE_CHECKING:
     from torch import nn
@@ -103,17 +104,18 @@ class Run:
         keep: Sequence[str] = (),
         batch_size: int | None = None,
         device: str = "auto",
+        ranks: int = 1,
     ) -> Table:
         """What the model says about new rows, as `dtrain predict`: class names and probabilities, numbers in their own
         unit. `rows`: a pandas DataFrame, a pyarrow Table, a mapping of columns, or the path of a file (csv, jsonl,
-        parquet, npy). `outputs`: nodes to give as they are, such as an embedding; `keep`: columns to repeat. The answer
-        is a DataFrame with the index of the one that was given; where pandas is not installed, a pyarrow Table. Raises
-        DtrainError."""
+        parquet, npy). `outputs`: nodes to give as they are, such as an embedding; `keep`: columns to repeat; `ranks`:
+        processes that share the rows, with the answer of one. The answer is a DataFrame with the index of the one that
+        was given; where pandas is not installed, a pyarrow Table. Raises DtrainError."""
         from declarative_train.inference.predict import Prediction
 
         with _worded():
             trained = self.trained()
-            prediction = Prediction(trained, outputs=outputs, batch_size=batch_size, device=device)
+            prediction = Prediction(trained, outputs=outputs, batch_size=batch_size, device=device, ranks=ranks)
             if isinstance(rows, str | os.PathLike):
                 samples = prediction.opened([os.fspath(rows)], keep)
             else:
@@ -126,11 +128,14 @@ class Run:
         *,
         set: str | None = None,
         num_worst: int = 5,
+        max_samples: int | None = None,
         batch_size: int | None = None,
         device: str = "auto",
+        ranks: int = 1,
     ) -> Evaluation:
         """Exact metrics, what is mistaken for what, and the worst samples, as `dtrain evaluate`: on a set of the run
         (`set`; by default the first that it evaluated) or on new rows with their targets, as `predict` takes them.
+        `max_samples`: so many of the set, as `evaluation.max` takes them; `ranks`: processes that share the samples.
         Raises DtrainError."""
         from declarative_train.inference.evaluate import evaluate
 
@@ -138,7 +143,14 @@ class Run:
             raise DtrainError("evaluate takes rows or a set of the run, not both", exit_code=WRONG_USE)
         with _worded(), _as_file(rows) as data:
             return evaluate(
-                self.trained(), set_name=set, data=data, num_worst=num_worst, batch_size=batch_size, device=device
+                self.trained(),
+                set_name=set,
+                data=data,
+                max_samples=max_samples,
+                num_worst=num_worst,
+                batch_size=batch_size,
+                device=device,
+                ranks=ranks,
             )
 
     def export(

@@ -73,6 +73,13 @@ def report(compiled: Compiled) -> None:
         print(f"dtrain: {compiled.note}", file=sys.stderr)
 
 
+def is_changed(args: argparse.Namespace) -> bool:
+    """Whether a saved plan is to be something else, which is then refused: a wrong use of the command."""
+    if args.with_ or args.set_:
+        print("dtrain: a saved plan is taken as it is; --with and --set go with a recipe", file=sys.stderr)
+    return bool(args.with_ or args.set_)
+
+
 def read_saved_plan(path: str) -> Plan | None:
     """A saved plan that still holds, or None after saying what is wrong with it."""
     try:

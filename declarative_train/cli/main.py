@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from declarative_train.cli.termination import TerminatedError, sigterm_raises
+from declarative_train.cli.wrong_words import Parser, hint_on_command, hint_on_rest
 from declarative_train.logs.streams import outlive_readers, write_any_character
 
 COMMANDS = {
@@ -70,9 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _main(argv: Sequence[str] | None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     write_any_character()
-    parser = argparse.ArgumentParser(
-        prog="dtrain", description="Declarative training: a YAML recipe, checked, planned and run."
-    )
+    parser = Parser(prog="dtrain", description="Declarative training: a YAML recipe, checked, planned and run.")
     parser.add_argument("--version", action=Version, nargs=0, help="show the version and exit")
     commands = parser.add_subparsers(prog=parser.prog, dest="command", metavar="COMMAND", required=True)
     # Only the command that was asked for is imported: the others' arguments are not needed to run it. Where it is the
@@ -88,8 +87,14 @@ def _main(argv: Sequence[str] | None) -> int:
             module = import_module(f"declarative_train.cli.commands.{name}")
             module.add_arguments(command)
             command.set_defaults(run=module.run)
+    if words[:1] and words[0] not in COMMANDS:
+        parser.hint = hint_on_command(words, list(COMMANDS))
     try:
-        args = parser.parse_args(words)
+        args, rest = parser.parse_known_args(words)
+        if rest:
+            named = commands.choices[args.command]
+            named.hint = hint_on_rest(args.command, rest)
+            named.error(f"nothing here takes {' '.join(rest)}")
     except SystemExit as stop:
         return int(stop.code or 0)
     code: int = 0

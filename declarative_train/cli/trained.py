@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from declarative_train.cli.commands.run import positive
+from declarative_train.cli.numbers import positive
 from declarative_train.components.datasets.files import masked
 
 if TYPE_CHECKING:

@@ -115,6 +115,17 @@ class BadValueError(Exception):
         self.key = key
 
 
+class NoStatisticsError(ValueError):
+    """Statistics that the training rows do not give. `help`: one fix; `value`: one of those in `column` for which they
+    do not, so that its row can be named."""
+
+    def __init__(self, column: str, message: str, *, help: str, value: float | None = None) -> None:
+        super().__init__(f"`{column}` {message}")
+        self.column = column
+        self.help = help
+        self.value = value
+
+
 class Tally(ABC):
     """Gathers a field's statistics over chunks of the training rows. `needs_rows` False: it knows them already."""
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from declarative_train.components.component import Misfit
-from declarative_train.components.data import Column, Field, SourceError, Table
+from declarative_train.components.data import Column, Field, NoStatisticsError, SourceError, Table
 from declarative_train.components.datasets.files import is_known, is_remote
 from declarative_train.components.fields.columns import sized
 from declarative_train.components.fields.image import MissingPackageError
@@ -40,7 +40,7 @@ from declarative_train.data.parts import Part, base_of, columns_of, each_output,
 from declarative_train.data.pictures import Chain, TransformError
 from declarative_train.data.plugged import outlines, sources, unrun
 from declarative_train.data.prepare import BadSampleError, Prepared, prepare
-from declarative_train.data.problems import Place, bad_sample, source_problem, with_the_odd_value
+from declarative_train.data.problems import Place, bad_sample, row_with, source_problem, with_the_odd_value
 from declarative_train.data.rows import RowRange, Rows
 from declarative_train.data.spec import DataSpec, FieldSpec, SetSpec, WindowSpec
 from declarative_train.data.splitting import TRAINING, SplitError, split_rows
@@ -323,7 +323,10 @@ class _Description:
             elif isinstance(problem, SourceError):
                 self.report(source_problem(self.span("data.source.path"), problem))
             else:
-                self.report(no_statistics(self.span(f"data.fields.{name}"), name, str(problem)))
+                where = hint = None
+                if isinstance(problem, NoStatisticsError):
+                    where, hint = row_with(main, training, problem), problem.help
+                self.report(no_statistics(self.span(f"data.fields.{name}"), name, str(problem), where, hint))
         found = {
             part.name: make_part(part.name, part.field, part.columns, statistics[part.name], self.window, self.chain)
             for part in draft

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from declarative_train.components.component import Misfit
-from declarative_train.components.data import Column, SourceError, Table
+from declarative_train.components.data import Column, NoStatisticsError, SourceError, Table
 from declarative_train.data.checks.files import (
     different_columns,
     empty_glob,
@@ -17,6 +17,7 @@ from declarative_train.data.checks.pictures import broken_picture
 from declarative_train.data.checks.plugins import plugin_source_fails
 from declarative_train.data.checks.values import missing_value, not_a_whole_number, value_out_of_range
 from declarative_train.data.prepare import BadSampleError
+from declarative_train.data.rows import Rows
 from declarative_train.diagnostics.diagnostic import Diagnostic, Related
 from declarative_train.terms.span import Span
 
@@ -62,6 +63,20 @@ def with_the_odd_value(misfit: Misfit, table: Table, columns: Sequence[Column]) 
             message = f"`{column.name}` holds numbers, and text beside them: {where}"
             return misfit._replace(message=message, help="write a number there, or nothing and `missing: mean`")
     return misfit
+
+
+def row_with(table: Table, training: Rows, problem: NoStatisticsError) -> str | None:
+    """Where the first of the training rows with the value stands."""
+    import numpy as np
+
+    if problem.value is None:
+        return None
+    for start, numbers in training.chunks(_LOOKED_AT):
+        values = np.asarray(table.read([problem.column], numbers)[problem.column], dtype=np.float64)
+        found = np.flatnonzero((values.reshape(len(values), -1) == problem.value).any(axis=1))
+        if len(found):
+            return table.place(int(training.at(np.asarray([start + found[0]]))[0]))
+    return None
 
 
 def _is_number(text: str) -> bool:

@@ -18,9 +18,8 @@ from declarative_train.plan.run_folder import PLAN, checkpoints_root, read_run
 from declarative_train.runtime.failures import read_failures
 from declarative_train.runtime.storage.checkpoint_store import CheckpointStore
 from declarative_train.runtime.storage.run_lock import is_locked
-from declarative_train.terms.run_files import RUN
+from declarative_train.terms.run_files import EVENTS, RUN
 
-EVENTS = "events.jsonl"
 TAIL = 1 << 16  # bytes of a run's events that are read first, from the end
 WINDOW = 1 << 22  # and at most
 FAILURES = "failures"
@@ -56,8 +55,8 @@ class Record:
 
 
 def is_run(folder: str) -> bool:
-    """A sweep's folder, or one of runs, holds none of these."""
-    return any(os.path.exists(os.path.join(folder, name)) for name in (RUN, PLAN, EVENTS))
+    """A sweep's folder, or one of runs, holds none of these; a checkpoint and an export have a plan alone."""
+    return any(os.path.exists(os.path.join(folder, name)) for name in (RUN, EVENTS))
 
 
 def read_record(folder: str) -> Record | None:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from declarative_train.experiments.guard import Guard
-from declarative_train.experiments.record import EVENTS, Record, read_record
+from declarative_train.experiments.record import Record, read_record
 from declarative_train.experiments.search import Point, Search
 from declarative_train.experiments.seats import Seat
 from declarative_train.plan.codec import save
@@ -31,6 +31,7 @@ from declarative_train.plan.plan import Plan
 from declarative_train.plan.settings import safe, short_names, shown
 from declarative_train.runtime.signals import EXIT_FAILED, EXIT_STOPPED, StopRequest
 from declarative_train.runtime.storage.run_lock import is_locked
+from declarative_train.terms.run_files import EVENTS
 
 RESULTS, PLANS, SWEEPS = "results.json", "plans", "sweeps"
 ORPHANS_S = 60.0  # how long a point may take to stop whose sweep was killed

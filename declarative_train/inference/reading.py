@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 STDIN, STDIN_TITLE = "-", "standard input"
 _KINDS = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".npy": "npy", ".npz": "npy", ".parquet": "parquet",
           ".pq": "parquet", ".tsv": "csv"}  # fmt: skip
+_NEVER = frozenset({".bin", ".distcp", ".json", ".onnx", ".pt", ".py", ".safetensors", ".yaml", ".yml"})  # a table
 _FILE_VALUES = 1 << 16  # what a file in a column counts for
 _CHUNK_ROWS = 1 << 15
 _CHUNK_VALUES = 1 << 22
@@ -49,6 +50,9 @@ def open_input(paths: str | Sequence[str], source: Mapping[str, object], title: 
             raise UsageError("`-` is all of the input, and stands alone")
         return csv_input([spooled()], STDIN_TITLE, source, STDIN_TITLE)
     if len(given) == 1 and os.path.isdir(given[0]):
+        if source.get("type") not in ("image_folder", "tar") and not _holds_pictures(given[0]):
+            hint = "the files of a table are named, such as with a glob: 'new/*.csv'"
+            raise UsageError(f"{title} is a folder, and no picture is in it; help: {hint}")
         return _table_input(_table({"type": "image_folder", "path": given[0]}), given, title)
     files = files_of(given)
     kinds = {file: kind_of_file(file, source) for file in files}
@@ -62,6 +66,10 @@ def open_input(paths: str | Sequence[str], source: Mapping[str, object], title: 
     if kind == "picture":
         return _table_input(FilesTable(files), files, title)
     return _table_input(_table({"type": kind, "path": list(files)}), files, title, is_array=kind == "npy")
+
+
+def _holds_pictures(folder: str) -> bool:
+    return any(name.lower().endswith(tuple(ENDINGS)) for _, _, names in os.walk(folder) for name in names)
 
 
 def files_of(paths: Sequence[str]) -> list[str]:
@@ -98,7 +106,7 @@ def kind_of_file(file: str, source: Mapping[str, object]) -> str:
     if kind is not None:
         return kind
     own = str(source.get("type"))
-    if own in ("csv", "jsonl", "npy", "parquet"):
+    if own in ("csv", "jsonl", "npy", "parquet") and ending not in _NEVER:
         return own
     raise UsageError(f"the name of {shown(file)} does not tell what it is; help: let it end in .csv, .jsonl, .parquet, "
                      ".npy, .npz or as pictures do")  # fmt: skip

@@ -6,6 +6,8 @@ import os
 import re
 from typing import NamedTuple
 
+from declarative_train.terms.run_files import EVENTS
+
 HEAD = 4096  # bytes that are looked at
 _CONTROL = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _CONTROL_SHARE = 0.02  # of the head, in a file that is not UTF-8; compressed bytes have a tenth
@@ -26,7 +28,7 @@ _CODE = Other("Python code", "a layer of your own is named by a recipe: `plugins
 _PICTURE = Other("a picture", "a recipe names folders of them under `data.source`: `{{type: image_folder, path: ...}}`")
 _EVENTS = Other("the record of a run", "`dtrain trace {folder}` tells its story")
 _BYTES = Other("binary", "name a recipe: a YAML file")
-BY_NAME = {"events.jsonl": _EVENTS}
+BY_NAME = {EVENTS: _EVENTS}
 BY_ENDING = {
     **dict.fromkeys((".csv", ".tsv", ".jsonl", ".ndjson", ".parquet", ".pq"), _TABLE),
     **dict.fromkeys((".npy", ".npz"), _ARRAYS),

@@ -206,6 +206,16 @@ def test_no_run_there(folder: Path) -> None:
     assert caught.value.exit_code == 2
 
 
+def test_ranks_share_rows_and_samples(run: dt.Run, tmp_path: Path) -> None:
+    frame = pd.DataFrame(wine_rows(count=40, seed=3), columns=list(WINE_COLUMNS))
+    pd.testing.assert_frame_equal(run.predict(frame), run.predict(frame, ranks=2, batch_size=7), rtol=1e-5)
+    write_csv(tmp_path / "new.csv", WINE_COLUMNS, frame.to_numpy().tolist())
+    pd.testing.assert_frame_equal(run.predict(frame), run.predict(tmp_path / "new.csv", ranks=2, batch_size=7))
+    for given in ((), (frame,)):
+        assert run.evaluate(*given, ranks=2).values == pytest.approx(run.evaluate(*given).values)
+    assert run.evaluate(max_samples=3).num_samples == 3
+
+
 def test_rows_are_predicted(run: dt.Run, tmp_path: Path) -> None:
     frame = pd.DataFrame(wine_rows(count=12, seed=3), columns=list(WINE_COLUMNS), index=range(100, 112))
     found = run.predict(frame.drop(columns="kind"), keep=["site"])

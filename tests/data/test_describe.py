@@ -197,13 +197,14 @@ def test_a_torn_row_is_named(look: Look, folder: Path) -> None:
     ("content", "field", "code", "words"),
     [
         ("x\n1.5\ninf\n", {"column": "x"}, "D008", "`x` is inf, in row 2 of data/odd.csv"),
-        ("x\n1.5\n-inf\n", {"column": "x", "missing": "mean"}, "D014", "infinite values"),
+        ("x\n1.5\n-inf\n", {"column": "x", "missing": "mean"}, "D014", "infinite values in the training rows, first in row 2 of"),
         ("x\n1\n1e200\n", {"column": "x", "normalize": "standard"}, "D014", "`x` goes from 1 to 1e+200"),
+        ("x\n1\n1e200\n", {"column": "x", "normalize": "standard"}, "D014", "too far to be normalised, first in row 2 of data/odd.csv"),
         ("x\n-1e308\n1e308\n", {"column": "x", "normalize": "minmax"}, "D014", "too far to be normalised"),
         ("x,y\n,1\n,2\n", {"column": "x"}, "D007", "`x` has no value in 2 rows"),
         ("x,y\n,1\n,2\n", {"column": "x", "missing": "mean"}, "D014", "`x` has no value in the training rows"),
     ],
-)
+)  # fmt: skip
 def test_values_that_no_tensor_should_hold(
     look: Look, content: str, field: dict[str, Any], code: str, words: str
 ) -> None:
@@ -211,6 +212,27 @@ def test_values_that_no_tensor_should_hold(
     _, diagnostics = look(source={"type": "csv", "path": "data/odd.csv"}, fields={"x": field})
     assert [item.code for item in diagnostics] == [code]
     assert words in diagnostics[0].message
+    assert diagnostics[0].help or code != "D014"
+
+
+def test_the_row_of_an_infinite_value_is_that_of_the_file_though_other_rows_train(look: Look) -> None:
+    rows = (f"{'inf' if row in (2, 7) else row},{row}\n" for row in range(10))
+    Path("data/odd.csv").write_text("x,w\n" + "".join(rows))
+    source = {"type": "csv", "path": "data/odd.csv"}
+    held_out = {"test": {"type": "where", "column": "w", "at_most": 4}}
+    _, diagnostics = look(source=source, fields={"x": {"columns": ["w", "x"], "missing": "mean"}}, split=held_out)
+    (said,) = [item for item in diagnostics if item.code == "D014"]
+    assert said.message.endswith("`x` holds infinite values in the training rows, first in row 8 of data/odd.csv")
+    assert said.help == "write a number there, or nothing and `missing: mean`"
+
+
+def test_of_a_glob_that_takes_in_text_the_hint_leaves_it_out(look: Look) -> None:
+    _, (said,) = look(source=PEOPLE_SOURCE, fields={"x": {"columns": "*", "exclude": ["age"]}}, split={})
+    assert said.code == "D006"
+    assert (said.help or "").startswith("`exclude: [age, name, city]` leaves them out")
+    assert "`type: category`" in (said.help or "")
+    _, (named,) = look(source=PEOPLE_SOURCE, fields={"x": {"columns": ["height", "city"]}}, split={})
+    assert "exclude" not in (named.help or "")
 
 
 def test_integers_that_no_number_type_holds_are_said_whatever_the_other_fields_are(look: Look) -> None:

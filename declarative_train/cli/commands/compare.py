@@ -45,12 +45,16 @@ def find_run(name: str, folder: str) -> Record | None:
     None, after that was said."""
     from declarative_train.experiments.record import read_record
     from declarative_train.experiments.tables import runs_below
+    from declarative_train.plan.run_folder import MANIFEST
+    from declarative_train.terms.run_files import EVENTS
 
     path = name.rstrip("/")
     if os.path.isdir(path):
         inside = runs_below(path)
         if not inside:
-            print(f"dtrain: {name} is not a run: there is no plan.json in it", file=sys.stderr)
+            is_checkpoint = os.path.exists(os.path.join(path, MANIFEST))
+            why = "it is a checkpoint; name its run" if is_checkpoint else f"there is no {EVENTS} in it"
+            print(f"dtrain: {name} is not a run: {why}", file=sys.stderr)
         return read_record(inside[-1]) if inside else None
     runs = runs_below(folder) if os.path.isdir(folder) else []
     of_recipe = [each for each in runs if os.path.basename(os.path.dirname(each)) == name]

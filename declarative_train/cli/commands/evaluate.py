@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 
-from declarative_train.cli.commands.run import positive
+from declarative_train.cli.numbers import count, positive
 from declarative_train.cli.trained import add_compute_arguments, add_run_argument, answered, check_started_alone, opened
 
 _WORST = 5
@@ -33,13 +33,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-tensorboard", action="store_true", help="write nothing to the run's folder")
     parser.add_argument("--ranks", type=positive, default=1, metavar="N", help="share the samples out to N processes")
     add_compute_arguments(parser)
-
-
-def count(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"{text} is less than 0")
-    return value
 
 
 def run(args: argparse.Namespace) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from declarative_train.cli.commands.run import positive
+from declarative_train.cli.numbers import not_negative, positive, share
 from declarative_train.cli.trained import add_run_argument, answered, opened
 
 _TOKENS = 200
@@ -24,20 +24,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="the same seed, the same text (0)")
     parser.add_argument("--num", type=positive, default=1, metavar="N", help="how many texts (1)")
     parser.add_argument("--device", default="auto", metavar="DEVICE", help="auto (default), cpu, cuda, cuda:1, mps")
-
-
-def not_negative(text: str) -> float:
-    value = float(text)
-    if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not 0 or more")
-    return value
-
-
-def share(text: str) -> float:
-    value = float(text)
-    if not 0 < value <= 1:
-        raise argparse.ArgumentTypeError(f"{text} is not between 0 and 1")
-    return value
 
 
 def run(args: argparse.Namespace) -> int:

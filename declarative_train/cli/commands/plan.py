@@ -12,6 +12,7 @@ from declarative_train.api.compiling import Compiled, texts_of
 from declarative_train.cli.compile import (
     add_recipe_arguments,
     compile_recipe,
+    is_changed,
     is_missing,
     load_recipe,
     read_saved_plan,
@@ -107,6 +108,8 @@ def read(args: argparse.Namespace) -> tuple[Plan | None, int]:
     if args.recipe.endswith(".json"):
         if args.for_ is not None:
             print("dtrain: a saved plan is for the devices that it was made for; --for takes a recipe", file=sys.stderr)
+            return None, 2
+        if is_changed(args):
             return None, 2
         plan = read_saved_plan(args.recipe)
         return plan, 0 if plan is not None else 3

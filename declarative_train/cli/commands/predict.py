@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from declarative_train.cli.commands.run import positive
+from declarative_train.cli.numbers import positive
 from declarative_train.cli.trained import add_compute_arguments, add_run_argument, answered, check_started_alone, opened
 from declarative_train.terms.amounts import counted
 

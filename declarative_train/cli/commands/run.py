@@ -9,7 +9,15 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from declarative_train.cli.compile import add_recipe_arguments, compile_recipe, is_missing, read_saved_plan, report
+from declarative_train.cli.compile import (
+    add_recipe_arguments,
+    compile_recipe,
+    is_changed,
+    is_missing,
+    read_saved_plan,
+    report,
+)
+from declarative_train.cli.numbers import positive
 from declarative_train.plan.plan import Plan
 
 
@@ -31,13 +39,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
     parser.add_argument("--quiet", action="store_true", help="no progress: only the result, and what goes wrong")
-
-
-def positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a positive number of steps")
-    return value
 
 
 def run(args: argparse.Namespace) -> int:
@@ -91,8 +92,7 @@ def compile_or_report(args: argparse.Namespace) -> tuple[Plan | None, int]:
     if is_missing(args.recipe):
         return None, 2
     if args.recipe.endswith(".json"):
-        if args.with_ or args.set_:
-            print("dtrain: a saved plan is run as it is; --with and --set belong to `dtrain plan`", file=sys.stderr)
+        if is_changed(args):
             return None, 2
         plan = read_saved_plan(args.recipe)
         return plan, 0 if plan is not None else 3

@@ -27,7 +27,8 @@ def run(args: argparse.Namespace) -> int:
     from declarative_train.experiments.tables import is_higher_better, records_below, sorted_by
 
     if not Path(args.dir).is_dir():
-        print(f"dtrain: there is no folder `{args.dir}`; a run makes one: dtrain run RECIPE", file=sys.stderr)
+        found = f"`{args.dir}` is a file" if Path(args.dir).exists() else f"there is no folder `{args.dir}`"
+        print(f"dtrain: {found}; a run makes a folder: dtrain run RECIPE", file=sys.stderr)
         return 2
     records = records_below(args.dir.rstrip("/") or "/")
     if args.sort:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from declarative_train.api.compiling import Compiled, compile_loaded
 from declarative_train.cli.compile import add_recipe_arguments, is_missing, load_recipe, report
+from declarative_train.cli.numbers import positive
 
 if TYPE_CHECKING:
     from declarative_train.experiments.search import Point, Search
@@ -44,10 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def jobs(text: str) -> int | None:
     if text == "auto":
         return None
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a positive number of points")
-    return value
+    return positive(text)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -22,7 +22,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     if not Path(args.dir).is_dir():
-        print(f"dtrain: there is no folder `{args.dir}`; a run makes one: dtrain run RECIPE", file=sys.stderr)
+        found = f"`{args.dir}` is a file" if Path(args.dir).exists() else f"there is no folder `{args.dir}`"
+        print(f"dtrain: {found}; a run makes a folder: dtrain run RECIPE", file=sys.stderr)
         return 2
     command = [sys.executable, "-m", "tensorboard.main", "--logdir", args.dir, "--host", args.host]
     command += ["--port", str(args.port), "--reload_multifile", "true"]

@@ -13,8 +13,7 @@ from declarative_train.cli.views.table import terminal_width
 from declarative_train.logs.event import EpochDone, RunEnded, StepDone
 from declarative_train.logs.sinks.jsonl import read_events
 from declarative_train.terms.amounts import counted
-
-EVENTS = "events.jsonl"
+from declarative_train.terms.run_files import EVENTS
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,6 +28,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     if Path(args.recipe).is_dir():
+        if args.with_ or args.set_:
+            print("dtrain: a run is told as it was; --with and --set go with a recipe", file=sys.stderr)
+            return 2
         return trace_row(args.recipe, args.plugins) if args.values else trace_run(Path(args.recipe))
     if is_missing(args.recipe):
         return 2

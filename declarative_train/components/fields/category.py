@@ -10,7 +10,7 @@ from pydantic import Field as Key
 from pydantic import model_validator
 
 from declarative_train.components.component import Misfit
-from declarative_train.components.data import BadValueError, Column, Field, Tally
+from declarative_train.components.data import BadValueError, Column, Field, NoStatisticsError, Tally
 from declarative_train.components.fields.columns import (
     Columns,
     by_column,
@@ -232,8 +232,8 @@ class _Vocabularies(Tally):
                 found, counts = np.unique(whole[~lacks], return_counts=True)
                 self._counts[position].update(dict(zip(found.tolist(), counts.tolist(), strict=True)))
             if len(self._counts[position]) > _MOST and self._field._asked(position) is None:
-                message = f"`{column.name}` has more than {_MOST:,} different values: say num_classes and unknown"
-                raise ValueError(message)
+                message, fix = f"has more than {_MOST:,} different values", "say `num_classes` and `unknown: 0`"
+                raise NoStatisticsError(column.name, message, help=fix)
 
     def result(self) -> dict[str, object]:
         kept = [
@@ -246,7 +246,8 @@ class _Vocabularies(Tally):
         counts, asked, unknown = self._counts[position], self._field._asked(position), self._field.unknown
         room = None if asked is None else asked - (unknown is not None)
         if not counts and unknown is None:
-            raise ValueError(f"`{column.name}` has no value in the training rows")
+            fix = "leave the field out, or say `num_classes` and `unknown: 0`"
+            raise NoStatisticsError(column.name, "has no value in the training rows", help=fix)
         if room is None or len(counts) <= room:
             if asked is None and unknown is not None and unknown > len(counts):
                 raise ValueError(
@@ -254,6 +255,8 @@ class _Vocabularies(Tally):
                 )
             return sorted(counts)
         if unknown is None:
-            raise ValueError(f"`{column.name}` has {len(counts):,} different values, and num_classes is {asked}")
+            message = f"has {len(counts):,} different values, and num_classes is {asked}"
+            fix = f"`num_classes: {len(counts)}`, or `unknown: 0`, the class of those that are rarest"
+            raise NoStatisticsError(column.name, message, help=fix)
         ranked = sorted(counts, key=lambda value: (-counts[value], value))
         return sorted(ranked[:room])

@@ -10,13 +10,14 @@ from pydantic import Field as Key
 from pydantic import model_validator
 
 from declarative_train.components.component import Misfit
-from declarative_train.components.data import BadValueError, Column, Field, Preparation, Tally, Unit
+from declarative_train.components.data import BadValueError, Column, Field, NoStatisticsError, Preparation, Tally, Unit
 from declarative_train.components.fields.columns import (
     Columns,
     by_column,
     check_one_of,
     first_of,
     integers,
+    is_glob,
     parse_cut,
     row_of,
     same_shape,
@@ -29,6 +30,12 @@ from declarative_train.terms.tensor_spec import FLOATING, DType, TensorSpec
 
 if TYPE_CHECKING:
     import numpy as np
+
+_NO_NUMBERS: dict[str, tuple[str, str | None]] = {  # by dtype: what a column holds, and what takes it
+    "datetime": ("dates", None),
+    "bytes": ("files", "for pictures, use `type: image`"),
+    "object": ("text", "for a word out of a list, use `type: category`"),
+}
 
 
 class TensorField(Field):
@@ -95,14 +102,16 @@ class TensorField(Field):
 
     def check(self, columns: Sequence[Column]) -> Misfit | None:
         for column in columns:
-            if column.dtype.startswith("datetime"):
-                return Misfit(f"`{column.name}` holds dates, and a tensor holds numbers", field=self._key)
-            if column.dtype == "bytes":
-                advice = "for pictures, use `type: image`"
-                return Misfit(f"`{column.name}` holds files, and a tensor holds numbers", field=self._key, help=advice)
-            if column.dtype == "object":
-                advice = "for a word out of a list, use `type: category`"
-                return Misfit(f"`{column.name}` holds text, and a tensor holds numbers", field=self._key, help=advice)
+            kind = "datetime" if column.dtype.startswith("datetime") else column.dtype
+            if kind in _NO_NUMBERS:
+                holds, advice = _NO_NUMBERS[kind]
+                if any(map(is_glob, self.wanted)):  # which takes in what was not meant
+                    others = [each.name for each in columns if each.dtype == column.dtype]
+                    them = "it" if len(others) == 1 else "them"
+                    left_out = f"`exclude: [{', '.join([*self.unwanted, *others])}]` leaves {them} out"
+                    advice = left_out if advice is None else f"{left_out}; {advice}"
+                message = f"`{column.name}` holds {holds}, and a tensor holds numbers"
+                return Misfit(message, field=self._key, help=advice)
         if (misfit := same_shape(columns, self._key)) is not None:
             return misfit
         found = TensorSpec(self._stacked_shape(columns))
@@ -296,15 +305,21 @@ class _Moments(Tally):
 
         empty = np.atleast_1d(np.asarray(self._count) == 0)
         if empty.any():
-            raise ValueError(f"`{self._named(empty)}` has no value in the training rows")
+            fix = "leave the column out" if self._field.missing is None else "`missing: zero`, or leave the column out"
+            raise NoStatisticsError(self._named(empty), "has no value in the training rows", help=fix)
         infinite = np.atleast_1d(~np.isfinite(self._mean))
         if infinite.any():
-            raise ValueError(f"`{self._named(infinite)}` holds infinite values in the training rows")
+            value = next((end for end in self._ends(infinite) if not np.isfinite(end)), None)
+            message = "holds infinite values in the training rows"
+            fix = "write a number there, or nothing and `missing: mean`"
+            raise NoStatisticsError(self._named(infinite), message, help=fix, value=value)
         with np.errstate(over="ignore"):
             apart = np.atleast_1d(~np.isfinite(self._squares + (self._greatest - self._least)))
         if apart.any() and self._field.normalize is not None:
-            reach = f"{np.min(self._least):g} to {np.max(self._greatest):g}"
-            raise ValueError(f"`{self._named(apart)}` goes from {reach} in the training rows, too far to be normalised")
+            least, greatest = self._ends(apart)
+            message = f"goes from {least:g} to {greatest:g} in the training rows, too far to be normalised"
+            value, fix = max(least, greatest, key=abs), "mend that row, or leave `normalize` out"
+            raise NoStatisticsError(self._named(apart), message, help=fix, value=value)
         found: dict[str, object] = {}
         if self._field.missing == "mean":
             found["fill"] = np.reshape(self._mean, (len(self._columns), -1)).tolist()
@@ -321,6 +336,13 @@ class _Moments(Tally):
             found["subtract"] = np.ravel(np.where(ends[0] == ends[1], ends[0], subtract)).tolist()
             found["divide"] = np.ravel(divide).tolist()
         return found
+
+    def _ends(self, bad: np.ndarray) -> tuple[float, float]:
+        """The extremes of the first such element."""
+        import numpy as np
+
+        first = np.flatnonzero(bad)[0]
+        return float(np.ravel(self._least)[first]), float(np.ravel(self._greatest)[first])
 
     def _named(self, bad: np.ndarray) -> str:
         if self._field.column is not None:

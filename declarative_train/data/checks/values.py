@@ -70,7 +70,9 @@ def not_a_whole_number(span: Span, field: str, message: str, place: str, made: t
     return error("D009", span, f"field `{field}`: {message}, in {place}", hint, made)
 
 
-def no_statistics(span: Span, field: str, message: str) -> Diagnostic:
+def no_statistics(
+    span: Span, field: str, message: str, place: str | None = None, help: str | None = None
+) -> Diagnostic:
     """no-statistics (D014)
 
     Finds: statistics that cannot be computed from the training rows: no value there, infinite ones, too many classes.
@@ -82,4 +84,4 @@ def no_statistics(span: Span, field: str, message: str) -> Diagnostic:
     -       city: {type: category, column: city, num_classes: 2}
     +       city: {type: category, column: city, num_classes: 2, unknown: 0}
     """
-    return error("D014", span, f"field `{field}`: {message}")
+    return error("D014", span, f"field `{field}`: {message}" + (f", first in {place}" if place else ""), help)

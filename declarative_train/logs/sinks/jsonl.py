@@ -17,6 +17,7 @@ from typing import Self
 from declarative_train.logs import event as events
 from declarative_train.logs.event import ClassesPredicted, Event, Progress
 from declarative_train.logs.sink import Sink
+from declarative_train.terms.run_files import EVENTS
 
 FLUSH_S = 0.5
 _QUIET_EVENTS = (Progress, ClassesPredicted)
@@ -43,7 +44,7 @@ class JsonlSink(Sink):
 
     @classmethod
     def of_run(cls, run_dir: Path, quiet: bool) -> Self:
-        return cls(run_dir / "events.jsonl")
+        return cls(run_dir / EVENTS)
 
     def __init__(self, path: str | Path) -> None:
         self._stream = Path(path).open("a", encoding="utf-8")  # noqa: SIM115 (open for the run)

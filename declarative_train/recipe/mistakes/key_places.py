@@ -24,8 +24,7 @@ def home_of(name: str, near: str | None = None) -> str | None:
     if name == "mode":
         return "how the ranks share the work is `parallelism: ddp`; `mode` is a key of `sweep`, `early_stop` and `best`"
     for word in ALIASES.get(name, (name,)):
-        places = sorted(dict.fromkeys(path for path, key in _keys() if key == word), key=lambda path: path.count("."))
-        if places:
+        if places := paths_of(word):
             break
     else:
         return None
@@ -35,6 +34,11 @@ def home_of(name: str, near: str | None = None) -> str | None:
     if word == name:
         return f"`{name}` belongs in {shown}"
     return f"here it is called `{word}`, in {shown}"
+
+
+def paths_of(word: str) -> list[str]:
+    """The sections that have such a key, the outermost first; "" is the top level."""
+    return sorted(dict.fromkeys(path for path, key in _keys() if key == word), key=lambda path: path.count("."))
 
 
 def _keys() -> Iterator[tuple[str, str]]:

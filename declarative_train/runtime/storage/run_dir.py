@@ -113,9 +113,10 @@ def open_place(plan: Plan, resume: str | None, lock: RunLock, look: Look = damag
         _save_plan(plan, run_dir)
         _save_run(plan, run_dir, elsewhere)
     except OSError as error:
-        path = run_dir or _runs(plan)
+        path = run_dir or folder or _runs(plan)
+        key = "`logging.dir`" if folder is None else "`--run-dir`"
         raise RunFailure(
-            f"the run's folder {path} cannot be made: {_reason(path, error)}; help: let `logging.dir` name a folder "
+            f"the run's folder {path} cannot be made: {_reason(path, error)}; help: let {key} name a folder "
             "that can be written, on a disk with room"
         ) from None
     warnings = (*(f"passed over: {reason}" for reason in skipped), *changed)
