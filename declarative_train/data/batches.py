@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from declarative_train.data.batch import Batch, Take, Taken, make_batches, moved, packed, tensors_moved, unpacked
+from declarative_train.data.batch import Batch, Take, Taken, make_batches, moved, packed, tensors_moved
 from declarative_train.data.blocks import blocks_of
 from declarative_train.data.order import sample_index
 from declarative_train.data.rolling import RolledOrder
+from declarative_train.data.side_stream import copied_ahead, from_workers, is_gpu
 from declarative_train.data.slots import evaluation_slots, locate, slots
 from declarative_train.data.spec import BatchSpec, DataError, DataSpec
 from declarative_train.data.splitting import TRAINING
@@ -95,10 +96,13 @@ class TrainingBatches:
         if self._order is not None and not self._set.is_held:
             return self._rolled(self._order, first_step, num_steps)
         if self._spec.workers:
-            return self._by_workers(by_workers(self._packed, first_step, num_steps, self._spec.workers))
-        if not self._set.is_held:
-            return ahead(self.step, first_step, num_steps)
-        return self._by_block(first_step, num_steps, self._held, self._at_once)
+            made = by_workers(self._packed, first_step, num_steps, self._spec.workers)
+            return from_workers(made, first_step, num_steps, self._device)
+        if self._set.is_held:
+            return self._by_block(first_step, num_steps, self._held, self._at_once)
+        if is_gpu(self._device):
+            return copied_ahead(self._on_host, first_step, num_steps, self._device)
+        return ahead(self.step, first_step, num_steps)
 
     def _at_once(self, epoch: int | None, positions: np.ndarray) -> Taken:
         ids = self.samples(epoch or 0, positions)
@@ -146,10 +150,6 @@ class TrainingBatches:
 
     def _packed(self, step: int) -> list[Batch]:
         return [packed(batch) for batch in self._on_host(step)]
-
-    def _by_workers(self, made: Iterator[list[Batch]]) -> Iterator[list[Batch]]:
-        for batches in made:
-            yield [moved(unpacked(batch), self._device) for batch in batches]
 
     def _by_block(self, first_step: int, num_steps: int, take_runs: TakeRuns, take: Take) -> Iterator[list[Batch]]:
         batch, step, last = self._batch, first_step, first_step + num_steps - 1
@@ -247,11 +247,14 @@ class EvaluationBatches:
         """All of them; not held ones are read ahead. Raises DataError. Close the iterator to end it early."""
         from declarative_train.data.prefetch import ahead, by_workers
 
+        if self._workers and not self._set.is_held:
+            made = by_workers(lambda number: [self._packed(number)], 0, len(self), self._workers)
+            return (batch for (batch,) in from_workers(made, 0, len(self), self._device))
+        if is_gpu(self._device):  # sets that are held on the host, too
+            copied = copied_ahead(lambda number: [self._on_host(number)], 0, len(self), self._device)
+            return (batch for (batch,) in copied)
         if self._set.is_held:
             return (self.batch(number) for number in range(len(self)))
-        if self._workers:
-            made = by_workers(self._packed, 0, len(self), self._workers)
-            return (moved(unpacked(batch), self._device) for batch in made)
         return ahead(self.batch, 0, len(self))
 
     def _on_host(self, number: int) -> Batch:

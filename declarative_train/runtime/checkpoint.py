@@ -212,7 +212,7 @@ class Checkpoints:
                 continue
             target = empty_like(parameters[name], size, dtype)
             targets[key] = state.setdefault(name, {})[word] = target
-        if targets:
+        if targets or not self._alone:  # all ranks load together, those of a stage that trains nothing, too
             load_tensors(entry.path, targets, alone=self._alone)
         for key, value in entry.manifest["optimizer_numbers"].items():
             name, _, word = key.rpartition("/")

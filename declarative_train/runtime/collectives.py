@@ -158,6 +158,14 @@ class Place:
         self.data, self.data_ranks = Ranks(group), distributed.get_process_group_ranks(group)
 
 
+def finish_together(device: torch.device) -> None:
+    """Before ranks on GPUs leave: a peer may still read what this one's last kernels have sent. The ranks meet on their
+    hosts, by gloo, which hands over all that it was given before it returns."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        distributed.all_reduce(torch.zeros(1))
+
+
 @torch.no_grad()
 def average_buffers(module: nn.Module, ranks: Alone | Ranks) -> None:
     """Running statistics that each rank moved by its own rows become their mean over the ranks. Floating buffers only,

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
 OUTCOME, LATE = "outcome.json", "late"
 FORKS_TIMEOUT_S = 60.0
 DEAF_S = 5.0  # longer than the grace: a rank that has not even heard by then does not run Python any more
+QUIET_P2P = "TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING"  # torch-facts, section 9
 LOCALHOST = "127.0.0.1"
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 
@@ -238,6 +239,7 @@ def join_process_group(device: torch.device, store: Store | None = None) -> None
         settings |= {"store": store, "rank": int(os.environ["RANK"]), "world_size": int(os.environ["WORLD_SIZE"])}
     if device.type == "cuda":
         torch.cuda.set_device(device)
+        os.environ.setdefault(QUIET_P2P, "false")
         distributed.init_process_group("cpu:gloo,cuda:nccl", device_id=device, **settings)
     else:
         distributed.init_process_group("gloo", **settings)

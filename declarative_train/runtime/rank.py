@@ -21,6 +21,7 @@ from declarative_train.logs.event import Notice, RunStarted
 from declarative_train.logs.fan_out import FanOut
 from declarative_train.plan.text.describe import describe, summary
 from declarative_train.runtime.checkpoint import Checkpoints
+from declarative_train.runtime.collectives import finish_together
 from declarative_train.runtime.devices import device_of, keep_freed_memory
 from declarative_train.runtime.engine import Engine
 from declarative_train.runtime.evaluate import Evaluator
@@ -112,6 +113,8 @@ def _train(job: Job, context: FailureContext, asked: Callable[[], bool], device:
             sinks.write(event)
     finally:
         checkpoints.settle()
+    if not plan.layout.is_one_process:
+        finish_together(device)
     return EXIT_STOPPED if stop.reason is not None else 0
 
 

@@ -7,6 +7,7 @@ written has a limit of its own: nothing is left of one that is broken off.
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import sys
@@ -176,8 +177,7 @@ class StopRequest:
 
 def leave_now() -> None:
     """Without a checkpoint of the last steps: the loop did not reach the end of a step in time."""
-    flush()
-    os._exit(EXIT_FAILED)
+    leave(EXIT_FAILED)
 
 
 def late() -> str:
@@ -191,7 +191,18 @@ def leave(code: int) -> NoReturn:
     """End this process without tearing anything down: torch's and gloo's threads may abort a normal exit, which also
     costs a second (torch-facts, section 4)."""
     flush()
+    end_loaders()
     os._exit(code)
+
+
+def end_loaders() -> None:
+    """What reads ahead in processes of its own would find out five seconds later. Until then it holds open what tells
+    the launcher that this process has gone."""
+    loaders = [child for child in multiprocessing.active_children() if child.daemon]
+    if loaders and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler would take their end for a failure
+    for loader in loaders:
+        loader.kill()
 
 
 def flush() -> None:

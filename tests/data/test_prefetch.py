@@ -8,14 +8,18 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 import torch
+from torch.utils.data._utils import worker
 
 from declarative_train.data.batches import EvaluationBatches, TrainingBatches
 from declarative_train.data.prefetch import ahead, by_workers
 from declarative_train.data.sets import open_sets
 from declarative_train.data.spec import BatchSpec, DataError, DataSpec
+from declarative_train.runtime.signals import leave
 
 
 def square(number: int) -> int:
@@ -64,6 +68,27 @@ def test_leaving_early_ends_the_thread_and_the_processes() -> None:
     many.close()  # type: ignore[attr-defined]
     assert not readers()
     assert not children()
+
+
+def left(folder: Path) -> None:
+    """Of a rank that leaves amid its data."""
+    worker.MP_STATUS_CHECK_INTERVAL = 600.0  # how often a loader looks whether its parent is still there
+    many = by_workers(square, 0, 1000, 2)
+    next(many)
+    (folder / "loaders").write_text(" ".join(map(str, children())))
+    leave(3)
+
+
+def test_a_process_that_leaves_takes_its_loaders_along(tmp_path: Path) -> None:
+    """They hold open the pipe by which its parent knows that it is gone."""
+    process = multiprocessing.get_context("fork").Process(target=left, args=(tmp_path,))
+    process.start()
+    process.join(20)
+    gone = process.exitcode
+    for number in map(int, (tmp_path / "loaders").read_text().split()):
+        with suppress(ProcessLookupError):
+            os.kill(number, signal.SIGKILL)
+    assert gone == 3
 
 
 def test_the_thread_runs_only_a_little_ahead() -> None:

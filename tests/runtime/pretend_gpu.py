@@ -11,8 +11,10 @@ for it; one that makes the host wait for the device is counted under its line. V
 `PretendGpu(MPS)` is the GPU of an Apple machine: it has no float64, and what would be one there raises NoFloat64Error.
 
 What happens in C++ alone is not seen: tensors that first turn up in a backward pass belong to neither side until they
-are found in the `grad` of a parameter, so schedules that split backward cannot be run, nor sharded models. Nor are
-kernels, streams and memory limits pretended.
+are found in the `grad` of a parameter, so schedules that split backward cannot be run, nor sharded models, nor the
+replicas of `dp`, which torch copies and gathers in C++. Tensors without memory that say `cuda` would not do either: a
+CPU build of torch has no autograd for them. Of streams there is one for copies beside the one that computes, and of it
+only who may read what; kernels and memory limits are not pretended.
 """
 
 from __future__ import annotations
@@ -114,6 +116,10 @@ class MixedDevicesError(RuntimeError):
     """What CUDA would refuse with "Expected all tensors to be on the same device"."""
 
 
+class MixedStreamsError(RuntimeError):
+    """What CUDA would not refuse: numbers read before they are there."""
+
+
 class NoFloat64Error(RuntimeError):
     """What MPS would refuse with "Cannot convert a MPS Tensor to float64 dtype"."""
 
@@ -127,6 +133,9 @@ class PretendGpu(TorchFunctionMode):
         self.waits: Counter[tuple[str, str]] = Counter()
         self._in_steps: Counter[tuple[str, str]] = Counter()
         self._held: dict[int, StorageWeakRef] = {}  # storages of the GPU
+        self._stream = 0  # 1: the side stream
+        self._copied: dict[int, StorageWeakRef] = {}  # storages that the side stream has filled
+        self.num_taken_over = 0
         self._patches = ExitStack()
 
     def waits_in_steps(self) -> dict[tuple[str, str], int]:
@@ -172,6 +181,8 @@ class PretendGpu(TorchFunctionMode):
         if name == "backward" and not kwargs.get("inputs"):
             return self._backward(*args, **kwargs)
         tensors = list(_tensors((args, kwargs)))
+        if self._copied and not self._stream and name != "untyped_storage":
+            self._refuse_untaken(name, tensors)
         on_gpu = [tensor for tensor in tensors if self.has(tensor)]
         if name == "cuda":
             name, args, kwargs = (
@@ -264,6 +275,22 @@ class PretendGpu(TorchFunctionMode):
             shapes = ", ".join(str(tuple(tensor.shape)) for tensor in refused[:3])
             raise MixedDevicesError(f"{name}: cuda with cpu {shapes}, at {_asking()[0]}")
 
+    def _refuse_untaken(self, name: str, tensors: list[torch.Tensor]) -> None:
+        """A kernel that reads what another stream copies, and does not wait for it."""
+        if any(not held.expired() for tensor in tensors if (held := self._copied.get(_key(tensor))) is not None):
+            raise MixedStreamsError(f"{name}: of a tensor that the side stream copies, at {_asking()[0]}")
+
+    def take_over(self, tensor: torch.Tensor, stream: Any) -> None:
+        self.num_taken_over += self._copied.pop(_key(tensor), None) is not None
+
+    @contextmanager
+    def side(self, stream: Any) -> Iterator[None]:
+        self._stream = 1
+        try:
+            yield
+        finally:
+            self._stream = 0
+
     def _settled(self, result: Any, before: set[int | None], name: str, args: Any, on_gpu: bool) -> Any:
         """New storages are where the result is; one that was there before stays, and what crosses is a copy."""
         if name in ("to", *FROM_HOST) and isinstance(result, torch.Tensor):
@@ -273,6 +300,8 @@ class PretendGpu(TorchFunctionMode):
             for tensor in _tensors(result):
                 if _key(tensor) not in before:
                     self.put(tensor)
+                    if self._stream:
+                        self._copied[_key(tensor)] = StorageWeakRef(_local(tensor).untyped_storage())
         return result
 
 
@@ -377,9 +406,15 @@ def cuda_patched(gpu: PretendGpu) -> Iterator[None]:
             "get_rng_state": lambda device="cuda": torch.zeros(16, dtype=torch.uint8),
             "max_memory_allocated": lambda device=None: 1 << 30,
             "set_device": lambda device: None,
+            "Stream": mock.MagicMock(),
+            "current_stream": mock.MagicMock(),
+            "stream": gpu.side,
+            "synchronize": lambda device=None: None,
             "set_rng_state": lambda state, device="cuda": None,
         }.items():
             stack.enter_context(mock.patch.object(torch.cuda, name, value))
+        taken = mock.patch.object(torch.Tensor, "record_stream", lambda tensor, stream: gpu.take_over(tensor, stream))
+        stack.enter_context(taken)
         stack.enter_context(mock.patch.object(torch.mps, "manual_seed", return_value=None))
         stack.enter_context(mock.patch.object(optimizer, "_group_tensors_by_device_and_dtype", by_pretended_device))
         stack.enter_context(mock.patch.dict(checks, dict.fromkeys(checks, _without_device)))

@@ -13,7 +13,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 from declarative_train.inference.trained import UsageError, open_trained
 from declarative_train.logs.event import EvaluationDone
 from declarative_train.runtime.step.average import Average
-from tests.runtime.made_recipes import DEEP, WAYS, compiled, merged, write_data
+from tests.runtime.made_recipes import DEEP, WAYS, compiled, merged, on_pipeline, write_data
 from tests.runtime.runs import assert_same_tensors, checkpoints, go
 
 AVERAGED: dict[str, Any] = merged(
@@ -47,6 +47,21 @@ def test_a_stage_that_trains_nothing_has_none() -> None:
     average.update(None)
     average.update(torch.tensor(True))
     assert average.tensors == {}
+
+
+def test_in_a_pipeline_whose_first_stage_trains_nothing(tmp_path: Path) -> None:
+    """Its rank has no average, and none to exchange, to save or to load."""
+    write_data(tmp_path)
+    frozen = {"model": {"parameters": {"hidden": {"frozen": True}}}, "evaluation": {"weights": "ema"}}
+    recipe = merged(merged(AVERAGED, merged(SHORT, frozen)), {"checkpoint": {"every": "3 steps"}})
+    in_two = on_pipeline(2, "1f1b", 2, cuts=["layers.0"])
+    done = go(tmp_path, recipe, in_two)
+    assert done.code == 0
+    found = checkpoints(done.run_dir)
+    trained = {name.removeprefix("model/") for name in found[7].tensors if name.startswith("model/l")}
+    assert averages(found[7].tensors).keys() == trained
+    again = go(tmp_path, recipe, in_two, resume=str(done.run_dir / "checkpoints" / "step_00000003"))
+    assert_same_tensors(checkpoints(again.run_dir)[7].tensors, found[7].tensors)
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,16 @@
-"""Gradients of stages beside each other are averaged in buckets, of which one travels while others are put together."""
+"""Gradients of stages beside each other are averaged in buckets, of which one travels while others are put together.
+Ranks on GPUs leave together."""
 
 from __future__ import annotations
 
+import time
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
 
-from declarative_train.runtime.collectives import Alone, Ranks
+from declarative_train.runtime.collectives import Alone, Ranks, finish_together
 from declarative_train.runtime.parallelise import replicate
 from tests.runtime.on_ranks import forked
 
@@ -55,3 +58,18 @@ def test_many_buckets_give_the_mean_of_all_ranks(size: int) -> None:
     wanted = [torch.stack(each).mean(0) for each in zip(*(gradients(rank) for rank in range(size)), strict=True)]
     for rank in forked(size, averaged, size, 1):
         torch.testing.assert_close(rank, wanted)
+
+
+def waited(rank: int) -> torch.Tensor:
+    with mock.patch.object(torch.cuda, "synchronize") as synchronised:
+        if rank == 0:
+            time.sleep(0.5)
+        begun_s = time.monotonic()
+        finish_together(torch.device("cuda", rank))
+        synchronised.assert_called_once_with(torch.device("cuda", rank))
+    return torch.tensor(time.monotonic() - begun_s)
+
+
+def test_ranks_on_gpus_leave_when_all_have_done_their_work() -> None:
+    first, second = forked(2, waited)
+    assert second > 0.3 > first

@@ -178,7 +178,10 @@ def test_a_rank_on_a_gpu_is_bound_to_it_before_it_meets_the_others(monkeypatch: 
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: calls.append(str(device)))
     monkeypatch.setattr(torch.distributed, "init_process_group", lambda *words, **more: calls.append((words, more)))
     monkeypatch.setenv("DTRAIN_TIMEOUT_S", "90")
+    monkeypatch.setenv(processes.QUIET_P2P, "")
+    monkeypatch.delenv(processes.QUIET_P2P)
     processes.join_process_group(torch.device("cuda", 1))
+    assert os.environ[processes.QUIET_P2P] == "false"
     bound, (words, more) = calls
     assert (bound, words) == ("cuda:1", ("cpu:gloo,cuda:nccl",))
     assert more == {"timeout": timedelta(seconds=90), "device_id": torch.device("cuda", 1)}

@@ -25,6 +25,7 @@ from declarative_train.components.layers import LAYERS
 from declarative_train.components.losses import LOSSES
 from declarative_train.components.metrics import METRICS
 from declarative_train.components.optimizers import OPTIMIZERS
+from declarative_train.data import side_stream
 from declarative_train.plan.plan import Plan
 from declarative_train.runtime.job import Job
 from declarative_train.runtime.parallelise import replicate
@@ -35,7 +36,7 @@ from declarative_train.runtime.storage.run_dir import Place
 from declarative_train.terms.tensor_spec import TensorSpec
 from tests.components.test_layers_all import CASES
 from tests.runtime.made_recipes import DEEP, DIGITS, WAYS, compiled, merged, write_data
-from tests.runtime.pretend_gpu import GPU, MixedDevicesError, PretendGpu
+from tests.runtime.pretend_gpu import GPU, MixedDevicesError, MixedStreamsError, PretendGpu
 from tests.runtime.runs import last_tensors
 from tests.test_recipes import RECIPES, ROOT
 
@@ -301,6 +302,20 @@ def test_every_shipped_recipe(tmp_path: Path, path: Path, monkeypatch: pytest.Mo
     plan, diagnostics = plan_room.compile(loaded.recipe)
     assert plan is not None, diagnostics
     assert on_gpu(plan, tmp_path / "run").waits_in_steps() == {}
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_batches_are_copied_beside_the_step_and_waited_for(
+    directory: Path, workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of loaders, and those of an evaluation."""
+    loaders = {"data": {"workers": workers}}
+    found = run(directory, DIGITS, loaders)
+    assert found.waits_in_steps() == {}
+    assert found.num_taken_over >= 4
+    monkeypatch.setattr(side_stream, "taken_over", lambda batches, event, device: batches)
+    with pytest.raises(MixedStreamsError, match="that the side stream copies"):
+        run(directory, DIGITS, loaders, {"name": "untaken"})
 
 
 def test_terms_counted_by_rows_and_by_values_beside_each_other(directory: Path) -> None:

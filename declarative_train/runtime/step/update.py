@@ -47,7 +47,7 @@ class Update:
             if self._max_norm is not None:
                 clip = torch.clamp(self._max_norm / (norm + 1e-6), max=1.0)  # as torch.nn.utils.clip_grad_norm_
                 factor = clip if factor is None else factor * clip
-            if factor is not None:
+            if factor is not None and gradients:  # a stage may train nothing
                 torch._foreach_mul_(gradients, factor)
         if not self._guarded:
             optimizers.step()

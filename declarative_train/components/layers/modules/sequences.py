@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
@@ -110,6 +111,11 @@ def mask_as_rows(mask: Tensor | None, x: Tensor) -> Tensor | None:
         return mask
     leading = x.shape[:-2]
     return mask.expand(*leading, *mask.shape[len(leading) :]).flatten(0, len(leading) - 1)
+
+
+# what fully_shard gathers, what dp copies and what is cast for a step are tensors of their own, which cuDNN puts
+# together at each call: `flatten_parameters` takes nothing but parameters
+warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous chunk of memory")
 
 
 class Lstm(nn.LSTM):
