@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
 
-__all__ = ["Loss", "LrSchedule", "Metric", "Sink", "Source"]
+__all__ = ["Field", "Loss", "LrSchedule", "Metric", "Sink", "Source", "Transform"]
 
 
 class Loss:
@@ -66,4 +66,41 @@ class Source:
 
     def read(self, rows: np.ndarray, columns: list[str]) -> Mapping[str, np.ndarray]:
         """An array (N, *shape) for each of `columns`, of the rows with these numbers, int64 (N,), repeats allowed."""
+        raise NotImplementedError
+
+
+class Field:
+    """A tensor of a sample. `decode` is given the values of its columns in one row, None (numbers: nan) where one is
+    missing; or `decode_rows(self, *values)` those of several rows, arrays (N, ...), and gives (N, *shape).
+
+    `shape` is that of the result, of numbers and names of arguments of `__init__`; `num_values = n` promises whole
+    numbers in 0..n-1. `takes_text = True`: its columns hold text.
+    """
+
+    shape: tuple[int | str, ...] = ()
+    dtype: str = "float32"
+    num_values: int | str
+    takes_text = False
+
+    def decode(self, *values: Any) -> Any:
+        raise NotImplementedError
+
+
+class Transform:
+    """A change of a picture: one of Pillow, or with `on_numbers = True` its numbers, float32 (C, H, W).
+
+    `random` is a `numpy.random.Generator` that follows from (seed, epoch, sample, place in the list), alike for every
+    field of the sample; `def apply(self, picture)` is a change that always is the same. With `is_random = True` that
+    one may draw from the generators of torch, numpy and Python, in loader processes alone.
+
+    `size = (height, width)`: of the result, numbers or names of arguments of `__init__`, where it is another;
+    `interval = (least, greatest)`: of the numbers of the result, where they are known.
+    """
+
+    on_numbers = False
+    is_random = False
+    size: tuple[int | str, int | str]
+    interval: tuple[float, float]
+
+    def apply(self, picture: Any, random: np.random.Generator) -> Any:
         raise NotImplementedError

@@ -31,13 +31,18 @@ START = "    def __init__(self):\n        super().__init__()\n        self.made 
 PLUGINS = {
     "broken.py": "def broken(:\n",
     "empty.py": "x = 3\n",
-    "my_data.py": "from declarative_train.plugins import Source\n"
+    "my_data.py": "from declarative_train.plugins import Field, Source\n"
     "class Digits(Source):\n"
     "    columns = {'pixels': {'dtype': 'float32', 'shape': (64,)}, 'label': 'int64'}\n"
     "    def __len__(self): return 9\n"
     "    def read(self, rows): return {}\n"
     "class Torn(Digits):\n"
-    "    def read(self, rows): raise OSError('no')\n",
+    "    def read(self, rows): raise OSError('no')\n"
+    "class Wide(Field):\n"
+    "    shape = (9,)\n"
+    "    def decode(self, value): return [float(value)]\n"
+    "class One(Wide):\n"
+    "    shape = (1,)\n",
     "my_layers.py": LAYER.format(name="MyLayer", more=""),
     "in_place.py": LAYER.format(name="Doubled", more="").replace("x\n", "x.mul_(2)\n"),
     "mixes.py": LAYER.format(name="CentredInBatch", more="").replace("x\n", "x - x.mean(0)\n"),
@@ -53,7 +58,7 @@ PLUGINS = {
     ),
     "vague.py": LAYER.format(name="Vague", more=", scale=1.0"),
 }
-OPTIONS = {code: ["--plugins"] for code in ("D050", "R135", "R136", "R137", "R138", "X005")}  # as a run does
+OPTIONS = {code: ["--plugins"] for code in ("D050", "D052", "R135", "R136", "R137", "R138", "X005")}  # as a run does
 BASES = {  # where the base of digits does not fit
     **dict.fromkeys(("D006", "D012", "D013"), "any_shape.yaml"),
     **dict.fromkeys(("D007", "D009", "D014", "D018", "D030", "O010"), "people.yaml"),

@@ -69,7 +69,7 @@ class Drawn:
     """Numbers in turn that depend on a key and on one number (a sample) alone."""
 
     def __init__(self, key: int, number: int) -> None:
-        self._state = _mixed_one(number * _GOLDEN + key)
+        self._state = self.key = _mixed_one(number * _GOLDEN + key)
         self._count = 0
 
     def uniform(self, low: float = 0.0, high: float = 1.0) -> float:

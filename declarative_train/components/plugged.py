@@ -7,10 +7,11 @@ holds such a component with the file that it comes from, under `plugin`: `Regist
 from __future__ import annotations
 
 import ast
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self
 
 from pydantic import create_model
 
@@ -42,7 +43,8 @@ class Plugged(Component):
     computed_defaults: ClassVar[frozenset[str]] = frozenset()
     method: ClassVar[str] = ""
     num_arguments: ClassVar[int] = 0
-    """The method of its kind that the class has, and what it is given."""
+    is_variadic: ClassVar[bool] = False
+    """The method of its kind that the class has, and what it is given; `is_variadic`: any number (`*values`)."""
 
     renamed: ClassVar[Mapping[str, str]] = {}
     """Attributes that classes of plugins have under another name."""
@@ -146,6 +148,25 @@ KINDS = {
         "Metric",
         says=("higher_is_better",),
     ),
+    "field": Kind(
+        ("declarative_train.plugins.Field",),
+        "fields.plugin.PluginField",
+        (
+            Method("decode", "def decode(self, value)", 1, 1000),
+            Method("decode_rows", "def decode_rows(self, values)", 1, 1000),
+        ),
+        "Field",
+        says=("takes_text",),
+        declares=("shape", "dtype", "num_values"),
+    ),
+    "transform": Kind(
+        ("declarative_train.plugins.Transform",),
+        "transforms.plugin.PluginTransform",
+        (Method("apply", "def apply(self, picture, random)", 1, 2),),
+        "Transform",
+        says=("is_random", "on_numbers"),
+        declares=("size", "interval"),
+    ),
     "source": Kind(
         ("declarative_train.plugins.Source", *_DATASETS),
         "datasets.plugin.PluginDataset",
@@ -238,7 +259,7 @@ def _read(
             others = [each] if each in kind.besides else kind.methods
             wanted = " or ".join(f"`{other.name}`" for other in others)
             say(f"the {word} `{node.name}` has no {wanted}", f"write `{each.shown}: ...`")
-        elif found is not None and not each.least <= len(positional(found)) <= each.most:
+        elif found is not None and found.args.vararg is None and not each.least <= len(positional(found)) <= each.most:
             counted = f"{len(positional(found))} arguments behind `self`"
             at = file.place(found)
             place_of_name = (at[0], at[1], at[1] + len("def ") + len(each.name))
@@ -274,6 +295,7 @@ def _read(
     made.plugin_path, made.plugin_class, made.may_import = file.path, node.name, may_import
     made.list_fields, made.computed_defaults = fields.lists, fields.computed
     made.method, made.num_arguments = method.name, num_arguments
+    made.is_variadic = function is not None and function.args.vararg is not None
     for key, (_, value) in says.items():
         setattr(made, base.renamed.get(key, key), value)
     for key, (item, value) in _said(file, node, kind.declares):
@@ -284,6 +306,26 @@ def _read(
             problems.append(PluginProblem("signature", message, *file.place(item), "", hint))
     made.settle()
     return (None, problems) if problems else (made, [])
+
+
+class Makeable(Protocol):
+    @property
+    def type(self) -> str: ...
+    def settings(self) -> dict[str, Any]: ...
+    def made(self, *first: object) -> Any: ...
+
+
+def seeded_object(component: Makeable) -> tuple[Any, bool]:
+    """An object of the class, made under random numbers that follow from its keys, so that it is alike in every
+    process; and whether it drew any. Raises whatever its code raises."""
+    from declarative_train.components.keyed import key_of
+    from declarative_train.components.plugin_layer import random_states, seeded
+
+    settings = json.dumps(component.settings(), sort_keys=True, default=str)
+    with seeded(key_of(component.type, settings)):
+        before = random_states()
+        made = component.made()
+        return made, random_states() != before
 
 
 def line_in_plugin(error: BaseException, path: str) -> str:

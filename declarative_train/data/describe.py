@@ -17,6 +17,7 @@ from declarative_train.components.data import Column, Field, NoStatisticsError, 
 from declarative_train.components.datasets.files import is_known, is_remote
 from declarative_train.components.fields.columns import sized
 from declarative_train.components.fields.image import MissingPackageError
+from declarative_train.components.transforms.plugin import PluginTransform
 from declarative_train.data.blocks import most_held, rolled
 from declarative_train.data.checks import group_in_two_sets
 from declarative_train.data.checks.files import remote_source, unknown_column
@@ -165,6 +166,10 @@ class _Description:
             if not late and transform.fields is None:
                 message = f"`{transform.type}` changes pictures, and no field is of `type: image`"
                 self.report(transform_does_not_fit(self.span(("data", "transforms", place)), message, None))
+            if self.section.workers == 0 and isinstance(transform, PluginTransform) and transform.draws_globally:
+                message = f"`{transform.type}` draws from generators that the training process draws from too"
+                hint = "set `data.workers: 1` or more, or draw from `random`: `def apply(self, picture, random)`"
+                self.report(transform_does_not_fit(self.span(("data", "transforms", place, "type")), message, hint))
             if transform.is_random and transform.only == "evaluation":
                 message = f"`{transform.type}` draws, and evaluations are the same every time"
                 span = self.span(("data", "transforms", place, "only"))

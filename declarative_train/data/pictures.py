@@ -78,6 +78,8 @@ class Chain:
         if 0 in sizes[0]:
             hint = "say to which: `size: 224`, or a transform that crops"
             raise TransformError(None, Misfit("nothing brings its pictures to one size", help=hint))
+        if not all(spec.intervals for spec in ways):
+            return TensorSpec(ways[0].shape)
         ends = [end for spec in ways for end in spec.intervals]
         return ways[0].between([(min(low for low, _ in ends), max(high for _, high in ends))])
 

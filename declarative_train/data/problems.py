@@ -14,7 +14,7 @@ from declarative_train.data.checks.files import (
     unreadable_source,
 )
 from declarative_train.data.checks.pictures import broken_picture
-from declarative_train.data.checks.plugins import plugin_source_fails
+from declarative_train.data.checks.plugins import plugin_field_fails, plugin_source_fails
 from declarative_train.data.checks.values import missing_value, not_a_whole_number, value_out_of_range
 from declarative_train.data.prepare import BadSampleError
 from declarative_train.data.rows import Rows
@@ -42,6 +42,8 @@ def source_problem(span: Span, error: SourceError) -> Diagnostic:
 def bad_sample(span: Span, error: BadSampleError, place: str, made: tuple[Related, ...] = ()) -> Diagnostic:
     """`place`: where the row stands; `made`: the column, where `span` is another key."""
     name, message, hint = error.part.name, str(error.cause), error.cause.help
+    if error.cause.problem == "plugin":
+        return plugin_field_fails(span, name, message, place, hint)
     if error.cause.problem == "unreadable":
         return broken_picture(span, name, message, place, hint)
     if error.cause.problem == "missing":

@@ -165,6 +165,8 @@ class _Maker:
 
     def _column(self, at: int, name: str, values: np.ndarray) -> Column:
         dtype = "object" if values.dtype == object else str(values.dtype)
+        if dtype == "object" and isinstance(next((each for each in values if each is not None), ""), bytes):
+            dtype = "bytes"
         return Column(name, dtype, values.shape[1:], self._promised(at))
 
     def _promised(self, at: int) -> int | None:

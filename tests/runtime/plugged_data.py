@@ -1,12 +1,14 @@
 """A plugin of the tests: what makes samples, written as users write it."""
 # mypy: ignore-errors
 
+import random as pythons
+
 import numpy as np
 import torch
 from PIL import Image
 from torch.utils.data import Dataset
 
-from declarative_train.plugins import Source
+from declarative_train.plugins import Field, Source, Transform
 
 # --
 
@@ -61,3 +63,49 @@ class Waves(Source):
     def read(self, rows, columns):
         every = {"x": np.stack([np.sin(rows), np.cos(rows)], 1).astype(np.float32), "ring": rows % 3}
         return {name: every[name] for name in columns}
+
+
+class Polar(Field):
+    """Angle and radius of a point."""
+
+    shape = ("copies", 2)
+
+    def __init__(self, copies: int = 1):
+        self.copies = copies
+
+    def decode(self, x):
+        return np.tile(np.asarray([np.arctan2(x[1], x[0]), np.hypot(x[0], x[1])], np.float32), (self.copies, 1))
+
+
+class Noise(Transform):
+    """On the numbers of pictures, by the generator that is given."""
+
+    on_numbers = True
+    interval = (-4, 5)
+
+    def __init__(self, amount: float = 0.1):
+        self.amount = amount
+
+    def apply(self, picture, random):
+        return (picture + self.amount * random.normal(size=picture.shape)).clip(-4, 5).astype(np.float32)
+
+
+class Tilt(Transform):
+    """By the generators of others, as transforms of torchvision draw."""
+
+    is_random = True
+
+    def apply(self, picture):
+        return picture.rotate(30 * float(torch.rand(())) - 15 * np.random.rand() + pythons.random())
+
+
+class Grid(Transform):
+    """Always the same; another size."""
+
+    size = ("side", "side")
+
+    def __init__(self, side: int):
+        self.side = side
+
+    def apply(self, picture):
+        return picture.resize((self.side, self.side), Image.Resampling.NEAREST)

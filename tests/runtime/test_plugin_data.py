@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from declarative_train.cli.main import main
+from declarative_train.components.plugins import plugin_layers
 from declarative_train.data.opened import _latest
 
 ROOT = Path(__file__).parents[2]
@@ -57,6 +58,18 @@ logging: {every: 1 step}
 layout: {device: cpu}
 """
 
+POLAR = (
+    RINGS.replace("x: {column: x, normalize: standard}", "x: {type: polar, column: x, copies: 2}")
+    .replace("hidden:", "flat: {type: flatten, input: x}\n    hidden:")
+    .replace("out_features: 16, input: x", "out_features: 16")
+)
+CHANGED = STRIPES.replace(
+    "[{type: random_flip, p: 0.5}, {type: random_crop, size: 8, padding: 1}]",
+    "[{type: random_flip}, {type: grid, side: 6}, {type: normalize, mean: [0.5], std: [0.5]}, {type: noise}]",
+).replace(", size: 8}", "}")
+TILTED = CHANGED.replace("{type: random_flip},", "{type: tilt},").replace("  split:", "  workers: 1\n  split:")
+RECIPES = {"held": RINGS, "read": STRIPES, "field": POLAR, "changed": CHANGED, "tilted": TILTED}
+
 
 def laid(folder: Path, recipe: str = RINGS) -> Path:
     (folder / "plugged_data.py").write_text(Path(__file__).with_name("plugged_data.py").read_text())
@@ -92,10 +105,10 @@ def run(folder: Path, recipe: str, *words: str, ranks: int = 1) -> tuple[list[fl
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[list[float], Path]]:
-    return {recipe: run(tmp_path_factory.mktemp("alone"), recipe) for recipe in (RINGS, STRIPES)}
+    return {recipe: run(tmp_path_factory.mktemp("alone"), recipe) for recipe in RECIPES.values()}
 
 
-@pytest.mark.parametrize("recipe", [RINGS, STRIPES], ids=["held", "read"])
+@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
 def test_a_run_that_goes_on_is_the_one_that_never_stopped(
     recipe: str, tmp_path: Path, alone: dict[str, tuple[list[float], Path]]
 ) -> None:
@@ -186,8 +199,50 @@ def test_data_show(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert sheet.stat().st_size > 1000
 
 
+def test_what_makes_samples_is_needed_for_new_rows(
+    alone: dict[str, tuple[list[float], Path]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, folder = alone[POLAR]
+    np.savez(tmp_path / "new.npz", x=np.ones((3, 2), np.float32))
+    words = ["predict", str(folder), str(tmp_path / "new.npz"), "-o", str(tmp_path / "made.csv")]
+    assert main(words) == 2
+    assert "has the field `polar` of a plugin\nhelp: --plugins runs the code of " in capsys.readouterr().err
+    assert main([*words, "--plugins"]) == 0
+    assert len((tmp_path / "made.csv").read_text().splitlines()) == 4
+    assert main(["evaluate", str(alone[CHANGED][1])]) == 2
+    assert "has the transform `grid` of a plugin" in capsys.readouterr().err
+    assert main(["evaluate", str(alone[CHANGED][1]), "--plugins"]) == 0
+    plugin = folder.parents[2] / "plugged_data.py"
+    text = plugin.read_text()
+    try:
+        plugin.unlink()
+        plugin_layers.cache_clear()  # as in a process that starts
+        assert main([*words, "--plugins"]) == 2
+        assert f"the run's plugin {plugin} cannot be read: no such file" in capsys.readouterr().err
+    finally:
+        plugin.write_text(text)
+
+
+def test_draws_of_other_generators_take_loader_processes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = laid(tmp_path, TILTED.replace("workers: 1", "workers: 0"))
+    assert main(["lint", str(recipe), "--plugins"]) == 1
+    said = capsys.readouterr().out
+    assert "error[D042]: `tilt` draws from generators that the training process draws from too" in said
+    assert "help: set `data.workers: 1` or more" in said
+
+
+def test_fields_and_transforms_wait_for_their_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plugin = laid(tmp_path, POLAR).with_name("plugged_data.py")
+    plugin.write_text("raise RuntimeError('it ran')\n" + plugin.read_text())
+    assert main(["lint", str(tmp_path / "r.yaml")]) == 0
+    assert "needs verification[D051]: the field `polar` is of a plugin" in capsys.readouterr().out
+    (tmp_path / "r.yaml").write_text(CHANGED)
+    assert main(["lint", str(tmp_path / "r.yaml")]) == 0
+    assert "needs verification[D051]: the transform `grid` is of a plugin" in capsys.readouterr().out
+
+
 @pytest.mark.long
-@pytest.mark.parametrize("recipe", [RINGS, STRIPES], ids=["held", "read"])
+@pytest.mark.parametrize("recipe", [RINGS, CHANGED], ids=["held", "changed"])
 @pytest.mark.parametrize("mode", ["ddp", "fsdp"])
 def test_modes_agree(recipe: str, mode: str, tmp_path: Path, alone: dict[str, tuple[list[float], Path]]) -> None:
     words = ["--set", f"parallelism={mode}", "--set", "data.workers=1"]

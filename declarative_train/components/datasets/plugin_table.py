@@ -6,7 +6,6 @@ shares it, but for one that holds open files, whose position both processes woul
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,8 +16,7 @@ import numpy as np
 
 from declarative_train.components.data import SourceError, Table
 from declarative_train.components.datasets.plugin_values import as_array, keys_of, same
-from declarative_train.components.keyed import key_of
-from declarative_train.components.plugged import line_in_plugin
+from declarative_train.components.plugged import line_in_plugin, seeded_object
 from declarative_train.components.plugin_layer import random_states, seeded
 
 if TYPE_CHECKING:
@@ -35,9 +33,10 @@ class PluginTable(Table):
     def __init__(self, dataset: Described) -> None:
         self._dataset = dataset
         self._process, self._lock = os.getpid(), threading.Lock()
-        self._made, self._draws = self._make()
+        with self._told("making it"):
+            self._made, draws = seeded_object(dataset)
         self._is_shared = not _holds_files(self._made)
-        if self._draws and not self._is_shared:
+        if draws and not self._is_shared:
             message = f"`{dataset.type}` draws random numbers and opens files when it is made"
             raise SourceError("plugin", message, help="open the files when a row is asked for")
         with self._told("`__len__`"):
@@ -87,17 +86,6 @@ class PluginTable(Table):
 
     def place(self, row: int) -> str:
         return f"row {row + 1} (index {row}) of `{self._dataset.type}`"
-
-    # --- the object
-
-    def _make(self) -> tuple[Any, bool]:
-        """It, and whether it drew random numbers."""
-        dataset = self._dataset
-        with seeded(key_of("source", dataset.type, json.dumps(dataset.settings(), sort_keys=True, default=str))):
-            before = random_states()
-            with self._told("making it"):
-                made = dataset.made()
-            return made, random_states() != before
 
     @contextmanager
     def _alone(self) -> Iterator[None]:

@@ -5,20 +5,17 @@ from __future__ import annotations
 import datetime
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from declarative_train.components.datasets.files import objects
 from declarative_train.components.datasets.plugin_columns import ColumnKeys
 
-if TYPE_CHECKING:
-    from declarative_train.components.data import SourceError
-
 _NUMBERS = frozenset(
     {"bool", "float16", "float32", "float64"} | {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
 )
-Wrong = Callable[[int, str], "SourceError"]
+Wrong = Callable[[int, str], Exception]
 """For the value at a place: what was found there."""
 
 

@@ -32,4 +32,5 @@ RULES: dict[str, str] = {
     "D042": "pictures.transform_does_not_fit",
     "D050": "plugins.plugin_source_fails",
     "D051": "plugins.plugin_data_not_run",
+    "D052": "plugins.plugin_field_fails",
 }

@@ -46,3 +46,23 @@ def plugin_data_not_run(span: Span, what: str, type: str, has_columns: bool) -> 
         f"the {what} `{type}` is of a plugin, whose code was not run{lacks}: the samples and the graph are not checked"
     )
     return unverified("D051", span, message, "`--plugins` imports the recipe's plugins and checks all of it")
+
+
+def plugin_field_fails(span: Span, field: str, message: str, place: str, help: str | None) -> Diagnostic:
+    """plugin-field-fails (D052)
+
+    Finds: a field of a plugin whose code raises for a row, or gives another tensor than it declares. Seen with
+           `--plugins`, and by `run`.
+    Why:   a batch is one tensor, and the layers behind it are made for its shape.
+    Bad:
+        plugins: [my_data.py]   # class Wide(Field): shape = (9,)
+        data:
+          fields:
+            pixels: {type: wide, column: p0}
+    Good:
+        plugins: [my_data.py]   # class One(Field): shape = (1,)
+        data:
+          fields:
+            other: {type: one, column: p0}
+    """
+    return error("D052", span, f"field `{field}`: {message}, in {place}", help)

@@ -14,8 +14,9 @@ from typing import Any
 import torch
 
 from declarative_train.components.data import Preparation
-from declarative_train.components.datasets.files import masked
+from declarative_train.components.datasets.files import masked, shown
 from declarative_train.components.fields import FIELDS
+from declarative_train.components.plugged import PLUGIN
 from declarative_train.data.pictures import Chain
 from declarative_train.inference.export.program import Answer, Entry, Program
 from declarative_train.inference.trained import Trained
@@ -103,6 +104,10 @@ def _steps(entry: Entry, program: Program) -> tuple[list[str], list[str]]:
         words.append("`subtract` is taken off, and the rest is divided by `divide`, element by element")
     inside = words if entry.preparation != Preparation() else []
     before = [] if inside else words
+    if PLUGIN in component:
+        before.append(
+            f"the field `{component['type']}` of the plugin {shown(str(component[PLUGIN]))} makes it of the columns"
+        )
     if component.get("type") == "category":
         if "vocabulary" in statistics:
             before.append("each value becomes its position in the vocabulary of its column")

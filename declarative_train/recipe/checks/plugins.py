@@ -62,7 +62,8 @@ def plugin_without_layers(span: Span, path: str) -> Diagnostic:
 
     Finds: a plugin file without a class that a recipe can name.
     Why:   it does nothing. What a class is its base says: a layer derives from `torch.nn.Module`, an optimizer from
-           `torch.optim.Optimizer`, a loss, metric, lr schedule or sink from a class of `declarative_train.plugins`.
+           `torch.optim.Optimizer`, a source from `torch.utils.data.Dataset`, and all else (losses, metrics, lr
+           schedules, sinks, sources, fields, transforms) from a class of `declarative_train.plugins`.
     Diff:
         # whole file
     -   plugins: [empty.py]

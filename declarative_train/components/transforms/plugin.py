@@ -1,0 +1,179 @@
+"""A transform of a plugin: its code changes one picture, or its numbers, by draws that follow from the sample alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from pydantic import PrivateAttr
+
+from declarative_train.components.component import Misfit
+from declarative_train.components.data import Size, Transform
+from declarative_train.components.keyed import Drawn
+from declarative_train.components.plugged import Plugged, line_in_plugin, seeded_object
+
+_TRIED = 33  # height and width of a made picture where each has its own; odd, so that halves show
+_KEY = 7
+
+
+class PluginTransform(Plugged, Transform):
+    """`apply(self, picture, random)` gives the picture changed; `random` is a `numpy.random.Generator` that starts anew
+    for each sample, and alike for each of its fields. Without it, `is_random = True` says that the code draws from the
+    generators of torch, numpy or Python, which are then seeded around it: that takes loader processes."""
+
+    own: ClassVar[frozenset[str]] = frozenset({"type", "fields", "only"})
+    sides: ClassVar[tuple[int | str, int | str] | None] = None
+    ends: ClassVar[tuple[float, float] | None] = None
+    """What the class declares as `size` and `interval`."""
+
+    _object: Any = PrivateAttr(None)
+
+    @classmethod
+    def settle(cls) -> None:
+        cls.is_random = cls.is_random or cls.takes_random()
+
+    @classmethod
+    def takes_random(cls) -> bool:
+        return cls.num_arguments == 2
+
+    @property
+    def draws_globally(self) -> bool:
+        return self.is_random and not self.takes_random()
+
+    @classmethod
+    def declare(cls, key: str, value: object) -> None:
+        known = set(cls.model_fields) - cls.own
+        pair = isinstance(value, tuple | list) and len(value) == 2
+        if key == "size":
+            if not pair or not all(each in known if isinstance(each, str) else _is_side(each) for each in value):  # type: ignore[attr-defined]
+                hint = "it is (height, width): numbers of 1 or more, or names of arguments of `__init__`"
+                raise ValueError("`size` does not tell it", hint)
+            cls.sides = tuple(value)  # type: ignore[arg-type,assignment]
+            return
+        if not pair or not all(isinstance(each, int | float) for each in value):  # type: ignore[attr-defined]
+            raise ValueError("`interval` does not tell it", "it is (least, greatest): two numbers")
+        cls.ends = tuple(value)  # type: ignore[arg-type,assignment]
+
+    def check(self, size: Size, channels: int) -> Misfit | None:
+        if self.sides is not None and (bad := next((each for each in self._sides() if not _is_side(each)), None)):
+            return Misfit(f"`size` of `{self.type}` is {bad}, and a side is a number of 1 or more")
+        return self._misfit(size, channels) if self.may_import else None
+
+    def size_after(self, size: Size) -> Size:
+        return size if self.sides is None else self._sides()
+
+    def interval_after(self, interval: tuple[float, float], channels: int) -> tuple[float, float]:
+        if self.ends is not None:
+            return self.ends
+        return (float("-inf"), float("inf")) if self.on_numbers else interval
+
+    def _sides(self) -> tuple[int, int]:
+        height, width = (getattr(self, each) if isinstance(each, str) else each for each in self.sides or ())
+        return height, width
+
+    def apply(self, values: list[Any], drawn: Drawn) -> list[Any]:
+        return [self._applied(value, drawn) for value in values]
+
+    def _applied(self, value: Any, drawn: Drawn) -> Any:
+        import numpy as np
+
+        from declarative_train.components.plugin_layer import seeded
+
+        apply = self._made().apply
+        if self.takes_random():
+            random = np.random.Generator(np.random.Philox(key=drawn.key))
+            found = self._called(apply, _own(value), random)
+        elif self.is_random:
+            with seeded(drawn.key >> 1):
+                found = self._called(apply, _own(value))
+        else:
+            found = self._called(apply, _own(value))
+        return self._numbers(found, value) if self.on_numbers else self._picture(found, value)
+
+    def _called(self, apply: Callable[..., Any], *given: Any) -> Any:
+        try:
+            return apply(*given)
+        except Exception as error:  # whatever the user's code raises is the user's to see
+            said = (str(error).splitlines() or [""])[0]
+            where = line_in_plugin(error, self.plugin_path)
+            raise ValueError(f"{type(error).__name__}{said and f': {said}'}{where}") from error
+
+    def _numbers(self, found: Any, before: Any) -> Any:
+        import numpy as np
+
+        array = np.asarray(found.detach().cpu() if hasattr(found, "detach") else found)
+        wanted = before.shape if self.sides is None else (*before.shape[:-2], *self._sides())
+        if array.shape != wanted or array.dtype.kind != "f":
+            raise ValueError(f"`apply` gives {array.dtype} of shape {array.shape}, and not float32 of shape {wanted}")
+        return np.ascontiguousarray(array, np.float32)
+
+    def _picture(self, found: Any, before: Any) -> Any:
+        from PIL import Image
+
+        if not isinstance(found, Image.Image):
+            raise ValueError(f"`apply` gives a {type(found).__name__}, and not a picture of Pillow")
+        size = before.size if self.sides is None else self._sides()[::-1]
+        if found.mode != before.mode or found.size != size:
+            is_as = f"{found.size[1]} x {found.size[0]} in mode {found.mode}"
+            raise ValueError(
+                f"`apply` gives a picture of {is_as}, and not of {size[1]} x {size[0]} in mode {before.mode}"
+            )
+        return found
+
+    def _misfit(self, size: Size, channels: int) -> Misfit | None:
+        """What is wrong with how it changes a made picture."""
+        from declarative_train.components.plugin_layer import random_states, seeded
+
+        made = _made_picture(size, channels, self.on_numbers)
+        with seeded(1):
+            before = random_states()
+            try:
+                ways = [self._applied(made, Drawn(_KEY, 1)) for _ in range(2)]
+            except ValueError as error:
+                hint = (
+                    "a class that changes the size declares `size = (height, width)`"
+                    if "`apply` gives" in str(error)
+                    else None
+                )
+                return Misfit(f"`{self.type}` cannot change a made picture: {error}", field="type", help=hint)
+            draws = random_states() != before
+        if draws:
+            message = f"`{self.type}` draws random numbers, and does not say so"
+            hint = "take the generator: `def apply(self, picture, random)`; or say `is_random = True`"
+            return Misfit(message, field="type", help=hint)
+        if not _same(*ways):
+            message = f"`{self.type}` changes the same picture in another way when it is asked again"
+            return Misfit(message, field="type", help="draw from `random` alone: `def apply(self, picture, random)`")
+        return None
+
+    def _made(self) -> Any:
+        if self._object is None:
+            self._object, _ = seeded_object(self)
+        return self._object
+
+
+def _is_side(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _own(value: Any) -> Any:
+    """What the code may write to."""
+    return value.copy()
+
+
+def _made_picture(size: Size, channels: int, are_numbers: bool) -> Any:
+    import numpy as np
+    from PIL import Image
+
+    height, width = size[0] or _TRIED, size[1] or _TRIED
+    draws = np.random.default_rng(1)
+    if are_numbers:
+        return draws.random((channels, height, width), np.float32)
+    pixels = draws.integers(0, 256, (height, width, channels), np.uint8)
+    return Image.fromarray(pixels[:, :, 0] if channels == 1 else pixels)
+
+
+def _same(one: Any, other: Any) -> bool:
+    import numpy as np
+
+    return bool(np.array_equal(np.asarray(one), np.asarray(other), equal_nan=True))
