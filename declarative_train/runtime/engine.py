@@ -51,7 +51,10 @@ class StepResult:
 
 
 class Driver(Protocol):
-    """Runs what the axes made of the model."""
+    """Runs what the axes made of the model. `buffers`: what it keeps to receive into, from step to step."""
+
+    @property
+    def buffers(self) -> Sequence[torch.Tensor]: ...
 
     def run(self, step: int, chunks: Sequence[Chunk], factors: Sequence[torch.Tensor]) -> Sums:
         """Forward and backward of a step's chunks; the sums (L,) of the terms, an entry per chunk."""
@@ -62,6 +65,8 @@ class Driver(Protocol):
 
 class DirectDriver:
     """Calls the model, chunk after chunk."""
+
+    buffers: Sequence[torch.Tensor] = ()
 
     def __init__(self, runner: StepRunner, model: nn.Module, sharing: Sharing) -> None:
         self._runner = runner
@@ -166,6 +171,11 @@ class Engine:
             self.average.update(finite)
         sharing.finish(finite)
         return StepResult(sums, counts, norm, finite, is_added)
+
+    @property
+    def receiving(self) -> Sequence[torch.Tensor]:
+        """Memory that is kept to receive into."""
+        return self._driver.buffers
 
     def set_training(self, training: bool) -> None:
         """Between steps and evaluation. Before an evaluation the ranks' running statistics are made equal."""

@@ -80,6 +80,8 @@ def pretended_step(plan: Plan, rank: int, *, is_begun: bool = False, is_fake: bo
         stack.enter_context(default_dtype(plan))
         if not plan.layout.is_one_process:
             stack.enter_context(_ranks(rank, len(plan.layout.ranks)))
+        if plan.layout.pipeline is not None:
+            stack.enter_context(_messages_held())
         place = Place(plan.layout, _CPU)
         if is_fake:
             from torch._subclasses.fake_tensor import FakeTensorMode  # which imports torch._dynamo
@@ -126,6 +128,34 @@ def _batches(plan: Plan) -> list[Batch]:
         )
         for _ in range(batch.accumulation * batch.num_microbatches)
     ]
+
+
+class Sent:
+    """A message under way, which holds what it sends until the schedule lets go of it, as gloo's and NCCL's do."""
+
+    def __init__(self, work: Any, tensors: list[Any]) -> None:
+        self._work, self._tensors = work, tensors
+
+    def wait(self) -> None:
+        self._work.wait()
+
+
+@contextmanager
+def _messages_held() -> Iterator[None]:
+    """What a group that answers nothing gives for a message holds nothing."""
+    from torch.distributed.pipelining import schedules
+
+    send = schedules._batch_p2p
+
+    def sent(operations: list[Any], *more: Any, **named: Any) -> list[Any]:
+        tensors = [each.tensor for each in operations]
+        return [Sent(work, tensors) for work in send(operations, *more, **named)]
+
+    schedules._batch_p2p = sent  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        schedules._batch_p2p = send
 
 
 @contextmanager

@@ -44,6 +44,8 @@ def claim_state(engine: Engine, live: LiveBytes) -> None:
         live.claim(tensor, OPTIMIZER)
     for gradient in engine.optimizer.gradients():
         live.claim(gradient, GRADIENTS)
+    for buffer in engine.receiving:
+        live.add(buffer)
 
 
 @contextmanager

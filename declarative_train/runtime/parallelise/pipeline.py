@@ -78,6 +78,13 @@ class PipelineDriver:
         self._loss = ScheduleLoss(runner, self._rows_per_chunk)
         self._schedule = self._make_schedule(plan, held, place)
 
+    @property
+    def buffers(self) -> list[torch.Tensor]:
+        """What torch receives into: made in the first step, for every microbatch, and kept."""
+        kept = [info for stage in self._stages for info in (stage.args_recv_info, stage.grad_recv_info)]
+        received = [each for by_chunk in kept for of_chunk in by_chunk.values() for each in of_chunk]
+        return [each.buffer for each in received if isinstance(getattr(each, "buffer", None), torch.Tensor)]
+
     def run(self, step: int, chunks: Sequence[Chunk], factors: Sequence[torch.Tensor]) -> Sums:
         """The sums of the terms by microbatch; none on a rank without the last stage."""
         self._loss.begin(chunks, factors)
@@ -131,6 +138,7 @@ class PipelineDriver:
             )
             for each in self._forwards
         ]
+        self._stages = made
         torch_class = getattr(schedules, PIPELINE_SCHEDULES[pipeline.schedule].torch_class)
         is_single = issubclass(torch_class, schedules.PipelineScheduleSingle)
         # all scaling is done in the loss (runtime/step/scale.py)
