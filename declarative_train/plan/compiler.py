@@ -19,12 +19,13 @@ from declarative_train.plan.auto.judge import Judge
 from declarative_train.plan.auto.target import target_of
 from declarative_train.plan.batching import batch_of, num_steps_of
 from declarative_train.plan.checks import metric_of_another_kind
+from declarative_train.plan.checks.stages import does_not_fit
 from declarative_train.plan.class_weights import balanced_terms
 from declarative_train.plan.codec import signed, through_json
 from declarative_train.plan.estimate.memory import Scale
 from declarative_train.plan.estimate.model import ModelFacts
 from declarative_train.plan.estimate.tracing import Tracer
-from declarative_train.plan.estimates import decides, with_estimates
+from declarative_train.plan.estimates import decides, ways, with_estimates
 from declarative_train.plan.first_step import check_first_step
 from declarative_train.plan.flops import plan_flops
 from declarative_train.plan.inputs import check_inputs
@@ -52,7 +53,7 @@ from declarative_train.plan.weights import plan_weights
 from declarative_train.recipe.recipe import Recipe
 from declarative_train.recipe.sections.parallelism import Auto, Axes, DataAxes
 
-MOST_TRIED = 4  # candidates of `auto`, one after the other
+MOST_TRIED = 4  # candidates of `auto` that the estimate says are too large, and as many that it says fit
 SCALE_ROWS = 2
 
 
@@ -127,19 +128,22 @@ class Site:
 
 def _chosen(recipe: Recipe, site: Site) -> tuple[Plan | None, list[Diagnostic]]:
     """`auto`: candidates are judged by what one trace tells of all. What is taken is traced itself, and where it does
-    not fit after all the next one is taken; so is what would be taken if the judgement were too high."""
+    not fit after all the next one is taken; so is what would be taken if the judgement were too high. When so many were
+    tried the plan says what was left out."""
     assert site.parameters is not None
     target = target_of(recipe.layout)
     judge = Judge.of(recipe, site.lowered, site.parameters, site.data, target, site.scales)
     verdicts, known = judged(judge), dict[str, int]()
+    num_doubtful = num_too_large = 0
     while True:
-        may_trace = site.tracer is not None and len(known) < MOST_TRIED
+        may_trace = site.tracer is not None and num_doubtful < MOST_TRIED
         choice = choose(judge, verdicts, known, may_trace=may_trace)
         if choice.doubtful is not None:
             tried = _tried(recipe._replace(parallelism=choice.doubtful.parallelism), site)
             words = choice.doubtful.words
             estimated = next(each.memory_bytes for each in verdicts if each.candidate.words == words)
             known[words] = estimated if tried is None else _most(tried)
+            num_doubtful += 1
             continue
         if choice.recipe is None or choice.plan is None:
             return None, choice.diagnostics
@@ -148,11 +152,24 @@ def _chosen(recipe: Recipe, site: Site) -> tuple[Plan | None, list[Diagnostic]]:
             return None, [*choice.diagnostics, *found]
         plan, more = _assembled(choice.recipe, site, batch, choice.plan)
         taken = next(each.parallelism for each in choice.plan.candidates if each.verdict == TAKEN)
-        if may_trace and plan is not None and plan.memory and taken not in known:
+        if site.tracer is not None and plan is not None and plan.memory and taken not in known:
             known[taken] = _most(plan)
             if not target.holds(known[taken]):
-                continue
-        return plan, [*choice.diagnostics, *found, *more]
+                num_too_large += 1
+                if num_too_large < MOST_TRIED:
+                    continue
+                assert target.memory_bytes is not None
+                place, certain = recipe.span("parallelism"), target.hardware is not None
+                room = target.memory_bytes
+                more = [*more, does_not_fit(place, taken, known[taken], room, ways(plan), is_certain=certain)]
+        return _told(plan, len(known)), [*choice.diagnostics, *found, *more]
+
+
+def _told(plan: Plan | None, num_traced: int) -> Plan | None:
+    """With the trace of what was taken counted."""
+    if plan is None or plan.choice is None:
+        return plan
+    return replace(plan, choice=replace(plan.choice, num_traced=num_traced))
 
 
 def _tried(recipe: Recipe, site: Site) -> Plan | None:

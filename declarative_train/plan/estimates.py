@@ -51,7 +51,7 @@ def with_estimates(
         plan = replace(plan, choice=_with_exact_memory(choice, needed))
     elif target.hardware is not None and target.memory_bytes is not None and not target.holds(needed):
         span, mode = recipe.span("layout.hardware"), plan.layout.mode
-        diagnostics.append(does_not_fit(span, mode, needed, target.memory_bytes, _ways(plan), is_certain=False))
+        diagnostics.append(does_not_fit(span, mode, needed, target.memory_bytes, ways(plan), is_certain=False))
     hardware = target.hardware if named is None else HARDWARE[named]
     if hardware is None:
         return plan, diagnostics
@@ -72,13 +72,13 @@ def _with_exact_memory(choice: ChoicePlan, memory_bytes: int) -> ChoicePlan:
     return replace(choice, candidates=tuple(taken))
 
 
-def _ways(plan: Plan) -> list[str]:
+def ways(plan: Plan) -> list[str]:
     """What is worth a try, not computed."""
-    ways = []
+    found = []
     if not plan.layout.is_sharded and plan.layout.pipeline is None:
-        ways.append("parallelism: auto, which looks for a mode that fits")
+        found.append("parallelism: auto, which looks for a mode that fits")
     if plan.training.recomputation.policy == "none":
-        ways.append("training.activation_checkpointing: blocks")
+        found.append("training.activation_checkpointing: blocks")
     if plan.batch.microbatch_size > 1:
-        ways.append("more training.gradient_accumulation_steps")
-    return ways
+        found.append("more training.gradient_accumulation_steps")
+    return found

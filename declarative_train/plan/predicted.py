@@ -95,9 +95,12 @@ class CandidatePlan:
 
 @dataclass(frozen=True, slots=True)
 class ChoicePlan:
-    """Why `parallelism: auto` became what the layout is."""
+    """Why `parallelism: auto` became what the layout is. `num_traced` candidates' steps were tried. `untried` would be
+    faster, and do not fit by an estimate that no trace confirmed, since no more are tried."""
 
     reason: str
     candidates: tuple[CandidatePlan, ...]
     num_considered: int
     assumptions: tuple[str, ...]
+    num_traced: int = 0
+    untried: tuple[str, ...] = ()

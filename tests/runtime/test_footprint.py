@@ -12,17 +12,25 @@ import pytest
 import torch
 
 from declarative_train import recipe as recipe_room
+from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.plan import compile as compile_plan
 from declarative_train.plan import sharding
+from declarative_train.plan.auto.candidates import Candidate
+from declarative_train.plan.auto.choose import _untried
+from declarative_train.plan.auto.judge import Verdict
+from declarative_train.plan.auto.target import Target
 from declarative_train.plan.codec import from_json, to_json
+from declarative_train.plan.compiler import MOST_TRIED
 from declarative_train.plan.estimate import shortened as shortened_room
 from declarative_train.plan.estimate.memory import Scale
 from declarative_train.plan.estimate.model import ModelFacts
 from declarative_train.plan.estimate.shortened import MOST_RANKS, fewer_ranks, runs_of, shortened
 from declarative_train.plan.estimate.tracing import Traced
 from declarative_train.plan.plan import Plan
-from declarative_train.plan.predicted import TAKEN, MemoryPlan
+from declarative_train.plan.predicted import TAKEN, ChoicePlan, MemoryPlan
 from declarative_train.plan.text.describe import describe
+from declarative_train.plan.text.estimate import _traced
+from declarative_train.recipe.sections.parallelism import Axes
 from declarative_train.runtime import launch
 from declarative_train.runtime.footprint import child, forecast
 from declarative_train.runtime.footprint.child import ChildError, in_child
@@ -295,3 +303,62 @@ def test_auto_traces_what_the_estimate_says_is_too_large(tmp_path: Path) -> None
     (taken,) = (each for each in plan.choice.candidates if each.verdict == TAKEN)
     assert taken.memory_bytes == 10**9
     assert tracer.asked
+
+
+class Sized(Tracer):
+    """Says the same of every step that is tried, and another thing of all that are estimated."""
+
+    def __init__(self, num_bytes: int, scale: float) -> None:
+        super().__init__()
+        self.num_bytes, self.estimated = num_bytes, scale
+
+    def memory(self, plan: Plan) -> Traced:
+        self.asked.append(plan.layout.mode)
+        return Traced((MemoryPlan("each device", self.num_bytes, 0, 0, 0, 0, is_traced=True),))
+
+    def scale(self, plan: Plan, model: ModelFacts) -> Scale | None:
+        return Scale(self.estimated, 0.0, 0.0)
+
+
+def auto_plan(folder: Path, tracer: Tracer) -> tuple[Plan | None, list[Diagnostic]]:
+    path = folder / "auto.yaml"
+    values = {"parallelism": "auto", "gpus": 8, "checkpointing": "none", "accumulation": 1, "batch": 64}
+    path.write_text(DEEP_MODEL.format(**values).replace("device: cpu", "hardware: h100-sxm"))
+    recipe = recipe_room.load(str(path)).recipe
+    assert recipe is not None
+    return compile_plan(recipe, tracer=tracer)
+
+
+def test_auto_says_when_it_tried_no_more(tmp_path: Path) -> None:
+    """Nothing fits by the estimate, and what is tried does not either: after so many it is an error."""
+    tracer = Sized(10**12, 1e9)
+    plan, diagnostics = auto_plan(tmp_path, tracer)
+    assert plan is None
+    assert [each.code for each in diagnostics if each.is_error] == ["P108"]
+    assert len(tracer.asked) == MOST_TRIED
+
+
+def test_auto_does_not_take_what_a_trace_says_is_too_large(tmp_path: Path) -> None:
+    """All fit by the estimate and none by a trace: the last one tried is refused with what the trace says."""
+    tracer = Sized(10**12, 0.0)
+    plan, diagnostics = auto_plan(tmp_path, tracer)
+    assert plan is None
+    (error,) = (each for each in diagnostics if each.is_error)
+    assert error.code == "P108"
+    assert "1 TB" in error.message or "1000 GB" in error.message
+    assert len(tracer.asked) == MOST_TRIED
+
+
+def test_the_plan_names_what_auto_left_untried() -> None:
+    verdicts = [
+        Verdict(Candidate(Axes(), name), None, needed, step_s, fits=needed < 10, least_bytes=1)
+        for name, needed, step_s in (("slow", 5, 9.0), ("fast", 50, 1.0), ("faster", 60, 0.5), ("slower", 70, 20.0))
+    ]
+    target = Target(None, 10, ())
+    known = {"slow": 5}
+    best = verdicts[0]
+    assert list(_untried(verdicts, best, known, target)) == ["faster", "fast"]
+    choice = ChoicePlan("because", (), 4, (), num_traced=4, untried=("faster", "fast"))
+    text = " ".join(_traced(choice))
+    assert "4 candidates" in text
+    assert "faster and 1 more" in text

@@ -7,7 +7,7 @@ estimates are not as exact as that.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from declarative_train.diagnostics.diagnostic import Diagnostic
@@ -59,7 +59,10 @@ def choose(judge: Judge, verdicts: Sequence[Verdict], known: Mapping[str, int], 
     chosen = recipe._replace(parallelism=best.candidate.parallelism)
     said = findings(recipe)
     diagnostics += [each for each in findings(chosen) if each not in said]
-    return Choice(chosen, _choice(best, verdicts, target), diagnostics)
+    plan = replace(_choice(best, verdicts, target), num_traced=len(known))
+    if known:  # else nothing is traced at all
+        plan = replace(plan, untried=tuple(_untried(possible, best, known, target)))
+    return Choice(chosen, plan, diagnostics)
 
 
 def _corrected(verdict: Verdict, known: Mapping[str, int], target: Target) -> Verdict:
@@ -71,15 +74,30 @@ def _doubtful(
     possible: Sequence[Verdict], fitting: Sequence[Verdict], known: Mapping[str, int], target: Target
 ) -> Candidate | None:
     """The fastest of those; the smallest, where nothing fits. What the update alone has no room for is out."""
-    found = [
-        each
-        for each in possible
-        if not each.fits and each.candidate.words not in known and target.holds(each.least_bytes)
-    ]
+    found = _unknown(possible, known, target)
     if not fitting:
         return _smallest(found).candidate if found else None
     found = [each for each in found if fastest([other for other in possible if other in (*fitting, each)]) is each]
     return fastest(found).candidate if found else None
+
+
+def _unknown(possible: Sequence[Verdict], known: Mapping[str, int], target: Target) -> list[Verdict]:
+    """Too large by the estimate alone."""
+    return [
+        each
+        for each in possible
+        if not each.fits and each.candidate.words not in known and target.holds(each.least_bytes)
+    ]
+
+
+def _untried(possible: Sequence[Verdict], best: Verdict, known: Mapping[str, int], target: Target) -> Iterator[str]:
+    """What would have been taken if it fitted, the fastest first."""
+    if best.step_s is None:
+        return
+    found = [(each.step_s or 0.0, each.candidate.words) for each in _unknown(possible, known, target)]
+    for step_s, words in sorted(found):
+        if step_s * EQUAL < best.step_s:
+            yield words
 
 
 def fastest(fitting: Sequence[Verdict]) -> Verdict:

@@ -74,7 +74,17 @@ def describe_choice(plan: Plan) -> list[str]:
     rows = [["candidate", "memory", "step", "verdict"], *(_candidate(each) for each in possible[:_MOST_CANDIDATES])]
     refused = [f"refused: {names}: {verdict}" for verdict, names in _refused(choice).items()]
     assumed = [f"assumed: {each}" for each in choice.assumptions]
-    return [choice.reason, *columns(rows), *refused, *_not_shown(choice), *assumed]
+    return [choice.reason, *columns(rows), *refused, *_not_shown(choice), *_traced(choice), *assumed]
+
+
+def _traced(choice: ChoicePlan) -> list[str]:
+    if not choice.num_traced:
+        return []
+    said = f"tried on tensors without memory: {counted(choice.num_traced, 'candidate')}; the others are estimated"
+    if not choice.untried:
+        return [said]
+    left = f"would be faster, do not fit by the estimate, and were not tried: {_names(choice.untried)}"
+    return [f"{said}", f"{left} (name one as `parallelism` to try it)"]
 
 
 def _rank(each: CandidatePlan) -> tuple[bool, float]:

@@ -83,7 +83,8 @@ class PipelineDriver:
         """What torch receives into: made in the first step, for every microbatch, and kept."""
         kept = [info for stage in self._stages for info in (stage.args_recv_info, stage.grad_recv_info)]
         received = [each for by_chunk in kept for of_chunk in by_chunk.values() for each in of_chunk]
-        return [each.buffer for each in received if isinstance(getattr(each, "buffer", None), torch.Tensor)]
+        buffers = (getattr(each, "buffer", None) for each in received)
+        return [buffer for buffer in buffers if isinstance(buffer, torch.Tensor)]
 
     def run(self, step: int, chunks: Sequence[Chunk], factors: Sequence[torch.Tensor]) -> Sums:
         """The sums of the terms by microbatch; none on a rank without the last stage."""
