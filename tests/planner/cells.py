@@ -42,6 +42,20 @@ MODELS = {
         "  graph:\n    logits: {type: llama, vocabulary: 256, layers: 4, width: 64, heads: 4, input: tokens}",
         "next",
     ),
+    "tied": (  # one tensor for the first stage and the last, and a block of one stage that is called in another
+        TOKENS,
+        """\
+  graph:
+    embed: {type: embedding, num_embeddings: 2000, embedding_dim: 64, input: tokens}
+    a: {type: linear, out_features: 64}
+    layers: {type: linear, out_features: 64, repeat: 6}
+    again: {type: reuse, node: a, input: layers}
+    norm: {type: layer_norm}
+    logits: {type: linear, out_features: 2000, bias: false}
+  parameters:
+    logits.weight: {tie: embed.weight}""",
+        "next",
+    ),
     "vit": (
         IMAGES,
         "  graph:\n    logits: {type: vit, out_features: 10, patch_size: 4, layers: 4, width: 64, heads: 4, input: x}",
@@ -88,6 +102,7 @@ WAYS: dict[str, tuple[str, int]] = {
     "1f1b 2 x ddp 2": (pipeline(2, "1f1b", "ddp"), 4),
     "1f1b 2 x fsdp 2": (pipeline(2, "1f1b", "fsdp"), 4),
 }
+PIPELINES = tuple(way for way, (parallelism, _) in WAYS.items() if "pipeline" in parallelism)
 # of these `make test` runs
 QUICK = {
     ("llama", "single", "fp32", "none"),
@@ -100,6 +115,7 @@ QUICK = {
     ("llama", "1f1b 2", "fp32", "none"),
     ("llama", "zbv 2", "bf16", "blocks"),
     ("llama", "1f1b 2 x fsdp 2", "bf16", "blocks"),
+    ("tied", "1f1b 2", "fp32", "none"),
     ("vit", "single", "bf16", "blocks"),
     ("resnet", "ddp 2", "fp32", "none"),
     ("lstm", "fsdp 2", "fp32", "none"),
@@ -143,7 +159,7 @@ def cells() -> Iterator[Cell]:
         for checkpointing in ("none", "selective", "blocks"):
             yield Cell("llama", way, "fp64", checkpointing)
     for model in MODELS:
-        for way in WAYS:
+        for way in PIPELINES if model == "tied" else WAYS:
             for precision in ("fp32", "bf16"):
-                for checkpointing in ("none", "selective", "blocks"):
+                for checkpointing in ("none",) if model == "tied" else ("none", "selective", "blocks"):
                     yield Cell(model, way, precision, checkpointing)
