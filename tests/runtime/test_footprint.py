@@ -134,9 +134,21 @@ def test_a_child_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
         in_child(lambda: 1 // 0)
     with pytest.raises(ChildError, match="its process ended"):
         in_child(lambda: os._exit(1))
-    monkeypatch.setattr(child, "LIMIT_S", 0.2)
+    monkeypatch.setattr(child, "MOST_S", 0.2)
     with pytest.raises(ChildError, match="took longer than"):
         in_child(lambda: time.sleep(30))
+
+
+def test_a_child_that_computes_without_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the processor's time, which other work on the machine does not use up."""
+
+    def forever() -> int:
+        while True:
+            pass
+
+    monkeypatch.setattr(child, "LIMIT_S", 1.0)
+    with pytest.raises(ChildError, match="1 s of the processor"):
+        in_child(forever)
 
 
 class Tracer:
