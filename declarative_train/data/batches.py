@@ -48,7 +48,7 @@ class TrainingBatches:
     """The training set as optimizer steps, for one data-parallel rank.
 
     `device`: where the tensors are wanted; None leaves them in this machine's memory. `hold_on_device` keeps a held set
-    there, else what is gathered is copied, by pinned memory.
+    there, if it has room, else what is gathered is copied, by pinned memory.
     """
 
     def __init__(
@@ -72,7 +72,9 @@ class TrainingBatches:
             if blocks is None:
                 raise DataError("the training set has no blocks any more, and the plan reads it in blocks")
             self._order = RolledOrder(spec.seed, blocks, spec.roll, batch.global_batch_size)
-        if self._device is not None and hold_on_device and self._set.is_held and not spec.workers:
+        stays = hold_on_device and self._set.is_held and not spec.workers
+        self._is_on_device = self._device is not None and stays and has_room(self._set, self._device)
+        if self._device is not None and self._is_on_device:
             self._set = self._set.to(self._device)
 
     def samples(self, epoch: int, positions: np.ndarray) -> np.ndarray:
@@ -98,10 +100,10 @@ class TrainingBatches:
         if self._spec.workers:
             made = by_workers(self._packed, first_step, num_steps, self._spec.workers)
             return from_workers(made, first_step, num_steps, self._device)
+        if is_gpu(self._device) and not self._is_on_device:
+            return copied_ahead(self._on_host, first_step, num_steps, self._device)
         if self._set.is_held:
             return self._by_block(first_step, num_steps, self._held, self._at_once)
-        if is_gpu(self._device):
-            return copied_ahead(self._on_host, first_step, num_steps, self._device)
         return ahead(self.step, first_step, num_steps)
 
     def _at_once(self, epoch: int | None, positions: np.ndarray) -> Taken:
@@ -266,6 +268,14 @@ class EvaluationBatches:
     def _take(self, _: int | None, positions: np.ndarray) -> Taken:
         ids = spread(positions, self.num_samples, self._total)
         return ids, self._set.gather(ids)
+
+
+def has_room(samples: SampleSet, device: torch.device) -> bool:
+    """Whether a held set may lie on the device. Of a GPU it takes an eighth, at most, of what the model has left free:
+    the steps come first."""
+    import torch
+
+    return not is_gpu(device) or samples.held_bytes <= torch.cuda.mem_get_info(device)[0] // 8
 
 
 def spread(positions: np.ndarray, num_samples: int, total: int) -> np.ndarray:

@@ -23,6 +23,7 @@ class SampleSet(ABC):
     prepared: Prepared
     is_held: bool  # gathering costs a copy in memory, and no reading
     sample_bytes: int  # of one sample in a batch, all fields
+    held_bytes: int = 0  # of all rows of a held set
 
     @abstractmethod
     def gather(self, indices: np.ndarray, epoch: int | None = None) -> dict[str, torch.Tensor]:
@@ -55,6 +56,7 @@ class HeldSet(SampleSet):
                 rows = overlapping(rows, self._windows.length)[:, part.cut]
             self._fields[part.name] = (rows, dtype_of(part.sample))
         self.sample_bytes = _sample_bytes(prepared)
+        self.held_bytes = sum(rows.nbytes for rows in prepared.held.values())
 
     def gather(self, indices: np.ndarray, epoch: int | None = None) -> dict[str, torch.Tensor]:
         places = indices if self._windows is None else self._windows.starts(indices)

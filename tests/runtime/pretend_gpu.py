@@ -136,6 +136,7 @@ class PretendGpu(TorchFunctionMode):
         self._stream = 0  # 1: the side stream
         self._copied: dict[int, StorageWeakRef] = {}  # storages that the side stream has filled
         self.num_taken_over = 0
+        self.free_bytes = 80 << 30
         self._patches = ExitStack()
 
     def waits_in_steps(self) -> dict[tuple[str, str], int]:
@@ -405,6 +406,7 @@ def cuda_patched(gpu: PretendGpu) -> Iterator[None]:
             "get_device_name": lambda device=None: "NVIDIA H100 80GB HBM3",
             "get_rng_state": lambda device="cuda": torch.zeros(16, dtype=torch.uint8),
             "max_memory_allocated": lambda device=None: 1 << 30,
+            "mem_get_info": lambda device=None: (gpu.free_bytes, 80 << 30),
             "set_device": lambda device: None,
             "Stream": mock.MagicMock(),
             "current_stream": mock.MagicMock(),

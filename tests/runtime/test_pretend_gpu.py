@@ -26,6 +26,8 @@ from declarative_train.components.losses import LOSSES
 from declarative_train.components.metrics import METRICS
 from declarative_train.components.optimizers import OPTIMIZERS
 from declarative_train.data import side_stream
+from declarative_train.data.batches import TrainingBatches
+from declarative_train.data.sets import open_sets
 from declarative_train.plan.plan import Plan
 from declarative_train.runtime.job import Job
 from declarative_train.runtime.parallelise import replicate
@@ -316,6 +318,18 @@ def test_batches_are_copied_beside_the_step_and_waited_for(
     monkeypatch.setattr(side_stream, "taken_over", lambda batches, event, device: batches)
     with pytest.raises(MixedStreamsError, match="that the side stream copies"):
         run(directory, DIGITS, loaders, {"name": "untaken"})
+
+
+@pytest.mark.parametrize(("free_bytes", "lies_there"), [(1 << 20, True), (1 << 10, False)])
+def test_a_set_lies_on_the_gpu_where_it_leaves_room(directory: Path, free_bytes: int, lies_there: bool) -> None:
+    data = compiled(directory, DIGITS).data
+    with PretendGpu() as gpu:
+        gpu.free_bytes = free_bytes
+        batch = compiled(directory, DIGITS).batch
+        made = TrainingBatches(data, batch, 0, open_sets(data), device=GPU, hold_on_device=True)
+        (first, *_) = made.iterate(1, 3)
+        assert all(tensor.device == GPU for part in first for tensor in part.tensors.values())
+    assert (gpu.num_taken_over == 0) == lies_there
 
 
 def test_terms_counted_by_rows_and_by_values_beside_each_other(directory: Path) -> None:
