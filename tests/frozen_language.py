@@ -36,16 +36,16 @@ from declarative_train.data.order import sample_index
 from declarative_train.data.rolling import RolledOrder, chosen
 from declarative_train.graph.initialise import own_rule
 from declarative_train.recipe.batch import accumulation, data_parallel_size, num_microbatches
-from declarative_train.recipe.component_fields import KINDS, table
 from declarative_train.recipe.merge_rules import DEFAULT_TYPES, EXCLUSIVE, MERGE_RULES
 from declarative_train.recipe.metric_names import evaluated_sets, watched_names
 from declarative_train.recipe.model.blocks import shipped_block, shipped_names
+from declarative_train.recipe.model.references import read_reference
 from declarative_train.recipe.model.selectors import compile_selector
-from declarative_train.recipe.model.wiring_names import read_reference
 from declarative_train.recipe.recipe import Recipe
 from declarative_train.recipe.sections.parallelism import AXES_OF_WORDS, WORDS
 from declarative_train.recipe.sections.section import Section
 from declarative_train.recipe.sections.top import SECTIONS, Top, models_in
+from declarative_train.recipe.validate import KINDS, table
 from declarative_train.source.merge import Merger
 from declarative_train.source.node import Mapping, Node, Scalar, to_value
 from declarative_train.source.reader import read_text

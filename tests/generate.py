@@ -10,8 +10,7 @@ from pathlib import Path
 from declarative_train.cli.catalogue import catalogue
 from declarative_train.cli.commands.list import tables
 from declarative_train.cli.main import COMMANDS
-from declarative_train.cli.views.components import component_page
-from declarative_train.cli.views.hardware import hardware_table
+from declarative_train.cli.views.components import component_page, hardware_table
 from declarative_train.cli.views.sections import NAMES, section_page
 from declarative_train.components.hardware import HARDWARE
 from declarative_train.recipe.model.blocks import shipped_file, shipped_names

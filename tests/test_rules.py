@@ -21,7 +21,7 @@ from declarative_train.cli.catalogue import catalogue
 from declarative_train.diagnostics.rules import Rule, find_tables
 from declarative_train.plan.run_folder import CHECKPOINTS, FORMAT, MANIFEST, PLAN, sealed
 from declarative_train.recipe import load
-from declarative_train.recipe.deprecated import DEPRECATED, Renamed
+from declarative_train.recipe.old_forms import DEPRECATED, Renamed
 from declarative_train.terms import machine
 from tests.linted import CASES, Found, codes, found_in, write
 

@@ -33,7 +33,7 @@ NOT_NEEDED = (
     "declarative_train.components.hardware",
     "declarative_train.diagnostics.fixes",
     "declarative_train.diagnostics.machine",
-    "declarative_train.diagnostics.sarif",
+    "declarative_train.diagnostics.machine",
     "declarative_train.diagnostics.suppress",
     "declarative_train.plan.plan",
     "declarative_train.recipe.mistakes.pydantic_errors",
@@ -52,8 +52,8 @@ main(sys.argv[1:])
 print([name for name in {NOT_NEEDED!r} if name in sys.modules])
 """
 NAMED = {  # by the recipe, or defaults of what it leaves out
-    *("datasets.synthetic", "fields.category", "fields.tensor", "layers.linear", "losses.cross_entropy"),
-    *("lr_schedules.constant", "optimizers.adam", "splits.random"),
+    *("datasets.synthetic", "fields.category", "fields.tensor", "layers.linear", "losses.classes"),
+    *("lr_schedules.factors", "optimizers.rules", "splits.shares"),
 }
 SHOW_MODULES = """
 import sys

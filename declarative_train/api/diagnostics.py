@@ -7,8 +7,7 @@ from typing import overload
 
 from declarative_train.api.display import diagnostics_html
 from declarative_train.diagnostics.diagnostic import Diagnostic
-from declarative_train.diagnostics.order import arrange
-from declarative_train.diagnostics.render import Format, render
+from declarative_train.diagnostics.render import Format, arrange, render
 
 
 class Diagnostics(Sequence[Diagnostic]):

@@ -21,7 +21,7 @@ from declarative_train.api.compiling import (
 from declarative_train.api.diagnostics import Diagnostics
 from declarative_train.api.errors import RECIPE_HAS_ERRORS, WRONG_USE, DtrainError, of_recipe
 from declarative_train.api.overrides import overrides
-from declarative_train.diagnostics.order import arrange
+from declarative_train.diagnostics.render import arrange
 
 if TYPE_CHECKING:
     from declarative_train.api.plan_view import PlanView

@@ -185,7 +185,7 @@ KINDS = {
         ),
     ),
 }
-"""By the word of `recipe/component_fields.py`."""
+"""By the word of `recipe/validate.py`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from declarative_train.components.data import Candidates, Table
-from declarative_train.components.splits.last import grouped
+from declarative_train.components.splits.shares import grouped
 from declarative_train.data.rows import RowList, RowRange, Rows
 from declarative_train.data.spec import WindowSpec
 

@@ -13,7 +13,7 @@ def write_hparams(folder: Path, results: Sequence[Result], aim: Aim) -> None:
     """An event file at the sweep's own folder, which TensorBoard asks first for the columns. Each point's run tells its
     own values. Raises OSError."""
     from declarative_train.logs.sinks.tensorboard import EventWriter, hparams_columns, new_event_file
-    from declarative_train.runtime.hyperparameters import tensorboard_name
+    from declarative_train.runtime.for_tensorboard import tensorboard_name
 
     for old in folder.glob("events.out.tfevents.*"):
         old.unlink()

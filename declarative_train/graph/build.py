@@ -11,7 +11,7 @@ of `graph.outputs`; a nested one returns its only output bare, several as a tupl
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from keyword import iskeyword
 from typing import Any, TypeVar
@@ -199,3 +199,38 @@ def _identifier(name: str) -> str:
     """The name of a value in the code that torch writes: a field may be called `class`, a node `self`."""
     found = name.replace(".", "_")
     return f"{found}_" if iskeyword(found) or found == "self" else found
+
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+def direct(module: fx.GraphModule) -> Callable[..., Any]:
+    """What `module.forward` computes, from the same modules and parameters. Hooks and compiled forms are looked for
+    now: a module that has some is called as usual, one that gets them later is called without."""
+    lines = fx.Graph()
+    values: dict[fx.Node, fx.Node] = {}
+    for node in module.graph.nodes:
+        values[node] = lines.node_copy(node, values.__getitem__)
+        if node.op == "call_module":
+            values[node].op = "call_function"
+            values[node].target = _named(node.name, _call_of(module.get_submodule(node.target)))
+    found: Callable[..., Any] = fx.GraphModule(nn.Module(), lines).forward
+    return found
+
+
+def _call_of(module: nn.Module) -> Callable[..., Any]:
+    if module._compiled_call_impl is not None or any(getattr(module, hooks) for hooks in _HOOKS):
+        return module
+    if isinstance(module, fx.GraphModule) and "forward" not in vars(module):  # checkpointing puts its own there
+        return direct(module)
+    return module.forward
+
+
+def _named(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+    """The code that fx writes names a function by where it comes from, which a method of torch's would mislead."""
+
+    def called(*args: Any) -> Any:
+        return call(*args)
+
+    called.__name__ = called.__qualname__ = name
+    return called

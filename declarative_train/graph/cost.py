@@ -11,11 +11,19 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
+from typing import Any
 
+import torch
+from torch.overrides import TorchFunctionMode
+
+from declarative_train.components.expressions.grammar import parse
+from declarative_train.components.expressions.lower import infer
 from declarative_train.components.layers import LAYERS
 from declarative_train.components.products import Product, Use, Weight
 from declarative_train.graph.graph import Edge, Graph, Node
+from declarative_train.graph.probe import SMALL_ACTIVATIONS
 from declarative_train.graph.read import read_layer
 from declarative_train.terms.tensor_spec import TensorSpec
 
@@ -86,7 +94,7 @@ def _work(
     node: Node, called: Node, specs: Mapping[str, TensorSpec], graded: Mapping[str, bool], weights: list[Weight]
 ) -> Work:
     if called.expression is not None:
-        from declarative_train.graph.matmuls import matmuls  # imports torch, which a static lint does not wait for
+        from declarative_train.graph.cost import matmuls  # imports torch, which a static lint does not wait for
 
         products = matmuls(called.expression, tuple(specs.items()), tuple(graded.items()))
     else:
@@ -118,3 +126,42 @@ def _products(component: Mapping[str, object], use: Use) -> tuple[Product, ...]:
         )
         for each in use.matrices
     )
+
+
+@lru_cache(maxsize=256)
+def matmuls(
+    text: str, inputs: tuple[tuple[str, TensorSpec], ...], graded: tuple[tuple[str, bool], ...]
+) -> tuple[Product, ...]:
+    """Of one sample."""
+    if "@" not in text and "matmul" not in text:
+        return ()
+    wants = dict(graded)
+    num_elements = sum(spec.num_elements for _, spec in inputs)
+    device = torch.device("cpu" if num_elements <= SMALL_ACTIVATIONS else "meta")
+    tensors = {name: _example(spec, wants[name], device) for name, spec in inputs}
+    counting = _Counting()
+    with torch.enable_grad(), counting:
+        infer(parse(text), tensors)
+    return tuple(counting.found)
+
+
+def _example(spec: TensorSpec, wants_gradient: bool, device: torch.device) -> torch.Tensor:
+    dtype = getattr(torch, spec.dtype)
+    made = torch.ones((1, *spec.shape), dtype=dtype, device=device)
+    return made.requires_grad_(wants_gradient and spec.is_floating)
+
+
+class _Counting(TorchFunctionMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[Product] = []
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if getattr(func, "__name__", "") in ("matmul", "__matmul__", "__rmatmul__"):
+            first, second = args[:2]
+            sides = int(first.requires_grad) + int(second.requires_grad)
+            self.found.append(Product(2 * result.numel() * first.shape[-1], sides))
+        return result

@@ -17,7 +17,6 @@ from declarative_train.graph.lower import Lowered, lower
 from declarative_train.plan.auto.choose import choose, judged
 from declarative_train.plan.auto.judge import Judge
 from declarative_train.plan.auto.target import target_of
-from declarative_train.plan.batching import batch_of, num_steps_of
 from declarative_train.plan.checks import metric_of_another_kind
 from declarative_train.plan.checks.stages import does_not_fit
 from declarative_train.plan.class_weights import balanced_terms
@@ -48,7 +47,7 @@ from declarative_train.plan.sections import (
 )
 from declarative_train.plan.settings import settings_of
 from declarative_train.plan.stale import recipe_files
-from declarative_train.plan.timing import Timing
+from declarative_train.plan.timing import Timing, batch_of, num_steps_of
 from declarative_train.plan.weights import plan_weights
 from declarative_train.recipe.recipe import Recipe
 from declarative_train.recipe.sections.parallelism import Auto, Axes, DataAxes

@@ -8,7 +8,7 @@ from declarative_train.components.pipeline_schedules import PIPELINE_SCHEDULES
 from declarative_train.data.spec import BatchSpec
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.graph.lower import Lowered
-from declarative_train.graph.stage_graphs import open_blocks
+from declarative_train.graph.parts import open_blocks
 from declarative_train.plan.layout import LayoutPlan, RankPlan
 from declarative_train.plan.plan import ParameterPlan
 from declarative_train.plan.sharding import sharding_of

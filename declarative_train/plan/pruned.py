@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from declarative_train.graph.graph import Edge, Graph, Node
-from declarative_train.graph.stage_graphs import open_blocks, wire_name
+from declarative_train.graph.parts import open_blocks, wire_name
 
 if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan

@@ -11,7 +11,7 @@ from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.graph.cost import num_parameters
 from declarative_train.graph.graph import Graph
 from declarative_train.graph.lower import Lowered
-from declarative_train.graph.stage_graphs import Stage, open_blocks, stage_graphs
+from declarative_train.graph.parts import Stage, open_blocks, stage_graphs
 from declarative_train.plan.checks.stages import (
     cut_not_a_node,
     cut_out_of_order,

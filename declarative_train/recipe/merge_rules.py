@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping as MappingABC
 from typing import NamedTuple
 
-from declarative_train.recipe.deprecated import DEPRECATED, renamed
 from declarative_train.recipe.mistakes.other_programs import foreign
-from declarative_train.recipe.old_forms import null_value, replaces, today, told
+from declarative_train.recipe.old_forms import DEPRECATED, null_value, renamed, replaces, today, told
 from declarative_train.recipe.sections.parallelism import AXES_OF_WORDS
 from declarative_train.source.merge import ANY, MergeRules, another_form
 from declarative_train.source.node import Entry, Mapping, Node, Path, Scalar, Sequence

@@ -6,22 +6,26 @@ Goes on past every mistake: a section that is wrong is left out, and what does n
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
 from collections.abc import Mapping as MappingABC
+from importlib import import_module
 from typing import NamedTuple
 
 from declarative_train.diagnostics.diagnostic import Diagnostic
-from declarative_train.recipe.check import check
+from declarative_train.recipe.checks import RULES, text_rules
+from declarative_train.recipe.checks.blocks import bad_name
 from declarative_train.recipe.checks.keys import newer_dtrain, wrong_value
 from declarative_train.recipe.checks.text_rules import displaced_loss
-from declarative_train.recipe.deprecated import is_met
 from declarative_train.recipe.draft import Draft
 from declarative_train.recipe.mistakes.misspelt_sections import with_meant_sections
 from declarative_train.recipe.model.moved_wires import moved_wires
+from declarative_train.recipe.old_forms import is_met
 from declarative_train.recipe.recipe import Recipe
 from declarative_train.recipe.sectioning import Sectioning
 from declarative_train.source.document import Document
-from declarative_train.source.node import Entry, Mapping, Node, Scalar
+from declarative_train.source.node import Entry, Mapping, Node, Scalar, find
 from declarative_train.source.template import Templates, render_vars
+from declarative_train.terms.names import is_name
 from declarative_train.terms.span import Span
 
 OPENED_LATER = ("graph", "blocks", "parameters")  # of model: `params` and `index` are only known there
@@ -105,3 +109,43 @@ def _with_requires(tree: Mapping, diagnostics: list[Diagnostic]) -> list[Diagnos
     reason = f"this is dtrain {installed}, and the recipe requires {requires.value}, which may know it"
     softened = [d._replace(help=reason) if d.code in ("S001", "S005") else d for d in diagnostics]
     return [newer_dtrain(requires.span, requires.value, installed), *softened]
+
+
+_Rule = Callable[[Draft], Iterator[Diagnostic]]
+
+
+def _rules() -> Iterator[_Rule]:
+    """Those that look at a draft, by name."""
+    for place in sorted(RULES.values(), key=lambda place: place.rpartition(".")[2]):
+        family, name = place.split(".")
+        if family.endswith("_rules") and family != "text_rules":
+            yield getattr(import_module(f"declarative_train.recipe.checks.{family}"), name)
+
+
+CHECKS: tuple[_Rule, ...] = tuple(_rules())
+
+NAMED = {  # what has a name besides nodes and blocks
+    "a field": ("data", "fields"),
+    "a set": ("data", "split"),
+    "a loss": ("objective", "losses"),
+    "a metric": ("objective", "metrics"),
+}
+
+
+def check(draft: Draft, written: Mapping) -> list[Diagnostic]:
+    """`written` is the merged tree before its templates are rendered."""
+    found = [*text_rules.exclusive_keys(draft.tree), *_bad_names(draft.tree), *text_rules.secret_in_recipe(written)]
+    found += text_rules.deprecated_key(written)
+    for rule in CHECKS:
+        found += rule(draft)
+    return found
+
+
+def _bad_names(tree: Mapping) -> Iterator[Diagnostic]:
+    for what, path in NAMED.items():
+        holder = find(tree, path)
+        for entry in holder if isinstance(holder, Mapping) else ():
+            if what == "a metric" and isinstance(entry.value, Mapping) and entry.value.get("type") is None:
+                continue  # its name is its type, and reported as one
+            if not is_name(entry.name):
+                yield bad_name(entry.key.span, entry.name, what)

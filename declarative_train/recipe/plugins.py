@@ -27,10 +27,10 @@ from declarative_train.recipe.checks.plugins import (
     plugin_without_layers,
     unreadable_plugin,
 )
-from declarative_train.recipe.component_fields import table_of_word
 from declarative_train.recipe.model.blocks import shipped_names
-from declarative_train.recipe.model.wiring_names import REUSE
+from declarative_train.recipe.model.references import REUSE
 from declarative_train.recipe.sections.logging import PluginSink, Sinks
+from declarative_train.recipe.validate import table_of_word
 from declarative_train.source.document import SourceFile
 from declarative_train.terms.span import Span
 

@@ -17,10 +17,9 @@ from declarative_train.components.component import Component
 from declarative_train.diagnostics.diagnostic import Diagnostic, Fix
 from declarative_train.diagnostics.suggest import nearest
 from declarative_train.recipe.checks.keys import missing_key, unknown_key, unknown_type, wrong_type, wrong_value
-from declarative_train.recipe.component_fields import KINDS, Child, children_of, table
 from declarative_train.recipe.mistakes.aliases import letters, type_here
 from declarative_train.recipe.sections.section import Section
-from declarative_train.recipe.validate import validate
+from declarative_train.recipe.validate import KINDS, Child, children_of, table, validate
 from declarative_train.source.node import Mapping, Node, Scalar, Sequence, found_words, to_value
 from declarative_train.terms.span import Span
 

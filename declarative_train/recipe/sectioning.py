@@ -16,7 +16,6 @@ from declarative_train.diagnostics.diagnostic import Basis, Diagnostic, Related
 from declarative_train.recipe.checks.blocks import published_model
 from declarative_train.recipe.checks.keys import missing_key, unknown_type, wrong_type, wrong_value
 from declarative_train.recipe.checks.parameters import newest_run, unknown_weights_node
-from declarative_train.recipe.component_fields import Added, adding
 from declarative_train.recipe.draft import Draft
 from declarative_train.recipe.merge_rules import axes_of_word, with_default_types
 from declarative_train.recipe.mistakes.aliases import letters
@@ -36,7 +35,7 @@ from declarative_train.recipe.sections.objective import ObjectiveSection
 from declarative_train.recipe.sections.parallelism import WORDS, Axes, of_word
 from declarative_train.recipe.sections.section import Section, models_in
 from declarative_train.recipe.sections.top import REQUIRED, SECTIONS, Head, Top, keys_of
-from declarative_train.recipe.validate import validate
+from declarative_train.recipe.validate import Added, adding, validate
 from declarative_train.source.document import Document, SourceFile
 from declarative_train.source.node import Mapping, Node, Scalar, find, found_words
 from declarative_train.source.template import Templates

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import types
+from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Mapping as MappingABC
-from typing import TypeVar
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cache
+from importlib import import_module
+from typing import Annotated, Any, NamedTuple, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
+from declarative_train.components.component import Adapter, Component, Init, Layer, Loss, LrSchedule, Metric, Optimizer
+from declarative_train.components.data import Dataset, Field, Split, Transform
 from declarative_train.diagnostics.diagnostic import Diagnostic
+from declarative_train.recipe.sections.section import Section
 from declarative_train.source.node import Mapping, Scalar, to_value
 from declarative_train.terms.span import Span
 
@@ -50,3 +58,85 @@ def validate(
     called = where or (f"`{kind.text}`" if isinstance(kind, Scalar) else "this mapping")
     place = at or (kind.span if kind is not None else node.span)
     return None, explain(errors, kept, place, Reading(node, called, tuple(extra_known), model, elsewhere))
+
+
+C = TypeVar("C", bound=Component)
+
+KINDS: dict[type[Component], tuple[str, str]] = {  # the interface -> (its word, where its table is)
+    Adapter: ("adapter", "adapters.ADAPTERS"),
+    Dataset: ("source", "datasets.DATASETS"),
+    Field: ("field", "fields.FIELDS"),
+    Init: ("init", "inits.INITS"),
+    Layer: ("layer", "layers.LAYERS"),
+    Loss: ("loss", "losses.LOSSES"),
+    LrSchedule: ("lr schedule", "lr_schedules.LR_SCHEDULES"),
+    Metric: ("metric", "metrics.METRICS"),
+    Optimizer: ("optimizer", "optimizers.OPTIMIZERS"),
+    Split: ("split", "splits.SPLITS"),
+    Transform: ("transform", "transforms.TRANSFORMS"),
+}
+
+
+Added = MappingABC[str, MappingABC[str, type[Component]]]
+"""By the word of a kind: the components that the plugins of a recipe bring."""
+_ADDED: ContextVar[Added | None] = ContextVar("added", default=None)
+
+
+def added() -> Added:
+    """What is added where this is asked."""
+    return _ADDED.get() or {}
+
+
+@contextmanager
+def adding(components: Added) -> Iterator[None]:
+    """While a recipe is read, the tables hold what its plugins bring: they stand for the language that it is written
+    in."""
+    token = _ADDED.set(components)
+    try:
+        yield
+    finally:
+        _ADDED.reset(token)
+
+
+def table(kind: type[C]) -> MappingABC[str, type[C]]:
+    """The table of a kind; imported when asked for, since the tables import their interface."""
+    word, place = KINDS[kind]
+    module, _, name = place.rpartition(".")
+    found: MappingABC[str, type[C]] = getattr(import_module(f"declarative_train.components.{module}"), name)
+    more: Any = added().get(word)
+    return {**found, **more} if more else found
+
+
+def table_of_word(word: str) -> MappingABC[str, type[Component]]:
+    return table(next(kind for kind, (name, _) in KINDS.items() if name == word))
+
+
+class Child(NamedTuple):
+    """A field that is read here: one section or component, or a mapping or list of them."""
+
+    model: Any
+    holder: type | None  # dict, tuple, or None for one
+
+
+@cache
+def children_of(model: type[BaseModel]) -> dict[str, Child]:
+    found = {}
+    for name, info in model.model_fields.items():
+        child = _child(info.annotation)
+        if child is not None:
+            found[name] = child
+    return found
+
+
+def _child(annotation: Any) -> Child | None:
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        return _child(get_args(annotation)[0])
+    if origin in (Union, types.UnionType):
+        return next((child for each in get_args(annotation) if (child := _child(each)) is not None), None)
+    if origin in (dict, tuple):
+        inner = _child(get_args(annotation)[1 if origin is dict else 0])
+        return None if inner is None else Child(inner.model, origin)
+    if annotation in KINDS or (isinstance(annotation, type) and issubclass(annotation, Section)):
+        return Child(annotation, None)
+    return None

@@ -18,7 +18,7 @@ from declarative_train.data.batches import EvaluationBatches, TrainingBatches
 from declarative_train.data.sets import SampleSet, open_sets
 from declarative_train.data.spec import BatchSpec
 from declarative_train.logs.event import Notice, RunStarted
-from declarative_train.logs.fan_out import FanOut
+from declarative_train.logs.sink import FanOut
 from declarative_train.plan.text.describe import describe, summary
 from declarative_train.runtime.checkpoint import Checkpoints
 from declarative_train.runtime.collectives import finish_together
@@ -26,10 +26,9 @@ from declarative_train.runtime.devices import device_of, keep_freed_memory
 from declarative_train.runtime.engine import Engine
 from declarative_train.runtime.evaluate import Evaluator
 from declarative_train.runtime.execute import execute
-from declarative_train.runtime.hyperparameters import hyperparameters
+from declarative_train.runtime.for_tensorboard import hyperparameters, model_graph
 from declarative_train.runtime.job import Job
 from declarative_train.runtime.meter import predicted
-from declarative_train.runtime.model_graph import model_graph
 from declarative_train.runtime.predictions import predictions
 from declarative_train.runtime.run_state import RunState
 from declarative_train.runtime.signals import EXIT_STOPPED

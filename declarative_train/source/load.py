@@ -22,10 +22,9 @@ from declarative_train.source.checks.merging import (
 )
 from declarative_train.source.checks.yaml_values import unreadable_file
 from declarative_train.source.document import Document, SourceFile
-from declarative_train.source.files import read_file, recipes_beside, tree_of, why
 from declarative_train.source.merge import Merger, MergeRules, fragment_of, orders_that_changed, whole
 from declarative_train.source.node import Mapping, Scalar, Sequence
-from declarative_train.source.reader import read_text
+from declarative_train.source.reader import read_file, read_text, recipes_beside, tree_of, why
 from declarative_train.source.setting import PREFIX, as_option, read_setting
 from declarative_train.terms.span import Span
 

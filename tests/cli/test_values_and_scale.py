@@ -12,7 +12,7 @@ from declarative_train import plan as plan_room
 from declarative_train import recipe as recipe_room
 from declarative_train.__main__ import main
 from declarative_train.data import opened
-from declarative_train.plan.text.scale import Scaled, verdict
+from declarative_train.plan.text.estimate import Scaled, verdict
 
 ROOT = Path(__file__).parent.parent.parent
 MODES = str(ROOT / "recipes" / "compare_modes.yaml")

@@ -15,13 +15,15 @@ from torch import Tensor, nn
 from declarative_train.components.component import Init
 from declarative_train.components.field_docs import field_docs
 from declarative_train.components.inits import INITS
-from declarative_train.components.inits.constant import Constant
-from declarative_train.components.inits.drawn import Normal, TruncNormal, Uniform
 from declarative_train.components.inits.draws import BLOCK, Draws
-from declarative_train.components.inits.scaled import (
+from declarative_train.components.inits.rules import (
+    Constant,
     KaimingNormal,
     KaimingUniform,
+    Normal,
     Orthogonal,
+    TruncNormal,
+    Uniform,
     XavierNormal,
     XavierUniform,
 )

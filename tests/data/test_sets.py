@@ -326,7 +326,7 @@ def test_many_files_are_not_read_whole(tmp_path: Path, monkeypatch: pytest.Monke
 def test_a_set_of_very_many_made_rows_is_drawn_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """By position: as many draws as rows are looked at, and no list of all."""
     from declarative_train.components.datasets.synthetic import SyntheticDataset
-    from declarative_train.components.splits.random import RandomSplit
+    from declarative_train.components.splits.shares import RandomSplit
     from declarative_train.data import rows, splitting
 
     drawn = []

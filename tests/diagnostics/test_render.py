@@ -10,8 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from declarative_train.diagnostics.diagnostic import Diagnostic, Fix, Related, error, unverified, warning
-from declarative_train.diagnostics.order import arrange
-from declarative_train.diagnostics.render import FORMATS, render
+from declarative_train.diagnostics.render import FORMATS, arrange, render
 from declarative_train.diagnostics.rules import Rule
 from declarative_train.terms.span import Span
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from declarative_train.diagnostics.order import Selection
+from declarative_train.diagnostics.render import Selection
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,10 @@ import pytest
 import torch
 from torch import fx, nn
 
-from declarative_train.graph.build import build, tie
-from declarative_train.graph.direct import direct
+from declarative_train.graph.build import build, direct, tie
 from declarative_train.graph.graph import Graph, Node
 from declarative_train.graph.initialise import initialise
-from declarative_train.graph.stage_graphs import open_blocks, stage_graphs
+from declarative_train.graph.parts import open_blocks, stage_graphs
 from declarative_train.terms.tensor_spec import TensorSpec
 
 

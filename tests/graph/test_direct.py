@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from declarative_train.graph.build import build
-from declarative_train.graph.direct import direct
+from declarative_train.graph.build import build, direct
 from declarative_train.graph.graph import Graph, Node
 from tests.graph.test_build import expression, linear, started, unit, vector
 

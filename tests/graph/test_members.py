@@ -10,8 +10,7 @@ import torch
 from torch import fx, nn
 from torch.distributed.fsdp import FSDPModule
 
-from declarative_train.graph.build import build
-from declarative_train.graph.direct import direct
+from declarative_train.graph.build import build, direct
 from declarative_train.graph.graph import Graph, Node
 from declarative_train.graph.members import OF_SHARDS, Named, for_tools, is_of_torch
 from declarative_train.terms.names import is_name

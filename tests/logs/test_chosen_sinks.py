@@ -20,7 +20,7 @@ import pytest
 
 from declarative_train.logs import sinks as tables
 from declarative_train.logs.event import EvaluationDone, Event, Notice, RunStarted, StepDone
-from declarative_train.logs.fan_out import FanOut
+from declarative_train.logs.sink import FanOut
 from declarative_train.logs.sinks import background
 from declarative_train.logs.sinks.background import BackgroundSink
 from declarative_train.logs.sinks.csv_table import CsvSink
@@ -178,7 +178,7 @@ CHOSEN = """
 import sys, time
 from pathlib import Path
 from declarative_train.logs.sinks import open_sinks
-from declarative_train.logs.fan_out import FanOut
+from declarative_train.logs.sink import FanOut
 from tests.logs.test_chosen_sinks import evaluated, started, stepped
 from declarative_train.logs.event import RunEnded
 

@@ -7,7 +7,7 @@ from typing import ClassVar
 import pytest
 
 from declarative_train.logs.event import Event, Notice, Progress
-from declarative_train.logs.fan_out import FanOut
+from declarative_train.logs.sink import FanOut
 from tests.kept import Kept
 
 

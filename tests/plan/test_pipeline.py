@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from declarative_train.components.pipeline_schedules import PIPELINE_SCHEDULES
-from declarative_train.graph.stage_graphs import open_blocks, stage_graphs
+from declarative_train.graph.parts import open_blocks, stage_graphs
 from declarative_train.plan.schedule_grid import bubble, schedule_grid
 from declarative_train.plan.stage_balance import _partition
 from declarative_train.plan.text.describe import describe

@@ -10,7 +10,7 @@ import torch
 
 from declarative_train.components.optimizers import OPTIMIZERS
 from declarative_train.plan import describe, summary
-from declarative_train.plan.text.tables import columns
+from declarative_train.plan.text.model import columns
 from declarative_train.terms.amounts import amount, ranges
 
 

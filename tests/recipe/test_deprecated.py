@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from declarative_train.diagnostics.diagnostic import Severity
-from declarative_train.recipe.deprecated import DEPRECATED, Renamed
 from declarative_train.recipe.load import Loaded
+from declarative_train.recipe.old_forms import DEPRECATED, Renamed
 from tests.linted import dtrain, write
 
 Laid = Callable[..., Loaded]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from declarative_train.runtime.model_graph import model_graph
+from declarative_train.runtime.for_tensorboard import model_graph
 from tests.runtime.made_recipes import DEEP, DIGITS, compiled, write_data
 
 

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 from declarative_train.api.compiling import STDIN_NAME, Linted, lint_recipe
 from declarative_train.cli.compile import STDIN, add_override_arguments, is_missing, overrides_of
 from declarative_train.diagnostics.diagnostic import Diagnostic
-from declarative_train.diagnostics.order import Selection
-from declarative_train.diagnostics.render import FORMATS, render
+from declarative_train.diagnostics.render import FORMATS, Selection, render
 
 if TYPE_CHECKING:
     from declarative_train.diagnostics.fixes import Fixed

@@ -6,8 +6,7 @@ import argparse
 import sys
 from collections.abc import Mapping
 
-from declarative_train.cli.views.components import component_page, component_table
-from declarative_train.cli.views.hardware import hardware_page, hardware_table
+from declarative_train.cli.views.components import component_page, component_table, hardware_page, hardware_table
 from declarative_train.components.component import Component
 from declarative_train.diagnostics.suggest import did_you_mean
 

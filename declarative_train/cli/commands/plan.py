@@ -121,7 +121,7 @@ def read(args: argparse.Namespace) -> tuple[Plan | None, int]:
 
 def scale(args: argparse.Namespace) -> int:
     """The recipe planned for each number of GPUs: a node is filled first, then there are more nodes."""
-    from declarative_train.plan.text.scale import Scaled, describe_scale
+    from declarative_train.plan.text.estimate import Scaled, describe_scale
 
     if is_missing(args.recipe):
         return 2

@@ -15,7 +15,7 @@ from declarative_train.api.compiling import STATIC, texts_of
 from declarative_train.api.tracer import LateTracer
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.diagnostics.fixes import placed
-from declarative_train.diagnostics.order import arrange
+from declarative_train.diagnostics.render import arrange
 from declarative_train.diagnostics.suppress import suppress
 from declarative_train.recipe.load import Loaded
 from declarative_train.source.document import Document

@@ -8,10 +8,10 @@ from __future__ import annotations
 from declarative_train.cli.views.graph import kind
 from declarative_train.cli.views.table import items, table
 from declarative_train.graph.graph import Graph, Node
-from declarative_train.graph.stage_graphs import open_blocks
+from declarative_train.graph.parts import open_blocks
 from declarative_train.plan.layout import PipelinePlan
 from declarative_train.plan.plan import Plan
-from declarative_train.plan.text.parameters import groups_of, update_in_words
+from declarative_train.plan.text.model import groups_of, update_in_words
 from declarative_train.terms.amounts import counted
 from declarative_train.terms.tensor_spec import TensorSpec
 

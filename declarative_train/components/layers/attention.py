@@ -18,8 +18,7 @@ from declarative_train.terms.tensor_spec import TensorSpec
 if TYPE_CHECKING:
     from torch import nn
 
-    from declarative_train.components.layers.modules.attention import Heads
-    from declarative_train.components.layers.modules.rotary import Angles
+    from declarative_train.components.layers.modules.attention import Angles, Heads
 
 _STARTS = {  # torch's nn.MultiheadAttention starts so
     "query_norm.weight": "ones",
@@ -223,7 +222,7 @@ def _heads(layer: SelfAttention | CrossAttention, width: int) -> Heads:
 
 
 def _angles(rotary: Rotary | None) -> Angles | None:
-    from declarative_train.components.layers.modules.rotary import Angles
+    from declarative_train.components.layers.modules.attention import Angles
 
     if rotary is None:
         return None

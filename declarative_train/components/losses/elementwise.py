@@ -21,7 +21,7 @@ from declarative_train.terms.tensor_spec import TensorSpec
 
 
 class Elementwise(Loss, ABC):
-    """What they have in common. `function`: its name in `modules/functions.py`, where one with fields takes them in
+    """What they have in common. `function`: its name in `modules/elementwise.py`, where one with fields takes them in
     their order."""
 
     about: ClassVar[str] = "numbers"
@@ -31,12 +31,11 @@ class Elementwise(Loss, ABC):
         return elementwise(self.type, input, target, mask)
 
     def build(self, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> LossModule:
-        from declarative_train.components.losses.modules import functions
-        from declarative_train.components.losses.modules.elementwise import Elementwise as Module
+        from declarative_train.components.losses.modules import elementwise as modules
 
-        function = getattr(functions, self.function)
+        function = getattr(modules, self.function)
         fields = [getattr(self, name) for name in type(self).model_fields if name != "type"]
-        return Module(function(*fields) if fields else function, input.shape, mask is not None)
+        return modules.Elementwise(function(*fields) if fields else function, input.shape, mask is not None)
 
 
 class L1(Elementwise):
@@ -105,7 +104,6 @@ class Mean(Loss):
         )
 
     def build(self, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> LossModule:
-        from declarative_train.components.losses.modules.elementwise import Elementwise
-        from declarative_train.components.losses.modules.functions import itself
+        from declarative_train.components.losses.modules.elementwise import Elementwise, itself
 
         return Elementwise(itself, input.shape, mask is not None)

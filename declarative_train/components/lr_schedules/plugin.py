@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import isfinite
 
 from declarative_train.components.component import LrSchedule
-from declarative_train.components.lr_schedules.constant import warmup_factor
+from declarative_train.components.lr_schedules.factors import warmup_factor
 from declarative_train.components.plugged import Plugged
 
 

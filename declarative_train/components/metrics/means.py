@@ -8,7 +8,7 @@ from pydantic import Field
 
 from declarative_train.components.component import Judged, Metric, MetricModule, Misfit
 from declarative_train.components.losses.fit import class_axis, needs_float, needs_mask_shape, needs_number
-from declarative_train.components.metrics.task import Task, fits_task, task_of
+from declarative_train.components.metrics.classes import Task, fits_task, task_of
 from declarative_train.terms.amounts import counted
 
 if TYPE_CHECKING:

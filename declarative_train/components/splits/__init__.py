@@ -9,11 +9,11 @@ SPLITS: Registry[Split] = Registry(
     "split",
     __name__,
     {
-        "grouped": "grouped.GroupedSplit",
-        "last": "last.LastSplit",
-        "random": "random.RandomSplit",
+        "grouped": "shares.GroupedSplit",
+        "last": "shares.LastSplit",
+        "random": "shares.RandomSplit",
         "source": "source.SourceSplit",
-        "stratified": "grouped.StratifiedSplit",
+        "stratified": "shares.StratifiedSplit",
         "where": "where.WhereSplit",
     },
 )

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 
 from declarative_train.components.data import Split, Table
-from declarative_train.components.splits.last import codes
+from declarative_train.components.splits.shares import codes
 from declarative_train.data.rows import Rows
 from declarative_train.data.splitting import TRAINING
 from declarative_train.diagnostics.diagnostic import Diagnostic, Related, warning

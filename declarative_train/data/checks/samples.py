@@ -10,7 +10,7 @@ import re
 import numpy as np
 
 from declarative_train.components.data import Table
-from declarative_train.components.splits.last import codes
+from declarative_train.components.splits.shares import codes
 from declarative_train.diagnostics.diagnostic import Diagnostic, Related, error, warning
 from declarative_train.terms.span import Span
 

@@ -9,10 +9,9 @@ from declarative_train.components.pipeline_schedules import PIPELINE_SCHEDULES
 from declarative_train.data.spec import BatchSpec, DataSpec
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.graph.lower import Lowered
-from declarative_train.graph.stage_graphs import stage_graphs
+from declarative_train.graph.parts import stage_graphs
 from declarative_train.plan.auto.candidates import Candidate
 from declarative_train.plan.auto.target import Target
-from declarative_train.plan.batching import batch_of
 from declarative_train.plan.estimate.memory import Scale, largest_bytes, least_bytes
 from declarative_train.plan.estimate.model import ModelFacts, model_facts
 from declarative_train.plan.estimate.placement import Part, Pipes, Placement, candidate_parts, groups
@@ -25,8 +24,9 @@ from declarative_train.plan.recomputation import Recomputation
 from declarative_train.plan.sample_groups import check_mixing
 from declarative_train.plan.sharding import sharding_of
 from declarative_train.plan.stages import PlacementInput, Stages, stages_of, wire_bytes
-from declarative_train.recipe.check import CHECKS
+from declarative_train.plan.timing import batch_of
 from declarative_train.recipe.draft import Draft
+from declarative_train.recipe.parse import CHECKS
 from declarative_train.recipe.recipe import Recipe
 from declarative_train.recipe.sections.parallelism import Parallelism, PipelineAxis
 from declarative_train.recipe.sections.top import SECTIONS

@@ -11,7 +11,7 @@ from declarative_train.components.optimizers import OPTIMIZERS
 from declarative_train.graph.chunked import heads_of
 from declarative_train.graph.cost import Work, activations
 from declarative_train.graph.graph import Graph, Node
-from declarative_train.graph.stage_graphs import open_blocks
+from declarative_train.graph.parts import open_blocks
 from declarative_train.plan.flops import unit_works
 from declarative_train.plan.plan import ParameterPlan, Plan
 from declarative_train.plan.recomputation import Recomputation

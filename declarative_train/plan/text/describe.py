@@ -28,9 +28,7 @@ from declarative_train.plan.text.estimate import (
     not_traced,
 )
 from declarative_train.plan.text.layout import describe_layout
-from declarative_train.plan.text.model import describe_model
-from declarative_train.plan.text.parameters import describe_parameters
-from declarative_train.plan.text.tables import columns, component_in_words, section
+from declarative_train.plan.text.model import columns, component_in_words, describe_model, describe_parameters, section
 from declarative_train.terms.amounts import amount, clock, counted, plural
 
 _MOST_CLASSES = 12  # that are named

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from declarative_train.plan.layout import LayoutPlan, PipelinePlan, RankPlan, ShardingPlan
 from declarative_train.plan.plan import Plan
 from declarative_train.plan.schedule_grid import bubble
-from declarative_train.plan.text.tables import columns
+from declarative_train.plan.text.model import columns
 from declarative_train.terms.amounts import amount, counted, ranges
 
 _MOST_RANKS = 16  # listed one by one

@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterator
 
 from declarative_train.diagnostics.diagnostic import Diagnostic, Fix, Related, error, warning
-from declarative_train.recipe.deprecated import DEPRECATED, lookup
 from declarative_train.recipe.merge_rules import EXCLUSIVE, Alternatives
+from declarative_train.recipe.old_forms import DEPRECATED, lookup
 from declarative_train.source.document import Document
 from declarative_train.source.node import Mapping, Node, Path, Sequence, find, is_template
 

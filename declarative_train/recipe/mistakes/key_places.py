@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from declarative_train.recipe.component_fields import KINDS, children_of, table
 from declarative_train.recipe.mistakes.aliases import KEYS as ALIASES
 from declarative_train.recipe.sections.parallelism import KEPT, Axes
 from declarative_train.recipe.sections.section import Section
 from declarative_train.recipe.sections.top import Top
+from declarative_train.recipe.validate import KINDS, children_of, table
 
 SLIP = 0.7  # how much alike a name and the key that was meant are: `mode` for `nodes` is another word
 

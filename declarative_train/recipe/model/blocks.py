@@ -20,7 +20,7 @@ from declarative_train.recipe.checks.blocks import shadowed_type
 from declarative_train.recipe.checks.keys import missing_key, unknown_key, wrong_type, wrong_value
 from declarative_train.recipe.checks.wiring import unused_param
 from declarative_train.recipe.model.blocks_params import Param, read_params
-from declarative_train.recipe.model.wiring_names import REUSE, Edge, check_name, read_reference
+from declarative_train.recipe.model.references import REUSE, Edge, check_name, read_reference
 from declarative_train.source.document import SourceFile
 from declarative_train.source.node import Entry, Mapping, Node, Scalar, Sequence, found_words, is_open, scalars
 from declarative_train.source.reader import read_text

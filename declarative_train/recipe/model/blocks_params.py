@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.recipe.checks.blocks import bad_param
 from declarative_train.recipe.checks.keys import missing_key, unknown_key, wrong_type, wrong_value
-from declarative_train.recipe.model.wiring_names import check_name
+from declarative_train.recipe.model.references import check_name
 from declarative_train.recipe.validate import validate
 from declarative_train.source.node import Mapping, Node, Scalar, Sequence, found_words, is_open, to_value
 from declarative_train.source.template import Templates

@@ -29,6 +29,7 @@ from declarative_train.recipe.model.node_draft import (
     Typed,
 )
 from declarative_train.recipe.model.published import published_fields
+from declarative_train.recipe.model.references import Edge, first_key, no_reference, read_reference
 from declarative_train.recipe.model.tree import (
     BlockNode,
     BlockRules,
@@ -40,8 +41,6 @@ from declarative_train.recipe.model.tree import (
     Wire,
 )
 from declarative_train.recipe.model.wiring import Surroundings, Wiring
-from declarative_train.recipe.model.wiring_names import Edge, read_reference
-from declarative_train.recipe.model.wiring_ports import first_key, no_reference
 from declarative_train.recipe.old_dims import layer_of_today
 from declarative_train.recipe.paths import Paths
 from declarative_train.recipe.reading import read_node

@@ -21,8 +21,15 @@ from declarative_train.recipe.checks.expressions import (
 )
 from declarative_train.recipe.checks.keys import missing_key, unknown_key, unknown_type, wrong_type, wrong_value
 from declarative_train.recipe.model.blocks import BlockDefinition, Library
-from declarative_train.recipe.model.wiring_names import REUSE, Edge, check_name, read_reference
-from declarative_train.recipe.model.wiring_ports import RequestedInputs, only_inputs, read_requested
+from declarative_train.recipe.model.references import (
+    REUSE,
+    Edge,
+    RequestedInputs,
+    check_name,
+    only_inputs,
+    read_reference,
+    read_requested,
+)
 from declarative_train.recipe.old_dims import old_expression
 from declarative_train.source.node import Entry, Mapping, Node, Scalar, found_words, to_value
 from declarative_train.source.template import Templates

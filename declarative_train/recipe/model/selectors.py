@@ -14,9 +14,9 @@ from typing import NamedTuple
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.recipe.checks.keys import wrong_type
 from declarative_train.recipe.checks.parameters import bad_selector, selector_matches_nothing
-from declarative_train.recipe.component_fields import Added, added, adding
 from declarative_train.recipe.reading import read
 from declarative_train.recipe.sections.parameters import ParameterSettings
+from declarative_train.recipe.validate import Added, added, adding
 from declarative_train.source.node import Mapping, Node, Scalar, is_template, scalars
 from declarative_train.source.template import Templates
 from declarative_train.terms.span import Span

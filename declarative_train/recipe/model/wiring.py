@@ -37,9 +37,8 @@ from declarative_train.recipe.model.node_draft import (
     called_by,
     counts_only,
 )
+from declarative_train.recipe.model.references import Edge, bind, first_key, open_required
 from declarative_train.recipe.model.tree import Wire
-from declarative_train.recipe.model.wiring_names import Edge
-from declarative_train.recipe.model.wiring_ports import bind, first_key, open_required
 from declarative_train.terms.names import is_name
 from declarative_train.terms.span import Span
 

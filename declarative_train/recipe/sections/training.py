@@ -24,7 +24,7 @@ class LrScheduleSection(Section):
 
 
 def _constant() -> LrScheduleSection:
-    from declarative_train.components.lr_schedules.constant import Constant
+    from declarative_train.components.lr_schedules.factors import Constant
 
     return LrScheduleSection(component=Constant())
 

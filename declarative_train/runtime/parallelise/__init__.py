@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from declarative_train.graph.direct import direct
+from declarative_train.graph.build import direct
 from declarative_train.runtime.parallelise.sharing import Sharing
 
 if TYPE_CHECKING:

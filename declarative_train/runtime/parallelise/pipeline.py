@@ -18,7 +18,7 @@ from declarative_train.components.pipeline_schedules import PIPELINE_SCHEDULES
 from declarative_train.data.batches import Batch
 from declarative_train.graph.build import build, tie
 from declarative_train.graph.members import ByName, container, put
-from declarative_train.graph.stage_graphs import Stage, open_blocks, stage_graphs
+from declarative_train.graph.parts import Stage, open_blocks, stage_graphs
 from declarative_train.runtime.parallelise.copies import hold_once
 from declarative_train.runtime.step.forward_path import Chunk
 from declarative_train.runtime.step.model import Held

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import distributed, nn
 
-from declarative_train.graph.direct import direct
+from declarative_train.graph.build import direct
 from declarative_train.runtime.parallelise.sharing import Sharing
 from declarative_train.runtime.step.precision import reduce_dtype
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from declarative_train.components.component import LossModule
-from declarative_train.components.losses.modules.weights import count_items, in_full, item_weight
+from declarative_train.components.losses.modules.elementwise import count_items, in_full, item_weight
 
 NOTHING_IGNORED = -(2**62)  # torch always has an ignore_index: one that no target can hold
 

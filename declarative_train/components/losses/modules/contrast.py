@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from declarative_train.components.component import Collective, LossModule
 from declarative_train.components.layers.sample_groups import SampleGroups
-from declarative_train.components.losses.modules.weights import count_items, in_full
+from declarative_train.components.losses.modules.elementwise import count_items, in_full
 
 
 class Contrast(nn.Module, LossModule):

@@ -1,9 +1,9 @@
-"""Terms that compare element with element: a function of (input, target) per element, and the number of elements; and
-the Kullback-Leibler divergence, which is divided by rows."""
+"""Terms that compare element with element; and mask and row weights as one weight per item, for every term."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from math import prod
 
 import torch
@@ -11,7 +11,32 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from declarative_train.components.component import LossModule
-from declarative_train.components.losses.modules.weights import count_items, in_full, item_weight
+
+
+def item_weight(mask: Tensor | None, row_weight: Tensor | None, rank: int, dtype: torch.dtype) -> Tensor | None:
+    """What each item (B, *S), of `rank` dimensions, counts; it may have dimensions of 1 in the place of S. None: 1."""
+    if row_weight is not None:
+        rows = row_weight.to(dtype).reshape(-1, *[1] * (rank - 1))
+        return rows if mask is None else rows * mask.to(dtype)
+    return None if mask is None else mask.to(dtype)
+
+
+def count_items(mask: Tensor | None, row_weight: Tensor | None, rows: int, items_per_row: int) -> Tensor:
+    """The sum of all items' weights, () float64, on the device of what it is made from."""
+    if mask is not None:
+        weight = mask.to(torch.float64)
+        if row_weight is not None:
+            weight = weight * row_weight.to(torch.float64).reshape(-1, *[1] * (mask.ndim - 1))
+        return weight.sum()
+    if row_weight is not None:
+        return row_weight.sum(dtype=torch.float64) * items_per_row
+    return torch.tensor(float(rows * items_per_row), dtype=torch.float64)
+
+
+def in_full(input: Tensor) -> Tensor:
+    """Sums of half precision would lose what they add: float32 at least, as autocast does for losses."""
+    return input if input.dtype in (torch.float32, torch.float64) else input.float()
+
 
 Function = Callable[[Tensor, Tensor, str], Tensor]
 """(input, target, reduction): `reduction` is torch's "sum" or "none"."""
@@ -67,3 +92,79 @@ class Divergence(nn.Module, LossModule):
 
     def count(self, target: Tensor | None, mask: Tensor | None, row_weight: Tensor | None, rows: int) -> Tensor:
         return count_items(mask, row_weight, rows, 1)
+
+
+def mse(input: Tensor, target: Tensor, reduction: str) -> Tensor:
+    return F.mse_loss(input, target, reduction=reduction)
+
+
+def l1(input: Tensor, target: Tensor, reduction: str) -> Tensor:
+    return F.l1_loss(input, target, reduction=reduction)
+
+
+def itself(input: Tensor, target: Tensor, reduction: str) -> Tensor:
+    return input.sum() if reduction == "sum" else input
+
+
+@dataclass(frozen=True, slots=True)
+class Huber:
+    delta: float
+
+    def __call__(self, input: Tensor, target: Tensor, reduction: str) -> Tensor:
+        return F.huber_loss(input, target, reduction=reduction, delta=self.delta)
+
+
+@dataclass(frozen=True, slots=True)
+class SmoothL1:
+    beta: float
+
+    def __call__(self, input: Tensor, target: Tensor, reduction: str) -> Tensor:
+        return F.smooth_l1_loss(input, target, reduction=reduction, beta=self.beta)
+
+
+@dataclass(frozen=True, slots=True)
+class PoissonNll:
+    log_input: bool
+    full: bool
+    eps: float
+
+    def __call__(self, input: Tensor, target: Tensor, reduction: str) -> Tensor:
+        return F.poisson_nll_loss(
+            input, target, log_input=self.log_input, full=self.full, eps=self.eps, reduction=reduction
+        )
+
+
+class BinaryCrossEntropy(nn.Module):
+    """A module, so that the weights of the positives go to the device with the term."""
+
+    pos_weight: Tensor | None
+
+    def __init__(self, pos_weight: float | tuple[float, ...] | None) -> None:
+        super().__init__()
+        weight = None if pos_weight is None else torch.tensor(pos_weight, dtype=torch.float64)
+        self.register_buffer("pos_weight", weight, persistent=False)
+
+    def forward(self, input: Tensor, target: Tensor, reduction: str) -> Tensor:
+        pos_weight = None if self.pos_weight is None else self.pos_weight.to(input.dtype)
+        return F.binary_cross_entropy_with_logits(input, target, pos_weight=pos_weight, reduction=reduction)
+
+
+@dataclass(frozen=True, slots=True)
+class CrossEntropy:
+    label_smoothing: float
+
+    def __call__(
+        self, input: Tensor, target: Tensor, *, weight: Tensor | None, ignore_index: int, reduction: str
+    ) -> Tensor:
+        return F.cross_entropy(
+            input,
+            target,
+            weight=weight,
+            ignore_index=ignore_index,
+            reduction=reduction,
+            label_smoothing=self.label_smoothing,
+        )
+
+
+def nll(input: Tensor, target: Tensor, *, weight: Tensor | None, ignore_index: int, reduction: str) -> Tensor:
+    return F.nll_loss(input, target, weight=weight, ignore_index=ignore_index, reduction=reduction)

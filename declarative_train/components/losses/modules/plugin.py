@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from declarative_train.components.component import LossModule
-from declarative_train.components.losses.modules.weights import count_items, in_full, item_weight
+from declarative_train.components.losses.modules.elementwise import count_items, in_full, item_weight
 from declarative_train.terms.tensor_spec import TensorSpec
 
 Forward = Callable[..., Tensor]

@@ -1,14 +1,16 @@
-"""Edges of a metric -> its items in rows, with the weight of each.
-
-B batch, S the other dimensions of an item, N = all of them, C classes.
-"""
+"""Edges of a metric -> its items in rows, with the weight of each; what counts them, and what looks at their order."""
 
 from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from declarative_train.components.losses.modules.weights import in_full, item_weight
+from declarative_train.components.component import Collective, MetricModule
+from declarative_train.components.losses.modules.elementwise import in_full, item_weight
 
 
 def weights(shape: torch.Size, counted: Tensor | None, mask: Tensor | None, row_weight: Tensor | None) -> Tensor | None:
@@ -59,3 +61,135 @@ class YesNoItems:
         weight = weights(target.shape, not_ignored(target, self.ignore_index), mask, row_weight)
         answer = target if target.dtype == torch.bool else target > 0.5
         return in_full(input).reshape(-1), answer.reshape(-1), None if weight is None else weight.reshape(-1)
+
+
+Score = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""(right, said, there), each (C,): items of a class that were said to be of it, all said to be, all that are."""
+
+
+def precision(right: Tensor, said: Tensor, there: Tensor) -> Tensor:
+    return _divide(right, said)
+
+
+def recall(right: Tensor, said: Tensor, there: Tensor) -> Tensor:
+    return _divide(right, there)
+
+
+def f1(right: Tensor, said: Tensor, there: Tensor) -> Tensor:
+    return _divide(2 * right, said + there)
+
+
+class FromCounts(MetricModule):
+    """`threshold` None: multiclass, the highest score is what is said. Else binary: C is 1, about the yes alone.
+
+    Without anything said or there a class has 0, and `macro` leaves it out: torchmetrics' rules.
+    """
+
+    def __init__(
+        self,
+        score: Score,
+        items: ClassItems | YesNoItems,
+        threshold: float | None,
+        num_classes: int,
+        average: Literal["macro", "micro", "weighted"],
+        device: torch.device,
+    ) -> None:
+        self._score, self._items, self._threshold, self._average = score, items, threshold, average
+        self._num_classes, self._device = num_classes, device
+        self.reset()
+
+    def reset(self) -> None:
+        self._counts = torch.zeros(3, self._num_classes, dtype=torch.float64, device=self._device)
+        self._items_seen = torch.zeros(1, dtype=torch.float64, device=self._device)
+
+    def update(self, input: Tensor, target: Tensor | None, mask: Tensor | None, row_weight: Tensor | None) -> None:
+        assert target is not None
+        with torch.no_grad():
+            scores, there, weight = self._items(input, target, mask, row_weight)
+            if weight is None:
+                weight = torch.ones(there.shape, dtype=torch.float64, device=there.device)
+            self._items_seen += weight.sum()
+            if self._threshold is not None:
+                said = scores > self._threshold
+                self._counts += torch.stack([(weight * part).sum() for part in (said & there, said, there)]).view(3, 1)
+                return
+            said = scores.argmax(-1)
+            right, all_said, all_there = self._counts.unbind()
+            right.scatter_add_(0, there, weight * (said == there))
+            all_said.scatter_add_(0, said, weight)
+            all_there.scatter_add_(0, there, weight)
+
+    def compute(self, ranks: Collective) -> Tensor:
+        total = ranks.sum(torch.cat([self._counts.flatten(), self._items_seen]))
+        right, said, there = total[:-1].view(3, -1).unbind()
+        if self._average == "micro":
+            right, said, there = (part.sum(0, keepdim=True) for part in (right, said, there))
+        weight = there if self._average == "weighted" else torch.ones_like(there)
+        if self._average == "macro" and self._threshold is None:
+            weight = (said + there > 0).to(torch.float64)
+        value = _divide((weight * self._score(right, said, there)).sum(), weight.sum())
+        return torch.where(total[-1] > 0, value, torch.nan)
+
+
+def _divide(a: Tensor, b: Tensor) -> Tensor:
+    """0 where there is nothing to divide by."""
+    return torch.where(b == 0, 0, a / torch.where(b == 0, 1, b))
+
+
+Curve = Callable[..., Tensor]
+
+
+class OfRanking(MetricModule):
+    """`curve` is torchmetrics' function of (preds, target) for yes and no; classes are taken one against the rest, of
+    those that have items and do not have all."""
+
+    def __init__(
+        self,
+        curve: Curve,
+        items: ClassItems | YesNoItems,
+        num_classes: int | None,
+        average: Literal["macro", "weighted"],
+        device: torch.device,
+    ) -> None:
+        self._curve, self._items, self._num_classes, self._average = curve, items, num_classes, average
+        self._device = device
+        self.reset()
+
+    def reset(self) -> None:
+        self._kept: list[tuple[Tensor, Tensor, Tensor | None]] = []
+
+    def update(self, input: Tensor, target: Tensor | None, mask: Tensor | None, row_weight: Tensor | None) -> None:
+        assert target is not None
+        with torch.no_grad():
+            scores, number, weight = self._items(input, target, mask, row_weight)
+            kept = None if weight is None else weight > 0
+            self._kept.append((scores.clone(), number.clone(), kept))  # the batch's own tensors may be used again
+
+    def compute(self, ranks: Collective) -> Tensor:
+        shape = (0,) if self._num_classes is None else (0, self._num_classes)
+        scores = [torch.empty(shape, dtype=torch.float64, device=self._device)]
+        numbers = [torch.empty(0, dtype=torch.int64, device=self._device)]
+        for some, number, kept in self._kept:
+            scores.append((some if kept is None else some[kept]).double())
+            numbers.append((number if kept is None else number[kept]).long())
+        all_scores, all_numbers = ranks.concatenate(torch.cat(scores)), ranks.concatenate(torch.cat(numbers))
+        if all_scores.isnan().any():
+            return torch.full((), torch.nan, dtype=torch.float64, device=self._device)
+        if self._num_classes is None:
+            return self._one(all_scores, all_numbers == 1)
+        parts = all_scores.softmax(-1)
+        there = torch.bincount(all_numbers, minlength=self._num_classes).double()
+        each = torch.stack([self._one(parts[:, c], all_numbers == c) for c in range(self._num_classes)])
+        weight = torch.where(each.isnan(), 0, there if self._average == "weighted" else 1)
+        return (each.nan_to_num() * weight).sum() / weight.sum()
+
+    def _one(self, scores: Tensor, answer: Tensor) -> Tensor:
+        """torchmetrics would put scores that look like logits through a float sigmoid, where high ones become equal:
+        their ranks have the same order, and are left as they are."""
+        if not answer.any() or answer.all():
+            return torch.full((), torch.nan, dtype=torch.float64, device=self._device)
+        distinct, rank = torch.unique(scores, return_inverse=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            value = self._curve(rank.double() / max(1, len(distinct) - 1), answer.long(), validate_args=False)
+        return value.double()

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from declarative_train.components.component import Collective, MetricModule
-from declarative_train.components.losses.modules.weights import in_full
+from declarative_train.components.losses.modules.elementwise import in_full
 from declarative_train.components.metrics.modules.items import ClassItems, YesNoItems, not_ignored, weights
 
 Values = Callable[[Tensor, Tensor | None, Tensor | None, Tensor | None], tuple[Tensor, Tensor | None]]

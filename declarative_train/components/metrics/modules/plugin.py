@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from declarative_train.components.component import Collective, Judged, MetricModule
+from declarative_train.components.losses.modules.elementwise import in_full
 from declarative_train.components.losses.modules.plugin import Forward, called, made_samples
-from declarative_train.components.losses.modules.weights import in_full
 from declarative_train.components.metrics.modules.items import weights
 from declarative_train.terms.tensor_spec import TensorSpec
 

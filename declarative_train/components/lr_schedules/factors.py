@@ -1,4 +1,4 @@
-"""Factors on the lr that fall with the step to the end of the run."""
+"""Factors on the lr that stay, or fall with the step to the end of the run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,28 @@ from typing import Literal
 from pydantic import Field
 
 from declarative_train.components.component import LrSchedule
-from declarative_train.components.lr_schedules.constant import progress, warmup_factor
+
+
+def warmup_factor(step: int, num_warmup_steps: int) -> float:
+    """Rises in equal parts to 1 at step `num_warmup_steps`, which is the first after the warm-up.
+
+    The first step is not at 0, which would waste it: torch's `LinearLR` from 1 / (num_warmup_steps + 1).
+    """
+    return min(1.0, (step + 1) / (num_warmup_steps + 1))
+
+
+def progress(step: int, num_steps: int, num_warmup_steps: int) -> float:
+    """0 at the first step after the warm-up, 1 at step `num_steps`: one after the last, as torch's `T_max` counts."""
+    return min(1.0, max(0.0, (step - num_warmup_steps) / max(1, num_steps - num_warmup_steps)))
+
+
+class Constant(LrSchedule):
+    """Keeps the optimizer's lr, after a warm-up if there is one."""
+
+    type: Literal["constant"] = "constant"
+
+    def factor(self, step: int, num_steps: int, num_warmup_steps: int) -> float:
+        return warmup_factor(step, num_warmup_steps)
 
 
 class Linear(LrSchedule):

@@ -1,4 +1,4 @@
-"""A plan's model as TensorBoard's Graphs tab draws it: one entry per layer, under the recipe's names."""
+"""What TensorBoard shows of a run besides its numbers: the plan's model, and what its recipe decides."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from declarative_train.graph.graph import Graph, Node
 from declarative_train.logs.event import GraphNode
+from declarative_train.plan.settings import asked_for, telling
 
 if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan
@@ -45,3 +46,40 @@ def _operation(node: Node) -> str:
     if node.component is not None:
         return str(node.component["type"])
     return node.expression or node.kind
+
+
+Value = str | int | float | bool
+_SHORT = {
+    "parallelism": "mode",
+    "training.optimizer.lr": "lr",
+    "training.optimizer.type": "optimizer",
+    "training.lr_schedule.type": "lr_schedule",
+}
+_ALWAYS = ("training.", "vars.", "seed")
+
+
+def hyperparameters(plan: Plan) -> dict[str, Value]:
+    """By importance: mode and lr first. All of `training`, the vars, and what was asked for by `--set` or a sweep;
+    None is left out."""
+    training = plan.training
+    found: dict[str, Value] = {"mode": plan.layout.mode, "ranks": len(plan.layout.ranks)}
+    asked = asked_for(plan.overrides, plan.settings)
+    for key in telling(key for key in plan.settings if key in asked or key.startswith(_ALWAYS)):
+        found |= _flat(tensorboard_name(key), plan.settings[key])
+    found |= {"steps": training.num_steps, "global_batch_size": plan.batch.global_batch_size}
+    found["parameters"] = sum(item.num_elements for item in plan.parameters if item.tie is None)
+    found.setdefault("optimizer", str(training.optimizer["type"]))
+    if isinstance(lr := training.optimizer.get("lr"), int | float):
+        found.setdefault("lr", lr)
+    return found
+
+
+def tensorboard_name(key: str) -> str:
+    """The column of a setting."""
+    return _SHORT.get(key, key.removeprefix("training."))
+
+
+def _flat(name: str, value: object) -> dict[str, Value]:
+    if isinstance(value, bool | int | float | str):
+        return {name: value}
+    return {name: ", ".join(map(str, value))} if isinstance(value, list | tuple) else {}

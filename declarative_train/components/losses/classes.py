@@ -1,0 +1,239 @@
+"""Yes or no, one class of several, and how far one distribution is from another."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from math import inf
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
+
+from pydantic import Field
+
+from declarative_train.components.component import Loss, LossModule, Misfit
+from declarative_train.components.losses.class_weights import (
+    ClassDim,
+    ClassWeights,
+    balanced_weights,
+    needs_class_weights,
+    tally_classes,
+)
+from declarative_train.components.losses.fit import (
+    class_axis,
+    classes,
+    elementwise,
+    needs_float,
+    needs_mask_shape,
+    needs_same_shape,
+    needs_target,
+    needs_values,
+)
+from declarative_train.terms.amounts import counted
+from declarative_train.terms.tensor_spec import TensorSpec
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+
+class OfClasses(Loss, ABC):
+    """What the two have in common. `takes_parts`: a target may be a part for each class."""
+
+    about: ClassVar[str] = "classes"
+    takes_parts: ClassVar[bool] = False
+
+    class_dim: ClassDim = -1
+    """The dimension of the input that holds the classes (0 is the batch): -1, the last; images have 1."""
+    ignore_index: int | None = None
+    """Items with this target do not count: the id of the padding, or -100."""
+    if TYPE_CHECKING:  # declared by each, where it stands in the documentation
+        class_weights: ClassWeights
+
+    @abstractmethod
+    def _function(self) -> Callable[..., torch.Tensor]:
+        """Of input and target, item by item."""
+
+    @property
+    def needs_balance(self) -> bool:
+        return self.class_weights == "balanced"
+
+    def tally(self, targets: np.ndarray, input: TensorSpec) -> np.ndarray:
+        """Items of each class (C,)."""
+        return tally_classes(targets, input, self.class_dim, self.ignore_index)
+
+    def balanced(self, tally: np.ndarray) -> Self:
+        return self.model_copy(update={"class_weights": balanced_weights(tally)})
+
+    def check(self, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> Misfit | None:
+        if self.takes_parts and target is not None and target.is_floating and self.ignore_index is not None:
+            return Misfit(
+                f"`ignore_index` is the number of a class, but the target is {target.dtype}: a part for each class",
+                field="ignore_index",
+                help="leave some items out with a `mask`, or give the target `dtype: int64`",
+            )
+        misfit = classes(
+            self.type, input, target, self.class_dim, soft=self.takes_parts, ignore_index=self.ignore_index
+        )
+        if misfit is not None and not misfit.is_warning:
+            return misfit
+        axis = class_axis(input.shape, self.class_dim)
+        assert axis is not None
+        items = input.shape[:axis] + input.shape[axis + 1 :]
+        weights = needs_class_weights(self.type, self.class_weights, input.shape[axis], target)
+        return weights or needs_mask_shape(self.type, mask, items) or misfit
+
+    def build(self, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> LossModule:
+        from declarative_train.components.losses.modules.classes import OfItems, OverClasses
+
+        if self.class_weights == "balanced":
+            raise TypeError("`class_weights: balanced` was not replaced by numbers")
+        assert target is not None
+        made, shape, axis = OverClasses, input.shape, class_axis(input.shape, self.class_dim)
+        if input.shape == target.shape and not target.is_floating:  # no scores: the head gave the term of each item
+            made, shape, axis = OfItems, (*input.shape, 1), len(input.shape)
+        assert axis is not None
+        return made(
+            self._function(),
+            shape,
+            axis,
+            soft=target.is_floating,
+            ignore_index=self.ignore_index,
+            class_weights=self.class_weights,
+            masked=mask is not None,
+        )
+
+
+class CrossEntropy(OfClasses):
+    """Cross entropy of logits (scores before the softmax) with the number of the right class, or with a part for each.
+
+    Divided by the number of items, by the sum of their `class_weights` where given, as torch's mean does.
+    """
+
+    takes_parts: ClassVar[bool] = True
+
+    type: Literal["cross_entropy"] = "cross_entropy"
+    label_smoothing: float = Field(0.0, ge=0, le=1)
+    """The part of each target that is spread over all classes."""
+    class_weights: ClassWeights = None
+    """What each class counts: a number for each, or `balanced`: items / (classes x items of the class), among the
+    training rows."""
+    chunks: int | None = Field(default=None, ge=2)
+    """For a large vocabulary: the linear layer that gives the scores and the term are computed together, the items in
+    so many parts, so that the scores never exist all at once. The same loss and gradients; the layer's product is
+    computed once more in the backward. Nothing else may read the scores."""
+
+    def _function(self) -> Callable[..., torch.Tensor]:
+        from declarative_train.components.losses.modules.elementwise import CrossEntropy as Function
+
+        return Function(self.label_smoothing)
+
+
+class Nll(OfClasses):
+    """Negative log likelihood of the right class; the input is log-probabilities (`log_softmax(logits)`)."""
+
+    type: Literal["nll"] = "nll"
+    class_weights: ClassWeights = None
+    """What each class counts: a number for each, or `balanced`: items / (classes x items of the class), among the
+    training rows."""
+
+    def _function(self) -> Callable[..., torch.Tensor]:
+        from declarative_train.components.losses.modules.elementwise import nll
+
+        return nll
+
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class BceWithLogits(Loss):
+    """Binary cross entropy of logits (scores before the sigmoid), over the elements of input and target.
+
+    A target is 0 or 1, or anything between.
+    """
+
+    about: ClassVar[str] = "classes"
+
+    type: Literal["bce_with_logits"] = "bce_with_logits"
+    pos_weight: Positive | tuple[Positive, ...] | Literal["balanced"] | None = None
+    """How much more a positive counts than a negative: a number, one for each of the last dimension, or `balanced`:
+    negatives / positives among the training rows (for targets (B, K), of each of the K)."""
+
+    @property
+    def needs_balance(self) -> bool:
+        return self.pos_weight == "balanced"
+
+    def tally(self, targets: np.ndarray, input: TensorSpec) -> np.ndarray:
+        """Negatives and positives: (2, K) for rows (N, K), else (2, 1). A target between 0 and 1 is what it is nearer
+        to."""
+        import numpy as np
+
+        rows = targets if targets.ndim == 2 else targets.reshape(-1, 1)
+        positive = (rows >= 0.5).sum(axis=0, dtype=np.int64)
+        return np.stack([len(rows) - positive, positive])
+
+    def balanced(self, tally: np.ndarray) -> BceWithLogits:
+        negatives, positives = tally
+        if not (negatives.all() and positives.all()):
+            missing = "positive" if not positives.all() else "negative"
+            column = "" if tally.shape[1] == 1 else f" in column {int((positives * negatives).argmin())}"
+            raise ValueError(f"`pos_weight: balanced` cannot be computed: no training row is {missing}{column}")
+        weights = tuple(float(weight) for weight in negatives / positives)
+        return self.model_copy(update={"pos_weight": weights[0] if len(weights) == 1 else weights})
+
+    def check(self, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> Misfit | None:
+        if (misfit := elementwise(self.type, input, target, mask)) is not None or target is None:
+            return misfit
+        several = "use `cross_entropy`, with a score for each class"
+        if misfit := needs_values(self.type, target, 0, 1, "yes or no", several):
+            return misfit
+        last = input.shape[-1] if input.shape else 1
+        if isinstance(self.pos_weight, tuple) and len(self.pos_weight) != last:
+            return Misfit(
+                f"`pos_weight` has {counted(len(self.pos_weight), 'number')}, but an input of shape {input} takes "
+                f"{last}",
+                field="pos_weight",
+                help="give one for each, or one number for all",
+            )
+        return None
+
+    def build(self, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> LossModule:
+        from declarative_train.components.losses.modules.elementwise import BinaryCrossEntropy, Elementwise
+
+        if self.pos_weight == "balanced":
+            raise TypeError("`pos_weight: balanced` was not replaced by numbers")
+        return Elementwise(BinaryCrossEntropy(self.pos_weight), input.shape, mask is not None)
+
+
+class KlDiv(Loss):
+    """Kullback-Leibler divergence of the target from the input, which is log-probabilities (`log_softmax(logits)`).
+
+    The sum over all elements, divided by the number of rows: torch's `batchmean`. A mask has one value per row.
+    """
+
+    type: Literal["kl_div"] = "kl_div"
+    log_target: bool = False
+    """The target is log-probabilities too."""
+
+    def check(self, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> Misfit | None:
+        if (misfit := needs_target(self.type, target)) is not None or target is None:
+            return misfit
+        if not input.shape:
+            return Misfit(
+                f"`kl_div` compares distributions, but the input is {input}: one number per sample", port="input"
+            )
+        return (
+            needs_float(self.type, "input", input)
+            or needs_float(self.type, "target", target)
+            or needs_same_shape(self.type, input, target)
+            or needs_mask_shape(self.type, mask, ())
+            or self._needs_probabilities(target)
+        )
+
+    def _needs_probabilities(self, target: TensorSpec) -> Misfit | None:
+        if self.log_target:
+            return needs_values(self.type, target, -inf, 1e-4, "log-probabilities", "`log_target: false` takes others")
+        return needs_values(self.type, target, 0, 1.0001, "probabilities", "`softmax` makes some")
+
+    def build(self, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> LossModule:
+        from declarative_train.components.losses.modules.elementwise import Divergence
+
+        return Divergence(self.log_target, mask is not None)

@@ -1,0 +1,172 @@
+"""A share of the rows: by chance, by chance within a column's groups or classes, or the last ones."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from declarative_train.components.data import Candidates, Draw, Split
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+Fraction = Annotated[float, Field(gt=0, lt=1)]
+
+
+class RandomSplit(Split):
+    """Rows by chance, the same for the same seed. `validation: 0.2` is the short form."""
+
+    turn: ClassVar[int] = 3
+    cuts_singly: ClassVar[bool] = True
+
+    type: Literal["random"] = "random"
+    fraction: Fraction
+    """Share of the rows (of those that sets cut by `where` leave)."""
+
+    def choose(self, rows: Candidates) -> Draw:
+        return Draw(min(round(self.fraction * rows.num_total), rows.num_rows))
+
+
+class LastSplit(Split):
+    """The last rows: what comes after the rows that train. Several of them follow each other in the order written."""
+
+    turn: ClassVar[int] = 1
+
+    type: Literal["last"] = "last"
+    fraction: Fraction
+    """Share of the rows (of those that sets cut by `where` leave)."""
+    sort: str | None = None
+    """The column that orders all rows. Left out: the order of the window, each of its groups by itself; without a
+    window the order of the file."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return () if self.sort is None else (self.sort,)
+
+    def choose(self, rows: Candidates) -> np.ndarray | range:
+        import numpy as np
+
+        if self.sort is None and rows.by is None and rows.sort is None:
+            return range(*self._ends(rows.num_rows, rows.behind))
+        if self.sort is not None:
+            order, sizes = ordered(rows.read(self.sort)), np.asarray([rows.num_rows])
+        else:
+            order, sizes = grouped(rows)
+        chosen = []
+        start = 0
+        for size in sizes.tolist():
+            begin, end = self._ends(size, rows.behind)
+            chosen.append(order[start + begin : start + end])
+            start += size
+        return np.sort(np.concatenate(chosen)) if chosen else np.empty(0, np.int64)
+
+    def _ends(self, size: int, behind: float) -> tuple[int, int]:
+        """Rounded the same way from the end for every set, so that neighbours meet."""
+        return size - min(size, round(size * (behind + self.fraction))), size - min(size, round(size * behind))
+
+
+def ordered(values: np.ndarray) -> np.ndarray:
+    """The stable order of values; text without a value first. Raises ValueError when numbers or dates are missing."""
+    import numpy as np
+
+    if values.dtype == object:
+        values = np.asarray(["" if value is None else str(value) for value in values])
+    elif values.dtype.kind in "fM" and (np.isnat(values) if values.dtype.kind == "M" else np.isnan(values)).any():
+        raise ValueError("it misses values, so that its rows have no order")
+    return np.argsort(values, kind="stable")
+
+
+def grouped(rows: Candidates) -> tuple[np.ndarray, np.ndarray]:
+    """The rows group by group, each in the window's order, and the groups' sizes."""
+    import numpy as np
+
+    order = np.arange(rows.num_rows) if rows.sort is None else ordered(rows.read(rows.sort))
+    if rows.by is None:
+        return order, np.asarray([rows.num_rows])
+    group = np.unique(codes(rows.read(rows.by)), return_inverse=True)[1]
+    order = order[np.argsort(group[order], kind="stable")]
+    return order, np.bincount(group)
+
+
+def codes(values: np.ndarray) -> np.ndarray:
+    """Values that can be compared: text as text, missing text a value of its own."""
+    import numpy as np
+
+    if values.dtype != object:
+        return values
+    return np.asarray(["\0" if value is None else str(value) for value in values])
+
+
+class GroupedSplit(Split):
+    """Whole groups by chance: rows that share a value (a patient, a meter) never land both in this set and among those
+    that train, nor in a set cut by chance, whatever the order of the sets. Sets cut in another way (`where`, `last`)
+    may hold rows of its groups; lint says so.
+    """
+
+    turn: ClassVar[int] = 2
+
+    type: Literal["grouped"] = "grouped"
+    fraction: Fraction
+    """Share of the rows (of those that sets cut by `where` leave), as near as whole groups come to it."""
+    column: str
+    """The column whose equal values stay together."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return (self.column,)
+
+    def choose(self, rows: Candidates) -> np.ndarray:
+        import numpy as np
+
+        if not rows.num_rows:
+            return np.empty(0, np.int64)
+        group = np.unique(codes(rows.read(self.column)), return_inverse=True)[1].ravel()
+        sizes = np.bincount(group)
+        order = rows.shuffled(len(sizes))
+        total = np.concatenate([[0], np.cumsum(sizes[order])])
+        nearest = int(np.argmin(np.abs(total - self.fraction * rows.num_total)))
+        return np.flatnonzero(np.isin(group, order[:nearest]))
+
+
+class StratifiedSplit(Split):
+    """Rows by chance, the same share of each value of a column."""
+
+    turn: ClassVar[int] = 3
+    cuts_singly: ClassVar[bool] = True
+
+    type: Literal["stratified"] = "stratified"
+    fraction: Fraction
+    """Share of the rows (of those that sets cut by `where` leave)."""
+    column: str
+    """The column whose values keep their shares."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return (self.column,)
+
+    def choose(self, rows: Candidates) -> np.ndarray:
+        """Whole rows per value by largest remainder, so that the whole comes to the fraction."""
+        import numpy as np
+
+        if not rows.num_rows:
+            return np.empty(0, np.int64)
+        values = rows.read(self.column)
+        if values.dtype.kind == "f" and (fractions := np.isfinite(values) & (np.floor(values) != values)).any():
+            example = values[fractions].ravel()[0]
+            raise ValueError(
+                f"`{self.column}` holds fractions such as {example:g}, and rows are shared out by the values of a "
+                "class; without classes, take a random fraction"
+            )
+        kind = np.unique(codes(values), return_inverse=True)[1].ravel()
+        sizes = np.bincount(kind)
+        wanted = min(round(self.fraction * rows.num_total), rows.num_rows)
+        exact = sizes * (wanted / rows.num_rows)
+        share = np.floor(exact).astype(np.int64)
+        most_left = np.argsort(share - exact, kind="stable")
+        share[most_left[: wanted - int(share.sum())]] += 1
+        order = rows.shuffled(rows.num_rows)
+        order = order[np.argsort(kind[order], kind="stable")]
+        place = np.arange(rows.num_rows) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        return np.sort(order[place < np.repeat(share, sizes)])
