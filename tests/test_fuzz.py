@@ -18,9 +18,8 @@ from tests.mutations import mutated
 TRUE = {"R108", "D033"}  # said of draws over several ranks, and of small sets that chance leaves without a class
 
 
-@pytest.mark.parametrize("first", range(0, 500, 250))
-def test_mutated_recipes(first: int) -> None:
-    tally = fuzz(first, 250)
+def test_mutated_recipes() -> None:
+    tally = fuzz(0, 250)
     assert tally.failures == []
     trained = {what: count for what, count in tally.counts.items() if what.startswith("trained")}
     assert sum(trained.values()) > 20, tally.text()
@@ -29,9 +28,9 @@ def test_mutated_recipes(first: int) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("first", [500, 2250])
+@pytest.mark.parametrize("first", [250, 2250])
 def test_many_mutated_recipes(first: int) -> None:
-    assert fuzz(first, 1750).failures == []
+    assert fuzz(first, 2000).failures == []
 
 
 @pytest.mark.parametrize("seed", range(40))
