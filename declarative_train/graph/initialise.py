@@ -88,7 +88,7 @@ def initialise(
     """
     layers = {path: (layer, specs) for path, layer, specs in _layers(graph, "", plugins)}
     held = dict(module.named_parameters(remove_duplicate=False))
-    own_code = {id(part) for path in _plugin_paths(layers) if _has(module, path) for part in _parts(module, path)}
+    own_code = {id(part) for path in _plugin_paths(layers) if has_module(module, path) for part in _parts(module, path)}
     with torch.no_grad():
         for part in list(module.modules()):
             _put_back(part)
@@ -125,8 +125,8 @@ def _parts(module: nn.Module, path: str) -> Iterator[nn.Module]:
     return module.get_submodule(path).modules()
 
 
-def _has(module: nn.Module, path: str) -> bool:
-    """Not in a stage that holds other nodes."""
+def has_module(module: nn.Module, path: str) -> bool:
+    """Not in a pipeline stage that holds other units, and not for an expression, which is no module."""
     try:
         module.get_submodule(path)
     except AttributeError:

@@ -17,7 +17,7 @@ from declarative_train.components.layers.sample_groups import MixesSamples, Samp
 from declarative_train.components.losses.modules.chunked import ChunkedHead
 from declarative_train.components.pipeline_schedules import PIPELINE_SCHEDULES
 from declarative_train.graph.build import build
-from declarative_train.graph.initialise import initialise
+from declarative_train.graph.initialise import has_module, initialise
 from declarative_train.runtime.step.load_weights import names_in, open_weights, write_weights
 from declarative_train.runtime.step.precision import HALF
 
@@ -194,7 +194,7 @@ def prepare_units(
 
 def unit_modules(module: nn.Module, units: tuple[str, ...], *, rest: bool) -> list[nn.Module]:
     """The modules of the units; with `rest` also the nodes beside them, so that together they cover the model."""
-    found = [unit for unit in units if _has(module, unit)]
+    found = [unit for unit in units if has_module(module, unit)]
     paths = list(found)
     if rest:
         paths += _beside(module, "", tuple(found))
@@ -212,15 +212,6 @@ def _beside(module: nn.Module, prefix: str, units: tuple[str, ...]) -> list[str]
         else:
             paths.append(path)
     return paths
-
-
-def _has(module: nn.Module, path: str) -> bool:
-    """Not in a pipeline stage that holds other units, and not for an expression, which is no module."""
-    try:
-        module.get_submodule(path)
-    except AttributeError:
-        return False
-    return True
 
 
 def mixes_samples(unit: nn.Module) -> bool:
