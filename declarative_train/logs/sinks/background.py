@@ -15,9 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from declarative_train.logs.event import EpochDone, EvaluationDone, Event, MemoryMeasured, Progress, RunEnded, StepDone
+from declarative_train.logs.event import Event, Progress
 from declarative_train.logs.sink import Sink
-from declarative_train.logs.sinks.tensorboard import epoch_scalars, memory_scalars, step_scalars, tag_of
 
 SEND_S = 1.0  # how old what a server has may be
 WAIT_S = 30.0
@@ -25,9 +24,10 @@ REQUEST_S = 10  # of one request to a server
 
 
 class BackgroundSink(Sink):
-    """`_send` and `_finish` are called on the thread, and may raise anything."""
+    """`_send`, `_rest` and `_finish` are called on the thread, and may raise anything."""
 
     is_record: ClassVar[bool] = False
+    every_s: ClassVar[float] = SEND_S
     wait_s: ClassVar[float] = WAIT_S
 
     def __init__(self) -> None:
@@ -43,6 +43,9 @@ class BackgroundSink(Sink):
     def _send(self, events: Sequence[Event]) -> None:
         """All that waited; the first of the first call is the RunStarted."""
 
+    def _rest(self) -> None:
+        """Now and then, whether anything waits or not, once something was sent."""
+
     @abstractmethod
     def _finish(self) -> None:
         """Nothing more comes, and something was sent."""
@@ -50,7 +53,7 @@ class BackgroundSink(Sink):
     def write(self, event: Event) -> None:
         if not isinstance(event, Progress):
             self._raise_failure()
-            self._events.append(event)
+            self._events.append(event)  # and the thread is not woken: it looks by itself, see `every_s`
 
     def flush(self) -> None:
         """As far as it comes in time: what waits longer is still sent, unless the process dies before."""
@@ -88,12 +91,14 @@ class BackgroundSink(Sink):
         has_sent = False
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._is_closing or self._num_asked > self._num_done, SEND_S)
+                self._changed.wait_for(lambda: self._is_closing or self._num_asked > self._num_done, self.every_s)
                 is_last, number = self._is_closing, self._num_asked
             events = [self._events.popleft() for _ in range(len(self._events))]
             if events:
                 self._send(events)
                 has_sent = True
+            if has_sent:
+                self._rest()
             with self._changed:
                 self._num_done = number
                 self._changed.notify_all()
@@ -101,23 +106,6 @@ class BackgroundSink(Sink):
                 if has_sent:
                     self._finish()
                 return
-
-
-def scalars(event: Event) -> tuple[int, float, dict[str, float]]:
-    """Step, time and values of an event by their names on TensorBoard; no values for one that has no numbers."""
-    match event:
-        case StepDone():
-            return event.step, event.time_unix_s, step_scalars(event)
-        case EvaluationDone():
-            return event.step, event.time_unix_s, dict(event.values)
-        case EpochDone():
-            return event.step, event.time_unix_s, epoch_scalars(event)
-        case MemoryMeasured():
-            return event.step, event.time_unix_s, memory_scalars(event)
-        case RunEnded():
-            best = {tag_of(name): value for name, value in event.values.items() if name.startswith("best/")}
-            return event.step, event.time_unix_s, best
-    return 0, 0.0, {}
 
 
 def remembered(path: Path) -> dict[str, Any]:

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from declarative_train.logs.event import Event, Notice, RunEnded, RunStarted
-from declarative_train.logs.sinks.background import REQUEST_S, BackgroundSink, remember, remembered, scalars
+from declarative_train.logs.sinks.background import REQUEST_S, BackgroundSink, remember, remembered
+from declarative_train.logs.sinks.tensorboard import scalars
 
 MOST_METRICS, MOST_PARAMS = 1000, 100  # of one request, by MLflow's interface
 MOST_CHARACTERS = 500  # of a parameter's value: what every backend takes

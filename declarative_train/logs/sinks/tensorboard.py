@@ -29,10 +29,7 @@ import os
 import re
 import socket
 import struct
-import sys
-import threading
 import time
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, ClassVar, Self
@@ -45,12 +42,11 @@ from declarative_train.logs.event import (
     GraphNode,
     MemoryMeasured,
     Notice,
-    Progress,
     RunEnded,
     RunStarted,
     StepDone,
 )
-from declarative_train.logs.sink import Sink
+from declarative_train.logs.sinks.background import BackgroundSink
 from declarative_train.logs.sinks.drawing import confusion_matrix, png, samples_sheet, samples_table
 from declarative_train.logs.sinks.tfrecord import record
 from declarative_train.terms.machine import install
@@ -58,8 +54,6 @@ from declarative_train.terms.machine import install
 if TYPE_CHECKING:
     from tensorboard.compat.proto.summary_pb2 import Summary
 
-WRITE_S = 0.5  # how old what TensorBoard sees may be
-CLOSE_S = 10.0
 NOTICES = "remarks"  # behind `plan`
 DRAW_S = 5.0  # between two pictures of a set; the last one is always drawn
 COLUMNS = {name: f" {name}" for name in ("lr", "mode", "optimizer")}
@@ -67,10 +61,11 @@ MOST_RANKS = 16  # that have curves of their own
 MEASURED = {"step_ms": "utilisation/step_ms", "memory_gib": "utilisation/memory_gib", "mfu": "utilisation/mfu"}
 
 
-class TensorBoardSink(Sink):
+class TensorBoardSink(BackgroundSink):
     """Writes one event file in `directory`."""
 
-    is_record: ClassVar[bool] = False
+    every_s: ClassVar[float] = 0.5  # how old what TensorBoard sees may be
+    wait_s: ClassVar[float] = 10.0
 
     @classmethod
     def of_run(cls, run_dir: Path, quiet: bool) -> Self:
@@ -78,61 +73,27 @@ class TensorBoardSink(Sink):
 
     def __init__(self, directory: str | Path) -> None:
         self._stream = new_event_file(Path(directory))
-        self._events: deque[Event] = deque()
-        self._closing = threading.Event()
-        self._flushes = threading.Condition()
-        self._num_asked, self._num_done = 0, 0  # flushes
-        self._failure: OSError | None = None
-        self._thread = threading.Thread(target=self._run, name="tensorboard", daemon=True)
-        self._thread.start()
+        self._writer: EventWriter | None = None
+        super().__init__()
 
-    def write(self, event: Event) -> None:
-        if not isinstance(event, Progress):
-            self._raise_failure()
-            self._events.append(event)  # and the thread is not woken: it looks by itself, see WRITE_S
+    def _send(self, events: Sequence[Event]) -> None:
+        self._writer = self._writer or EventWriter(self._stream)
+        for event in events:
+            self._writer.write(event)
 
-    def flush(self) -> None:
-        with self._flushes:
-            self._num_asked += 1
-            number = self._num_asked
-            self._flushes.notify_all()
-            self._flushes.wait_for(lambda: self._num_done >= number, CLOSE_S)
-        self._raise_failure()
+    def _rest(self, *, is_last: bool = False) -> None:
+        assert self._writer is not None
+        self._writer.draw(all_of_them=is_last)
+        self._stream.flush()
+
+    def _finish(self) -> None:
+        self._rest(is_last=True)
 
     def close(self) -> None:
-        with self._flushes:
-            self._closing.set()
-            self._flushes.notify_all()
-        self._thread.join(CLOSE_S)
-        self._stream.close()
-        self._raise_failure()
-
-    def _raise_failure(self) -> None:
-        failure, self._failure = self._failure, None
-        if failure is not None:
-            raise failure
-
-    def _run(self) -> None:
-        writer: EventWriter | None = None
-        while True:
-            with self._flushes:
-                self._flushes.wait_for(lambda: self._closing.is_set() or self._num_asked > self._num_done, WRITE_S)
-                is_last, number = self._closing.is_set(), self._num_asked
-            try:
-                if self._events and writer is None:
-                    writer = EventWriter(self._stream)
-                while self._events and writer is not None:
-                    writer.write(self._events.popleft())
-                if writer is not None:
-                    writer.draw(all_of_them=is_last)
-                self._stream.flush()
-            except OSError as error:
-                self._failure, is_last, number = error, True, sys.maxsize
-            with self._flushes:
-                self._num_done = number
-                self._flushes.notify_all()
-            if is_last:
-                return
+        try:
+            super().close()
+        finally:
+            self._stream.close()
 
 
 def new_event_file(directory: Path) -> BinaryIO:
@@ -309,6 +270,23 @@ def epoch_scalars(event: EpochDone) -> dict[str, float]:
         for name, value in event.values.items()
         if name.startswith(own)
     }
+
+
+def scalars(event: Event) -> tuple[int, float, dict[str, float]]:
+    """Step, time and values of an event by their names on TensorBoard; no values for one that has no numbers."""
+    match event:
+        case StepDone():
+            return event.step, event.time_unix_s, step_scalars(event)
+        case EvaluationDone():
+            return event.step, event.time_unix_s, dict(event.values)
+        case EpochDone():
+            return event.step, event.time_unix_s, epoch_scalars(event)
+        case MemoryMeasured():
+            return event.step, event.time_unix_s, memory_scalars(event)
+        case RunEnded():
+            best = {tag_of(name): value for name, value in event.values.items() if name.startswith("best/")}
+            return event.step, event.time_unix_s, best
+    return 0, 0.0, {}
 
 
 def step_scalars(event: StepDone) -> dict[str, float]:

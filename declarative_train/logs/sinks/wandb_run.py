@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from declarative_train.logs.event import Event, RunEnded, RunStarted
-from declarative_train.logs.sinks.background import WAIT_S, BackgroundSink, remember, remembered, scalars
+from declarative_train.logs.sinks.background import WAIT_S, BackgroundSink, remember, remembered
+from declarative_train.logs.sinks.tensorboard import scalars
 
 
 class WandbSink(BackgroundSink):
