@@ -76,6 +76,13 @@ class Table(ABC):
         """What the columns take in the files, unpacked; None: the source does not know."""
         return None
 
+    def read_runs(self, columns: Sequence[str], starts: "np.ndarray", length: int) -> "dict[str, np.ndarray]":
+        """(N, length, ...) by column: the `length` rows from each of `starts` (int64) on. As `read`."""
+        import numpy as np
+
+        read = self.read(columns, (starts[:, None] + np.arange(length)).ravel())
+        return {name: values.reshape(len(starts), length, *values.shape[1:]) for name, values in read.items()}
+
     def place(self, row: int) -> str:
         """Where a row stands, for messages."""
         return f"row {row + 1}"

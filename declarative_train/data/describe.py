@@ -45,6 +45,7 @@ from declarative_train.data.problems import Place, bad_sample, row_with, source_
 from declarative_train.data.rows import RowRange, Rows
 from declarative_train.data.spec import DataSpec, FieldSpec, SetSpec, WindowSpec
 from declarative_train.data.splitting import TRAINING, SplitError, split_rows
+from declarative_train.data.texts import packed_beside
 from declarative_train.data.windows import RowOrder, Windows, row_order
 from declarative_train.diagnostics.diagnostic import Diagnostic, Related
 from declarative_train.diagnostics.suggest import did_you_mean
@@ -140,8 +141,9 @@ class _Description:
                 self.window_fits = False
                 self.report(rows_outside_window(place, name, getattr(field, "rows", ""), self.window.length))
         self._check_transforms()
+        self._check_packed()
         if self.window is None:
-            if self.section.source.type == "text":
+            if self.section.source.type == "text" and getattr(self.section.source, "documents", None) is None:
                 self.report(token_by_token(self.span("data.source.type")))
             return
         for name, split in self.section.split.items():
@@ -149,6 +151,11 @@ class _Description:
                 place = self.span(f"data.split.{name}.type")
                 self.window_fits = False
                 self.report(window_cut_to_pieces(place, name, split.type, self.window.length))
+
+    def _check_packed(self) -> None:
+        for name, misfit in packed_beside(self.section.fields, self.window):
+            span, self.window_fits = self.span(f"data.fields.{name}.pack"), False
+            self.report(column_does_not_fit(span, name, misfit.message, misfit.help))
 
     def _check_transforms(self) -> None:
         late = [name for name, field in self.section.fields.items() if field.reads_late]

@@ -14,7 +14,8 @@ import numpy as np
 from declarative_train.components.data import BadValueError, SourceError, Table
 from declarative_train.data.parts import Part, column_names
 from declarative_train.data.pictures import GLANCED, NO_TRANSFORMS, BadPictureError, Chain, Given, field_of_pictures
-from declarative_train.data.rows import Rows
+from declarative_train.data.rows import RowRange, Rows
+from declarative_train.data.texts import BadTextError, with_tokens
 from declarative_train.data.windows import Windows
 from declarative_train.terms.tensor_spec import FLOATING
 
@@ -110,6 +111,8 @@ class Prepared:
     def _others(self, samples: np.ndarray, parts: Sequence[Part]) -> dict[str, np.ndarray]:
         if not parts:
             return {}
+        if self.windows is not None and self.held is None and isinstance(self.rows, RowRange):
+            return self._runs(self.windows.starts(samples) + self.rows.start, self.windows.length, parts)
         places = np.asarray(samples, np.int64)
         length = 1 if self.windows is None else self.windows.length
         if self.windows is not None:
@@ -123,6 +126,23 @@ class Prepared:
         whole = {name: array.reshape(len(samples), length, *array.shape[1:]) for name, array in values.items()}
         return {part.name: whole[part.name][:, part.cut] for part in parts}
 
+    def _runs(self, starts: np.ndarray, length: int, parts: Sequence[Part]) -> dict[str, np.ndarray]:
+        """Of windows over neighbouring rows: each field reads the rows that it takes, and no row by its number."""
+        read = self.table.read_runs(column_names(parts), np.asarray(starts, np.int64), length)
+        found = {}
+        for part in parts:
+            taken = {column.name: read[column.name][:, part.cut] for column in part.columns}
+            inner = next(iter(taken.values())).shape[1 : read[part.columns[0].name].ndim - len(part.columns[0].shape)]
+            flat = {name: np.reshape(each, (-1, *each.shape[1 + len(inner) :])) for name, each in taken.items()}
+            try:
+                made = part.values(flat)
+            except BadValueError as error:
+                sample, place = divmod(error.row, inner[0] if inner else 1)
+                row = starts[sample] + np.arange(length)[part.cut][place] if inner else starts[sample] + part.cut
+                raise BadSampleError(part, int(row), error) from error
+            found[part.name] = made.reshape(len(starts), *inner, *made.shape[1:])
+        return found
+
 
 def prepare(
     name: str,
@@ -135,6 +155,10 @@ def prepare(
 ) -> Prepared:
     """Raises BadSampleError, SourceError and MissingPackageError."""
     chain = chain or NO_TRANSFORMS
+    try:
+        table, rows, every = with_tokens(table, rows, every)
+    except BadTextError as error:
+        raise BadSampleError(error.part, error.cause.row, error.cause) from error
     parts = tuple(part for part in every if not part.field.reads_late)
     glance(table, rows, [part for part in every if part.field.reads_late])
     if not parts:

@@ -134,11 +134,11 @@ class _Kept(nn.Module):
     def forget(self) -> None:
         self._length, self._keys, self._values = 0, None, None
 
-    def forward(self, x: Tensor, mask: None = None) -> Tensor:
+    def forward(self, x: Tensor, *others: None) -> Tensor:
         start, module = self._length, self.module
         self._length += x.shape[-2]
         if not isinstance(module, SelfAttention):
-            found: Tensor = module(x, start)
+            found: Tensor = module(x, start=start)
             return found
         q, k, v = module.projected(x, start)
         self._keys = k if self._keys is None else torch.cat([self._keys, k], 2)

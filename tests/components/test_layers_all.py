@@ -29,6 +29,7 @@ VOLUME, SIGNAL = TensorSpec((4, 4, 5, 6)), TensorSpec((4, 9))
 SEVERAL, GRID = TensorSpec((3, 6, 8)), TensorSpec((2, 3, 6, 8))  # a sequence for each channel, for each place of a grid
 TOKENS = TensorSpec((6,), "int64", 11)
 KEEP = TensorSpec((6,), "bool")
+PLACES, EACH = TensorSpec((6,), "int64", num_values=6), TensorSpec((3, 6), "int64", num_values=6)
 
 Case = tuple[dict[str, Any], dict[str, TensorSpec]]
 
@@ -89,7 +90,10 @@ CASES: dict[str, list[Case]] = {
     "instance_norm": [({"affine": True}, {"x": IMAGE}), ({}, {"x": SIGNAL})],
     "layer_norm": [({}, {"x": SEQUENCE}), ({"num_dims": 2, "bias": False}, {"x": IMAGE})],
     "layer_scale": [({}, {"x": SEQUENCE})],
-    "learned_positions": [({}, {"x": SEQUENCE}), ({"max_length": 9}, {"x": SEQUENCE}), ({}, {"x": SEVERAL})],
+    "learned_positions": [
+        *(({}, {"x": x}) for x in (SEQUENCE, SEVERAL)),
+        *(({"max_length": 9}, inputs) for inputs in ({"x": SEQUENCE}, {"x": SEVERAL, "positions": EACH})),
+    ],
     "linear": [({"out_features": 3}, {"x": VECTOR}), ({"out_features": 3, "bias": False}, {"x": IMAGE})],
     "lstm": [
         ({"hidden_size": 5}, {"x": SEQUENCE}),
@@ -122,13 +126,18 @@ CASES: dict[str, list[Case]] = {
             {"x": SEVERAL, "mask": TensorSpec((1, 6), "bool")},
         ),
         ({"heads": 2}, {"x": GRID}),
+        ({"heads": 4, "kv_heads": 2, "rotary": {}}, {"x": SEQUENCE, "segments": PLACES, "positions": PLACES}),
+        (
+            {"heads": 2, "causal": True, "rotary": {}},
+            {"x": SEVERAL, "mask": TensorSpec((3, 6), "bool"), "segments": EACH, "positions": EACH},
+        ),
     ],
     "sequence_pool": [
         *(({"mode": mode}, {"x": SEQUENCE}) for mode in ("mean", "max", "first", "last")),
         *(({"mode": mode}, {"x": SEQUENCE, "mask": KEEP}) for mode in ("mean", "max", "first", "last")),
         *(({"mode": mode}, {"x": SEVERAL, "mask": TensorSpec((3, 6), "bool")}) for mode in ("mean", "max", "last")),
     ],
-    "sinusoidal_positions": [({}, {"x": SEQUENCE}), ({}, {"x": GRID})],
+    "sinusoidal_positions": [({}, {"x": SEQUENCE}), ({}, {"x": GRID}), ({}, {"x": SEQUENCE, "positions": PLACES})],
     "squeeze": [({}, {"x": TensorSpec((3, 1))})],
     "stack": [({}, {"x.0": SEQUENCE, "x.1": SEQUENCE})],
     "unflatten": [({"sizes": (2, -1)}, {"x": SEQUENCE})],

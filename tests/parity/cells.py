@@ -28,6 +28,15 @@ data:
     next: {{column: next, dtype: int64}}
 """
 
+TEXTS = """
+name: {name}
+seed: 3
+data:
+  source: {{type: jsonl, path: "{data}"}}
+  fields:
+    text: {{type: tokens, column: text, tokenizer: bytes, length: 17, pack: best_fit}}
+"""
+
 TAIL = """
 training:
   steps: 3
@@ -270,6 +279,28 @@ model:
 objective: {{loss: {{type: info_nce, input: a, target: b, temperature: 0.5, over: {over} samples}}}}
 """
 
+# several texts in a row that do not see each other; the reference takes them one by one
+PACKED = """
+model:
+  graph:
+    tokens: text[:, :-1]
+    next: text[:, 1:]
+    counts: text.trained[:, 1:]
+    segments: text.segments[:, :-1]
+    places: text.positions[:, :-1]
+    embed: {{type: embedding, num_embeddings: 256, embedding_dim: 8, input: tokens}}
+    pos: {{type: learned_positions, inputs: {{positions: places}}}}
+    a: {{type: linear, out_features: 8}}
+    turned: {{type: self_attention, heads: 2, causal: true, rotary: {{}},
+              inputs: {{segments: segments, positions: places}}}}
+    b: {{type: linear, out_features: 8}}
+    few: {{type: self_attention, heads: 4, kv_heads: 2, causal: true, window: 3, inputs: {{segments: segments}}}}
+    c: {{type: linear, out_features: 8}}
+    far: tanh(c) + pos
+    logits: {{type: linear, out_features: 256}}
+objective: {{loss: {{type: cross_entropy, input: logits, target: next, mask: counts}}}}
+"""
+
 # several optimizers and settings of them side by side; plain SGD all, so that the reference needs no other rule
 OPTIMIZERS = PLAIN.replace(
     "objective:",
@@ -322,6 +353,7 @@ MODELS = {
     "lora": LORA,
     "one row": ONE_ROW,
     "shared": SHARED,
+    "packed": PACKED,
 }
 MIXING = ("mixes", "contrast")
 
@@ -362,7 +394,8 @@ class Cell:
             "over": self.over,
             "training": self.training,
         }
-        return (HEAD + MODELS[self.model] + TAIL).format(**values)
+        head = TEXTS if self.model == "packed" else HEAD
+        return (head + MODELS[self.model] + TAIL).format(**values)
 
 
 SCHEDULES = {
@@ -479,6 +512,9 @@ def cells() -> tuple[Cell, ...]:
     # a loss in chunks, by the head where it is the last stage's
     staged = (pipeline("1f1b", 2), pipeline("zbv", 2), pipeline("zbv", 2, "fsdp"))
     found += [Cell(*each, 2, "masked", "chunked") for each in (*NOT_IN_STAGES, *staged)]
+    # texts in one row that do not see each other
+    staged = (pipeline("1f1b", 2), pipeline("zbv", 2), pipeline("1f1b", 2, "ddp"), pipeline("zbv", 2, "fsdp"))
+    found += [Cell(*each, 2, "masked", "packed") for each in (*NOT_IN_STAGES, HYBRID, *staged)]
     # ties and calls across stages: on two ranks, on one rank of a V, times ddp and fsdp
     clipped = "  clip_grad_norm: 0.05"
     for each in (
@@ -534,5 +570,6 @@ def short_cells() -> tuple[Cell, ...]:
     leading = [cell for cell in cells() if cell.model == "leading" and cell.way == pipeline("1f1b", 2)[0]]
     kept = (SINGLE[0], SMALL[0], FSDP[0], pipeline("1f1b", 2)[0])
     drawn = [cell for cell in cells() if cell.model == "drawn" and cell.accumulation == 2 and cell.way in kept]
-    more = mixing + single + lora + chunked + shared + leading + drawn
+    packed = [cell for cell in cells() if cell.model == "packed" and cell.way in kept]
+    more = mixing + single + lora + chunked + shared + leading + drawn + packed
     return tuple(cell for cell in hardest if cell.gpus <= 2 and not cell.options) + tuple(more)

@@ -5,6 +5,7 @@ The reference knows nothing of our engines: the whole global batch in one forwar
 
 from __future__ import annotations
 
+import json
 import tempfile
 import time
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ from tests.parity.cells import NUM_SAMPLES, NUM_STEPS, NUM_TOKENS, VOCABULARY, C
 from tests.runtime.parity import FLOOR, ddp_buckets, record_plan
 
 BOUND = 1e-10
+NUM_TEXTS = 62  # packed into more rows than a step takes, and fewer than two
 
 Gradients = list[dict[str, np.ndarray]]  # by step
 
@@ -63,14 +65,19 @@ def measure(cell: Cell) -> Result:
 
 
 def plan_of(cell: Cell, folder: Path) -> Plan:
-    data = folder / "data.npz"
+    data = folder / ("texts.jsonl" if cell.model == "packed" else "data.npz")
     random = np.random.default_rng(5)
     count = NUM_SAMPLES[cell.rows]
     tokens = random.integers(0, VOCABULARY, (count, NUM_TOKENS))
     following = random.integers(1, VOCABULARY, (count, NUM_TOKENS))
     if cell.rows == "masked":  # between none and all of a row
         following[random.random((count, NUM_TOKENS)) < random.random((count, 1))] = 0
-    np.savez(data, tokens=tokens, next=following)
+    if cell.model == "packed":
+        sizes = random.integers(1, 24, NUM_TEXTS)
+        texts = ["".join(map(chr, random.integers(97, 123, size))) for size in sizes]
+        data.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    else:
+        np.savez(data, tokens=tokens, next=following)
     path = folder / "recipe.yaml"
     path.write_text(cell.recipe(str(data), str(folder / "runs")))
     loaded = recipe_room.load(str(path))
@@ -106,6 +113,13 @@ def reference_gradients(plan: Plan, cell: Cell) -> tuple[Gradients, list[tuple[i
                 outputs = batch_model(*[tensors[name] for name in plan.batch_graph.inputs])
                 tensors |= dict(zip(plan.batch_graph.outputs, outputs, strict=True))
             groups.begin()
+            if cell.model == "packed":
+                optimizer.zero_grad()
+                one_by_one(model, plan, tensors).backward()
+                gradients.append({name: item.grad.numpy().copy() for name, item in model.named_parameters()})
+                optimizer.step()
+                samples.append(tuple(ids.tolist()))
+                continue
             made = model(*[tensors[name] for name in plan.graph.inputs])
             values = tensors | dict(zip(plan.graph.outputs, made, strict=True))
             optimizer.zero_grad()
@@ -117,6 +131,25 @@ def reference_gradients(plan: Plan, cell: Cell) -> tuple[Gradients, list[tuple[i
             optimizer.step()
             samples.append(tuple(ids.tolist()))
         return gradients, samples
+
+
+def one_by_one(model: torch.nn.Module, plan: Plan, rows: dict[str, torch.Tensor]) -> torch.Tensor:
+    """The loss of packed texts, each alone in a forward of its own."""
+    total, count = torch.zeros(()), 0
+    for tokens, segments in zip(rows["text"], rows["text.segments"], strict=True):
+        for number in range(1, int(segments.max()) + 1):
+            text = tokens[segments == number]
+            if len(text) < 2:
+                continue
+            alone = {
+                "tokens": text[None, :-1],
+                "segments": torch.zeros(1, len(text) - 1, dtype=torch.int64),
+                "places": torch.arange(len(text) - 1)[None],
+            }
+            (logits,) = model(*[alone[name] for name in plan.graph.inputs])
+            total = total + F.cross_entropy(logits[0], text[1:], reduction="sum")
+            count += len(text) - 1
+    return total / count
 
 
 def group_of(name: str, parameter: torch.nn.Parameter, cell: Cell) -> dict[str, Any]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field, model_validator
 
 from declarative_train.components.data import Column, Table
 from declarative_train.components.datasets.files import (
@@ -26,16 +28,40 @@ _BLOCK = 1 << 16  # bytes fetched at once for single rows of a remote file
 
 
 class TextDataset(FilesDataset):
-    """The tokens of text files: one row per token, column `tokens`. A `window` makes samples of them.
+    """The tokens of text files: one row per token, column `tokens`. A `window` makes samples of them. Several files are
+    one text, file after file.
 
-    Several files are one text, file after file.
+    With `documents`, its texts: one row per file or line, columns `text` and `path`.
     """
 
     type: Literal["text"] = "text"
-    tokenizer: Literal["bytes"] = "bytes"
-    """bytes: every byte of the UTF-8 text is a token, 0 to 255."""
+    tokenizer: Annotated[str, Field(min_length=1)] = "bytes"
+    """`bytes`: every byte of the UTF-8 text is a token, 0 to 255. Else a file `tokenizer.json` of Hugging Face's
+    `tokenizers`, or the folder of a model that holds one. Its tokens are made once, and kept in the user's cache."""
+    eos: bool | Annotated[str, Field(min_length=1)] = False
+    """A token behind each file: true, the tokenizer's own, or the token as it is written."""
+    documents: Literal["file", "line"] | None = None
+    """Rows are texts: whole files, or lines that are not blank. A field of `type: tokens` makes tokens of them."""
+
+    @model_validator(mode="after")
+    def _agrees(self) -> TextDataset:
+        if self.documents is not None and (self.tokenizer != "bytes" or self.eos is not False):
+            raise ValueError(
+                "with `documents` rows are texts: `tokenizer` and `eos` are keys of a field `type: tokens`"
+            )
+        if self.tokenizer == "bytes" and self.eos is not False:
+            raise ValueError("`eos` is a token, and `tokenizer: bytes` has bytes only")
+        return self
 
     def open(self) -> Table:
+        if self.documents is not None:
+            from declarative_train.components.datasets.documents import FileTexts, LineTexts
+
+            return FileTexts(self.files()) if self.documents == "file" else LineTexts(self.files())
+        if self.tokenizer != "bytes":
+            from declarative_train.components.datasets.token_stream import TokenTable
+
+            return TokenTable(self.files(), self.tokenizer, self.eos)
         return ByteTable(self.files())
 
 
@@ -62,6 +88,14 @@ class ByteTable(Table):
             start, stop, _ = rows.indices(self.num_rows)
             return {name: self._range(start, stop) for name in columns}
         return {name: self._pick(rows) for name in columns}
+
+    def read_runs(self, columns: Sequence[str], starts: np.ndarray, length: int) -> dict[str, np.ndarray]:
+        import numpy as np
+
+        found = np.empty((len(starts), length), np.uint8)
+        for row, start in enumerate(starts.tolist()):
+            found[row] = self._range(start, start + length)
+        return dict.fromkeys(columns, found)
 
     def _range(self, start: int, stop: int) -> np.ndarray:
         import numpy as np

@@ -251,6 +251,8 @@ def _count(lacks: np.ndarray) -> str:
 def _fitting(column: Column, values: np.ndarray, dtype: str) -> np.ndarray:
     import numpy as np
 
+    if np.can_cast(values.dtype, dtype):
+        return values.astype(dtype, copy=False)
     whole = integers(column, values, key="dtype")
     info = np.iinfo(dtype)
     bad = (whole < info.min) | (whole > info.max)

@@ -10,6 +10,7 @@ from pydantic import Field as Key
 from declarative_train.components.component import Misfit
 from declarative_train.components.data import BadValueError, Column, Field, Tally
 from declarative_train.components.texts import layout
+from declarative_train.components.texts.cache import Encoded
 from declarative_train.components.texts.tokenizer import Tokenizer, TokenizerError, tokenizer
 from declarative_train.terms.amounts import counted
 from declarative_train.terms.tensor_spec import TensorSpec
@@ -53,6 +54,10 @@ class TokensField(Field):
     """A token behind each text: true, the tokenizer's own, or the token as it is written."""
     special: bool = True
     """The tokens that the tokenizer puts around a text by itself (its post-processor)."""
+    pack: Literal["best_fit", "sequential"] | None = None
+    """Several texts in a sample, each token of each text once: the samples are then of `length` tokens, whatever the
+    rows were. `best_fit` cuts only texts that are longer than a sample, `sequential` puts one behind the other and cuts
+    at the end of a sample. `NAME.segments` and `NAME.positions` keep the texts apart."""
     output: Literal["ids", "mask", "segments", "positions", "trained"] = "ids"
     """What `NAME` is; the others are `NAME.OUTPUT`."""
 
@@ -128,12 +133,15 @@ class TokensField(Field):
         found = tokenizer(self.tokenizer)
         made = layout.empty(len(values), self.length, self.pad_of(found))
         for row, value in enumerate(values.tolist()):
-            tokens = self.tokens(value, column, row, found)
-            layout.place(made[row], 0, self._cut_to_length(tokens, column, row), 1)
+            tokens, trained = self.encoded(value, column, row, found)
+            begin, end = self.kept(0, len(tokens))
+            layout.place(made[row], 0, tokens[begin:end], 1, None if trained is None else trained[begin:end])
         return made
 
-    def tokens(self, value: Any, column: Column, row: int, found: Tokenizer) -> list[int]:
-        """Of one text, as long as it is. Raises BadValueError."""
+    marks_trained: ClassVar[bool] = False
+
+    def encoded(self, value: Any, column: Column, row: int, found: Tokenizer) -> Encoded:
+        """Of one value, whole; with `truncate: error`, of one that is not too long. Raises BadValueError."""
         if value is None:
             hint = "leave the row out, or write a text there"
             raise BadValueError("missing", column.name, f"`{column.name}` misses a text", row=row, help=hint)
@@ -143,15 +151,21 @@ class TokensField(Field):
             tokens = [first, *tokens]
         if last is not None and tokens[-1:] != [last]:
             tokens = [*tokens, last]
-        return tokens
-
-    def _cut_to_length(self, tokens: list[int], column: Column, row: int) -> list[int]:
-        if len(tokens) <= self.length:
-            return tokens
-        if self.truncate == "error":
+        if len(tokens) > self.length and self.truncate == "error" and self.pack is None:
             message = f"`{column.name}` has {counted(len(tokens), 'token')}, and `length` is {self.length:,}"
             raise BadValueError("outside", column.name, message, row=row, key="length")
-        return tokens[: self.length] if self.truncate == "end" else tokens[-self.length :]
+        return tokens, None
+
+    def kept(self, start: int, stop: int) -> tuple[int, int]:
+        """Which of the tokens from `start` up to `stop` fit into a sample."""
+        if stop - start <= self.length:
+            return start, stop
+        return (stop - self.length, stop) if self.truncate == "start" else (start, start + self.length)
+
+    def meaning_of_text(self) -> list[object]:
+        """The keys that the tokens of a text depend on."""
+        longest = self.length if self.truncate == "error" and self.pack is None else None
+        return [self.bos, self.eos, self.special, longest]
 
 
 class _OfTokenizer(Tally):

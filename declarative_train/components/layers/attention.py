@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from declarative_train.components.component import Init, Layer, Misfit, Port
-from declarative_train.components.layers.fit import Inputs, divisors, dtype_of, needs_dimensions, needs_parameter_dtype
+from declarative_train.components.layers.fit import (
+    Inputs,
+    divisors,
+    dtype_of,
+    needs_dimensions,
+    needs_parameter_dtype,
+    needs_positions,
+)
 from declarative_train.components.layers.starts import linear_weight, start
 from declarative_train.components.products import Product, Use
 from declarative_train.terms.amounts import counted
@@ -89,11 +96,18 @@ class SelfAttention(Layer):
     """Multi-head attention of a sequence to itself: (B, ..., T, D) to (B, ..., T, D), each sequence by itself.
 
     `mask` is true where a position may be seen: (B, ..., T), or (B, ..., T, T) for each pair (query, key), with 1 for a
-    dimension before these that shares it. Parameters `qkv.*` (or `query.*`, `key.*`, `value.*`) and `out.*`. Vaswani et
-    al., Attention is all you need, 2017.
+    dimension before these that shares it. Where `segments` (B, ..., T), whole numbers, is given, those of one number
+    see each other only: several texts in one sequence. `positions` (B, ..., T) are the places that `rotary` turns by;
+    left out: from 0 on. Parameters `qkv.*` (or `query.*`, `key.*`, `value.*`) and `out.*`. Vaswani et al., Attention is
+    all you need, 2017.
     """
 
-    ports: ClassVar[tuple[Port, ...]] = (Port("x"), Port("mask", optional=True))
+    ports: ClassVar[tuple[Port, ...]] = (
+        Port("x"),
+        Port("mask", optional=True),
+        Port("segments", optional=True),
+        Port("positions", optional=True),
+    )
 
     type: Literal["self_attention"] = "self_attention"
     heads: int = Field(ge=1)
@@ -134,13 +148,16 @@ class SelfAttention(Layer):
             or _rotary_misfit(self, inputs["x"].shape[-1])
             or _window_misfit(self)
             or _mask_misfit(self, inputs, "x", "x")
+            or needs_positions(self, inputs, "segments")
+            or needs_positions(self, inputs)
         )
 
     def build(self, inputs: Inputs) -> nn.Module:
         from declarative_train.components.layers.modules.attention import SelfAttention as Module
 
         x = inputs["x"]
-        return Module(x.shape[-1], _heads(self, x.shape[-1]), self.causal, dtype_of(x))
+        num_positions = inputs["positions"].num_values if "positions" in inputs else None
+        return Module(x.shape[-1], _heads(self, x.shape[-1]), self.causal, dtype_of(x), num_positions or 0)
 
     def init_of(self, parameter: str, inputs: Inputs) -> Init:
         return _start_of(parameter) or super().init_of(parameter, inputs)

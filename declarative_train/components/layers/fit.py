@@ -97,6 +97,21 @@ def needs_integer(layer: Layer, inputs: Inputs, port: str = "x") -> Misfit | Non
     return None
 
 
+def needs_positions(layer: Layer, inputs: Inputs, port: str = "positions") -> Misfit | None:
+    """A whole number from 0 on for each place of the sequences `x`, where the port is bound."""
+    if port not in inputs:
+        return None
+    spec, wanted = inputs[port], TensorSpec(inputs["x"].shape[:-1], "int64")
+    if spec.shape != wanted.shape or spec.is_floating or spec.dtype == "bool":
+        message = f"`{port}` of `{layer.type}` must be {wanted} of whole numbers here, it is {spec} {spec.dtype}"
+        return Misfit(message, port=port)
+    if port == "positions" and spec.num_values is None:
+        hint = "those of a field of tokens are known: `NAME.positions`"
+        message = f"how large `{port}` of `{layer.type}` can be is not known"
+        return Misfit(message, port=port, help=hint, lacks_key=True)
+    return None
+
+
 def needs_shape(layer: Layer, inputs: Inputs, wanted: str, *ranks: int, port: str = "x") -> Misfit | None:
     """One of these numbers of dimensions per sample; `wanted` is the shape in words, `(B, C, H, W)`."""
     spec = inputs[port]

@@ -14,8 +14,10 @@ from declarative_train.components.layers.fit import (
     needs_dimensions,
     needs_float,
     needs_parameter_dtype,
+    needs_positions,
 )
 from declarative_train.components.layers.starts import start
+from declarative_train.terms.amounts import counted
 from declarative_train.terms.tensor_spec import TensorSpec
 
 if TYPE_CHECKING:
@@ -25,16 +27,24 @@ if TYPE_CHECKING:
 class LearnedPositions(Layer):
     """Adds a learned vector for each position: (B, ..., T, D) to (B, ..., T, D).
 
-    Parameter `weight` (max_length, D), which starts normal with standard deviation 0.02.
+    The places are 0 to T - 1, or `positions` (B, ..., T), whole numbers. Parameter `weight` (max_length, D), which
+    starts normal with standard deviation 0.02.
     """
+
+    ports: ClassVar[tuple[Port, ...]] = (Port("x"), Port("positions", optional=True))
 
     type: Literal["learned_positions"] = "learned_positions"
     max_length: int | None = Field(default=None, ge=1)
     """Number of positions to learn; by default the length of the input. More leave room for longer sequences later."""
 
     def check(self, inputs: Inputs) -> Misfit | None:
-        if misfit := needs_dimensions(self, inputs, "(B, ..., T, D)", 2) or needs_parameter_dtype(self, inputs):
+        misfit = needs_dimensions(self, inputs, "(B, ..., T, D)", 2) or needs_parameter_dtype(self, inputs, "x")
+        if misfit := misfit or needs_positions(self, inputs):
             return misfit
+        asked = inputs["positions"].num_values or 0 if "positions" in inputs else 0
+        if self._length(inputs) < asked:
+            message = f"`positions` go up to {asked - 1}, and {counted(self._length(inputs), 'position')} can be learnt"
+            return Misfit(message, field="max_length", help=f"set `max_length` to {asked}, or leave it out")
         if self.max_length is not None and self.max_length < inputs["x"].shape[-2]:
             message = f"`max_length: {self.max_length}` is shorter than the input: `x` is {inputs['x']}"
             return Misfit(message, field="max_length", help="leave it out to follow the input")
@@ -43,8 +53,12 @@ class LearnedPositions(Layer):
     def build(self, inputs: Inputs) -> nn.Module:
         from declarative_train.components.layers.modules.sequences import LearnedPositions as Module
 
-        *_, T, D = inputs["x"].shape
-        return Module(self.max_length or T, D, dtype_of(inputs["x"]))
+        return Module(self._length(inputs), inputs["x"].shape[-1], dtype_of(inputs["x"]))
+
+    def _length(self, inputs: Inputs) -> int:
+        positions = inputs.get("positions")
+        asked = 0 if positions is None else positions.num_values or 0
+        return self.max_length or max(inputs["x"].shape[-2], asked)
 
     def init_of(self, parameter: str, inputs: Inputs) -> Init:
         return start("normal", std=0.02) if parameter == "weight" else super().init_of(parameter, inputs)
@@ -53,8 +67,11 @@ class LearnedPositions(Layer):
 class SinusoidalPositions(OfFields):
     """Adds sines and cosines of the position at falling frequencies: (B, ..., T, D) to (B, ..., T, D).
 
-    The first half of D holds sines, the second cosines. Vaswani et al., Attention is all you need, 2017.
+    The places are 0 to T - 1, or `positions` (B, ..., T), whole numbers. The first half of D holds sines, the second
+    cosines. Vaswani et al., Attention is all you need, 2017.
     """
+
+    ports: ClassVar[tuple[Port, ...]] = (Port("x"), Port("positions", optional=True))
 
     module: ClassVar[str] = "sequences.SinusoidalPositions"
     type: Literal["sinusoidal_positions"] = "sinusoidal_positions"
@@ -62,7 +79,8 @@ class SinusoidalPositions(OfFields):
     """Ratio of the highest to the lowest frequency."""
 
     def check(self, inputs: Inputs) -> Misfit | None:
-        if misfit := needs_dimensions(self, inputs, "(B, ..., T, D)", 2) or needs_float(self, inputs):
+        misfit = needs_dimensions(self, inputs, "(B, ..., T, D)", 2) or needs_float(self, inputs, "x")
+        if misfit := misfit or needs_positions(self, inputs):
             return misfit
         if inputs["x"].shape[-1] % 2:
             return Misfit(f"sines and cosines come in pairs, the width of `x` {inputs['x']} is odd", port="x")

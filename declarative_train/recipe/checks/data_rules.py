@@ -20,7 +20,9 @@ _SEQUENCES = frozenset({"class_token", "cross_attention", "gru", "learned_positi
                         "sequence_pool", "sinusoidal_positions"})  # fmt: skip
 _KEPT = frozenset({"batch_norm", "dropout", "dropout2d", "drop_path", "gelu", "group_norm", "identity", "instance_norm",
                    "leaky_relu", "mish", "relu", "sigmoid", "silu", "tanh"})  # fmt: skip
-_NOT_FOLLOWED = frozenset({"mask", "keep", "context"})  # what is seen of them does not depend on the order
+_NOT_FOLLOWED = frozenset(
+    {"mask", "keep", "context", "segments", "positions"}
+)  # what is seen of them does not depend on the order
 
 
 class _Sequence(NamedTuple):

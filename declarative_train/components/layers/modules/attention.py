@@ -109,11 +109,12 @@ class Heads:
 
 
 class SelfAttention(nn.Module):
-    """x (B, ..., T, D), mask (B, ..., T) or (B, ..., T, T) bool or None -> (B, ..., T, D)."""
+    """x (B, ..., T, D), mask (B, ..., T) or (B, ..., T, T) bool or None, segments and positions (B, ..., T) integers or
+    None -> (B, ..., T, D). `num_positions`: that positions, where they are given, may be."""
 
-    def __init__(self, width: int, heads: Heads, causal: bool, dtype: torch.dtype) -> None:
+    def __init__(self, width: int, heads: Heads, causal: bool, dtype: torch.dtype, num_positions: int = 0) -> None:
         super().__init__()
-        self.heads = heads
+        self.heads, self.num_positions = heads, num_positions
         self.causal = causal
         widths = (heads.query_width, heads.kv_width, heads.kv_width)
         if heads.fused:
@@ -125,14 +126,25 @@ class SelfAttention(nn.Module):
         self.out = nn.Linear(heads.query_width, width, heads.out_bias, dtype=dtype)
         self.tables = RotaryTables()
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        mask: Tensor | None = None,
+        segments: Tensor | None = None,
+        positions: Tensor | None = None,
+    ) -> Tensor:
         dropout = self.heads.dropout if self.training else 0.0
-        q_NHTK, k_NGTK, v_NGTK = self.projected(as_rows(x))
-        y = attend(q_NHTK, k_NGTK, v_NGTK, mask_as_rows(mask, x), self.causal, dropout, self.heads.window)
+        q_NHTK, k_NGTK, v_NGTK = self.projected(as_rows(x), positions=mask_as_rows(positions, x))
+        seen, causal, window = mask_as_rows(mask, x), self.causal, self.heads.window
+        if segments is not None:
+            seen = within_segments(mask_as_rows(segments, x), seen, causal, window)
+            y = seen_at_all(q_NHTK, k_NGTK, v_NGTK, seen, dropout, mask is None)
+        else:
+            y = attend(q_NHTK, k_NGTK, v_NGTK, seen, causal, dropout, window)
         return placed(self.out(_merged(y)), x)
 
-    def projected(self, x: Tensor, start: int = 0) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries (B, H, T, K), keys and values (B, G, T, K) of positions that begin at `start`."""
+    def projected(self, x: Tensor, start: int = 0, positions: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries (B, H, T, K), keys and values (B, G, T, K) of positions that begin at `start`, or of `positions`."""
         heads = self.heads
         if heads.fused:
             q, k, v = self.qkv(x).split([heads.query_width, heads.kv_width, heads.kv_width], dim=-1)
@@ -142,8 +154,12 @@ class SelfAttention(nn.Module):
         if heads.qk_norm:
             q_BHTK, k_BGTK = self.query_norm(q_BHTK), self.key_norm(k_BGTK)
         if heads.rotary is not None:
-            table = self.tables(start + x.shape[1], heads.head_width, heads.rotary, q_BHTK)
-            cos_TK, sin_TK = (part[start:] for part in table) if start else table
+            length = start + x.shape[1] if positions is None else self.num_positions
+            cos_TK, sin_TK = self.tables(length, heads.head_width, heads.rotary, q_BHTK)
+            if positions is not None:
+                cos_TK, sin_TK = cos_TK[positions].unsqueeze(1), sin_TK[positions].unsqueeze(1)  # (B, 1, T, K / 2)
+            elif start:
+                cos_TK, sin_TK = cos_TK[start:], sin_TK[start:]
             q_BHTK, k_BGTK = rotate(q_BHTK, cos_TK, sin_TK), rotate(k_BGTK, cos_TK, sin_TK)
         return q_BHTK, k_BGTK, v_BGTK
 
@@ -204,16 +220,41 @@ def attend(
         return F.scaled_dot_product_attention(
             q_BHTK, k_BGSK, v_BGSK, dropout_p=dropout, is_causal=causal, enable_gqa=True
         )
-    if shared > 1:  # repeated: with a mask, and on the CPU, only torch's slowest kernel takes fewer
-        k_BGSK, v_BGSK = (part.repeat_interleave(shared, dim=1) for part in (k_BGSK, v_BGSK))
     if mask is None:
-        return F.scaled_dot_product_attention(q_BHTK, k_BGSK, v_BGSK, dropout_p=dropout, is_causal=causal)
+        k_BHSK, v_BHSK = _repeated(k_BGSK, v_BGSK, shared)
+        return F.scaled_dot_product_attention(q_BHTK, k_BHSK, v_BHSK, dropout_p=dropout, is_causal=causal)
     allowed = mask[:, None, None, :] if mask.dim() == 2 else mask[:, None]
     if causal:
         allowed = allowed & seen_by(T, T, window, mask.device)
+    return seen_at_all(q_BHTK, k_BGSK, v_BGSK, allowed, dropout, False)
+
+
+def seen_at_all(q_BHTK: Tensor, k_BGSK: Tensor, v_BGSK: Tensor, allowed: Tensor, dropout: float, every: bool) -> Tensor:
+    """(B, H, T, K), with `allowed` (B, 1, 1 or T, S). `every`: each query may see something, itself."""
+    k_BHSK, v_BHSK = _repeated(k_BGSK, v_BGSK, q_BHTK.shape[1] // k_BGSK.shape[1])
+    if every:
+        return F.scaled_dot_product_attention(q_BHTK, k_BHSK, v_BHSK, attn_mask=allowed, dropout_p=dropout)
     sees = allowed.any(-1, keepdim=True)
-    y = F.scaled_dot_product_attention(q_BHTK, k_BGSK, v_BGSK, attn_mask=allowed | ~sees, dropout_p=dropout)
+    y = F.scaled_dot_product_attention(q_BHTK, k_BHSK, v_BHSK, attn_mask=allowed | ~sees, dropout_p=dropout)
     return y.masked_fill(~sees, 0)
+
+
+def within_segments(segments: Tensor, mask: Tensor | None, causal: bool, window: int | None) -> Tensor:
+    """(B, 1, T, T): true for keys in the segment (B, T) of the query, and as the other ways to be seen allow."""
+    T = segments.shape[1]
+    allowed = (segments[:, :, None] == segments[:, None, :])[:, None]
+    if causal:
+        allowed = allowed & seen_by(T, T, window, segments.device)
+    if mask is not None:
+        allowed = allowed & (mask[:, None, None, :] if mask.dim() == 2 else mask[:, None])
+    return allowed
+
+
+def _repeated(k_BGSK: Tensor, v_BGSK: Tensor, shared: int) -> tuple[Tensor, Tensor]:
+    """For each head: with a mask, and on the CPU, only torch's slowest kernel takes fewer."""
+    if shared == 1:
+        return k_BGSK, v_BGSK
+    return k_BGSK.repeat_interleave(shared, dim=1), v_BGSK.repeat_interleave(shared, dim=1)
 
 
 def seen_by(T: int, S: int, window: int | None, device: torch.device) -> Tensor:

@@ -12,28 +12,31 @@ from torch.nn import functional as F
 
 
 class LearnedPositions(nn.Module):
-    """x (B, ..., T, D) plus a learned vector for each of the first T positions."""
+    """x (B, ..., T, D) plus a learned vector for each of the first T positions, or of `positions` (B, ..., T)."""
 
     def __init__(self, max_length: int, width: int, dtype: torch.dtype) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(max_length, width, dtype=dtype))
 
-    def forward(self, x: Tensor, start: int = 0) -> Tensor:
-        return x + self.weight[start : start + x.shape[-2]]
+    def forward(self, x: Tensor, positions: Tensor | None = None, start: int = 0) -> Tensor:
+        return x + (self.weight[start : start + x.shape[-2]] if positions is None else self.weight[positions.long()])
 
 
 class SinusoidalPositions(nn.Module):
-    """x (B, ..., T, D) plus sines (first half of D) and cosines (second half) of the position."""
+    """x (B, ..., T, D) plus sines (first half of D) and cosines (second half) of the position: those from 0 on, or
+    `positions` (B, ..., T)."""
 
     def __init__(self, base: float) -> None:
         super().__init__()
         self.base = base
 
-    def forward(self, x: Tensor, start: int = 0) -> Tensor:
+    def forward(self, x: Tensor, positions: Tensor | None = None, start: int = 0) -> Tensor:
         T, D = x.shape[-2:]
         dtype = torch.promote_types(x.dtype, torch.float32)
         frequencies = self.base ** (torch.arange(0, D, 2, dtype=dtype, device=x.device) / -D)
-        angles = torch.outer(torch.arange(start, start + T, dtype=dtype, device=x.device), frequencies)
+        if positions is None:
+            positions = torch.arange(start, start + T, device=x.device)
+        angles = positions.to(dtype).unsqueeze(-1) * frequencies
         return x + torch.cat([angles.sin(), angles.cos()], dim=-1).to(x.dtype)
 
 

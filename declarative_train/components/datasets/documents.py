@@ -1,0 +1,101 @@
+"""Text files -> a table of texts: a row for each file, or for each line."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+from declarative_train.components.data import Column, SourceError, Table
+from declarative_train.components.datasets.files import objects, read_bytes, shown
+
+if TYPE_CHECKING:
+    import numpy as np
+
+_TEXT, _PATH = "text", "path"
+
+
+def decoded(content: bytes, path: str) -> str:
+    """Raises SourceError."""
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        message = f"{shown(path)} is not UTF-8: line {line} has the byte {content[error.start]:#04x}"
+        raise SourceError("unreadable", message, help="convert the file, or leave it out of `path`") from None
+
+
+class FileTexts(Table):
+    """Each file is a text, read when it is asked for."""
+
+    def __init__(self, files: Sequence[str]) -> None:
+        self.files = tuple(files)
+        self.num_rows = len(files)
+        self.columns = {name: Column(name, "object") for name in (_TEXT, _PATH)}
+
+    def read(self, columns: Sequence[str], rows: slice | np.ndarray) -> dict[str, np.ndarray]:
+        chosen = self.files[rows] if isinstance(rows, slice) else [self.files[row] for row in rows.tolist()]
+        found = {}
+        for name in columns:
+            values = [decoded(read_bytes(path), path) for path in chosen] if name == _TEXT else list(chosen)
+            found[name] = objects(values)
+        return found
+
+    def place(self, row: int) -> str:
+        return shown(self.files[row])
+
+
+class LineTexts(Table):
+    """Each line that is not blank is a text. Files are read when lines of them are asked for, the last one is kept."""
+
+    def __init__(self, files: Sequence[str]) -> None:
+        import numpy as np
+
+        self.files = tuple(files)
+        self.columns = {name: Column(name, "object") for name in (_TEXT, _PATH)}
+        self._lines = [_lines(read_bytes(path)) for path in files]  # (L, 2) from where to where each goes
+        self._starts = [0, *accumulate(len(lines) for lines in self._lines)]
+        self._empty = np.empty((0, 2), np.int64)
+        self._kept: tuple[str, bytes] | None = None
+        self.num_rows = self._starts[-1]
+
+    def read(self, columns: Sequence[str], rows: slice | np.ndarray) -> dict[str, np.ndarray]:
+        numbers = range(*rows.indices(self.num_rows)) if isinstance(rows, slice) else rows.tolist()
+        found: dict[str, list[object]] = {name: [] for name in columns}
+        for row in numbers:
+            file, line = self._at(row)
+            for name, values in found.items():
+                values.append(self._line(file, line) if name == _TEXT else self.files[file])
+        return {name: objects(values) for name, values in found.items()}
+
+    def _at(self, row: int) -> tuple[int, int]:
+        file = bisect_right(self._starts, row) - 1
+        return file, row - self._starts[file]
+
+    def _line(self, file: int, line: int) -> str:
+        path, kept = self.files[file], self._kept
+        if kept is None or kept[0] != path:
+            self._kept = kept = (path, read_bytes(path))
+        begin, end = self._lines[file][line].tolist()
+        return decoded(kept[1][begin:end], path)
+
+    def place(self, row: int) -> str:
+        file, line = self._at(row)
+        content = read_bytes(self.files[file], 0, int(self._lines[file][line, 0]))
+        return f"line {content.count(10) + 1} of {shown(self.files[file])}"
+
+
+def _lines(content: bytes) -> np.ndarray:
+    """(L, 2): where each line that is not blank begins and ends, without what ends it."""
+    import numpy as np
+
+    ends = np.flatnonzero(np.frombuffer(content, np.uint8) == ord("\n"))
+    begins = np.concatenate([[0], ends + 1])
+    ends = np.append(ends, len(content))
+    found = [
+        (begin, end - (content[end - 1 : end] == b"\r"))
+        for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)
+        if content[begin:end].strip()
+    ]
+    return np.asarray(found, np.int64).reshape(-1, 2)

@@ -1,0 +1,97 @@
+"""Text files and a tokenizer -> a table of tokens, one per row, made once and mapped into memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from declarative_train.components.data import Column, SourceError, Table
+from declarative_train.components.datasets.documents import decoded
+from declarative_train.components.datasets.files import local_path, read_bytes, shown, size_bytes
+from declarative_train.components.texts.cache import Encoded, Work, made
+from declarative_train.components.texts.tokenizer import Tokenizer, TokenizerError, tokenizer
+
+if TYPE_CHECKING:
+    import numpy as np
+
+_PIECE = 16 << 20  # bytes of a file that are encoded at once
+
+
+class TokenTable(Table):
+    """The tokens of the files, file after file; `eos` behind each, if it is asked for."""
+
+    def __init__(self, files: Sequence[str], name: str, eos: bool | str) -> None:
+        try:
+            found = tokenizer(name)
+            last = found.role("eos", eos)
+        except TokenizerError as error:
+            raise SourceError("unreadable", str(error), help=error.help) from error
+        self.files = tuple(files)
+        sizes = {path: size_bytes(path) for path in files}
+        self._pieces = [piece for path in files for piece in _pieces(path, sizes[path])]
+        work = Work(
+            len(self._pieces),
+            lambda start, stop: self._pieces[start:stop],
+            lambda piece, _: _encoded(piece, found, last),
+            found.num_tokens,
+            about=["stream", [[path, sizes[path], _modified(path)] for path in files], found.sha256, last],
+            size_bytes=sum(sizes.values()),
+        )
+        self._made = made(work)
+        self.num_rows = len(self._made.tokens)
+        self.columns = {"tokens": Column("tokens", str(self._made.tokens.dtype), (), found.num_tokens)}
+
+    def read(self, columns: Sequence[str], rows: slice | np.ndarray) -> dict[str, np.ndarray]:
+        return dict.fromkeys(columns, self._made.tokens[rows])
+
+    def read_runs(self, columns: Sequence[str], starts: np.ndarray, length: int) -> dict[str, np.ndarray]:
+        return {name: stacked(self._made.tokens, starts, length) for name in columns}
+
+    def place(self, row: int) -> str:
+        import numpy as np
+
+        piece = int(np.searchsorted(self._made.starts, row, side="right")) - 1
+        path, begin, _, _ = self._pieces[piece]
+        where = f" from byte {begin + 1} on" if begin else ""
+        return f"token {row - int(self._made.starts[piece]) + 1} of {shown(path)}{where}"
+
+
+def stacked(values: np.ndarray, starts: np.ndarray, length: int) -> np.ndarray:
+    """(N, length): runs of neighbours."""
+    import numpy as np
+
+    found = np.empty((len(starts), length), values.dtype)
+    for row, start in enumerate(starts.tolist()):
+        found[row] = values[start : start + length]
+    return found
+
+
+Piece = tuple[str, int, int, bool]
+"""A file, from which byte up to which, and whether it is the file's last."""
+
+
+def _pieces(path: str, size: int) -> list[Piece]:
+    """A large file is cut behind line ends, and its pieces are encoded each for itself."""
+    ends = [0]
+    while ends[-1] < size:
+        target = ends[-1] + _PIECE
+        if target >= size:
+            ends.append(size)
+            break
+        place = read_bytes(path, target, min(target + _PIECE, size)).find(b"\n")
+        ends.append(size if place < 0 else target + place + 1)
+    ends = ends if size else [0, 0]
+    return [(path, begin, end, end == size) for begin, end in pairwise(ends)]
+
+
+def _encoded(piece: Piece, found: Tokenizer, last: int | None) -> Encoded:
+    path, begin, end, is_last = piece
+    tokens = found.encode(decoded(read_bytes(path, begin, end), path), adds_special=False)
+    return ([*tokens, last] if last is not None and is_last else tokens), None
+
+
+def _modified(path: str) -> int:
+    local = local_path(path)
+    return 0 if local is None else os.stat(local).st_mtime_ns

@@ -1,0 +1,308 @@
+"""Texts -> one flat file of token numbers, made once and then mapped into memory: text k is `tokens[starts[k] :
+starts[k + 1]]`.
+
+The file lies in a folder of its own below the user's cache, whose name says what it was made of. Several processes make
+it, each a run of texts at a time; what a stopped one had done is used again, and the folder has its name only when all
+of it is there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from declarative_train.components.data import BadValueError, SourceError
+from declarative_train.components.datasets.files import shown
+from declarative_train.terms.amounts import counted
+
+if TYPE_CHECKING:
+    import numpy as np
+
+Encoded = tuple[Sequence[int], Sequence[bool] | None]
+"""The tokens of a text, and which of them are to be learnt (None: all)."""
+
+_FORMAT = 1
+_PARTS = 64  # that a large file is made in
+_LEAST_PART = 256  # texts
+_FEW = 1 << 15  # texts that one process makes
+_SMALL = 4 << 20  # bytes that one process makes
+_SAID_S = 2.0  # what takes longer is told
+
+
+class Work(NamedTuple):
+    """`read` gives the values from one text up to another, `encode` the tokens of one; it raises BadValueError, whose
+    row counts among all. `about`: what the result depends on; None: it is not kept. `size_bytes`: of all texts, about;
+    0: not known."""
+
+    num_texts: int
+    read: Callable[[int, int], Sequence[Any]]
+    encode: Callable[[Any, int], Encoded]
+    vocabulary: int
+    has_trained: bool = False
+    about: object = None
+    size_bytes: int = 0
+
+
+class Tokens(NamedTuple):
+    """Flat token numbers, where each text begins (and where the last one ends), and, where some are not to be learnt,
+    1 for those that are. `folder`: where they are kept, "" in memory."""
+
+    tokens: np.ndarray
+    starts: np.ndarray
+    trained: np.ndarray | None
+    folder: str = ""
+
+    @property
+    def num_texts(self) -> int:
+        return len(self.starts) - 1
+
+    @property
+    def sizes(self) -> np.ndarray:
+        import numpy as np
+
+        return np.diff(self.starts)
+
+
+def made(work: Work) -> Tokens:
+    """The tokens, from the cache where they are there. Raises BadValueError and SourceError."""
+    folder = None if work.about is None else _folder(work.about)
+    if folder is None:
+        return _in_memory(work)
+    if (found := _opened(folder)) is not None:
+        return found
+    try:
+        os.makedirs(os.path.dirname(folder), exist_ok=True)
+        with _alone(folder):
+            found = _opened(folder)  # another process was first
+            if found is None:
+                _write(work, folder)
+    except OSError as error:
+        if not os.access(os.path.dirname(folder), os.W_OK):
+            return _in_memory(work)
+        reason = (error.strerror or str(error)).lower()
+        message = f"cannot keep tokens in {shown(os.path.dirname(folder))}: {reason}"
+        raise SourceError("unreadable", message, help="name another place: XDG_CACHE_HOME") from error
+    found = found or _opened(folder)
+    if found is None:
+        raise SourceError("unreadable", f"the tokens in {shown(folder)} are not as they were written")
+    return found
+
+
+def cache_folder() -> str | None:
+    """Where the tokens of all texts lie; None without a place for it."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return os.path.join(base, "dtrain", "tokens") if os.path.isabs(base) else None
+
+
+def _folder(about: object) -> str | None:
+    base = cache_folder()
+    key = blake2b(json.dumps([_FORMAT, about], sort_keys=True).encode(), digest_size=16).hexdigest()
+    return None if base is None else os.path.join(base, key)
+
+
+def _opened(folder: str) -> Tokens | None:
+    """None where it is not there, or not whole."""
+    import numpy as np
+
+    try:
+        with open(os.path.join(folder, "about.json"), encoding="utf-8") as file:
+            about = json.load(file)
+        starts = np.load(os.path.join(folder, "starts.npy"), mmap_mode="r")
+        tokens = _mapped(os.path.join(folder, "tokens"), about["dtype"], int(about["num_tokens"]))
+        trained = None
+        if about["has_trained"]:
+            trained = _mapped(os.path.join(folder, "trained"), "uint8", int(about["num_tokens"]))
+        if len(starts) != about["num_texts"] + 1 or int(starts[-1]) != about["num_tokens"]:
+            return None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return Tokens(tokens, starts, trained, folder)
+
+
+def _mapped(path: str, dtype: str, size: int) -> np.ndarray:
+    import numpy as np
+
+    if not size:
+        return np.empty(0, dtype)
+    return np.memmap(path, dtype, "r", shape=(size,))
+
+
+@contextmanager
+def _alone(folder: str) -> Iterator[None]:
+    """Of processes that want the same, one makes it, and the others wait until it is done or gone."""
+    import fcntl
+
+    with open(f"{folder}.lock", "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            print("dtrain: waiting for another process that makes the same tokens", file=sys.stderr)
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _dtype(vocabulary: int) -> str:
+    return "uint16" if vocabulary <= 1 << 16 else "uint32"
+
+
+def _in_memory(work: Work) -> Tokens:
+    import numpy as np
+
+    parts = [_encoded(work, start, stop) for start, stop in _parts(work)]
+    lengths = np.concatenate([np.zeros(1, np.int64), *(lengths for _, lengths, _ in parts)])
+    tokens = np.concatenate([np.empty(0, _dtype(work.vocabulary)), *(tokens for tokens, _, _ in parts)])
+    trained = np.concatenate([np.empty(0, np.uint8), *(flags for _, _, flags in parts)]) if work.has_trained else None
+    return Tokens(tokens, np.cumsum(lengths), trained)
+
+
+def _parts(work: Work) -> list[tuple[int, int]]:
+    """The same on every machine, so that what is there of a stopped one fits."""
+    size = max(-(-work.num_texts // _PARTS), 1 if work.size_bytes > _SMALL else _LEAST_PART)
+    return [(start, min(start + size, work.num_texts)) for start in range(0, work.num_texts, size)]
+
+
+def _encoded(work: Work, start: int, stop: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(tokens, tokens of each text, 1 for those to be learnt or nothing)."""
+    import numpy as np
+
+    found = [work.encode(value, start + at) for at, value in enumerate(work.read(start, stop))]
+    lengths = np.fromiter((len(tokens) for tokens, _ in found), np.int64, len(found))
+    tokens = np.fromiter((token for tokens, _ in found for token in tokens), _dtype(work.vocabulary), lengths.sum())
+    if not work.has_trained:
+        return tokens, lengths, np.empty(0, np.uint8)
+    flags = [np.ones(len(tokens), np.uint8) if each is None else np.asarray(each, np.uint8) for tokens, each in found]
+    return tokens, lengths, np.concatenate([np.empty(0, np.uint8), *flags])
+
+
+_current: tuple[Work, str] | None = None  # what the processes that are forked work on
+
+
+def _write(work: Work, folder: str) -> None:
+    global _current
+    begun, parts, making = time.monotonic(), _parts(work), f"{folder}.making"
+    os.makedirs(making, exist_ok=True)
+    num_processes = _num_processes(work, len(parts))
+    _current = (work, making)
+    try:
+        if num_processes == 1:
+            for number, (start, stop) in enumerate(parts):
+                _write_part(number, start, stop)
+        else:
+            _in_processes(parts, num_processes)
+    finally:
+        _current = None
+    num_tokens = _join(work, making, len(parts))
+    shutil.rmtree(folder, ignore_errors=True)  # one that is not whole
+    os.rename(making, folder)
+    if (took := time.monotonic() - begun) > _SAID_S:
+        with_ = "" if num_processes == 1 else f" by {num_processes} processes"
+        print(
+            f"dtrain: {counted(num_tokens, 'token')} of {counted(work.num_texts, 'text')} made in {took:.0f} s{with_}, "
+            f"once; kept in {shown(folder)}",
+            file=sys.stderr,
+        )
+
+
+def _num_processes(work: Work, num_parts: int) -> int:
+    import multiprocessing
+
+    is_large = work.num_texts > _FEW or work.size_bytes > _SMALL
+    if not is_large or multiprocessing.current_process().daemon or not hasattr(os, "sched_getaffinity"):
+        return 1
+    return max(1, min(len(os.sched_getaffinity(0)), num_parts, 32))
+
+
+def _in_processes(parts: Sequence[tuple[int, int]], num_processes: int) -> None:
+    import multiprocessing
+
+    context = multiprocessing.get_context("fork")  # they read the table that is open here
+    with ProcessPoolExecutor(num_processes, context, _begin) as pool:
+        waiting = [pool.submit(_part, number, *part) for number, part in enumerate(parts)]
+        try:
+            for each in waiting:
+                if (problem := each.result()) is not None:
+                    raise problem()
+        except BrokenProcessPool:
+            message = "a process that makes tokens was ended from outside, perhaps for want of memory"
+            hint = "the same command goes on where it was; if it happens again, see that more memory is free"
+            raise SourceError("unreadable", message, help=hint) from None
+        finally:
+            for each in waiting:
+                each.cancel()
+
+
+def _begin() -> None:
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the processes are the parallelism
+
+
+def _part(number: int, start: int, stop: int) -> Callable[[], Exception] | None:
+    """In a process of its own, from which errors come back as what makes them anew."""
+    try:
+        _write_part(number, start, stop)
+    except BadValueError as error:
+        return _Again(BadValueError, (error.problem, error.column, str(error)),
+                      {"row": error.row, "help": error.help, "key": error.key})  # fmt: skip
+    except SourceError as error:
+        return _Again(SourceError, (error.problem, str(error)), {"help": error.help})
+    return None
+
+
+class _Again(NamedTuple):
+    kind: type[Exception]
+    given: tuple[object, ...]
+    keys: dict[str, object]
+
+    def __call__(self) -> Exception:
+        return self.kind(*self.given, **self.keys)
+
+
+def _write_part(number: int, start: int, stop: int) -> None:
+    """Its lengths are written last: they say that it is whole."""
+    import numpy as np
+
+    assert _current is not None
+    work, making = _current
+    base = os.path.join(making, f"{number:04}")
+    if os.path.exists(f"{base}.lengths.npy"):
+        return
+    tokens, lengths, trained = _encoded(work, start, stop)
+    tokens.tofile(f"{base}.tokens")
+    trained.tofile(f"{base}.trained")
+    np.save(f"{base}.part.npy", lengths)
+    os.replace(f"{base}.part.npy", f"{base}.lengths.npy")
+
+
+def _join(work: Work, making: str, num_parts: int) -> int:
+    import numpy as np
+
+    bases = [os.path.join(making, f"{number:04}") for number in range(num_parts)]
+    lengths = np.concatenate([np.zeros(1, np.int64), *(np.load(f"{base}.lengths.npy") for base in bases)])
+    starts = np.cumsum(lengths)
+    np.save(os.path.join(making, "starts.npy"), starts)
+    for kind in ("tokens", "trained") if work.has_trained else ("tokens",):
+        with open(os.path.join(making, kind), "wb") as whole:
+            for base in bases:
+                with open(f"{base}.{kind}", "rb") as part:
+                    shutil.copyfileobj(part, whole, 1 << 22)
+    for name in os.listdir(making):
+        if name[:4].isdigit():
+            os.unlink(os.path.join(making, name))
+    about = {
+        "num_texts": work.num_texts,
+        "num_tokens": int(starts[-1]),
+        "dtype": _dtype(work.vocabulary),
+        "has_trained": work.has_trained,
+        "about": work.about,
+    }
+    with open(os.path.join(making, "about.json"), "w", encoding="utf-8") as file:
+        json.dump(about, file)
+    return int(starts[-1])

@@ -1,0 +1,118 @@
+"""Lengths of texts -> which piece of which text stands where in samples of one length: a pure function.
+
+P pieces, W samples (windows), each of `length` tokens.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    import numpy as np
+
+Way = Literal["best_fit", "sequential"]
+
+
+class Packing(NamedTuple):
+    """The pieces of sample w are `begins[w]` up to `begins[w + 1]`, one behind the other from place 0 on. Piece p is
+    the tokens from `offsets[p]` on, `lengths[p]` of them, of text `texts[p]`."""
+
+    length: int
+    begins: np.ndarray
+    texts: np.ndarray
+    offsets: np.ndarray
+    lengths: np.ndarray
+
+    @property
+    def num_samples(self) -> int:
+        return len(self.begins) - 1
+
+    @property
+    def fill(self) -> float:
+        """The part of all positions that hold a token."""
+        return float(self.lengths.sum() / max(self.num_samples * self.length, 1))
+
+
+def pack(sizes: np.ndarray, length: int, way: Way) -> Packing:
+    """Every token of every text once. `sequential`: the texts one behind the other, cut wherever a sample ends.
+    `best_fit`: only texts longer than a sample are cut, into whole samples and a rest; what fits is put where the least
+    room is left over, the longest first (Ding et al., Fewer truncations improve language modeling, 2024)."""
+    import numpy as np
+
+    sizes = np.asarray(sizes, np.int64)
+    return _in_order(sizes, length) if way == "sequential" else _by_fit(sizes, length)
+
+
+def _in_order(sizes: np.ndarray, length: int) -> Packing:
+    import numpy as np
+
+    ends = np.cumsum(sizes)
+    total = int(ends[-1]) if len(ends) else 0
+    both = np.concatenate([np.arange(0, total, length), (ends - sizes)[sizes > 0]])
+    both.sort(kind="stable")  # of two sorted halves: a merge
+    cuts = both[np.diff(both, prepend=-1) != 0]  # where a piece begins
+    texts = np.searchsorted(ends, cuts, side="right")
+    windows = cuts // length
+    begins = np.searchsorted(windows, np.arange(-(-total // length) + 1))
+    return Packing(length, begins, texts, cuts - (ends - sizes)[texts], np.diff(np.append(cuts, total)))
+
+
+def _by_fit(sizes: np.ndarray, length: int) -> Packing:
+    import numpy as np
+
+    num_pieces = -(-sizes // length)
+    texts = np.repeat(np.arange(len(sizes)), num_pieces)
+    first = np.cumsum(num_pieces) - num_pieces
+    offsets = (np.arange(len(texts)) - first[texts]) * length
+    lengths = np.minimum(sizes[texts] - offsets, length)
+    windows = _windows_by_fit(lengths, length)
+    _, first_pieces, windows = np.unique(windows, return_index=True, return_inverse=True)
+    windows = np.argsort(np.argsort(first_pieces))[windows]  # samples in the order of their first texts
+    order = np.argsort(windows, kind="stable")  # in a sample: in the order of the texts
+    begins = np.searchsorted(windows[order], np.arange(len(first_pieces) + 1))
+    return Packing(length, begins, texts[order], offsets[order], lengths[order])
+
+
+def _windows_by_fit(lengths: np.ndarray, length: int) -> np.ndarray:
+    """(P,) the sample of each piece. All pieces of one length are placed at once, from the longest on: into the samples
+    with the least room that is enough, then into new ones."""
+    import numpy as np
+
+    found = np.empty(len(lengths), np.int64)
+    order = np.argsort(-lengths, kind="stable")
+    bounds = np.flatnonzero(np.diff(lengths[order], prepend=-1)).tolist()
+    room: dict[int, list[np.ndarray]] = {}  # samples by what is left in them
+    open_rooms = 0  # bit r is set where some sample has room for r more tokens
+    num_windows = 0
+    for start, stop in pairwise([*bounds, len(order)]):
+        pieces, size = order[start:stop], int(lengths[order[start]])
+        while len(pieces):
+            enough = open_rooms >> size
+            if enough:
+                left = size + (enough & -enough).bit_length() - 1
+                windows = room[left].pop()
+                if not room[left]:
+                    open_rooms &= ~(1 << left)
+                if len(windows) > len(pieces):
+                    room[left].append(windows[len(pieces) :])
+                    open_rooms |= 1 << left
+                    windows = windows[: len(pieces)]
+            else:
+                left, each = length, length // size  # pieces of this size fill new samples together
+                windows = np.arange(num_windows, num_windows + -(-len(pieces) // each))
+                num_windows += len(windows)
+                windows = np.repeat(windows, each)[: len(pieces)]
+                used = np.bincount(windows - windows[0]) * size
+                found[pieces] = windows
+                for rest in np.unique(length - used):
+                    if rest:
+                        room.setdefault(int(rest), []).append(windows[0] + np.flatnonzero(length - used == rest))
+                        open_rooms |= 1 << int(rest)
+                break
+            found[pieces[: len(windows)]] = windows
+            pieces = pieces[len(windows) :]
+            if left > size:
+                room.setdefault(left - size, []).append(windows)
+                open_rooms |= 1 << (left - size)
+    return found

@@ -1,0 +1,205 @@
+"""Fields of tokens: their tokens are made once, and a set reads them from there, a row for a text or, packed, a row for
+as many as fit."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from hashlib import blake2b
+from typing import cast
+
+import numpy as np
+
+from declarative_train.components.component import Misfit
+from declarative_train.components.data import BadValueError, Column, Field, Table
+from declarative_train.components.datasets.files import local_path, objects, size_bytes
+from declarative_train.components.fields.tokens import TokensField
+from declarative_train.components.texts import layout
+from declarative_train.components.texts.cache import Tokens, Work, made
+from declarative_train.components.texts.packing import Packing, pack
+from declarative_train.components.texts.tokenizer import Tokenizer, tokenizer
+from declarative_train.data.parts import Part, base_of
+from declarative_train.data.rows import RowRange, Rows
+from declarative_train.data.spec import WindowSpec
+
+_PROBED = 16  # texts that a cache's name is made of, too
+
+
+class BadTextError(Exception):
+    """A text that a field cannot take; `row` is that of the table."""
+
+    def __init__(self, part: Part, cause: BadValueError) -> None:
+        super().__init__(str(cause))
+        self.part = part
+        self.cause = cause
+
+
+def is_of_tokens(part: Part) -> bool:
+    return isinstance(part.field, TokensField)
+
+
+def with_tokens(table: Table, rows: Rows, parts: Sequence[Part]) -> tuple[Table, Rows, tuple[Part, ...]]:
+    """The same samples with tokens in the place of texts; those of a packed field are rows of a table of their own.
+    Raises BadTextError and SourceError."""
+    mine = {base_of(part.name): part for part in reversed(parts) if is_of_tokens(part)}
+    if not mine or isinstance(table, TextRows | PackedRows):
+        return table, rows, tuple(parts)
+    found = {name: tokens_of(table, part) for name, part in mine.items()}
+    changed = tuple(
+        replace(part, columns=(_column(base_of(part.name), field_of(part)),)) if is_of_tokens(part) else part
+        for part in parts
+    )
+    packed = next((name for name, part in mine.items() if field_of(part).pack is not None), None)
+    if packed is None:
+        return TextRows(table, {name: (field_of(mine[name]), each) for name, each in found.items()}), rows, changed
+    chosen = rows.at(np.arange(len(rows)))
+    made_of = PackedRows(table, packed, mine[packed], found[packed], chosen)
+    return made_of, RowRange(0, made_of.num_rows), changed
+
+
+def field_of(part: Part) -> TokensField:
+    return cast("TokensField", part.field)
+
+
+def _column(name: str, field: TokensField) -> Column:
+    return Column(f"tokens of {name}", "int32", (layout.LAYERS, field.length))
+
+
+def tokens_of(table: Table, part: Part) -> Tokens:
+    """Of all rows of the table. Raises BadTextError and SourceError."""
+    field, column = field_of(part), part.columns[0]
+    found = tokenizer(field.tokenizer)
+
+    def read(start: int, stop: int) -> Sequence[object]:
+        return cast("list[object]", table.read([column.name], slice(start, stop))[column.name].tolist())
+
+    work = Work(
+        table.num_rows,
+        read,
+        lambda value, row: field.encoded(value, column, row, found),
+        found.num_tokens,
+        field.marks_trained,
+        _about(table, column, field, found),
+        sum(size_bytes(path) for path in table.files if local_path(path) is not None and os.path.isfile(path)),
+    )
+    try:
+        return made(work)
+    except BadValueError as error:
+        raise BadTextError(part, error) from error
+
+
+def _about(table: Table, column: Column, field: TokensField, found: Tokenizer) -> object:
+    """What the tokens depend on: the files and some of their texts (how a file is read is the source's business), the
+    tokenizer, and the keys that put tokens around a text. None: nothing says when the texts change."""
+    if not table.files:
+        return None
+    files = []
+    for path in table.files:
+        local = local_path(path)
+        state = None if local is None else os.stat(local)
+        files.append([path, size_bytes(path), 0, 0] if state is None else [path, state.st_size, state.st_mtime_ns, 1])
+    rows = np.unique(np.linspace(0, table.num_rows - 1, min(_PROBED, table.num_rows)).astype(np.int64))
+    probe = table.read([column.name], rows)[column.name].tolist() if len(rows) else []
+    digest = blake2b(repr(probe).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    return [files, table.num_rows, column.name, digest, found.sha256, field.meaning_of_text()]
+
+
+def packed_beside(fields: Mapping[str, Field], window: WindowSpec | None) -> Iterator[tuple[str, Misfit]]:
+    """What a packed field cannot stand beside: a sample of it holds several rows."""
+    packed = next((name for name, field in fields.items() if getattr(field, "pack", None)), None)
+    if packed is None:
+        return
+    other = next((name for name in fields if name != packed), None)
+    if other is not None:
+        message = f"its samples hold texts of several rows, and `{other}` is a value of one row"
+        yield packed, Misfit(message, help=f"leave `pack` or the field `{other}` out")
+    if window is not None:
+        message = "`pack` puts texts together as they fit, and `window` takes rows one after the other"
+        yield packed, Misfit(message, help="leave one of them out")
+
+
+class TextRows(Table):
+    """A table with its texts as (3, length) tokens beside them."""
+
+    def __init__(self, table: Table, fields: dict[str, tuple[TokensField, Tokens]]) -> None:
+        self._table = table
+        self._fields = {_column(name, field).name: made_of for name, made_of in fields.items() for field in made_of[:1]}
+        self.columns, self.num_rows, self.files, self.left_out = (
+            table.columns,
+            table.num_rows,
+            table.files,
+            table.left_out,
+        )
+
+    def read(self, columns: Sequence[str], rows: slice | np.ndarray) -> dict[str, np.ndarray]:
+        others = [name for name in columns if name not in self._fields]
+        found = self._table.read(others, rows) if others else {}
+        numbers = np.arange(*rows.indices(self.num_rows)) if isinstance(rows, slice) else rows
+        return found | {name: self._laid_out(name, numbers) for name in columns if name in self._fields}
+
+    def _laid_out(self, name: str, rows: np.ndarray) -> np.ndarray:
+        field, tokens = self._fields[name]
+        made_of = layout.empty(len(rows), field.length, field.pad_of(tokenizer(field.tokenizer)))
+        for place, row in enumerate(rows.tolist()):
+            start, stop = int(tokens.starts[row]), int(tokens.starts[row + 1])
+            begin, end = field.kept(start, stop)
+            trained = None if tokens.trained is None else tokens.trained[begin:end]
+            layout.place(made_of[place], 0, tokens.tokens[begin:end], 1, trained)
+        return made_of
+
+    def place(self, row: int) -> str:
+        return self._table.place(row)
+
+
+class PackedRows(Table):
+    """Samples of several texts each. Its own column of text is what they hold, for people."""
+
+    def __init__(self, table: Table, name: str, part: Part, tokens: Tokens, chosen: np.ndarray) -> None:
+        field = field_of(part)
+        assert field.pack is not None
+        self._field, self._tokens, self._chosen, self._table = field, tokens, chosen, table
+        self.packing: Packing = pack(tokens.sizes[chosen], field.length, field.pack)
+        self._name, self._text = _column(name, field).name, part.columns[0].name
+        self.columns = {self._text: Column(self._text, "object")}
+        self.files = table.files
+        self.num_rows = self.packing.num_samples
+
+    def read(self, columns: Sequence[str], rows: slice | np.ndarray) -> dict[str, np.ndarray]:
+        numbers = np.arange(*rows.indices(self.num_rows)) if isinstance(rows, slice) else rows
+        made_of = self._laid_out(numbers)
+        found = {}
+        for name in columns:
+            found[name] = made_of if name == self._name else self._shown(made_of)
+        return found
+
+    def _shown(self, rows: np.ndarray) -> np.ndarray:
+        found = tokenizer(self._field.tokenizer)
+        texts = [row[layout.TOKEN][row[layout.SEGMENT] > 0].tolist() for row in rows]
+        return objects([found.decode(each, skips_special=False) for each in texts])
+
+    def _laid_out(self, samples: np.ndarray) -> np.ndarray:
+        """(N, 3, L): the pieces of each sample one behind the other."""
+        packing, length = self.packing, self._field.length
+        firsts, lasts = packing.begins[samples], packing.begins[samples + 1]
+        counts = lasts - firsts
+        sample_of = np.repeat(np.arange(len(samples)), counts)
+        within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+        pieces = firsts[sample_of] + within
+        sizes = packing.lengths[pieces]
+        begins = self._tokens.starts[self._chosen[packing.texts[pieces]]] + packing.offsets[pieces]
+        made_of = layout.empty(len(samples), length, self._field.pad_of(tokenizer(self._field.tokenizer)))
+        before = np.cumsum(sizes) - sizes
+        places = before - np.repeat(before[np.cumsum(counts) - counts], counts) if len(pieces) else before
+        bounds = zip(sample_of.tolist(), places.tolist(), begins.tolist(), sizes.tolist(), within.tolist(), strict=True)
+        tokens, trained = self._tokens.tokens, self._tokens.trained
+        for sample, place, begin, size, segment in bounds:
+            flags = None if trained is None else trained[begin : begin + size]
+            layout.place(made_of[sample], place, tokens[begin : begin + size], segment + 1, flags)
+        return made_of
+
+    def place(self, row: int) -> str:
+        """That of its first text."""
+        packing = self.packing
+        text = int(self._chosen[packing.texts[packing.begins[row]]])
+        return f"sample {row + 1}, which begins in {self._table.place(text)}"
