@@ -233,7 +233,9 @@ def _defaults() -> Facts:
         for param in block.params.values():
             default = "required" if param.default is None else json.dumps(to_value(param.default))
             yield f"block.{name}.{param.name}", default
-        yield f"block.{name}", f"{' '.join(port.name for port in block.ports)} -> {' '.join(block.outputs)}"
+        needed = " ".join(port.name for port in block.ports if not port.optional)
+        yield f"block.{name}", f"{needed} -> {' '.join(block.outputs)}"
+        yield from ((f"block.{name}.inputs.{port.name}", "optional") for port in block.ports if port.optional)
 
 
 def _section(prefix: str, model: type[BaseModel]) -> Facts:

@@ -15,7 +15,7 @@ import pytest
 from declarative_train.components.data import BadValueError, SourceError
 from declarative_train.components.datasets.text import TextDataset
 from declarative_train.components.texts import cache
-from declarative_train.components.texts.packing import Packing, pack
+from declarative_train.components.texts.packing import Packing, Way, pack
 from declarative_train.components.texts.tokenizer import tokenizer
 from declarative_train.data.batches import TrainingBatches
 from declarative_train.data.opened import prepared_sets
@@ -25,7 +25,7 @@ from declarative_train.data.spec import BatchSpec, DataSpec
 from declarative_train.data.texts import PackedRows
 from tests.data.conftest import Described
 
-WAYS = ("best_fit", "sequential")
+WAYS: tuple[Way, ...] = ("best_fit", "sequential")
 
 
 @pytest.fixture(autouse=True)

@@ -244,7 +244,18 @@ def _begin() -> None:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the processes are the parallelism
 
 
-def _part(number: int, start: int, stop: int) -> Callable[[], Exception] | None:
+class _Again(NamedTuple):
+    """An error, as it is made."""
+
+    kind: Callable[..., Exception]
+    given: tuple[object, ...]
+    keys: dict[str, object]
+
+    def __call__(self) -> Exception:
+        return self.kind(*self.given, **self.keys)
+
+
+def _part(number: int, start: int, stop: int) -> _Again | None:
     """In a process of its own, from which errors come back as what makes them anew."""
     try:
         _write_part(number, start, stop)
@@ -254,15 +265,6 @@ def _part(number: int, start: int, stop: int) -> Callable[[], Exception] | None:
     except SourceError as error:
         return _Again(SourceError, (error.problem, str(error)), {"help": error.help})
     return None
-
-
-class _Again(NamedTuple):
-    kind: type[Exception]
-    given: tuple[object, ...]
-    keys: dict[str, object]
-
-    def __call__(self) -> Exception:
-        return self.kind(*self.given, **self.keys)
 
 
 def _write_part(number: int, start: int, stop: int) -> None:

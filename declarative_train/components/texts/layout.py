@@ -27,7 +27,11 @@ def empty(num_rows: int, length: int, pad: int) -> np.ndarray:
 
 
 def place(
-    row: np.ndarray, start: int, tokens: np.ndarray | Sequence[int], segment: int, trained: np.ndarray | None = None
+    row: np.ndarray,
+    start: int,
+    tokens: np.ndarray | Sequence[int],
+    segment: int,
+    trained: np.ndarray | Sequence[bool] | None = None,
 ) -> None:
     """Write a piece of a text into (3, L), from `start` on. Its first token follows from nothing, and is not learnt."""
     end = start + len(tokens)

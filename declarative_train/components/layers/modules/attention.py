@@ -135,12 +135,12 @@ class SelfAttention(nn.Module):
     ) -> Tensor:
         dropout = self.heads.dropout if self.training else 0.0
         q_NHTK, k_NGTK, v_NGTK = self.projected(as_rows(x), positions=mask_as_rows(positions, x))
-        seen, causal, window = mask_as_rows(mask, x), self.causal, self.heads.window
-        if segments is not None:
-            seen = within_segments(mask_as_rows(segments, x), seen, causal, window)
-            y = seen_at_all(q_NHTK, k_NGTK, v_NGTK, seen, dropout, mask is None)
+        seen, parts = mask_as_rows(mask, x), mask_as_rows(segments, x)
+        if parts is not None:
+            allowed = within_segments(parts, seen, self.causal, self.heads.window)
+            y = seen_at_all(q_NHTK, k_NGTK, v_NGTK, allowed, dropout, seen is None)
         else:
-            y = attend(q_NHTK, k_NGTK, v_NGTK, seen, causal, dropout, window)
+            y = attend(q_NHTK, k_NGTK, v_NGTK, seen, self.causal, dropout, self.heads.window)
         return placed(self.out(_merged(y)), x)
 
     def projected(self, x: Tensor, start: int = 0, positions: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
