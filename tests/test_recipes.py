@@ -394,6 +394,15 @@ def test_digits_vae_gives_what_it_promises(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
+def test_gpt_stdlib_gives_what_it_promises(tmp_path: Path) -> None:
+    events = dtrain_run(tmp_path, "gpt_stdlib", timeout_s=600)
+    steps = of(events, "StepDone")
+    assert steps[0]["loss"] == pytest.approx(7.5, abs=0.4)
+    assert steps[-1]["loss"] < 5.6
+    assert of(events, "EvaluationDone")[-1]["values"]["validation/loss"] < 5.7
+
+
+@pytest.mark.long
 def test_gpt_nano_gives_what_it_promises(tmp_path: Path) -> None:
     steps = of(dtrain_run(tmp_path, "gpt_nano_fsdp2"), "StepDone")
     assert steps[0]["loss"] == pytest.approx(5.5, abs=0.3)

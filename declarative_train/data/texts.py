@@ -123,8 +123,8 @@ class TextRows(Table):
     """A table with its texts as (3, length) tokens beside them."""
 
     def __init__(self, table: Table, fields: dict[str, tuple[TokensField, Tokens]]) -> None:
-        self._table = table
-        self._fields = {_column(name, field).name: made_of for name, made_of in fields.items() for field in made_of[:1]}
+        self._table, self.fields = table, fields
+        self._fields = {_column(name, made_of[0]).name: made_of for name, made_of in fields.items()}
         self.columns, self.num_rows, self.files, self.left_out = (
             table.columns,
             table.num_rows,
@@ -160,6 +160,7 @@ class PackedRows(Table):
         assert field.pack is not None
         self._field, self._tokens, self._chosen, self._table = field, tokens, chosen, table
         self.packing: Packing = pack(tokens.sizes[chosen], field.length, field.pack)
+        self.field_name, self.sizes, self.tokens = name, tokens.sizes[chosen], tokens
         self._name, self._text = _column(name, field).name, part.columns[0].name
         self.columns = {self._text: Column(self._text, "object")}
         self.files = table.files

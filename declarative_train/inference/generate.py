@@ -9,23 +9,32 @@ T positions, V vocabulary.
 
 from __future__ import annotations
 
-import codecs
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
+from declarative_train.components.expressions.functions import INDEX
 from declarative_train.components.expressions.grammar import parse
+from declarative_train.components.expressions.tree import Operation, Reference
+from declarative_train.components.fields import FIELDS
+from declarative_train.components.fields.tokens import TokensField
 from declarative_train.components.layers import LAYERS
 from declarative_train.components.layers.activations import Activation
 from declarative_train.components.layers.modules.attention import SelfAttention
 from declarative_train.components.layers.modules.sequences import LearnedPositions, SinusoidalPositions
-from declarative_train.graph.graph import Graph
+from declarative_train.components.texts import layout
+from declarative_train.components.texts.tokenizer import BYTES, Tokenizer, TokenizerError, tokenizer
+from declarative_train.graph.graph import Graph, Node
 from declarative_train.graph.read import read_layer
 from declarative_train.inference.forward import Forward, device_for
 from declarative_train.inference.trained import Trained, UsageError
 from declarative_train.runtime.step.randomness import mix
+
+if TYPE_CHECKING:
+    from declarative_train.data.spec import FieldSpec
 
 _ONE_BY_ONE = frozenset({"dropout", "embedding", "identity", "layer_scale", "linear", "learned_positions",
                          "sinusoidal_positions"})  # fmt: skip
@@ -34,6 +43,7 @@ _NOT_ACTIVATIONS = frozenset({"glu", "log_softmax", "softmax"})  # which work al
 _ELEMENTWISE = frozenset({"+", "-", "*", "/", "**", "neg", "pos", "abs", "clamp", "erf", "exp", "float", "gelu",
                           "leaky_relu", "log", "mish", "relu", "sigmoid", "silu", "softplus", "sqrt", "square",
                           "tanh"})  # fmt: skip
+_PART = "\ufffd"
 _PROBE = 3  # positions of a beginning that tells whether what follows is seen
 
 
@@ -55,13 +65,17 @@ class TextModel:
         output, field = _of_text(trained)
         self._forward = Forward(trained, [output], device_for(trained, device))
         network = self._forward.network
-        if network.inputs != (field,):
-            others = ", ".join(f"`{name}`" for name in network.inputs if name != field)
+        others = ", ".join(f"`{name}`" for name in network.inputs if name.partition(".")[0] != field)
+        if others:
             raise UsageError(f"{trained.name} reads {others} beside its tokens, and text alone is given")
+        self.words = Words.of(trained, field)
+        self._outputs = {name: name.partition(".")[2] or layout.OUTPUTS[0] for name in network.inputs}
         self._length = trained.fields[field].tensor.shape[0]
         self.context = min(self._length, network.graph.spec(network.graph.outputs[output]).shape[0])
         self.vocabulary = network.graph.spec(network.graph.outputs[output]).shape[1]
-        self.reason = _why_no_cache(network.graph, trained.plan.plugins) if cache else "it was not wanted"
+        drops = _drops_last(network.graph)
+        self._extra = 1 if drops else 0  # a token behind the last, which the model's own slices take away again
+        self.reason = _why_no_cache(network.graph, trained.plan.plugins, drops) if cache else "it was not wanted"
         self._tokens: list[int] = []
         self._kept: list[_Kept] = []
         self._logits: Tensor | None = None
@@ -97,17 +111,17 @@ class TextModel:
         return self._logits
 
     def _compute(self, tokens: list[int]) -> Tensor:
-        return self._run(tokens)[len(tokens) - 1]
+        return self._run([*tokens, *[0] * self._extra])[len(tokens) - 1]
 
     def _padded(self, tokens: list[int]) -> Tensor:
         """As long as the model is used to; what stands behind the last token is not seen."""
         return self._run([*tokens, *([0] * (self._length - len(tokens)))])[len(tokens) - 1]
 
     def _run(self, tokens: list[int]) -> Tensor:
-        import numpy as np
-
-        (name,) = self._forward.network.inputs
-        (found,) = self._forward({name: np.asarray([tokens], np.int64)}, len(self._tokens)).values()
+        row = layout.empty(1, len(tokens), 0)
+        layout.place(row[0], 0, tokens, 1)
+        given = {name: layout.output(output, row) for name, output in self._outputs.items()}
+        (found,) = self._forward(given, len(self._tokens)).values()
         return found[0].float().cpu()
 
     def _require_causal(self, trained: Trained) -> None:
@@ -162,9 +176,25 @@ def _with_caches(module: nn.Module) -> list[_Kept]:
     return kept
 
 
-def _why_no_cache(graph: Graph, plugins: tuple[str, ...]) -> str:
-    """The first node that looks at several positions in a way of its own."""
+def _drops_last(graph: Graph) -> frozenset[str]:
+    """The nodes that take all positions of a field but the last, where nothing else reads a field."""
+    readers = [node for node in graph.nodes if any(edge in graph.inputs for edge in node.inputs.values())]
+    found = frozenset(node.name for node in readers if node.kind == "expression" and _takes_all_but_last(node))
+    return found if len(found) == len(readers) else frozenset()
+
+
+def _takes_all_but_last(node: Node) -> bool:
+    root = parse(str(node.expression)).root
+    if not isinstance(root, Operation) or root.name != INDEX or not isinstance(root.operands[0], Reference):
+        return False
+    return root.options["index"] == (slice(None), slice(None, -1))
+
+
+def _why_no_cache(graph: Graph, plugins: tuple[str, ...], drops: Collection[str] = ()) -> str:
+    """The first node that looks at several positions in a way of its own; `drops` are those that are seen to."""
     for node in graph.nodes:
+        if node.name in drops:
+            continue
         if node.graph is not None:
             if reason := _why_no_cache(node.graph, plugins):
                 return reason
@@ -174,18 +204,18 @@ def _why_no_cache(graph: Graph, plugins: tuple[str, ...]) -> str:
             others = set(parse(str(node.expression)).operations) - _ELEMENTWISE
             if others:
                 return f"the expression `{node.name}` may look at several positions (`{min(others)}`)"
-        elif node.component is not None and not _is_one_by_one(node.component, len(node.inputs), plugins):
+        elif node.component is not None and not _is_one_by_one(node.component, tuple(node.inputs), plugins):
             return f"`{node.name}` ({node.component['type']}) may look at several positions"
     return ""
 
 
-def _is_one_by_one(component: dict[str, object], num_inputs: int, plugins: tuple[str, ...]) -> bool:
+def _is_one_by_one(component: dict[str, object], inputs: Sequence[str], plugins: tuple[str, ...]) -> bool:
     kind = str(component["type"])
     if kind not in LAYERS:
         return False
     layer = read_layer(component, plugins)
     if kind == "self_attention":
-        return bool(component.get("causal")) and num_inputs == 1
+        return bool(component.get("causal")) and not {"mask"} & set(inputs)
     if kind in _ALONG_WIDTH:
         return component.get("num_dims", 1) == 1
     return kind in _ONE_BY_ONE or (isinstance(layer, Activation) and kind not in _NOT_ACTIVATIONS)
@@ -194,7 +224,7 @@ def _is_one_by_one(component: dict[str, object], num_inputs: int, plugins: tuple
 def _of_text(trained: Trained) -> tuple[str, str]:
     """(the output whose logits are of the next token, the field that holds the tokens). Raises UsageError."""
     source, plan = trained.plan.data.source, trained.plan
-    if source.get("type") != "text":
+    if source.get("type") != "text" and not any(_is_tokens(field) for field in plan.data.fields):
         raise UsageError(
             f"{trained.name} was trained on {source.get('type')} and not on text; help: `dtrain predict RUN INPUT`"
         )
@@ -203,38 +233,88 @@ def _of_text(trained: Trained) -> tuple[str, str]:
             continue
         graph = trained.graph([term.input])
         spec = graph.spec(graph.outputs[term.input])
-        fields = [name for name in graph.inputs if trained.fields[name].tensor.num_values is not None]
+        known = [name for name in graph.inputs if trained.fields[name].tensor.num_values is not None]
+        fields = [name for name in known if "." not in name] or [name.partition(".")[0] for name in known]
         is_of_tokens = len(spec.shape) == 2 and int(str(term.component.get("class_dim", -1))) in (-1, 2)
         if is_of_tokens and fields and len(trained.fields[fields[0]].tensor.shape) == 1:
             return term.input, fields[0]
     raise UsageError(f"{trained.name} gives no logits (B, T, V) of the next token: no `cross_entropy` is about such")
 
 
+def _is_tokens(field: FieldSpec) -> bool:
+    return field.component.get("type") == "tokens"
+
+
+@dataclass(frozen=True)
+class Words:
+    """Text to the tokens that a model was trained on, and back. `end`: the token that ends a text, if it learnt one."""
+
+    tokenizer: Tokenizer
+    field: TokensField | None = None
+    end: int | None = None
+
+    @classmethod
+    def of(cls, trained: Trained, field: str) -> Words:
+        """Raises UsageError."""
+        spec, source = trained.fields[field], trained.plan.data.source
+        component = spec.component if _is_tokens(spec) else source
+        try:
+            found = tokenizer(str(component.get("tokenizer", BYTES)))
+            made = FIELDS.read(spec.component)
+            own = made if isinstance(made, TokensField) else None
+            asked = component.get("eos", False)
+            return cls(found, own, found.role("eos", asked if isinstance(asked, bool | str) else False))
+        except TokenizerError as error:
+            raise UsageError(f"{error}{f'; help: {error.help}' if error.help else ''}") from None
+
+    def encoded(self, text: str) -> list[int]:
+        """Of a beginning: what is put behind a text is not there yet."""
+        plain = self.tokenizer.encode(text, adds_special=False)
+        if self.field is None:
+            return plain
+        before: list[int] = []
+        if self.field.special:
+            whole = self.tokenizer.encode(text)
+            before = next((whole[:at] for at in range(len(whole)) if whole[at : at + len(plain)] == plain), [])
+        first = self.tokenizer.role("bos", self.field.bos)
+        if first is not None and before[:1] != [first]:
+            before = [first, *before]
+        return [*before, *plain]
+
+
 def encoded(text: str, model: TextModel) -> list[int]:
-    """UTF-8 bytes. Raises UsageError for a text without any, and for a byte that the model does not know."""
-    tokens = list(text.encode())
+    """Its tokens. Raises UsageError for a text without any, and for a token that the model does not know."""
+    tokens = model.words.encoded(text)
     if not tokens:
         raise UsageError("--prompt is empty, and a text needs a beginning; help: a line break will do: --prompt $'\\n'")
     if max(tokens) >= model.vocabulary:
-        raise UsageError(f"--prompt has the byte {max(tokens)}, and the model knows 0 to {model.vocabulary - 1}")
+        what = "byte" if model.words.tokenizer.num_tokens == 256 else "token"
+        message = f"--prompt has the {what} {max(tokens)}, and the model knows 0 to {model.vocabulary - 1}"
+        raise UsageError(message)
     return tokens
 
 
 def generate(
     model: TextModel, prompt: str, num_tokens: int, sampling: Sampling, seed: int, number: int = 0
 ) -> Iterator[str]:
-    """The text that follows, in pieces; `number` tells samples of one seed apart. The same seed gives the same text on
-    one machine."""
+    """The text that follows, in pieces, to the token that ends a text, if the model was taught one; `number` tells
+    samples of one seed apart. The same seed gives the same text on one machine."""
     generator = torch.Generator().manual_seed(mix(seed, number) & (2**63 - 1))
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    model.begin(encoded(prompt, model))
+    given = encoded(prompt, model)
+    model.begin(given)
+    written, shown = list(given), model.words.tokenizer.decode(given)
     for position in range(num_tokens):
         token = chosen(model.logits, sampling, generator)
-        if piece := decoder.decode(bytes([token])):
-            yield piece
+        if token == model.words.end:
+            break
+        written.append(token)
+        text = model.words.tokenizer.decode(written)
+        if not text.endswith(_PART) and len(text) > len(shown):  # else a letter of several tokens is on the way
+            yield text[len(shown) :]
+            shown = text
         if position < num_tokens - 1:
             model.feed([token])
-    if rest := decoder.decode(b"", final=True):
+    if rest := model.words.tokenizer.decode(written)[len(shown) :]:
         yield rest
 
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Literal
 from declarative_train.components.datasets.files import local_path, shown
 from declarative_train.components.layers import LAYERS
 from declarative_train.components.plugged import PLUGIN
+from declarative_train.components.texts.tokenizer import of_copy
 from declarative_train.diagnostics.suggest import did_you_mean
 from declarative_train.graph.graph import Graph
 from declarative_train.plan.codec import PlanError, from_json
@@ -284,11 +285,21 @@ def _plan_of(entry: Entry) -> Plan:
             reason = f"{PLAN} is of another dtrain: {problem}"
             continue
         if record is not None or plan.fingerprint == entry.manifest["fingerprint"]:
-            return plan
+            return _with_own_tokenizers(plan, entry)
     raise CheckpointFailure(
         f"the checkpoint {shown(entry.path)} cannot be used alone: {reason}; help: use it with the dtrain that wrote "
         f"it ({entry.manifest.get('dtrain_version', 'an earlier one')})"
     )
+
+
+def _with_own_tokenizers(plan: Plan, entry: Entry) -> Plan:
+    """Those that lie in the checkpoint, wherever the run had them from."""
+    names = entry.manifest["files"]
+    fields = tuple(replace(each, component=of_copy(each.component, entry.path, names)) for each in plan.data.fields)
+    source = of_copy(plan.data.source, entry.path, names)
+    if source == plan.data.source and fields == plan.data.fields:
+        return plan
+    return replace(plan, data=replace(plan.data, source=source, fields=fields))
 
 
 def _own_layers(plan: Plan) -> list[str]:

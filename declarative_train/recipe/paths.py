@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
+from declarative_train.components.texts.tokenizer import BYTES, WITH_TOKENIZER
 from declarative_train.source.document import Document
 from declarative_train.source.node import Entry, Mapping, Node, Scalar, Sequence
 from declarative_train.terms.span import Span
 
-_WITH_TOKENIZER = ("text", "tokens")  # whose `tokenizer` is a path, or `bytes`
 _OF_SOURCES = ("path", "root", "folder")  # the last two are words of plugins
 
 
@@ -48,13 +48,13 @@ class Paths(NamedTuple):
     def _in_component(self, entry: Entry, keys: tuple[str, ...]) -> Node:
         assert isinstance(entry.value, Mapping)
         kind = entry.value.get("type")
-        if isinstance(kind, Scalar) and kind.value in _WITH_TOKENIZER:
+        if isinstance(kind, Scalar) and kind.value in WITH_TOKENIZER:
             keys = (*keys, "tokenizer", "template")
         return entry.value.with_values(lambda each: self._absolute(each.value) if each.name in keys else each.value)
 
     def _absolute(self, node: Node) -> Node:
         if isinstance(node, Sequence):
             return Sequence(tuple(self._absolute(item) for item in node.items), node.span)
-        if isinstance(node, Scalar) and isinstance(node.value, str) and node.value not in ("", "bytes"):
+        if isinstance(node, Scalar) and isinstance(node.value, str) and node.value not in ("", BYTES):
             return Scalar(self.resolve(node.value, node.span), node.text, node.span, node.quoted)
         return node

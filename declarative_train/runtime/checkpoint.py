@@ -22,6 +22,7 @@ import torch
 from torch import distributed, nn
 
 from declarative_train.components.datasets.files import masked
+from declarative_train.components.texts.tokenizer import copies
 from declarative_train.data.slots import samples_until
 from declarative_train.plan.codec import to_json
 from declarative_train.plan.run_folder import EMA, FORMAT, PLAN
@@ -81,6 +82,8 @@ class Checkpoints:
         if self._background and not self._alone and not engine.is_replicated:
             limit = timedelta(seconds=max(limit_s("DTRAIN_SAVE_S"), limit_s("DTRAIN_TIMEOUT_S")))
             self._group = distributed.new_group(backend="gloo", timeout=limit)
+        components = [plan.data.source, *(field.component for field in plan.data.fields)]
+        self._tokenizers = copies(components) if self._rank == 0 else {}  # now: the files may be gone when it is saved
 
     def import_ahead(self) -> None:
         """Import DCP beside the first steps, before it is needed. Not on a rank for which another one writes."""
@@ -146,7 +149,8 @@ class Checkpoints:
         if not taken.alone:
             files, numbers, shapes = self._gather(files, numbers, shapes)
         if self._rank == 0:
-            files = {**files, PLAN: self.store.write(taken.step, PLAN, self._plan_text)}
+            beside = {PLAN: self._plan_text, **self._tokenizers}
+            files = {**files, **{name: self.store.write(taken.step, name, text) for name, text in beside.items()}}
             self.store.publish(taken.step, taken.manifest | manifest_of(files, numbers, shapes))
             self.store.retain(taken.keep, taken.best_step)
 

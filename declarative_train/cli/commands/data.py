@@ -1,20 +1,37 @@
-"""`dtrain data show RECIPE`: what the data hold, and what the model will see of them."""
+"""`dtrain data show RECIPE`: what the data hold, and what the model will see of them. `index` makes beforehand what is
+made once of the data, `tokenizer` a tokenizer of their texts."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from declarative_train.api.compiling import Compiled, texts_of
+from declarative_train.cli.commands.run import positive
 from declarative_train.cli.compile import add_recipe_arguments, is_missing, load_recipe, report
 from declarative_train.cli.views.table import table, terminal_width
 
+if TYPE_CHECKING:
+    from declarative_train.data.spec import DataSpec
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("what", choices=["show"], help="show: sets, columns, fields, classes and the first samples")
+    parser.add_argument(
+        "what",
+        choices=["show", "index", "tokenizer"],
+        help="show: sets, columns, fields, classes and the first samples; index: make tokens now, which a run makes "
+        "once; tokenizer: train one on the training texts of a recipe, or on text files",
+    )
     add_recipe_arguments(parser)
     parser.add_argument("--plugins", action="store_true", help="import the recipe's plugins, and so run their code")
+    parser.add_argument("more", nargs="*", metavar="FILE", help="with tokenizer: more text files")
+    parser.add_argument("-o", "--output", metavar="FILE.json", help="with tokenizer: the file to write")
+    parser.add_argument("--vocab", type=positive, metavar="N", help="with tokenizer: how many tokens")
+    parser.add_argument(
+        "--special", action="append", default=[], metavar="TOKEN", help="with tokenizer: a token of its own"
+    )
     parser.add_argument("--html", metavar="FILE", help="write it as one page for a browser, pictures included")
     parser.add_argument(
         "--pictures",
@@ -24,6 +41,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.what != "tokenizer" and (args.more or args.output or args.vocab or args.special):
+        print("dtrain: FILE, -o, --vocab and --special are for `dtrain data tokenizer`", file=sys.stderr)
+        return 2
+    if args.what == "tokenizer":
+        from declarative_train.cli.commands.data_tokenizer import train
+
+        return train(args)
     if is_missing(args.recipe):
         return 2
     from declarative_train.components.data import SourceError
@@ -31,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     from declarative_train.data.spec import DataError
 
     try:
-        return _show(args)
+        return _index(args) if args.what == "index" else _show(args)
     except (DataError, SourceError, BadSampleError) as error:
         print(f"dtrain: {error}", file=sys.stderr)
         return 3
@@ -40,9 +64,8 @@ def run(args: argparse.Namespace) -> int:
         return 3
 
 
-def _show(args: argparse.Namespace) -> int:
-    from declarative_train.cli.views.data import page, sections
-    from declarative_train.cli.views.values import first_rows
+def _described(args: argparse.Namespace) -> tuple[str, DataSpec | None]:
+    """(the recipe's name, its data; None where something is wrong, which is said)."""
     from declarative_train.data.describe import describe
 
     loaded = load_recipe(args, plugins=args.plugins)
@@ -52,7 +75,27 @@ def _show(args: argparse.Namespace) -> int:
         data, found = describe(loaded.recipe.data, loaded.recipe.seed, loaded.recipe.span)
         diagnostics += found
     report(Compiled(loaded, None, tuple(diagnostics), texts_of(loaded)))
-    if loaded.recipe is None or data is None:
+    return "" if loaded.recipe is None else loaded.recipe.name, data
+
+
+def _index(args: argparse.Namespace) -> int:
+    from declarative_train.cli.views.texts import kept
+    from declarative_train.data.opened import prepared_sets
+
+    _, data = _described(args)
+    if data is None:
+        return 1
+    lines = kept(prepared_sets(data))
+    print("\n".join(lines) if lines else "nothing is made of these data beforehand")
+    return 0
+
+
+def _show(args: argparse.Namespace) -> int:
+    from declarative_train.cli.views.data import page, sections
+    from declarative_train.cli.views.values import first_rows
+
+    name, data = _described(args)
+    if data is None:
         return 1
     shown = sections(data)
     rows = first_rows(data, terminal_width())
@@ -69,7 +112,7 @@ def _show(args: argparse.Namespace) -> int:
             return 2
         Path(args.pictures).write_bytes(sheet)
     if args.html:
-        Path(args.html).write_text(page(loaded.recipe.name, shown, rows, sheet), encoding="utf-8")
+        Path(args.html).write_text(page(name, shown, rows, sheet), encoding="utf-8")
     for each in shown:
         print(f"{each.title}\n\n{table(each.header, each.rows, right=each.right, width=terminal_width())}\n")
     print(rows)

@@ -9,10 +9,11 @@ import base64
 import html
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
+from declarative_train.cli.views.shown import Shown
+from declarative_train.cli.views.texts import lengths
 from declarative_train.components.data import Column
 from declarative_train.data.opened import prepared_sets
 from declarative_train.data.prepare import Prepared
@@ -27,13 +28,6 @@ _COLUMNS = 100
 _LONGEST = 24  # characters of a value
 
 
-class Shown(NamedTuple):
-    title: str
-    header: tuple[str, ...]
-    rows: Sequence[tuple[str, ...]]
-    right: tuple[int, ...] = ()
-
-
 def sections(data: DataSpec) -> list[Shown]:
     """Raises DataError, SourceError and BadSampleError."""
     sets = prepared_sets(data)
@@ -42,6 +36,7 @@ def sections(data: DataSpec) -> list[Shown]:
         _columns(data, sets[TRAINING]),
         _fields(data, sets[TRAINING]),
     ]
+    found += lengths(sets)
     return found + [_classes(field, sets) for field in data.fields if field.component["type"] == "category"]
 
 

@@ -39,23 +39,23 @@ class TokenTable(Table):
             about=["stream", [[path, sizes[path], _modified(path)] for path in files], found.sha256, last],
             size_bytes=sum(sizes.values()),
         )
-        self._made = made(work)
-        self.num_rows = len(self._made.tokens)
-        self.columns = {"tokens": Column("tokens", str(self._made.tokens.dtype), (), found.num_tokens)}
+        self.tokens = made(work)
+        self.num_rows = len(self.tokens.tokens)
+        self.columns = {"tokens": Column("tokens", str(self.tokens.tokens.dtype), (), found.num_tokens)}
 
     def read(self, columns: Sequence[str], rows: slice | np.ndarray) -> dict[str, np.ndarray]:
-        return dict.fromkeys(columns, self._made.tokens[rows])
+        return dict.fromkeys(columns, self.tokens.tokens[rows])
 
     def read_runs(self, columns: Sequence[str], starts: np.ndarray, length: int) -> dict[str, np.ndarray]:
-        return {name: stacked(self._made.tokens, starts, length) for name in columns}
+        return {name: stacked(self.tokens.tokens, starts, length) for name in columns}
 
     def place(self, row: int) -> str:
         import numpy as np
 
-        piece = int(np.searchsorted(self._made.starts, row, side="right")) - 1
+        piece = int(np.searchsorted(self.tokens.starts, row, side="right")) - 1
         path, begin, _, _ = self._pieces[piece]
         where = f" from byte {begin + 1} on" if begin else ""
-        return f"token {row - int(self._made.starts[piece]) + 1} of {shown(path)}{where}"
+        return f"token {row - int(self.tokens.starts[piece]) + 1} of {shown(path)}{where}"
 
 
 def stacked(values: np.ndarray, starts: np.ndarray, length: int) -> np.ndarray:

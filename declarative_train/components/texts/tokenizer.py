@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -19,6 +19,7 @@ from declarative_train.components.datasets.files import local_path, read_bytes, 
 from declarative_train.terms.machine import install
 
 BYTES = "bytes"
+WITH_TOKENIZER = ("text", "tokens")  # the source and the field whose `tokenizer` is a path, or `bytes`
 FILE = "tokenizer.json"
 CONFIG = "tokenizer_config.json"
 TEMPLATE = "chat_template.jinja"
@@ -124,7 +125,7 @@ class _FromFile(Tokenizer):
         for name in sorted(beside):
             digest.update(name.encode() + b"\0" + beside[name])
         self.sha256 = digest.hexdigest()
-        self.files = (path, *(f"{os.path.dirname(path)}/{name}" for name in beside))
+        self.files = (path, *(_place_beside(path, name) for name in beside))
 
     def encode(self, text: str, *, adds_special: bool = True) -> list[int]:
         found: list[int] = self._found.encode(text, add_special_tokens=adds_special).ids
@@ -208,17 +209,53 @@ def _opened(path: str, modified_ns: int) -> Tokenizer:
 
 
 def _beside(path: str) -> dict[str, bytes]:
-    local = local_path(path)
-    if local is None or os.path.basename(local) != FILE:  # of several in one folder nobody knows whose they are
-        return {}
     found = {}
     for name in BESIDE:
         try:
-            with open(os.path.join(os.path.dirname(local), name), "rb") as stream:
-                found[name] = stream.read()
-        except OSError:
+            found[name] = read_bytes(_place_beside(path, name))
+        except SourceError:
             continue
     return found
+
+
+def _place_beside(path: str, name: str) -> str:
+    """Of `tokenizer.json` in its folder; of another name, which may be one of several, behind that name."""
+    folder, _, file = path.rpartition("/")
+    stem = "" if file == FILE else f"{file.removesuffix('.json')}."
+    return f"{folder}/{stem}{name}" if folder else f"{stem}{name}"
+
+
+# -- what travels with a checkpoint
+
+
+def copies(components: Iterable[Mapping[str, object]]) -> dict[str, bytes]:
+    """The files of the tokenizers that these components name, by the names that they have in a checkpoint. Raises
+    TokenizerError."""
+    found: dict[str, bytes] = {}
+    for component in components:
+        path = component.get("tokenizer")
+        if not isinstance(path, str) or path == BYTES or component.get("type") not in WITH_TOKENIZER:
+            continue
+        name = _copy_of(path)
+        for each in tokenizer(path).files:
+            beside = next((other for other in BESIDE if each.endswith(other)), None)
+            try:
+                found[name if beside is None else _place_beside(name, beside)] = read_bytes(each)
+            except SourceError as error:
+                raise TokenizerError(str(error), error.help) from error
+    return found
+
+
+def _copy_of(path: str) -> str:
+    return f"tokenizer_{hashlib.sha256(path.encode()).hexdigest()[:16]}.json"
+
+
+def of_copy(component: Mapping[str, object], folder: str, names: Collection[str]) -> dict[str, object]:
+    """The component with the tokenizer that lies among `names` in a checkpoint's folder, if one of its own does."""
+    path = component.get("tokenizer")
+    if isinstance(path, str) and _copy_of(path) in names:
+        return {**component, "tokenizer": f"{folder}/{_copy_of(path)}"}
+    return dict(component)
 
 
 def _read_config(beside: Mapping[str, bytes]) -> dict[str, Any]:

@@ -157,7 +157,7 @@ class SelfAttention(nn.Module):
             length = start + x.shape[1] if positions is None else self.num_positions
             cos_TK, sin_TK = self.tables(length, heads.head_width, heads.rotary, q_BHTK)
             if positions is not None:
-                cos_TK, sin_TK = cos_TK[positions].unsqueeze(1), sin_TK[positions].unsqueeze(1)  # (B, 1, T, K / 2)
+                cos_TK, sin_TK = (part[positions.long()].unsqueeze(1) for part in (cos_TK, sin_TK))  # (B, 1, T, K / 2)
             elif start:
                 cos_TK, sin_TK = cos_TK[start:], sin_TK[start:]
             q_BHTK, k_BGTK = rotate(q_BHTK, cos_TK, sin_TK), rotate(k_BGTK, cos_TK, sin_TK)

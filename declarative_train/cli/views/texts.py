@@ -1,0 +1,61 @@
+"""Sets with fields of tokens -> how long their texts are, how full their samples, and where the tokens are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from declarative_train.cli.views.shown import Shown
+from declarative_train.components.datasets.files import shown
+from declarative_train.components.datasets.token_stream import TokenTable
+from declarative_train.components.texts.cache import Tokens
+from declarative_train.data.prepare import Prepared
+from declarative_train.data.texts import PackedRows, TextRows
+from declarative_train.terms.amounts import counted
+
+
+def lengths(sets: Mapping[str, Prepared]) -> list[Shown]:
+    """Of each set and field, in tokens; none where there are no such fields."""
+    rows = [row for name, each in sets.items() for row in _of_set(name, each)]
+    header = ("set", "field", "texts", "tokens", "shortest", "median", "95%", "longest", "longer", "samples", "full")
+    return [Shown("lengths of texts in tokens", header, rows, tuple(range(2, len(header))))] if rows else []
+
+
+def _of_set(name: str, chosen: Prepared) -> list[tuple[str, ...]]:
+    table, found = chosen.table, []
+    if isinstance(table, PackedRows):
+        packed = table.packing
+        found.append(_row(name, table.field_name, table.sizes, packed.length, packed.num_samples, packed.fill))
+    elif isinstance(table, TextRows):
+        rows = chosen.rows.at(np.arange(len(chosen.rows)))
+        for field, (component, tokens) in table.fields.items():
+            sizes = tokens.sizes[rows]
+            fill = float(np.minimum(sizes, component.length).sum() / max(len(sizes) * component.length, 1))
+            found.append(_row(name, field, sizes, component.length, len(sizes), fill))
+    return found
+
+
+def _row(name: str, field: str, sizes: np.ndarray, length: int, samples: int, fill: float) -> tuple[str, ...]:
+    """`longer` than a sample: cut, or parted where texts are packed."""
+    if not len(sizes):
+        return (name, field, *("0" for _ in range(9)))
+    middle, high = np.percentile(sizes, [50, 95])
+    numbers = (len(sizes), sizes.sum(), sizes.min(), middle, high, sizes.max(), (sizes > length).sum(), samples)
+    return (name, field, *(f"{number:,.0f}" for number in numbers), f"{fill:.1%}")
+
+
+def kept(sets: Mapping[str, Prepared]) -> list[str]:
+    """A line for each flat file of tokens."""
+    found: dict[str, Tokens] = {}
+    for each in sets.values():
+        table = each.table
+        if isinstance(table, TokenTable | PackedRows):
+            found[table.tokens.folder] = table.tokens
+        elif isinstance(table, TextRows):
+            found |= {tokens.folder: tokens for _, tokens in table.fields.values()}
+    return [
+        f"{counted(len(each.tokens), 'token')} of {counted(each.num_texts, 'text')}, "
+        f"{each.tokens.nbytes / 1e6:,.1f} MB{f', in {shown(folder)}' if folder else ', kept nowhere'}"
+        for folder, each in found.items()
+    ]

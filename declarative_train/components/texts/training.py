@@ -1,0 +1,37 @@
+"""Texts -> a byte-pair tokenizer, as a file of the library `tokenizers`.
+
+Every byte is a token of its own, so that any text can be written and comes back as it was (Sennrich et al., Neural
+machine translation of rare words with subword units, 2016; bytes as in GPT-2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from declarative_train.components.texts.tokenizer import TokenizerError
+from declarative_train.terms.machine import install
+
+END, PAD = "<|endoftext|>", "<|pad|>"
+BYTES = 256
+
+
+def trained(texts: Iterable[str], vocabulary: int, special: Sequence[str] = ()) -> str:
+    """The file's content. Token 0 ends a text, token 1 pads, `special` come next. Fewer tokens than `vocabulary` where
+    the texts have no more pairs. Raises TokenizerError."""
+    try:
+        from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    except ImportError:
+        raise TokenizerError("a tokenizer is trained by the package tokenizers", install("text")) from None
+    names = list(dict.fromkeys([END, PAD, *special]))
+    if vocabulary < BYTES + len(names):
+        message = f"{vocabulary} tokens are too few: {BYTES} bytes and {len(names)} special tokens come first"
+        raise TokenizerError(message, f"ask for {BYTES + len(names)} at least")
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary, special_tokens=names, initial_alphabet=alphabet, show_progress=False
+    )
+    made.train_from_iterator(texts, trainer)
+    return str(made.to_str(pretty=True))
