@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from declarative_train.api.compiling import Compiled, texts_of
-from declarative_train.cli.commands.run import positive
 from declarative_train.cli.compile import add_recipe_arguments, is_missing, load_recipe, report
+from declarative_train.cli.numbers import positive
 from declarative_train.cli.views.table import table, terminal_width
 
 if TYPE_CHECKING:
