@@ -16,13 +16,11 @@ def plugin_source_fails(span: Span, problem: SourceError) -> Diagnostic:
     Finds: a source of a plugin whose code raises, draws random numbers, or gives other rows than its columns say. Seen
            with `--plugins`, and by `run`.
     Why:   rows are asked for by number, in any order, in any process, and may be kept: they must be the same each time.
-    Bad:
-        plugins: [my_data.py]   # def __getitem__(self, index): raise OSError("no")
+    Diff:
+    -   plugins: [my_data.py]   # def __getitem__(self, index): raise OSError("no")
         data:
-          source: {type: torn}
-    Good:
-        data:
-          source: {type: csv, path: data/digits.csv}
+    -     source: {type: torn}
+    +     source: {type: csv, path: data/digits.csv}
     """
     return error("D050", span, str(problem), problem.help)
 
@@ -33,13 +31,11 @@ def plugin_data_not_run(span: Span, what: str, type: str, has_columns: bool) -> 
     Finds: a source, field or transform of a plugin, in a recipe that is checked without running its code.
     Why:   how many rows there are and what they hold only its code can tell. The columns that a source declares are
            checked against the fields; the values, the graph and the plan are not.
-    Bad:
-        plugins: [my_data.py]   # class Digits(Source): ...
+    Diff:
+    -   plugins: [my_data.py]   # class Digits(Source): ...
         data:
-          source: {type: digits}
-    Good:
-        data:
-          source: {type: csv, path: data/digits.csv}
+    -     source: {type: digits}
+    +     source: {type: csv, path: data/digits.csv}
     """
     lacks = "" if has_columns else ", and no `columns` declare what it gives"
     message = (
@@ -54,15 +50,12 @@ def plugin_field_fails(span: Span, field: str, message: str, place: str, help: s
     Finds: a field of a plugin whose code raises for a row, or gives another tensor than it declares. Seen with
            `--plugins`, and by `run`.
     Why:   a batch is one tensor, and the layers behind it are made for its shape.
-    Bad:
-        plugins: [my_data.py]   # class Wide(Field): shape = (9,)
+    Diff:
+    -   plugins: [my_data.py]   # class Wide(Field): shape = (9,)
+    +   plugins: [my_data.py]   # class One(Field): shape = (1,)
         data:
           fields:
-            pixels: {type: wide, column: p0}
-    Good:
-        plugins: [my_data.py]   # class One(Field): shape = (1,)
-        data:
-          fields:
-            other: {type: one, column: p0}
+    -       pixels: {type: wide, column: p0}
+    +       other: {type: one, column: p0}
     """
     return error("D052", span, f"field `{field}`: {message}, in {place}", help)
