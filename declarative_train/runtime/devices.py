@@ -222,3 +222,12 @@ def keep_freed_memory() -> None:
     if mallopt is not None:  # musl has none
         mallopt(_M_MMAP_THRESHOLD, _LARGEST_KEPT)
         mallopt(_M_TRIM_THRESHOLD, _NEVER)
+
+
+def start_autograd() -> None:
+    """The first backward of a process starts a thread for each device, after which no forked child can differentiate.
+    torch's fake tensors let a CUDA build without a GPU believe in one: before them there is none to start a thread
+    for."""
+    import torch
+
+    torch.ones((), requires_grad=True).backward()  # type: ignore[no-untyped-call]

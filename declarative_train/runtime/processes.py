@@ -2,7 +2,7 @@
 
 They are forked, which costs next to nothing. Where a fork is not safe they are spawned, and import everything anew:
 on macOS, whose system libraries do not survive one, and where this process has used CUDA, which cannot be had a second
-time in a child.
+time in a child, or autograd with its threads for devices.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from declarative_train.logs.streams import lasting_streams
-from declarative_train.runtime.devices import device_of, safe_threads, threads_per_rank
+from declarative_train.runtime.devices import device_of, safe_threads, start_autograd, threads_per_rank
 from declarative_train.runtime.failures import (
     VICTIM_WAIT_S,
     Failure,
@@ -113,22 +113,21 @@ def launch_ranks(job: Job) -> tuple[int, list[str]]:
 
 
 def start_method(device_kind: str) -> Literal["fork", "spawn"]:
-    if sys.platform == "darwin" or (device_kind == "cuda" and spoils_cuda()):
-        return "spawn"
-    return "fork"
+    return "spawn" if sys.platform == "darwin" or spoils(device_kind) else "fork"
 
 
-def spoils_cuda() -> bool:
-    """Whether a forked child of this process could not use CUDA: after a run in this process, and where the number of
-    GPUs is not known without CUDA (no NVML, MIG). A child is asked: what torch keeps on it in the parent has changed
-    from version to version."""
+def spoils(device_kind: str) -> bool:
+    """Whether a forked child of this process could not train: CUDA was used here, in a run or where the number of GPUs
+    is not known without it (no NVML, MIG), or autograd has started a thread for a device. A child is asked: what torch
+    keeps on it in the parent has changed from version to version."""
     child = os.fork()
     if child == 0:
         answer = 1
         try:
             import torch
 
-            answer = int(torch.cuda._is_in_bad_fork())
+            start_autograd()  # which raises where threads were started
+            answer = int(device_kind == "cuda" and torch.cuda._is_in_bad_fork())
         finally:
             os._exit(answer)
     return os.waitpid(child, 0)[1] != 0

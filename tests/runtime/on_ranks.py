@@ -24,6 +24,7 @@ import torch
 from torch import distributed
 
 from declarative_train.plan.plan import Plan
+from declarative_train.runtime.devices import start_autograd
 from declarative_train.runtime.engine import Engine
 from declarative_train.runtime.processes import (
     announce,
@@ -36,6 +37,7 @@ from declarative_train.runtime.rank import default_dtype
 
 Seen = TypeVar("Seen")
 _ALIVE: list[object] = []
+start_autograd()  # before a test uses fake tensors, after which nothing could be forked on a CUDA build
 
 
 def on_ranks(plan: Plan, look: Callable[..., Seen], *words: object, device: str = "cpu") -> list[Seen]:

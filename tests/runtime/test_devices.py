@@ -144,6 +144,17 @@ def test_ranks_are_forked_where_that_is_safe(
     assert processes.start_method(kind) == method
 
 
+def test_no_child_is_forked_that_could_not_differentiate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after a run on a GPU in this process, or a `torch.compile` on a CUDA build: only one that has threads."""
+
+    def refused() -> None:
+        raise RuntimeError("Unable to handle autograd's threading in combination with fork-based multiprocessing.")
+
+    assert processes.start_method("cpu") == "fork"
+    monkeypatch.setattr(processes, "start_autograd", refused)
+    assert processes.start_method("cpu") == "spawn"
+
+
 def test_ranks_that_are_spawned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_data(tmp_path)
     monkeypatch.setattr(processes, "start_method", lambda kind: "spawn")

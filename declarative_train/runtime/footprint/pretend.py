@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from declarative_train.data.batch import Batch
 from declarative_train.runtime.collectives import Place
+from declarative_train.runtime.devices import start_autograd
 from declarative_train.runtime.engine import Engine
 from declarative_train.runtime.footprint import watched_step
 from declarative_train.runtime.footprint.live_bytes import LiveBytes
@@ -85,6 +86,8 @@ def pretended_step(plan: Plan, rank: int, *, is_begun: bool = False, is_fake: bo
         place = Place(plan.layout, _CPU)
         if is_fake:
             from torch._subclasses.fake_tensor import FakeTensorMode  # which imports torch._dynamo
+
+            start_autograd()
 
             stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
             stack.enter_context(Answers())  # type: ignore[no-untyped-call]
