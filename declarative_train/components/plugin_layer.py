@@ -31,6 +31,8 @@ class PluginLayer(Layer):
     plugin_path: ClassVar[str] = ""
     plugin_class: ClassVar[str] = ""
     may_import: ClassVar[bool] = False
+    mixes: ClassVar[bool] = False
+    """It says `mixes_samples = True`; a layer of ours that mixes has a key `over`."""
     list_fields: ClassVar[frozenset[str]] = frozenset()
     computed_defaults: ClassVar[frozenset[str]] = frozenset()
 

@@ -6,6 +6,7 @@ Each public class that derives from `torch.nn.Module` is a layer, called by its 
 - arguments of `__init__` are the fields, by their annotation or the type of their default; `in_features`,
   `in_channels`, `input_size` and `input_dim` are taken from the first edge where the recipe leaves them out;
 - arguments of `forward` are the ports, optional where the default is None, variadic for a last `*args`;
+- `mixes_samples = True` says that the result of a sample depends on the others of its batch;
 - its return annotation names the outputs: a tensor is `output`; `tuple[Annotated[Tensor, "mean"], ...]` and named
   tuples give names, a plain tuple `output`, `output_1`, ...
 
@@ -34,8 +35,11 @@ from declarative_train.components.plugin_file import (
     type_name,
 )
 from declarative_train.components.plugin_layer import FROM_EDGE, PluginLayer
+from declarative_train.components.plugin_types import default_of
 from declarative_train.terms.names import RESERVED, is_name
 
+MIXES = "mixes_samples"
+"""The attribute by which a class says that the result of a sample depends on the others of its batch."""
 _TUPLES = ("tuple", "Tuple", "typing.Tuple")
 _TAKEN = frozenset(dir(PluginLayer))
 _OF_THE_EDGE = {
@@ -103,6 +107,7 @@ class _Class:
         name, wrong = type_name(self._file, self._node, self._node.name, "layer")
         self._problems += wrong
         fields, lists, computed = self._fields()
+        mixes = self._mixes()
         ports, outputs = self._ports(), self._outputs()
         if self._problems:
             return None, self._problems
@@ -111,7 +116,7 @@ class _Class:
         made.__doc__ = ast.get_docstring(self._node) or f"`{self._node.name}` of {self._file.path}."
         made.ports, made.outputs = ports, outputs
         made.plugin_path, made.plugin_class, made.may_import = self._file.path, self._node.name, may_import
-        made.list_fields, made.computed_defaults = lists, computed
+        made.list_fields, made.computed_defaults, made.mixes = lists, computed, mixes
         return FoundLayer(made, *self._file.name_place(self._node)), []
 
     def _say(self, kind: ProblemKind, message: str, node: ast.AST, name: str = "", help: str | None = None) -> None:
@@ -132,6 +137,13 @@ class _Class:
         found, problems = read_fields(self._file, self._node.name, arguments_of(function), _TAKEN, _OF_THE_EDGE)
         self._problems += problems
         return found
+
+    def _mixes(self) -> bool:
+        item = self._file.attribute(self._node, MIXES)
+        value = None if item is None else default_of(item.value)[1]
+        if item is not None and not isinstance(value, bool):
+            self._say("signature", f"`{MIXES}` is true or false", item)
+        return value is True
 
     def _ports(self) -> tuple[Port, ...]:
         function = self._file.method(self._node, "forward")

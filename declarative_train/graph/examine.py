@@ -1,7 +1,7 @@
 """What the code of a plugin's layer does beside what its signature says, found by running it on a few made samples.
 
-dtrain's own layers declare these things and tests hold them to it; a plugin declares nothing. What cannot be run here
-(too large for the CPU, or it raises on made numbers) stays unknown.
+dtrain's own layers declare these things and tests hold them to it; a plugin may say that it mixes samples, and no more.
+What cannot be run here (too large for the CPU, or it raises on made numbers) stays unknown.
 """
 
 from __future__ import annotations
@@ -46,8 +46,9 @@ MIXES = Habits(draws=False, mixes=("training",), batch_norms=(), changed=(), unr
 """Of what is known to do nothing else."""
 
 
-def examine(module: nn.Module, inputs: Inputs, device: torch.device) -> Habits:
-    """`inputs` in the order of `forward`, None for an open one. `module` is one made for this, on `device`."""
+def examine(module: nn.Module, inputs: Inputs, device: torch.device, *, mixes_in_training: bool = False) -> Habits:
+    """`inputs` in the order of `forward`, None for an open one. `module` is one made for this, on `device`.
+    `mixes_in_training`: it says so, whatever is found."""
     unregistered = tuple(_unregistered(module))  # before a forward, which may leave caches
     draws: bool | None = None
     mixes: list[When] = []
@@ -58,6 +59,8 @@ def examine(module: nn.Module, inputs: Inputs, device: torch.device) -> Habits:
             trial = _Trial(module, inputs, when)
             if _or_none(trial.mixes):
                 mixes.append(when)
+    if mixes_in_training and "training" not in mixes:
+        mixes.insert(0, "training")
     changed = _or_none(lambda: _changed(module, inputs, device)) or ()
     norms = tuple(name for name, part in module.named_modules() if isinstance(part, nn.modules.batchnorm._BatchNorm))
     return Habits(draws, tuple(mixes), norms, changed, unregistered)

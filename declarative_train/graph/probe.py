@@ -105,7 +105,7 @@ def _probed(layer: Layer, inputs: Specs, module: nn.Module, device: torch.device
     return Probed(
         outputs,
         {name: tuple(parameter.shape) for name, parameter in module.named_parameters()},
-        examine(module, specs, device) if isinstance(layer, PluginLayer) else None,
+        examine(module, specs, device, mixes_in_training=layer.mixes) if isinstance(layer, PluginLayer) else None,
         {} if isinstance(layer, PluginLayer) else linear_maps(module),
     )
 

@@ -19,10 +19,10 @@ NONE = Habits(draws=False, mixes=(), batch_norms=(), changed=(), unregistered=()
 
 @pytest.fixture
 def habits(tmp_path: Path) -> Probe:
-    def probe(forward: str, made: str = "pass", spec: TensorSpec = ROW) -> Habits:
+    def probe(forward: str, made: str = "pass", spec: TensorSpec = ROW, says: str = "") -> Habits:
         path = tmp_path / "one.py"
         path.write_text(
-            "import random\nimport torch\nfrom torch import nn\n\n\nclass One(nn.Module):\n"
+            f"import random\nimport torch\nfrom torch import nn\n\n\nclass One(nn.Module):\n{says}"
             f"    def __init__(self):\n        super().__init__()\n        {made}\n\n"
             f"    def forward(self, x):\n        {forward}\n"
         )
@@ -88,6 +88,23 @@ BOTH = ("training", "evaluation")
 )
 def test_mixes_samples(forward: str, made: str, mixes: tuple[str, ...], habits: Probe) -> None:
     assert habits(forward, made, TABLE if "LSTM" in made else ROW).mixes == mixes
+
+
+def test_a_layer_says_that_it_mixes_samples(habits: Probe) -> None:
+    """Where no batch of made samples shows it: it is tried on meta, or only some values do it."""
+    says = "    mixes_samples = True\n"
+    for forward, spec in (("return x - x.mean(0)", LARGE), ("return x - (x > 3).float().mean(0)", ROW)):
+        assert habits(forward, spec=spec).mixes == ()
+        assert habits(forward, spec=spec, says=says).mixes == ("training",)
+    assert habits("return x - x.mean(0)", says=says).mixes == BOTH
+    assert habits("return x - x.mean(0)", says="    mixes_samples = False\n").mixes == BOTH  # found out
+
+
+def test_what_it_says_is_true_or_false() -> None:
+    text = "from torch import nn\nclass One(nn.Module):\n    mixes_samples = 3\n    def forward(self, x): return x\n"
+    layers, (problem,) = read_plugin("/nowhere/p.py", text, may_import=False)
+    assert not layers
+    assert (problem.line, problem.message) == (3, "`mixes_samples` is true or false")
 
 
 @pytest.mark.parametrize(

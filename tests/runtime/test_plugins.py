@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+from declarative_train.cli.main import main
 from declarative_train.components.layers.modules.batch_norm import BatchNorm
 from declarative_train.components.layers.sample_groups import MixesSamples
 from declarative_train.graph.build import build
@@ -126,6 +128,80 @@ def test_every_mode_trains_the_same_model(way: str, directory: Path, reference: 
     assert found.losses == pytest.approx(reference.losses, rel=1e-12)
     for name, item in reference.parameters.items():
         np.testing.assert_allclose(found.parameters[name], item, rtol=1e-9, atol=1e-12)
+
+
+SPLIT = '''
+
+
+class Halves(nn.Module):
+    """Two outputs, which other stages read."""
+
+    def __init__(self, in_features: int):
+        super().__init__()
+        self.a, self.b = nn.Linear(in_features, 6), nn.Linear(in_features, 6)
+
+    def forward(self, x, gate=None) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.tanh(self.a(x)) if gate is None else self.a(x) * torch.sigmoid(gate), self.b(x)
+'''
+
+
+@pytest.fixture(scope="module")
+def halves(directory: Path) -> dict[str, Any]:
+    (directory / "halves.py").write_text(LAYERS + SPLIT)
+    graph = {
+        "before": {"type": "linear", "out_features": 6, "input": "x"},
+        "halves": {"type": "halves", "inputs": {"x": "before", "gate": "before"}},
+        "behind": {"type": "linear", "out_features": 6, "input": "halves"},
+        "again": {"type": "halves", "input": "behind"},
+        "joined": "again.output_1 + halves.output_1 + again",
+        "logits": {"type": "linear", "out_features": 10},
+    }
+    return merged(merged(SMALL, {"model": None}), {"plugins": ["halves.py"], "model": {"graph": graph}})
+
+
+@pytest.fixture(scope="module")
+def alone(directory: Path, halves: dict[str, Any]) -> Recording:
+    return record(directory, halves)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "cuts"),
+    [("1f1b", ["halves"]), ("gpipe", ["behind"]), ("1f1b", ["halves", "behind"]), ("gpipe", ["behind", "logits"])],
+    ids=["before", "behind", "both", "two apart"],
+)
+def test_a_pipeline_may_be_cut_around_a_plugin(
+    schedule: str, cuts: list[str], directory: Path, halves: dict[str, Any], alone: Recording
+) -> None:
+    way = on_pipeline(len(cuts) + 1, schedule, len(cuts) + 1)
+    way["parallelism"]["pipeline"]["cut_before"] = cuts
+    found = record(directory, merged(halves, way))
+    assert largest_difference(alone, found) <= LIMIT
+    assert found.losses == pytest.approx(alone.losses, rel=1e-12)
+
+
+def test_what_a_pipeline_cannot_do_with_a_plugin_has_words(
+    directory: Path, halves: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its layer called again in another stage; and one that mixes samples, of which a stage sees a microbatch."""
+    way = on_pipeline(2, "1f1b", 2)
+    way["parallelism"]["pipeline"]["cut_before"] = ["again"]
+    again = {"again": {"type": "reuse", "node": "halves", "inputs": {"x": "behind", "gate": "behind"}}}
+    graph = {**halves["model"]["graph"], **again}
+    mixing = (
+        (directory / "halves.py")
+        .read_text()
+        .replace("class Halves(nn.Module):", "class Halves(nn.Module):\n    mixes_samples = True")
+    )
+    (directory / "mixing.py").write_text(mixing)
+    cases: list[tuple[dict[str, Any], int, str]] = [
+        ({"model": {"graph": graph}}, 1, "error[P106]: `again` in stage 1 calls `halves` of stage 0 again"),
+        ({"plugins": ["mixing.py"]}, 0, "warning[R135]: in `halves` the result of a sample depends on the other"),
+    ]
+    for changes, code, words in cases:
+        whole = merged(merged(halves | changes, {"layout": {"device": "cpu"}}), way)
+        (directory / "refused.yaml").write_text(json.dumps(whole))
+        assert main(["lint", str(directory / "refused.yaml"), "--plugins"]) == code
+        assert words in capsys.readouterr().out
 
 
 def test_the_code_is_constructed_once_and_its_relations_hold(directory: Path) -> None:
