@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from declarative_train.components.data import Unit
-from declarative_train.components.expressions.functions import INDEX
+from declarative_train.components.expressions.functions import VIEWS
 from declarative_train.components.expressions.tree import Operation, Reference, Term
 from declarative_train.components.fields import FIELDS
 from declarative_train.components.fields.columns import parse_cut
@@ -13,10 +13,8 @@ from declarative_train.data.spec import DataSpec, FieldSpec
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.graph.check_objective import measures_of
 from declarative_train.graph.checks.objective import metric_without_unit, target_among_inputs
-from declarative_train.recipe.model.tree import ExpressionNode, Scope, inputs_before
+from declarative_train.recipe.model.tree import Scope, inputs_before, term_of
 from declarative_train.recipe.recipe import Recipe
-
-_VIEWS = frozenset({INDEX, "expand", "flatten", "flip", "permute", "reshape", "squeeze", "transpose", "unsqueeze"})
 
 
 def check_targets(recipe: Recipe, data: DataSpec) -> Iterator[Diagnostic]:
@@ -92,7 +90,7 @@ def _made_of(scope: Scope, wire: str) -> frozenset[str]:
     if not colon:
         return frozenset({name})
     node = next(node for node in scope.nodes if node.name == name)
-    if not isinstance(node, ExpressionNode):
+    if term_of(node) is None:
         return frozenset()
     parts = [_made_of(scope, each) for each in node.inputs.values()]
     return frozenset().union(*parts) if all(parts) else frozenset()
@@ -132,10 +130,11 @@ def _is_view(scope: Scope, wire: str) -> bool:
     if not colon:
         return True
     node = next(node for node in scope.nodes if node.name == name)
-    return isinstance(node, ExpressionNode) and _views(node.expression.root, node.inputs, scope)
+    term = term_of(node)
+    return term is not None and _views(term, node.inputs, scope)
 
 
 def _views(term: Term, inputs: Mapping[str, str], scope: Scope) -> bool:
     if isinstance(term, Operation):
-        return term.name in _VIEWS and all(_views(each, inputs, scope) for each in term.operands)
+        return term.name in VIEWS and all(_views(each, inputs, scope) for each in term.operands)
     return isinstance(term, Reference) and _is_view(scope, inputs[term.text])

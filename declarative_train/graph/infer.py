@@ -14,6 +14,8 @@ from typing import Literal
 
 from declarative_train.components.adapters.adapted import Adapted, with_added
 from declarative_train.components.component import Adapter, Layer, Misfit
+from declarative_train.components.expressions.dtypes import sized
+from declarative_train.components.expressions.grammar import Expression, parse
 from declarative_train.components.expressions.tree import ExpressionError
 from declarative_train.components.plugin_layer import PluginLayer
 from declarative_train.diagnostics.diagnostic import Diagnostic, Related
@@ -31,7 +33,7 @@ from declarative_train.graph.checks.shapes import (
 )
 from declarative_train.graph.examine import Habits
 from declarative_train.graph.graph import Edge, Graph, Node
-from declarative_train.graph.observe import Observer, Seen
+from declarative_train.graph.observe import Observer, Seen, narrowed
 from declarative_train.graph.probe import BatchMovedError, Probed, RefusedError, probe_expression, probe_layer
 from declarative_train.recipe.model.selectors import ParameterRule, settings_of
 from declarative_train.recipe.model.tree import BlockNode, ExpressionNode, LayerNode, ModelNode, ReuseNode, Scope
@@ -271,9 +273,10 @@ class Inference:
         self, node: ExpressionNode, inputs: dict[str, Edge], specs: Specs, made_by: Mapping[str, Origin], state: _Scope
     ) -> Node | None:
         try:
-            found = probe_expression(node.expression, specs)
+            expression = self._sized(node, inputs, specs, state)
+            found = probe_expression(expression, specs)
             given = None if node.expression.is_random else state.all_seen(inputs)
-            seen = given and self._observer.expression(node.expression, given, found, node.span)
+            seen = given and self._observer.expression(expression, given, found, node.span)
             if seen:
                 state.seen[f"{node.name}:output"] = seen
         except ExpressionError as problem:
@@ -286,7 +289,17 @@ class Inference:
             return None
         if node.expression.is_random:
             self.facts.append(NodeFact(node.path, "random", node.span))
-        return Node(node.name, "expression", inputs, {"output": found}, expression=node.expression.today)
+        return Node(node.name, "expression", inputs, {"output": found}, expression=expression.today)
+
+    def _sized(self, node: ExpressionNode, inputs: dict[str, Edge], specs: Specs, state: _Scope) -> Expression:
+        if "one_hot" not in node.expression.operations:
+            return node.expression
+        seen = state.all_seen(inputs) or {}
+        occurring = {name: narrowed(spec, seen.get(name)) for name, spec in specs.items()}
+        found = sized(node.expression, specs, occurring)
+        if state.like is None or found is node.expression:
+            return found
+        return parse(str(state.like.node(node.name).expression))  # called again: as it was made
 
     def _block(self, node: BlockNode, state: _Scope) -> Node | None:
         """Goes in even when an input is unknown: what does not depend on it is still checked."""

@@ -26,6 +26,7 @@ from declarative_train.components.expressions.functions import OPERATORS
 from declarative_train.components.expressions.grammar import Expression
 from declarative_train.components.expressions.lower import infer as evaluate
 from declarative_train.components.expressions.ranges import of_operation
+from declarative_train.components.layers.fit import OfFunction
 from declarative_train.components.plugin_layer import PluginLayer, seeded
 from declarative_train.graph.examine import Habits, examine
 from declarative_train.graph.read import ordered_ports
@@ -222,7 +223,7 @@ def _shown(shape: tuple[int, ...]) -> str:
 
 def _by_operation(layer: Layer, inputs: Specs, spec: TensorSpec) -> TensorSpec:
     """Of a layer that an expression could stand for: of its inputs together, or of one after the other."""
-    options = {"dim": layer.dim} if hasattr(layer, "dim") else {}
+    options = layer.options() if isinstance(layer, OfFunction) else {}
     known = [known_of(each) for each in inputs.values()]
     if layer.operation in OPERATORS:
         found = reduce(lambda a, b: of_operation(layer.operation, options, [a, b], spec.dtype), known)

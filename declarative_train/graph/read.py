@@ -8,8 +8,11 @@ from functools import lru_cache
 
 from declarative_train.components.adapters.adapted import KEY, Adapted
 from declarative_train.components.component import Layer
+from declarative_train.components.expressions.grammar import parse
+from declarative_train.components.expressions.tree import Term, call_of
 from declarative_train.components.layers import LAYERS
 from declarative_train.components.plugins import plugin_layers
+from declarative_train.graph.graph import Node
 
 
 def read_layer(component: Mapping[str, object], plugins: Sequence[str] = ()) -> Layer:
@@ -34,6 +37,15 @@ def _layer_class(name: str, plugins: tuple[str, ...]) -> type[Layer]:
         if found is not None:
             return found
     raise LookupError(f"there is no layer `{name}`, neither in dtrain nor in the plugins {list(plugins)}")
+
+
+def term_of(node: Node) -> Term | None:
+    """What a node computes, as a term whose references are keys of its `inputs`: of an expression, and of a layer that
+    an expression could stand for. None: of others."""
+    if node.expression is not None:
+        return parse(node.expression).root
+    layer = None if node.component is None else LAYERS.get(str(node.component["type"]))
+    return call_of(layer.operation, node.inputs) if layer is not None and layer.operation else None
 
 
 def ordered_ports(layer: Layer, bound: Iterable[str]) -> list[str | None]:

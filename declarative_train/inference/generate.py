@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from declarative_train.components.expressions.functions import INDEX
+from declarative_train.components.expressions.functions import ELEMENTWISE, INDEX
 from declarative_train.components.expressions.grammar import parse
 from declarative_train.components.expressions.tree import Operation, Reference
 from declarative_train.components.fields import FIELDS
@@ -36,13 +36,9 @@ from declarative_train.runtime.step.randomness import mix
 if TYPE_CHECKING:
     from declarative_train.data.spec import FieldSpec
 
-_ONE_BY_ONE = frozenset({"dropout", "embedding", "identity", "layer_scale", "linear", "learned_positions",
+_ONE_BY_ONE = frozenset({"dropout", "embedding", "layer_scale", "linear", "learned_positions",
                          "sinusoidal_positions"})  # fmt: skip
 _ALONG_WIDTH = frozenset({"layer_norm", "rms_norm"})
-_NOT_ACTIVATIONS = frozenset({"glu", "log_softmax", "softmax"})  # which work along a dimension
-_ELEMENTWISE = frozenset({"+", "-", "*", "/", "**", "neg", "pos", "abs", "clamp", "erf", "exp", "float", "gelu",
-                          "leaky_relu", "log", "mish", "relu", "sigmoid", "silu", "softplus", "sqrt", "square",
-                          "tanh"})  # fmt: skip
 _PART = "\ufffd"
 _PROBE = 3  # positions of a beginning that tells whether what follows is seen
 
@@ -201,7 +197,7 @@ def _why_no_cache(graph: Graph, plugins: tuple[str, ...], drops: Collection[str]
         elif node.kind == "reuse":
             return f"`{node.name}` calls `{node.target}` once more"
         elif node.kind == "expression":
-            others = set(parse(str(node.expression)).operations) - _ELEMENTWISE
+            others = set(parse(str(node.expression)).operations) - ELEMENTWISE
             if others:
                 return f"the expression `{node.name}` may look at several positions (`{min(others)}`)"
         elif node.component is not None and not _is_one_by_one(node.component, tuple(node.inputs), plugins):
@@ -218,7 +214,9 @@ def _is_one_by_one(component: dict[str, object], inputs: Sequence[str], plugins:
         return bool(component.get("causal")) and not {"mask"} & set(inputs)
     if kind in _ALONG_WIDTH:
         return component.get("num_dims", 1) == 1
-    return kind in _ONE_BY_ONE or (isinstance(layer, Activation) and kind not in _NOT_ACTIVATIONS)
+    if layer.operation:
+        return layer.operation in ELEMENTWISE
+    return kind in _ONE_BY_ONE or (isinstance(layer, Activation) and kind != "glu")  # which works along a dimension
 
 
 def _of_text(trained: Trained) -> tuple[str, str]:

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from declarative_train.components.expressions.functions import INDEX
-from declarative_train.components.expressions.tree import Constant, Operation, Term, Vector
+from declarative_train.components.expressions.functions import INDEX, VIEWS
+from declarative_train.components.expressions.tree import Operation, Reference, Term
 from declarative_train.components.fields import FIELDS
 from declarative_train.data.sample import Sample
 from declarative_train.data.spec import DataSpec, FieldSpec
@@ -24,17 +24,14 @@ from declarative_train.plan.checks.inputs import (
     large_targets,
     unscaled_input,
 )
-from declarative_train.recipe.model.tree import BlockNode, ExpressionNode, LayerNode, Scope, Wire
+from declarative_train.recipe.model.tree import BlockNode, LayerNode, Scope, Wire, term_of
 from declarative_train.recipe.recipe import Recipe
 from declarative_train.terms.span import Span
 
 _WEIGHING = frozenset({"bilinear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d",
                        "conv_transpose3d", "gru", "linear", "lstm", "patch_embedding", "rnn"})  # fmt: skip
-_SAME_LAYERS = frozenset({"concat", "dropout", "flatten", "identity", "permute", "reshape", "squeeze", "stack",
-                          "unflatten", "unsqueeze"})  # fmt: skip
-_SAME = frozenset({"concat", "expand", "flatten", "flip", "float", "permute", "reshape", "squeeze", "stack",
-                   "transpose", "unsqueeze"})  # fmt: skip
-_SHAPED = _SAME - {"concat", "stack"}
+_SHAPED = (VIEWS - {INDEX}) | {"float"}
+_SAME = _SHAPED | {"concat", "stack"}
 _ROWS = 2048  # looked at
 _LARGE, _LARGE_TARGETS = 30.0, 1e4  # root mean squares; start values are made for inputs of about 1
 _APART = 1000.0  # of one column to another
@@ -71,13 +68,11 @@ def _follow(scope: Scope, wires: dict[Wire, frozenset[str]], read: dict[str, lis
             inner: dict[Wire, frozenset[str]] = dict(arriving)
             _follow(node.scope, inner, read)
             wires |= {f"{node.name}:{name}": inner[wire] for name, wire in node.scope.outputs.items() if wire in inner}
-        elif isinstance(node, ExpressionNode) and _keeps(node.expression.root, _SAME):
-            wires[f"{node.name}:output"] = found
         elif isinstance(node, LayerNode) and node.layer.type in _WEIGHING:
             for name in sorted(found):
                 read.setdefault(name, []).append(node)
-        elif isinstance(node, LayerNode) and node.layer.type in _SAME_LAYERS:
-            wires[f"{node.name}:{node.layer.outputs[0]}"] = found
+        elif _keeps(term_of(node), _SAME) or (isinstance(node, LayerNode) and node.layer.type == "dropout"):
+            wires[f"{node.name}:output"] = found
 
 
 def _pictures(scope: Scope, untouched: Mapping[Wire, tuple[str, Span | None]]) -> Iterator[tuple[str, Span]]:
@@ -97,10 +92,10 @@ def _pictures(scope: Scope, untouched: Mapping[Wire, tuple[str, Span | None]]) -
             seen.update(each[0] for each in found)
 
 
-def _keeps(term: Term, names: frozenset[str]) -> bool:
+def _keeps(term: Term | None, names: frozenset[str]) -> bool:
     if isinstance(term, Operation):
         return term.name in names and all(_keeps(each, names) for each in term.operands)
-    return not isinstance(term, Constant | Vector)
+    return isinstance(term, Reference)
 
 
 def _of_field(
@@ -186,9 +181,8 @@ def _is_of_a_layer(scope: Scope, wire: Wire) -> bool:
     node = next((node for node in scope.nodes if node.name == name), None)
     if isinstance(node, BlockNode):
         return output in node.scope.outputs and _is_of_a_layer(node.scope, node.scope.outputs[output])
-    if isinstance(node, ExpressionNode):
-        views = _keeps(node.expression.root, _SHAPED | {INDEX})
-        return views and all(_is_of_a_layer(scope, each) for each in node.inputs.values())
+    if node is not None and (term := term_of(node)) is not None:
+        return _keeps(term, _SHAPED | {INDEX}) and all(_is_of_a_layer(scope, each) for each in node.inputs.values())
     return isinstance(node, LayerNode) and node.layer.type in _WEIGHING
 
 

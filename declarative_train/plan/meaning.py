@@ -14,12 +14,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from declarative_train.components.expressions.functions import INDEX
-from declarative_train.components.expressions.grammar import parse
+from declarative_train.components.expressions.functions import VIEWS
 from declarative_train.components.expressions.tree import Operation, Reference, Term
 from declarative_train.components.fields import FIELDS
 from declarative_train.components.losses.fit import class_axis
 from declarative_train.graph.graph import Edge, Graph
+from declarative_train.graph.read import term_of
 from declarative_train.plan.pruned import whole_graph
 from declarative_train.terms.tensor_spec import TensorSpec
 
@@ -39,8 +39,7 @@ _KINDS: Mapping[str, Kind] = {
     "poisson_nll": "count",
     "smooth_l1": "number",
 }
-_VIEWS = frozenset({INDEX, "expand", "flatten", "flip", "permute", "reshape", "squeeze", "transpose", "unsqueeze"})
-_SAME_VALUES = _VIEWS | {"float", "int"}
+_SAME_VALUES = VIEWS | {"float", "int"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,14 +135,12 @@ def _read(graph: Graph, edge: Edge) -> tuple[str, bool] | None:
     if not colon:
         return name, False
     node = graph.node(name)
-    if node.kind != "expression" or node.expression is None:
-        return None
-    root = parse(node.expression).root
-    names = {_only(root)}
+    root = term_of(node)
+    names = {None if root is None else _only(root)}
     if None in names:
         return None
     found = _read(graph, node.inputs[str(names.pop())])
-    return None if found is None else (found[0], found[1] or not _in_place(root))
+    return None if found is None or root is None else (found[0], found[1] or not _in_place(root))
 
 
 def _only(term: Term) -> str | None:
@@ -157,7 +154,7 @@ def _only(term: Term) -> str | None:
 
 def _in_place(term: Term) -> bool:
     """Every element is there, in its order: a dimension of one more or less, another dtype."""
-    kept = {"float", "int", "squeeze", "unsqueeze", "flatten"}
+    kept = {"float", "int", "pos", "squeeze", "unsqueeze", "flatten"}
     return isinstance(term, Reference) or (
         isinstance(term, Operation) and term.name in kept and all(_in_place(each) for each in term.operands)
     )

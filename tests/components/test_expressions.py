@@ -177,7 +177,7 @@ CASES = {
     "max(mu, dim=1)": lambda t: t["mu"].amax(1),
     "argmax(mu, dim=-1)": lambda t: t["mu"].argmax(-1),
     "norm(mu, dim=-1)": lambda t: t["mu"].norm(dim=-1),
-    "one_hot(ids, num_classes=9)": lambda t: __import__("torch").nn.functional.one_hot(t["ids"], 9),
+    "one_hot(ids, num_classes=9)": lambda t: __import__("torch").nn.functional.one_hot(t["ids"], 9).float(),
     "permute(h.hidden, 2, 1)": lambda t: t["h.hidden"].permute(0, 2, 1),
     "h.hidden @ transpose(h.hidden, 1, 2)": lambda t: t["h.hidden"] @ t["h.hidden"].mT,
     "float(ids) / 3": lambda t: t["ids"].float() / 3,

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import isfinite
 from typing import cast
 
 from declarative_train.components.expressions.functions import FUNCTIONS, INDEX, OPERATORS, Function
 from declarative_train.components.expressions.grammar import Expression
 from declarative_train.components.expressions.ranges import ANY, UNKNOWN, Known, of_operation, of_vector
-from declarative_train.components.expressions.tree import Constant, Operation, Reference, Term, Vector
-from declarative_train.terms.tensor_spec import FLOATING, DType, TensorSpec
+from declarative_train.components.expressions.tree import (
+    Constant,
+    ExpressionError,
+    OldForm,
+    Operation,
+    Reference,
+    Term,
+    Vector,
+)
+from declarative_train.terms.tensor_spec import FLOATING, DType, TensorSpec, interval_in_words
 
 _INTEGERS = ("int8", "int16", "int32", "int64")
 _BITS = {"float16": 16, "bfloat16": 16, "float32": 32, "float64": 64}
@@ -19,6 +28,43 @@ def result_spec(expression: Expression, edges: Mapping[str, TensorSpec], shape: 
     """The result, whose shape is known. `edges` has an entry for each name."""
     dtype, known = _of(expression.root, edges)
     return with_known(TensorSpec(shape, cast(DType, dtype)), known)
+
+
+def sized(
+    expression: Expression, edges: Mapping[str, TensorSpec], occurring: Mapping[str, TensorSpec] | None = None
+) -> Expression:
+    """With the number of classes of each `one_hot` that leaves it to the range of its numbers, also in its text of
+    today. `occurring`: the edges with the values that occur. Raises ExpressionError where the range is not known, or an
+    edge has numbers outside of the classes."""
+    made: list[OldForm] = []
+
+    def visit(term: Term) -> Term:
+        if not isinstance(term, Operation):
+            return term
+        operands = tuple(map(visit, term.operands))
+        if term.name != "one_hot" or "num_classes" in term.options:
+            if term.name == "one_hot" and isinstance(operands[0], Reference):
+                _keep_to_classes(term, (occurring or edges)[operands[0].text])
+            return term if operands == term.operands else term._replace(operands=operands)
+        greatest = _of(operands[0], edges)[1].hull[1]
+        if not isfinite(greatest):
+            message = "`one_hot` needs `num_classes`: the range of its numbers is not known"
+            raise ExpressionError(message, term.offset, term.length, f"write `one_hot(x, {10})`", "arguments")
+        size, end = max(int(greatest) + 1, 1), term.offset + term.length - 1
+        comma = "" if expression.text[:end].rstrip().endswith(",") else ", "
+        made.append(OldForm("", "", end, 0, f"{comma}num_classes={size}"))
+        return term._replace(operands=operands, options={"num_classes": size})
+
+    root = visit(expression.root)
+    return expression._replace(root=root, old=(*expression.old, *made)) if made else expression
+
+
+def _keep_to_classes(one_hot: Operation, x: TensorSpec) -> None:
+    size, (low, high) = int(str(one_hot.options["num_classes"])), x.interval or (0, 0)
+    if low < 0 or high >= size:
+        what = f"{interval_in_words((low, high))}, and {size} classes are 0 to {size - 1}"
+        message = f"`one_hot` does not take {x}: it holds numbers from {what}"
+        raise ExpressionError(message, one_hot.offset, one_hot.length, None, "shapes")
 
 
 def known_of(spec: TensorSpec) -> Known:

@@ -140,7 +140,7 @@ FUNCTIONS: dict[str, Function] = {
     "nan_to_num": _each("torch.nan_to_num", Parameter("nan", "number", 0.0), dtype="promoted"),
     "norm": Function("torch.linalg.vector_norm", (_X, _DIMS, Parameter("ord", "number", 2), _KEEPDIM), "floating"),
     "normalize": _each("torch.nn.functional.normalize", _LAST),
-    "one_hot": Function("torch.nn.functional.one_hot", (_X, Parameter("num_classes", "int")), "int64"),
+    "one_hot": Function(f"{_SAMPLES}.one_hot", (_X, Parameter("num_classes", "int", None)), "float"),
     "ones_like": _each("torch.ones_like", dtype="promoted"),
     "permute": _move("torch.permute", Parameter("dims", "order")),
     "prod": Function("torch.prod", (_X, _DIM, _KEEPDIM), "accumulated"),
@@ -232,6 +232,34 @@ WITHOUT_GRADIENT = frozenset(
     name
     for name, function in (FUNCTIONS | OPERATORS).items()
     if function.dtype in ("bool", "int64")
-    or name in ("//", "ceil", "detach", "floor", "ones_like", "rand_like", "randn_like", "round", "sign", "zeros_like")
+    or name
+    in (
+        "//",
+        "ceil",
+        "detach",
+        "floor",
+        "one_hot",
+        "ones_like",
+        "rand_like",
+        "randn_like",
+        "round",
+        "sign",
+        "zeros_like",
+    )
 )
 """Through these no gradient passes, or one that is zero everywhere."""
+
+VIEWS = frozenset(
+    {INDEX, "expand", "flatten", "flip", "permute", "pos", "reshape", "squeeze", "transpose", "unsqueeze"}
+)
+"""The same numbers, all or some, in whatever order and shape."""
+
+_ALONG = ("dim", "dims")
+ELEMENTWISE = frozenset(
+    name
+    for name, function in (FUNCTIONS | OPERATORS).items()
+    if name in OPERATORS
+    or not (VIEWS | {"concat", "gather", "matmul", "one_hot", "repeat_interleave", "stack"}) & {name}
+    if name != "@" and not any(parameter.kind in _ALONG for parameter in function.parameters) and not function.random
+)
+"""What each element of the result is computed of stands at its own place."""

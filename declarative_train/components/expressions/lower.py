@@ -56,6 +56,7 @@ def infer(expression: Expression, tensors: Mapping[str, torch.Tensor]) -> torch.
         if operation.name == INDEX:
             return _attempt(operation, operands[:1], lambda: target(operands[0], operation.options["index"]))
         _keep_the_batch(operation, operands)
+        _keep_to_classes(operation, operands)
         return _attempt(operation, operands, lambda: target(*operands, **operation.options))
 
     found: torch.Tensor = _visit(expression.root, tensors, call)
@@ -80,10 +81,11 @@ def _visit(
             else x
             for x in operands
         ]
-    return call(term, _target(term.name), operands)
+    return call(term, target_of(term.name), operands)
 
 
-def _target(name: str) -> Callable[..., Any]:
+def target_of(name: str) -> Callable[..., Any]:
+    """What an operation calls, of torch or of ours."""
     if name == INDEX:
         path = "operator.getitem"
     else:
@@ -113,6 +115,17 @@ def _keep_the_batch(operation: Operation, operands: list[Any]) -> None:
                 raise ExpressionError(
                     message, operation.offset, operation.length, "one sample has no such dimension", "batch"
                 )
+
+
+def _keep_to_classes(operation: Operation, operands: list[Any]) -> None:
+    """A step does not look at the numbers of a `one_hot`, so that a GPU need not be waited for."""
+    if operation.name != "one_hot":
+        return
+    (x,), size = operands, operation.options.get("num_classes")
+    if x.is_floating_point() or str(x.dtype) == "torch.bool":
+        raise misfit(operation, operands, TypeError("another dtype"))
+    if x.device.type == "cpu" and x.numel() and isinstance(size, int) and not 0 <= int(x.min()) <= int(x.max()) < size:
+        raise misfit(operation, operands, ValueError("outside of the classes"))
 
 
 def _beside(operation: Operation, run: Callable[[], Any]) -> Any:

@@ -53,7 +53,7 @@ def shape_of(tensor: torch.Tensor) -> str:
 def _reason(operation: Operation, tensors: list[torch.Tensor], said: str) -> str | None:
     if operation.name == INDEX:
         return _of_index(operation.options["index"], tensors[0], said)
-    if operation.name == "one_hot" and tensors[0].device.type == "cpu" and tensors[0].numel():
+    if operation.name == "one_hot" and "outside" in said:
         least, greatest, classes = int(tensors[0].min()), int(tensors[0].max()), operation.options["num_classes"]
         return f"it holds numbers from {least} to {greatest}, and {classes} classes are 0 to {int(str(classes)) - 1}"
     rank = max(tensor.ndim for tensor in tensors)

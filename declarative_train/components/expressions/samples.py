@@ -60,7 +60,8 @@ def flatten(x: torch.Tensor, start_dim: int, end_dim: int) -> torch.Tensor:
     """All but the batch of (B) is one number: (B, 1)."""
     import torch
 
-    return x.unsqueeze(1) if x.ndim == 1 else torch.flatten(x, start_dim, end_dim)
+    is_number = x.ndim == 1 and (start_dim, end_dim) == (1, -1)
+    return x.unsqueeze(1) if is_number else torch.flatten(x, start_dim, end_dim)
 
 
 def squeeze(x: torch.Tensor, dim: int) -> torch.Tensor:
@@ -82,6 +83,15 @@ def stack(*tensors: torch.Tensor, dim: int) -> torch.Tensor:
     import torch
 
     return torch.stack(tensors, dim)
+
+
+def one_hot(x: torch.Tensor, num_classes: int) -> torch.Tensor:
+    """In the float type that the model computes in. A number outside the classes gives zeros only: that none occurs is
+    held where values are known, since a GPU would have to be waited for."""
+    import torch
+
+    classes = torch.arange(num_classes, device=x.device)
+    return (x.unsqueeze(-1) == classes).to(torch.get_default_dtype())
 
 
 def gather(x: torch.Tensor, index: torch.Tensor, dim: int) -> torch.Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple
 
 
@@ -62,6 +62,11 @@ class OldForm(NamedTuple):
     offset: int
     length: int
     replacement: str | None
+
+
+def call_of(operation: str, names: Iterable[str]) -> Operation:
+    """An operation on these names, as nobody typed it."""
+    return Operation(operation, tuple(Reference(name, 0, 0) for name in names), {}, 0, 0)
 
 
 ExpressionRule = Literal["syntax", "form", "function", "arguments", "batch", "shapes"]

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from pydantic import Field
 
 from declarative_train.components.component import Init, Layer, Misfit
+from declarative_train.components.expressions.functions import default
 from declarative_train.components.layers.fit import (
     Inputs,
     OfFields,
+    OfFunction,
     dtype_of,
     needs_along,
     needs_dimensions,
@@ -30,50 +32,55 @@ class Activation(OfFields, ABC):
         return needs_float(self, inputs)
 
 
-class Relu(Activation):
+class Relu(OfFunction, Activation):
     """max(x, 0)."""
 
-    module: ClassVar[str] = "nn.ReLU"
     type: Literal["relu"] = "relu"
 
+    def check(self, inputs: Inputs) -> Misfit | None:
+        if inputs["x"].dtype == "bool":
+            return Misfit("`relu` takes numbers, `x` is bool", port="x", help="write `float(x)` before it")
+        return None
 
-class LeakyRelu(Activation):
+
+class LeakyRelu(OfFunction, Activation):
     """x where positive, negative_slope * x elsewhere."""
 
-    module: ClassVar[str] = "nn.LeakyReLU"
     type: Literal["leaky_relu"] = "leaky_relu"
-    negative_slope: float = Field(default=0.01, allow_inf_nan=False)
+    negative_slope: float = Field(default=default("leaky_relu", "negative_slope"), allow_inf_nan=False)
     """Slope below 0."""
 
 
-class Gelu(Activation):
+class Gelu(OfFunction, Activation):
     """x times the normal distribution function of x."""
 
-    module: ClassVar[str] = "nn.GELU"
     type: Literal["gelu"] = "gelu"
     approximate: Literal["none", "tanh"] = "none"
     """`none` is exact; `tanh` is the faster formula that GPT-2 used."""
 
 
-class Silu(Activation):
+class Silu(OfFunction, Activation):
     """x * sigmoid(x), also called swish."""
 
-    module: ClassVar[str] = "nn.SiLU"
     type: Literal["silu"] = "silu"
 
 
-class Sigmoid(Activation):
+class Sigmoid(OfFunction, Activation):
     """1 / (1 + exp(-x))."""
 
-    module: ClassVar[str] = "nn.Sigmoid"
     type: Literal["sigmoid"] = "sigmoid"
 
+    def check(self, inputs: Inputs) -> Misfit | None:
+        return None  # whole numbers and bools become floating-point numbers, as torch has it
 
-class Tanh(Activation):
+
+class Tanh(OfFunction, Activation):
     """Hyperbolic tangent."""
 
-    module: ClassVar[str] = "nn.Tanh"
     type: Literal["tanh"] = "tanh"
+
+    def check(self, inputs: Inputs) -> Misfit | None:
+        return None
 
 
 class Relu6(Activation):
@@ -83,12 +90,11 @@ class Relu6(Activation):
     type: Literal["relu6"] = "relu6"
 
 
-class Elu(Activation):
+class Elu(OfFunction, Activation):
     """x where positive, alpha * (exp(x) - 1) elsewhere."""
 
-    module: ClassVar[str] = "nn.ELU"
     type: Literal["elu"] = "elu"
-    alpha: float = Field(default=1.0, allow_inf_nan=False)
+    alpha: float = Field(default=default("elu", "alpha"), allow_inf_nan=False)
     """Negative of the lowest value."""
 
 
@@ -108,26 +114,23 @@ class Selu(Activation):
     type: Literal["selu"] = "selu"
 
 
-class Mish(Activation):
+class Mish(OfFunction, Activation):
     """x * tanh(softplus(x))."""
 
-    module: ClassVar[str] = "nn.Mish"
     type: Literal["mish"] = "mish"
 
 
-class Softplus(Activation):
+class Softplus(OfFunction, Activation):
     """log(1 + exp(beta * x)) / beta, a smooth relu."""
 
-    module: ClassVar[str] = "nn.Softplus"
     type: Literal["softplus"] = "softplus"
-    beta: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    beta: float = Field(default=default("softplus", "beta"), gt=0, allow_inf_nan=False)
     """How sharp the bend is."""
 
 
-class LogSigmoid(Activation):
+class LogSigmoid(OfFunction, Activation):
     """log(sigmoid(x)), computed safely."""
 
-    module: ClassVar[str] = "nn.LogSigmoid"
     type: Literal["log_sigmoid"] = "log_sigmoid"
 
 
@@ -178,24 +181,22 @@ class Softsign(Activation):
 class Along(Activation, ABC):
     """Probabilities along a dimension."""
 
-    dim: int = -1
+    dim: int = default("softmax", "dim")
     """The dimension that sums to 1, in torch's numbers (the batch is 0)."""
 
     def check(self, inputs: Inputs) -> Misfit | None:
         return super().check(inputs) or needs_along(self, self.dim, inputs)
 
 
-class Softmax(Along):
+class Softmax(OfFunction, Along):
     """exp(x), scaled to sum to 1 along a dimension. Losses on logits do not want it."""
 
-    module: ClassVar[str] = "nn.Softmax"
     type: Literal["softmax"] = "softmax"
 
 
-class LogSoftmax(Along):
+class LogSoftmax(OfFunction, Along):
     """log(softmax(x)), computed safely; what `nll` takes."""
 
-    module: ClassVar[str] = "nn.LogSoftmax"
     type: Literal["log_softmax"] = "log_softmax"
 
 

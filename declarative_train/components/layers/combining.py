@@ -6,12 +6,13 @@ from abc import ABC
 from typing import ClassVar, Literal
 
 from declarative_train.components.component import Layer, Misfit, Port
+from declarative_train.components.expressions.functions import default
 from declarative_train.components.layers.fit import (
     Inputs,
     OfFields,
+    OfFunction,
     called,
     needs_dimensions,
-    needs_same_dtype,
     resolve_dim,
 )
 
@@ -44,13 +45,11 @@ class Multiply(Combining):
         return _elementwise_misfit(self, inputs)
 
 
-class Concat(Combining):
-    """The inputs one after the other along a dimension they may differ in."""
+class Concat(OfFunction, Combining):
+    """The inputs one after the other along a dimension they may differ in; of several dtypes they become the widest."""
 
-    module: ClassVar[str] = "shapes.Concat"
-    operation: ClassVar[str] = "concat"
     type: Literal["concat"] = "concat"
-    dim: int = -1
+    dim: int = default("concat", "dim")
     """The dimension that grows, in torch's numbers (the batch is 0)."""
 
     def check(self, inputs: Inputs) -> Misfit | None:
@@ -68,16 +67,14 @@ class Concat(Combining):
                     f"{called(port)} is {first} and {called(other)} is {spec}",
                     port=other,
                 )
-        return needs_same_dtype(self, inputs)
+        return None
 
 
-class Stack(Combining):
+class Stack(OfFunction, Combining):
     """The inputs, all of one shape, side by side along a new dimension."""
 
-    module: ClassVar[str] = "shapes.Stack"
-    operation: ClassVar[str] = "stack"
     type: Literal["stack"] = "stack"
-    dim: int = 1
+    dim: int = default("stack", "dim")
     """Where the new dimension stands in the result, in torch's numbers (the batch is 0)."""
 
     def check(self, inputs: Inputs) -> Misfit | None:
@@ -87,7 +84,7 @@ class Stack(Combining):
                 message = f"`stack` takes inputs of one shape, {called(port)} is {first} and {called(other)} is {spec}"
                 return Misfit(message, port=other, help="`concat` joins inputs that differ in one dimension")
         dim = resolve_dim(self, "dim", self.dim, len(first.shape) + 2)
-        return dim if isinstance(dim, Misfit) else needs_same_dtype(self, inputs)
+        return dim if isinstance(dim, Misfit) else None
 
 
 def _elementwise_misfit(layer: Layer, inputs: Inputs) -> Misfit | None:

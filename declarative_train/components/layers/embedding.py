@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Literal, Self
 from pydantic import Field
 
 from declarative_train.components.component import Init, Layer, Misfit
-from declarative_train.components.layers.fit import Inputs, needs_dimensions, needs_integer, needs_shape
+from declarative_train.components.expressions.functions import default
+from declarative_train.components.layers.fit import Inputs, OfFunction, needs_dimensions, needs_integer, needs_shape
 from declarative_train.components.layers.starts import start
 from declarative_train.terms.amounts import counted
 from declarative_train.terms.tensor_spec import TensorSpec, interval_in_words
@@ -145,20 +146,18 @@ class EmbeddingBag(Layer):
         return super().init_of(parameter, inputs)
 
 
-class OneHot(Layer):
-    """1 at the place of the number, 0 elsewhere: (B, ...) integers to (B, ..., N)."""
+class OneHot(OfFunction):
+    """1 at the place of the number, 0 elsewhere: (B, ...) integers to (B, ..., N) floating-point numbers."""
 
     type: Literal["one_hot"] = "one_hot"
-    num_classes: int | None = Field(default=None, ge=1)
+    num_classes: int | None = Field(default=default("one_hot", "num_classes"), ge=1)
     """Number of places; by default the range of the input. A number outside it gives zeros only."""
 
     def check(self, inputs: Inputs) -> Misfit | None:
         return needs_integer(self, inputs) or _rows_misfit(self, self.num_classes, inputs["x"], "num_classes")
 
     def build(self, inputs: Inputs) -> nn.Module:
-        from declarative_train.components.layers.modules.embedding import OneHot as Module
-
-        return Module(self.num_classes or _rows_of(inputs["x"]))
+        return super(OneHot, self.sized(inputs)).build(inputs)
 
     def sized(self, inputs: Inputs) -> Self:
         return self.model_copy(update={"num_classes": self.num_classes or _rows_of(inputs["x"])})

@@ -37,6 +37,26 @@ class OfFields(Layer, ABC):
         return made
 
 
+class OfFunction(Layer, ABC):
+    """The function of its name in expressions: what it computes, and the defaults, stand there."""
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: object) -> None:
+        super().__pydantic_init_subclass__(**kwargs)
+        if "type" in cls.model_fields:
+            cls.operation = cls.model_fields["type"].default
+
+    def options(self) -> Mapping[str, object]:
+        """What the function is given beside its tensors, in the form of today."""
+        today = self.today()
+        return {name: getattr(today, name) for name in type(self).model_fields if name != "type"}
+
+    def build(self, inputs: Inputs) -> nn.Module:
+        from declarative_train.components.layers.modules.called import Called
+
+        return Called(self.type, self.options())
+
+
 def needs_float(layer: Layer, inputs: Inputs, *ports: str) -> Misfit | None:
     """Floating-point numbers on these ports (default: all), and something in them."""
     for port in ports or tuple(inputs):

@@ -6,34 +6,30 @@ Dimensions have torch's numbers, so the batch is 0, and `B` where a shape is wri
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self
 
 from declarative_train.components.component import Layer, Misfit
-from declarative_train.components.layers.fit import Inputs, OfFields, resolve_dim
+from declarative_train.components.expressions.functions import default
+from declarative_train.components.layers.fit import Inputs, OfFields, OfFunction, resolve_dim
 from declarative_train.terms.amounts import counted
 from declarative_train.terms.tensor_spec import TensorSpec
-
-if TYPE_CHECKING:
-    from torch import nn
 
 
 class Identity(OfFields):
     """Gives back what it gets."""
 
-    keeps_range: ClassVar[bool] = True
+    operation: ClassVar[str] = "pos"
     module: ClassVar[str] = "nn.Identity"
     type: Literal["identity"] = "identity"
 
 
-class Flatten(Layer):
-    """Several neighbouring dimensions become one; by default all but the batch."""
-
-    keeps_range: ClassVar[bool] = True
+class Flatten(OfFunction):
+    """Several neighbouring dimensions become one; by default all but the batch. Of (B) it makes (B, 1)."""
 
     type: Literal["flatten"] = "flatten"
-    start_dim: int = 1
+    start_dim: int = default("flatten", "start_dim")
     """The first dimension of those."""
-    end_dim: int = -1
+    end_dim: int = default("flatten", "end_dim")
     """The last dimension of those."""
 
     def check(self, inputs: Inputs) -> Misfit | None:
@@ -50,18 +46,11 @@ class Flatten(Layer):
             return Misfit(f"`start_dim: {self.start_dim}` comes after `end_dim: {self.end_dim}`", field="start_dim")
         return None
 
-    def build(self, inputs: Inputs) -> nn.Module:
-        from torch import nn
-
-        from declarative_train.components.layers.modules.shapes import Unsqueeze
-
-        return nn.Flatten(self.start_dim, self.end_dim) if inputs["x"].shape else Unsqueeze(1)
-
 
 class Unflatten(OfFields):
     """One dimension becomes several."""
 
-    keeps_range: ClassVar[bool] = True
+    operation: ClassVar[str] = "reshape"
     module: ClassVar[str] = "nn.Unflatten"
     type: Literal["unflatten"] = "unflatten"
     dim: int = -1
@@ -77,10 +66,8 @@ class Unflatten(OfFields):
         return _sizes_misfit("sizes", self.sizes, x.shape[dim - 1], f"dimension {self.dim} of `x` {x}")
 
 
-class Reshape(Layer):
+class Reshape(OfFunction):
     """The same elements in another shape."""
-
-    keeps_range: ClassVar[bool] = True
 
     type: Literal["reshape"] = "reshape"
     shape: tuple[Literal["B"] | int, ...]
@@ -101,17 +88,9 @@ class Reshape(Layer):
             return Misfit(message, field="shape", help=f"write [{', '.join(['B', *map(str, self.sizes)])}]")
         return _sizes_misfit("shape", self.sizes, x.num_elements, f"a sample of `x` {x}")
 
-    def build(self, inputs: Inputs) -> nn.Module:
-        from declarative_train.components.layers.modules.shapes import Reshape as Module
 
-        known = prod(size for size in self.sizes if size != -1)
-        return Module(tuple(inputs["x"].num_elements // known if size == -1 else size for size in self.sizes))
-
-
-class Permute(Layer):
+class Permute(OfFunction):
     """The dimensions in another order."""
-
-    keeps_range: ClassVar[bool] = True
 
     type: Literal["permute"] = "permute"
     dims: tuple[int, ...]
@@ -134,20 +113,12 @@ class Permute(Layer):
             return Misfit(message, field="dims", help=f"an order of {', '.join(map(str, range(rank)))}")
         return None
 
-    def build(self, inputs: Inputs) -> nn.Module:
-        from declarative_train.components.layers.modules.shapes import Permute as Module
 
-        rank = len(inputs["x"].shape) + 1
-        return Module(tuple(dim % rank for dim in self.today().dims))
-
-
-class Squeeze(OfFields):
+class Squeeze(OfFunction):
     """Drops a dimension of size 1."""
 
-    keeps_range: ClassVar[bool] = True
-    module: ClassVar[str] = "shapes.Squeeze"
     type: Literal["squeeze"] = "squeeze"
-    dim: int = -1
+    dim: int = default("squeeze", "dim")
     """The dimension to drop."""
 
     def check(self, inputs: Inputs) -> Misfit | None:
@@ -160,13 +131,11 @@ class Squeeze(OfFields):
         return None
 
 
-class Unsqueeze(OfFields):
+class Unsqueeze(OfFunction):
     """Inserts a dimension of size 1."""
 
-    keeps_range: ClassVar[bool] = True
-    module: ClassVar[str] = "shapes.Unsqueeze"
     type: Literal["unsqueeze"] = "unsqueeze"
-    dim: int = -1
+    dim: int = default("unsqueeze", "dim")
     """Where the new dimension stands in the result."""
 
     def check(self, inputs: Inputs) -> Misfit | None:

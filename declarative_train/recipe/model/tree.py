@@ -8,15 +8,16 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from declarative_train.components.component import Layer
-from declarative_train.components.expressions.functions import INDEX
-from declarative_train.components.expressions.grammar import Expression, Operation, Reference
+from declarative_train.components.expressions.functions import VIEWS
+from declarative_train.components.expressions.grammar import Expression
+from declarative_train.components.expressions.tree import Operation, Reference, Term, call_of
 from declarative_train.recipe.model.published import Published
 from declarative_train.source.node import Mapping as MappingNode
 from declarative_train.source.node import Scalar
 from declarative_train.terms.span import Span
 
 Wire = str
-_PASSING = frozenset({INDEX, "flatten", "float", "permute", "pos", "reshape", "squeeze", "transpose", "unsqueeze"})
+_PASSING = VIEWS | {"float"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,16 @@ class ReuseNode(_Node):
 ModelNode = LayerNode | ExpressionNode | BlockNode | ReuseNode
 
 
+def term_of(node: ModelNode) -> Term | None:
+    """What a node computes, as a term whose references are keys of its `inputs`: of an expression, and of a layer that
+    an expression could stand for. None: of others."""
+    if isinstance(node, ExpressionNode):
+        return node.expression.root
+    if not isinstance(node, LayerNode) or not node.layer.operation:
+        return None
+    return call_of(node.layer.operation, node.inputs)
+
+
 class Scope(NamedTuple):
     """Nodes in an order in which each comes after all it reads. `inputs` are those that are wired: of the main scope
     the fields that nodes read, of a block all but the optional ones that are open. `units` are the copies of outermost
@@ -124,11 +135,9 @@ def operation_of(scope: Scope, wire: Wire) -> str | None:
         return None if inner is None else operation_of(node.scope, inner)
     if isinstance(node, ReuseNode):
         return operation_of(scope, f"{node.target}:{output}")
-    if isinstance(node, LayerNode):
-        return node.layer.type
-    if not isinstance(node, ExpressionNode):
-        return None
-    term = node.expression.root
+    term = None if node is None else term_of(node)
+    if term is None or node is None:
+        return node.layer.type if isinstance(node, LayerNode) else None
     while isinstance(term, Operation) and term.name in _PASSING:
         term = term.operands[0]
     if isinstance(term, Operation):

@@ -52,15 +52,3 @@ class EmbeddingBag(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return F.embedding_bag(_indices(x), self.weight, mode=self.mode, padding_idx=self.padding_idx)
-
-
-class OneHot(nn.Module):
-    """(B, ...) whole numbers to (B, ..., N) of 0 and 1."""
-
-    def __init__(self, num_classes: int) -> None:
-        super().__init__()
-        self.num_classes = num_classes
-
-    def forward(self, x: Tensor) -> Tensor:
-        classes = torch.arange(self.num_classes, device=x.device)
-        return (_indices(x).unsqueeze(-1) == classes).to(torch.get_default_dtype())

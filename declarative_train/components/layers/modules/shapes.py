@@ -1,4 +1,4 @@
-"""What joins, reshapes and reduces tensors, images as sequences, and samples left out by chance."""
+"""What adds, multiplies and reduces tensors, images as sequences, and samples left out by chance."""
 
 from __future__ import annotations
 
@@ -8,50 +8,6 @@ from operator import add, mul
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-
-
-class Reshape(nn.Module):
-    """(B, ...) to (B, *shape)."""
-
-    def __init__(self, shape: tuple[int, ...]) -> None:
-        super().__init__()
-        self.shape = shape
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x.reshape(x.shape[0], *self.shape)
-
-
-class Permute(nn.Module):
-    """Dimensions in another order; `dims` begins with 0, the batch."""
-
-    def __init__(self, dims: tuple[int, ...]) -> None:
-        super().__init__()
-        self.dims = dims
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x.permute(self.dims)
-
-
-class Squeeze(nn.Module):
-    """Drops a dimension of size 1."""
-
-    def __init__(self, dim: int) -> None:
-        super().__init__()
-        self.dim = dim
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x.squeeze(self.dim)
-
-
-class Unsqueeze(nn.Module):
-    """Inserts a dimension of size 1."""
-
-    def __init__(self, dim: int) -> None:
-        super().__init__()
-        self.dim = dim
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x.unsqueeze(self.dim)
 
 
 class Add(nn.Module):
@@ -66,28 +22,6 @@ class Multiply(nn.Module):
 
     def forward(self, *inputs: Tensor) -> Tensor:
         return reduce(mul, inputs)
-
-
-class Concat(nn.Module):
-    """The inputs one after the other along a dimension."""
-
-    def __init__(self, dim: int) -> None:
-        super().__init__()
-        self.dim = dim
-
-    def forward(self, *inputs: Tensor) -> Tensor:
-        return torch.cat(inputs, dim=self.dim)
-
-
-class Stack(nn.Module):
-    """The inputs side by side along a new dimension."""
-
-    def __init__(self, dim: int) -> None:
-        super().__init__()
-        self.dim = dim
-
-    def forward(self, *inputs: Tensor) -> Tensor:
-        return torch.stack(inputs, dim=self.dim)
 
 
 class GlobalAveragePool(nn.Module):

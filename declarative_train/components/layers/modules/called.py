@@ -1,0 +1,24 @@
+"""A function of expressions as a module."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor, nn
+
+from declarative_train.components.expressions.lower import target_of
+
+
+class Called(nn.Module):
+    """Gives what the function gives of its tensors."""
+
+    def __init__(self, name: str, options: Mapping[str, object]) -> None:
+        super().__init__()
+        self.name, self.function, self.options = name, target_of(name), dict(options)
+
+    def forward(self, *tensors: Tensor) -> Tensor:
+        found: Tensor = self.function(*tensors, **self.options)
+        return found
+
+    def extra_repr(self) -> str:
+        return ", ".join([self.name, *(f"{key}={value}" for key, value in self.options.items())])
