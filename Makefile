@@ -67,6 +67,7 @@ bench: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks.lint
 	$(BIN)/python -m benchmarks.plans
 	$(BIN)/python -m benchmarks.pictures
+	$(BIN)/python -m benchmarks.texts
 
 # docs/planner.md: the plan's memory beside that of real ranks
 planner: $(VENV)/.installed-dev

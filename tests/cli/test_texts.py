@@ -96,6 +96,15 @@ def test_a_tokenizer_tokens_a_run_and_a_text(folder: Path, capsys: pytest.Captur
         model.feed(tokens[2:4])
         model.feed(tokens[4:5])
     torch.testing.assert_close(fast.logits, slow.logits, atol=1e-5, rtol=1e-5)
+    assert main(["export", f"kept/{step.name}", "--to", "huggingface", "-o", "out"]) == 0
+    transformers = pytest.importorskip("transformers")
+    theirs = transformers.AutoTokenizer.from_pretrained("out")
+    assert theirs("five one two")["input_ids"] == fast.words.encoded("five one two")
+    assert (theirs.eos_token, theirs.pad_token) == ("<|endoftext|>", "<|pad|>")
+    network = transformers.AutoModelForCausalLM.from_pretrained("out").eval()
+    with torch.no_grad():
+        logits = network(torch.tensor([tokens[:5]])).logits[0, -1]
+    torch.testing.assert_close(logits, fast.logits, atol=1e-4, rtol=1e-4)
     texts = ["".join(generate(model, "one", 12, Sampling(0.5), seed=3)) for model in (fast, slow)]
     assert texts[0] == texts[1]
 

@@ -68,6 +68,10 @@ class Tokenizer(ABC):
     def number(self, token: str) -> int | None:
         """Of a token as it is written."""
 
+    @abstractmethod
+    def written(self, number: int) -> str:
+        """How a token is written."""
+
     def role(self, role: str, asked: bool | str) -> int | None:
         """The token that a recipe asks for with `true` or by its name; None with `false`. Raises TokenizerError."""
         if asked is False:
@@ -106,6 +110,9 @@ class _Bytes(Tokenizer):
         found = token.encode()
         return found[0] if len(found) == 1 else None
 
+    def written(self, number: int) -> str:
+        return chr(number)
+
 
 class _FromFile(Tokenizer):
     """Of a file of the library `tokenizers`."""
@@ -142,6 +149,9 @@ class _FromFile(Tokenizer):
     def number(self, token: str) -> int | None:
         found: int | None = self._found.token_to_id(token)
         return found
+
+    def written(self, number: int) -> str:
+        return str(self._found.id_to_token(number))
 
 
 def tokenizer(path: str) -> Tokenizer:
@@ -244,6 +254,23 @@ def copies(components: Iterable[Mapping[str, object]]) -> dict[str, bytes]:
             except SourceError as error:
                 raise TokenizerError(str(error), error.help) from error
     return found
+
+
+def published_files(found: Tokenizer) -> dict[str, bytes]:
+    """As a folder of a published model has them; one that has no config gets one that names its special tokens. Raises
+    TokenizerError."""
+    files = {}
+    for path in found.files:
+        name = next((other for other in BESIDE if path.endswith(other)), FILE)
+        try:
+            files[name] = read_bytes(path)
+        except SourceError as error:
+            raise TokenizerError(str(error), error.help) from error
+    if CONFIG not in files:
+        named = {f"{role}_token": found.written(number) for role, number in found.special.items()}
+        config = {"tokenizer_class": "PreTrainedTokenizerFast", **named}
+        files[CONFIG] = (json.dumps(config, indent=2, ensure_ascii=False) + "\n").encode()
+    return files
 
 
 def _copy_of(path: str) -> str:

@@ -18,6 +18,7 @@ from torch import nn
 
 from declarative_train.components.datasets.files import masked
 from declarative_train.components.published import CONFIG, PublishedError, config_of, family_of
+from declarative_train.components.texts.tokenizer import BYTES, TokenizerError, published_files, tokenizer
 from declarative_train.diagnostics.suggest import did_you_mean
 from declarative_train.inference.export.trouble import ExportFailure
 from declarative_train.inference.trained import Trained, UsageError
@@ -73,7 +74,7 @@ def write_published(trained: Trained, found: PublishedPlan, folder: Path, dtype:
     tensors = dict(_tensors(module, found, {item.name for item in tied}))
     _write_shards(folder, tensors, wanted)
     (folder / CONFIG).write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    copied = _copy_beside(found, folder)
+    copied = _copy_beside(found, folder) if not (own := _own_tokenizer(trained, folder)) else own
     (folder / "README.md").write_text(_card(trained, found, config, copied), encoding="utf-8")
     (folder / PLAN).write_text(masked(to_json(trained.plan)), encoding="utf-8")
     _check(folder, tensors, wanted)
@@ -151,6 +152,22 @@ def _copy_beside(found: PublishedPlan, folder: Path) -> list[str]:
     for name in names:
         shutil.copyfile(os.path.join(found.folder, name), folder / name)
     return names
+
+
+def _own_tokenizer(trained: Trained, folder: Path) -> list[str]:
+    """The files of the tokenizer that the run's texts went through; none where its tokens came from elsewhere."""
+    components = [field.component for field in trained.plan.data.fields] + [trained.plan.data.source]
+    path = next((str(each["tokenizer"]) for each in components if each.get("tokenizer", BYTES) != BYTES), None)
+    if path is None:
+        return []
+    try:
+        found = tokenizer(path)
+        files = published_files(found)
+    except TokenizerError as problem:
+        raise ExportFailure(f"the run's tokenizer: {problem}") from None
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+    return list(files)
 
 
 def _card(trained: Trained, found: PublishedPlan, config: Mapping[str, Any], copied: list[str]) -> str:
