@@ -67,6 +67,12 @@ def eight_ranks(folder: Path, checkpointing: str, **more: object) -> Plan:
     return plan_at_size(folder, "8b", batch=16, layout=layout, checkpointing=checkpointing, **more)
 
 
+def many_ranks(folder: Path) -> Plan:
+    """Llama 70B on 256 ranks, 8,192 tokens on each."""
+    layout = "{nodes: 32, gpus_per_node: 8, hardware: h100-sxm}"
+    return plan_at_size(folder, "70b", batch=256, layout=layout)
+
+
 def whole(plan: Plan) -> MemoryPlan:
     """With every layer traced."""
     kept = forecast.LONG, forecast.MOST_CALLS
@@ -134,6 +140,11 @@ def at_size() -> str:
         parts.append(row("blocks, all 32 layers traced", every))
         off = found["blocks"].total / every.total - 1
         parts += ["", f"The figure carried on from 3 and 4 layers is off by {off:.2%} of that of all 32.", ""]
+        many = many_ranks(folder)
+        planned, traced = Forecast().memory(many).rows[0].total, footprint_of(pretended_step(many, 0)).total
+        said = f"Llama 70B on 256 ranks, 8,192 tokens each, `blocks`: the plan says {planned / 1e9:.2f} GB,"
+        more = f"a trace of all 80 layers with 256 ranks in its group {traced / 1e9:.2f} GB: off by"
+        parts += [f"{said} {more} {planned / traced - 1:.2%}.", ""]
         parts += [beside_torchtitan(folder), costs(folder)]
     return "\n".join(parts)
 

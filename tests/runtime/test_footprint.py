@@ -35,9 +35,11 @@ from declarative_train.runtime import launch
 from declarative_train.runtime.footprint import child, forecast
 from declarative_train.runtime.footprint.child import ChildError, in_child
 from declarative_train.runtime.footprint.extrapolate import Course, UnevenError, extrapolated
+from declarative_train.runtime.footprint.footprint import footprint_of
 from declarative_train.runtime.footprint.forecast import Forecast
 from declarative_train.runtime.footprint.live_bytes import LiveBytes
-from tests.planner.at_size import eight_ranks, whole
+from declarative_train.runtime.footprint.pretend import pretended_step
+from tests.planner.at_size import eight_ranks, many_ranks, whole
 from tests.runtime.made_recipes import DEEP, compiled, merged, write_data
 
 DEEP_MODEL = """
@@ -126,6 +128,14 @@ def test_steps_that_differ_in_more_than_a_copy_are_not_carried_on() -> None:
 def test_nothing_of_the_pretended_ranks_stays(tmp_path: Path) -> None:
     assert Forecast().memory(deep(tmp_path, "fsdp", 2)).rows
     assert not torch.distributed.is_initialized()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_70b_on_256_ranks_is_what_all_layers_and_ranks_say(tmp_path: Path) -> None:
+    plan = many_ranks(tmp_path)
+    traced = in_child(lambda: footprint_of(pretended_step(plan, 0)).total)
+    assert Forecast().memory(plan).rows[0].total == pytest.approx(traced, rel=0.05)
 
 
 def test_a_child_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
