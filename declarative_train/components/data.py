@@ -56,6 +56,7 @@ class Table(ABC):
     columns: Mapping[str, Column]
     num_rows: int
     files: tuple[str, ...] = ()
+    read_with: tuple[str, ...] = ()  # files without rows that decide what is read: a tokenizer
     left_out: Mapping[str, str] = {}
     blocks: "np.ndarray | None" = None
 
@@ -194,6 +195,11 @@ class Field(Component, ABC):
     @property
     def unwanted(self) -> tuple[str, ...]:
         """The names and globs that are taken out again, as written under `exclude`."""
+        return ()
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Those that decide what it makes, beside the source's. They are there once `check` found nothing."""
         return ()
 
     @property

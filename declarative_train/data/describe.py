@@ -427,7 +427,8 @@ class _Description:
                     split=None if split is None or own is not None else split.as_data(),
                 )
             )
-        paths = dict.fromkeys(path for table in tables.values() for path in table.files)
+        paths = dict.fromkeys(path for table in tables.values() for path in (*table.files, *table.read_with))
+        paths |= dict.fromkeys(path for part in parts.values() for path in part.field.files)
         return DataSpec(
             source=section.source.as_data(),
             fields=tuple(

@@ -111,6 +111,8 @@ def _prepare_one(
         columns, missed = columns_of(field, table)
         if missed:
             raise DataError(f"the column `{missed[0]}` of field `{spec.name}` is no longer there")
+        if (why := field.misreads(spec.statistics)) is not None:
+            raise DataError(f"field `{spec.name}` is not that of the plan: {why}")
         part = make_part(spec.name, field, columns, spec.statistics, window, chain)
         parts.append(part)
         if part.sample != spec.tensor:

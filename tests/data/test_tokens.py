@@ -14,8 +14,9 @@ from declarative_train.components.data import BadValueError, Column
 from declarative_train.components.fields.tokens import TokensField
 from declarative_train.components.texts import layout
 from declarative_train.components.texts.tokenizer import TokenizerError, tokenizer
+from declarative_train.data import opened
 from declarative_train.data.sets import open_sets
-from declarative_train.data.spec import DataSpec
+from declarative_train.data.spec import DataError, DataSpec
 from tests.data.conftest import Described
 
 tokenizers = pytest.importorskip("tokenizers")
@@ -179,6 +180,28 @@ def test_a_set_of_texts(folder: Path, spec: Callable[..., DataSpec]) -> None:
     batch = sets["training"].gather(np.arange(4))
     wanted = given(field(folder, length=12), *TEXTS[:4])
     assert all(batch["text" if name == "ids" else f"text.{name}"].tolist() == wanted[name].tolist() for name in wanted)
+
+
+def test_another_tokenizer_is_not_that_of_the_plan(
+    folder: Path, tmp_path: Path, spec: Callable[..., DataSpec], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(opened, "_latest", {})
+    path = tmp_path / "own.json"
+    content = (folder / "begins.json").read_text()
+    path.write_text(content)
+    found = spec(
+        source={"type": "jsonl", "path": str(folder / "rows.jsonl")},
+        fields={"text": {"type": "tokens", "column": "text", "tokenizer": str(path), "length": 12}},
+    )
+    assert str(path) in {each.path for each in found.files}
+    open_sets(found)
+    opened._latest.clear()
+    changed = json.loads(content)
+    vocabulary = changed["model"]["vocab"]
+    vocabulary["a"], vocabulary["b"] = vocabulary["b"], vocabulary["a"]  # as many tokens, others
+    path.write_text(json.dumps(changed))
+    with pytest.raises(DataError, match="field `text` is not that of the plan: it has another tokenizer"):
+        open_sets(found)
 
 
 @pytest.mark.parametrize(

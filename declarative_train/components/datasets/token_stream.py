@@ -28,7 +28,7 @@ class TokenTable(Table):
             last = found.role("eos", eos)
         except TokenizerError as error:
             raise SourceError("unreadable", str(error), help=error.help) from error
-        self.files = tuple(files)
+        self.files, self.read_with = tuple(files), found.files
         sizes = {path: size_bytes(path) for path in files}
         self._pieces = [piece for path in files for piece in _pieces(path, sizes[path])]
         work = Work(

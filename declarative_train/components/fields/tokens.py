@@ -66,6 +66,10 @@ class TokensField(Field):
         return (self.column,)
 
     @property
+    def files(self) -> tuple[str, ...]:
+        return tokenizer(self.tokenizer).files
+
+    @property
     def cut(self) -> None:
         return None
 
