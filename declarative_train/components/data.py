@@ -50,7 +50,8 @@ class Table(ABC):
 
     `columns` in the order of the file; `left_out` says why a column of the file cannot be read; `files` are those it
     rests on. `blocks`: (blocks + 1,) the row that each run of rows begins with that is read as a whole (a row group,
-    a record batch), and `num_rows`; None where a row costs no more than its own bytes.
+    a record batch), and `num_rows`; None where a row costs no more than its own bytes. `fingerprint`: other for other
+    files, sizes and dates; None: what is found out about the rows is not kept for the next time.
     """
 
     columns: Mapping[str, Column]
@@ -59,6 +60,7 @@ class Table(ABC):
     read_with: tuple[str, ...] = ()  # files without rows that decide what is read: a tokenizer
     left_out: Mapping[str, str] = {}
     blocks: "np.ndarray | None" = None
+    fingerprint: str | None = None
 
     @abstractmethod
     def read(self, columns: Sequence[str], rows: "slice | np.ndarray") -> "dict[str, np.ndarray]":

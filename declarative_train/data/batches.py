@@ -249,6 +249,8 @@ class EvaluationBatches:
         """All of them; not held ones are read ahead. Raises DataError. Close the iterator to end it early."""
         from declarative_train.data.prefetch import ahead, by_workers
 
+        if self._set.may_keep:
+            return self._kept_batches()
         if self._workers and not self._set.is_held:
             made = by_workers(lambda number: [self._packed(number)], 0, len(self), self._workers)
             return (batch for (batch,) in from_workers(made, 0, len(self), self._device))
@@ -258,6 +260,20 @@ class EvaluationBatches:
         if self._set.is_held:
             return (self.batch(number) for number in range(len(self)))
         return ahead(self.batch, 0, len(self))
+
+    def _kept_batches(self) -> Iterator[Batch]:
+        """A set that is small, of files that are not: this rank's batches are read once, and stay."""
+        from declarative_train.data.prefetch import ahead
+
+        key = tuple(self._slots), self.num_samples
+        if key in self._set.kept:
+            yield from (moved(batch, self._device) for batch in self._set.kept[key])
+            return
+        batches = []
+        for batch in ahead(self._on_host, 0, len(self)):
+            batches.append(batch)
+            yield moved(batch, self._device)
+        self._set.kept = {key: batches}
 
     def _on_host(self, number: int) -> Batch:
         return make_batches([self._slots[number]], self._take)[0]

@@ -37,6 +37,12 @@ def most_held(table: Table, rows: Rows, windows: Windows | None, window: int | N
     return HOLD_BYTES if sample_blocks(table, rows, windows) is None else 0
 
 
+def most_held_beside(training: Prepared) -> int:
+    """Of the other sets that are cut from its source: where it is read in blocks, they are too, since rows from all
+    over the files would be all of the files, before the first step."""
+    return 0 if training.table.blocks is not None and training.held is None else HOLD_BYTES
+
+
 def rolled(training: Prepared, window: int | None, streams: int | None) -> RollSpec | None:
     """How the training set is read, by the keys of the recipe; None: any sample can stand anywhere in the epoch, which
     costs nothing where all of them are held, or where the source reads any row at the cost of its bytes."""

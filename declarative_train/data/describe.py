@@ -9,7 +9,7 @@ Over 400 lines because each step reports what is wrong and goes on, with the sam
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from declarative_train.components.component import Misfit
@@ -18,7 +18,7 @@ from declarative_train.components.datasets.files import is_known, is_remote
 from declarative_train.components.fields.columns import sized
 from declarative_train.components.fields.image import MissingPackageError
 from declarative_train.components.transforms.plugin import PluginTransform
-from declarative_train.data.blocks import most_held, rolled
+from declarative_train.data.blocks import most_held, most_held_beside, rolled
 from declarative_train.data.checks import group_in_two_sets
 from declarative_train.data.checks.files import remote_source, unknown_column
 from declarative_train.data.checks.pictures import pictures_without_size, transform_does_not_fit
@@ -35,6 +35,7 @@ from declarative_train.data.checks.samples import (
 )
 from declarative_train.data.checks.values import column_does_not_fit, no_statistics
 from declarative_train.data.inherited import Inherited, measured, misread, origin_of, unknown_value
+from declarative_train.data.known import Known
 from declarative_train.data.opened import arranged, records, remember
 from declarative_train.data.overlaps import overlaps
 from declarative_train.data.parts import Part, base_of, columns_of, each_output, make_part
@@ -93,6 +94,12 @@ class _Description:
         self.window: WindowSpec | None = None
         if (window := section.window) is not None:
             self.window = WindowSpec(window.length, window.stride or window.length, window.by, window.sort)
+
+    @property
+    def cut(self) -> tuple[object, ...]:
+        """All that decides which rows of a source a set has."""
+        splits = {name: split.as_data() for name, split in self.section.split.items()}
+        return splits, self.seed, None if self.window is None else asdict(self.window)
 
     def report(self, diagnostic: Diagnostic) -> None:
         self.diagnostics.append(diagnostic)
@@ -328,7 +335,10 @@ class _Description:
                 draft.append(make_part(name, field, columns[None, name], {}, None, self.chain))
             except TransformError as error:
                 self._report_transform(name, error)
-        statistics, problems = measured(main, training, draft, self.inherited)
+        known = Known(main, (TRAINING, *self.cut))
+        statistics, problems = known.statistics(
+            draft, lambda: measured(main, training, draft, self.inherited), may_keep=not self.inherited
+        )
         for name, problem in {id(problem): (name, problem) for name, problem in problems.items()}.values():
             if isinstance(problem, BadSampleError):
                 self._report_bad(main, problem)
@@ -365,9 +375,13 @@ class _Description:
             while left:
                 used = self._of_set(each.source, left, columns)
                 try:
-                    window = self.section.shuffle_window if name == TRAINING and self.section.shuffle else None
-                    most = most_held(each.table, each.rows, each.windows, window)
-                    found[name] = prepare(name, each.table, each.rows, each.windows, used, most, chain=self.chain)
+                    if each.source is None and name != TRAINING and TRAINING in found:
+                        most = most_held_beside(found[TRAINING])
+                    else:
+                        window = self.section.shuffle_window if name == TRAINING and self.section.shuffle else None
+                        most = most_held(each.table, each.rows, each.windows, window)
+                    known = Known(each.table, (name, *self.cut))
+                    found[name] = prepare(name, each.table, each.rows, each.windows, used, most, self.chain, known)
                     break
                 except MissingPackageError as error:
                     late = next(part for part in left.values() if part.field.reads_late)

@@ -19,6 +19,7 @@ from declarative_train.components.fields import FIELDS
 from declarative_train.components.fields.image import MissingPackageError
 from declarative_train.components.registry import ComponentError
 from declarative_train.components.splits import SPLITS
+from declarative_train.data.blocks import most_held_beside
 from declarative_train.data.parts import columns_of, make_part
 from declarative_train.data.pictures import Chain, TransformError
 from declarative_train.data.prepare import HOLD_BYTES, BadSampleError, Prepared, prepare
@@ -84,16 +85,20 @@ def _prepare_all(spec: DataSpec) -> dict[str, Prepared]:
     main = DATASETS.read(spec.source).open()
     by, sort = (None, None) if window is None else (window.by, window.sort)
     rows = arranged(split_rows(main, splits, spec.seed, by, sort), window, row_order(main, window))
-    sets = {}
+    sets: dict[str, Prepared] = {}
     for each in spec.sets:
-        may_hold = each.name != TRAINING or spec.roll is None
+        most = HOLD_BYTES
+        if each.name == TRAINING:
+            most = HOLD_BYTES if spec.roll is None else 0
+        elif each.source is None:
+            most = most_held_beside(sets[TRAINING])
         if each.source is not None:
             table = DATASETS.read(each.source).open()
             whole: dict[str, Rows] = {each.name: RowRange(0, table.num_rows)}
             own = arranged(whole, window, row_order(table, window))[each.name]
-            sets[each.name] = _prepare_one(each, table, own, fields, window, chain, may_hold)
+            sets[each.name] = _prepare_one(each, table, own, fields, window, chain, most)
         else:
-            sets[each.name] = _prepare_one(each, main, rows[each.name], fields, window, chain, may_hold)
+            sets[each.name] = _prepare_one(each, main, rows[each.name], fields, window, chain, most)
     return sets
 
 
@@ -104,7 +109,7 @@ def _prepare_one(
     fields: list[tuple[FieldSpec, Field]],
     window: WindowSpec | None,
     chain: Chain,
-    may_hold: bool,
+    most: int,
 ) -> Prepared:
     parts = []
     for spec, field in fields:
@@ -117,7 +122,7 @@ def _prepare_one(
         parts.append(part)
         if part.sample != spec.tensor:
             raise DataError(f"field `{part.name}` is now {part.sample}, and the plan was made for {spec.tensor}")
-    found = prepare(wanted.name, table, *rows, tuple(parts), HOLD_BYTES if may_hold else 0, chain=chain)
+    found = prepare(wanted.name, table, *rows, tuple(parts), most, chain, is_checked=True)
     if found.num_samples != wanted.num_samples:
         raise DataError(
             f"`{wanted.name}` has {counted(found.num_samples, 'sample')}, and the plan was made for "

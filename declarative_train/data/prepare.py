@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from declarative_train.components.data import BadValueError, SourceError, Table
+from declarative_train.data.known import Known
 from declarative_train.data.parts import Part, column_names
 from declarative_train.data.pictures import GLANCED, NO_TRANSFORMS, BadPictureError, Chain, Given, field_of_pictures
 from declarative_train.data.rows import RowRange, Rows
@@ -152,8 +153,12 @@ def prepare(
     every: tuple[Part, ...],
     hold_bytes: int = HOLD_BYTES,
     chain: Chain | None = None,
+    known: Known | None = None,
+    *,
+    is_checked: bool = False,
 ) -> Prepared:
-    """Raises BadSampleError, SourceError and MissingPackageError."""
+    """`known`: whether its values were looked at before; `is_checked`: they were. Raises BadSampleError, SourceError,
+    MissingPackageError."""
     chain = chain or NO_TRANSFORMS
     try:
         table, rows, every = with_tokens(table, rows, every)
@@ -165,7 +170,10 @@ def prepare(
         return Prepared(name, table, rows, windows, every, {}, chain)
     stores = {part.name: _store(part, len(rows)) for part in parts}
     if sum(store.itemsize * part.row.num_elements * len(rows) for part, store in _with(parts, stores)) > hold_bytes:
-        look_at(table, rows, parts)
+        if known is not None:
+            known.looked(parts, lambda: look_at(table, rows, parts))
+        elif not is_checked:
+            look_at(table, rows, parts)
         return Prepared(name, table, rows, windows, every, None, chain)
     held: dict[str, np.ndarray] = {}
     for start, values in converted(table, rows, parts):

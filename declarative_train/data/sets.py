@@ -10,8 +10,9 @@ import numpy as np
 import torch
 
 from declarative_train.components.data import SourceError
+from declarative_train.data.batch import Batch
 from declarative_train.data.opened import prepared_sets
-from declarative_train.data.prepare import BadSampleError, Prepared
+from declarative_train.data.prepare import HOLD_BYTES, BadSampleError, Prepared
 from declarative_train.data.spec import DataError, DataSpec
 from declarative_train.terms.tensor_spec import TensorSpec
 
@@ -24,6 +25,8 @@ class SampleSet(ABC):
     is_held: bool  # gathering costs a copy in memory, and no reading
     sample_bytes: int  # of one sample in a batch, all fields
     held_bytes: int = 0  # of all rows of a held set
+    may_keep: bool = False  # what a rank reads of it in an evaluation may stay in memory for the next one
+    kept: dict[object, list[Batch]]
 
     @abstractmethod
     def gather(self, indices: np.ndarray, epoch: int | None = None) -> dict[str, torch.Tensor]:
@@ -81,6 +84,9 @@ class ReadSet(SampleSet):
     def __init__(self, prepared: Prepared) -> None:
         self.num_samples = prepared.num_samples
         self.prepared = prepared
+        size = prepared.size_bytes
+        self.may_keep = not prepared.late and size is not None and size <= HOLD_BYTES
+        self.kept = {}
         self._dtypes = {part.name: dtype_of(part.sample) for part in prepared.parts}
         self.sample_bytes = _sample_bytes(prepared)
 

@@ -169,11 +169,28 @@ def test_rows_in_another_order_than_the_file_do_not_roll(rolled: Spec) -> None:
     assert rolled(shuffle=False).roll is None
 
 
-def test_evaluations_keep_the_order_of_the_file(rolled: Spec) -> None:
+def test_evaluations_keep_the_order_of_the_file_and_are_read_once(
+    rolled: Spec, monkeypatch: pytest.MonkeyPatch
+) -> None:
     data = rolled(split={"validation": 0.3})
-    batches = EvaluationBatches(data, "validation", open_sets(data), batch_size=50)
+    sets = open_sets(data)
+    assert not sets["validation"].is_held  # its rows lie all over the files
+    batches = EvaluationBatches(data, "validation", sets, batch_size=50)
     seen = np.concatenate([batch.tensors["id"].numpy() for batch in batches.iterate()])
     assert (np.diff(seen) > 0).all()
+    read: list[object] = []
+    whole = ParquetTable._group
+
+    def counted(table: ParquetTable, *given: object) -> object:
+        read.append(given)
+        return whole(table, *given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(ParquetTable, "_group", counted)
+    again = EvaluationBatches(data, "validation", sets, batch_size=50)
+    assert (np.concatenate([batch.tensors["id"].numpy() for batch in again.iterate()]) == seen).all()
+    assert not read  # what a rank takes of a small set stays in memory
+    assert len(list(EvaluationBatches(data, "validation", sets, batch_size=50, max_samples=100).iterate())) == 2
+    assert read
 
 
 def test_a_random_set_of_very_many_rows_takes_its_share_of_each_block(

@@ -217,7 +217,7 @@ T = TypeVar("T")
 class OpenFiles(Generic[T]):
     """What `open_one` makes of a file (a reader, a mapping), for any number of files: the last used ones stay open.
 
-    A file of this machine that is opened once more must still have the size and date that it had, else what was read
+    A file of this machine must still have the size and date that it had when it was opened first, else what was read
     from it and what will be are not of one table. `own_after_fork`: a forked process opens its own, since what was open
     before has a position that both would move; a mapping has none. `own_by_thread`: each thread opens its own, for
     readers that two may not use. Threads may come at once.
@@ -247,7 +247,7 @@ class OpenFiles(Generic[T]):
         found = self._open.pop(key, None)
         if found is None:
             found = self._open_one(path)
-            self._check_same(path)
+        self._check_same(path)
         self._open[key] = found
         while len(self._open) > self._most:
             try:
@@ -256,12 +256,20 @@ class OpenFiles(Generic[T]):
                 break
         return found
 
+    def expect(self, path: str, size: int, modified_ns: int) -> None:
+        """What is known of a file of this machine that is opened later."""
+        self._seen[path] = size, modified_ns
+
     def _check_same(self, path: str) -> None:
         local = local_path(path)
         if local is None:
             return
-        with _told("look at", path):
+        try:
             now = os.stat(local)
+        except FileNotFoundError:
+            return  # removed while it is open: what is open stays whole
+        except OSError as error:
+            raise _unreadable("look at", path, error) from error
         if self._seen.setdefault(path, (now.st_size, now.st_mtime_ns)) != (now.st_size, now.st_mtime_ns):
             raise SourceError("unreadable", f"{shown(path)} was changed while it was being read")
 

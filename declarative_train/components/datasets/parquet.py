@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from declarative_train.components.data import SourceError, Table
+from declarative_train.components.data import Column, SourceError, Table
 from declarative_train.components.datasets.files import (
     FilesDataset,
     OpenFiles,
@@ -17,6 +17,7 @@ from declarative_train.components.datasets.files import (
     open_file,
     shown,
 )
+from declarative_train.components.datasets.kept import Stamp, load, place_of, save, stamp
 
 if TYPE_CHECKING:
     import numpy as np
@@ -40,8 +41,6 @@ class ParquetTable(Table):
     def __init__(self, files: Sequence[str]) -> None:
         import numpy as np
 
-        from declarative_train.components.datasets.arrow import check_distinct, check_same_columns, describe_all
-
         self.files = tuple(files)
         self._opened = OpenFiles(_open, own_after_fork=True, own_by_thread=True)
         self._cache: OrderedDict[tuple[int, str], np.ndarray] = OrderedDict()
@@ -49,20 +48,19 @@ class ParquetTable(Table):
         self._groups: list[tuple[str, int]] = []  # (file, number of the row group in it)
         self._starts = [0]
         self._file_starts: list[int] = []
-        first = self._opened.get(files[0]).schema_arrow
-        check_distinct(files[0], first.names)
-        for path in files:
-            opened = self._opened.get(path)
-            check_same_columns(files[0], first.names, path, opened.schema_arrow.names)
+        index = Footers(files, self._opened)
+        for path, rows in zip(files, index.rows, strict=True):
             self._file_starts.append(self._starts[-1])
-            for number in range(opened.metadata.num_row_groups):
-                num_rows = opened.metadata.row_group(number).num_rows
+            for number, num_rows in enumerate(rows):
                 if num_rows:
                     self._groups.append((path, number))
                     self._starts.append(self._starts[-1] + num_rows)
         self.num_rows = self._starts[-1]
         self.blocks = np.asarray(self._starts, np.int64)
-        self.columns, self.left_out = describe_all(first, self._first)
+        self.fingerprint = index.fingerprint
+        self.columns, self.left_out = index.columns(self._first)
+        self._sizes = index.sizes
+        index.keep()
 
     def _first(self, name: str) -> Any:
         for path, number in self._groups:
@@ -97,7 +95,7 @@ class ParquetTable(Table):
         return {name: _joined(found) if found else self._none(name) for name, found in parts.items()}
 
     def size_bytes(self, columns: Sequence[str]) -> int | None:
-        return None
+        return sum(self._sizes.get(name, 0) for name in columns)
 
     def _runs(self, rows: slice) -> Iterator[tuple[int, None, slice]]:
         start, stop, _ = rows.indices(self.num_rows)
@@ -153,6 +151,79 @@ class ParquetTable(Table):
         from declarative_train.components.datasets.arrow import place
 
         return place(self.files, self._file_starts, row)
+
+
+class Footers:
+    """What the footers of files say. They are read once: what they said is kept by path, size and date."""
+
+    def __init__(self, files: Sequence[str], opened: OpenFiles[Any]) -> None:
+        from declarative_train.components.datasets.arrow import check_distinct, check_same_columns
+
+        self._files = files
+        self._opened = opened
+        self._place = place_of("parquet", list(files))
+        before = load(self._place) or {"files": {}}
+        found: dict[str, Any] = {}
+        self._is_new = len(before["files"]) != len(files)
+        for path in files:
+            now, known = self._stamp(path), before["files"].get(path)
+            if known is None or now is None or known["stamp"] != now:
+                self._is_new = True
+                known = {"stamp": now, **_footer(opened.get(path))}
+            elif local_path(path) is not None:
+                opened.expect(path, int(now[0]), int(now[1]))
+            found[path] = known
+        self._found = found
+        self._described = None if self._is_new else before["columns"]
+        names = found[files[0]]["names"]
+        check_distinct(files[0], names)
+        for path in files:
+            if found[path]["names"] != names:
+                check_same_columns(files[0], names, path, found[path]["names"])
+        self.rows: list[list[int]] = [found[path]["rows"] for path in files]
+        stamps = [found[path]["stamp"] for path in files]
+        self.fingerprint = None if None in stamps else place_of("parquet", list(files), stamps)
+
+    def _stamp(self, path: str) -> Stamp | None:
+        try:
+            return stamp(path)
+        except OSError as error:
+            raise SourceError("unreadable", f"cannot look at {shown(path)}: {error.strerror}") from error
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """By column, unpacked."""
+        total: dict[str, int] = {}
+        for path in self._files:
+            for name, size in self._found[path]["sizes"].items():
+                total[name] = total.get(name, 0) + size
+        return total
+
+    def columns(self, first: Callable[[str], Any]) -> tuple[dict[str, Column], dict[str, str]]:
+        """`first`: a present value of a column."""
+        from declarative_train.components.datasets.arrow import describe_all
+
+        if self._described is None:
+            columns, left_out = describe_all(self._opened.get(self._files[0]).schema_arrow, first)
+            self._described = {"columns": [list(column) for column in columns.values()], "left_out": left_out}
+        made = [Column(name, dtype, tuple(shape), most) for name, dtype, shape, most in self._described["columns"]]
+        return {column.name: column for column in made}, dict(self._described["left_out"])
+
+    def keep(self) -> None:
+        if self._is_new and self.fingerprint is not None:
+            save(self._place, {"files": self._found, "columns": self._described})
+
+
+def _footer(opened: Any) -> dict[str, Any]:
+    metadata = opened.metadata
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    sizes: dict[str, int] = {}
+    for group in groups:
+        for number in range(group.num_columns):
+            column = group.column(number)
+            name = column.path_in_schema.partition(".")[0]
+            sizes[name] = sizes.get(name, 0) + column.total_uncompressed_size
+    return {"rows": [group.num_rows for group in groups], "names": opened.schema_arrow.names, "sizes": sizes}
 
 
 def _open(path: str) -> Any:

@@ -7,11 +7,9 @@ and kept in the user's cache, by path, size and date.
 
 from __future__ import annotations
 
-import json
 import os
 import tarfile
 from collections.abc import Sequence
-from hashlib import blake2b
 from typing import IO, TYPE_CHECKING, Literal
 
 from declarative_train.components.data import Column, SourceError, Table
@@ -25,11 +23,11 @@ from declarative_train.components.datasets.files import (
     packing,
     shown,
 )
+from declarative_train.components.datasets.kept import load, place_of, save
 
 if TYPE_CHECKING:
     import numpy as np
 
-_FORMAT = 1
 _TEXTS = frozenset({"cls", "label", "text", "transcript", "txt"})
 Index = tuple[list[str], dict[str, list[list[int]]]]
 """The keys, and by column for each key (offset, size), or nothing where it has no such file."""
@@ -150,15 +148,14 @@ def _index(path: str) -> Index:
         raise SourceError("unreadable", message, help="unpack it to a `.tar`: pictures are packed already")
     with open(_local(path), "rb") as file:
         found = os.fstat(file.fileno())
-        kept = _kept(path, found.st_size, found.st_mtime_ns)
-        if kept is not None and (index := _from_cache(kept)) is not None:
-            return index
+        kept = place_of("tar", os.path.realpath(path), found.st_size, found.st_mtime_ns)
+        if (index := load(kept)) is not None:
+            return index[0], index[1]
         try:
             index = _made(file)
         except (tarfile.TarError, EOFError, ValueError) as error:
             raise SourceError("unreadable", f"{shown(path)} is not a whole tar archive: {error}") from error
-    if kept is not None:
-        _to_cache(kept, index)
+    save(kept, index)
     return index
 
 
@@ -181,33 +178,3 @@ def _made(file: IO[bytes]) -> Index:
     return list(keys), {
         name: [places.get(row, [-1, 0]) for row in range(len(keys))] for name, places in columns.items()
     }
-
-
-def _kept(path: str, size: int, modified_ns: int) -> str | None:
-    """Where the index of an archive lies; None without a place for it."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    if not os.path.isabs(base):
-        return None
-    name = blake2b(f"{_FORMAT}\0{os.path.realpath(path)}\0{size}\0{modified_ns}".encode(), digest_size=16).hexdigest()
-    return os.path.join(base, "dtrain", "tar", f"{name}.json")
-
-
-def _from_cache(path: str) -> Index | None:
-    try:
-        with open(path, encoding="utf-8") as file:
-            keys, columns = json.load(file)
-    except (OSError, ValueError):  # none, or one that was cut off: it is made again
-        return None
-    return keys, columns
-
-
-def _to_cache(path: str, index: Index) -> None:
-    """A cache that cannot be written costs time, and nothing else."""
-    try:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        part = f"{path}.{os.getpid()}"
-        with open(part, "w", encoding="utf-8") as file:
-            json.dump(index, file, separators=(",", ":"))
-        os.replace(part, path)
-    except OSError:
-        return

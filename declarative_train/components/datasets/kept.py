@@ -1,0 +1,115 @@
+"""What was found out about files, kept in the user's cache for the next time: indexes, statistics, converted tables.
+
+Each thing has a kind (a folder) and a name made of all that it follows from: paths, sizes, dates, options. The folder
+is `dtrain` in `$XDG_CACHE_HOME`, else in `~/.cache`; it can be removed at any time. What was used longest ago is
+removed when it holds more than `$DTRAIN_CACHE_GB` (10). A cache that cannot be written costs time, and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from hashlib import blake2b
+from typing import Any
+
+from declarative_train.components.datasets.files import file_system, local_path
+
+_USUAL_GB = 10.0
+_FORMAT = 1
+_TAGS = ("ETag", "etag", "LastModified", "last_modified", "mtime")  # as file systems of fsspec call it
+
+Stamp = list[int | str]
+"""Of a file: its size, and a date or a tag that changes with its content."""
+
+
+def stamp(path: str) -> Stamp | None:
+    """None: nobody can say whether it is the same file the next time. Raises OSError and SourceError."""
+    local = local_path(path)
+    if local is not None:
+        found = os.stat(local)
+        return [found.st_size, str(found.st_mtime_ns)]
+    system, inner = file_system(path)
+    try:
+        info = system.info(inner)
+    except Exception:  # each client has exceptions of its own; who reads the file says it
+        return None
+    tag = next((str(info[key]) for key in _TAGS if info.get(key)), "")
+    return [int(info.get("size") or 0), tag] if tag else None
+
+
+def place_of(kind: str, *parts: object, ending: str = "json") -> str | None:
+    """Where it lies, or would; None without a place for it."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    if not os.path.isabs(base):
+        return None
+    text = json.dumps([_FORMAT, *parts], sort_keys=True, default=str)
+    name = blake2b(text.encode(), digest_size=16).hexdigest()
+    return os.path.join(base, "dtrain", kind, f"{name}.{ending}")
+
+
+def load(place: str | None) -> Any:
+    """What `save` put there, or None."""
+    if place is None:
+        return None
+    try:
+        with open(place, encoding="utf-8") as file:
+            found = json.load(file)
+    except (OSError, ValueError):  # none, or one that was cut off: it is made again
+        return None
+    used(place)
+    return found
+
+
+def used(place: str) -> None:
+    """It is not among those that go first."""
+    with suppress(OSError):
+        os.utime(place)
+
+
+def save(place: str | None, data: object) -> None:
+    if place is None:
+        return
+    part = f"{place}.{os.getpid()}.part"
+    try:
+        os.makedirs(os.path.dirname(place), exist_ok=True)
+        with open(part, "w", encoding="utf-8") as file:
+            json.dump(data, file, separators=(",", ":"))
+        os.replace(part, place)
+    except OSError:
+        with suppress(OSError):
+            os.remove(part)
+        return
+    make_room(place)
+
+
+def limit_bytes() -> int:
+    try:
+        return int(float(os.environ["DTRAIN_CACHE_GB"]) * 1e9)
+    except (KeyError, ValueError):
+        return int(_USUAL_GB * 1e9)
+
+
+def make_room(keep: str, limit: int | None = None) -> None:
+    """Remove what was used longest ago, beyond the limit, but `keep`."""
+    limit = limit_bytes() if limit is None else limit
+    found = sorted(_files(os.path.dirname(os.path.dirname(keep))))
+    total = sum(size for _, size, _ in found)
+    for _, size, path in found:
+        if total <= limit:
+            return
+        if path != keep:
+            with suppress(OSError):
+                os.remove(path)
+                total -= size
+
+
+def _files(folder: str) -> Iterator[tuple[float, int, str]]:
+    """(last used, bytes, path)."""
+    for below, _, names in os.walk(folder):
+        for name in names:
+            path = os.path.join(below, name)
+            with suppress(OSError):
+                found = os.stat(path)
+                yield found.st_mtime, found.st_size, path
