@@ -1,14 +1,16 @@
 """Documents run: every recipe in README and docs lints clean, every command line in them parses.
 
 A ```yaml block with a model, data and an objective is a recipe; any other is laid over the whole recipe of
-docs/language.md, without that one's model where the block has a graph of its own. Blocks that name a source whose files
-are not there are linted as fragments. A console block after `<!-- runs -->` is run. On a page with blocks that have a
-`title`, these are written as files of that name, and the whole page is run from top to bottom: a tutorial.
+docs/language-reference.md, without that one's model where the block has a graph of its own. Blocks that name a source
+whose files are not there are linted as fragments. A console block after `<!-- runs -->` is run. On a page
+with blocks that have a `title`, these are written as files of that name, and the whole page is run from top to
+bottom: a tutorial.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import runpy
 import shlex
@@ -79,7 +81,7 @@ def is_whole(text: str) -> bool:
     return sections(text) >= {"data", "model", "objective", "training"}
 
 
-BASE = next(block.text for block in YAML if block.page.name == "language.md" and is_whole(block.text))
+BASE = next(block.text for block in YAML if block.page.name == "language-reference.md" and is_whole(block.text))
 
 
 def laid(text: str) -> str:
@@ -198,7 +200,7 @@ def run_line(line: str) -> tuple[str, int | None]:
 
 
 def test_the_functions_of_expressions_are_all_named() -> None:
-    text = (ROOT / "docs" / "language.md").read_text()
+    text = (ROOT / "docs" / "language-reference.md").read_text()
     listed = re.search(r"The functions, with torch's meaning and argument names:\n(.*?)\.\n\n", text, re.S)
     assert listed is not None
     assert re.findall(r"`(\w+)`", listed[1]) == sorted(FUNCTIONS)
@@ -220,6 +222,37 @@ def test_the_mistake_in_the_readme_looks_as_shown(tmp_path: Path, monkeypatch: p
     (tmp_path / "recipe.yaml").write_text(recipe.replace("out_features: 10", "out_feature: 10"))
     monkeypatch.chdir(tmp_path)
     assert shown in dtrain("lint", "recipe.yaml").out
+
+
+MISTAKE = re.compile(
+    r"^<!-- mistake in (?P<file>\S+?)(?: for (?P<linted>\S+))?: "
+    r"(?:(?P<old>.+?) -> (?P<new>.+?)|(?P<words>--set .+?)) *-->\n"
+    r"```text\n(?P<shown>.*?)^```$",
+    re.M | re.S,
+)
+MISTAKES = [(page, match) for page in PAGES for match in MISTAKE.finditer(page.read_text())]
+
+
+@pytest.mark.parametrize(("page", "match"), MISTAKES, ids=[f"{page.name}-{n}" for n, (page, _) in enumerate(MISTAKES)])
+def test_a_mistake_in_a_document_looks_as_shown(
+    page: Path, match: re.Match[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The files of the page, one of them changed as the comment says. ACCEPT=1 writes what lint says now."""
+    (tmp_path / "recipes").symlink_to(ROOT / "recipes")
+    for block in ALL:
+        if block.page == page and block.file is not None:
+            (tmp_path / block.file).write_text(block.text)
+    path = tmp_path / match["file"]
+    if match["words"] is None:
+        assert path.read_text().count(match["old"]) == 1
+        path.write_text(path.read_text().replace(match["old"], match["new"]))
+    monkeypatch.chdir(tmp_path)
+    found = dtrain("lint", match["linted"] or match["file"], *shlex.split(match["words"] or "")).out
+    text = re.sub(r"^\d+ files?: .*\n", "", found, flags=re.M)
+    if os.environ.get("ACCEPT"):
+        page.write_text(page.read_text().replace(match[0], match[0][: -len(match["shown"] + "```")] + text + "```"))
+        return
+    assert match["shown"] == text
 
 
 def test_other_command_lines_name_what_is_there() -> None:

@@ -53,7 +53,7 @@ docs/architecture.md
         runtime/test_resume.py::test_to_the_bit_on_the_same_layout
     so modes agree, resume costs nothing, and another layout goes on
         runtime/test_resume_layouts.py::test_another_layout_goes_on
-docs/language.md
+docs/language-reference.md
     Every key of its sections is in [sections.md]
         test_generated.py::test_generated_files_are_up_to_date
 docs/plugins.md
@@ -93,6 +93,7 @@ FRONT = (
     "README.md",
     "pyproject.toml",
     "docs/language.md",
+    "docs/language-reference.md",
     "docs/architecture.md",
     "docs/editor.md",
     "docs/performance.md",

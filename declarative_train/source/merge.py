@@ -1,5 +1,5 @@
-"""Trees of several files, first to last -> one tree, by the rules of `extends` (docs/language.md, "Putting recipes
-together").
+"""Trees of several files, first to last -> one tree, by the rules of `extends`
+(docs/language-reference.md, "Putting recipes together").
 
 Mappings merge; lists and scalars replace; a mapping of another `type` replaces the base's whole; `null` removes, and
 must find something to remove; of exclusive alternatives (`epochs`, `steps`) the later displaces the earlier, and so

@@ -1,4 +1,4 @@
-"""What `extends` does, exactly (docs/language.md, "Putting recipes together")."""
+"""What `extends` does, exactly (docs/language-reference.md, "Putting recipes together")."""
 
 from __future__ import annotations
 
