@@ -13,8 +13,7 @@ import pytest
 
 from declarative_train.components.data import SourceError
 from declarative_train.components.datasets import kept
-from declarative_train.components.datasets import parquet as of_parquet
-from declarative_train.components.datasets.parquet import ParquetTable
+from declarative_train.components.datasets.parquet import ParquetFormat, ParquetTable
 from declarative_train.data import opened
 from declarative_train.data.spec import DataSpec
 
@@ -35,13 +34,13 @@ def write(path: Path, values: list[float], group: int = 2) -> str:
 def test_footers_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = [write(tmp_path / f"{number}.parquet", [float(number)] * 5) for number in range(4)]
     read: list[object] = []
-    footer = of_parquet._footer
+    footer = ParquetFormat.footer
 
-    def counted(opened: object) -> dict[str, object]:
+    def counted(form: ParquetFormat, opened: object) -> dict[str, object]:
         read.append(opened)
-        return footer(opened)
+        return footer(form, opened)
 
-    monkeypatch.setattr(of_parquet, "_footer", counted)
+    monkeypatch.setattr(ParquetFormat, "footer", counted)
     first = ParquetTable(files)
     assert len(read) == 4
     again = ParquetTable(files)

@@ -9,6 +9,7 @@ DATASETS: Registry[Dataset] = Registry(
     "source",
     __name__,
     {
+        "arrow": "arrow_files.ArrowDataset",
         "csv": "csv.CsvDataset",
         "image_folder": "image_folder.ImageFolderDataset",
         "jsonl": "jsonl.JsonlDataset",

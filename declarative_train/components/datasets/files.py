@@ -35,6 +35,7 @@ _BEGINNINGS = {
     b"\x93NUMPY": ("a NumPy array", "the source `npy` reads arrays; let its name end in `.npy`"),
     b"PK\x03\x04": ("a zip archive", "the source `npy` reads archives of arrays; let its name end in `.npz`"),
     b"PAR1": ("a Parquet file", "the source `parquet` reads it"),
+    b"ARROW1": ("an Arrow file", "the source `arrow` reads it"),
     b"\x1f\x8b": ("packed by gzip", "let its name end in `.gz`, or unpack it"),
 }
 _USER = re.compile(r"(?<=://)(?:[^/\s\"'@:]+:(?!:)[^\s\"']+|[^/\s\"']+)@")  # a key may hold `/`
