@@ -17,8 +17,9 @@ run: $(VENV)/.installed
 test: $(VENV)/.installed-dev
 	$(BIN)/pytest -n 2 --dist loadfile -m "not long and not matrix and not gpu"
 
-# the same with the newest of every package that the registry has, torch above all, in an environment of its own;
-# PIP_OPTIONS may name where CPU builds of torch are
+# the same with the newest of every package that the registry has, torch above all, in an environment of its own. Where the
+# registry has no CPU build of that torch, its CUDA build comes with 7 GB of packages; it runs without a GPU. NEWEST names
+# another folder for them, PIP_OPTIONS where CPU builds are, TESTS a part of the tests.
 NEWEST ?= .venv-newest
 test-newest: export OMP_NUM_THREADS ?= 1
 test-newest:
@@ -26,7 +27,7 @@ test-newest:
 	$(NEWEST)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade --upgrade-strategy eager \
 		$(PIP_OPTIONS) --editable '.[dev]'
 	$(NEWEST)/bin/python -c "import torch; print('torch', torch.__version__)"
-	$(NEWEST)/bin/python -m pytest -n 2 --dist loadfile -m "not long and not matrix and not gpu"
+	$(NEWEST)/bin/python -m pytest -n 2 --dist loadfile -m "not long and not matrix and not gpu" $(TESTS)
 
 test-long: $(VENV)/.installed-dev
 	$(BIN)/pytest -n 2 --dist loadfile -m "long and not gpu" --timeout 1200

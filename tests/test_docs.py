@@ -255,6 +255,32 @@ def test_a_mistake_in_a_document_looks_as_shown(
     assert match["shown"] == text
 
 
+def test_the_mistake_of_the_first_page_looks_as_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = next(block.text for block in ALL if block.page.name == "start.md" and block.language == "text")
+    monkeypatch.chdir(tmp_path)
+    assert main(["init", "first.yaml"]) == 0
+    Path("first.yaml").write_text(Path("first.yaml").read_text().replace("out_features: 4", "out_feature: 4"))
+    assert shown in dtrain("lint", "first.yaml").out
+
+
+def test_the_table_of_the_tutorial_gives_the_recipe_and_the_message_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = [block for block in ALL if block.page.name == "table.md"]
+    recipe, message = (block.text for block in own if block.language == "text")
+    monkeypatch.chdir(tmp_path)
+    for block in own:
+        if block.file is not None:
+            Path(block.file).write_text(block.text)
+            runpy.run_path(block.file, run_name="__main__")
+    assert main(["init", "--from", "people.csv", "--target", "churn"]) == 0
+    assert recipe in Path("people.yaml").read_text()
+    command, _, said = message.partition("\n")
+    capsys.readouterr()
+    assert main(shlex.split(command)[2:]) == 2
+    assert capsys.readouterr().err == said
+
+
 def test_other_command_lines_name_what_is_there() -> None:
     """Words of the Makefile, and the module that launchers start."""
     makefile = (ROOT / "Makefile").read_text()

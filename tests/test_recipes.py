@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from declarative_train import plan as plan_room
 from declarative_train import recipe as recipe_room
@@ -35,6 +36,7 @@ CASES = (
     | {f"gallery_{path.stem}": (path, ()) for path in GALLERY}
     | {f"compare_modes_{switch.stem}": (ROOT / "recipes" / "compare_modes.yaml", (switch,)) for switch in SWITCHES}
 )
+(TESTED_WITH,) = re.findall(r"^torch==(\S+)$", (ROOT / "constraints.txt").read_text(), re.M)
 FEW_CORES = "P014"  # about this machine, not about the recipe: 2 ranks with 2 loaders each, on 2 cores
 DRAWS = "R108"  # ignored by a comment of the recipe
 LINT = ("--format", "concise", "--ignore", FEW_CORES)
@@ -94,6 +96,11 @@ def test_lints_clean_with_a_switch(switch: Path, capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().out == ""
 
 
+def without_bytes(text: str) -> str:
+    """How much memory a traced step takes is torch's own, and changes by its version."""
+    return re.sub(r" +", " ", re.sub(r"\b[\d.,]+ [kMGT]?B\b", "#", text))
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_plans_as_its_golden_file_says(name: str) -> None:
     path, switches = CASES[name]
@@ -103,7 +110,10 @@ def test_plans_as_its_golden_file_says(name: str) -> None:
         golden.parent.mkdir(parents=True, exist_ok=True)
         golden.write_text(text)
     assert golden.is_file(), "there is no golden plan yet: run this test with ACCEPT=1"
-    assert text == golden.read_text(), "the plan has changed: look at the difference, then run this test with ACCEPT=1"
+    wanted = golden.read_text()
+    if torch.__version__.partition("+")[0] != TESTED_WITH:
+        text, wanted = without_bytes(text), without_bytes(wanted)
+    assert text == wanted, "the plan has changed: look at the difference, then run this test with ACCEPT=1"
 
 
 def test_every_golden_plan_belongs_to_a_recipe() -> None:

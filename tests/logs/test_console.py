@@ -125,6 +125,23 @@ def test_the_epochs_fit_a_terminal_of_80_columns(monkeypatch: pytest.MonkeyPatch
     assert len(console.header(names, 200)[0]) == len(console.header(names, None)[0]) == 1
 
 
+def test_a_line_that_is_too_long_goes_on_at_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Screen(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setenv("COLUMNS", "80")
+    long = f"data    {'synthetic kind classification rows 2000 classes 4: '}training 1,600, validation 400 samples"
+    path = f"watch   {'x' * 90}"
+    for stream, room in ((Screen(), 80), (io.StringIO(), None)):
+        sink = ConsoleSink(stream)
+        sink.write(replace(STARTED, plan_brief=f"made: single\n{long}"))
+        sink.close()
+        folded = long.replace("1,600, validation", "1,600,\n        validation") if room else long
+        assert f"made: single\n{folded}\n" in stream.getvalue()
+        assert console.folded(path, room).replace("\n", " ").split() == path.split()
+
+
 def test_quiet_says_nothing() -> None:
     stream = io.StringIO()
     sink = ConsoleSink(stream, quiet=True)

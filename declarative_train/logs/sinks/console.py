@@ -9,6 +9,8 @@ synchronisation and no second thread.
 
 from __future__ import annotations
 
+import re
+import shutil
 import sys
 import time
 from collections import deque
@@ -84,7 +86,7 @@ class ConsoleSink(Sink):
             case EpochDone():
                 self._epoch_row(event)
             case Notice():
-                self._print(f"{'warning' if event.is_warning else 'note'}: {event.message}")
+                self._say(f"{'warning' if event.is_warning else 'note'}: {event.message}")
             case MemoryMeasured():
                 self._memory = event
             case RunEnded():
@@ -103,7 +105,7 @@ class ConsoleSink(Sink):
 
     def _start(self, event: RunStarted) -> None:
         self._started = event
-        self._print(event.plan_brief)
+        self._say(event.plan_brief)
         if event.first_step:
             self._print(f"resumed after step {event.first_step} of {event.num_steps}")
         self._first_step_s = time.monotonic()
@@ -191,7 +193,7 @@ class ConsoleSink(Sink):
             self._print(f"predicted   {in_words(started.predicted)}")
             self._print(f"measured    {in_words(measured(self._steps))}")
         if self._memory is not None:
-            self._print(f"memory      {memory_in_words(self._memory)}")
+            self._say(f"memory      {memory_in_words(self._memory)}")
         if any(Path(started.run_dir).glob("events.out.tfevents.*")):
             self._print(f"watch       {own_command()} tensorboard {started.run_dir}")
 
@@ -201,11 +203,27 @@ class ConsoleSink(Sink):
         self._stream.flush()
         self._flushed_s = time.monotonic()
 
+    def _say(self, text: str) -> None:
+        """Lines of words: on a terminal they go on at a space, and not wherever it ends."""
+        room = shutil.get_terminal_size().columns if self._stream.isatty() else None
+        self._print("\n".join(folded(line, room) for line in text.splitlines()))
+
     def _print(self, text: str) -> None:
         if self._bar is not None:
             self._bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
         else:
             self._lines.append(f"{text}\n")
+
+
+def folded(line: str, room: int | None) -> str:
+    """The rest of a line that is too long, indented below its first word's end, as a table of two columns has it."""
+    if room is None or len(line) <= room:
+        return line
+    import textwrap
+
+    found = re.match(r"\w+ {2,}", line)
+    indent = " " * (found.end() if found is not None else 6)
+    return textwrap.fill(line, room, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def measured(steps: Collection[StepDone]) -> dict[str, float]:
