@@ -45,8 +45,8 @@ class HeldWindow:
         inner = shuffled(self.window.key, self.window.size)
         starts = np.concatenate([each.starts + offset for each, offset in zip(read, offsets.tolist(), strict=False)])
         numbers = np.concatenate([np.arange(piece.first, piece.first + piece.count) for piece in pieces])
-        self.samples = numbers[inner]
-        self._index = starts[inner]
+        self.samples = numbers.take(inner)
+        self._index = starts.take(inner)
         parts = [part for part in prepared.parts if not part.field.reads_late]
         self._rows = {part.name: _joined([each.values[part.name] for each in read]) for part in parts}
         columns = {name for each in read for name in each.raw}
@@ -191,7 +191,7 @@ class WindowsAhead:
         if self._needs.has(self._order, (epoch, number)):
             window = self._take((epoch, number))
             inside = places - window.window.start
-            return window.samples[inside], window.gather(inside)
+            return window.samples.take(inside), window.gather(inside)
         ids = layout.samples(places)  # padding: a row of the batch that another rank reads
         with said(self._prepared):
             return ids, self._prepared.gather(ids, epoch=epoch)

@@ -100,8 +100,11 @@ class RolledOrder:
         """Positions of an epoch, slot by slot of its batches -> their streams, and which sample of the stream."""
         size, count = self._batch_size, self.num_streams
         positions = np.asarray(positions, np.int64)
-        begin = positions // size * size
-        slot = positions - begin
+        slot = positions % size
+        begin = positions - slot
+        if size % count == 0 and positions.size and int(positions.max()) < self.num_samples // size * size:
+            streams = slot // (size // count)  # full batches of equal shares: the same by less
+            return streams, begin // count + slot - streams * (size // count)
         length = np.minimum(size, self.num_samples - begin)
         phase, rounds, rest = begin % count, length // count, length % count
         # every stream gives `rounds` samples, and `rest` of them, from `phase` on in a circle, give one more

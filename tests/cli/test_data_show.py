@@ -49,7 +49,7 @@ def test_pictures_are_shown_before_and_after(tmp_path: Path, capsys: pytest.Capt
     sheet, page = tmp_path / "s.png", tmp_path / "p.html"
     words = ["data", "show", "recipes/digits_images.yaml", "--pictures", str(sheet), "--html", str(page)]
     assert main(words) == 0
-    assert re.search(r"^image +files or pictures +files or pictures +image$", capsys.readouterr().out, re.M)
+    assert re.search(r"^image +files or pictures +files +image$", capsys.readouterr().out, re.M)
     drawn = np.asarray(Image.open(sheet).convert("L"))
     decoded, first, second, evaluated = (drawn[28:, left : left + 128] for left in (8, 144, 280, 552))
     assert np.array_equal(decoded, evaluated)

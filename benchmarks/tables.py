@@ -1,0 +1,196 @@
+"""A table that rolls beside reading it in order, in one run, interleaved: rows a second, memory, starts, what is read.
+
+    python -m benchmarks.tables [--rounds 5] [--write]
+
+The table is a Parquet file of 2,000,000 rows of 16 float32 in row groups of 50,000 (128 MB), of which 400,000 are mixed
+with each other. In order: pyarrow's row groups one after the other, stacked to (rows, 16), cut into batches. Sets of
+10 MB and of 10 GB are the first row groups of the file, and the file named 80 times.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from unittest.mock import patch
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+
+from benchmarks.__main__ import REPORT
+from declarative_train.components.datasets.parquet import ParquetTable
+from declarative_train.data import opened
+from declarative_train.data.batches import TrainingBatches
+from declarative_train.data.describe import describe
+from declarative_train.data.sets import open_sets
+from declarative_train.data.spec import BatchSpec, DataSpec
+from declarative_train.recipe import load
+
+BEGIN, END = "<!-- begin: tables -->", "<!-- end: tables -->"
+ROWS, COLUMNS, GROUP, BATCH = 2_000_000, 16, 50_000, 256
+RECIPE = """
+data:
+  source: {{type: parquet, path: {path}}}
+  fields: {{x: {{columns: "c*"}}}}
+  {window}
+model: {{graph: {{out: {{type: linear, out_features: 16, input: x}}}}}}
+objective: {{loss: {{type: mse, input: out, target: x}}}}
+training: {{epochs: 1, global_batch_size: 256, optimizer: {{type: sgd, lr: 0.1}}}}
+"""
+
+
+def write(path: Path, rows: int) -> None:
+    draws, writer = np.random.default_rng(0), None
+    for _ in range(0, rows, GROUP):
+        made = pa.table({f"c{number:02d}": draws.standard_normal(GROUP, np.float32) for number in range(COLUMNS)})
+        writer = writer or pq.ParquetWriter(path, made.schema)
+        writer.write_table(made, row_group_size=GROUP)
+    assert writer is not None
+    writer.close()
+
+
+def data_of(folder: Path, path: object, window: int | None) -> DataSpec:
+    recipe = folder / "bench.yaml"
+    said = "" if window is None else f"shuffle_window: {window}"
+    recipe.write_text(RECIPE.format(path=path, window=said))
+    read = load(str(recipe))
+    assert read.recipe is not None, read.diagnostics
+    data, diagnostics = describe(read.recipe.data, 0, read.recipe.span)
+    assert data is not None, diagnostics
+    return data
+
+
+def batches(data: DataSpec, first: int = 1, ranks: int = 1, rank: int = 0) -> Iterator[torch.Tensor]:
+    per_epoch = -(-data.sets[0].num_samples // BATCH)
+    spec = BatchSpec(BATCH, ranks, 1, BATCH // ranks, 1, per_epoch)
+    steps = TrainingBatches(data, spec, rank, open_sets(data)).iterate(first, per_epoch)
+    return (step[0].tensors["x"] for step in steps)
+
+
+def in_order(path: Path) -> Iterator[torch.Tensor]:
+    file = pq.ParquetFile(path, memory_map=True)
+    for number in range(file.num_row_groups):
+        group = file.read_row_group(number, use_threads=False)
+        rows = np.stack([column.to_numpy() for column in group.columns], 1)
+        yield from torch.from_numpy(rows).split(BATCH)  # type: ignore[no-untyped-call]
+
+
+def rate(made: Iterator[torch.Tensor]) -> float:
+    start, count = time.perf_counter(), 0
+    for rows in made:
+        count += len(rows)
+    assert count == ROWS
+    return count / (time.perf_counter() - start)
+
+
+def first_batch(data: DataSpec, step: int = 1) -> float:
+    """Seconds from the spec of a plan on: the sources are opened, and a batch is made."""
+    opened._latest.clear()
+    start = time.perf_counter()
+    made = batches(data, step)
+    next(made)
+    found = time.perf_counter() - start
+    made.close()  # type: ignore[attr-defined]
+    return found
+
+
+def resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+def growth(data: DataSpec) -> tuple[float, int]:
+    """Memory when every window has been passed over that when a few have, and how many windows passed."""
+    assert data.roll is not None
+    per_window = data.roll.window * GROUP * data.roll.streams // BATCH
+    every = [resident() for number, _ in enumerate(batches(data)) if not number % (per_window // 8)]
+    again = [resident() for number, _ in enumerate(batches(data)) if not number % (per_window // 8)]
+    return max(again) / max(every), 2 * ROWS // GROUP // data.roll.window
+
+
+@contextmanager
+def counted() -> Iterator[Counter[int]]:
+    read: Counter[int] = Counter()
+    whole = ParquetTable._read_group
+
+    def one(table: ParquetTable, path: str, number: int, *rest: object) -> object:
+        read[number] += 1
+        return whole(table, path, number, *rest)  # type: ignore[arg-type]
+
+    ParquetTable._read_group = one  # type: ignore[method-assign, assignment]
+    try:
+        yield read
+    finally:
+        ParquetTable._read_group = whole  # type: ignore[method-assign]
+
+
+def read_by_ranks(data: DataSpec, ranks: int) -> float:
+    """Row groups that the ranks of an epoch read, over those that there are."""
+    with counted() as read:
+        for rank in range(ranks):
+            for _ in batches(data, 1, ranks, rank):
+                pass
+    return sum(read.values()) / (ROWS // GROUP)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.tables")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--write", action="store_true", help="put the table into docs/performance.md")
+    args = parser.parse_args()
+    lines = ["| | |", "|---|---|"]
+
+    def say(what: str, figure: str) -> None:
+        lines.append(f"| {what} | {figure} |")
+        print(lines[-1], flush=True)
+
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        large, small = folder / "large.parquet", folder / "small.parquet"
+        write(large, ROWS)
+        write(small, 3 * GROUP)
+        data = data_of(folder, large, 400_000)
+        pairs = [(rate(batches(data)), rate(in_order(large))) for _ in range(args.rounds)]
+        mine, theirs = (median(each) for each in zip(*pairs, strict=True))
+        ratio = median(one / other for one, other in pairs)
+        best = max(one for one, _ in pairs) / max(other for _, other in pairs)
+        with patch.object(opened, "HOLD_BYTES", 0):  # as a set that does not fit
+            plain = median(rate(batches(replace(data, shuffle=False, roll=None))) for _ in range(2))
+        say("shuffled, rows/s", f"{mine:,.0f}")
+        say("`shuffle: false`, rows/s; shuffled / that", f"{plain:,.0f}; {mine / plain:.1f}")
+        say("in order by pyarrow alone, rows/s", f"{theirs:,.0f}")
+        say("shuffled / in order: median of rounds, best of each", f"{ratio:.2f}, {best:.2f}")
+        grown, windows = growth(data)
+        say(f"memory, the second epoch's most / the first's ({windows} windows)", f"{grown:.2f}")
+        for ranks in (2, 4, 8):
+            spec = replace(data, roll=replace(data.roll, streams=8, window=1)) if data.roll else data
+            say(f"row groups read by {ranks} ranks / those there are", f"{read_by_ranks(spec, ranks):.2f}")
+        per_epoch = -(-ROWS // BATCH)
+        for step in (10, 1_000_000):
+            took = median(first_batch(data, step) for _ in range(args.rounds))
+            say(
+                f"first batch of a run that goes on at step {step:,} (epoch {(step - 1) // per_epoch + 1})",
+                f"{took:.2f} s",
+            )
+        for what, path in (("10 MB, held", small), ("10 GB", [str(large)] * 80)):
+            spec = data_of(folder, path, None)
+            took = median(first_batch(spec) for _ in range(args.rounds))
+            say(f"first batch of {what}", f"{took:.2f} s")
+    if args.write:
+        text = REPORT.read_text(encoding="utf-8")
+        before, _, rest = text.partition(BEGIN)
+        _, _, after = rest.partition(END)
+        assert after, f"{REPORT} has no place for it"
+        table = "\n".join(lines)
+        REPORT.write_text(f"{before}{BEGIN}\n\n{table}\n\n{END}{after}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
