@@ -14,8 +14,7 @@ from safetensors.torch import load_file, save_file
 
 import declarative_train as dt
 from declarative_train.inference.export.folder import export
-from declarative_train.inference.export.trouble import ExportFailure
-from declarative_train.inference.trained import Trained, open_trained
+from declarative_train.inference.trained import Trained, UsageError, open_trained
 from tests.graph.test_adapters import folder, recipe  # noqa: F401 (a fixture)
 from tests.runtime.made_recipes import compiled
 from tests.runtime.runs import go
@@ -80,7 +79,7 @@ def test_the_code_beside_it_runs(trained: Trained, to: str) -> None:
 
 def test_a_model_without_adapters_has_no_such_file(folder: Path) -> None:  # noqa: F811
     done = go(folder, recipe({}), max_steps=1)
-    with pytest.raises(ExportFailure, match="no adapters"):
+    with pytest.raises(UsageError, match="no adapters"):
         export(open_trained(done.run_dir), "peft")
 
 

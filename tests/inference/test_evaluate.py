@@ -313,6 +313,22 @@ def test_a_rank_that_fails_ends_all(wine: Path, tmp_path: Path, monkeypatch: pyt
         evaluate(model, set_name="training", batch_size=8, ranks=2)
 
 
+def test_a_loss_that_compares_samples_is_not_shared_among_ranks(tmp_path: Path) -> None:
+    """Each rank would compare with its own samples alone, and another number would come out."""
+    write_csv(tmp_path / "wine.csv", WINE_COLUMNS, wine_rows())
+    loss, metrics = "{type: cross_entropy, input: logits, target: kind}", "  metrics: [accuracy, f1]\n"
+    assert loss in WINE
+    assert metrics in WINE
+    recipe = WINE.replace(loss, "{type: info_nce, input: logits, target: hidden, over: 8 samples}").replace(metrics, "")
+    recipe = recipe.replace("out_features: 8}", "out_features: 3}").replace(
+        "validation/accuracy, mode: max", "validation/loss, mode: min"
+    )
+    model = open_trained(trained(tmp_path, recipe, "training.epochs=1"))
+    with pytest.raises(UsageError, match="--ranks: the loss `loss` compares samples with each other"):
+        evaluate(model, ranks=2)
+    assert evaluate(model).num_samples == 40
+
+
 LIFT = torch.ops.aten.lift_fresh.default
 
 

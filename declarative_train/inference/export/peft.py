@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from declarative_train.components.adapters.adapted import is_added
 from declarative_train.components.adapters.modules.lora import LoraLinear
 from declarative_train.inference.export.trouble import ExportFailure
+from declarative_train.inference.trained import UsageError
 
 if TYPE_CHECKING:
     import torch
@@ -26,7 +27,7 @@ PREFIX = "base_model.model."
 
 
 def write(program: Program, path: Path) -> None:
-    """Raises ExportFailure for a model that PEFT's files cannot say."""
+    """Raises ExportFailure for a model that PEFT's files cannot say, and UsageError for one without adapters."""
     from safetensors.torch import save_file
 
     save_file({name: item.clone() for name, item in tensors(program).items()}, path, metadata={"format": "pt"})
@@ -47,7 +48,7 @@ def config_of(program: Program) -> dict[str, Any]:
     """What PEFT reads; ranks and alphas that are not the most frequent stand in patterns."""
     adapters = _adapters(program)
     if not adapters:
-        raise ExportFailure("the model has no adapters; help: --to safetensors writes its weights")
+        raise UsageError("the model has no adapters; help: --to safetensors writes its weights")
     flags = {(each.rslora, each.dropout) for each in adapters.values()}
     if len(flags) > 1:
         raise ExportFailure("PEFT has one `dropout` and one `rslora` for all adapters, and this model has several")
