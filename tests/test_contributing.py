@@ -152,7 +152,7 @@ def places_of_an_axis() -> list[tuple[str, set[str]]]:
     found = []
     for where in re.findall(r"^\| [^|]+ \| (`[^|]+|a new file[^|]+) \|$", part, re.M):
         for place in where.split(";"):
-            files = re.findall(r"`([\w/]+\.\w+)`", place)
+            files = re.findall(r"`([\w/-]+\.\w+)`", place)
             words = set(re.findall(r"`(\w+)`", place))
             found += [(file, words if file == files[-1] else set()) for file in files if "/" in file]
     return found

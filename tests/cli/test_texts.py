@@ -75,7 +75,7 @@ def test_a_tokenizer_tokens_a_run_and_a_text(folder: Path, capsys: pytest.Captur
     assert "lengths of texts in tokens" in shown
     (full,) = re.findall(r"^training +text +96 .* ([\d.]+)%$", shown, re.M)
     assert float(full) > 95
-    assert "one two three" in shown
+    assert "one two three" in " ".join(shown.split())  # a line of a terminal may end between them
 
     assert main(["run", "r.yaml", "--quiet"]) == 0
     capsys.readouterr()

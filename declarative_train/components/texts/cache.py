@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from declarative_train.components.data import BadValueError, SourceError
 from declarative_train.components.datasets.files import shown
 from declarative_train.terms.amounts import counted
+from declarative_train.terms.machine import num_cores
 
 if TYPE_CHECKING:
     import numpy as np
@@ -216,9 +217,9 @@ def _num_processes(work: Work, num_parts: int) -> int:
     import multiprocessing
 
     is_large = work.num_texts > _FEW or work.size_bytes > _SMALL
-    if not is_large or multiprocessing.current_process().daemon or not hasattr(os, "sched_getaffinity"):
+    if not is_large or multiprocessing.current_process().daemon or sys.platform != "linux":
         return 1
-    return max(1, min(len(os.sched_getaffinity(0)), num_parts, 32))
+    return max(1, min(num_cores(), num_parts, 32))
 
 
 def _in_processes(parts: Sequence[tuple[int, int]], num_processes: int) -> None:

@@ -12,9 +12,6 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from declarative_train.plan.estimate.memory import memory_of
-from declarative_train.plan.estimate.model import facts_of
-from declarative_train.plan.estimate.placement import placement_of
 from declarative_train.plan.plan import Plan
 from declarative_train.plan.predicted import TAKEN, CandidatePlan, ChoicePlan, EstimatePlan, MemoryPlan, TransferPlan
 from declarative_train.plan.text.model import columns
@@ -146,6 +143,10 @@ def largest(plan: Plan) -> str:
 def memory(plan: Plan) -> Sequence[MemoryPlan]:
     if plan.memory:
         return plan.memory
+    from declarative_train.plan.estimate.memory import memory_of  # with torch, which an editor does not load
+    from declarative_train.plan.estimate.model import facts_of
+    from declarative_train.plan.estimate.placement import placement_of
+
     model = facts_of(plan)
     return memory_of(model, placement_of(plan.layout, plan.batch, tuple(model.nodes)))
 

@@ -11,7 +11,6 @@ from typing import NamedTuple
 from declarative_train.components.adapters.adapted import is_added
 from declarative_train.components.datasets.files import shown
 from declarative_train.components.plugged import PLUGIN
-from declarative_train.graph.cost import num_parameters
 from declarative_train.graph.graph import Node
 from declarative_train.graph.parts import open_blocks
 from declarative_train.plan.plan import ParameterPlan, Plan
@@ -50,6 +49,8 @@ def component_in_words(component: dict[str, object]) -> str:
 
 
 def describe_model(plan: Plan) -> list[str]:
+    from declarative_train.graph.cost import num_parameters  # with torch, which an editor does not load
+
     shapes = {item.name: item.shape for item in plan.parameters if item.tie is None}
     opened = open_blocks(plan.graph, plan.layout.units)
     rows = [["node", "what", "gives", "parameters"]]
