@@ -26,6 +26,7 @@ test-newest:
 	$(PYTHON) -m venv $(NEWEST)
 	$(NEWEST)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade --upgrade-strategy eager \
 		$(PIP_OPTIONS) --editable '.[dev]'
+	$(NEWEST)/bin/python tests/cpu_torchvision.py
 	$(NEWEST)/bin/python -c "import torch; print('torch', torch.__version__)"
 	$(NEWEST)/bin/python -m pytest -n 2 --dist loadfile -m "not long and not matrix and not gpu" $(TESTS)
 
@@ -85,6 +86,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 
 $(VENV)/.installed-dev: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python tests/cpu_torchvision.py
 	touch $@
 
 # the documentation, as pages in build/site
