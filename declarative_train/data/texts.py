@@ -4,10 +4,10 @@ as many as fit."""
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from hashlib import blake2b
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -52,7 +52,12 @@ def with_tokens(table: Table, rows: Rows, parts: Sequence[Part]) -> tuple[Table,
     )
     packed = next((name for name, part in mine.items() if field_of(part).pack is not None), None)
     if packed is None:
-        return TextRows(table, {name: (field_of(mine[name]), each) for name, each in found.items()}), rows, changed
+        texts = {name: (field_of(mine[name]), each) for name, each in found.items()}
+        return (
+            TextRows(table, texts, reads_files=len(texts) < len({base_of(part.name) for part in parts})),
+            rows,
+            changed,
+        )
     chosen = rows.at(np.arange(len(rows)))
     made_of = PackedRows(table, packed, mine[packed], found[packed], chosen)
     return made_of, RowRange(0, made_of.num_rows), changed
@@ -120,9 +125,10 @@ def packed_beside(fields: Mapping[str, Field], window: WindowSpec | None) -> Ite
 
 
 class TextRows(Table):
-    """A table with its texts as (3, length) tokens beside them."""
+    """A table with its texts as (3, length) tokens beside them. `reads_files`: other columns are read, so that a row
+    costs its block; tokens alone cost their bytes."""
 
-    def __init__(self, table: Table, fields: dict[str, tuple[TokensField, Tokens]]) -> None:
+    def __init__(self, table: Table, fields: dict[str, tuple[TokensField, Tokens]], *, reads_files: bool) -> None:
         self._table, self.fields = table, fields
         self._fields = {_column(name, made_of[0]).name: made_of for name, made_of in fields.items()}
         self.columns, self.num_rows, self.files, self.left_out = (
@@ -131,10 +137,22 @@ class TextRows(Table):
             table.files,
             table.left_out,
         )
+        self.blocks = table.blocks if reads_files else None
 
     def read(self, columns: Sequence[str], rows: slice | np.ndarray) -> dict[str, np.ndarray]:
+        return self._found(columns, rows, self._table.read)
+
+    def read_once(self, columns: Sequence[str], rows: slice) -> dict[str, np.ndarray]:
+        return self._found(columns, rows, self._table.read_once)
+
+    def size_bytes(self, columns: Sequence[str]) -> int | None:
+        return self._table.size_bytes([name for name in columns if name not in self._fields])
+
+    def _found(
+        self, columns: Sequence[str], rows: Any, read: Callable[[list[str], Any], dict[str, np.ndarray]]
+    ) -> dict[str, np.ndarray]:
         others = [name for name in columns if name not in self._fields]
-        found = self._table.read(others, rows) if others else {}
+        found = read(others, rows) if others else {}
         numbers = np.arange(*rows.indices(self.num_rows)) if isinstance(rows, slice) else rows
         return found | {name: self._laid_out(name, numbers) for name in columns if name in self._fields}
 
