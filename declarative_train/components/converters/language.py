@@ -1,0 +1,142 @@
+"""Of language models: activations, rotary positions, windows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from declarative_train.components.converters import Converter, PublishedError
+
+_ACTIVATIONS = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
+}
+
+
+def _read_activation(config: Mapping[str, Any], key: str = "hidden_act") -> dict[str, object]:
+    name = config.get(key, "silu")
+    if name not in _ACTIVATIONS:
+        raise PublishedError(f"its `{key}` is `{name}`; known are {', '.join(_ACTIVATIONS)}")
+    return {"activation": _ACTIVATIONS[name]}
+
+
+def _write_activation(
+    config: Mapping[str, Any], params: Mapping[str, object], key: str = "hidden_act"
+) -> dict[str, Any]:
+    name = next((name for name, ours in _ACTIVATIONS.items() if ours == params["activation"]), params["activation"])
+    return {**config, key: name}
+
+
+_OF_GPT2 = {"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False, "add_cross_attention": False}
+
+
+def _read_gpt_activation(config: Mapping[str, Any]) -> dict[str, object]:
+    odd = next((key for key, usual in _OF_GPT2.items() if config.get(key, usual) != usual), None)
+    if odd is not None:
+        raise PublishedError(f"its `{odd}` is {str(config[odd]).lower()}, which is not built")
+    return _read_activation(config, "activation_function")
+
+
+_SCALED = {  # of our scaling: the key of a config
+    "factor": "factor",
+    "original_length": "original_max_position_embeddings",
+    "low_freq_factor": "low_freq_factor",
+    "high_freq_factor": "high_freq_factor",
+    "beta_fast": "beta_fast",
+    "beta_slow": "beta_slow",
+    "attention_factor": "attention_factor",
+}
+_SCALINGS = {
+    "linear": ("factor",),
+    "llama3": ("factor", "original_length", "low_freq_factor", "high_freq_factor"),
+    "yarn": ("factor", "original_length", "beta_fast", "beta_slow", "attention_factor"),
+}
+
+
+def _read_rotary(config: Mapping[str, Any]) -> dict[str, object]:
+    """`rope_parameters` of today, `rope_theta` and `rope_scaling` of before."""
+    told = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    kind = told.get("rope_type") or told.get("type") or "default"
+    base = told.get("rope_theta", config.get("rope_theta", 10000.0))
+    if told.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0)) != 1.0:
+        raise PublishedError("its rotary positions turn a part of each head alone, which is not built")
+    if kind == "default":
+        return {"rotary_base": float(base), "rotary_scaling": None}
+    if kind not in _SCALINGS:
+        raise PublishedError(f"its rotary positions are of the type `{kind}`; known are {', '.join(_SCALINGS)}")
+    if kind == "yarn" and (told.get("truncate") is False or told.get("mscale") or told.get("mscale_all_dim")):
+        raise PublishedError("its yarn has `mscale` or `truncate: false`, which is not built")
+    found: dict[str, object] = {"type": kind}
+    found |= {key: told[_SCALED[key]] for key in _SCALINGS[kind] if told.get(_SCALED[key]) is not None}
+    if "original_length" in _SCALINGS[kind] and "original_length" not in found:
+        found["original_length"] = config.get("max_position_embeddings")
+    if "factor" not in found:
+        raise PublishedError(f"its rotary positions of type `{kind}` have no `factor`")
+    return {"rotary_base": float(base), "rotary_scaling": found}
+
+
+def _write_rotary(config: Mapping[str, Any], params: Mapping[str, object]) -> dict[str, Any]:
+    """Under today's key and those of before."""
+    scaling = params["rotary_scaling"]
+    told: dict[str, object] | None = None
+    if isinstance(scaling, Mapping):
+        told = {"rope_type": scaling["type"]} | {_SCALED[key]: scaling[key] for key in scaling if key != "type"}
+    base = params["rotary_base"]
+    today = {"rope_theta": base, **(told or {"rope_type": "default"})}
+    return {**config, "rope_theta": base, "rope_scaling": told, "rope_parameters": today}
+
+
+def _read_window(config: Mapping[str, Any]) -> dict[str, object]:
+    return {"window": config.get("sliding_window"), "window_from": 0}
+
+
+def _write_window(config: Mapping[str, Any], params: Mapping[str, object]) -> dict[str, Any]:
+    return {**config, "sliding_window": params["window"]}
+
+
+def _read_late_window(config: Mapping[str, Any]) -> dict[str, object]:
+    """Of all layers from one on."""
+    window = config.get("sliding_window", 4096) if config.get("use_sliding_window") else None
+    layers, types = int(config["num_hidden_layers"]), config.get("layer_types")
+    first = int(config.get("max_window_layers", 28))
+    if types is not None:
+        first = next((place for place, each in enumerate(types) if each != "full_attention"), layers)
+        if any(each != "sliding_attention" for each in types[first:]):
+            raise PublishedError("its `layer_types` are not full attention first, and windows from one layer on")
+    return (
+        {"window": None, "window_from": 0}
+        if window is None or first >= layers
+        else {
+            "window": window,
+            "window_from": first,
+        }
+    )
+
+
+def _write_late_window(config: Mapping[str, Any], params: Mapping[str, object]) -> dict[str, Any]:
+    window, first, layers = params["window"], int(str(params["window_from"])), int(str(params["layers"]))
+    types = ["sliding_attention" if window is not None and at >= first else "full_attention" for at in range(layers)]
+    return {
+        **config,
+        "use_sliding_window": window is not None,
+        "sliding_window": window,
+        "max_window_layers": first if window is not None else layers,
+        "layer_types": types,
+    }
+
+
+CONVERTERS: dict[str, Converter] = {
+    "activation": Converter(("activation",), _read_activation, _write_activation),
+    "gpt_activation": Converter(
+        ("activation",),
+        _read_gpt_activation,
+        lambda config, params: _write_activation(config, params, "activation_function"),
+    ),
+    "late_window": Converter(("window", "window_from"), _read_late_window, _write_late_window),
+    "rotary": Converter(("rotary_base", "rotary_scaling"), _read_rotary, _write_rotary),
+    "window": Converter(("window", "window_from"), _read_window, _write_window),
+}
