@@ -2,8 +2,9 @@
 
     python -m benchmarks.texts [--rounds 5] [--write]
 
-The tokens (64 Mi, of a vocabulary of 32,768) are not held in memory; both give int64 inputs and targets of 32 x 1,024,
-on one thread, in the same shuffled order.
+The tokens (64 Mi, of a vocabulary of 32,768) are not held in memory; all give int64 tensors of 32 x 1,024, on one
+thread, in the same shuffled order. Plain windows are inputs and targets, a slice each; by hand packed samples are
+filled piece by piece, with the same tensors as ours.
 """
 
 from __future__ import annotations
@@ -23,20 +24,25 @@ from declarative_train.components.data import Column, Table
 from declarative_train.components.datasets.token_stream import stacked
 from declarative_train.components.fields.tensor import TensorField
 from declarative_train.components.fields.tokens import TokensField
-from declarative_train.components.texts import layout
 from declarative_train.components.texts.cache import Tokens
+from declarative_train.components.texts.packing import Packing
 from declarative_train.data.order import sample_index
 from declarative_train.data.parts import Part, make_part
 from declarative_train.data.prepare import prepare
 from declarative_train.data.rows import RowRange
 from declarative_train.data.sets import ReadSet
 from declarative_train.data.spec import WindowSpec
-from declarative_train.data.texts import PackedRows
+from declarative_train.data.texts import PackedRows, column_of
 from declarative_train.data.windows import RowOrder, windowed
 
 BEGIN, END = "<!-- begin: texts -->", "<!-- end: texts -->"
 TOKENS, VOCABULARY, LENGTH, BATCH, BATCHES = 64 << 20, 1 << 15, 1024, 32, 40
+OUTPUTS = {
+    "tokens alone": ("ids",),
+    "with segments, positions and what is trained": ("ids", "segments", "positions", "trained"),
+}
 Gather = Callable[[np.ndarray], object]
+Way = tuple[int, Gather]
 
 
 class Mapped(Table):
@@ -62,9 +68,9 @@ def windows(tokens: np.ndarray) -> tuple[int, Gather]:
     return len(made), ReadSet(prepare("training", table, rows, made, parts, hold_bytes=0)).gather
 
 
-def packed(tokens: np.ndarray, outputs: tuple[str, ...]) -> tuple[int, Gather]:
-    """Texts of 600 tokens on average."""
-    sizes = np.random.default_rng(0).lognormal(6, 0.9, TOKENS // 600).astype(np.int64)
+def packed(tokens: np.ndarray, mean: int, outputs: tuple[str, ...]) -> tuple[int, Gather, Packing, np.ndarray]:
+    """Texts of `mean` tokens on average. The samples, where their pieces stand, and where each of those begins."""
+    sizes = np.random.default_rng(0).lognormal(np.log(mean) - 0.4, 0.9, TOKENS // mean).astype(np.int64)
     starts = np.concatenate([[0], np.cumsum(sizes)])
     starts = starts[starts <= TOKENS]
     field = TokensField(column="text", tokenizer="bytes", length=LENGTH, pack="best_fit")
@@ -76,11 +82,36 @@ def packed(tokens: np.ndarray, outputs: tuple[str, ...]) -> tuple[int, Gather]:
         Tokens(tokens, starts, None),
         np.arange(len(starts) - 1),
     )
-    column = Column("tokens of text", "int32", (layout.LAYERS, LENGTH))
-    parts = tuple(make_part(f"text.{name}", field.output_of(name), (column,), {}, None) for name in outputs)
-    return table.num_rows, ReadSet(
-        prepare("training", table, RowRange(0, table.num_rows), None, parts, hold_bytes=0)
-    ).gather
+    fields = {name: field.output_of(name) for name in outputs}
+    parts = tuple(
+        make_part(f"text.{name}", each, (column_of("text", each),), {}, None) for name, each in fields.items()
+    )
+    made = ReadSet(prepare("training", table, RowRange(0, table.num_rows), None, parts, hold_bytes=0))
+    begins = starts[table.packing.texts] + table.packing.offsets
+    return table.num_rows, made.gather, table.packing, begins
+
+
+def packed_by_hand(tokens: np.ndarray, packing: Packing, begins: np.ndarray, outputs: tuple[str, ...]) -> Gather:
+    """The same tensors of the same samples, as a loop over their pieces."""
+
+    def gather(samples: np.ndarray) -> object:
+        size = len(samples), LENGTH
+        ids = np.zeros(size, np.int64)
+        segments, positions, trained = np.zeros(size, np.int64), np.zeros(size, np.int64), np.zeros(size, bool)
+        for row, sample in enumerate(samples.tolist()):
+            place = 0
+            for number, piece in enumerate(range(int(packing.begins[sample]), int(packing.begins[sample + 1]))):
+                begin, end = int(begins[piece]), place + int(packing.lengths[piece])
+                ids[row, place:end] = tokens[begin : begin + end - place]
+                if len(outputs) > 1:
+                    segments[row, place:end] = number + 1
+                    positions[row, place:end] = np.arange(end - place)
+                    trained[row, place + 1 : end] = True
+                place = end
+        made = (ids, segments, positions, trained)[: len(outputs)]
+        return [torch.from_numpy(each) for each in made]
+
+    return gather
 
 
 def by_hand(tokens: np.ndarray) -> tuple[int, Gather]:
@@ -92,7 +123,7 @@ def by_hand(tokens: np.ndarray) -> tuple[int, Gather]:
     return (len(tokens) - 1) // LENGTH, gather
 
 
-def rate(way: tuple[int, Gather], epoch: int) -> float:
+def rate(way: Way, epoch: int) -> float:
     """Tokens a second."""
     size, gather = way
     order = sample_index(0, epoch, np.arange(BATCH * (BATCHES + 2)), size)
@@ -111,24 +142,28 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="put the table into docs/performance.md")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    lines = ["| samples | ours, million tokens/s | by hand, million tokens/s | ours / by hand |", "|---|---|---|---|"]
+    lines = [
+        "| samples | ours, million tokens/s | plain windows | ours / those | the same samples by hand | ours / those |",
+        "|---|---|---|---|---|---|",
+    ]
     with tempfile.TemporaryDirectory() as name:
         path = Path(name) / "tokens"
         np.random.default_rng(0).integers(0, VOCABULARY, TOKENS, np.uint16).tofile(path)
         tokens = np.memmap(path, np.uint16, "r")
-        other = by_hand(tokens)
-        ways = {
-            "windows": windows(tokens),
-            "packed, tokens alone": packed(tokens, ("ids",)),
-            "packed, with segments, positions and what is trained": packed(
-                tokens, ("ids", "segments", "positions", "trained")
-            ),
-        }
-        for title, way in ways.items():
-            pairs = [(rate(way, epoch), rate(other, epoch)) for epoch in range(args.rounds)]
-            mine, theirs = (median(each) / 1e6 for each in zip(*pairs, strict=True))
-            ratio = median(one / two for one, two in pairs)
-            lines.append(f"| {title} | {mine:,.0f} | {theirs:,.0f} | {ratio:.2f} |")
+        plain = by_hand(tokens)
+        rows: list[tuple[str, Way, Way]] = [("windows", windows(tokens), plain)]
+        for mean in (600, 120):
+            for title, outputs in OUTPUTS.items():
+                size, gather, packing, begins = packed(tokens, mean, outputs)
+                other = size, packed_by_hand(tokens, packing, begins, outputs)
+                rows.append((f"packed texts of {mean} tokens, {title}", (size, gather), other))
+        for title, *ways in rows:
+            rounds = [[rate(way, epoch) for way in (ways[0], plain, ways[1])] for epoch in range(args.rounds)]
+            mine, windowed_by_hand, same = (median(each) / 1e6 for each in zip(*rounds, strict=True))
+            ratios = [median(each[0] / each[other] for each in rounds) for other in (1, 2)]
+            lines.append(
+                f"| {title} | {mine:,.0f} | {windowed_by_hand:,.0f} | {ratios[0]:.2f} | {same:,.0f} | {ratios[1]:.2f} |"
+            )
             print(lines[-1], flush=True)
     if args.write:
         text = REPORT.read_text(encoding="utf-8")

@@ -4,7 +4,7 @@ as many as fit."""
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from hashlib import blake2b
 from typing import Any, cast
@@ -47,7 +47,7 @@ def with_tokens(table: Table, rows: Rows, parts: Sequence[Part]) -> tuple[Table,
         return table, rows, tuple(parts)
     found = {name: tokens_of(table, part) for name, part in mine.items()}
     changed = tuple(
-        replace(part, columns=(_column(base_of(part.name), field_of(part)),)) if is_of_tokens(part) else part
+        replace(part, columns=(column_of(base_of(part.name), field_of(part)),)) if is_of_tokens(part) else part
         for part in parts
     )
     packed = next((name for name, part in mine.items() if field_of(part).pack is not None), None)
@@ -67,8 +67,9 @@ def field_of(part: Part) -> TokensField:
     return cast("TokensField", part.field)
 
 
-def _column(name: str, field: TokensField) -> Column:
-    return Column(f"tokens of {name}", "int32", (layout.LAYERS, field.length))
+def column_of(name: str, field: TokensField) -> Column:
+    """What stands in the place of the texts: an output of the field `name`."""
+    return Column(f"{field.output} of {name}", layout.DTYPES[field.output], (field.length,))
 
 
 def tokens_of(table: Table, part: Part) -> Tokens:
@@ -130,7 +131,11 @@ class TextRows(Table):
 
     def __init__(self, table: Table, fields: dict[str, tuple[TokensField, Tokens]], *, reads_files: bool) -> None:
         self._table, self.fields = table, fields
-        self._fields = {_column(name, made_of[0]).name: made_of for name, made_of in fields.items()}
+        self._columns = {
+            column_of(name, field.output_of(output)).name: (name, output)
+            for name, (field, _) in fields.items()
+            for output in layout.OUTPUTS
+        }
         self.columns, self.num_rows, self.files, self.left_out = (
             table.columns,
             table.num_rows,
@@ -146,25 +151,27 @@ class TextRows(Table):
         return self._found(columns, rows, self._table.read_once)
 
     def size_bytes(self, columns: Sequence[str]) -> int | None:
-        return self._table.size_bytes([name for name in columns if name not in self._fields])
+        return self._table.size_bytes([name for name in columns if name not in self._columns])
 
     def _found(
         self, columns: Sequence[str], rows: Any, read: Callable[[list[str], Any], dict[str, np.ndarray]]
     ) -> dict[str, np.ndarray]:
-        others = [name for name in columns if name not in self._fields]
+        others = [name for name in columns if name not in self._columns]
         found = read(others, rows) if others else {}
         numbers = np.arange(*rows.indices(self.num_rows)) if isinstance(rows, slice) else rows
-        return found | {name: self._laid_out(name, numbers) for name in columns if name in self._fields}
+        for field in self.fields:
+            mine = (name for name in columns if name in self._columns and self._columns[name][0] == field)
+            wanted = {name: self._columns[name][1] for name in mine}
+            if wanted:
+                made_of = self._laid_out(field, numbers, wanted.values())
+                found |= {name: made_of[output] for name, output in wanted.items()}
+        return found
 
-    def _laid_out(self, name: str, rows: np.ndarray) -> np.ndarray:
-        field, tokens = self._fields[name]
-        made_of = layout.empty(len(rows), field.length, field.pad_of(tokenizer(field.tokenizer)))
-        for place, row in enumerate(rows.tolist()):
-            start, stop = int(tokens.starts[row]), int(tokens.starts[row + 1])
-            begin, end = field.kept(start, stop)
-            trained = None if tokens.trained is None else tokens.trained[begin:end]
-            layout.place(made_of[place], 0, tokens.tokens[begin:end], 1, trained)
-        return made_of
+    def _laid_out(self, name: str, rows: np.ndarray, outputs: Collection[str]) -> dict[str, np.ndarray]:
+        field, tokens = self.fields[name]
+        begins, ends = field.kept(tokens.starts[rows], tokens.starts[rows + 1])
+        pieces = layout.Pieces(tokens.tokens, begins, ends - begins, np.ones(len(rows), np.int64), tokens.trained)
+        return layout.rows(outputs, pieces, field.length, field.pad_of(tokenizer(field.tokenizer)))
 
     def place(self, row: int) -> str:
         return self._table.place(row)
@@ -179,43 +186,35 @@ class PackedRows(Table):
         self._field, self._tokens, self._chosen, self._table = field, tokens, chosen, table
         self.packing: Packing = pack(tokens.sizes[chosen], field.length, field.pack)
         self.field_name, self.sizes, self.tokens = name, tokens.sizes[chosen], tokens
-        self._name, self._text = _column(name, field).name, part.columns[0].name
+        self._begins = tokens.starts[chosen[self.packing.texts]] + self.packing.offsets
+        self._pad = field.pad_of(tokenizer(field.tokenizer))
+        self._outputs = {column_of(name, field.output_of(output)).name: output for output in layout.OUTPUTS}
+        self._text = part.columns[0].name
         self.columns = {self._text: Column(self._text, "object")}
         self.files = table.files
         self.num_rows = self.packing.num_samples
 
     def read(self, columns: Sequence[str], rows: slice | np.ndarray) -> dict[str, np.ndarray]:
         numbers = np.arange(*rows.indices(self.num_rows)) if isinstance(rows, slice) else rows
-        made_of = self._laid_out(numbers)
-        found = {}
-        for name in columns:
-            found[name] = made_of if name == self._name else self._shown(made_of)
-        return found
+        wanted = {name: self._outputs[name] for name in columns if name != self._text}
+        made_of = self._laid_out(numbers, wanted.values())
+        found = {name: made_of[output] for name, output in wanted.items()}
+        return found | {name: self._shown(numbers) for name in columns if name == self._text}
 
-    def _shown(self, rows: np.ndarray) -> np.ndarray:
-        found = tokenizer(self._field.tokenizer)
-        texts = [row[layout.TOKEN][row[layout.SEGMENT] > 0].tolist() for row in rows]
+    def _shown(self, samples: np.ndarray) -> np.ndarray:
+        found, made_of = tokenizer(self._field.tokenizer), self._laid_out(samples, ("ids", "mask"))
+        texts = [row[mask].tolist() for row, mask in zip(made_of["ids"], made_of["mask"], strict=True)]
         return objects([found.decode(each, skips_special=False) for each in texts])
 
-    def _laid_out(self, samples: np.ndarray) -> np.ndarray:
-        """(N, 3, L): the pieces of each sample one behind the other."""
-        packing, length = self.packing, self._field.length
-        firsts, lasts = packing.begins[samples], packing.begins[samples + 1]
-        counts = lasts - firsts
-        sample_of = np.repeat(np.arange(len(samples)), counts)
-        within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
-        pieces = firsts[sample_of] + within
-        sizes = packing.lengths[pieces]
-        begins = self._tokens.starts[self._chosen[packing.texts[pieces]]] + packing.offsets[pieces]
-        made_of = layout.empty(len(samples), length, self._field.pad_of(tokenizer(self._field.tokenizer)))
-        before = np.cumsum(sizes) - sizes
-        places = before - np.repeat(before[np.cumsum(counts) - counts], counts) if len(pieces) else before
-        bounds = zip(sample_of.tolist(), places.tolist(), begins.tolist(), sizes.tolist(), within.tolist(), strict=True)
-        tokens, trained = self._tokens.tokens, self._tokens.trained
-        for sample, place, begin, size, segment in bounds:
-            flags = None if trained is None else trained[begin : begin + size]
-            layout.place(made_of[sample], place, tokens[begin : begin + size], segment + 1, flags)
-        return made_of
+    def _laid_out(self, samples: np.ndarray, outputs: Collection[str]) -> dict[str, np.ndarray]:
+        """The pieces of each sample one behind the other."""
+        packing = self.packing
+        firsts = packing.begins[samples]
+        counts = packing.begins[samples + 1] - firsts
+        chosen = np.arange(int(counts.sum())) + np.repeat(firsts - np.cumsum(counts) + counts, counts)
+        tokens = self._tokens
+        pieces = layout.Pieces(tokens.tokens, self._begins[chosen], packing.lengths[chosen], counts, tokens.trained)
+        return layout.rows(outputs, pieces, packing.length, self._pad)
 
     def place(self, row: int) -> str:
         """That of its first text."""

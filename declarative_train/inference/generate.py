@@ -114,9 +114,8 @@ class TextModel:
         return self._run([*tokens, *([0] * (self._length - len(tokens)))])[len(tokens) - 1]
 
     def _run(self, tokens: list[int]) -> Tensor:
-        row = layout.empty(1, len(tokens), 0)
-        layout.place(row[0], 0, tokens, 1)
-        given = {name: layout.output(output, row) for name, output in self._outputs.items()}
+        made = layout.rows(self._outputs.values(), layout.of_texts([tokens]), len(tokens), 0)
+        given = {name: made[output] for name, output in self._outputs.items()}
         (found,) = self._forward(given, len(self._tokens)).values()
         return found[0].float().cpu()
 

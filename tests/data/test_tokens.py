@@ -136,9 +136,43 @@ def test_bytes_and_places_go_back_to_the_text(folder: Path) -> None:
             assert all(0 <= begin <= end <= len(text) for begin, end in places)
 
 
-def test_positions_begin_anew_in_each_segment() -> None:
-    segments = np.array([[1, 1, 2, 3, 3, 0], [5, 5, 5, 5, 5, 5]])
-    assert layout.positions(segments).tolist() == [[0, 1, 0, 0, 1, 0], [0, 1, 2, 3, 4, 5]]
+def test_pieces_are_laid_out_as_one_would_write_them_one_by_one() -> None:
+    draws, length, pad = np.random.default_rng(0), 12, 7
+    for trial in range(60):
+        tokens = draws.integers(0, 500, 0 if trial == 0 else int(draws.integers(1, 90))).astype(np.uint16)
+        flags = (draws.random(len(tokens)) < 0.5).astype(np.uint8) if trial % 2 else None
+        begins: list[int] = []
+        sizes: list[int] = []
+        counts, wanted = [], []
+        for _ in range(int(draws.integers(0, 6))):
+            row: dict[str, list[int]] = {"ids": [], "segments": [], "positions": [], "trained": []}
+            count = 0
+            while len(tokens):
+                begin = int(draws.integers(0, len(tokens)))
+                size = int(draws.integers(1 if count else 0, min(length, len(tokens) - begin) + 1))
+                if len(row["ids"]) + size > length or draws.random() < 0.2:
+                    break
+                count += 1
+                begins, sizes = [*begins, begin], [*sizes, size]
+                row["ids"] += tokens[begin : begin + size].tolist()
+                row["segments"] += [count] * size
+                row["positions"] += range(size)
+                learnt = [1] * size if flags is None else flags[begin : begin + size].tolist()
+                row["trained"] += [0, *learnt[1:]][:size]
+            rest = length - len(row["ids"])
+            row["ids"] += [pad] * rest
+            row["segments"] += [0] * rest
+            row["positions"] += range(rest)
+            row["trained"] += [0] * rest
+            counts.append(count)
+            wanted.append(row)
+        places, lengths, numbers = (np.asarray(each, np.int64) for each in (begins, sizes, counts))
+        found = layout.rows(layout.OUTPUTS, layout.Pieces(tokens, places, lengths, numbers, flags), length, pad)
+        for name in ("ids", "segments", "positions", "trained"):
+            assert found[name].shape == (len(counts), length)
+            assert str(found[name].dtype) == layout.DTYPES[name]
+            assert found[name].astype(int).tolist() == [row[name] for row in wanted]
+        assert (found["mask"] == (found["segments"] > 0)).all()
 
 
 @pytest.mark.parametrize(

@@ -129,18 +129,19 @@ class TokensField(Field):
     def convert(
         self, values: Sequence[np.ndarray], columns: Sequence[Column], statistics: Mapping[str, object]
     ) -> np.ndarray:
-        rows = values[0] if values[0].ndim == layout.LAYERS else self.laid_out(values[0], columns[0])
-        return layout.output(self.output, rows)
+        return values[0] if values[0].dtype != object else self.laid_out(values[0], columns[0])
 
     def laid_out(self, values: np.ndarray, column: Column) -> np.ndarray:
-        """(N, 3, length) of texts. Raises BadValueError."""
+        """(N, length) of texts. Raises BadValueError."""
         found = tokenizer(self.tokenizer)
-        made = layout.empty(len(values), self.length, self.pad_of(found))
+        texts, flags = [], []
         for row, value in enumerate(values.tolist()):
             tokens, trained = self.encoded(value, column, row, found)
-            begin, end = self.kept(0, len(tokens))
-            layout.place(made[row], 0, tokens[begin:end], 1, None if trained is None else trained[begin:end])
-        return made
+            begin, end = (int(each) for each in self.kept(0, len(tokens)))
+            texts.append(tokens[begin:end])
+            flags.append(None if trained is None else trained[begin:end])
+        pieces = layout.of_texts(texts, flags)
+        return layout.rows((self.output,), pieces, self.length, self.pad_of(found))[self.output]
 
     marks_trained: ClassVar[bool] = False
 
@@ -160,11 +161,13 @@ class TokensField(Field):
             raise BadValueError("outside", column.name, message, row=row, key="length")
         return tokens, None
 
-    def kept(self, start: int, stop: int) -> tuple[int, int]:
-        """Which of the tokens from `start` up to `stop` fit into a sample."""
-        if stop - start <= self.length:
-            return start, stop
-        return (stop - self.length, stop) if self.truncate == "start" else (start, start + self.length)
+    def kept(self, start: Any, stop: Any) -> tuple[Any, Any]:
+        """Which of the tokens from `start` up to `stop` (numbers, or arrays of them) fit into a sample."""
+        import numpy as np
+
+        if self.truncate == "start":
+            return np.maximum(start, stop - self.length), stop
+        return start, np.minimum(stop, start + self.length)
 
     def meaning_of_text(self) -> list[object]:
         """The keys that the tokens of a text depend on."""

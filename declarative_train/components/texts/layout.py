@@ -1,67 +1,104 @@
-"""Tokens of texts -> rows of one length, each with what a field may give of it.
+"""Pieces of texts -> rows of one length, each with what a field may give of it: whole arrays at a time, none by piece.
 
-N rows, L positions, and for each position three numbers: its token, its segment (from 1 on; 0: padding) and whether it
-is to be learnt.
+P pieces, N rows, L positions. A row's pieces stand one behind the other from its start, and padding behind them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     import numpy as np
 
 OUTPUTS = ("ids", "mask", "segments", "positions", "trained")
-LAYERS = 3
-TOKEN, SEGMENT, TRAINED = range(LAYERS)
+DTYPES = {"ids": "int64", "mask": "bool", "segments": "int64", "positions": "int64", "trained": "bool"}
 
 
-def empty(num_rows: int, length: int, pad: int) -> np.ndarray:
-    """(N, 3, L) int32, all padding."""
+class Pieces(NamedTuple):
+    """Piece p is `sizes[p]` of the flat `tokens`, from `begins[p]` on; `counts[n]` of them stand in row n. `trained`,
+    flat too: 1 for what is to be learnt; None: all."""
+
+    tokens: np.ndarray
+    begins: np.ndarray
+    sizes: np.ndarray
+    counts: np.ndarray
+    trained: np.ndarray | None = None
+
+
+def of_texts(texts: Sequence[Sequence[int]], trained: Sequence[Sequence[bool] | None] | None = None) -> Pieces:
+    """Each text is a row of one piece."""
     import numpy as np
 
-    found = np.zeros((num_rows, LAYERS, length), np.int32)
-    found[:, TOKEN] = pad
-    return found
+    sizes = np.asarray([len(each) for each in texts], np.int64)
+    tokens = np.fromiter((token for each in texts for token in each), np.int64, int(sizes.sum()))
+    flags = None
+    if trained is not None and any(each is not None for each in trained):
+        pairs = zip(trained, sizes.tolist(), strict=True)
+        flags = np.concatenate(
+            [np.ones(size, bool) if each is None else np.asarray(each, bool) for each, size in pairs]
+        )
+    return Pieces(tokens, np.cumsum(sizes) - sizes, sizes, np.ones(len(texts), np.int64), flags)
 
 
-def place(
-    row: np.ndarray,
-    start: int,
-    tokens: np.ndarray | Sequence[int],
-    segment: int,
-    trained: np.ndarray | Sequence[bool] | None = None,
-) -> None:
-    """Write a piece of a text into (3, L), from `start` on. Its first token follows from nothing, and is not learnt."""
-    end = start + len(tokens)
-    row[TOKEN, start:end] = tokens
-    row[SEGMENT, start:end] = segment
-    row[TRAINED, start:end] = 1 if trained is None else trained
-    row[TRAINED, start : start + 1] = 0
-
-
-def output(name: str, rows: np.ndarray) -> np.ndarray:
-    """(N, L) of (N, 3, L): int64, or bool for `mask` and `trained`."""
+def rows(outputs: Collection[str], pieces: Pieces, length: int, pad: int) -> dict[str, np.ndarray]:
+    """(N, L) by output, in its dtype. `segments` counts the pieces of a row from 1 on, 0 in padding; `positions` are
+    from 0 on in each piece, and in padding; of `trained` the first token of a piece is none: it follows from
+    nothing."""
     import numpy as np
 
-    if name == "ids":
-        return rows[:, TOKEN].astype(np.int64)
-    segments = rows[:, SEGMENT]
-    if name == "mask":
-        return np.asarray(segments > 0)
-    if name == "segments":
-        return segments.astype(np.int64)
-    if name == "trained":
-        return np.asarray(rows[:, TRAINED] > 0)
-    return positions(segments)
+    begins, sizes, segments = _with_padding(pieces, length)
+    size = len(pieces.counts) * length
+    firsts = np.cumsum(sizes) - sizes
+    found: dict[str, np.ndarray] = {}
+    places = np.empty(0, np.int64)
+    if not {"ids", "positions", "trained"}.isdisjoint(outputs):
+        places = np.arange(size)
+        places -= np.repeat(firsts, sizes)
+    rest = np.where(segments == 0, sizes, 0)
+    padding = np.repeat(firsts - np.cumsum(rest) + rest, rest) + np.arange(int(rest.sum()))  # few: samples are full
+    if "segments" in outputs:
+        found["segments"] = np.repeat(segments, sizes)
+    if "mask" in outputs:
+        found["mask"] = np.ones(size, bool)
+        found["mask"][padding] = False
+    if "ids" in outputs:
+        found["ids"] = _taken(pieces.tokens, begins, sizes, places).astype(np.int64, copy=False)
+        found["ids"][padding] = pad
+    if "trained" in outputs:
+        flags = pieces.trained
+        made = np.ones(size, bool) if flags is None else _taken(flags, begins, sizes, places).astype(bool)
+        made[firsts[sizes > 0]] = False
+        made[padding] = False
+        found["trained"] = made
+    if "positions" in outputs:
+        found["positions"] = places
+    return {name: values.reshape(-1, length) for name, values in found.items()}
 
 
-def positions(segments: np.ndarray) -> np.ndarray:
-    """(N, L) int64, from 0 on in each segment, in padding too."""
+def _with_padding(pieces: Pieces, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The pieces and, behind those of each row, what is left of it: where they begin, their sizes, their segments."""
     import numpy as np
 
-    places = np.broadcast_to(np.arange(segments.shape[1]), segments.shape)
-    begins = np.ones(segments.shape, bool)
-    begins[:, 1:] = segments[:, 1:] != segments[:, :-1]
-    return places - np.maximum.accumulate(np.where(begins, places, 0), axis=1)
+    counts = pieces.counts
+    ends = np.cumsum(counts)
+    before = np.concatenate([np.zeros(1, np.int64), np.cumsum(pieces.sizes)])
+    behind = ends + np.arange(len(counts))  # of each row, the place of its padding
+    is_piece = np.ones(len(pieces.sizes) + len(counts), bool)
+    is_piece[behind] = False
+    begins, sizes, segments = (np.zeros(len(is_piece), np.int64) for _ in range(3))
+    begins[is_piece], sizes[is_piece] = pieces.begins, pieces.sizes
+    segments[is_piece] = np.arange(1, len(pieces.sizes) + 1) - np.repeat(ends - counts, counts)
+    sizes[behind] = length - (before[ends] - before[ends - counts])
+    return begins, sizes, segments
+
+
+def _taken(flat: np.ndarray, begins: np.ndarray, sizes: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """By index: for short pieces many times as fast as a copy of each, for long ones as fast. In padding: anything."""
+    import numpy as np
+
+    if not len(flat):
+        return np.zeros(len(places), flat.dtype)
+    index = np.repeat(begins, sizes)
+    index += places
+    return np.asarray(np.asarray(flat).take(index, mode="clip"))
