@@ -8,10 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from declarative_train.plan.predicted import MemoryPlan
+from declarative_train.runtime.footprint.footprint import Footprint
 from declarative_train.runtime.footprint.forecast import Forecast
+from declarative_train.runtime.footprint.live_bytes import CLASSES
+from tests.planner import __main__ as planner
 from tests.planner.allocator import MIB, Allocator
 from tests.planner.cells import QUICK, WAYS, Cell, cells
-from tests.planner.measure import compared, measure, off_by, plan_of
+from tests.planner.measure import Result, compared, measure, off_by, plan_of
+from tests.planner.record import Record
 from tests.runtime.live_bytes import live_bytes
 
 ALL = list(cells())
@@ -91,3 +96,30 @@ def test_the_simulated_allocator_reuses_splits_and_joins() -> None:
     assert allocator.reserved == 52 * MIB  # in what is left of it
     allocator.take(5 * MIB, "gathering")
     assert allocator.reserved == 72 * MIB  # 4 MiB were left
+
+
+def test_a_stopped_pass_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What stands is not run again, nor lost by a line that the stop cut short."""
+    record = Record(tmp_path / "runs" / "planner.jsonl")
+    ran: list[str] = []
+
+    def measured(cell: Cell) -> Result:
+        if len(ran) == 2:
+            raise KeyboardInterrupt
+        ran.append(cell.name)
+        row = MemoryPlan("r", parameters=100, gradients=0, optimizer=0, gathered=0, activations=50)
+        return Result(
+            cell.name, row, Footprint(dict.fromkeys(CLASSES, 0) | {"parameters": 100, "activations": 50}), 1, 0.1
+        )
+
+    monkeypatch.setattr(planner, "measure", measured)
+    with pytest.raises(KeyboardInterrupt):
+        planner.main(["llama, single, fp64"], record)
+    with record.path.open("a") as file:
+        file.write('{"name": "llama, single, fp64, blo')
+    first = ran.copy()
+    ran.clear()
+    planner.main(["llama, single, fp64"], record)
+    assert ran == ["llama, single, fp64, blocks"]
+    assert list(record.results()) == [*first, *ran]
+    assert record.results()[first[0]].ratio == 1.0

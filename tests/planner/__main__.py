@@ -1,7 +1,9 @@
 """`make planner`: run every cell and the comparisons at size, and write docs/planner.md.
 
-python -m tests.planner [WORDS...]     only cells whose name holds the words; nothing is written then
-python -m tests.planner --check        run all, write nothing, fail where one is out of its bounds
+python -m tests.planner [WORDS...]     only cells whose name holds the words; the page is not written then
+python -m tests.planner --anew         forget what runs/planner.jsonl holds; else what stands there is not run again
+python -m tests.planner --page         run nothing: the page of what stands there
+python -m tests.planner --check        write no page, fail where one is out of its bounds
 """
 
 from __future__ import annotations
@@ -17,9 +19,11 @@ import torch
 from tests.planner.at_size import at_size
 from tests.planner.cells import cells
 from tests.planner.measure import BOUND, CLASS_BOUND, SMALL, Result, compiled, measure, measure_plan
+from tests.planner.record import Record
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = ROOT / "docs" / "planner.md"
+AT_SIZE = "## Llama 3.1 8B"  # the first heading of what `at_size` makes
 TOO_LARGE = ("gpt_7b_auto_32xh100.yaml",)  # for real ranks here
 
 HEAD = """# The planner's memory, held against real ranks
@@ -29,7 +33,8 @@ without memory (torch's fake tensors, and a process group that answers nothing),
 included. Of more than {long} equal blocks in a row, 3 and then 4 are tried, and the rest follows. This page holds it
 against the live bytes of real ranks (gloo, CPU), counted in their second step by the same rule
 (`runtime/footprint/live_bytes.py`): each storage from the operation that makes it until it goes. All figures are of
-runs; made by `make planner`, and {quick} of the cells run in `make test`, all of them in `make test-long`.
+runs, made by `make planner`, which goes on where it was stopped; {quick} of the cells run in `make test`, all in
+`make test-long`.
 
 {where}
 
@@ -59,31 +64,44 @@ peak is elsewhere in the step.
 """
 
 
-def main(words: list[str]) -> int:
-    is_check, words = "--check" in words, [word for word in words if word != "--check"]
-    results: list[Result] = []
+def main(words: list[str], record: Record | None = None) -> int:
+    record = record or Record()
+    options, words = {word for word in words if word.startswith("--")}, [each for each in words if each[:2] != "--"]
+    if "--anew" in options:
+        record.path.unlink(missing_ok=True)
     chosen = [cell for cell in cells() if all(word in cell.name for word in words)]
-    for cell in chosen:
-        results.append(measure(cell))
-        tell(results[-1])
-    shipped = [] if words else list(recipes())
-    wrong = [each.name for each in (*results, *shipped) if not each.is_close]
-    print(f"{len(results) + len(shipped)} ran, out of bounds: {', '.join(wrong) or 'none'}")
-    if not words and not is_check:
-        PAGE.write_text(page(results, shipped, at_size()))
+    if "--page" not in options:
+        for cell in chosen:
+            if cell.name not in record.results():
+                keep(record, measure(cell))
+        for path in [] if words else shipped():
+            if title(path) not in record.results() and (plan := compiled(path, path.name)).layout.device != "cuda":
+                keep(record, measure_plan(title(path), plan))
+    found = record.results()
+    results = [found[cell.name] for cell in chosen if cell.name in found]
+    recipes = [] if words else [found[title(path)] for path in shipped() if title(path) in found]
+    wrong = [each.name for each in (*results, *recipes) if not each.is_close]
+    print(f"{len(results) + len(recipes)} ran, out of bounds: {', '.join(wrong) or 'none'}")
+    if not words and "--check" not in options:
+        size = PAGE.read_text()[PAGE.read_text().index(AT_SIZE) :] if "--page" in options else at_size()
+        PAGE.write_text(page(results, recipes, record.commits(), size))
     return 1 if wrong else 0
 
 
-def recipes() -> list[Result]:
-    """The shipped ones, as they are."""
-    found = []
-    for path in sorted((ROOT / "recipes").glob("*.yaml")):
-        if path.name not in TOO_LARGE:
-            plan = compiled(path, path.name)
-            if plan.layout.device != "cuda":
-                found.append(measure_plan(path.stem, plan))
-                tell(found[-1])
-    return found
+def shipped() -> list[Path]:
+    """The recipes as they are, those of the gallery behind the others."""
+    folder = ROOT / "recipes"
+    return [path for path in (*sorted(folder.glob("*.yaml")), *sorted(folder.glob("gallery/*.yaml"))) if title(path)]
+
+
+def title(path: Path) -> str:
+    """Empty for one that is too large to run here."""
+    return "" if path.name in TOO_LARGE else str(path.relative_to(ROOT / "recipes").with_suffix(""))
+
+
+def keep(record: Record, result: Result) -> None:
+    record.add(result)
+    tell(result)
 
 
 def tell(result: Result) -> None:
@@ -92,16 +110,19 @@ def tell(result: Result) -> None:
     print(f"{result.name}: {result.ratio:.3f}, {kind} off by {off:.1%}, {result.seconds:.1f} s{verdict}", flush=True)
 
 
-def page(results: Sequence[Result], shipped: Sequence[Result], size: str) -> str:
+def page(results: Sequence[Result], recipes: Sequence[Result], commits: Sequence[str], size: str) -> str:
     from declarative_train.runtime.footprint.forecast import LONG
     from tests.planner.cells import QUICK
 
-    where = f"{date.today()}, torch {torch.__version__}, Python {platform.python_version()}, CPU."
+    where = (
+        f"{date.today()}, torch {torch.__version__}, Python {platform.python_version()}, CPU, at {', '.join(commits)}."
+    )
     head = HEAD.format(where=where, bound=BOUND, class_bound=CLASS_BOUND, small=SMALL, quick=len(QUICK), long=LONG - 1)
-    off = [abs(each.ratio - 1) for each in (*results, *shipped)]
-    said = f"{len(off)} cells: the furthest off is {max(off):.1%}, {sum(each < 0.01 for each in off)} are within 1%."
+    off = [abs(each.ratio - 1) for each in (*results, *recipes)]
+    within = f"The furthest off is {max(off):.1%}, {sum(each < 0.01 for each in off)} are within 1%."
+    said = f"{len(results)} of the {len(list(cells()))} cells stand here, and {len(recipes)} shipped recipes. {within}"
     return "\n".join(
-        [head, said, "", "## Shipped recipes", "", table(shipped), "", "## Cells", "", table(results), "", SAVED, size]
+        [head, said, "", "## Shipped recipes", "", table(recipes), "", "## Cells", "", table(results), "", SAVED, size]
     )
 
 
