@@ -25,8 +25,9 @@ class Record:
 
     def add(self, result: Result) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
+        is_cut_short = self.path.exists() and not self.path.read_text(encoding="utf-8").endswith("\n")
         with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(asdict(result) | {"commit": commit()}) + "\n")
+            file.write("\n" * is_cut_short + json.dumps(asdict(result) | {"commit": commit()}) + "\n")
 
     def results(self) -> dict[str, Result]:
         return {line["name"]: result_of(line) for line in self._lines()}
