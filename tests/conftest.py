@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+MEMORY = Path("/dev/shm")
+ROOM_BYTES = 6 * 2**30
+
+
+def pytest_configure() -> None:
+    """Where there is room, the folders of tests lie in memory: each checkpoint is forced to the disk, which the tests
+    of several ranks would wait for."""
+    if MEMORY.is_dir() and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > ROOM_BYTES:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -34,6 +34,8 @@ IMPORTED = (  # what a run has imported by its end
     "torchmetrics",
     "declarative_train.cli.main",
     "declarative_train.cli.commands.run",
+    "declarative_train.logs.sinks.console",
+    "declarative_train.logs.sinks.tensorboard",
     "declarative_train.plan.compiler",
     "declarative_train.runtime.parallelise.pipeline",
     "declarative_train.runtime.parallelise.shard",

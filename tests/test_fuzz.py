@@ -19,16 +19,16 @@ TRUE = {"R108", "D033"}  # said of draws over several ranks, and of small sets t
 
 
 def test_mutated_recipes() -> None:
-    tally = fuzz(0, 250)
+    tally = fuzz(0, 130)
     assert tally.failures == []
     trained = {what: count for what, count in tally.counts.items() if what.startswith("trained")}
-    assert sum(trained.values()) > 20, tally.text()
-    assert tally.counts["refused by the static rules"] > 100, tally.text()
+    assert sum(trained.values()) > 10, tally.text()
+    assert tally.counts["refused by the static rules"] > 50, tally.text()
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("first", [250, 2250])
+@pytest.mark.parametrize("first", [130, 2130])
 def test_many_mutated_recipes(first: int) -> None:
     assert fuzz(first, 2000).failures == []
 

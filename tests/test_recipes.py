@@ -154,7 +154,7 @@ def test_the_gallery_can_be_run_in_every_mode(path: Path, mode: str, capsys: pyt
         assert code == 0, said
 
 
-QUICK = ("multi_task", "vae")
+QUICK = ("vae",)
 
 
 @pytest.mark.timeout(300)

@@ -401,7 +401,10 @@ COMPILED: list[tuple[str, dict[str, Any], dict[str, TensorSpec]]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "fields", "inputs"), COMPILED, ids=[row[0] for row in COMPILED])
+@pytest.mark.parametrize(
+    ("name", "fields", "inputs"),
+    [pytest.param(*row, id=row[0], marks=pytest.mark.long if number else ()) for number, row in enumerate(COMPILED)],
+)
 def test_compiled_and_checkpointed_give_the_same(
     name: str, fields: dict[str, Any], inputs: dict[str, TensorSpec]
 ) -> None:

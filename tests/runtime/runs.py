@@ -19,6 +19,7 @@ import torch
 from declarative_train.data.batch import Batch
 from declarative_train.data.batches import TrainingBatches
 from declarative_train.logs.event import Event
+from declarative_train.logs.sinks import console, tensorboard  # noqa: F401  # once here, not in each forked rank
 from declarative_train.logs.sinks.jsonl import read_events
 from declarative_train.runtime import rank
 from declarative_train.runtime.job import default_sinks

@@ -139,7 +139,6 @@ def test_groups_of_an_evaluation_are_those_of_the_set(directory: Path) -> None:
     for way in (
         {"evaluation": {"batch_size": 5}},
         {"evaluation": {"batch_size": 7}, "parallelism": "ddp", "layout": {"gpus": 2}},
-        {"parallelism": "fsdp", "layout": {"gpus": 2}},
         on_pipeline(2, "1f1b", 2),
     ):
         assert run(compiled(directory, merged(merged(DIGITS, CONTRAST), way)), quiet=True) == 0

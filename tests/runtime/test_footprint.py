@@ -80,7 +80,12 @@ def deep(
 
 @pytest.mark.parametrize(
     ("parallelism", "gpus", "checkpointing", "accumulation"),
-    [("single", 1, "none", 1), ("single", 1, "blocks", 2), ("fsdp", 2, "none", 2), ("fsdp", 2, "blocks", 1)],
+    [
+        pytest.param("single", 1, "none", 1, marks=pytest.mark.long),
+        ("single", 1, "blocks", 2),
+        pytest.param("fsdp", 2, "none", 2, marks=pytest.mark.long),
+        ("fsdp", 2, "blocks", 1),
+    ],
 )
 def test_three_and_four_blocks_tell_of_twelve(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parallelism: str, gpus: int, checkpointing: str, accumulation: int

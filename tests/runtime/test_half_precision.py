@@ -85,7 +85,9 @@ class Steps:
         return {step: words[0] for step, words in sorted(found.items())}
 
 
-@pytest.mark.parametrize("way", ["single", *SHARED])
+@pytest.mark.parametrize(
+    "way", ["single", *(pytest.param(way, marks=() if "x fsdp" in way else pytest.mark.long) for way in SHARED)]
+)
 def test_fp16_an_overflow_on_one_rank_is_skipped_by_all(
     directory: Path, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

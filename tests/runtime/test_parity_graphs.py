@@ -136,6 +136,7 @@ CASES: dict[str, dict[str, Any]] = {
         },
     },
 }
+CHECKPOINTED = (("selective", "fsdp"), ("blocks", "ddp"), ("all", "dp"))  # each way and each choice once
 MODES: dict[str, dict[str, Any]] = {
     "ddp": {"parallelism": "ddp", "layout": {"gpus": 2}},
     "fsdp": {"parallelism": "fsdp", "layout": {"gpus": 2}},
@@ -187,8 +188,14 @@ def test_gradients_between_stages_may_lie_in_any_order(directory: Path, referenc
     assert largest_difference(reference("turned", directory, references), found) <= LIMIT
 
 
-@pytest.mark.parametrize("which", ["selective", "blocks", "all"])
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    ("which", "mode"),
+    [
+        pytest.param(which, mode, marks=() if (which, mode) in CHECKPOINTED else pytest.mark.long)
+        for which in ("selective", "blocks", "all")
+        for mode in MODES
+    ],
+)
 def test_activation_checkpointing(which: str, mode: str, directory: Path, references: dict[str, Recording]) -> None:
     for case in ("repeated", "batch_norm", "named_like_torch"):
         found = record(directory, merged(recipe(case, activation_checkpointing=which), MODES[mode]))

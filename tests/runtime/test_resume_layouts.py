@@ -28,10 +28,7 @@ ROUND = (
     "single",
     "pipeline 2 x ddp 2",
     "fsdp 2",
-    "zero bubble 2",
     "ddp 3",
-    "hybrid 2 x 2",
-    "pipeline 4",
     "single",
 )
 SHORT = tuple(zip(ROUND, ROUND[1:], cycle((INSIDE, AT_ITS_END)), strict=False))
