@@ -328,6 +328,11 @@ class Adapter(Component, ABC):
     """What is trained beside the frozen weight (out, in) of a linear map."""
 
     @property
+    def made_from(self) -> str | None:
+        """The folder that says how it is, and has its start values."""
+        return None
+
+    @property
     def is_random(self) -> bool:
         """Draws random numbers in training."""
         return False

@@ -13,12 +13,13 @@ from keyword import iskeyword
 from typing import Literal
 
 from declarative_train.components.adapters.adapted import Adapted, with_added
-from declarative_train.components.component import Adapter, Layer, Misfit
+from declarative_train.components.component import Layer, Misfit
 from declarative_train.components.expressions.dtypes import sized
 from declarative_train.components.expressions.grammar import Expression, parse
 from declarative_train.components.expressions.tree import ExpressionError
 from declarative_train.components.plugin_layer import PluginLayer
 from declarative_train.diagnostics.diagnostic import Diagnostic, Related
+from declarative_train.graph.adapting import Adapting
 from declarative_train.graph.checks.shapes import CODE as LAYER_REFUSED
 from declarative_train.graph.checks.shapes import (
     batch_moved,
@@ -35,7 +36,8 @@ from declarative_train.graph.examine import Habits
 from declarative_train.graph.graph import Edge, Graph, Node
 from declarative_train.graph.observe import Observer, Seen, narrowed
 from declarative_train.graph.probe import BatchMovedError, Probed, RefusedError, probe_expression, probe_layer
-from declarative_train.recipe.model.selectors import ParameterRule, settings_of
+from declarative_train.recipe.model.published_names import PublishedNames
+from declarative_train.recipe.model.selectors import ParameterRule
 from declarative_train.recipe.model.tree import BlockNode, ExpressionNode, LayerNode, ModelNode, ReuseNode, Scope
 from declarative_train.terms.span import Span
 from declarative_train.terms.tensor_spec import TensorSpec
@@ -123,14 +125,16 @@ class Inference:
         probes: dict[tuple[object, ...], Probed] | None = None,
         observer: Observer | None = None,
         rules: Sequence[ParameterRule] = (),
+        names: PublishedNames | None = None,
     ) -> None:
-        """`rules`: of the parameters; those with an adapter decide what layers are built."""
+        """`rules`: of the parameters; those with an adapter decide what layers are built. `names`: those of published
+        models, which a folder of adapters may have."""
         self._observer = observer or Observer(None)
         self.diagnostics: list[Diagnostic] = []
         self.parameters: dict[str, tuple[int, ...]] = {}
         self.facts: list[NodeFact] = []
         self.maps: dict[str, tuple[int, int]] = {}  # the linear maps of the model, adapted or not: (out, in)
-        self._adapting = [*rules] if any(rule.settings.adapter is not None for rule in rules) else []
+        self._adapting = Adapting(rules, names)
         self._precision = precision
         self._unknown: set[str] = set()  # types of plugins whose shapes nobody knows, each said once
         self._probes = {} if probes is None else probes
@@ -227,7 +231,7 @@ class Inference:
             made = self._made({double: specs[double]}, made_by)
             self._report(double_precision(span, layer.type, double, self._precision, made))
             return None
-        adapters = self._adapters(node.path, probed)
+        adapters = self._adapting.of(node.path, probed.maps, self._report)
         if adapters:
             layer = Adapted.of(layer, adapters)
         if built_for is None:
@@ -249,14 +253,6 @@ class Inference:
         if key not in self._probes:
             self._probes[key] = probe_layer(layer, inputs, built_for)
         return self._probes[key]
-
-    def _adapters(self, path: str, probed: Probed) -> dict[str, Adapter]:
-        """Those of a layer's linear maps, as the rules say for their weights."""
-        if not self._adapting:
-            return {}
-        names = {each: _joined(path, f"{each}.weight" if each else "weight") for each in probed.maps}
-        found = {each: settings_of(self._adapting, name).adapter for each, name in names.items()}
-        return {each: adapter for each, adapter in found.items() if adapter is not None}
 
     def _note(self, node: LayerNode, habits: Habits | None, specs: Specs) -> None:
         kinds: dict[Literal["random", "mixes_samples", "plugin"], bool] = {

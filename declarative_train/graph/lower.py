@@ -16,6 +16,7 @@ from declarative_train.graph.graph import Graph, above
 from declarative_train.graph.infer import Inference, NodeFact, Origin
 from declarative_train.graph.observe import Observer, Seen
 from declarative_train.graph.parts import split_batch_graph
+from declarative_train.recipe.model.published_names import PublishedNames
 from declarative_train.recipe.model.tree import Scope
 from declarative_train.recipe.recipe import Recipe
 from declarative_train.terms.tensor_spec import TensorSpec
@@ -63,7 +64,8 @@ def lower(
     terms, measures = terms_of(recipe), measures_of(recipe)
     wires = {name: scope.outputs.get(name, name) for name in names_read(terms, measures)}
     observer = Observer(sample, precision == "fp64")
-    inference = Inference(precision, observer=observer, rules=recipe.model.rules)
+    names = PublishedNames(scope)
+    inference = Inference(precision, observer=observer, rules=recipe.model.rules, names=names)
     inputs = {name: fields[name] for name in scope.inputs if name in fields}
     inputs |= {wire: fields[wire] for wire in wires.values() if wire in fields}
     origins = {name: Origin(name, recipe.key_span(f"data.fields.{name}")) for name in inputs}

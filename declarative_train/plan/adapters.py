@@ -21,6 +21,7 @@ from declarative_train.recipe.model.selectors import ParameterRule, settings_of
 from declarative_train.recipe.sections.parameters import ParameterSettings
 
 if TYPE_CHECKING:
+    from declarative_train.components.component import Adapter
     from declarative_train.diagnostics.diagnostic import Diagnostic
     from declarative_train.plan.plan import ParameterPlan
     from declarative_train.recipe.recipe import Recipe
@@ -50,8 +51,10 @@ def weight_of(path: str) -> str:
     return f"{path}.weight"
 
 
-def check_adapters(recipe: Recipe, settings: Settings, maps: Maps) -> Iterator[Diagnostic]:
-    """Entries that adapt nothing, and what cannot be adapted."""
+def check_adapters(
+    recipe: Recipe, settings: Settings, maps: Maps, given: Mapping[str, Adapter] | None = None
+) -> Iterator[Diagnostic]:
+    """Entries that adapt nothing, and what cannot be adapted. `given`: the adapters that there are, by map."""
     rules = recipe.model.rules
     adapting = [rule for rule in rules if rule.settings.adapter is not None]
     if not adapting:
@@ -65,13 +68,13 @@ def check_adapters(recipe: Recipe, settings: Settings, maps: Maps) -> Iterator[D
     for path, shape in maps.items():
         name = weight_of(path)
         adapter = settings[name].adapter
-        if adapter is None:
+        if adapter is None or (given is not None and path not in given):
             continue
         if (other := tied.get(name) or next((each for each, end in tied.items() if end == name), None)) is not None:
             yield adapted_and_tied(_span(rules, name, "adapter"), name, other)
         elif settings[name].frozen is False:
             yield adapted_and_trained(_span(rules, name, "frozen"), name)
-        rank = getattr(adapter, "rank", 0)
+        rank = getattr(adapter if given is None else given[path], "rank", 0)
         if rank >= min(shape):
             yield rank_is_full(_span(rules, name, "adapter"), path, rank, shape)
 

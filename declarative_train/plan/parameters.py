@@ -11,6 +11,7 @@ from declarative_train.components.component import Component, Optimizer
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.graph.graph import Graph
 from declarative_train.graph.initialise import own_rule
+from declarative_train.graph.merge import adapters_of
 from declarative_train.plan.adapters import check_adapters, check_base, parameter_settings
 from declarative_train.plan.checks.parameters import (
     init_does_not_fit,
@@ -41,7 +42,7 @@ def plan_parameters(
     rules = recipe.model.rules
     diagnostics = list(check_rules(rules, shapes))
     settings = parameter_settings(rules, shapes)
-    diagnostics += check_adapters(recipe, settings, maps)
+    diagnostics += check_adapters(recipe, settings, maps, adapters_of(graph))
     for name, found in settings.items():
         misfit = None if found.init is None else found.init.check(shapes[name])
         if misfit is not None:

@@ -53,11 +53,13 @@ class PartPlan:
 @dataclass(frozen=True, slots=True)
 class TensorMapPlan:
     """Parameters by name, with `*` for the number of a copy, and the tensors of a published file that they are made
-    of. Where no name in the file begins with `prefix`, it is left out; names that are `ignored` hold no parameter."""
+    of. Where no name in the file begins with `prefix`, it is left out; names that are `ignored` hold no parameter.
+    `alone`: no other parameter has its values there."""
 
     entries: dict[str, list[PartPlan]]
     prefix: str
     ignored: list[str]
+    alone: bool = False
 
 
 @dataclass(frozen=True, slots=True)

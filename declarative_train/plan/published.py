@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
@@ -16,13 +16,15 @@ from declarative_train.components.adapters.adapted import is_added
 from declarative_train.components.published import WEIGHTS, Part, PublishedError, family_of
 from declarative_train.plan.plan import PartPlan, PublishedPlan, TensorMapPlan
 from declarative_train.plan.run_folder import Shapes
-from declarative_train.recipe.model.tree import BlockNode, Scope
+from declarative_train.recipe.model.published_names import published_blocks
+from declarative_train.recipe.model.tree import Scope
 from declarative_train.terms.amounts import counted
 
 if TYPE_CHECKING:
     from torch import nn
 
 _SHOWN = 3
+_NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 
 
 def plan_published(scope: Scope) -> tuple[PublishedPlan, ...]:
@@ -35,20 +37,12 @@ def plan_published(scope: Scope) -> tuple[PublishedPlan, ...]:
             None if node.published is None else node.published.config,
             None if node.published is None else node.published.folder,
         )
-        for node in _blocks(scope)
-        if node.params and family_of(node.block) is not None
+        for node in published_blocks(scope)
     )
 
 
 def _data(params: Mapping[str, object]) -> dict[str, object]:
     return {name: list(value) if isinstance(value, tuple) else value for name, value in params.items()}
-
-
-def _blocks(scope: Scope) -> Iterator[BlockNode]:
-    for node in scope.nodes:
-        if isinstance(node, BlockNode):
-            yield node
-            yield from _blocks(node.scope)
 
 
 def tensor_map(found: PublishedPlan) -> TensorMapPlan:
@@ -76,14 +70,19 @@ def tensors_of(folder: str) -> str:
 def parts_in(tensors: TensorMapPlan, parameter: str, stored: Iterable[str] | None = None) -> tuple[Part, ...]:
     """The tensors of a file that a parameter is made of, by name; () for one that no published model has. `stored`: the
     names in the file, one without the head where none begins with the prefix."""
-    for pattern, parts in tensors.entries.items():
-        copies = _match(pattern, parameter)
-        if copies is not None:
-            found = [Part(_filled(part.name, copies), part.share, part.transpose) for part in parts]
-            if tensors.prefix and stored is not None and not any(name.startswith(tensors.prefix) for name in stored):
-                found = [part._replace(name=part.name.removeprefix(tensors.prefix)) for part in found]
-            return tuple(found)
-    return ()
+    found: Iterable[PartPlan] = tensors.entries.get(parameter, ())
+    copies: tuple[str, ...] = ()
+    if not found and not tensors.alone:
+        copies = tuple(_NUMBER.findall(parameter))
+        found = tensors.entries.get(_NUMBER.sub("*", parameter), ())
+        if not found:
+            mixed = (each for each in tensors.entries if "*" in each and _NUMBER.search(each))
+            pattern, copies = next(((each, it) for each in mixed if (it := _match(each, parameter))), ("", ()))
+            found = tensors.entries.get(pattern, ())
+    parts = [Part(_filled(part.name, copies), part.share, part.transpose) for part in found]
+    if tensors.prefix and stored is not None and not any(name.startswith(tensors.prefix) for name in stored):
+        parts = [part._replace(name=part.name.removeprefix(tensors.prefix)) for part in parts]
+    return tuple(parts)
 
 
 def _match(pattern: str, name: str) -> tuple[str, ...] | None:
@@ -115,6 +114,9 @@ def published_misfit(
 ) -> tuple[str, str | None] | None:
     """All that is missing, unexpected and misshapen, by the names of the file, and a hint; None where all fits. With
     `whole` False the module is a part of the model, and what it does not hold is another's."""
+    if tensors.alone:
+        held = {name: tuple(item.shape) for name, item in module.named_parameters(remove_duplicate=False)}
+        return misfit_of_entries(held, tensors, found)
     below, aliases = _below(module, node)
     missing, wrong, used = [], [], set()
     for names in aliases:
@@ -142,6 +144,22 @@ def published_misfit(
     if not told:
         return None
     return f"does not fit{f' `{node}`' if node else ''}: {'; '.join(told)}", _hint(missing, unexpected, wrong)
+
+
+def misfit_of_entries(held: Shapes, tensors: TensorMapPlan, found: Shapes) -> tuple[str, str | None] | None:
+    """Of tensors that fill some parameters alone: what is lacking or misshapen, of those that are held here."""
+    told = []
+    for name in tensors.entries:
+        parts = parts_in(tensors, name)
+        if name not in held:
+            continue
+        lacking = [part.name for part in parts if part.name not in found]
+        if lacking:
+            told.append(f"{_several(lacking)} missing in the file")
+        elif shape_of(parts, found) != held[name]:
+            given = " and ".join(f"{part.name} {found[part.name]}" for part in parts)
+            told.append(f"{given} cannot fill `{name}` {held[name]}")
+    return (f"does not fit: {_several(told)}", None) if told else None
 
 
 def _hint(missing: list[str], unexpected: list[str], wrong: list[str]) -> str | None:

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, TypeVar
 from declarative_train.components.adapters.adapted import is_added
 from declarative_train.components.datasets.files import local_path, shown
 from declarative_train.components.published import PublishedError, families
+from declarative_train.components.safetensors_header import Header, read_header
 from declarative_train.diagnostics.diagnostic import Diagnostic, Related
 from declarative_train.diagnostics.suggest import nearest
 from declarative_train.graph.build import build
 from declarative_train.graph.lower import Lowered
+from declarative_train.plan.adapter_folders import plan_adapters
 from declarative_train.plan.checks.parameters import rename_matches_nothing, weights_do_not_fit, weights_not_found
 from declarative_train.plan.plan import ParameterPlan, WeightsPlan
 from declarative_train.plan.published import odd_dtype, plan_published, published_misfit, tensor_map, tensors_of
@@ -35,7 +37,6 @@ MORE_THAN_TENSORS = "it holds more than tensors, and no code from it is run; sav
 _MOST_OLD_BYTES = 256 << 20  # of a file whose format has no index: all of it is read
 TORCH_BEGINS = (b"PK\x03\x04", b"\x80")  # an archive, or a pickle, as of old
 _SHOWN = 3
-_MOST_HEADER_BYTES = 100 << 20  # as safetensors itself
 
 
 def plan_weights(
@@ -86,6 +87,10 @@ def plan_weights(
                     hint = "a null removes the base's entry: leave it out here, and what the base says holds"
                 found_misfit = weights_do_not_fit(weights.span, weights.path, message, hint)
                 diagnostics.append(found_misfit._replace(related=gone))
+    if lowered is not None:
+        given, found_diagnostics = plan_adapters(recipe, lowered)
+        plans += given
+        diagnostics += found_diagnostics
     return tuple(plans), diagnostics
 
 
@@ -110,7 +115,7 @@ def _published(
         path = tensors_of(weights.path)
         tensors = tensor_map(fitting[0])
         plan = WeightsPlan(fitting[0].node, path, {}, tensors)
-        header = _header_of_index(path) if path.endswith(INDEX) else _header_in_safetensors(path)
+        header = _header_of_index(path) if path.endswith(INDEX) else read_header(path)
     except PublishedError as problem:
         return None, (f"cannot be used: {problem}", problem.hint)
     except (OSError, ValueError) as problem:
@@ -159,15 +164,11 @@ def files_of_index(path: str, index: object) -> dict[str, str]:
     return {str(name): f"{folder}{file}" for name, file in named.items()}
 
 
-Header = dict[str, tuple[tuple[int, ...], str]]
-"""Of each tensor its shape and its dtype, in the words of safetensors."""
-
-
 def _header_of_index(path: str) -> Header:
     with open(path, "rb") as file:
         files = files_of_index(path, json.load(file))
     _shapes_of_index(files)
-    held = {file: _header_in_safetensors(file) for file in sorted(set(files.values()))}
+    held = {file: read_header(file) for file in sorted(set(files.values()))}
     return {name: held[file][name] for name, file in files.items()}
 
 
@@ -184,21 +185,7 @@ def _shapes_of_index(files: Mapping[str, str]) -> Shapes:
 
 
 def _shapes_in_safetensors(path: str) -> Shapes:
-    return {name: shape for name, (shape, _) in _header_in_safetensors(path).items()}
-
-
-def _header_in_safetensors(path: str) -> Header:
-    """The header alone: https://huggingface.co/docs/safetensors, "Format"."""
-    with open(path, "rb") as file:
-        size = int.from_bytes(file.read(8), "little")
-        if not 2 <= size <= min(_MOST_HEADER_BYTES, os.path.getsize(path)):
-            raise ValueError("it is not a safetensors file")
-        try:
-            header = json.loads(file.read(size))
-            items = {name: item for name, item in header.items() if name != "__metadata__"}
-            return {name: (tuple(map(int, item["shape"])), str(item["dtype"])) for name, item in items.items()}
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            raise ValueError("its header is not that of a safetensors file") from None
+    return {name: shape for name, (shape, _) in read_header(path).items()}
 
 
 def _shapes_in_torch(path: str) -> Shapes | None:

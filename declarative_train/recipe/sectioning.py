@@ -162,7 +162,7 @@ class Sectioning:
                 self.diagnostics.append(wrong_value(graph.span, "`model.graph` has no node", "add a first one"))
         parameters = node.get("parameters")
         if parameters is not None:
-            rules, found = parse_rules(parameters, "", self.templates, self.names)
+            rules, found = parse_rules(parameters, "", self.templates, self.names, paths=Paths.of(self.document))
             self.diagnostics += found
             self.rules = (*self.rules, *rules)
         self._weights(node.get("weights"))
@@ -194,8 +194,11 @@ class Sectioning:
         self.diagnostics += found
         if self.expanded is None:
             return
+        paths = Paths.of(self.document)
         for each in self.expanded.rules:
-            rules, found = parse_rules(each.entries, each.prefix, self.templates, each.names, may_miss=each.may_miss)
+            rules, found = parse_rules(
+                each.entries, each.prefix, self.templates, each.names, may_miss=each.may_miss, paths=paths
+            )
             self.diagnostics += found
             self.rules = (*self.rules, *rules)
 

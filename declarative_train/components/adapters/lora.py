@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from math import sqrt
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from declarative_train.components.component import Adapter, Init
 from declarative_train.components.layers.starts import linear_weight, start
@@ -16,10 +16,12 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+FROM = "from"
+
 
 class Lora(Adapter):
     """Trains `scaling * B A` beside a linear map's frozen weight: `lora_A.weight` (rank, in), `lora_B.weight` (out,
-    rank).
+    rank). With `split`, the parts' A below each other (parts * rank, in), and the parts' rows of B.
 
     A starts as PEFT starts it, B at zero, so that the first step sees the base alone. Hu et al., LoRA, 2021.
     """
@@ -33,6 +35,32 @@ class Lora(Adapter):
     """Probability of an element of the input to be left out on its way to A, in training."""
     rslora: bool = False
     """Scale by alpha / sqrt(rank), which keeps large ranks learning. Kalajdzievski, 2023."""
+    folder: Annotated[str, Field(min_length=1)] | None = Field(default=None, alias=FROM)
+    """A folder of PEFT's: it gives `rank`, `alpha`, `rslora` and the start values, and of the linear maps that the
+    selector meets those that it names are adapted."""
+    split: tuple[tuple[int, int], ...] | None = None
+    """Of a joined map (`qkv`): rows, from the first to before the last, each with an A of its own. `from` sets it."""
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        both = {"rank", "alpha", "rslora", "split"} & self.model_fields_set
+        if self.folder is not None and both:
+            raise ValueError(f"`from` gives `{sorted(both)[0]}`, which stands beside it")
+        ends = [0, *(row for rows in self.split or () for row in rows)]
+        if ends != sorted(ends) or any(first == last for first, last in self.split or ()):
+            raise ValueError("`split` is ranges of rows in order: [[0, 64], [96, 128]]")
+        return self
+
+    def as_data(self, *, defaults: bool = True) -> dict[str, object]:
+        """Without what its `from` gives; a `split` that is not there is left out."""
+        data = super().as_data(defaults=defaults)
+        given = ("rank", "alpha", "rslora", "split") if self.folder is not None else ()
+        absent = [key for key in (FROM, "split") if data.get(key) is None]
+        return {key: value for key, value in data.items() if key not in given and key not in absent}
+
+    @property
+    def made_from(self) -> str | None:
+        return self.folder
 
     @property
     def is_random(self) -> bool:
@@ -43,7 +71,8 @@ class Lora(Adapter):
         return self.alpha / (sqrt(self.rank) if self.rslora else self.rank)
 
     def shapes(self, weight: tuple[int, int]) -> dict[str, tuple[int, int]]:
-        return {"lora_A.weight": (self.rank, weight[1]), "lora_B.weight": (weight[0], self.rank)}
+        rows = weight[0] if self.split is None else sum(last - first for first, last in self.split)
+        return {"lora_A.weight": (self.rank * len(self.split or "1"), weight[1]), "lora_B.weight": (rows, self.rank)}
 
     def init_of(self, parameter: str) -> Init:
         return linear_weight() if parameter == "lora_A.weight" else start("zeros")
@@ -54,4 +83,12 @@ class Lora(Adapter):
         return LoraLinear(base, self)
 
     def merged(self, weight: torch.Tensor, own: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        return weight + own["lora_B.weight"] @ own["lora_A.weight"] * self.scaling
+        a, b = own["lora_A.weight"], own["lora_B.weight"]
+        if self.split is None:
+            return weight + b @ a * self.scaling
+        changed, first_b = weight.clone(), 0
+        for at, (first, last) in enumerate(self.split):
+            rows = b[first_b : first_b + last - first]
+            changed[first:last] += rows @ a[at * self.rank : (at + 1) * self.rank] * self.scaling
+            first_b += last - first
+        return changed

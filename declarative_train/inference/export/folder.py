@@ -13,13 +13,15 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from declarative_train.components.adapters.adapted import is_added
 from declarative_train.components.datasets.files import masked
 from declarative_train.diagnostics.suggest import did_you_mean
 from declarative_train.inference.export import DTYPES, NAMES, PUBLISHED
 from declarative_train.inference.export.about import about
 from declarative_train.inference.export.formats import FORMATS, check
+from declarative_train.inference.export.peft import auto_class as peft_base
 from declarative_train.inference.export.program import Inputs, Program, make_program
-from declarative_train.inference.export.published import published_node, write_published
+from declarative_train.inference.export.published import published_base, published_node, write_published
 from declarative_train.inference.export.snippets import loading_code, readme
 from declarative_train.inference.trained import Trained, UsageError
 from declarative_train.plan.codec import to_json
@@ -108,12 +110,20 @@ def _published(
 def _made(
     trained: Trained, outputs: Sequence[str], kind: Inputs, dtype: torch.dtype | None, *, is_program: bool
 ) -> Program:
-    """Of tensors alone those of the whole model, unless outputs are named."""
+    """Of tensors alone those of the whole model, unless outputs are named. What came with adapters was learned, too."""
     if is_program or outputs:
         return make_program(trained, outputs, kind=kind, dtype=dtype)
     program = make_program(trained, tuple(trained.plan.graph.outputs), kind=kind, dtype=dtype)
     learned = frozenset(item.name for item in trained.plan.parameters if not item.frozen and item.tie is None)
-    return replace(program, network=trained.module().to(program.dtype), learned=learned)
+    learned |= {
+        name
+        for each in trained.plan.weights
+        if each.tensors is not None and each.tensors.alone
+        for name in each.tensors.entries
+        if not is_added(name)
+    }
+    network = trained.module().to(program.dtype)
+    return replace(program, network=network, learned=learned, base=published_base(trained))
 
 
 def _place(trained: Trained, to: str, folder: str | os.PathLike[str] | None, mark: str = MARK) -> Path:
@@ -134,7 +144,8 @@ def _write_beside(trained: Trained, program: Program, to: str, folder: Path) -> 
         entry.spec.tensor.num_elements == max(1, len(entry.spec.columns)) for entry in program.inputs
     )
     is_whole = len(program.network.state_dict()) == _num_tensors(trained)
-    code = loading_code(to, program.precision, is_table=is_table, is_whole=is_whole)
+    auto = peft_base(program) if to == "peft" else None
+    code = loading_code(to, program.precision, is_table=is_table, is_whole=is_whole, auto=auto)
     (folder / MARK).write_text(json.dumps(found, indent=1, ensure_ascii=False, default=str) + "\n", encoding="utf-8")
     (folder / "load.py").write_text(code, encoding="utf-8")
     (folder / "README.md").write_text(readme(found, code), encoding="utf-8")

@@ -1,29 +1,44 @@
 """`--to peft`: the adapters alone, as PEFT writes them: `adapter_config.json` and `adapter_model.safetensors`.
 
-https://huggingface.co/docs/peft/developer_guides/checkpoint. The names are the recipe's, below `base_model.model.`; so
-PEFT loads them on a module that has these names, such as the one that `load.py` makes.
+https://huggingface.co/docs/peft/developer_guides/checkpoint. A run that began with a published model has the names of
+that model, so PEFT loads them on what transformers loads; others have the recipe's, and are loaded on a module that has
+these names, such as the one that `load.py` makes.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterator
+from math import sqrt
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from declarative_train.components.adapters.adapted import is_added
 from declarative_train.components.adapters.modules.lora import LoraLinear
+from declarative_train.components.adapters.peft_folder import CONFIG, FILE, PREFIX, A, B, Slice
+from declarative_train.components.published import family_of
 from declarative_train.inference.export.trouble import ExportFailure
 from declarative_train.inference.trained import UsageError
+from declarative_train.plan.published import parts_in, tensor_map
 
 if TYPE_CHECKING:
     import torch
 
-    from declarative_train.components.adapters.lora import Lora
+    from declarative_train.components.published import Part
     from declarative_train.inference.export.program import Program
 
-FILE, CONFIG = "adapter_model.safetensors", "adapter_config.json"
-PREFIX = "base_model.model."
+__all__ = ["FILE", "auto_class", "config_of", "tensors", "write"]
+
+
+class One(NamedTuple):
+    """An adapter of PEFT's, by the name of its module; `alpha` beside PEFT's scaling of this rank."""
+
+    module: str
+    a: torch.Tensor
+    b: torch.Tensor
+    alpha: float
+    is_transposed: bool
 
 
 def write(program: Program, path: Path) -> None:
@@ -37,55 +52,141 @@ def write(program: Program, path: Path) -> None:
 
 def tensors(program: Program) -> dict[str, torch.Tensor]:
     """The adapters, and whole every other module of which something was trained."""
+    found: dict[str, torch.Tensor] = {}
+    for each in _adapters(program):
+        found |= {f"{PREFIX}{each.module}.{A}": each.a, f"{PREFIX}{each.module}.{B}": each.b}
     held = program.network.state_dict()
-    whole = tuple(f"{name}." for name in _trained_beside(program))
-    return {
-        f"{PREFIX}{name}": item.contiguous() for name, item in held.items() if is_added(name) or name.startswith(whole)
-    }
+    beside = [f"{module}." for module in _trained_beside(program)]
+    for name, item in held.items():
+        if name.startswith(tuple(beside)) and not is_added(name):
+            for part, first, last in _rows(program, name, item.shape[0]):
+                rows = item[first:last]
+                found[f"{PREFIX}{part.name}"] = rows.T if part.transpose else rows
+    return {name: item.contiguous() for name, item in found.items()}
 
 
 def config_of(program: Program) -> dict[str, Any]:
     """What PEFT reads; ranks and alphas that are not the most frequent stand in patterns."""
-    adapters = _adapters(program)
+    adapters = list(_adapters(program))
     if not adapters:
         raise UsageError("the model has no adapters; help: --to safetensors writes its weights")
-    flags = {(each.rslora, each.dropout) for each in adapters.values()}
+    ours = _modules(program).values()
+    flags = {(each.adapter.rslora, each.adapter.dropout) for each in ours}
     if len(flags) > 1:
         raise ExportFailure("PEFT has one `dropout` and one `rslora` for all adapters, and this model has several")
     ((rslora, dropout),) = flags
-    rank = Counter(each.rank for each in adapters.values()).most_common(1)[0][0]
-    alpha = Counter(each.alpha for each in adapters.values()).most_common(1)[0][0]
+    ranks = {each.module: each.a.shape[0] for each in adapters}
+    alphas = {each.module: _short(each.alpha) for each in adapters}
+    rank = Counter(ranks.values()).most_common(1)[0][0]
+    alpha = Counter(alphas.values()).most_common(1)[0][0]
+    beside = [module for each in _trained_beside(program) for module in _modules_named(program, each)]
     return {
         "peft_type": "LORA",
-        "task_type": None,
-        "base_model_name_or_path": None,
+        "task_type": "CAUSAL_LM" if auto_class(program) == _CAUSAL else None,
+        "base_model_name_or_path": None if program.base is None else program.base.path,
         "inference_mode": True,
         "r": rank,
-        "lora_alpha": _short(alpha),
+        "lora_alpha": alpha,
         "lora_dropout": dropout,
         "use_rslora": rslora,
         "bias": "none",
-        "fan_in_fan_out": False,
-        "target_modules": sorted(adapters),
-        "modules_to_save": _trained_beside(program) or None,
-        "rank_pattern": {name: each.rank for name, each in adapters.items() if each.rank != rank},
-        "alpha_pattern": {name: _short(each.alpha) for name, each in adapters.items() if each.alpha != alpha},
+        "fan_in_fan_out": all(each.is_transposed for each in adapters),
+        "target_modules": sorted(ranks),
+        "modules_to_save": beside or None,
+        "rank_pattern": {name: each for name, each in ranks.items() if each != rank},
+        "alpha_pattern": {name: each for name, each in alphas.items() if each != alpha},
     }
 
 
-def _adapters(program: Program) -> dict[str, Lora]:
-    return {name: part.adapter for name, part in program.network.named_modules() if isinstance(part, LoraLinear)}
+_CAUSAL = "AutoModelForCausalLM"
+
+
+def auto_class(program: Program) -> str | None:
+    """What loads the published model that was tuned; None for another model."""
+    if program.base is None:
+        return None
+    family, config = family_of(program.base.plan.block), program.base.plan.config
+    assert family is not None
+    assert config is not None
+    kind = family.kinds[str(config["model_type"])].architecture
+    return _CAUSAL if kind.endswith(("ForCausalLM", "LMHeadModel")) else "AutoModel"
+
+
+def _modules(program: Program) -> dict[str, LoraLinear]:
+    return {name: part for name, part in program.network.named_modules() if isinstance(part, LoraLinear)}
+
+
+def _rows(program: Program, name: str, rows: int) -> Iterator[tuple[Part, int, int]]:
+    """The tensors of the base that a parameter is made of, by its rows. Raises ExportFailure."""
+    base = program.base
+    if base is None:
+        from declarative_train.components.published import Part
+
+        yield Part(name), 0, rows
+        return
+    node = f"{base.plan.node}."
+    parts = parts_in(tensor_map(base.plan), name.removeprefix(node)) if name.startswith(node) else ()
+    if not parts:
+        raise ExportFailure(f"`{name}` was trained, and is no part of the published model; help: --to safetensors")
+    first, shares = 0, sum(part.share for part in parts)
+    for part in parts:
+        last = first + rows * part.share // shares
+        yield part, first, last
+        first = last
+
+
+def _adapters(program: Program) -> Iterator[One]:
+    for path, module in _modules(program).items():
+        adapter = module.adapter
+        a, b = module.lora_A.weight.detach(), module.lora_B.weight.detach()
+        parts = list(_rows(program, f"{path}.weight", module.out_features))
+        slices = [Slice(part.name.removesuffix(".weight"), first, last) for part, first, last in parts]
+        flipped = parts[0][0].transpose
+        if adapter.split is None:
+            for each in slices:
+                yield One(each.module, a, b[each.first : each.last], adapter.alpha, flipped)
+            continue
+        named = {(each.first, each.last): each.module for each in slices}
+        if set(named) >= set(adapter.split):
+            first = 0
+            for at, (begin, end) in enumerate(adapter.split):
+                own = a[at * adapter.rank : (at + 1) * adapter.rank], b[first : first + end - begin]
+                yield One(named[begin, end], *own, adapter.alpha, flipped)
+                first += end - begin
+            continue
+        if len(slices) > 1:
+            raise ExportFailure(f"the `split` of the adapter of `{path}` is not that of the published model")
+        # one adapter of as many ranks: B has the parts on its diagonal
+        count, first = len(adapter.split), 0
+        whole = b.new_zeros(module.out_features, a.shape[0])
+        for at, (begin, end) in enumerate(adapter.split):
+            whole[begin:end, at * adapter.rank : (at + 1) * adapter.rank] = b[first : first + end - begin]
+            first += end - begin
+        alpha = adapter.alpha * (sqrt(count) if adapter.rslora else count)
+        yield One(slices[0].module, a, whole, alpha, flipped)
 
 
 def _trained_beside(program: Program) -> list[str]:
     """The modules that hold something trained that is no adapter."""
     found = sorted({name.rpartition(".")[0] for name in program.learned if not is_added(name)})
-    both = next((name for name in found if name in _adapters(program)), None)
+    both = next((name for name in found if name in _modules(program)), None)
     if both is not None:
         raise ExportFailure(
             f"the bias of {both} was trained beside its adapter, which PEFT's files cannot say; help: --to safetensors"
         )
+    tied = next((name for name in program.learned if program.base is not None and name in program.base.ties), None)
+    if tied is not None:
+        raise ExportFailure(
+            f"{tied} was trained and is shared by two places, which PEFT's files cannot say; help: --to safetensors"
+        )
     return found
+
+
+def _modules_named(program: Program, module: str) -> list[str]:
+    """What a module of ours is called in the base."""
+    names = [name for name in program.network.state_dict() if name.rpartition(".")[0] == module]
+    found = {part.name.rpartition(".")[0]: None for name in names for part, _, _ in _rows(program, name, 1)}
+    return list(found)
 
 
 def _short(number: float) -> float:

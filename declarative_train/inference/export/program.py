@@ -27,6 +27,7 @@ from declarative_train.plan.meaning import Meaning, meanings
 
 if TYPE_CHECKING:
     from declarative_train.data.spec import FieldSpec
+    from declarative_train.plan.plan import PublishedPlan
 
 Inputs = Literal["raw", "prepared"]
 SEED = 20_261  # of the drawn rows
@@ -59,6 +60,15 @@ class Answer:
 
 
 @dataclass(frozen=True)
+class Base:
+    """A node that began with a published model, which lies at `path` (a folder, or the hub id of its cache)."""
+
+    plan: PublishedPlan
+    path: str
+    ties: frozenset[str]
+
+
+@dataclass(frozen=True)
 class Program:
     """`module` takes a tensor (B, *shape) for each input, by position or by name, and returns a tuple of the outputs.
     `network` is the part of it that was trained; `drawn`: outputs that draw random numbers, and are others each
@@ -72,6 +82,7 @@ class Program:
     dtype: torch.dtype
     drawn: frozenset[str] = frozenset()
     learned: frozenset[str] = frozenset()  # of a whole model: the parameters that were trained
+    base: Base | None = None  # of adapters: the published model that they change
 
     @property
     def precision(self) -> str:

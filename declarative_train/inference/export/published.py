@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -20,6 +21,7 @@ from declarative_train.components.datasets.files import masked
 from declarative_train.components.published import CONFIG, PublishedError, config_of, family_of
 from declarative_train.components.texts.tokenizer import BYTES, TokenizerError, published_files, tokenizer
 from declarative_train.diagnostics.suggest import did_you_mean
+from declarative_train.inference.export.program import Base
 from declarative_train.inference.export.trouble import ExportFailure
 from declarative_train.inference.trained import Trained, UsageError
 from declarative_train.plan.codec import to_json
@@ -29,6 +31,7 @@ from declarative_train.plan.run_folder import PLAN
 
 Made = Callable[[], torch.Tensor]
 
+_CACHED = re.compile(r"/models--([\w.-]+?)--([\w.-]+)/snapshots/[^/]+/?$")  # of huggingface-hub
 SHARD_BYTES = 5_000_000_000
 _TOKENIZER = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json"),
@@ -50,6 +53,18 @@ def published_node(trained: Trained, wanted: str | None) -> PublishedPlan:
     if wanted is None and len(known) > 1:
         raise UsageError(f"several nodes can be exported; help: --output with one of {', '.join(known)}")
     return known[wanted or next(iter(known))]
+
+
+def published_base(trained: Trained) -> Base | None:
+    """The published model that the run began with, all of whose parameters were its own then."""
+    files = [each for each in trained.plan.weights if each.tensors is None or not each.tensors.alone]
+    found = next((each for each in trained.plan.published if files and each.node == files[0].node), None)
+    if found is None or found.config is None or len(files) > 1 or files[0].tensors is None:
+        return None
+    folder = os.path.dirname(files[0].path)
+    tied = {str(item.tie) for item in trained.plan.parameters if item.tie is not None}
+    cached = _CACHED.search(folder)
+    return Base(found, folder if cached is None else f"{cached[1]}/{cached[2]}", frozenset(tied))
 
 
 def write_published(trained: Trained, found: PublishedPlan, folder: Path, dtype: torch.dtype | None) -> None:

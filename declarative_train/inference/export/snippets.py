@@ -136,10 +136,27 @@ print(PeftConfig.from_pretrained(folder).target_modules)
 '''
 
 
-def loading_code(to: str, dtype: str, *, is_table: bool, is_whole: bool) -> str:
-    """`is_table`: the inputs are columns of numbers and words. `is_whole`: the tensors are those of the whole model."""
+_PEFT_PUBLISHED = '''"""The published model that was tuned, with these adapters, by PEFT."""
+
+from pathlib import Path
+
+from peft import PeftConfig, PeftModel
+from transformers import {auto}
+
+folder = Path(__file__).parent
+base = {auto}.from_pretrained(PeftConfig.from_pretrained(folder).base_model_name_or_path)
+model = PeftModel.from_pretrained(base, folder).eval()
+for name, tensor in model.named_parameters():
+    if "lora_" in name:
+        print(name, tuple(tensor.shape), tensor.dtype)
+'''
+
+
+def loading_code(to: str, dtype: str, *, is_table: bool, is_whole: bool, auto: str | None = None) -> str:
+    """`is_table`: the inputs are columns of numbers and words. `is_whole`: the tensors are those of the whole model.
+    `auto`: of adapters of a published model, the class of transformers that loads it."""
     if to == "peft":
-        return _PEFT
+        return _PEFT if auto is None else _PEFT_PUBLISHED.format(auto=auto)
     if to in ("safetensors", "state-dict"):
         imports, load = {
             "safetensors": ("from safetensors.torch import load_file\n", 'load_file(folder / "model.safetensors")'),
@@ -171,7 +188,9 @@ def readme(found: Mapping[str, Any], code: str) -> str:
 
 def _how(found: Mapping[str, Any]) -> str:
     if found["to"] == "peft":
-        return "The file holds the adapters alone: they change a base model that has the same names."
+        return (
+            "The file holds the adapters alone, by the names of the base model that they change: `load.py` loads both."
+        )
     if found["to"] in ("safetensors", "state-dict"):
         return "The file holds the tensors of the trained part alone: preparation is done before it."
     if found["numbers"] == "raw":

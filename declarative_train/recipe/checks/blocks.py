@@ -220,7 +220,7 @@ def published_model(span: Span, problem: str, hint: str | None) -> Diagnostic:
     """published-model (B011)
 
     Finds: `from`, or weights with `format: huggingface`, that name no published model which is here and which the block
-           can be.
+           can be; `from` of an adapter that names no folder of PEFT's which can be loaded.
     Why:   sizes and names of tensors come from its files; nothing is fetched from the network.
     Diff:
         model:

@@ -12,12 +12,14 @@ from collections.abc import Mapping as MappingABC
 from typing import NamedTuple
 
 from declarative_train.diagnostics.diagnostic import Diagnostic
+from declarative_train.recipe.checks.blocks import published_model
 from declarative_train.recipe.checks.keys import wrong_type
 from declarative_train.recipe.checks.parameters import bad_selector, selector_matches_nothing
+from declarative_train.recipe.paths import Paths
 from declarative_train.recipe.reading import read
 from declarative_train.recipe.sections.parameters import ParameterSettings
 from declarative_train.recipe.validate import Added, added, adding
-from declarative_train.source.node import Mapping, Node, Scalar, is_template, scalars
+from declarative_train.source.node import Mapping, Node, Scalar, find, is_template, scalars
 from declarative_train.source.template import Templates
 from declarative_train.terms.span import Span
 
@@ -90,6 +92,7 @@ class ParameterRule(NamedTuple):
     may_miss: bool = False  # of a shipped block: no parameter need meet it
     only: tuple[str, ...] | None = None  # the keys that count
     added: Added = {}  # components of plugins
+    paths: Paths | None = None
 
     def match(self, name: str) -> ParameterSettings | None:
         """What this entry sets for the parameter, or None when it is not meant."""
@@ -121,11 +124,17 @@ class ParameterRule(NamedTuple):
         if diagnostics:
             return None, diagnostics
         with adding(self.added):
-            return _settings(rendered, self.selector, self.span, self.prefix)
+            return _settings(rendered, self.selector, self.span, self.prefix, self.paths)
 
 
 def parse_rules(
-    node: Node, prefix: str, templates: Templates, names: MappingABC[str, object], *, may_miss: bool = False
+    node: Node,
+    prefix: str,
+    templates: Templates,
+    names: MappingABC[str, object],
+    *,
+    may_miss: bool = False,
+    paths: Paths | None = None,
 ) -> tuple[tuple[ParameterRule, ...], list[Diagnostic]]:
     """The rules of a `parameters` mapping. `names` are those of its templates (vars, env; params in a block)."""
     if not isinstance(node, Mapping):
@@ -133,7 +142,7 @@ def parse_rules(
     rules: list[ParameterRule] = []
     diagnostics: list[Diagnostic] = []
     for entry in node:
-        rule, found = _rule(entry.key, entry.value, prefix, templates, names)
+        rule, found = _rule(entry.key, entry.value, prefix, templates, names, paths)
         diagnostics += found
         if rule is not None:
             rules.append(rule._replace(may_miss=may_miss))
@@ -141,7 +150,12 @@ def parse_rules(
 
 
 def _rule(
-    key: Scalar, node: Node, prefix: str, templates: Templates, names: MappingABC[str, object]
+    key: Scalar,
+    node: Node,
+    prefix: str,
+    templates: Templates,
+    names: MappingABC[str, object],
+    paths: Paths | None,
 ) -> tuple[ParameterRule | None, list[Diagnostic]]:
     diagnostics: list[Diagnostic] = []
     pattern = None
@@ -154,19 +168,42 @@ def _rule(
     rendered, found = templates.render(node, known)
     if found:
         return None, [*diagnostics, *found]
-    settings, found = _settings(rendered, key.text, key.span, prefix)
+    settings, found = _settings(rendered, key.text, key.span, prefix, paths)
     diagnostics += found
     if pattern is None or settings is None or diagnostics:
         return None, diagnostics
-    rule = ParameterRule(key.text, key.span, prefix, pattern, settings, by_index, templates, names, added=added())
+    rule = ParameterRule(
+        key.text, key.span, prefix, pattern, settings, by_index, templates, names, added=added(), paths=paths
+    )
     return rule, diagnostics
 
 
-def _settings(node: Node, selector: str, at: Span, prefix: str) -> tuple[ParameterSettings | None, list[Diagnostic]]:
+def _settings(
+    node: Node, selector: str, at: Span, prefix: str, paths: Paths | None
+) -> tuple[ParameterSettings | None, list[Diagnostic]]:
     settings, diagnostics = read(ParameterSettings, node, f"model.parameters.{selector}", at)
     if settings is not None and settings.tie is not None and prefix:
         settings = settings.model_copy(update={"tie": f"{prefix}.{settings.tie}"})
+    if settings is not None and settings.adapter is not None and settings.adapter.made_from is not None:
+        given = find(node, ("adapter", "from")) or node
+        folder = settings.adapter.made_from if paths is None else paths.resolve(settings.adapter.made_from, given.span)
+        problem = _unusable(folder, given.span)
+        if problem is not None:
+            return None, [*diagnostics, problem]
+        adapter = settings.adapter.model_copy(update={"folder": folder})
+        settings = settings.model_copy(update={"adapter": adapter})
     return settings, diagnostics
+
+
+def _unusable(folder: str, at: Span) -> Diagnostic | None:
+    from declarative_train.components.adapters.peft_folder import peft_folder  # which few recipes need
+    from declarative_train.components.published import PublishedError
+
+    try:
+        peft_folder(folder)
+    except PublishedError as problem:
+        return published_model(at, str(problem), problem.hint)
+    return None
 
 
 def _uses_index(node: Node) -> bool:

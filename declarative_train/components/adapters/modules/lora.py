@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -16,7 +17,7 @@ class LoraLinear(nn.Linear):
 
     `adapter` is the component. `weight` (out, in) and `bias` keep the names that they have without an adapter, so
     that files and checkpoints of the base fit; beside them stand `lora_A.weight` (rank, in) and `lora_B.weight` (out,
-    rank), PEFT's names.
+    rank), PEFT's names. Of a joined map that PEFT adapted as several, each part has an A of its own (`Lora.split`).
     Hu et al., LoRA, 2021, https://arxiv.org/abs/2106.09685, section 4.1.
     """
 
@@ -25,17 +26,31 @@ class LoraLinear(nn.Linear):
         self.in_features, self.out_features = base.in_features, base.out_features
         self.weight, self.bias = base.weight, base.bias
         place = {"dtype": base.weight.dtype, "device": base.weight.device}
-        self.lora_A = nn.Linear(base.in_features, adapter.rank, bias=False, **place)
-        self.lora_B = nn.Linear(adapter.rank, base.out_features, bias=False, **place)
+        (rows_a, _), (rows_b, _) = adapter.shapes((base.out_features, base.in_features)).values()
+        self.lora_A = nn.Linear(base.in_features, rows_a, bias=False, **place)
+        self.lora_B = nn.Linear(adapter.rank, rows_b, bias=False, **place)
+        self.split = adapter.split
         self.adapter = adapter
         self.scaling, self.dropout = adapter.scaling, adapter.dropout
 
     def forward(self, input: Tensor) -> Tensor:
         y = F.linear(input, self.weight, self.bias)
         x = F.dropout(input, self.dropout) if self.training and self.dropout else input
-        z: Tensor = self.lora_B(self.lora_A(x))
-        changed: Tensor = y + z * self.scaling
+        z: Tensor = self.lora_A(x)
+        if self.split is not None:
+            return self._in_parts(y, z)
+        changed: Tensor = y + self.lora_B(z) * self.scaling
         return changed
+
+    def _in_parts(self, y: Tensor, z: Tensor) -> Tensor:
+        """Each part of z (..., parts * rank) changes its own rows of y; what lies between them stays."""
+        assert self.split is not None
+        found, done, first_b = [], 0, 0
+        for (first, last), part in zip(self.split, z.chunk(len(self.split), -1), strict=True):
+            rows = F.linear(part, self.lora_B.weight[first_b : first_b + last - first])
+            found += [y[..., done:first], y[..., first:last] + rows * self.scaling]
+            done, first_b = last, first_b + last - first
+        return torch.cat([*found, y[..., done:]], -1)
 
 
 def linear_maps(module: nn.Module) -> dict[str, tuple[int, int]]:

@@ -1,0 +1,115 @@
+"""A folder of PEFT's adapters (`adapter_config.json`, `adapter_model.safetensors`) -> the adapter of each linear map.
+
+Its names are those of the model that PEFT adapted. A map of ours may be several of theirs, joined by rows (`qkv`:
+`q_proj`, `k_proj`, `v_proj`): each of them keeps its own A and the rows of B that are its own, so that outputs and
+gradients stay what they were. https://huggingface.co/docs/peft/developer_guides/checkpoint
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from declarative_train.components.adapters.lora import Lora
+from declarative_train.components.published import PublishedError
+from declarative_train.components.safetensors_header import read_header
+
+FILE, CONFIG = "adapter_model.safetensors", "adapter_config.json"
+PREFIX = "base_model.model."
+A, B = "lora_A.weight", "lora_B.weight"
+_NOT_BUILT = {  # key of the config: whether its value asks for what is not built
+    "use_dora": bool,
+    "lora_bias": bool,
+    "megatron_config": bool,
+    "alora_invocation_tokens": bool,
+    "trainable_token_indices": bool,
+    "target_parameters": bool,
+}
+
+
+class Slice(NamedTuple):
+    """A module of the model that PEFT adapted, as rows of a linear map: from `first` to `last`."""
+
+    module: str
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class PeftFolder:
+    """`shapes`: of the tensors of the file by their names there, without PREFIX."""
+
+    path: str
+    config: Mapping[str, Any]
+    shapes: Mapping[str, tuple[int, ...]]
+
+    @property
+    def file(self) -> str:
+        return os.path.join(self.path, FILE)
+
+    def names_of(self, slices: Sequence[Slice]) -> list[Slice]:
+        """Those of the slices that have an adapter."""
+        return [each for each in slices if f"{each.module}.{A}" in self.shapes]
+
+    def adapter_of(self, slices: Sequence[Slice], dropout: float) -> Lora | None:
+        """Of the linear map that is made of these modules; None where none of them has one. Raises PublishedError."""
+        present = self.names_of(slices)
+        if not present:
+            return None
+        ranks = {self.shapes[f"{each.module}.{A}"][0] for each in present}
+        alphas = {self._alpha(each.module) for each in present}
+        if len(ranks) > 1 or len(alphas) > 1:
+            listed = ", ".join(each.module for each in present)
+            what = "rank" if len(ranks) > 1 else "alpha"
+            problem = f"{self.path}: {listed} have adapters of more than one {what}, and are one map here"
+            hint = "tune with one for all three, or merge it into its base (`merge_and_unload` of PEFT)"
+            raise PublishedError(problem, hint)
+        split = None if len(slices) == 1 else tuple((each.first, each.last) for each in present)
+        return Lora(
+            rank=ranks.pop(),
+            alpha=alphas.pop(),
+            rslora=bool(self.config.get("use_rslora")),
+            dropout=dropout,
+            split=split,
+        )
+
+    def _alpha(self, module: str) -> float:
+        """As PEFT finds it: a pattern is the end of a name, as a regular expression."""
+        patterns = self.config.get("alpha_pattern") or {}
+        found = next((each for each in patterns if re.match(rf"(.*\.)?({each})$", module)), None)
+        return float(patterns[found] if found is not None else self.config.get("lora_alpha", 8))
+
+
+def peft_folder(path: str) -> PeftFolder:
+    """Raises PublishedError."""
+    names = [os.path.join(path, name) for name in (CONFIG, FILE)]
+    for name in names:
+        if not os.path.exists(name):
+            hint = "`save_pretrained` of PEFT and `dtrain export --to peft` write such a folder"
+            raise PublishedError(f"there is no {os.path.basename(name)} in {path}", hint)
+    return _read(path, *(os.stat(name).st_mtime_ns for name in names))
+
+
+@lru_cache(maxsize=8)
+def _read(path: str, *changed: int) -> PeftFolder:
+    try:
+        with open(os.path.join(path, CONFIG), encoding="utf-8") as file:
+            config = json.load(file)
+        header = read_header(os.path.join(path, FILE))
+    except (OSError, ValueError, RecursionError) as problem:
+        raise PublishedError(f"the adapters in {path} cannot be read: {problem}") from None
+    if not isinstance(config, dict) or config.get("peft_type") != "LORA":
+        found = config.get("peft_type") if isinstance(config, dict) else None
+        raise PublishedError(f"{path} holds adapters of the type `{found}`, and LORA alone can be loaded")
+    odd = next((key for key, asks in _NOT_BUILT.items() if asks(config.get(key))), None)
+    if odd is not None:
+        raise PublishedError(f"{path}: `{odd}` of its {CONFIG} asks for what is not built")
+    short = sorted({dtype for _, dtype in header.values()} - {"F64", "F32", "F16", "BF16"})
+    if short:
+        raise PublishedError(f"{path}: it has tensors of {', '.join(short)}, which are no weights")
+    return PeftFolder(path, config, {name.removeprefix(PREFIX): shape for name, (shape, _) in header.items()})

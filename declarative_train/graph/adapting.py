@@ -1,0 +1,48 @@
+"""Which linear maps of a model have adapters: what the rules say for their weights, and the folders that those name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from declarative_train.components.component import Adapter
+from declarative_train.components.published import PublishedError
+from declarative_train.recipe.checks.blocks import published_model
+from declarative_train.recipe.model.published_names import PublishedNames
+from declarative_train.recipe.model.selectors import ParameterRule, settings_of
+
+if TYPE_CHECKING:
+    from declarative_train.diagnostics.diagnostic import Diagnostic
+
+Report = Callable[["Diagnostic"], None]
+
+
+class Adapting:
+    def __init__(self, rules: Sequence[ParameterRule], names: PublishedNames | None) -> None:
+        self._rules = [*rules] if any(rule.settings.adapter is not None for rule in rules) else []
+        self._names = names
+
+    def of(self, layer: str, maps: Mapping[str, tuple[int, int]], report: Report) -> dict[str, Adapter]:
+        """By the path of each linear map in a layer; `maps` are those that it has, (out, in)."""
+        found = {}
+        for inner, shape in maps.items() if self._rules else ():
+            path = f"{layer}.{inner}" if inner else layer
+            adapter = settings_of(self._rules, f"{path}.weight").adapter
+            if adapter is not None and adapter.made_from is not None:
+                adapter = self._given(adapter, adapter.made_from, path, shape[0], report)
+            if adapter is not None:
+                found[inner] = adapter
+        return found
+
+    def _given(self, adapter: Adapter, folder: str, path: str, rows: int, report: Report) -> Adapter | None:
+        """That of a linear map in a folder; None where it has none there."""
+        from declarative_train.components.adapters.peft_folder import peft_folder  # which few recipes need
+
+        assert self._names is not None
+        try:
+            found = peft_folder(folder)
+            return found.adapter_of(self._names.slices(found, path, rows), getattr(adapter, "dropout", 0.0))
+        except PublishedError as problem:
+            rule = next(each for each in reversed(self._rules) if each.match(f"{path}.weight") is not None)
+            report(published_model(rule.span, str(problem), problem.hint))
+            return None

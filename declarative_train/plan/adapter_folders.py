@@ -1,0 +1,95 @@
+"""Adapters that a folder of PEFT's gives: what tensors of it fill what parameters, and what of it finds no place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from declarative_train.components.adapters.adapted import is_added
+from declarative_train.components.adapters.peft_folder import PREFIX, A, B, PeftFolder, peft_folder
+from declarative_train.diagnostics.diagnostic import Diagnostic
+from declarative_train.graph.merge import adapters_of
+from declarative_train.plan.checks.parameters import weights_do_not_fit
+from declarative_train.plan.plan import PartPlan, TensorMapPlan, WeightsPlan
+from declarative_train.plan.published import misfit_of_entries
+from declarative_train.recipe.model.published_names import PublishedNames
+from declarative_train.recipe.model.selectors import ParameterRule, settings_of
+
+if TYPE_CHECKING:
+    from declarative_train.graph.lower import Lowered
+    from declarative_train.recipe.recipe import Recipe
+
+_SHOWN = 3
+
+
+def plan_adapters(recipe: Recipe, lowered: Lowered) -> tuple[list[WeightsPlan], list[Diagnostic]]:
+    """A file for each folder that a selector names."""
+    rules = {_folder(rule): rule for rule in recipe.model.rules if _folder(rule) is not None}
+    plans, diagnostics = [], []
+    names = PublishedNames(recipe.model.scope) if rules else None
+    for path, rule in rules.items():
+        assert path is not None
+        assert names is not None
+        folder = peft_folder(path)
+        entries = dict(_of_adapters(recipe, lowered, folder, names))
+        used = {part.name for parts in entries.values() for part in parts}
+        entries |= _of_others(lowered, folder, names, used)
+        used |= {part.name for parts in entries.values() for part in parts}
+        tensors = TensorMapPlan(entries, "", [], alone=True)
+        found = {f"{PREFIX}{name}": shape for name, shape in folder.shapes.items()}
+        unplaced = [name for name in found if name not in used]
+        problem = misfit_of_entries(lowered.parameters, tensors, found)
+        if unplaced:
+            listed = ", ".join(unplaced[:_SHOWN]) + (f" and {len(unplaced) - _SHOWN} more" if unplaced[_SHOWN:] else "")
+            hint = f"the selector has to meet all that the folder adapts, such as `{_top(lowered)}`; {_known(lowered)}"
+            problem = f"holds what finds no place: {listed}", hint
+        if problem is not None:
+            diagnostics.append(weights_do_not_fit(rule.span, path, *problem))
+        plans.append(WeightsPlan("", folder.file, {}, tensors))
+    return plans, diagnostics
+
+
+def _folder(rule: ParameterRule) -> str | None:
+    return None if rule.settings.adapter is None else rule.settings.adapter.made_from
+
+
+def _of_adapters(
+    recipe: Recipe, lowered: Lowered, folder: PeftFolder, names: PublishedNames
+) -> Iterator[tuple[str, list[PartPlan]]]:
+    for path in adapters_of(lowered.graph):
+        adapter = settings_of(recipe.model.rules, f"{path}.weight").adapter
+        if adapter is None or adapter.made_from != folder.path:
+            continue
+        present = folder.names_of(names.slices(folder, path, lowered.maps[path][0]))
+        yield f"{path}.{A}", [PartPlan(f"{PREFIX}{each.module}.{A}", 1, False) for each in present]
+        yield (
+            f"{path}.{B}",
+            [PartPlan(f"{PREFIX}{each.module}.{B}", each.last - each.first, False) for each in present],
+        )
+
+
+def _of_others(
+    lowered: Lowered, folder: PeftFolder, names: PublishedNames, used: set[str]
+) -> dict[str, list[PartPlan]]:
+    """What was trained beside the adapters (`modules_to_save`, biases), whole."""
+    left = {name for name in folder.shapes if f"{PREFIX}{name}" not in used}
+    found: dict[str, list[PartPlan]] = {}
+    for name in lowered.parameters if left else ():
+        if is_added(name):
+            continue
+        if name in left:
+            found[name] = [PartPlan(f"{PREFIX}{name}", 1, False)]
+            continue
+        parts, _ = names.parts(name)
+        if parts and all(part.name in left for part in parts):
+            found[name] = [PartPlan(f"{PREFIX}{part.name}", part.share, part.transpose) for part in parts]
+    return found
+
+
+def _top(lowered: Lowered) -> str:
+    return next(iter(lowered.maps), "*").partition(".")[0]
+
+
+def _known(lowered: Lowered) -> str:
+    listed = ", ".join(f"`{path}`" for path in list(lowered.maps)[:_SHOWN])
+    return f"linear maps here are {listed}" if listed else "this model has no linear map"

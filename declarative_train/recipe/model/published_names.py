@@ -1,0 +1,65 @@
+"""The linear maps of shipped blocks -> the modules of the published models that the blocks are."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from declarative_train.components.adapters.peft_folder import PeftFolder, Slice
+from declarative_train.components.published import Part, family_of
+from declarative_train.recipe.model.tree import BlockNode, Scope
+
+_NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
+
+
+def published_blocks(scope: Scope) -> Iterator[BlockNode]:
+    """The nodes that published models can be."""
+    for node in scope.nodes:
+        if isinstance(node, BlockNode):
+            if node.params and family_of(node.block) is not None:
+                yield node
+            yield from published_blocks(node.scope)
+
+
+class PublishedNames:
+    """Of a model: what its parameters are called in published files."""
+
+    def __init__(self, scope: Scope) -> None:
+        self._blocks: dict[str, tuple[Mapping[str, tuple[Part, ...]], str]] = {}
+        for node in published_blocks(scope):
+            family = family_of(node.block)
+            assert family is not None
+            self._blocks[f"{node.path}."] = family.parts(node.params), family.prefix
+
+    def parts(self, parameter: str) -> tuple[tuple[Part, ...], str]:
+        """The tensors that a parameter is made of, and what all names begin with; () for one that no published model
+        has."""
+        for node, (entries, prefix) in self._blocks.items():
+            if parameter.startswith(node):
+                name = parameter.removeprefix(node)
+                copies = _NUMBER.findall(name)
+                found = entries.get(name) or entries.get(_NUMBER.sub("*", name)) or ()
+                return tuple(part._replace(name=_filled(part.name, copies)) for part in found), prefix
+        return (), ""
+
+    def slices(self, folder: PeftFolder, path: str, rows: int) -> list[Slice]:
+        """What a linear map is in a folder of PEFT's: itself, where its own name has an adapter there, else the modules
+        of the published model."""
+        own = [Slice(path, 0, rows)]
+        if folder.names_of(own):
+            return own
+        parts, prefix = self.parts(f"{path}.weight")
+        if not any(name.startswith(prefix) for name in folder.shapes):
+            parts = tuple(part._replace(name=part.name.removeprefix(prefix)) for part in parts)
+        shares, first, found = sum(part.share for part in parts), 0, []
+        for part in parts:
+            last = first + rows * part.share // shares
+            found.append(Slice(part.name.removesuffix(".weight"), first, last))
+            first = last
+        return found
+
+
+def _filled(pattern: str, copies: list[str]) -> str:
+    for copy in copies:
+        pattern = pattern.replace("*", copy, 1)
+    return pattern
