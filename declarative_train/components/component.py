@@ -48,6 +48,15 @@ class Component(BaseModel):
         return cls.model_validate_json(json.dumps(data))
 
 
+class Keys(BaseModel):
+    """A mapping inside a component, read like a section: its keys are all known."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
+
+    inline: ClassVar[str | None] = None
+    short_forms: ClassVar[tuple[str, ...]] = ()
+
+
 class Port(NamedTuple):
     """A named input. `variadic`: takes any number of edges, bound as `NAME.0`, `NAME.1`, ...; only the last port."""
 

@@ -20,8 +20,11 @@ class SourceError(Exception):
     """A source cannot be opened or read: the words for the user, and what the data room needs to place them.
 
     `problem`: not_found, no_match (a glob), no_file_system, unreadable, different_columns, plugin (its code). `known`
-    are the names that exist where `name` was looked for.
+    are the names that exist where `name` was looked for. `below`: the source stands so much deeper in the recipe
+    than the one that was opened.
     """
+
+    below: str = ""
 
     def __init__(
         self, problem: str, message: str, *, help: str | None = None, name: str = "", known: tuple[str, ...] = ()
@@ -51,7 +54,8 @@ class Table(ABC):
     `columns` in the order of the file; `left_out` says why a column of the file cannot be read; `files` are those it
     rests on. `blocks`: (blocks + 1,) the row that each run of rows begins with that is read as a whole (a row group,
     a record batch), and `num_rows`; None where a row costs no more than its own bytes. `fingerprint`: other for other
-    files, sizes and dates; None: what is found out about the rows is not kept for the next time.
+    files, sizes and dates; None: what is found out about the rows is not kept for the next time. `members`: of a
+    mixture, its sources in order, each with its first row; `tables`: those, opened.
     """
 
     columns: Mapping[str, Column]
@@ -61,6 +65,8 @@ class Table(ABC):
     left_out: Mapping[str, str] = {}
     blocks: "np.ndarray | None" = None
     fingerprint: str | None = None
+    members: tuple[tuple[str, int], ...] = ()
+    tables: "tuple[Table, ...]" = ()
 
     @abstractmethod
     def read(self, columns: Sequence[str], rows: "slice | np.ndarray") -> "dict[str, np.ndarray]":
@@ -321,6 +327,16 @@ class Split(Component, ABC):
 
     turn: ClassVar[int]
     cuts_singly: ClassVar[bool] = False  # neighbours land in different sets, so that no window could stay whole
+    of: str | None = None
+    """Of a mixture: the source that it is cut from; left out: from each, by itself."""
+
+    def as_data(self, *, defaults: bool = True) -> dict[str, object]:
+        found = super().as_data(defaults=defaults)
+        return found if self.of is not None else {key: value for key, value in found.items() if key != "of"}
+
+    def anywhere(self) -> "Split":
+        """The same, of the table that it is given."""
+        return self.model_copy(update={"of": None})
 
     @property
     def columns(self) -> tuple[str, ...]:

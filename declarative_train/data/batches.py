@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from declarative_train.data.batch import Batch, Take, Taken, make_batches, moved, packed, tensors_moved
-from declarative_train.data.blocks import blocks_of
+from declarative_train.data.blocks import blocks_of, mixed_order
+from declarative_train.data.mixing import MixedOrder
 from declarative_train.data.order import sample_index
 from declarative_train.data.rolling import RolledOrder
 from declarative_train.data.side_stream import copied_ahead, from_workers, is_gpu
@@ -66,8 +67,10 @@ class TrainingBatches:
         self._rank = dp_rank
         self._set = sets[TRAINING]
         self._device = None if device is None or device.type == "cpu" else device
-        self._order: RolledOrder | None = None
-        if spec.roll is not None and spec.shuffle:
+        self._order: RolledOrder | MixedOrder | None = None
+        if spec.mix:
+            self._order = mixed_order(spec, self._set.prepared, batch.global_batch_size)
+        elif spec.roll is not None and spec.shuffle:
             blocks = blocks_of(self._set.prepared)
             if blocks is None:
                 raise DataError("the training set has no blocks any more, and the plan reads it in blocks")
@@ -79,6 +82,8 @@ class TrainingBatches:
 
     def samples(self, epoch: int, positions: np.ndarray) -> np.ndarray:
         """Which samples stand at these positions of an epoch's order."""
+        if isinstance(self._order, MixedOrder):
+            return self._order.samples(self._order.at(epoch, positions))
         if not self._spec.shuffle:
             return positions
         if self._order is not None:
@@ -95,7 +100,7 @@ class TrainingBatches:
         Close the iterator to end it early."""
         from declarative_train.data.prefetch import ahead, by_workers
 
-        if self._order is not None and not self._set.is_held:
+        if self._order is not None and self._spec.rolls and not self._set.is_held:
             return self._rolled(self._order, first_step, num_steps)
         if self._spec.workers:
             made = by_workers(self._packed, first_step, num_steps, self._spec.workers)
@@ -107,10 +112,14 @@ class TrainingBatches:
         return ahead(self.step, first_step, num_steps)
 
     def _at_once(self, epoch: int | None, positions: np.ndarray) -> Taken:
+        if isinstance(self._order, MixedOrder):
+            from declarative_train.data.mixed_windows import taken
+
+            return taken(self._set, self._order, epoch or 0, positions)
         ids = self.samples(epoch or 0, positions)
         return ids, self._set.gather(ids, epoch)
 
-    def _rolled(self, order: RolledOrder, first_step: int, num_steps: int) -> Iterator[list[Batch]]:
+    def _rolled(self, order: RolledOrder | MixedOrder, first_step: int, num_steps: int) -> Iterator[list[Batch]]:
         from declarative_train.data.prefetch import ahead
         from declarative_train.data.rolled_steps import RolledShare, by_parts
 
@@ -200,6 +209,8 @@ class TrainingBatches:
             ]
 
     def _held(self, runs: Sequence[_Run]) -> Taken:
+        if isinstance(self._order, MixedOrder):
+            return self._in_turn(runs, self._at_once)
         samples = np.concatenate([self.samples(run.epoch, self._positions(run)) for run in runs])
         return samples, self._set.gather(samples)
 

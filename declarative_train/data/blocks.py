@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+
 import numpy as np
 
 from declarative_train.components.data import Table
+from declarative_train.data.mixing import MixedOrder, shares
 from declarative_train.data.prepare import HOLD_BYTES, Prepared
-from declarative_train.data.rolling import chosen
-from declarative_train.data.rows import RowList, RowRange, Rows, RowShare
-from declarative_train.data.spec import RollSpec
+from declarative_train.data.rolling import POOL_BYTES, chosen
+from declarative_train.data.rows import RowChain, RowList, RowRange, Rows, RowShare
+from declarative_train.data.spec import DataError, DataSpec, MemberSpec, RollSpec
 from declarative_train.data.windows import Windows
 
 
@@ -19,14 +23,62 @@ def sample_blocks(table: Table, rows: Rows, windows: Windows | None) -> np.ndarr
     if table.blocks is None:
         return None
     places = _places(np.asarray(table.blocks, np.int64), rows)
-    if places is None:
-        return None
-    if windows is not None:
-        run = np.searchsorted(windows.begins, places, side="right") - 1
-        inside = -(-(places - windows.begins[run]) // windows.stride)  # samples that begin before the place
-        counts = windows.counts[run] + np.minimum(inside, windows.counts[run + 1] - windows.counts[run])
-        places = np.where(run < 0, 0, counts)
-    return np.unique(places)
+    return None if places is None else np.unique(_samples_before(places, windows))
+
+
+def _samples_before(places: np.ndarray, windows: Windows | None) -> np.ndarray:
+    """How many samples begin before each of these places."""
+    if windows is None or not len(windows.begins):
+        return places if windows is None else np.zeros_like(places)
+    run = np.searchsorted(windows.begins, places, side="right") - 1
+    inside = -(-(places - windows.begins[run]) // windows.stride)
+    counts = windows.counts[run] + np.minimum(inside, windows.counts[run + 1] - windows.counts[run])
+    return np.where(run < 0, 0, counts)
+
+
+def sources_in(prepared: Prepared) -> np.ndarray:
+    """(sources + 1,) int64, of a mixture: the sample that each source begins with in the set, and how many there are.
+    Whatever the order of its rows, a set has those of one source together."""
+    rows = prepared.rows
+    places = [bisect_left(range(len(rows)), first, key=_row_of(rows)) for _, first in prepared.table.members]
+    return _samples_before(np.asarray([*places, len(rows)], np.int64), prepared.windows)
+
+
+def mixed_order(spec: DataSpec, training: Prepared, batch_size: int) -> MixedOrder:
+    """Raises DataError."""
+    starts = sources_in(training)
+    if np.diff(starts).tolist() != [member.num_samples for member in spec.mix]:
+        raise DataError("the sources of the mixture have other numbers of samples than when the plan was made")
+    blocks = blocks_of(training) if spec.rolls else None
+    return MixedOrder(spec.seed, spec.mix, starts, blocks, batch_size, shuffle=spec.shuffle)
+
+
+def _row_of(rows: Rows) -> Callable[[int], int]:
+    return lambda place: int(rows.at(np.asarray([place]))[0])
+
+
+def mixed(
+    training: Prepared, weights: Sequence[float | None], window: int | None, streams: int | None, *, shuffle: bool
+) -> tuple[MemberSpec, ...]:
+    """The sources of a mixture as the training set has them. `window` and `streams`: as of `rolled`; what is held in
+    memory is shared out by the shares."""
+    starts = sources_in(training)
+    sizes = np.diff(starts).tolist()
+    parts = shares(weights, sizes)
+    size, blocks = training.size_bytes, blocks_of(training) if shuffle else None
+    is_small = size is None or (size <= HOLD_BYTES if window is None else window >= training.num_samples)
+    found = []
+    for number, (name, _) in enumerate(training.table.members):
+        roll = None
+        if blocks is not None and size is not None and not training.is_held and not is_small:
+            own = blocks[(blocks >= starts[number]) & (blocks < starts[number + 1])]
+            part = parts[number] / sum(parts)
+            sample_bytes = -(-size // training.num_samples)
+            most = max(1, round(part * (window or max(1, POOL_BYTES // max(sample_bytes, 1)))))
+            if len(own) > 1:
+                roll = chosen(sizes[number], len(own), sample_bytes, most, streams)
+        found.append(MemberSpec(name, parts[number], sizes[number], roll))
+    return tuple(found)
 
 
 def most_held(table: Table, rows: Rows, windows: Windows | None, window: int | None) -> int:
@@ -65,6 +117,17 @@ def _places(starts: np.ndarray, rows: Rows) -> np.ndarray | None:
         return np.asarray(np.clip(starts, rows.start, rows.stop) - rows.start)
     if isinstance(rows, RowShare):
         return rows.before(starts)
+    if isinstance(rows, RowChain):
+        ends = [*rows.firsts[1:], int(starts[-1])]
+        inside = [
+            _places(np.clip(starts, *each) - each[0], piece)
+            for piece, each in zip(rows.pieces, zip(rows.firsts, ends, strict=True), strict=True)
+        ]
+        return (
+            None
+            if any(each is None for each in inside)
+            else np.sum([each for each in inside if each is not None], axis=0)
+        )
     if isinstance(rows, RowList) and bool((np.diff(rows.numbers) > 0).all()):
         found: np.ndarray = np.searchsorted(rows.numbers, starts)
         return found

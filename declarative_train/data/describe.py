@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING
 from declarative_train.components.component import Misfit
 from declarative_train.components.data import Column, Field, NoStatisticsError, SourceError, Table
 from declarative_train.components.datasets.files import is_known, is_remote
+from declarative_train.components.datasets.mix import MixDataset
 from declarative_train.components.fields.columns import sized
 from declarative_train.components.fields.image import MissingPackageError
 from declarative_train.components.transforms.plugin import PluginTransform
-from declarative_train.data.blocks import most_held, most_held_beside, rolled
+from declarative_train.data.blocks import mixed, most_held, most_held_beside, rolled
 from declarative_train.data.checks import group_in_two_sets
 from declarative_train.data.checks.files import remote_source, unknown_column
 from declarative_train.data.checks.pictures import pictures_without_size, transform_does_not_fit
@@ -43,8 +44,8 @@ from declarative_train.data.pictures import Chain, TransformError
 from declarative_train.data.plugged import outlines, sources, unrun
 from declarative_train.data.prepare import BadSampleError, Prepared, prepare
 from declarative_train.data.problems import Place, bad_sample, row_with, source_problem, with_the_odd_value
-from declarative_train.data.rows import RowRange, Rows
-from declarative_train.data.spec import DataSpec, FieldSpec, SetSpec, WindowSpec
+from declarative_train.data.rows import RowChain, RowRange, Rows
+from declarative_train.data.spec import DataSpec, FieldSpec, MemberSpec, SetSpec, WindowSpec
 from declarative_train.data.splitting import TRAINING, SplitError, split_rows
 from declarative_train.data.texts import packed_beside
 from declarative_train.data.windows import RowOrder, Windows, row_order
@@ -209,7 +210,7 @@ class _Description:
             try:
                 tables[name] = dataset.open()
             except SourceError as error:
-                self.report(source_problem(self.span(f"{place}.path"), error))
+                self.report(source_problem(self.span(f"{place}{error.below}.path"), error))
         return tables
 
     def _columns(self, tables: Mapping[str | None, Table]) -> dict[tuple[str | None, str], tuple[Column, ...]]:
@@ -293,8 +294,17 @@ class _Description:
             return None
         ordered = {name: found[name] for name in (TRAINING, *self.section.split) if name in found}
         empty = [problem for name, each in ordered.items() if (problem := self._if_empty(name, each)) is not None]
+        empty += self._empty_sources(ordered[TRAINING])
         self.diagnostics += empty
         return None if empty else ordered
+
+    def _empty_sources(self, training: _SetRows) -> list[Diagnostic]:
+        if not isinstance(training.rows, RowChain):
+            return []
+        names = [name for name, _ in training.table.members]
+        lacking = [name for name, piece in zip(names, training.rows.pieces, strict=True) if not len(piece)]
+        message = "it has no row left to train on"
+        return [empty_set(self.span(f"data.source.of.{name}"), name, message, "leave it out") for name in lacking]
 
     def _check_cuts(self, main: Table, cuts: Mapping[str, Rows]) -> None:
         """What can be cut, and is hardly meant."""
@@ -441,6 +451,7 @@ class _Description:
                     split=None if split is None or own is not None else split.as_data(),
                 )
             )
+        mix = self._mix(prepared[TRAINING])
         paths = dict.fromkeys(path for table in tables.values() for path in (*table.files, *table.read_with))
         paths |= dict.fromkeys(path for part in parts.values() for path in part.field.files)
         return DataSpec(
@@ -460,14 +471,22 @@ class _Description:
             seed=self.seed,
             shuffle=section.shuffle,
             roll=rolled(prepared[TRAINING], section.shuffle_window, section.shuffle_streams)
-            if section.shuffle
+            if section.shuffle and not mix
             else None,
+            mix=mix,
             workers=section.workers,
             last_batch=section.last_batch,
             window=self.window,
             transforms=tuple(each.as_data() for each in section.transforms),
             files=() if self.offline else tuple(records(paths)),  # lint keeps no plan
         )
+
+    def _mix(self, training: Prepared) -> tuple[MemberSpec, ...]:
+        source, section = self.section.source, self.section
+        if not isinstance(source, MixDataset):
+            return ()
+        weights = [member.weight for member in source.of.values()]
+        return mixed(training, weights, section.shuffle_window, section.shuffle_streams, shuffle=section.shuffle)
 
 
 @dataclass(frozen=True, slots=True)

@@ -163,8 +163,10 @@ class WindowsAhead:
 
     def gather(self, of_epoch: int | None, positions: np.ndarray) -> Taken:
         """The samples at these positions of an epoch, and their tensors. Positions do not go back. Raises DataError."""
-        epoch = of_epoch or 0
-        places = self._order.places(positions)
+        return self.at(of_epoch or 0, self._order.places(positions))
+
+    def at(self, epoch: int, places: np.ndarray) -> Taken:
+        """The same, at places in the layout of the epoch."""
         number = self._order.epoch(epoch).number_of(places)
         by_window = np.argsort(number, kind="stable")
         numbers, begins = np.unique(number[by_window], return_index=True)

@@ -89,7 +89,7 @@ def _prepare_all(spec: DataSpec) -> dict[str, Prepared]:
     for each in spec.sets:
         most = HOLD_BYTES
         if each.name == TRAINING:
-            most = HOLD_BYTES if spec.roll is None else 0
+            most = 0 if spec.rolls else HOLD_BYTES
         elif each.source is None:
             most = most_held_beside(sets[TRAINING])
         if each.source is not None:

@@ -13,6 +13,8 @@ import torch
 
 from declarative_train.data.batch import Batch, make_batches, packed, positions_of, unpacked
 from declarative_train.data.held_windows import Needs, WindowsAhead
+from declarative_train.data.mixed_windows import MixedWindows
+from declarative_train.data.mixing import MixedOrder
 from declarative_train.data.prefetch import by_workers
 from declarative_train.data.prepare import Prepared
 from declarative_train.data.rolling import RolledOrder
@@ -25,7 +27,7 @@ class RolledShare:
     """`part` of `num_parts`: each chunk of the rank cut into so many runs of neighbours."""
 
     prepared: Prepared
-    order: RolledOrder
+    order: RolledOrder | MixedOrder
     batch: BatchSpec
     rank: int
     first_step: int
@@ -33,16 +35,22 @@ class RolledShare:
     part: int = 0
     num_parts: int = 1
 
-    def windows(self) -> WindowsAhead:
+    def windows(self) -> WindowsAhead | MixedWindows:
+        if isinstance(self.order, MixedOrder):
+            return MixedWindows(self.prepared, self.order, self.batch, self.first_step, self.num_steps, self.real)
         num_samples = self.prepared.num_samples
         last = locate(self.first_step + max(self.num_steps, 1) - 1, self.batch, num_samples)
         first = locate(self.first_step, self.batch, num_samples)
-        needs = Needs(self._streams(), self._tail(), first.epoch, first.start, last.epoch)
+        needs = Needs(self._streams(self.order), self._tail(), first.epoch, first.start, last.epoch)
         return WindowsAhead(self.prepared, self.order, needs)
 
     def positions(self, step: int) -> list[np.ndarray]:
         """One array per chunk."""
         return self._of_part(step, real=False)
+
+    def real(self, step: int) -> np.ndarray:
+        """All of a step, without padding."""
+        return np.concatenate(self._of_part(step, real=True))
 
     def _of_part(self, step: int, *, real: bool) -> list[np.ndarray]:
         """`real`: without padding."""
@@ -55,19 +63,19 @@ class RolledShare:
             for slot, each, skipped in zip(mine, parts, before, strict=True)
         ]
 
-    def _streams(self) -> tuple[int, ...]:
+    def _streams(self, order: RolledOrder) -> tuple[int, ...]:
         """Those of its slots. Where they do not divide the batch, neighbours come and go by turns."""
-        cycle = self.order.num_streams // gcd(self.order.num_streams, self.batch.global_batch_size)
+        cycle = order.num_streams // gcd(order.num_streams, self.batch.global_batch_size)
         num_full = self.prepared.num_samples // self.batch.global_batch_size
         chunks = [each for step in range(1, min(cycle, num_full) + 1) for each in self._of_part(step, real=True)]
         positions = np.concatenate(chunks) if chunks else np.empty(0, np.int64)
-        return tuple(int(stream) for stream in np.unique(self.order.turns(positions)[0]))
+        return tuple(int(stream) for stream in np.unique(order.turns(positions)[0]))
 
     def _tail(self) -> np.ndarray:
         """What it takes of the last, partial batch of an epoch, whose slots are of other streams."""
         last = self.batch.steps_per_epoch
         is_full = last * self.batch.global_batch_size <= self.prepared.num_samples
-        return np.empty(0, np.int64) if is_full else np.concatenate(self._of_part(last, real=True))
+        return np.empty(0, np.int64) if is_full else self.real(last)
 
 
 def by_parts(share: RolledShare, num_workers: int) -> Iterator[list[Batch]]:
@@ -89,7 +97,7 @@ def _make(makers: list[_Part], number: int) -> Any:
 class _Part:
     def __init__(self, share: RolledShare, part: int, num_parts: int) -> None:
         self._share = replace(share, part=part, num_parts=num_parts)
-        self._windows: WindowsAhead | None = None
+        self._windows: WindowsAhead | MixedWindows | None = None
 
     def make(self, number: int) -> Any:
         if self._windows is None:  # in the process that uses them: threads do not cross a fork
@@ -97,7 +105,10 @@ class _Part:
         step = self._share.first_step + number
         epoch = locate(step, self._share.batch, self._share.prepared.num_samples).epoch
         chunks = self._share.positions(step)
-        ids, tensors = self._windows.gather(epoch, np.concatenate(chunks))
+        positions = np.concatenate(chunks)
+        if not len(positions):  # of a short step that the other parts make
+            return Batch({}, 0, None, positions, epoch), [0] * len(chunks)
+        ids, tensors = self._windows.gather(epoch, positions)
         return packed(Batch(tensors, len(ids), None, ids, epoch)), [len(each) for each in chunks]
 
 

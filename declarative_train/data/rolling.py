@@ -73,10 +73,10 @@ def _mixed(key: int, size: int) -> np.ndarray:
 
 
 class RolledOrder:
-    """`starts` (blocks + 1,): the sample that each block begins with, and how many there are."""
+    """`starts` (blocks + 1,): the sample that each block begins with, and the end of the last."""
 
     def __init__(self, seed: int, starts: np.ndarray, roll: RollSpec, batch_size: int) -> None:
-        self.num_samples = int(starts[-1])
+        self.num_samples = int(starts[-1] - starts[0])
         self.num_streams = max(1, min(roll.streams, self.num_samples))
         self._seed = seed
         self._starts = np.asarray(starts, np.int64)
@@ -105,7 +105,16 @@ class RolledOrder:
         if size % count == 0 and positions.size and int(positions.max()) < self.num_samples // size * size:
             streams = slot // (size // count)  # full batches of equal shares: the same by less
             return streams, begin // count + slot - streams * (size // count)
-        length = np.minimum(size, self.num_samples - begin)
+        return self._turns_of_run(slot, begin, np.minimum(size, self.num_samples - begin))
+
+    def places_of_run(self, slot: np.ndarray, begin: np.ndarray, length: np.ndarray) -> np.ndarray:
+        """Places in the layout of the slots of runs of the sequence, sorted by stream: `length` positions from `begin`
+        on, one of each for each slot."""
+        streams, turns = self._turns_of_run(slot, begin, length)
+        return np.asarray(self.stretches[streams] + turns)
+
+    def _turns_of_run(self, slot: np.ndarray, begin: np.ndarray, length: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        count = self.num_streams
         phase, rounds, rest = begin % count, length // count, length % count
         # every stream gives `rounds` samples, and `rest` of them, from `phase` on in a circle, give one more
         first = np.maximum(phase + rest - count, 0)  # so many of the streams 0, 1, ... give one more

@@ -69,6 +69,43 @@ class RowList(Rows):
         return self.numbers[start:stop]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class RowChain(Rows):
+    """Those of several tables that stand one below the other. `firsts`: the row that each of the tables begins with."""
+
+    pieces: tuple[Rows, ...]
+    firsts: tuple[int, ...]
+
+    @property
+    def begins(self) -> np.ndarray:
+        """(pieces + 1,) places."""
+        return np.cumsum([0, *map(len, self.pieces)])
+
+    def __len__(self) -> int:
+        return sum(map(len, self.pieces))
+
+    def at(self, places: np.ndarray) -> np.ndarray:
+        places, begins = np.asarray(places, np.int64), self.begins
+        piece = np.searchsorted(begins, places, side="right") - 1
+        found = np.empty(len(places), np.int64)
+        for each in np.unique(piece).tolist():
+            mine = piece == each
+            found[mine] = self.pieces[each].at(places[mine] - begins[each]) + self.firsts[each]
+        return found
+
+    def between(self, start: int, stop: int) -> slice | np.ndarray:
+        found: list[slice | np.ndarray] = []
+        for piece, first, begin in zip(self.pieces, self.firsts, self.begins.tolist(), strict=False):
+            inside = max(start - begin, 0), min(stop - begin, len(piece))
+            if inside[0] < inside[1]:
+                rows = piece.between(*inside)
+                found.append(slice(rows.start + first, rows.stop + first) if isinstance(rows, slice) else rows + first)
+        if len(found) == 1:
+            return found[0]
+        listed = [np.arange(each.start, each.stop) if isinstance(each, slice) else each for each in found]
+        return np.concatenate(listed) if listed else np.empty(0, np.int64)
+
+
 @dataclass(frozen=True, slots=True)
 class RowDraw(Rows):
     """Some places of the permutation of others, for sets too large to list: not in the order of the file."""

@@ -55,6 +55,17 @@ class RollSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class MemberSpec:
+    """A source of a mixture: its share of the positions, in whole parts, and its samples in the training set. `roll`:
+    as that of `DataSpec`."""
+
+    name: str
+    share: int
+    num_samples: int
+    roll: RollSpec | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class SetSpec:
     """A named set of samples. `source` is None for a cut of the main source; `split` says which rows it takes."""
 
@@ -67,7 +78,7 @@ class SetSpec:
 @dataclass(frozen=True, slots=True)
 class DataSpec:
     """`sets` holds `training` first, then the others in the order of the recipe. `roll`: None where any sample can
-    stand anywhere in the epoch."""
+    stand anywhere in the epoch. `mix`: of a mixture, its sources in order (data/mixing.py)."""
 
     source: dict[str, object]
     fields: tuple[FieldSpec, ...]
@@ -80,6 +91,12 @@ class DataSpec:
     window: WindowSpec | None = None
     files: tuple[FileRecord, ...] = ()
     transforms: tuple[dict[str, object], ...] = ()
+    mix: tuple[MemberSpec, ...] = ()
+
+    @property
+    def rolls(self) -> bool:
+        """All of the training set, or a source of it."""
+        return self.roll is not None or any(member.roll is not None for member in self.mix)
 
     def set(self, name: str) -> SetSpec:
         return next(item for item in self.sets if item.name == name)

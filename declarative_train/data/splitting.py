@@ -9,7 +9,7 @@ import numpy as np
 from declarative_train.components.data import Candidates, Draw, Split, Table
 from declarative_train.components.keyed import key_of
 from declarative_train.data.order import permuted
-from declarative_train.data.rows import RowDraw, RowList, RowRange, Rows, RowShare
+from declarative_train.data.rows import RowChain, RowDraw, RowList, RowRange, Rows, RowShare
 
 TRAINING = "training"
 LISTED = 1 << 27  # rows of files whose numbers are listed (1 GiB), so that they are read in the order of the file
@@ -35,6 +35,9 @@ def split_rows(
     the window's. Raises SplitError.
     """
     own = {name: split for name, split in splits.items() if split.own_source is None}
+    if table.members:
+        return _of_mixture(table, own, seed, by, sort)
+    _check_sources((), own)
     left: Rows = RowRange(0, table.num_rows)
     found: dict[str, Rows] = {}
     for name, split in _of_turn(own, 0):
@@ -73,6 +76,35 @@ def split_rows(
             found[name] = RowDraw(left, key, 0, chosen.num_rows)
             left = RowDraw(left, key, chosen.num_rows, len(left))
     return {TRAINING: left} | {name: found[name] for name in own}
+
+
+def _of_mixture(
+    table: Table, splits: Mapping[str, Split], seed: int, by: str | None, sort: str | None
+) -> dict[str, Rows]:
+    """Each source by itself; a split that is `of` one takes nothing of the others."""
+    sources = tuple(name for name, _ in table.members)
+    _check_sources(sources, splits)
+    cuts = [
+        split_rows(
+            each,
+            {name: split.anywhere() for name, split in splits.items() if split.of in (None, source)},
+            key_of("source", seed, source),
+            by,
+            sort,
+        )
+        for source, each in zip(sources, table.tables, strict=True)
+    ]
+    firsts = tuple(first for _, first in table.members)
+    none = RowRange(0, 0)
+    return {name: RowChain(tuple(cut.get(name, none) for cut in cuts), firsts) for name in (TRAINING, *splits)}
+
+
+def _check_sources(sources: tuple[str, ...], splits: Mapping[str, Split]) -> None:
+    for name, split in splits.items():
+        if split.of is not None and split.of not in sources:
+            known = ", ".join(f"`{each}`" for each in sources)
+            hint = f"its sources are {known}" if sources else "the source is no mixture: leave `of` out"
+            raise SplitError(name, f"there is no source `{split.of}`: {hint}")
 
 
 def _block_starts(table: Table, rows: Rows) -> np.ndarray | None:

@@ -17,7 +17,7 @@ from declarative_train.components.datasets.files import local_path, objects, siz
 from declarative_train.components.fields.tokens import TokensField
 from declarative_train.components.texts import layout
 from declarative_train.components.texts.cache import Tokens, Work, made
-from declarative_train.components.texts.packing import Packing, pack
+from declarative_train.components.texts.packing import Packing, joined, pack
 from declarative_train.components.texts.tokenizer import Tokenizer, tokenizer
 from declarative_train.data.parts import Part, base_of
 from declarative_train.data.rows import RowRange, Rows
@@ -143,6 +143,7 @@ class TextRows(Table):
             table.left_out,
         )
         self.blocks = table.blocks if reads_files else None
+        self.members = table.members
 
     def read(self, columns: Sequence[str], rows: slice | np.ndarray) -> dict[str, np.ndarray]:
         return self._found(columns, rows, self._table.read)
@@ -184,7 +185,11 @@ class PackedRows(Table):
         field = field_of(part)
         assert field.pack is not None
         self._field, self._tokens, self._chosen, self._table = field, tokens, chosen, table
-        self.packing: Packing = pack(tokens.sizes[chosen], field.length, field.pack)
+        firsts = [int(np.searchsorted(chosen, first)) for _, first in table.members] or [0]
+        each = [pack(sizes, field.length, field.pack) for sizes in np.split(tokens.sizes[chosen], firsts[1:])]
+        self.packing: Packing = each[0] if len(each) == 1 else joined(each, firsts)
+        begins = np.cumsum([0, *(packing.num_samples for packing in each)]).tolist()
+        self.members = tuple((name, begin) for (name, _), begin in zip(table.members, begins, strict=False))
         self.field_name, self.sizes, self.tokens = name, tokens.sizes[chosen], tokens
         self._begins = tokens.starts[chosen[self.packing.texts]] + self.packing.offsets
         self._pad = field.pad_of(tokenizer(field.tokenizer))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
 from declarative_train.components.data import Candidates, Table
 from declarative_train.components.splits.shares import grouped
-from declarative_train.data.rows import RowList, RowRange, Rows
+from declarative_train.data.rows import RowChain, RowList, RowRange, Rows
 from declarative_train.data.spec import WindowSpec
 
 
@@ -50,18 +51,28 @@ def row_order(table: Table, window: WindowSpec | None) -> RowOrder:
     if window is None or (window.by is None and window.sort is None):
         return RowOrder(None, None)
 
-    def read(column: str) -> np.ndarray:
-        return table.read([column], slice(0, table.num_rows))[column]
+    firsts = [first for _, first in table.members] or [0]
+    found = [_ordered(table, window, first, stop) for first, stop in pairwise([*firsts, table.num_rows])]
+    return RowOrder(np.concatenate([order for order, _ in found]), np.concatenate([sizes for _, sizes in found]))
 
-    size = table.num_rows
-    rows = Candidates(size, size, read, lambda _: np.empty(0, np.int64), window.by, window.sort)
-    return RowOrder(*grouped(rows))
+
+def _ordered(table: Table, window: WindowSpec, first: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
+    """Of the rows from `first` up to `stop`; the groups of one source of a mixture are none of another's."""
+
+    def read(column: str) -> np.ndarray:
+        return table.read([column], slice(first, stop))[column]
+
+    size = stop - first
+    order, sizes = grouped(Candidates(size, size, read, lambda _: np.empty(0, np.int64), window.by, window.sort))
+    return order + first, sizes
 
 
 def windowed(rows: Rows, window: WindowSpec, order: RowOrder) -> tuple[Rows, Windows]:
     """The set's rows in the order of the windows, and the windows. A run ends where the group does, and where the next
     row belongs to another set."""
     if order.order is None or order.sizes is None:
+        if isinstance(rows, RowChain):
+            return _chained(rows, window, order)
         if isinstance(rows, RowRange):
             return rows, _in_runs(window, np.zeros(1, np.int64), np.asarray([len(rows)]))
         ranks = rows.at(np.arange(len(rows)))
@@ -75,6 +86,16 @@ def windowed(rows: Rows, window: WindowSpec, order: RowOrder) -> tuple[Rows, Win
         breaks = np.flatnonzero((np.diff(ranks) != 1) | (np.diff(group) != 0)) + 1
     begins = np.concatenate([[0], breaks])
     return rows, _in_runs(window, begins, np.diff(np.append(begins, len(rows))))
+
+
+def _chained(rows: RowChain, window: WindowSpec, order: RowOrder) -> tuple[Rows, Windows]:
+    """No window holds rows of two sources."""
+    found = [windowed(piece, window, order) for piece in rows.pieces]
+    before = np.cumsum([0, *(int(windows.counts[-1]) for _, windows in found)])
+    begins = [windows.begins + place for (_, windows), place in zip(found, rows.begins, strict=False)]
+    counts = [windows.counts[:-1] + start for (_, windows), start in zip(found, before, strict=False)]
+    whole = Windows(window.length, window.stride, np.concatenate(begins), np.append(np.concatenate(counts), before[-1]))
+    return RowChain(tuple(piece for piece, _ in found), rows.firsts), whole
 
 
 def _in_runs(window: WindowSpec, begins: np.ndarray, lengths: np.ndarray) -> Windows:

@@ -91,6 +91,7 @@ _KEYS = (
     (r"objective\.loss\b(.*)", r"objective.losses\1"),
     (r"data\.sets\b.*", "data.split"),
     (r"data\.roll\b.*", "data.shuffle_window"),
+    (r"data\.mix\b.*", "data.source"),
 )
 
 

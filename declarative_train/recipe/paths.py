@@ -50,7 +50,12 @@ class Paths(NamedTuple):
         kind = entry.value.get("type")
         if isinstance(kind, Scalar) and kind.value in WITH_TOKENIZER:
             keys = (*keys, "tokenizer", "template")
-        return entry.value.with_values(lambda each: self._absolute(each.value) if each.name in keys else each.value)
+        return entry.value.with_values(lambda each: self._key(each, keys))
+
+    def _key(self, entry: Entry, keys: tuple[str, ...]) -> Node:
+        if entry.name == "of" and isinstance(entry.value, Mapping):  # of a mixture: its sources
+            return self.in_sources(entry.value)
+        return self._absolute(entry.value) if entry.name in keys else entry.value
 
     def _absolute(self, node: Node) -> Node:
         if isinstance(node, Sequence):

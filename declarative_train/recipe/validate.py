@@ -13,7 +13,17 @@ from typing import Annotated, Any, NamedTuple, TypeVar, Union, get_args, get_ori
 
 from pydantic import BaseModel, ValidationError
 
-from declarative_train.components.component import Adapter, Component, Init, Layer, Loss, LrSchedule, Metric, Optimizer
+from declarative_train.components.component import (
+    Adapter,
+    Component,
+    Init,
+    Keys,
+    Layer,
+    Loss,
+    LrSchedule,
+    Metric,
+    Optimizer,
+)
 from declarative_train.components.data import Dataset, Field, Split, Transform
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.recipe.sections.section import Section
@@ -137,6 +147,6 @@ def _child(annotation: Any) -> Child | None:
     if origin in (dict, tuple):
         inner = _child(get_args(annotation)[1 if origin is dict else 0])
         return None if inner is None else Child(inner.model, origin)
-    if annotation in KINDS or (isinstance(annotation, type) and issubclass(annotation, Section)):
+    if annotation in KINDS or (isinstance(annotation, type) and issubclass(annotation, Section | Keys)):
         return Child(annotation, None)
     return None

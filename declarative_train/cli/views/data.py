@@ -15,6 +15,7 @@ import numpy as np
 from declarative_train.cli.views.shown import Shown
 from declarative_train.cli.views.texts import lengths
 from declarative_train.components.data import Column
+from declarative_train.data.mixing import MIXTURE, mixture
 from declarative_train.data.opened import prepared_sets
 from declarative_train.data.prepare import Prepared
 from declarative_train.data.spec import DataSpec, FieldSpec
@@ -33,6 +34,7 @@ def sections(data: DataSpec) -> list[Shown]:
     sets = prepared_sets(data)
     found = [
         Shown("sets", ("set", "samples"), [(name, f"{each.num_samples:,}") for name, each in sets.items()], (1,)),
+        *([Shown("mixture of the training set", MIXTURE, mixture(data), (1, 2, 3))] if data.mix else []),
         _columns(data, sets[TRAINING]),
         _fields(data, sets[TRAINING]),
     ]

@@ -13,6 +13,7 @@ DATASETS: Registry[Dataset] = Registry(
         "csv": "csv.CsvDataset",
         "image_folder": "image_folder.ImageFolderDataset",
         "jsonl": "jsonl.JsonlDataset",
+        "mix": "mix.MixDataset",
         "npy": "npy.NpyDataset",
         "parquet": "parquet.ParquetDataset",
         "synthetic": "synthetic.SyntheticDataset",

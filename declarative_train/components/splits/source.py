@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from pydantic import SerializeAsAny, field_validator
+from pydantic import SerializeAsAny, field_validator, model_validator
 
 from declarative_train.components.data import Candidates, Dataset, Split
 
@@ -26,6 +26,12 @@ class SourceSplit(Split):
         if isinstance(value, dict) and ("plugin" in value or value.get("type") in DATASETS):
             return DATASETS.read(value)
         return value
+
+    @model_validator(mode="after")
+    def _of_itself(self) -> SourceSplit:
+        if self.of is not None:
+            raise ValueError("`of` cuts a set from one source of a mixture, and this set has a source of its own")
+        return self
 
     @property
     def own_source(self) -> Dataset:

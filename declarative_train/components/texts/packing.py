@@ -5,6 +5,7 @@ P pieces, W samples (windows), each of `length` tokens.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -42,6 +43,18 @@ def pack(sizes: np.ndarray, length: int, way: Way) -> Packing:
 
     sizes = np.asarray(sizes, np.int64)
     return _in_order(sizes, length) if way == "sequential" else _by_fit(sizes, length)
+
+
+def joined(packings: Sequence[Packing], firsts: Sequence[int]) -> Packing:
+    """Samples of several lists of texts, one list below the other: no sample holds texts of two. `firsts`: the text
+    that each list begins with."""
+    import numpy as np
+
+    before = np.cumsum([0, *(len(each.texts) for each in packings)])
+    begins = [each.begins[:-1] + start for each, start in zip(packings, before, strict=False)]
+    texts = [each.texts + first for each, first in zip(packings, firsts, strict=True)]
+    others = [np.concatenate([each[place] for each in packings]) for place in (3, 4)]
+    return Packing(packings[0].length, np.append(np.concatenate(begins), before[-1]), np.concatenate(texts), *others)
 
 
 def _in_order(sizes: np.ndarray, length: int) -> Packing:

@@ -14,6 +14,7 @@ from declarative_train.components.losses import LOSSES
 from declarative_train.components.metrics import METRICS
 from declarative_train.components.plugged import PLUGIN
 from declarative_train.components.registry import C, Registry
+from declarative_train.data.mixing import MIXTURE, mixture
 from declarative_train.data.spec import BatchSpec, FieldSpec, SetSpec
 from declarative_train.plan.layout import LayoutPlan
 from declarative_train.plan.plan import MetricPlan, Plan, TermPlan, TrainingPlan
@@ -100,6 +101,8 @@ def _data(plan: Plan) -> list[str]:
     places = where if isinstance(where, list) else [where]
     shown = shortened(shown_path(str(each)) for each in places)
     lines = [_made_up(source) if where is None else f"{source['type']} {shown}"]
+    if plan.data.mix:
+        lines = ["mix", *columns([list(MIXTURE), *mixture(plan.data)])]
     if plan.data.window is not None:
         window = plan.data.window
         lines.append(f"a sample is {counted(window.length, 'row')}, one every {counted(window.stride, 'row')}")

@@ -1,0 +1,233 @@
+"""(seed, epoch, position) -> sample of a mixture: which source stands at a position, and which of its samples.
+
+    share      of a source: so many parts of the whole, whole numbers
+    schedule   position -> source, and how many of its samples came before: a tree of two-way choices, the lightest
+               together first (Huffman, 1952); at each, turn t of a choice with a parts of m to the left goes left
+               where (t a + m/2) // m grows (Bresenham, 1965). Before any position each source has come its share of
+               the times, to less than 2; after all parts, exactly.
+    pass       a source gives each of its samples once, then again in another order: pass p of a source of n samples
+               are its turns from p n on, whatever the epoch of the mixture
+
+Nothing is drawn in turn, and neither a rank nor the batch decides which samples come: position 10^12 costs what 0 does.
+An epoch is as many positions as the sources have samples.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from math import gcd, lcm
+from typing import cast
+
+import numpy as np
+
+from declarative_train.components.datasets.files import shown
+from declarative_train.components.keyed import key_of
+from declarative_train.data.order import permuted
+from declarative_train.data.rolling import RolledOrder
+from declarative_train.data.spec import DataSpec, MemberSpec
+
+_MOST_PARTS = 1 << 31  # of weights that have no small common measure; products of two of them fit 64 bits
+
+
+def shares(weights: Sequence[float | None], sizes: Sequence[int]) -> list[int]:
+    """Parts of the whole for each; without weights those of the sizes, so that each sample comes once per epoch."""
+    if None in weights:
+        found = list(sizes)
+    else:
+        exact = [Fraction(str(weight)) for weight in weights]
+        whole = lcm(*(each.denominator for each in exact))
+        found = [int(each * whole) for each in exact]
+        if sum(found) > _MOST_PARTS:
+            found = [max(1, round(each * _MOST_PARTS / sum(found))) for each in found]
+    common = gcd(*found) or 1
+    return [each // common for each in found]
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """`left` of `parts` turns go to the first of the two."""
+
+    parts: int
+    left: int
+    ways: tuple[_Choice | int, _Choice | int]
+
+    def gone_left(self, turns: np.ndarray) -> np.ndarray:
+        """How many of so many turns."""
+        if self.parts > _MOST_PARTS:  # exact at the price of Python's numbers
+            exact = (turns.astype(object) * self.left + self.parts // 2) // self.parts
+            return np.asarray(exact, np.int64)
+        rounds, rest = np.divmod(turns, self.parts)
+        found: np.ndarray = rounds * self.left + (rest * self.left + self.parts // 2) // self.parts
+        return found
+
+
+class Schedule:
+    """Which source stands at which position, by their shares."""
+
+    def __init__(self, parts: Sequence[int]) -> None:
+        heap: list[tuple[int, int, _Choice | int]] = [(each, number, number) for number, each in enumerate(parts)]
+        heapq.heapify(heap)
+        while len(heap) > 1:
+            light, at, first = heapq.heappop(heap)
+            heavy, _, second = heapq.heappop(heap)
+            heapq.heappush(heap, (light + heavy, at, _Choice(light + heavy, light, (first, second))))
+        self._root = heap[0][2]
+        self._ways = dict(_ways(self._root, ()))
+
+    def turns(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """int64: the source at each position, and how many of its samples stand before it."""
+        positions = np.asarray(positions, np.int64)
+        source, turn = np.empty(len(positions), np.int64), np.empty(len(positions), np.int64)
+        waiting = [(self._root, positions, np.arange(len(positions)))]
+        while waiting:
+            at, turns, where = waiting.pop()
+            if isinstance(at, int):
+                source[where], turn[where] = at, turns
+                continue
+            left = at.gone_left(turns)
+            goes = at.gone_left(turns + 1) > left
+            waiting.append((at.ways[0], left[goes], where[goes]))
+            waiting.append((at.ways[1], (turns - left)[~goes], where[~goes]))
+        return source, turn
+
+    def before(self, source: int, positions: np.ndarray) -> np.ndarray:
+        """How many samples of the source stand before these positions."""
+        turns = np.asarray(positions, np.int64)
+        for choice, is_left in self._ways[source]:
+            left = choice.gone_left(turns)
+            turns = left if is_left else turns - left
+        return turns
+
+
+def _ways(
+    at: _Choice | int, way: tuple[tuple[_Choice, bool], ...]
+) -> Iterator[tuple[int, tuple[tuple[_Choice, bool], ...]]]:
+    if isinstance(at, int):
+        yield at, way
+        return
+    yield from _ways(at.ways[0], (*way, (at, True)))
+    yield from _ways(at.ways[1], (*way, (at, False)))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Placed:
+    """(N,) each: the source, its pass, and the place in that pass: of one that rolls in the layout of the pass
+    (data/rolling.py), else in its order."""
+
+    sources: np.ndarray
+    passes: np.ndarray
+    places: np.ndarray
+
+    def pieces(self) -> Iterator[tuple[int, int, np.ndarray]]:
+        """Source, pass, and which of the positions, by ascending passes."""
+        for source in np.unique(self.sources).tolist():
+            mine = np.flatnonzero(self.sources == source)
+            for number in np.unique(self.passes[mine]).tolist():
+                yield source, number, mine[self.passes[mine] == number]
+
+
+class MixedOrder:
+    """`starts` (sources + 1,): the sample of the set that each source begins with, and how many there are. `blocks`: as
+    of `RolledOrder`, of the whole set, where a source rolls."""
+
+    def __init__(
+        self,
+        seed: int,
+        members: Sequence[MemberSpec],
+        starts: np.ndarray,
+        blocks: np.ndarray | None,
+        batch_size: int,
+        *,
+        shuffle: bool = True,
+    ) -> None:
+        self.num_samples = int(starts[-1])
+        self.members = tuple(members)
+        self._starts = np.asarray(starts, np.int64)
+        self._sizes = np.diff(self._starts)
+        self._batch_size = batch_size
+        self._shuffle = shuffle
+        self._keys = [key_of("mixture", seed, member.name) for member in members]
+        self.schedule = Schedule([member.share for member in members])
+        self.rolled: dict[int, RolledOrder] = {}
+        for number, member in enumerate(members):
+            if member.roll is not None and shuffle:
+                assert blocks is not None
+                inside = blocks[(blocks > starts[number]) & (blocks < starts[number + 1])]
+                own = np.concatenate([starts[number : number + 1], inside, starts[number + 1 : number + 2]])
+                self.rolled[number] = RolledOrder(self._keys[number], own, member.roll, batch_size)
+
+    def at(self, epoch: int, positions: np.ndarray) -> Placed:
+        positions = np.asarray(positions, np.int64)
+        sources, turns = self.schedule.turns(positions + epoch * self.num_samples)
+        sizes = self._sizes[sources]
+        passes, places = np.divmod(turns, sizes)
+        for number, order in self.rolled.items():
+            mine = np.flatnonzero(sources == number)
+            if len(mine):
+                begin = epoch * self.num_samples + positions[mine] // self._batch_size * self._batch_size
+                end = np.minimum(begin + self._batch_size, (epoch + 1) * self.num_samples)
+                skipped, size = passes[mine] * sizes[mine], sizes[mine]
+                first = np.maximum(self.schedule.before(number, begin) - skipped, 0)
+                last = np.minimum(self.schedule.before(number, end) - skipped, size)
+                places[mine] = order.places_of_run(places[mine] - first, first, last - first)
+        return Placed(sources, passes, places)
+
+    def samples(self, placed: Placed) -> np.ndarray:
+        """int64, of the set."""
+        found = np.empty(len(placed.sources), np.int64)
+        for source, number, mine in placed.pieces():
+            found[mine] = self.of_source(source, number, placed.places[mine])
+        return found
+
+    def of_source(self, source: int, number: int, places: np.ndarray) -> np.ndarray:
+        """Samples at places of pass `number` of a source."""
+        if source in self.rolled:
+            return self.rolled[source].epoch(number).samples(places)
+        start, size = int(self._starts[source]), int(self._sizes[source])
+        if not self._shuffle:
+            return start + places
+        return start + permuted(key_of("order", self._keys[source], number), places, size)
+
+    def numbers(self, samples: np.ndarray, placed: Placed) -> np.ndarray:
+        """One number for each time that a sample comes, in whichever epoch: the sample, and the size of the set for
+        each pass before."""
+        found: np.ndarray = samples + placed.passes * self.num_samples
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a source gives to an epoch: its part of the samples, and how often each of its own comes."""
+
+    name: str
+    num_samples: int
+    part: float
+    times: float
+
+
+def seen(members: Sequence[MemberSpec]) -> list[Seen]:
+    whole, total = sum(member.share for member in members), sum(member.num_samples for member in members)
+    parts = [member.share / max(whole, 1) for member in members]
+    return [
+        Seen(member.name, member.num_samples, part, part * total / max(member.num_samples, 1))
+        for member, part in zip(members, parts, strict=True)
+    ]
+
+
+MIXTURE = ("source", "share", "samples", "times an epoch", "read from")
+
+
+def mixture(data: DataSpec) -> list[tuple[str, ...]]:
+    """For people: of each source its part of the samples, how many it has, and how often an epoch sees each."""
+    members = cast("Mapping[str, Mapping[str, Mapping[str, object]]]", data.source["of"])
+    rows: list[tuple[str, ...]] = []
+    for each in seen(data.mix):
+        source = members[each.name]["source"]
+        path = source.get("path")
+        first = path[0] if isinstance(path, list) else path
+        where = str(source["type"]) if first is None else f"{source['type']} {shown(str(first))}"
+        rows.append((each.name, f"{each.part:.2%}", f"{each.num_samples:,}", f"{each.times:,.2f}", where))
+    return rows
