@@ -36,11 +36,14 @@ class SourceError(Exception):
         self.known = known
 
 
+MESSAGES = "messages"
+
+
 class Column(NamedTuple):
     """A column of a table. `dtype` is numpy's name of what `Table.read` gives: a number, `bool`, `datetime64[ns]`, or
     `object` for text (str, None where missing), `bytes` for whole files (bytes, or pictures of Pillow; None where
-    missing); `shape` is that of one row's value; `num_values` is n when the source itself promises integers in 0..n-1
-    (token ids)."""
+    missing), MESSAGES for lists of objects (str, the JSON of each; None where missing); `shape` is that of one row's
+    value; `num_values` is n when the source itself promises integers in 0..n-1 (token ids)."""
 
     name: str
     dtype: str

@@ -19,7 +19,7 @@ from declarative_train.components.texts import layout
 from declarative_train.components.texts.cache import Tokens, Work, made
 from declarative_train.components.texts.packing import Packing, joined, pack
 from declarative_train.components.texts.tokenizer import Tokenizer, tokenizer
-from declarative_train.data.parts import Part, base_of
+from declarative_train.data.parts import Part, base_of, column_names
 from declarative_train.data.rows import RowRange, Rows
 from declarative_train.data.spec import WindowSpec
 
@@ -74,19 +74,20 @@ def column_of(name: str, field: TokensField) -> Column:
 
 def tokens_of(table: Table, part: Part) -> Tokens:
     """Of all rows of the table. Raises BadTextError and SourceError."""
-    field, column = field_of(part), part.columns[0]
+    field, columns = field_of(part), part.columns
     found = tokenizer(field.tokenizer)
 
     def read(start: int, stop: int) -> Sequence[object]:
-        return cast("list[object]", table.read([column.name], slice(start, stop))[column.name].tolist())
+        values = table.read(column_names([part]), slice(start, stop))
+        return field.together([values[column.name] for column in columns])
 
     work = Work(
         table.num_rows,
         read,
-        lambda value, row: field.encoded(value, column, row, found),
+        lambda value, row: field.encoded(value, columns, row, found),
         found.num_tokens,
-        field.marks_trained,
-        _about(table, column, field, found),
+        field.marks_trained(columns),
+        _about(table, part, found),
         sum(size_bytes(path) for path in table.files if local_path(path) is not None and os.path.isfile(path)),
     )
     try:
@@ -95,7 +96,7 @@ def tokens_of(table: Table, part: Part) -> Tokens:
         raise BadTextError(part, error) from error
 
 
-def _about(table: Table, column: Column, field: TokensField, found: Tokenizer) -> object:
+def _about(table: Table, part: Part, found: Tokenizer) -> object:
     """What the tokens depend on: the files and some of their texts (how a file is read is the source's business), the
     tokenizer, and the keys that put tokens around a text. None: nothing says when the texts change."""
     if not table.files:
@@ -106,9 +107,11 @@ def _about(table: Table, column: Column, field: TokensField, found: Tokenizer) -
         state = None if local is None else os.stat(local)
         files.append([path, size_bytes(path), 0, 0] if state is None else [path, state.st_size, state.st_mtime_ns, 1])
     rows = np.unique(np.linspace(0, table.num_rows - 1, min(_PROBED, table.num_rows)).astype(np.int64))
-    probe = table.read([column.name], rows)[column.name].tolist() if len(rows) else []
+    names = column_names([part])
+    read = table.read(names, rows) if len(rows) else {}
+    probe = [value for values in read.values() for value in values.tolist()]
     digest = blake2b(repr(probe).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
-    return [files, table.num_rows, column.name, digest, found.sha256, field.meaning_of_text()]
+    return [files, table.num_rows, " ".join(names), digest, found.sha256, field_of(part).meaning_of_text()]
 
 
 def packed_beside(fields: Mapping[str, Field], window: WindowSpec | None) -> Iterator[tuple[str, Misfit]]:

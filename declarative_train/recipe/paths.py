@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
+from declarative_train.components.texts.chat import is_inline
 from declarative_train.components.texts.tokenizer import BYTES, WITH_TOKENIZER
 from declarative_train.source.document import Document
 from declarative_train.source.node import Entry, Mapping, Node, Scalar, Sequence
@@ -61,5 +62,7 @@ class Paths(NamedTuple):
         if isinstance(node, Sequence):
             return Sequence(tuple(self._absolute(item) for item in node.items), node.span)
         if isinstance(node, Scalar) and isinstance(node.value, str) and node.value not in ("", BYTES):
+            if is_inline(node.value):
+                return node  # a template itself
             return Scalar(self.resolve(node.value, node.span), node.text, node.span, node.quoted)
         return node

@@ -58,7 +58,7 @@ class Templates:
             return node if same else Sequence(tuple(items), node.span)
         entries = []
         for entry in node.entries:
-            value = self._node(entry.value, names, diagnostics)
+            value = entry.value if _is_of_chats(entry) else self._node(entry.value, names, diagnostics)
             entries.append(entry if value is entry.value else Entry(entry.key, value))
         return node if all(map(is_, entries, node.entries)) else Mapping(tuple(entries), node.span)
 
@@ -95,6 +95,12 @@ class Templates:
 
             self._sandbox = Sandbox()
         return self._sandbox
+
+
+def _is_of_chats(entry: Entry) -> bool:
+    """A template of dialogues, which is rendered for each of them: recipes have no statements."""
+    value = entry.value
+    return entry.name == "template" and isinstance(value, Scalar) and "{%" in value.text
 
 
 def from_value(value: object, span: Span, template: Scalar) -> Node:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 from base64 import b64decode
 from pathlib import Path
@@ -66,3 +67,23 @@ def test_pictures_are_shown_before_and_after(tmp_path: Path, capsys: pytest.Capt
 def test_no_pictures_to_write_is_said(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["data", "show", "recipes/digits_resnet.yaml", "--pictures", str(tmp_path / "s.png")]) == 2
     assert "no field of `type: image`" in capsys.readouterr().err
+
+
+def test_what_is_learnt_of_a_dialogue_is_marked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{"messages": [{"role": "user", "content": "one?"}, {"role": "assistant", "content": "two!"}]}] * 4
+    (tmp_path / "chats.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "r.yaml").write_text(
+        "data:\n  source: {type: jsonl, path: chats.jsonl}\n  fields:\n    chat:\n      type: tokens\n"
+        "      column: messages\n      tokenizer: bytes\n      length: 32\n"
+        '      template: "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}'
+        '{% if add_generation_prompt %}<assistant>{% endif %}"\n'
+        "model: {graph: {n: float(chat), out: {type: linear, out_features: 1}}}\n"
+        "objective: {loss: {type: mse, input: out, target: n}}\n"
+        "training: {steps: 1, global_batch_size: 2, optimizer: {type: sgd, lr: 0.1}}\n"
+    )
+    assert main(["data", "show", str(tmp_path / "r.yaml")]) == 0
+    told = capsys.readouterr().out
+    assert re.search(r"^first sample of chat, 4 tokens of 25 learnt$", told, re.M)
+    assert re.search(r"^ +<user>one\?<assistant> *$", told, re.M)
+    assert re.search(r"^yes +two! *$", told, re.M)
+    assert re.search(r"^messages +lists of messages +", told, re.M)

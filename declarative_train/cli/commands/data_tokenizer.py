@@ -87,10 +87,23 @@ class _Texts:
                 for text in table.read([column], numbers)[column].tolist():
                     if text is None:
                         continue
+                    if table.columns[column].dtype == "messages":
+                        text = _said(text)
                     self.num_texts += 1
                     if len(self.sample) < _AT_ONCE:
                         self.sample.append(text)
                     yield text
+
+
+def _said(dialogue: str) -> str:
+    """What stands in its messages."""
+    from declarative_train.components.texts.chat import ChatError, messages
+
+    try:
+        found = [each.get("content") for each in messages(dialogue)]
+    except ChatError:  # lint says what is wrong
+        found = []
+    return "\n".join(each for each in found if isinstance(each, str))
 
 
 def _files(paths: list[str]) -> list[tuple[Table, str, Rows]]:

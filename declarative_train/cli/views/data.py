@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from declarative_train.cli.views.shown import Shown
-from declarative_train.cli.views.texts import lengths
-from declarative_train.components.data import Column
+from declarative_train.cli.views.texts import learnt, lengths
+from declarative_train.components.data import MESSAGES, Column
 from declarative_train.data.mixing import MIXTURE, mixture
 from declarative_train.data.opened import prepared_sets
 from declarative_train.data.prepare import Prepared
@@ -39,6 +39,7 @@ def sections(data: DataSpec) -> list[Shown]:
         _fields(data, sets[TRAINING]),
     ]
     found += lengths(sets)
+    found += learnt(data.fields, sets[TRAINING])
     return found + [_classes(field, sets) for field in data.fields if field.component["type"] == "category"]
 
 
@@ -82,7 +83,9 @@ def _short(text: str) -> str:
 
 
 def _kind(column: Column) -> str:
-    word = {"object": "text", "bytes": "files or pictures"}.get(column.dtype, column.dtype)
+    word = {"object": "text", MESSAGES: "lists of messages", "bytes": "files or pictures"}.get(
+        column.dtype, column.dtype
+    )
     return f"{word} ({', '.join(map(str, column.shape))})" if column.shape else word
 
 

@@ -1,8 +1,9 @@
-"""Sets with fields of tokens -> how long their texts are, how full their samples, and where the tokens are kept."""
+"""Sets with fields of tokens -> how long their texts are, how full their samples, what of them is learnt, and where the
+tokens are kept."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -10,9 +11,14 @@ from declarative_train.cli.views.shown import Shown
 from declarative_train.components.datasets.files import shown
 from declarative_train.components.datasets.token_stream import TokenTable
 from declarative_train.components.texts.cache import Tokens
+from declarative_train.components.texts.tokenizer import Tokenizer, tokenizer
 from declarative_train.data.prepare import Prepared
+from declarative_train.data.spec import FieldSpec
 from declarative_train.data.texts import PackedRows, TextRows
 from declarative_train.terms.amounts import counted
+
+_PARTS = 40  # of a sample that are shown
+_LONGEST = 400  # characters of one
 
 
 def lengths(sets: Mapping[str, Prepared]) -> list[Shown]:
@@ -43,6 +49,33 @@ def _row(name: str, field: str, sizes: np.ndarray, length: int, samples: int, fi
     middle, high = np.percentile(sizes, [50, 95])
     numbers = (len(sizes), sizes.sum(), sizes.min(), middle, high, sizes.max(), (sizes > length).sum(), samples)
     return (name, field, *(f"{number:,.0f}" for number in numbers), f"{fill:.1%}")
+
+
+def learnt(fields: Sequence[FieldSpec], training: Prepared) -> list[Shown]:
+    """The first sample of each field of tokens of which some are not to be predicted, part by part."""
+    found = []
+    for spec in fields:
+        if spec.component.get("type") != "tokens" or "." in spec.name or not training.num_samples:
+            continue
+        names = [f"{spec.name}.{output}" for output in ("mask", "positions", "trained")]
+        made = training.gather(np.zeros(1, np.int64), [spec.name, *names])
+        ids, mask, positions, trained = (made[name][0] for name in (spec.name, *names))
+        if not (mask & ~trained & (positions > 0)).any():
+            continue
+        rows = _parts(ids[mask], trained[mask], tokenizer(str(spec.component["tokenizer"])))
+        title = f"first sample of {spec.name}, {counted(int(trained.sum()), 'token')} of {int(mask.sum()):,} learnt"
+        found.append(Shown(title, ("learnt", "text"), rows))
+    return found
+
+
+def _parts(ids: np.ndarray, trained: np.ndarray, words: Tokenizer) -> list[tuple[str, ...]]:
+    cuts = np.flatnonzero(np.diff(trained.astype(np.int8))) + 1
+    rows: list[tuple[str, ...]] = []
+    for tokens, flags in zip(np.split(ids, cuts), np.split(trained, cuts), strict=True):
+        text = words.decode(tokens.tolist(), skips_special=False).replace("\n", "\\n")
+        shown = text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]} ... {text[-_LONGEST // 2 :]}"
+        rows.append(("yes" if flags[0] else "", shown))
+    return rows[:_PARTS]
 
 
 def kept(sets: Mapping[str, Prepared]) -> list[str]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from declarative_train.components.data import Column, SourceError, Table
+from declarative_train.components.data import MESSAGES, Column, SourceError, Table
 from declarative_train.components.datasets.files import objects, shown
 
 if TYPE_CHECKING:
@@ -56,14 +57,29 @@ def _holds_files(kind: Any) -> bool:
 def _describe_list(name: str, kind: Any, first: Any) -> Column | str:
     import pyarrow as pa
 
+    if pa.types.is_struct(kind.value_type) and _is_of_json(kind.value_type):
+        return Column(name, MESSAGES)
     inner = describe(name, kind.value_type)
     if isinstance(inner, str) or inner.dtype not in _NUMBERS | {"bool"} or inner.shape:
-        return f"it holds {kind}, and only lists of numbers can be read"
+        return f"it holds {kind}, and only lists of numbers, or of messages, can be read"
     if pa.types.is_fixed_size_list(kind):
         return Column(name, inner.dtype, (kind.list_size,))
     if first is None:
         return "it holds lists and every one is missing"
     return Column(name, inner.dtype, (len(first),))
+
+
+def _is_of_json(kind: Any) -> bool:
+    """Text, numbers and truth values, in lists and objects: no dates, which JSON does not have."""
+    import pyarrow as pa
+
+    types = pa.types
+    if types.is_struct(kind):
+        return all(_is_of_json(kind.field(at).type) for at in range(kind.num_fields))
+    if types.is_list(kind) or types.is_large_list(kind):
+        return _is_of_json(kind.value_type)
+    tests = (types.is_string, types.is_large_string, types.is_integer, types.is_floating, types.is_boolean)
+    return types.is_null(kind) or any(test(kind) for test in tests)
 
 
 _NUMBERS = frozenset(
@@ -89,6 +105,9 @@ def to_numpy(column: Column, values: Any, where: str) -> np.ndarray:
         values = pc.struct_field(values, "bytes")
     if column.dtype in ("object", "bytes"):
         return objects(values.to_pylist())
+    if column.dtype == MESSAGES:
+        found = values.to_pylist()
+        return objects([None if each is None else json.dumps(each, ensure_ascii=False) for each in found])
     if column.dtype == "datetime64[ns]":
         return np.asarray(values.cast(pa.timestamp("ns"), safe=False).to_numpy(zero_copy_only=False), "datetime64[ns]")
     if pa.types.is_decimal(values.type) or pa.types.is_null(values.type):

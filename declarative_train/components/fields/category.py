@@ -10,7 +10,7 @@ from pydantic import Field as Key
 from pydantic import model_validator
 
 from declarative_train.components.component import Misfit
-from declarative_train.components.data import BadValueError, Column, Field, NoStatisticsError, Tally
+from declarative_train.components.data import MESSAGES, BadValueError, Column, Field, NoStatisticsError, Tally
 from declarative_train.components.fields.columns import (
     Columns,
     by_column,
@@ -93,6 +93,10 @@ class CategoryField(Field):
         files = next((column for column in columns if column.dtype == "bytes"), None)
         if files is not None:
             return Misfit(f"`{files.name}` holds files, and a category is a word or a whole number", field=self._key)
+        lists = next((column for column in columns if column.dtype == MESSAGES), None)
+        if lists is not None:
+            message = f"`{lists.name}` holds lists of messages, and a category is a word or a whole number"
+            return Misfit(message, field=self._key, help="for tokens of them, use `type: tokens`")
         if isinstance(self.num_classes, tuple) and len(self.num_classes) != len(columns):
             return Misfit(
                 f"`num_classes` has {counted(len(self.num_classes), 'entry')} for {counted(len(columns), 'column')}",

@@ -10,7 +10,16 @@ from pydantic import Field as Key
 from pydantic import model_validator
 
 from declarative_train.components.component import Misfit
-from declarative_train.components.data import BadValueError, Column, Field, NoStatisticsError, Preparation, Tally, Unit
+from declarative_train.components.data import (
+    MESSAGES,
+    BadValueError,
+    Column,
+    Field,
+    NoStatisticsError,
+    Preparation,
+    Tally,
+    Unit,
+)
 from declarative_train.components.fields.columns import (
     Columns,
     by_column,
@@ -34,6 +43,7 @@ if TYPE_CHECKING:
 _NO_NUMBERS: dict[str, tuple[str, str | None]] = {  # by dtype: what a column holds, and what takes it
     "datetime": ("dates", None),
     "bytes": ("files", "for pictures, use `type: image`"),
+    MESSAGES: ("lists of messages", "for tokens of them, use `type: tokens`"),
     "object": ("text", "for a word out of a list, use `type: category`"),
 }
 

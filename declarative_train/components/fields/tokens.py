@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, cast
 
 from pydantic import Field as Key
 
 from declarative_train.components.component import Misfit
-from declarative_train.components.data import BadValueError, Column, Field, Tally
-from declarative_train.components.texts import layout
+from declarative_train.components.data import MESSAGES, BadValueError, Column, Field, Tally
+from declarative_train.components.texts import chat, layout
 from declarative_train.components.texts.cache import Encoded
 from declarative_train.components.texts.tokenizer import Tokenizer, TokenizerError, tokenizer
 from declarative_train.terms.amounts import counted
@@ -22,21 +22,29 @@ Asked = bool | Annotated[str, Key(min_length=1)]
 
 
 class TokensField(Field):
-    """Texts as tokens, int64 of shape (length,). What is shorter is padded, what is longer cut.
+    """Texts, or dialogues, as tokens, int64 of shape (length,). What is shorter is padded, what is longer cut.
+
+    A dialogue is a list of messages {role, content} (or {from, value}), written as the chat template says.
 
     `NAME` is the tokens, `NAME.ids` too. `NAME.mask` is true where there is no padding; `NAME.segments` numbers the
     texts in a sample from 1 on, 0 in padding; `NAME.positions` counts from 0 in each; `NAME.trained` is true for the
-    tokens that are to be predicted: all but padding and the first of each text. Their range travels on: an `embedding`
-    needs no `num_embeddings`.
+    tokens that are to be predicted: all but padding and the first of each text, of a dialogue what the assistant says,
+    with `prompt` what stands in `column`. Their range travels on: an `embedding` needs no `num_embeddings`.
     """
 
-    meaning: ClassVar[tuple[str, ...]] = ("bos", "eos", "special")
+    meaning: ClassVar[tuple[str, ...]] = ("bos", "eos", "special", "template")
     outputs: ClassVar[tuple[str, ...]] = layout.OUTPUTS
     takes_text: ClassVar[bool] = True
 
     type: Literal["tokens"] = "tokens"
     column: Annotated[str, Key(min_length=1)]
-    """A column of texts."""
+    """A column of texts, or of lists of messages."""
+    prompt: Annotated[str, Key(min_length=1)] | None = None
+    """A column of texts, or of lists of messages, that stand before those of `column`, and are not to be predicted."""
+    template: Literal[True] | Annotated[str, Key(min_length=1)] | None = None
+    """The chat template (Jinja) that a dialogue is written by: a file, or the template itself; left out: the
+    tokenizer's own (true: also where `column` is text, which is then what the assistant answers to `prompt`). What the
+    assistant says is what stands in `{% generation %}`; of a template without it, what an answer adds to the text."""
     tokenizer: Annotated[str, Key(min_length=1)]
     """`bytes` (256 tokens, those of the UTF-8 text), a file `tokenizer.json` of Hugging Face's `tokenizers`, or the
     folder of a model that holds one; relative to the recipe's file. Which tokens begin, end and pad a text is read from
@@ -63,11 +71,12 @@ class TokensField(Field):
 
     @property
     def wanted(self) -> tuple[str, ...]:
-        return (self.column,)
+        return (self.column,) if self.prompt is None else (self.column, self.prompt)
 
     @property
     def files(self) -> tuple[str, ...]:
-        return tokenizer(self.tokenizer).files
+        own = (self.template,) if isinstance(self.template, str) and not chat.is_inline(self.template) else ()
+        return (*tokenizer(self.tokenizer).files, *own)
 
     @property
     def cut(self) -> None:
@@ -77,20 +86,33 @@ class TokensField(Field):
         return self.model_copy(update={"output": name})
 
     def check(self, columns: Sequence[Column]) -> Misfit | None:
-        column = columns[0]
-        if column.dtype != "object" or column.shape:
-            holds = "files" if column.dtype == "bytes" else column.dtype
-            return Misfit(f"`{column.name}` holds {holds}, and tokens are made of text", field="column")
+        for key, column in zip(("column", "prompt"), columns, strict=False):
+            if column.dtype not in ("object", MESSAGES) or column.shape:
+                holds = "files" if column.dtype == "bytes" else column.dtype
+                return Misfit(f"`{column.name}` holds {holds}, and tokens are made of text", field=key)
         try:
             found = tokenizer(self.tokenizer)
         except TokenizerError as error:
             return Misfit(str(error), field="tokenizer", help=error.help)
+        if self.is_chat(columns):
+            try:
+                chat.opened(chat.template_text(self.template, found))
+            except (TokenizerError, chat.ChatError) as error:
+                return Misfit(str(error), field="tokenizer" if self.template is None else "template", help=error.help)
         for key in ("bos", "eos"):
             try:
                 found.role(key, getattr(self, key))
             except TokenizerError as error:
                 return Misfit(str(error), field=key, help=error.help)
         return self._check_pad(found)
+
+    def is_chat(self, columns: Sequence[Column]) -> bool:
+        """Its column holds lists of messages, or a template makes them of texts."""
+        return self.template is not None or any(column.dtype == MESSAGES for column in columns)
+
+    def marks_trained(self, columns: Sequence[Column]) -> bool:
+        """Some of a text's tokens are not to be predicted."""
+        return self.prompt is not None or self.is_chat(columns)
 
     def _check_pad(self, found: Tokenizer) -> Misfit | None:
         if isinstance(self.pad, str) and found.number(self.pad) is None:
@@ -129,37 +151,82 @@ class TokensField(Field):
     def convert(
         self, values: Sequence[np.ndarray], columns: Sequence[Column], statistics: Mapping[str, object]
     ) -> np.ndarray:
-        return values[0] if values[0].dtype != object else self.laid_out(values[0], columns[0])
+        return values[0] if values[0].dtype != object else self.laid_out(values, columns)
 
-    def laid_out(self, values: np.ndarray, column: Column) -> np.ndarray:
+    def laid_out(self, values: Sequence[np.ndarray], columns: Sequence[Column]) -> np.ndarray:
         """(N, length) of texts. Raises BadValueError."""
         found = tokenizer(self.tokenizer)
         texts, flags = [], []
-        for row, value in enumerate(values.tolist()):
-            tokens, trained = self.encoded(value, column, row, found)
+        for row, value in enumerate(self.together(values)):
+            tokens, trained = self.encoded(value, columns, row, found)
             begin, end = (int(each) for each in self.kept(0, len(tokens)))
             texts.append(tokens[begin:end])
             flags.append(None if trained is None else trained[begin:end])
         pieces = layout.of_texts(texts, flags)
         return layout.rows((self.output,), pieces, self.length, self.pad_of(found))[self.output]
 
-    marks_trained: ClassVar[bool] = False
+    def together(self, values: Sequence[np.ndarray]) -> Sequence[object]:
+        """What `encoded` takes, a row each: the text, with `prompt` the two texts."""
+        if self.prompt is None:
+            return cast("list[object]", values[0].tolist())
+        return list(zip(values[0].tolist(), values[-1].tolist(), strict=True))  # the same column may be both
 
-    def encoded(self, value: Any, column: Column, row: int, found: Tokenizer) -> Encoded:
+    def encoded(self, value: Any, columns: Sequence[Column], row: int, found: Tokenizer) -> Encoded:
         """Of one value, whole; with `truncate: error`, of one that is not too long. Raises BadValueError."""
-        if value is None:
-            hint = "leave the row out, or write a text there"
-            raise BadValueError("missing", column.name, f"`{column.name}` misses a text", row=row, help=hint)
-        tokens = found.encode(value, adds_special=self.special)
+        text, prompt = (value, None) if self.prompt is None else value
+        for column, each in zip(columns, (text, prompt), strict=False):
+            if each is None:
+                hint = "leave the row out, or write a text there"
+                raise BadValueError("missing", column.name, f"`{column.name}` misses a text", row=row, help=hint)
+        trained: list[bool] | None = None
+        try:
+            if self.is_chat(columns):
+                tokens, trained = self.of_dialogue(text, prompt, found)
+            elif prompt is not None:
+                tokens, trained = self.behind(prompt, text, found)
+            else:
+                tokens = found.encode(text, adds_special=self.special)
+        except chat.ChatError as error:
+            message = f"`{columns[0].name}`: {error}"
+            raise BadValueError("unreadable", columns[0].name, message, row=row, help=error.help) from error
+        tokens, trained = self._ended(tokens, trained, found)
+        if len(tokens) > self.length and self.truncate == "error" and self.pack is None:
+            message = f"`{columns[0].name}` has {counted(len(tokens), 'token')}, and `length` is {self.length:,}"
+            raise BadValueError("outside", columns[0].name, message, row=row, key="length")
+        return tokens, trained
+
+    def of_dialogue(self, text: str, prompt: str | None, found: Tokenizer) -> tuple[list[int], list[bool]]:
+        """Raises ChatError."""
+        before = [] if prompt is None else chat.messages(prompt, "user")
+        given = [*before, *chat.messages(text, None if prompt is None else chat.ASSISTANT)]
+        written = chat.template_text(self.template, found)
+        return chat.tokens(chat.said(written, given, found, len(before)), found)
+
+    def behind(self, prompt: str, text: str, found: Tokenizer) -> tuple[list[int], list[bool]]:
+        """The two as one text, of which the second is to be predicted."""
+        whole = prompt + text
+        tokens, trained = chat.tokens(chat.Said(whole, [(len(prompt), len(whole))]), found)
+        if not self.special:
+            return tokens, trained
+        full = found.encode(whole)
+        at = next((at for at in range(len(full)) if full[at : at + len(tokens)] == tokens), None)
+        if at is None:
+            return tokens, trained
+        rest = full[at + len(tokens) :]
+        return full, [False] * at + trained + [True] * len(rest)
+
+    def _ended(
+        self, tokens: list[int], trained: list[bool] | None, found: Tokenizer
+    ) -> tuple[list[int], list[bool] | None]:
+        """With the tokens that the recipe wants around a text."""
         first, last = found.role("bos", self.bos), found.role("eos", self.eos)
         if first is not None and tokens[:1] != [first]:
             tokens = [first, *tokens]
+            trained = trained if trained is None else [False, *trained]
         if last is not None and tokens[-1:] != [last]:
             tokens = [*tokens, last]
-        if len(tokens) > self.length and self.truncate == "error" and self.pack is None:
-            message = f"`{column.name}` has {counted(len(tokens), 'token')}, and `length` is {self.length:,}"
-            raise BadValueError("outside", column.name, message, row=row, key="length")
-        return tokens, None
+            trained = trained if trained is None else [*trained, True]
+        return tokens, trained
 
     def kept(self, start: Any, stop: Any) -> tuple[Any, Any]:
         """Which of the tokens from `start` up to `stop` (numbers, or arrays of them) fit into a sample."""
@@ -170,9 +237,12 @@ class TokensField(Field):
         return start, np.minimum(stop, start + self.length)
 
     def meaning_of_text(self) -> list[object]:
-        """The keys that the tokens of a text depend on."""
+        """What the tokens of a text depend on, beside the tokenizer."""
         longest = self.length if self.truncate == "error" and self.pack is None else None
-        return [self.bos, self.eos, self.special, longest]
+        found: list[object] = [self.bos, self.eos, self.special, longest]
+        if self.template is not None or self.prompt is not None:
+            found += [self.prompt, self.template and chat.template_text(self.template, tokenizer(self.tokenizer))]
+        return found
 
 
 class _OfTokenizer(Tally):

@@ -1,0 +1,326 @@
+"""Jinja2 as chat templates use it, bounded: never for long, and never with much memory.
+
+The environment is that of transformers (`apply_chat_template`): its settings, filters and functions, `{% generation %}`
+too. A template comes with a tokenizer from elsewhere and is not trusted: Jinja's sandbox keeps it from Python's
+insides, every loop and call looks at the clock, and whatever can make a value larger weighs it.
+
+Imported only where a text has a template: importing Jinja takes time.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from jinja2 import ext, nodes
+from jinja2.environment import Template
+from jinja2.exceptions import SecurityError, TemplateError, TemplateRuntimeError, TemplateSyntaxError
+from jinja2.parser import Parser
+from jinja2.runtime import Macro, Undefined
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
+from jinja2.visitor import NodeTransformer
+
+MAX_TEMPLATE = 200_000  # characters
+MAX_BRACKETS = 100  # inside each other
+MAX_WEIGHT = 4_000_000  # characters and items of any value on the way, and of the result
+MAX_BITS = 256  # of an integer
+MAX_WIDTH = 10_000  # that text is padded to
+MAX_S = 1.0  # of this thread's time, for one rendering
+BEGIN, END = "\ufdd0", "\ufdd1"  # around what is generated; no text holds them, they are no characters
+
+_WIDTHS = frozenset({"center", "ljust", "rjust", "zfill", "expandtabs", "indent", "wordwrap", "batch", "slice"})
+_LEFT_OUT = ("random", "urlize", "xmlattr")  # drawn anew each time; of web pages
+
+
+class RenderError(Exception):
+    """Why there is no text: words for the user."""
+
+
+def weigh(value: object) -> None:
+    """Raises RenderError for a value of too many characters and items, nested ones too."""
+    weight, waiting = 0, [value]
+    while waiting:
+        item = waiting.pop()
+        weight += 1
+        if isinstance(item, int) and item.bit_length() > MAX_BITS:
+            raise RenderError(f"the template makes an integer of more than {MAX_BITS} bits")
+        if isinstance(item, str | list | tuple | dict):
+            weight += len(item)
+        if weight > MAX_WEIGHT:
+            raise RenderError(f"the template makes a value of more than {MAX_WEIGHT:,} characters or items")
+        if isinstance(item, dict):
+            waiting += item.values()
+        elif isinstance(item, list | tuple):
+            waiting += item
+
+
+class Rendering:
+    """A compiled template. `marks`: it says itself what is generated."""
+
+    def __init__(self, text: str) -> None:
+        """Raises RenderError."""
+        if len(text) > MAX_TEMPLATE:
+            raise RenderError(f"the template is longer than {MAX_TEMPLATE:,} characters")
+        if _depth(text) > MAX_BRACKETS:
+            raise RenderError(f"the template has more than {MAX_BRACKETS} brackets inside each other")
+        self.marks = re.search(r"\{%[-+]?\s*generation\s*[-+]?%\}", text) is not None
+        self._environment = _Environment()
+        try:
+            tree = _Guard().visit(self._environment.parse(text))
+            tree.set_environment(self._environment)
+            code = self._environment.compile(tree)
+            self._template = Template.from_code(self._environment, code, self._environment.globals)
+        except TemplateError as error:
+            where = f", line {error.lineno}" if isinstance(error, TemplateSyntaxError) else ""
+            raise RenderError(f"it is no Jinja template{where}: {error.message}") from None
+        except (RecursionError, SyntaxError):
+            raise RenderError("the template is nested too deep") from None
+
+    def __call__(self, names: Mapping[str, object]) -> tuple[str, list[tuple[int, int]]]:
+        """The text, and from where to where in it `{% generation %}` stands. Raises RenderError."""
+        self._environment.begun_s = time.thread_time()
+        pieces, size = [], 0
+        try:
+            for piece in self._template.root_render_func(self._template.new_context(dict(names))):
+                pieces.append(piece)
+                size += len(piece)
+                if size > MAX_WEIGHT:
+                    raise RenderError(f"the template makes a text of more than {MAX_WEIGHT:,} characters")
+        except RenderError:
+            raise
+        except SecurityError as error:
+            raise RenderError(f"the template does what none may: {error.message}") from None
+        except TemplateRuntimeError as error:
+            raise RenderError(f"the template fails: {error.message}") from None
+        except TemplateError as error:
+            raise RenderError(f"the template says: {error.message}") from None
+        except RecursionError:
+            raise RenderError("the template calls itself without end") from None
+        except MemoryError:
+            raise
+        except Exception as error:  # whatever a template may raise is the template's mistake
+            raise RenderError(f"the template fails: {type(error).__name__}: {str(error)[:200]}") from None
+        return _taken_out("".join(pieces))
+
+
+def _taken_out(text: str) -> tuple[str, list[tuple[int, int]]]:
+    """Without the signs around what is generated."""
+    kept: list[str] = []
+    found, size, begin = [], 0, 0
+    for part in re.split(f"([{BEGIN}{END}])", text):
+        if part == BEGIN:
+            begin = size
+        elif part == END:
+            found.append((begin, size))
+        else:
+            kept.append(part)
+            size += len(part)
+    return "".join(kept), found
+
+
+class _Generation(ext.Extension):
+    """`{% generation %} ... {% endgeneration %}`."""
+
+    tags = {"generation"}
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.CallBlock(self.call_method("marked"), [], [], body).set_lineno(line)
+
+    def marked(self, caller: Macro) -> str:
+        return f"{BEGIN}{caller()}{END}"
+
+
+class _Environment(ImmutableSandboxedEnvironment):
+    """Settings and names are those of transformers; `weighed`, `joined` and `look` are called by what `_Guard` adds."""
+
+    intercepted_binops = frozenset({"+", "*", "%", "**"})
+
+    def __init__(self) -> None:
+        super().__init__(
+            trim_blocks=True,
+            lstrip_blocks=True,
+            optimized=False,  # else constants are computed unweighed
+            finalize=self.weighed,
+            extensions=[_Generation, ext.loopcontrols],
+        )
+        self.begun_s = 0.0
+        found: dict[str, Any] = {name: each for name, each in self.filters.items() if name not in _LEFT_OUT}
+        found["tojson"] = _to_json
+        self.filters = {name: self._bounded(name, each) for name, each in found.items()} | {"weighed": self.weighed}
+        self.globals = {
+            "range": self.globals["range"],
+            "dict": self.globals["dict"],
+            "cycler": self.globals["cycler"],
+            "joiner": self.globals["joiner"],
+            "namespace": _Namespace,
+            "raise_exception": _refuse,
+            "strftime_now": _now,
+        }
+
+    def look(self) -> None:
+        if time.thread_time() - self.begun_s > MAX_S:
+            raise RenderError(f"the template takes more than {MAX_S:g} s for one text")
+
+    def weighed(self, value: Any) -> Any:
+        weigh(value)
+        return value
+
+    def joined(self, *values: Any) -> str:
+        weigh(values)
+        return "".join(map(str, values))
+
+    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+        self.look()
+        weigh([left, right])
+        if operator == "%" and isinstance(left, str):
+            _check_format(left)
+        elif operator in ("*", "**"):
+            _check_product(operator, left, right)
+        return self.weighed(super().call_binop(context, operator, left, right))
+
+    def call(__self, __context: Any, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805 (as Jinja has it)
+        __self.look()
+        receiver = getattr(getattr(__obj, "__wrapped__", __obj), "__self__", None)  # Jinja wraps `format`
+        if isinstance(receiver, str):
+            _check_growth(getattr(__obj, "__name__", ""), (receiver, *args, *kwargs.values()))
+        found = super().call(__context, __obj, *args, **kwargs)
+        if isinstance(found, str | list | tuple | dict):
+            weigh(found)
+        return found
+
+    def _bounded(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def bounded(*args: Any, **kwargs: Any) -> Any:
+            self.look()
+            given = [each for each in (*args, *kwargs.values()) if isinstance(each, str | list | tuple | dict | int)]
+            weigh(given)
+            _check_growth(name, given)
+            found = function(*args, **kwargs)
+            if isinstance(found, str | list | tuple | dict):
+                weigh(found)
+            return found
+
+        if (kind := getattr(function, "jinja_pass_arg", None)) is not None:  # it wants the environment
+            setattr(bounded, "jinja_pass_arg", kind)  # noqa: B010
+        return bounded
+
+
+class _Guard(NodeTransformer):
+    """Adds to a template's tree what looks at the clock, and what weighs values that Jinja makes by itself."""
+
+    def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        node.body.insert(0, nodes.ExprStmt(_called("look", []), lineno=node.lineno))
+        return node
+
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        return _called("joined", node.nodes).set_lineno(node.lineno)
+
+    def visit_AssignBlock(self, node: nodes.AssignBlock) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        node.filter = nodes.Filter(node.filter, "weighed", [], [], None, None, lineno=node.lineno)
+        return node
+
+    def visit_List(self, node: nodes.List) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        return _called("weighed", [node]).set_lineno(node.lineno)
+
+    def visit_Dict(self, node: nodes.Dict) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        return _called("weighed", [node]).set_lineno(node.lineno)
+
+    def visit_Tuple(self, node: nodes.Tuple) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        return node if node.ctx != "load" else _called("weighed", [node]).set_lineno(node.lineno)
+
+
+def _called(name: str, given: Sequence[nodes.Expr]) -> nodes.Call:
+    return nodes.Call(nodes.EnvironmentAttribute(name), list(given), [], None, None)
+
+
+class _Namespace(Namespace):
+    """Without names that begin with `_`."""
+
+    def __init__(*args: Any, **kwargs: Any) -> None:  # so that `self` is a name like others
+        self, given = args[0], dict(*args[1:], **kwargs)
+        for name in given:
+            _check_name(name)
+        Namespace.__init__(self, given)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        _check_name(name)
+        super().__setitem__(name, value)
+
+
+def _check_name(name: object) -> None:
+    if isinstance(name, str) and name.startswith("_"):
+        raise SecurityError(f"a namespace has no names that begin with `_`: {name!r}")
+
+
+def _refuse(message: str) -> None:
+    raise TemplateError(message)
+
+
+def _now(written: str) -> str:
+    return datetime.now().strftime(written)
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: Any = None,
+    sort_keys: bool = False,
+) -> str:
+    if isinstance(value, Undefined):
+        str(value)
+        raise RenderError("the template writes a name that is not there as JSON")
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def _check_product(operator: str, left: Any, right: Any) -> None:
+    if isinstance(left, int) and isinstance(right, int):
+        bits = left.bit_length() * abs(right) if operator == "**" else left.bit_length() + right.bit_length()
+        if bits > 2 * MAX_BITS and abs(left) > 1:
+            raise RenderError(f"the template makes an integer of more than {MAX_BITS} bits")
+    for value, times in ((left, right), (right, left)):
+        if isinstance(value, str | list | tuple) and isinstance(times, int) and len(value) * times > MAX_WEIGHT:
+            raise RenderError(f"the template makes a value of more than {MAX_WEIGHT:,} characters or items")
+
+
+def _check_growth(name: str, given: Sequence[Any]) -> None:
+    """Of functions that put one text in many places, or make it as long as they are told."""
+    if name in _WIDTHS and any(isinstance(each, int) and each > MAX_WIDTH for each in given):
+        raise RenderError(f"the template pads text to more than {MAX_WIDTH:,} characters")
+    if name in ("format", "format_map") and given:
+        _check_format(str(given[0]))
+    if name == "indent" and any(isinstance(each, str) and len(each) > MAX_WIDTH for each in given[1:]):
+        raise RenderError(f"the template pads text to more than {MAX_WIDTH:,} characters")
+    if name in ("join", "replace"):
+        sizes = sorted((len(each) for each in given if isinstance(each, str | list | tuple)), reverse=True)
+        if name == "join" and len(sizes) > 1 and sizes[0] * sizes[1] > MAX_WEIGHT * 4:
+            raise RenderError(f"the template makes a text of more than {MAX_WEIGHT:,} characters")
+        if name == "replace" and len(given) > 2 and all(isinstance(each, str) for each in given[:3]):
+            text, old, new = given[:3]
+            if text.count(old) * len(new) > MAX_WEIGHT:
+                raise RenderError(f"the template makes a text of more than {MAX_WEIGHT:,} characters")
+
+
+def _check_format(text: str) -> None:
+    if re.search(r"[%{][^a-zA-Z{}]*\*|[%{:.][^a-zA-Z%]*\d{5}", text):
+        raise RenderError(f"the template pads text to more than {MAX_WIDTH:,} characters")
+
+
+def _depth(text: str) -> int:
+    depth = deepest = 0
+    for sign in re.findall(r"[(\[{)\]}]", text):
+        depth += 1 if sign in "([{" else -1
+        deepest = max(deepest, depth)
+    return deepest

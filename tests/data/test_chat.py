@@ -1,0 +1,290 @@
+"""Dialogues as tokens: the numbers and the mask of transformers, what the assistant says, and templates that must not
+do what they do."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from declarative_train.components.data import MESSAGES, Column
+from declarative_train.components.fields.tokens import TokensField
+from declarative_train.components.texts import chat
+from declarative_train.components.texts.tokenizer import tokenizer
+from declarative_train.data.sets import open_sets
+from declarative_train.data.spec import DataSpec
+from tests.data.conftest import Described
+
+tokenizers = pytest.importorskip("tokenizers")
+
+DIALOGUES: list[list[dict[str, Any]]] = [
+    [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Who are you?\n\n"},
+        {"role": "assistant", "content": "  A model, na\u00efve \U0001f600."},
+        {"role": "user", "content": "And \u4f60\u597d?"},
+        {"role": "assistant", "content": "Hello <there> & \"you\""},
+    ],
+    [{"role": "user", "content": "One plus one?"}, {"role": "assistant", "content": "Two."}],
+    [{"role": "user", "content": "Say nothing."}, {"role": "assistant", "content": ""}],
+]  # fmt: skip
+
+CHATML = (
+    "{%- for message in messages %}\n"
+    "    {{- '<|im_start|>' + message['role'] + '\\n' }}\n"
+    "    {%- if message.role == 'assistant' %}\n"
+    "        {%- generation %}{{- message.content + '<|im_end|>' }}{%- endgeneration %}\n"
+    "    {%- else %}{{- message['content'] ~ '<|im_end|>' }}{%- endif %}\n"
+    "    {{- '\\n' }}\n"
+    "{%- endfor %}\n"
+    "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}\n"
+)
+PLAIN_CHATML = CHATML.replace("{%- generation %}", "").replace("{%- endgeneration %}", "")
+LLAMA3 = (
+    "{{ bos_token }}{% set ns = namespace(n=0) %}{% for m in messages if m.content is defined %}"
+    "{% set ns.n = ns.n + 1 %}<|im_start|>{{ m['role'] }}\n\n{{ m['content'] | trim }}<|im_end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n\n{% endif %}"
+)
+MACRO = (
+    "{%- macro shown(x) -%}[{{ x | tojson }}]{%- endmacro -%}"
+    "{%- set today = strftime_now('%d %b %Y') if false else '26 Jul 2024' -%}{{ bos_token }}{{ today }}\n"
+    "{%- if messages[0].role == 'system' %}{% set rest = messages[1:] %}{{ messages[0].content }}"
+    "{%- else %}{% set rest = messages %}{% endif %}"
+    "{%- for m in rest -%}"
+    "{%- if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('roles must take turns') }}{% endif -%}"
+    "{%- if m.role == 'user' %} [INST] {{ shown(m.content) }} [/INST]"
+    "{%- else %}{% generation %} {{ m.content | trim }}{{ eos_token }}{% endgeneration %}{% endif -%}"
+    "{%- if loop.last %}{% break %}{% endif -%}{%- endfor -%}"
+)
+TEMPLATES = {"chatml": CHATML, "plain": PLAIN_CHATML, "llama3": LLAMA3, "macro": MACRO}
+COLUMN = [Column("messages", MESSAGES)]
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A byte-pair tokenizer with a chat template, as models are published with, and rows of dialogues."""
+    root = tmp_path_factory.mktemp("chats")
+    made = tokenizers.Tokenizer(tokenizers.models.BPE())
+    made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = tokenizers.decoders.ByteLevel()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=320,
+        special_tokens=["<s>", "</s>", "<|im_start|>", "<|im_end|>"],
+        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    made.train_from_iterator([each["content"] for every in DIALOGUES for each in every] * 3, trainer)
+    made.post_processor = tokenizers.processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
+    made.save(str(root / "tokenizer.json"))
+    config = {"bos_token": "<s>", "eos_token": "</s>", "tokenizer_class": "PreTrainedTokenizerFast"}
+    (root / "tokenizer_config.json").write_text(json.dumps(config | {"chat_template": CHATML}))
+    with (root / "rows.jsonl").open("w") as file:
+        file.writelines(json.dumps({"messages": each, "score": 1}) + "\n" for each in DIALOGUES * 4)
+    return root
+
+
+def field(folder: Path, **keys: Any) -> TokensField:
+    return TokensField.model_validate({"column": "messages", "tokenizer": str(folder), "length": 128} | keys)
+
+
+def encoded(each: TokensField, value: Any) -> tuple[list[int], list[bool]]:
+    found = tokenizer(each.tokenizer)
+    tokens, trained = each.encoded(json.dumps(value), COLUMN, 0, found)
+    assert trained is not None
+    return list(tokens), list(trained)
+
+
+def learnt(each: TokensField, value: Any) -> str:
+    """What is to be predicted, as text."""
+    tokens, trained = encoded(each, value)
+    parts = [token for token, flag in zip(tokens, trained, strict=True) if flag]
+    return tokenizer(each.tokenizer).decode(parts, skips_special=False)
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_numbers_and_masks_are_those_of_transformers(folder: Path, name: str) -> None:
+    from transformers import PreTrainedTokenizerFast
+
+    library = PreTrainedTokenizerFast.from_pretrained(str(folder))
+    each = field(folder, template=TEMPLATES[name])
+    for dialogue in DIALOGUES:
+        wanted = library.apply_chat_template(
+            dialogue,
+            chat_template=TEMPLATES[name],
+            tokenize=True,
+            return_dict=True,
+            return_assistant_tokens_mask="endgeneration" in TEMPLATES[name],
+        )
+        tokens, trained = encoded(each, dialogue)
+        assert tokens == wanted["input_ids"]
+        if "assistant_masks" in wanted:
+            assert list(map(int, trained)) == wanted["assistant_masks"]
+
+
+def test_the_folders_own_template_is_taken_and_a_file_beside_it_goes_first(folder: Path, tmp_path: Path) -> None:
+    assert encoded(field(folder), DIALOGUES[1]) == encoded(field(folder, template=CHATML), DIALOGUES[1])
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / name).write_bytes((folder / name).read_bytes())
+    (tmp_path / "chat_template.jinja").write_text(MACRO)
+    assert encoded(field(tmp_path), DIALOGUES[1]) == encoded(field(folder, template=MACRO), DIALOGUES[1])
+    (tmp_path / "mine.jinja").write_text(LLAMA3)
+    mine = field(tmp_path, template=str(tmp_path / "mine.jinja"))
+    assert encoded(mine, DIALOGUES[1]) == encoded(field(folder, template=LLAMA3), DIALOGUES[1])
+    assert str(tmp_path / "mine.jinja") in mine.files
+
+
+def test_what_the_assistant_says_is_learnt_and_nothing_else(folder: Path) -> None:
+    assert learnt(field(folder), DIALOGUES[0]) == (
+        '  A model, na\u00efve \U0001f600.<|im_end|>Hello <there> & "you"<|im_end|>'
+    )
+    # of a template that says nothing of it: what an answer adds
+    assert learnt(field(folder, template=PLAIN_CHATML), DIALOGUES[1]) == "Two.<|im_end|>\n"
+    assert learnt(field(folder, template=LLAMA3), DIALOGUES[1]) == "Two.<|im_end|>"
+
+
+def test_messages_in_other_forms(folder: Path) -> None:
+    each, wanted = field(folder), encoded(field(folder), DIALOGUES[1])
+    question, answer = (message["content"] for message in DIALOGUES[1])
+    shared = [{"from": "human", "value": question}, {"from": "gpt", "value": answer}]
+    parts = [
+        {"role": "user", "content": [{"type": "text", "text": question[:4]}, {"type": "text", "text": question[4:]}]},
+        {"role": "assistant", "content": answer, "tool_calls": None},
+    ]
+    assert encoded(each, shared) == encoded(each, parts) == wanted
+    found = tokenizer(str(folder))
+    paired = field(folder, prompt="question", column="answer", template=True)
+    both = [Column("answer", "object"), Column("question", "object")]
+    tokens, trained = paired.encoded((answer, question), both, 0, found)
+    assert (tokens, trained) == wanted
+    # what the prompt's own assistant said is not learnt
+    longer = paired.encoded((json.dumps(DIALOGUES[0][4:]), json.dumps(DIALOGUES[0][:4])), both, 0, found)
+    assert longer[0] == encoded(each, DIALOGUES[0])[0]
+    assert longer[1] is not None
+    kept = [token for token, flag in zip(longer[0], longer[1], strict=True) if flag]
+    assert found.decode(kept, skips_special=False) == 'Hello <there> & "you"<|im_end|>'
+
+
+def test_prompts_and_answers_without_a_template(folder: Path) -> None:
+    each = field(folder, prompt="question", column="answer", eos=True)
+    columns = [Column("answer", "object"), Column("question", "object")]
+    found = tokenizer(str(folder))
+    tokens, trained = each.encoded(("Two.", "One plus one? "), columns, 0, found)
+    assert tokens == [*found.encode("One plus one? Two."), found.special["eos"]]
+    assert trained is not None
+    assert not trained[0]
+    assert found.decode([t for t, flag in zip(tokens, trained, strict=True) if flag]).strip() == "Two."
+    assert trained[-1]
+
+
+@pytest.mark.parametrize(
+    ("template", "says"),
+    [
+        ("{% for m in messages %}{{ m.content }}{% if loop.last %}END{% endif %}{% endfor %}", "in another way"),
+        (PLAIN_CHATML.replace("assistant\\n' }}{%- endif", "other\\n' }}{%- endif"), "in another way"),
+        ("{{ raise_exception('no such role') }}", "the template says: no such role"),
+        ("{{ messages[9].content.x }}", "the template fails: list object has no element 9"),
+        ("{% for m in messages %}", "it is no Jinja template"),
+        ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "what none may"),
+        ("{{ cycler.__init__.__globals__.os }}", "what none may"),
+        ("{% set x = messages.append(1) %}", "what none may"),
+        ("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", "more than 1 s"),
+        ("{% macro f() %}{{ f() }}{{ f() }}{% endmacro %}{{ f() }}", "calls itself without end"),
+        ("{{ 'ab' * 99999999999 }}", "characters"),
+        ("{{ '%999999999d' % 1 }}", "characters"),
+        ("{{ '{:999999999}'.format(1) }}", "characters"),
+        ("{{ 'a'.ljust(999999999) }}", "characters"),
+        ("{{ 'a' | center(999999999) }}", "characters"),
+        ("{{ 'aaaa' | replace('a', 'a' * 2000000) }}", "characters"),
+        ("{{ 9 ** 9 ** 9 }}", "bits"),
+        ("{% set n = namespace(x='a') %}{% for i in range(99) %}{% set n.x = n.x ~ n.x %}{% endfor %}", "items"),
+        ("{% set n = namespace(x=[1]) %}{% for i in range(99) %}{% set n.x = [n.x, n.x] %}{% endfor %}", "more than"),
+        (
+            "{% set n = namespace(x='a') %}{% for i in range(99) %}{% set t %}{{ n.x }}{{ n.x }}{% endset %}"
+            "{% set n.x = t %}{% endfor %}",
+            "items",
+        ),
+        ("{% for i in range(99999) %}" + "a" * 1000 + "{% endfor %}", "characters"),
+        ("(" * 200, "brackets"),
+        ("{% generation %}" * 300, "nested too deep"),
+    ],
+)
+def test_a_template_that_is_wrong_or_hostile_is_told_at_once(folder: Path, template: str, says: str) -> None:
+    begun = time.thread_time()
+    with pytest.raises(chat.ChatError) as found:
+        chat.said(template, DIALOGUES[1], tokenizer(str(folder)))
+    assert says in str(found.value)
+    assert time.thread_time() - begun < 3
+
+
+@pytest.mark.parametrize("pack", [None, "best_fit", "sequential"])
+def test_a_set_of_dialogues_packed_and_not(spec: Callable[..., DataSpec], folder: Path, pack: str | None) -> None:
+    keys = {"type": "tokens", "column": "messages", "tokenizer": str(folder), "length": 160, "pack": pack}
+    described = spec(source={"type": "jsonl", "path": str(folder / "rows.jsonl")}, fields={"chat": keys})
+    training = open_sets(described)["training"]
+    made = training.gather(np.arange(training.num_samples))
+    names = {name for name in made if name.startswith("chat")}
+    assert "chat.trained" in names
+    ids, trained = np.asarray(made["chat"]), np.asarray(made["chat.trained"])
+    segments = np.asarray(made["chat.segments"])
+    found, texts = tokenizer(str(folder)), []
+    for row in range(len(ids)):
+        for segment in range(1, segments[row].max() + 1):
+            flags = trained[row] & (segments[row] == segment)
+            texts.append(found.decode(ids[row][flags].tolist(), skips_special=False))
+    wanted = sum(sum(encoded(field(folder), each)[1]) for each in DIALOGUES * 4)
+    if pack == "sequential":  # cuts anywhere, and what a cut begins with follows from nothing
+        assert wanted - len(ids) <= int(trained.sum()) <= wanted
+        return
+    assert sorted(texts) == sorted([learnt(field(folder), each) for each in DIALOGUES * 4])
+    assert int(trained.sum()) == wanted
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({}, "no `role`"),
+        ({"type": "tensor"}, "holds lists of messages, and a tensor holds numbers"),
+        ({"type": "category"}, "holds lists of messages, and a category"),
+        ({"tokenizer": "bytes"}, "the tokenizer has no chat template"),
+        ({"template": "no.jinja"}, "there is no file no.jinja"),
+        ({"template": "{% for x in %}"}, "it is no Jinja template, line 1"),
+        ({"template": "{{ raise_exception('no') }}"}, "the template says: no"),
+    ],
+)
+def test_a_mistake_is_said_once(
+    look: Callable[..., Described], folder: Path, tmp_path: Path, keys: dict[str, Any], message: str
+) -> None:
+    path = tmp_path / "rows.jsonl"
+    rows = [{"messages": DIALOGUES[1], "n": 1}, {"messages": [{"who": "me", "content": "x"}], "n": 2}]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    made = {"type": "tokens", "column": "messages", "tokenizer": str(folder), "length": 64} | keys
+    if made["type"] != "tokens":
+        made = {"type": made["type"], "column": "messages"}
+    found, diagnostics = look(source={"type": "jsonl", "path": str(path)}, fields={"chat": made})
+    assert found is None
+    (problem,) = diagnostics
+    assert message in problem.message
+    if not keys:
+        assert f"row 2 of {path.name}" in problem.message or "row 2" in problem.message
+
+
+def test_a_column_of_messages_is_read_from_every_kind_of_file(folder: Path, tmp_path: Path) -> None:
+    import pyarrow as pa
+    from pyarrow import feather, parquet
+
+    table = pa.table({"messages": pa.array(DIALOGUES)})
+    parquet.write_table(table, tmp_path / "a.parquet")
+    feather.write_feather(table, tmp_path / "a.arrow", compression="uncompressed")
+    from declarative_train.components.datasets import DATASETS
+
+    for kind, path in (("parquet", "a.parquet"), ("arrow", "a.arrow"), ("jsonl", folder / "rows.jsonl")):
+        source = DATASETS[kind].model_validate({"type": kind, "path": str(tmp_path / path)})
+        opened_table = source.open()
+        assert opened_table.columns["messages"] == COLUMN[0]
+        values = opened_table.read(["messages"], np.array([2, 0]))["messages"]
+        assert [chat.messages(value) for value in values] == [DIALOGUES[2], DIALOGUES[0]]
