@@ -18,7 +18,7 @@ from declarative_train.components.datasets.files import is_known, is_remote
 from declarative_train.components.datasets.mix import MixDataset
 from declarative_train.components.fields.columns import sized
 from declarative_train.components.fields.image import MissingPackageError
-from declarative_train.components.transforms.plugin import PluginTransform
+from declarative_train.data import without_source
 from declarative_train.data.blocks import mixed, most_held, most_held_beside, rolled
 from declarative_train.data.checks import group_in_two_sets
 from declarative_train.data.checks.files import remote_source, unknown_column
@@ -26,13 +26,9 @@ from declarative_train.data.checks.pictures import pictures_without_size, transf
 from declarative_train.data.checks.samples import (
     empty_set,
     interleaved_windows,
-    rows_outside_window,
     rows_without_order,
-    rows_without_window,
     sorted_as_text,
     split_does_not_fit,
-    token_by_token,
-    window_cut_to_pieces,
 )
 from declarative_train.data.checks.values import column_does_not_fit, no_statistics
 from declarative_train.data.inherited import Inherited, measured, misread, origin_of, unknown_value
@@ -47,10 +43,8 @@ from declarative_train.data.problems import Place, bad_sample, row_with, source_
 from declarative_train.data.rows import RowChain, RowRange, Rows
 from declarative_train.data.spec import DataSpec, FieldSpec, MemberSpec, SetSpec, WindowSpec
 from declarative_train.data.splitting import TRAINING, SplitError, split_rows
-from declarative_train.data.texts import packed_beside
 from declarative_train.data.windows import RowOrder, Windows, row_order
 from declarative_train.diagnostics.diagnostic import Diagnostic, Related
-from declarative_train.diagnostics.suggest import did_you_mean
 from declarative_train.terms.amounts import counted
 from declarative_train.terms.span import Span
 
@@ -90,7 +84,7 @@ class _Description:
         self.span = span
         self.offline = offline
         self.diagnostics: list[Diagnostic] = []
-        self.window_fits = True  # else what can be cut, and how much is left of it, says nothing
+        self.window_fits = True
         self.chain = Chain(section.transforms, seed)
         self.window: WindowSpec | None = None
         if (window := section.window) is not None:
@@ -139,56 +133,12 @@ class _Description:
 
     def _check_words(self) -> None:
         """What is wrong whatever the source holds."""
-        for name, field in self.section.fields.items():
-            place = self.span(f"data.fields.{name}.rows")
-            if field.cut is None:
-                continue
-            if self.window is None:
-                self.report(rows_without_window(place, name))
-            elif not _taken(field.cut, self.window.length):
-                self.window_fits = False
-                self.report(rows_outside_window(place, name, getattr(field, "rows", ""), self.window.length))
-        self._check_transforms()
-        self._check_packed()
         if self.window is None:
-            if self.section.source.type == "text" and getattr(self.section.source, "documents", None) is None:
-                self.report(token_by_token(self.span("data.source.type")))
-            return
-        for name, split in self.section.split.items():
-            if split.cuts_singly:
-                place = self.span(f"data.split.{name}.type")
-                self.window_fits = False
-                self.report(window_cut_to_pieces(place, name, split.type, self.window.length))
-
-    def _check_packed(self) -> None:
-        for name, misfit in packed_beside(self.section.fields, self.window):
-            span, self.window_fits = self.span(f"data.fields.{name}.pack"), False
-            self.report(column_does_not_fit(span, name, misfit.message, misfit.help))
-
-    def _check_transforms(self) -> None:
-        late = [name for name, field in self.section.fields.items() if field.reads_late]
-        if late and self.window is not None:
-            message = f"`{late[0]}` holds pictures, and windows are made of numbers: a sample is one picture"
-            self.report(transform_does_not_fit(self.span("data.window"), message, "leave `window` out"))
-        for place, transform in enumerate(self.section.transforms):
-            for at, name in enumerate(transform.fields or ()):
-                if name not in late:
-                    known = name in self.section.fields
-                    message = f"`{name}` holds no pictures" if known else f"there is no field `{name}`"
-                    hint = "name fields of `type: image`" if known else did_you_mean(name, late)
-                    span = self.span(("data", "transforms", place, "fields", at))
-                    self.report(transform_does_not_fit(span, message, hint))
-            if not late and transform.fields is None:
-                message = f"`{transform.type}` changes pictures, and no field is of `type: image`"
-                self.report(transform_does_not_fit(self.span(("data", "transforms", place)), message, None))
-            if self.section.workers == 0 and isinstance(transform, PluginTransform) and transform.draws_globally:
-                message = f"`{transform.type}` draws from generators that the training process draws from too"
-                hint = "set `data.workers: 1` or more, or draw from `random`: `def apply(self, picture, random)`"
-                self.report(transform_does_not_fit(self.span(("data", "transforms", place, "type")), message, hint))
-            if transform.is_random and transform.only == "evaluation":
-                message = f"`{transform.type}` draws, and evaluations are the same every time"
-                span = self.span(("data", "transforms", place, "only"))
-                self.report(transform_does_not_fit(span, message, "set it to `training`, or leave it out"))
+            self.diagnostics += without_source.of_rows(self.section, self.span)
+        self.diagnostics += without_source.of_transforms(self.section, self.span)
+        of_window = list(without_source.of_window(self.section, self.window, self.span))
+        self.diagnostics += of_window
+        self.window_fits = not of_window
 
     def _report_transform(self, name: str, error: TransformError) -> None:
         misfit = error.misfit
@@ -508,9 +458,3 @@ def _set_rows(
 def _other_shape(field: Field, main: Sequence[Column], own: Sequence[Column]) -> Misfit | None:
     here, there = field.row_spec(own, {}).shape, field.row_spec(main, {}).shape
     return None if here == there else Misfit(f"it is {sized(here)} in this source, and {sized(there)} in the main one")
-
-
-def _taken(cut: slice | int, length: int) -> bool:
-    if isinstance(cut, int):
-        return -length <= cut < length
-    return len(range(*cut.indices(length))) > 0
