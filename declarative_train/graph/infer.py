@@ -138,6 +138,7 @@ class Inference:
         self._precision = precision
         self._unknown: set[str] = set()  # types of plugins whose shapes nobody knows, each said once
         self._probes = {} if probes is None else probes
+        self._results: dict[tuple[object, ...], TensorSpec] = {}  # of expressions, which copies of a block share
 
     def scope(
         self,
@@ -270,7 +271,10 @@ class Inference:
     ) -> Node | None:
         try:
             expression = self._sized(node, inputs, specs, state)
-            found = probe_expression(expression, specs)
+            key = (expression.text, expression is node.expression, *specs.items())
+            found = self._results.get(key) or probe_expression(expression, specs)
+            if expression is node.expression:  # as it was written, so that its copies have the same
+                self._results[key] = found
             given = None if node.expression.is_random else state.all_seen(inputs)
             seen = given and self._observer.expression(expression, given, found, node.span)
             if seen:

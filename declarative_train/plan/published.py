@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from declarative_train.components.adapters.adapted import is_added
 from declarative_train.components.published import WEIGHTS, Part, PublishedError, family_of
@@ -110,14 +110,13 @@ def shape_of(parts: Iterable[Part], found: Shapes) -> tuple[int, ...] | None:
 
 
 def published_misfit(
-    module: nn.Module, node: str, tensors: TensorMapPlan, found: Shapes, *, whole: bool = True
+    held: Held, node: str, tensors: TensorMapPlan, found: Shapes, *, whole: bool = True
 ) -> tuple[str, str | None] | None:
     """All that is missing, unexpected and misshapen, by the names of the file, and a hint; None where all fits. With
-    `whole` False the module is a part of the model, and what it does not hold is another's."""
+    `whole` False a part of the model is held, and what is not there is another's."""
     if tensors.alone:
-        held = {name: tuple(item.shape) for name, item in module.named_parameters(remove_duplicate=False)}
-        return misfit_of_entries(held, tensors, found)
-    below, aliases = _below(module, node)
+        return misfit_of_entries(held.shapes, tensors, found)
+    below, aliases = _below(held, node)
     missing, wrong, used = [], [], set()
     for names in aliases:
         ways = [(name, parts_in(tensors, name, found)) for name in names]
@@ -129,9 +128,9 @@ def published_misfit(
             missing += lacking or [f"anything for `{name}`"]
         for name, parts in present:
             shape = shape_of(parts, found)
-            if shape != tuple(below[name].shape):
+            if shape != below[name]:
                 given = " and ".join(f"{part.name} {found[part.name]}" for part in parts)
-                wrong.append(f"{given} cannot fill `{name}` {tuple(below[name].shape)}")
+                wrong.append(f"{given} cannot fill `{name}` {below[name]}")
     ignored = [*tensors.ignored, *(each.removeprefix(tensors.prefix) for each in tensors.ignored)]
     unexpected = [name for name in found if name not in used and not any(fnmatchcase(name, each) for each in ignored)]
     told = []
@@ -170,18 +169,32 @@ def _hint(missing: list[str], unexpected: list[str], wrong: list[str]) -> str | 
     return None
 
 
-def _below(module: nn.Module, node: str) -> tuple[dict[str, nn.Parameter], list[list[str]]]:
-    """Parameters below a node by names relative to it, and the names that each of them has."""
+class Held(NamedTuple):
+    """The parameters that there are, by name: their shapes, and for a tied one the name of that whose values it has."""
+
+    shapes: Shapes
+    ties: Mapping[str, str]
+
+    @classmethod
+    def by(cls, module: nn.Module) -> Held:
+        named = dict(module.named_parameters(remove_duplicate=False))
+        first: dict[int, str] = {}
+        for name, item in named.items():
+            first.setdefault(id(item), name)
+        ties = {name: first[id(item)] for name, item in named.items() if first[id(item)] != name}
+        return cls({name: tuple(item.shape) for name, item in named.items()}, ties)
+
+
+def _below(held: Held, node: str) -> tuple[dict[str, tuple[int, ...]], list[list[str]]]:
+    """Shapes of parameters below a node by names relative to it, and the names that each of them has."""
     prefix = f"{node}." if node else ""
-    held = {
-        name.removeprefix(prefix): item
-        for name, item in module.named_parameters(remove_duplicate=False)
-        if name.startswith(prefix) and not is_added(name)
-    }
-    names: dict[int, list[str]] = {}
-    for name, item in held.items():
-        names.setdefault(id(item), []).append(name)
-    return held, list(names.values())
+    names: dict[str, list[str]] = {}
+    below = {}
+    for name, shape in held.shapes.items():
+        if name.startswith(prefix) and not is_added(name):
+            below[name.removeprefix(prefix)] = shape
+            names.setdefault(held.ties.get(name, name), []).append(name.removeprefix(prefix))
+    return below, list(names.values())
 
 
 def odd_dtype(dtypes: Mapping[str, str]) -> str | None:

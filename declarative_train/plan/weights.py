@@ -21,7 +21,7 @@ from declarative_train.graph.lower import Lowered
 from declarative_train.plan.adapter_folders import plan_adapters
 from declarative_train.plan.checks.parameters import rename_matches_nothing, weights_do_not_fit, weights_not_found
 from declarative_train.plan.plan import ParameterPlan, WeightsPlan
-from declarative_train.plan.published import odd_dtype, plan_published, published_misfit, tensor_map, tensors_of
+from declarative_train.plan.published import Held, odd_dtype, plan_published, published_misfit, tensor_map, tensors_of
 from declarative_train.plan.run_folder import Shapes, shapes_in_folder, taken_in_folder
 from declarative_train.recipe.recipe import Recipe, Weights
 from declarative_train.recipe.sections.model import DROP
@@ -126,9 +126,8 @@ def _published(
     if lowered is None or parameters is None:
         return plan, None
     ties = {each.name: each.tie for each in parameters if each.tie is not None}
-    module = build(lowered.graph, recipe.plugins, device="meta", ties=ties)
     found = {name: shape for name, (shape, _) in header.items()}
-    return plan, published_misfit(module, plan.node, tensors, found)
+    return plan, published_misfit(Held(lowered.parameters, ties), plan.node, tensors, found)
 
 
 def _taken(path: str, local: str | None) -> str:

@@ -30,6 +30,9 @@ _PART = re.compile(r"(?:\{[^{}]*\}|[^.{}])+")
 _INDEX = re.compile(r"\bindex\b")
 
 
+_NOTHING = ParameterSettings()
+
+
 class Pattern(NamedTuple):
     """A compiled selector: `body` of the match is what it names, behind it comes what stands below."""
 
@@ -221,12 +224,12 @@ def _index(place: re.Match[str]) -> int | None:
 
 def settings_of(rules: Iterable[ParameterRule], name: str) -> ParameterSettings:
     """All that is set for a parameter: top to bottom, later entries win key by key."""
-    settings = ParameterSettings()
+    settings: ParameterSettings | None = None
     for rule in rules:
         found = rule.match(name)
         if found is not None:
-            settings = settings.updated(found)
-    return settings
+            settings = found if settings is None else settings.updated(found)
+    return _NOTHING if settings is None else settings
 
 
 def check_rules(rules: Iterable[ParameterRule], names: Iterable[str]) -> Iterator[Diagnostic]:

@@ -16,7 +16,7 @@ from torch import nn
 from declarative_train.components.datasets.files import local_path
 from declarative_train.graph.initialise import held_rows, write_whole
 from declarative_train.plan.checks.parameters import words
-from declarative_train.plan.published import parts_in, published_misfit, shape_of
+from declarative_train.plan.published import Held, parts_in, published_misfit, shape_of
 from declarative_train.plan.run_folder import EMA, Shapes
 from declarative_train.plan.weights import INDEX, TORCH_BEGINS, files_of_index, misfit, renamed, same_name, unmatched
 from declarative_train.runtime.failures import RunFailure
@@ -84,7 +84,7 @@ def _opened_published(
 ) -> Opened:
     """By the names of the model, each made of the tensors that the map names."""
     assert isinstance(source, Tensors)
-    _require_none(plan, published_misfit(model, plan.node, tensors, source.shapes, whole=whole))
+    _require_none(plan, published_misfit(Held.by(model), plan.node, tensors, source.shapes, whole=whole))
     prefix = f"{plan.node}." if plan.node else ""
     parts: dict[str, tuple[Part, ...]] = {}
     for name, _ in model.named_parameters(remove_duplicate=False):

@@ -1,0 +1,109 @@
+"""How much of a file a rank reads: the pages of it that are in its memory when its start values are written."""
+
+from __future__ import annotations
+
+import gc
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from declarative_train.plan.plan import Plan
+from declarative_train.runtime.step import load_weights
+from tests.runtime.made_recipes import compiled
+from tests.runtime.on_ranks import kept_engine, on_ranks
+
+WIDTH, HIDDEN, VOCABULARY, LAYERS = 1024, 3072, 2048, 2
+RECIPE: dict[str, Any] = {
+    "name": "made",
+    "data": {
+        "source": {"type": "text", "path": "story.txt", "tokenizer": "bytes"},
+        "window": {"length": 17},
+        "fields": {"tokens": {"column": "tokens", "rows": ":-1"}, "next": {"column": "tokens", "rows": "1:"}},
+    },
+    "model": {
+        "graph": {
+            "lm": {"type": "llama", "vocabulary": VOCABULARY, "layers": LAYERS, "width": WIDTH, "heads": 8}
+            | {"kv_heads": 2, "hidden": HIDDEN, "input": "tokens"}
+        },
+        "weights": {"path": "base", "format": "huggingface"},
+        "parameters": {"attn": {"adapter": {"type": "lora", "rank": 4}}},
+    },
+    "objective": {"loss": {"type": "cross_entropy", "input": "lm", "target": "next"}},
+    "training": {"steps": 1, "global_batch_size": 4, "optimizer": {"type": "sgd", "lr": 0.1}},
+}
+WAYS: dict[str, dict[str, Any]] = {
+    "fsdp 4": {"parallelism": "fsdp", "layout": {"device": "cpu", "gpus": 4}},
+    "pipeline 2": {
+        "parallelism": {"pipeline": {"stages": 2, "schedule": "1f1b", "microbatches": 2}},
+        "layout": {"device": "cpu", "gpus": 2},
+    },
+    "pipeline 2 of fsdp 2": {
+        "parallelism": {"data": {"shard": 2}, "pipeline": {"stages": 2, "schedule": "1f1b", "microbatches": 2}},
+        "layout": {"device": "cpu", "gpus": 4},
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Llama of 110 MB, its projections in tensors of their own: large beside what is paged in at a time."""
+    found = tmp_path_factory.mktemp("base")
+    (found / "story.txt").write_text("a token after another, over and over again. " * 20)
+    shapes = {"model.embed_tokens.weight": (VOCABULARY, WIDTH), "lm_head.weight": (VOCABULARY, WIDTH)}
+    shapes["model.norm.weight"] = (WIDTH,)
+    for at in range(LAYERS):
+        top = f"model.layers.{at}."
+        shapes |= {f"{top}self_attn.{each}_proj.weight": (WIDTH, WIDTH) for each in "qo"}
+        shapes |= {f"{top}self_attn.{each}_proj.weight": (WIDTH // 4, WIDTH) for each in "kv"}
+        shapes |= {f"{top}mlp.{each}_proj.weight": (HIDDEN, WIDTH) for each in ("gate", "up")}
+        shapes |= {f"{top}mlp.down_proj.weight": (WIDTH, HIDDEN)}
+        shapes |= {f"{top}{each}_layernorm.weight": (WIDTH,) for each in ("input", "post_attention")}
+    torch.manual_seed(0)
+    (found / "base").mkdir()
+    (found / "base" / "config.json").write_text("{}")
+    save_file({name: torch.randn(shape) for name, shape in shapes.items()}, found / "base" / "model.safetensors")
+    return found
+
+
+def resident_bytes(file: Path) -> int:
+    """Of all maps of a file in this process."""
+    text = Path("/proc/self/smaps").read_text()
+    found = re.findall(rf"^[0-9a-f]+-[0-9a-f]+ [^\n]*{re.escape(str(file))}\n(.*?)(?=^[0-9a-f]+-|\Z)", text, re.M | re.S)
+    return sum(int(size) << 10 for part in found for size in re.findall(r"^Rss: +(\d+) kB", part, re.M))
+
+
+def seen(plan: Plan, file: Path) -> tuple[int, int]:
+    """(what this rank read of the file, what it holds of its parameters)."""
+    write, most = load_weights.write_weights, [0]
+
+    def watched(model: torch.nn.Module, opened: Any) -> None:
+        opened = list(opened)
+        write(model, opened)
+        gc.collect()
+        most[0] = max(most[0], resident_bytes(file))
+
+    import declarative_train.runtime.step.model as model_room
+
+    model_room.write_weights = watched
+    try:
+        with kept_engine(plan) as engine:
+            held = [item for name, item in engine.model.named_parameters() if ".lora_" not in name]
+            return most[0], sum(getattr(item, "_local_tensor", item).nbytes for item in held)
+    finally:
+        model_room.write_weights = write
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="Linux says what of a file is in memory")
+@pytest.mark.timeout(150)
+@pytest.mark.parametrize("way", ["fsdp 4", *(pytest.param(each, marks=pytest.mark.long) for each in [*WAYS][1:])])
+def test_a_rank_reads_what_it_holds(folder: Path, way: str) -> None:
+    """At most a tenth more: joined projections, sharded by rows across them, and stages."""
+    plan = compiled(folder, RECIPE | WAYS[way])
+    file = folder / "base" / "model.safetensors"
+    found = on_ranks(plan, seen, plan, file)
+    assert sum(held for _, held in found) == pytest.approx(file.stat().st_size, rel=0.01)
+    assert all(0.9 * held < read < 1.1 * held for read, held in found), found
