@@ -72,7 +72,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def resident_bytes(file: Path) -> int:
     """Of all maps of a file in this process."""
     text = Path("/proc/self/smaps").read_text()
-    found = re.findall(rf"^[0-9a-f]+-[0-9a-f]+ [^\n]*{re.escape(str(file))}\n(.*?)(?=^[0-9a-f]+-|\Z)", text, re.M | re.S)
+    head = rf"^[0-9a-f]+-[0-9a-f]+ [^\n]*{re.escape(str(file))}\n"
+    found = re.findall(rf"{head}(.*?)(?=^[0-9a-f]+-|\Z)", text, re.M | re.S)
     return sum(int(size) << 10 for part in found for size in re.findall(r"^Rss: +(\d+) kB", part, re.M))
 
 
