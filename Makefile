@@ -4,6 +4,9 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 RECIPE ?= recipes/digits_mlp.yaml
 
+# one more than the cores of a small machine: much of a test is waiting. A file's tests stay together, the longest come first
+WORKERS := -n 3 --dist loadfile --no-loadscope-reorder
+
 # ranks of a test share the cores of the machine
 test test-long matrix accept bench parity planner: export OMP_NUM_THREADS ?= 1
 # tests start processes: each would compile the package anew where a machine forbids to keep bytecode
@@ -15,7 +18,7 @@ run: $(VENV)/.installed
 	$(BIN)/dtrain run $(RECIPE)
 
 test: $(VENV)/.installed-dev
-	$(BIN)/pytest -n 2 --dist loadfile -m "not long and not matrix and not gpu"
+	$(BIN)/pytest $(WORKERS) -m "not long and not matrix and not gpu"
 
 # the same with the newest of every package that the registry has, torch above all, in an environment of its own. Where the
 # registry has no CPU build of that torch, its CUDA build comes with 7 GB of packages; it runs without a GPU. NEWEST names
@@ -28,14 +31,14 @@ test-newest:
 		$(PIP_OPTIONS) --editable '.[dev]'
 	$(NEWEST)/bin/python tests/cpu_torchvision.py
 	$(NEWEST)/bin/python -c "import torch; print('torch', torch.__version__)"
-	$(NEWEST)/bin/python -m pytest -n 2 --dist loadfile -m "not long and not matrix and not gpu" $(TESTS)
+	$(NEWEST)/bin/python -m pytest $(WORKERS) -m "not long and not matrix and not gpu" $(TESTS)
 
 test-long: $(VENV)/.installed-dev
-	$(BIN)/pytest -n 2 --dist loadfile -m "long and not gpu" --timeout 1200
+	$(BIN)/pytest $(WORKERS) -m "long and not gpu" --timeout 1200
 
 # a checkpoint of every layout goes on on every other: what test-long takes a part of
 matrix: $(VENV)/.installed-dev
-	$(BIN)/pytest -n 2 --dist loadfile -m matrix --timeout 1200
+	$(BIN)/pytest $(WORKERS) -m matrix --timeout 1200
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

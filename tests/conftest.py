@@ -11,6 +11,21 @@ import pytest
 
 MEMORY = Path("/dev/shm")
 ROOM_BYTES = 6 * 2**30
+# half a minute and more each: begun first, no worker is left alone with one of them at the end
+LONGEST = (
+    "runtime/test_resume.py",
+    "runtime/test_launch.py",
+    "test_recipes.py",
+    "test_planner.py",
+    "runtime/test_resume_layouts.py",
+    "test_parity.py",
+    "runtime/test_parity.py",
+    "runtime/test_parity_graphs.py",
+    "runtime/test_half_precision.py",
+    "test_fuzz.py",
+    "runtime/test_torchrun.py",
+    "test_gpu_suite.py",
+)
 
 
 def pytest_configure() -> None:
@@ -18,6 +33,11 @@ def pytest_configure() -> None:
     of several ranks would wait for."""
     if MEMORY.is_dir() and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > ROOM_BYTES:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    places = {Path(__file__).parent / name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.path, len(places)))
 
 
 @pytest.fixture(scope="session", autouse=True)
