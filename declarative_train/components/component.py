@@ -91,6 +91,11 @@ class Layer(Component, ABC):
     mixes_samples: ClassVar[bool] = False  # reads across the batch; such a layer has a field `over`
     counts_only: ClassVar[bool] = False  # takes of its one input the number of samples; any field serves
 
+    @classmethod
+    def ports_for(cls, named: Sequence[str]) -> tuple[Port, ...]:
+        """The ports of a node that binds these by name; the first one is what a node above feeds."""
+        return cls.ports
+
     @property
     def is_random(self) -> bool:
         """Draws random numbers in training (dropout with p > 0)."""

@@ -135,6 +135,7 @@ class Inference:
         self.facts: list[NodeFact] = []
         self.maps: dict[str, tuple[int, int]] = {}  # the linear maps of the model, adapted or not: (out, in)
         self._adapting = Adapting(rules, names)
+        self.units: dict[str, tuple[str, ...]] = {}  # of the nodes that have some inside: their paths
         self._precision = precision
         self._unknown: set[str] = set()  # types of plugins whose shapes nobody knows, each said once
         self._probes = {} if probes is None else probes
@@ -239,6 +240,7 @@ class Inference:
             shapes = with_added(probed.parameters, adapters, probed.maps)
             self.parameters |= {f"{node.path}.{name}": shape for name, shape in shapes.items()}
             self.maps |= {_joined(node.path, path): shape for path, shape in probed.maps.items()}
+            self.units[node.path] = tuple(_joined(node.path, path) for path in probed.units)
             self._note(replace(node, layer=layer), probed.habits, specs)
         outputs = dict(zip(layer.outputs, probed.outputs, strict=True))
         if state is not None and not probed.parameters and len(outputs) == 1:

@@ -17,6 +17,9 @@ from declarative_train.components.component import Init, Layer
 from declarative_train.components.inits import INITS
 from declarative_train.components.inits.draws import Draws
 from declarative_train.components.keyed import key_of
+from declarative_train.components.layers.libraries.layer import AsTheLibraryDoes
+from declarative_train.components.layers.libraries.modules.node import LibraryNode
+from declarative_train.components.layers.libraries.modules.start import forget
 from declarative_train.components.plugin_layer import AsTheCodeDoes, PluginLayer
 from declarative_train.graph.graph import Graph
 from declarative_train.graph.read import read_layer
@@ -89,6 +92,8 @@ def initialise(
     layers = {path: (layer, specs) for path, layer, specs in _layers(graph, "", plugins)}
     held = dict(module.named_parameters(remove_duplicate=False))
     own_code = {id(part) for path in _plugin_paths(layers) if has_module(module, path) for part in _parts(module, path)}
+    libraries = [part for part in module.modules() if isinstance(part, LibraryNode)]
+    own_code |= {id(inner) for part in libraries for inner in part.modules() if inner is not part}
     with torch.no_grad():
         for part in list(module.modules()):
             _put_back(part)
@@ -103,6 +108,8 @@ def initialise(
         for part in module.modules():
             if id(part) not in own_code and callable(reset := getattr(type(part), "reset_buffers", None)):
                 reset(part)
+    if libraries:
+        forget()
 
 
 def _put_back(part: nn.Module) -> None:
@@ -138,6 +145,9 @@ def _constructed(name: str, layers: Layers, seed: int) -> torch.Tensor:
     """The start value of a plugin's parameter, by its name in the whole model."""
     path = next(path for path in _ways(name) if path in layers)
     layer, specs = layers[path]
+    rule = layer.init_of(name.removeprefix(f"{path}."), specs)
+    if isinstance(rule, AsTheLibraryDoes):
+        return rule.whole(seed, path)
     assert isinstance(layer, PluginLayer)
     with torch.device("cpu"):
         return started(layer, specs, seed, path).get_parameter(name.removeprefix(f"{path}.")).detach()
@@ -158,7 +168,7 @@ def own_rule(graph: Graph, name: str, plugins: Sequence[str] = ()) -> Init:
     """How a parameter starts when the recipe says nothing: the rule of its layer, in words that hold anywhere in the
     model."""
     rule = _rule_of(name, {path: (layer, specs) for path, layer, specs in _layers(graph, "", plugins)})
-    return AsTheCodeDoes(parameter=name) if isinstance(rule, AsTheCodeDoes) else rule
+    return AsTheCodeDoes(parameter=name) if isinstance(rule, AsTheCodeDoes | AsTheLibraryDoes) else rule
 
 
 def _rule_of(name: str, layers: Layers) -> Init:

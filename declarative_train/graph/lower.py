@@ -109,7 +109,8 @@ def lower(
         return None, diagnostics
     specs = {name: spec for name, spec in known.items() if spec is not None}
     modules = set(_modules(model))
-    units = tuple(path for path in scope.units if path in modules)
+    known_units = (path for path in scope.units if path in modules)
+    units = tuple(inner for path in known_units for inner in inference.units.get(path) or (path,))
     parameters, maps = inference.parameters, inference.maps
     lowered = Lowered(batch_graph, model, terms, measures, sources, specs, parameters, maps, facts, units)
     return lowered, diagnostics

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any
 
@@ -19,6 +19,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from declarative_train.components.adapters.adapted import Adapted
 from declarative_train.components.adapters.modules.lora import linear_maps
 from declarative_train.components.component import Layer
 from declarative_train.components.expressions.dtypes import known_of, result_spec, with_known
@@ -27,6 +28,8 @@ from declarative_train.components.expressions.grammar import Expression
 from declarative_train.components.expressions.lower import infer as evaluate
 from declarative_train.components.expressions.ranges import of_operation
 from declarative_train.components.layers.fit import OfFunction
+from declarative_train.components.layers.libraries.layer import LibraryLayer
+from declarative_train.components.layers.libraries.modules.node import units_in, without_memory
 from declarative_train.components.plugin_layer import PluginLayer, seeded
 from declarative_train.graph.examine import Habits, examine
 from declarative_train.graph.read import ordered_ports
@@ -35,6 +38,8 @@ from declarative_train.terms.tensor_spec import DType, TensorSpec
 BATCH_SIZES = (3, 5)
 SMALL_PARAMETERS = 1 << 20
 """Elements of parameters and buffers of one layer that may be allocated to find its shapes."""
+MOST_PARAMETERS = 1 << 26
+"""The same of a library's model whose shapes cannot be found without."""
 SMALL_ACTIVATIONS = 1 << 20
 """Elements of all inputs together, for the larger batch, that may be computed with to find shapes."""
 SMALL_RESULTS, SMALL_LOOKUPS = 1 << 27, 1 << 25
@@ -62,12 +67,16 @@ class Probed:
     habits: Habits | None = None
     maps: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """Its linear maps, which may have adapters: (out, in) by path; "" is the layer's module itself."""
+    units: tuple[str, ...] = ()
+    """Of a library's model: the parts that are gathered, computed again and compiled one by one, by path."""
 
 
 def probe_layer(layer: Layer, inputs: Mapping[str, TensorSpec], built_for: Mapping[str, TensorSpec]) -> Probed:
     """`built_for` differs from `inputs` where a layer is called again (`reuse`).
 
     Raises RefusedError and BatchMovedError."""
+    if isinstance(base := layer.base if isinstance(layer, Adapted) else layer, LibraryLayer):
+        return _probe_library(base, inputs, built_for)
     if not isinstance(layer, PluginLayer):
         return _probe(layer, inputs, built_for)
     with seeded(0):
@@ -85,6 +94,34 @@ def _probe(layer: Layer, inputs: Specs, built_for: Specs) -> Probed:
         except _TooLargeError:
             pass
     return _probed(layer, inputs, _built_on_meta(layer, built_for), torch.device("meta"))
+
+
+def _probe_library(layer: LibraryLayer, inputs: Specs, built_for: Specs) -> Probed:
+    """Its code asks tensors for values, which those on meta do not have: a small model runs in memory, a larger one on
+    tensors that tell their size and device alone, as `torch.compile` traces it."""
+    with torch.device("meta"):
+        module: nn.Module = _in_one_line(lambda: layer.build(built_for))
+    units = units_in(module, layer.unit_classes(module))
+    num_elements = sum(parameter.numel() for parameter in module.parameters())
+    if num_elements <= SMALL_PARAMETERS and _num_activations(inputs.values()) <= SMALL_ACTIVATIONS:
+        found = _probed(layer, inputs, _in_memory(layer, built_for), torch.device("cpu"))
+    else:
+        try:
+            with without_memory(module):
+                found = _probed(layer, inputs, module, torch.device("cpu"))
+        except RefusedError:
+            if num_elements > MOST_PARAMETERS:
+                raise
+            found = _probed(layer, inputs, _in_memory(layer, built_for), torch.device("cpu"))
+    return replace(found, units=units)
+
+
+def _in_memory(layer: LibraryLayer, inputs: Specs) -> nn.Module:
+    with torch.device("cpu"), torch.no_grad():
+        module: nn.Module = _in_one_line(lambda: layer.build(inputs))
+        for parameter in module.parameters():
+            parameter.zero_()
+    return module
 
 
 def _probed(layer: Layer, inputs: Specs, module: nn.Module, device: torch.device) -> Probed:

@@ -155,12 +155,14 @@ ANY_SHAPE = {
     "global_avg_pool": IMAGE,
     "global_max_pool": IMAGE,
 }
-for _name in LAYERS:
+LIBRARIES = {"timm", "transformers"}  # tests/runtime/test_library_nodes.py
+OWN = [name for name in LAYERS if name not in LIBRARIES]
+for _name in OWN:
     CASES.setdefault(_name, [({}, {"x": ANY_SHAPE.get(_name, SEQUENCE)})])
 
 FLAT = [(name, *case) for name in sorted(CASES) for case in CASES[name]]
 each_case = pytest.mark.parametrize(("name", "fields", "inputs"), FLAT, ids=[f"{row[0]}" for row in FLAT])
-each_layer = pytest.mark.parametrize("name", list(LAYERS))
+each_layer = pytest.mark.parametrize("name", OWN)
 
 
 def values(spec: TensorSpec, batch: int, generator: torch.Generator) -> Tensor:

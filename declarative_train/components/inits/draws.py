@@ -29,6 +29,7 @@ class Draws:
     """Those of the rows from `first_row` on of a parameter of `shape`."""
 
     def __init__(self, seed: int, name: str, shape: Sequence[int], first_row: int = 0) -> None:
+        self.seed, self.name = seed, name
         self.shape = tuple(shape)
         self.first_row = first_row
         self._key = key_of(seed, name)

@@ -89,6 +89,8 @@ LAYERS: Registry[Layer] = Registry(
         "stack": "combining.Stack",
         "tanh": "activations.Tanh",
         "tanhshrink": "activations.Tanhshrink",
+        "timm": "timm.Timm",
+        "transformers": "transformers.Transformers",
         "unflatten": "shapes.Unflatten",
         "unsqueeze": "shapes.Unsqueeze",
         "upsample": "images.Upsample",

@@ -19,6 +19,7 @@ from declarative_train.recipe.model.blocks import BlockDefinition, Library
 from declarative_train.recipe.model.blocks_params import bind_params
 from declarative_train.recipe.model.expand_outside import field_spans, param_spans, placed_outside, seen_from_outside
 from declarative_train.recipe.model.expand_paths import placed, units_of
+from declarative_train.recipe.model.library_nodes import library_fields
 from declarative_train.recipe.model.node_draft import (
     MOST_NODES,
     BlockDraft,
@@ -281,6 +282,9 @@ class _Expander:
                     return None
             scope = self._open(draft, fields, frozenset(inputs), frame)
             return None if scope is None else BlockNode(*common, draft.type_name, scope, published=published)
+        fields, found = library_fields(draft.type_name, fields, self._paths)
+        if self._say(found):
+            return None
         kind = Entry(Scalar("type", "type", draft.type_span), Scalar(draft.type_name, draft.type_name, draft.type_span))
         whole = fields.with_entries((kind, *draft.reserved, *fields.entries))
         layer, found = read_node(draft.layer, whole, draft.type_span, NODE_WORDS)

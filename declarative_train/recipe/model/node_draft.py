@@ -254,6 +254,7 @@ class EntryReader:
         common |= {"ports": named.ports, "outputs": tuple(named.outputs)}
         if isinstance(named, BlockDefinition):
             return BlockDraft(**common, block=named)
+        common["ports"] = named.ports_for([name.text for name, _ in wanted.named])
         return LayerDraft(**common, layer=named)
 
     def _target(self, node: Mapping, at: Span) -> Edge | None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx, nn
 
+from declarative_train.components.layers.libraries.modules.node import LibraryNode
 from declarative_train.components.layers.sample_groups import MixesSamples, SampleGroups
 from declarative_train.components.losses.modules.chunked import ChunkedHead
 from declarative_train.components.pipeline_schedules import PIPELINE_SCHEDULES
@@ -124,8 +125,9 @@ def lay_out_convolutions(module: nn.Module, device: torch.device, *, in_half: bo
     in any case, and would turn each input and output around. Values and shapes stay as they are."""
     if device.type != "cpu" and not in_half:
         return
+    fixed = {id(inner) for part in module.modules() if isinstance(part, LibraryNode) for inner in part.modules()}
     for part in module.modules():
-        if isinstance(part, nn.Conv2d | nn.ConvTranspose2d):
+        if isinstance(part, nn.Conv2d | nn.ConvTranspose2d) and id(part) not in fixed:
             part.weight.data = part.weight.data.contiguous(memory_format=torch.channels_last)
 
 
@@ -237,12 +239,14 @@ def checkpoint_activations(
     if splits:
         from declarative_train.runtime.step.computed_once import checkpoint_once
 
-        def forward_again(*inputs: Any) -> Any:
-            return checkpoint_once(forward, inputs, draws=draws, contexts=contexts)
+        def forward_again(*inputs: Any, **named: Any) -> Any:
+            call = partial(forward, **named) if named else forward
+            return checkpoint_once(call, inputs, draws=draws, contexts=contexts)
     else:
         settings = {} if contexts is None else {"context_fn": contexts}
 
-        def forward_again(*inputs: Any) -> Any:
-            return checkpoint(forward, *inputs, use_reentrant=False, preserve_rng_state=draws, **settings)
+        def forward_again(*inputs: Any, **named: Any) -> Any:  # named: inside a library's model
+            call = partial(forward, **named) if named else forward
+            return checkpoint(call, *inputs, use_reentrant=False, preserve_rng_state=draws, **settings)
 
     unit.forward = forward_again

@@ -1,0 +1,302 @@
+"""A library's model -> the module of a node: its own class with a forward by position, on whatever device is asked.
+
+Every model is made once in a process, with parameters on meta and buffers in memory, and copied from there: a large one
+takes seconds to make, and a plan builds it several times.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils.weak import WeakIdKeyDictionary
+
+from declarative_train.components.layers.modules.batch_norm import BatchNorm, adopt_batch_norms
+from declarative_train.components.layers.sample_groups import group_size
+from declarative_train.components.plugin_layer import seeded
+
+Inputs = Mapping[str, Any]
+
+
+class Library(Protocol):
+    """What is asked of a `LibraryLayer`."""
+
+    @property
+    def over(self) -> str: ...
+
+    def as_data(self, *, defaults: bool = True) -> dict[str, object]: ...
+
+    def made(self, inputs: Inputs, *, draws: bool) -> nn.Module: ...
+
+    def call(self, module: nn.Module, forward: Callable[..., Any], values: Sequence[Tensor | None]) -> Any: ...
+
+    def persistent(self, inputs: Inputs) -> Mapping[str, Tensor]: ...
+
+    def unit_classes(self, module: nn.Module) -> frozenset[str]: ...
+
+
+class LibraryNode(nn.Module):
+    """Mixed into the class of a library's model: values come in the order of the layer's ports."""
+
+    _dtrain_layer: Library
+    _dtrain_inputs: Inputs
+    _dtrain_buffers: Mapping[str, Tensor]
+
+    def forward(self, *values: Tensor | None) -> Any:
+        return self._dtrain_layer.call(self, super().forward, values)
+
+    def reset_buffers(self) -> None:
+        """After `to_empty`: as the library computed them, or, of those that are saved, as its files say."""
+        known = {**self._dtrain_buffers, **self._dtrain_layer.persistent(self._dtrain_inputs)}
+        with torch.no_grad():
+            for name, buffer in self.named_buffers(remove_duplicate=False):
+                buffer.copy_(known[name])
+        for part in self.modules():
+            if isinstance(part, BatchNorm):
+                part.pending = None
+
+
+def built(layer: Library, inputs: Inputs) -> nn.Module:
+    """On the device around the call; in memory the parameters have no values yet."""
+    device = torch.empty(0).device
+    with _alone():
+        module: Any = copy.deepcopy(bare(layer, inputs))
+        kind: Any = type(module)
+        module.__class__ = _node_class(kind)
+        module._dtrain_layer, module._dtrain_inputs = layer, dict(inputs)
+        module._dtrain_buffers = {name: item.clone() for name, item in module.named_buffers(remove_duplicate=False)}
+        _move(module, device)
+    if device.type != "meta":
+        module.reset_buffers()
+    return module  # type: ignore[no-any-return]
+
+
+@cache
+def _node_class(kind: Any) -> Any:
+    return type(kind.__name__, (LibraryNode, kind), {"__module__": kind.__module__, "__doc__": kind.__doc__})
+
+
+_MOST_KEPT = 8
+_BARE: dict[str, nn.Module] = {}
+
+
+def key_of(layer: Library, inputs: Inputs) -> str:
+    """By which equal models are known."""
+    return f"{json.dumps(layer.as_data(), sort_keys=True)} {sorted(inputs.items())}"
+
+
+def bare(layer: Library, inputs: Inputs) -> nn.Module:
+    """The model with parameters on meta and real buffers, to be copied or looked at. Raises LibraryError."""
+    key = key_of(layer, inputs)
+    if key not in _BARE:
+        while len(_BARE) >= _MOST_KEPT:
+            del _BARE[next(iter(_BARE))]
+        module = _made_bare(layer, inputs)
+        _adopt(module, layer.over)
+        _BARE[key] = module
+    return _BARE[key]
+
+
+def _made_bare(layer: Library, inputs: Inputs) -> nn.Module:
+    try:
+        with _alone(), seeded(0), _parameters_on_meta():
+            return layer.made(inputs, draws=False)
+    except Exception:  # its code reads parameters while it makes them
+        with _alone(), seeded(0):
+            module = layer.made(inputs, draws=True)
+        to_meta = _ToMeta()
+        for part in module.modules():
+            for name, parameter in part._parameters.items():
+                if parameter is not None:
+                    part._parameters[name] = to_meta(part, name, parameter)
+        return module
+
+
+def started(layer: Library, inputs: Inputs, seed: int) -> nn.Module:
+    """The model with the start values that its code draws, on the CPU."""
+    with _alone(), seeded(seed):
+        return layer.made(inputs, draws=True)
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """On the CPU, in float32, whatever is around: tensors without memory, another device, double precision."""
+    dtype = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        with _disable_current_modes(), torch.device("cpu"), torch.no_grad(), _Draws():
+            yield
+    finally:
+        torch.set_default_dtype(dtype)
+
+
+class _ToMeta:
+    """A hook that torch calls with every parameter that a module gets: one on meta stands in its place."""
+
+    def __init__(self) -> None:
+        self._known = WeakIdKeyDictionary()
+
+    def __call__(self, module: nn.Module, name: str, parameter: nn.Parameter) -> nn.Parameter:
+        if parameter.is_meta:
+            return parameter
+        if parameter not in self._known:
+            there = torch.empty_like(parameter, device="meta")
+            self._known[parameter] = nn.Parameter(there, parameter.requires_grad)
+        found: nn.Parameter = self._known[parameter]
+        return found
+
+
+@contextmanager
+def _parameters_on_meta() -> Iterator[None]:
+    hook: Any = _ToMeta()
+    handle = register_module_parameter_registration_hook(hook)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+class _Draws(TorchFunctionMode):
+    """What is drawn into a parameter on meta is left out: there is nothing to write to."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in _DRAWN or getattr(func, "__module__", None) == nn.init.__name__:
+            tensor = args[0] if args else kwargs.get("tensor")
+            if isinstance(tensor, Tensor) and tensor.is_meta:
+                return tensor
+        return func(*args, **kwargs)
+
+
+_DRAWN = frozenset([Tensor.uniform_, Tensor.normal_, Tensor.erfinv_, Tensor.exponential_, Tensor.random_])
+
+
+@contextmanager
+def without_memory(module: nn.Module) -> Iterator[None]:
+    """Its tensors on meta become such on the CPU, without values, in place; what is made meanwhile has none either."""
+    from torch._subclasses.fake_tensor import FakeTensorMode  # which imports torch._dynamo
+
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        _move(module, torch.device("cpu"))
+        yield
+
+
+def _move(module: nn.Module, device: torch.device) -> None:
+    """Other tensors in the place of its own, without values; one under several names stays one."""
+    moved: dict[int, Tensor] = {}
+    for part in module.modules():
+        for tensors in (part._parameters, part._buffers):
+            for name, tensor in tensors.items():
+                if tensor is None or tensor.device == device:
+                    continue
+                if id(tensor) not in moved:
+                    there = torch.empty_like(tensor, device=device)
+                    is_parameter = isinstance(tensor, nn.Parameter)
+                    moved[id(tensor)] = nn.Parameter(there, tensor.requires_grad) if is_parameter else there
+                tensors[name] = moved[id(tensor)]  # type: ignore[assignment]
+
+
+# -- what a model is made of
+
+
+def _adopt(module: nn.Module, over: str) -> None:
+    """Its batch normalisations become ours, those of timm with an activation behind them, too."""
+    adopt_batch_norms(module)
+    for part in module.modules():
+        if type(part).__name__ == "BatchNormAct2d" and part.momentum is not None and part.running_mean is not None:
+            groups = BatchNorm(1, 1.0, 0.0, False, None).groups
+            kind: Any = type(part)
+            part.__class__ = _with_activation(kind)
+            part.over, part.groups, part.pending = None, groups, None  # type: ignore[assignment]
+        if isinstance(part, BatchNorm):
+            part.over = group_size(over)
+
+
+@cache
+def _with_activation(kind: Any) -> Any:
+    def forward(self: Any, x: Tensor) -> Any:
+        return self.act(self.drop(BatchNorm.forward(self, x)))
+
+    return type(kind.__name__, (BatchNorm, kind), {"forward": forward, "__module__": kind.__module__})
+
+
+def known(layer: Library) -> nn.Module:
+    """The model, whatever inputs it was made for last."""
+    begin = key_of(layer, {}).removesuffix("[]")
+    return next((module for key, module in reversed(_BARE.items()) if key.startswith(begin)), None) or bare(layer, {})
+
+
+def has_batch_norms(layer: Library) -> bool:
+    return any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in known(layer).modules())
+
+
+def has_dropout(layer: Library) -> bool:
+    """By the modules of that name, and by what its config says of those that are functions."""
+    module = known(layer)
+    rates = [
+        getattr(part, key, 0.0) for part in module.modules() for key in _RATES if "drop" in type(part).__name__.lower()
+    ]
+    config: Any = getattr(module, "config", None)
+    said = config.to_dict() if hasattr(config, "to_dict") else {}
+    rates += [value for name, value in said.items() if "drop" in name]
+    return any(isinstance(rate, float) and rate > 0 for rate in rates)
+
+
+_RATES = ("p", "drop_prob", "prob", "drop_p")
+
+
+def foreign_batch_norms(module: nn.Module) -> list[str]:
+    """Those whose running statistics would depend on the layout."""
+    kinds = nn.modules.batchnorm._BatchNorm
+    return [
+        name for name, part in module.named_modules() if isinstance(part, kinds) and not isinstance(part, BatchNorm)
+    ]
+
+
+def units_in(module: nn.Module, classes: frozenset[str]) -> tuple[str, ...]:
+    """The parts of a model that are gathered, computed again and compiled one by one: those of the classes that the
+    library says, else the members of its outermost lists of equal composed parts (stages, blocks, layers). One whose
+    parameters are used elsewhere, too, is none."""
+    found = list(_outermost(module, "", lambda part: type(part).__name__ in classes)) if classes else []
+    if not found:
+        lists = _outermost(module, "", _is_list_of_equals)
+        found = [f"{path}.{name}" for path in lists for name, _ in module.get_submodule(path).named_children()]
+    users: dict[int, int] = {}
+    for _, parameter in module.named_parameters(remove_duplicate=False):
+        users[id(parameter)] = users.get(id(parameter), 0) + 1
+    return tuple(path for path in found if _is_apart(module.get_submodule(path), users))
+
+
+def _outermost(module: nn.Module, prefix: str, wanted: Callable[[nn.Module], bool]) -> Iterator[str]:
+    for name, child in module.named_children():
+        path = f"{prefix}{name}"
+        if wanted(child):
+            yield path
+        else:
+            yield from _outermost(child, f"{path}.", wanted)
+
+
+def _is_list_of_equals(part: nn.Module) -> bool:
+    members = list(part.children())
+    return (
+        isinstance(part, nn.ModuleList | nn.Sequential)
+        and bool(members)
+        and len({type(member) for member in members}) == 1
+        and all(any(True for _ in member.children()) for member in members)
+    )
+
+
+def _is_apart(part: nn.Module, users: Mapping[int, int]) -> bool:
+    own: dict[int, int] = {}
+    for _, parameter in part.named_parameters(remove_duplicate=False):
+        own[id(parameter)] = own.get(id(parameter), 0) + 1
+    return bool(own) and all(users[each] == count for each, count in own.items())

@@ -1,0 +1,35 @@
+"""The start values of a library's model: rows of its files, or of what its own code draws."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from declarative_train.components.layers.libraries.modules.node import Inputs, bare, key_of, started
+
+if TYPE_CHECKING:
+    from declarative_train.components.layers.libraries.layer import LibraryLayer
+
+_DRAWN: dict[str, dict[str, Tensor]] = {}
+"""The last model that was drawn, by the names of its parameters: kept until `forget`."""
+
+
+def rows_of(layer: LibraryLayer, inputs: Inputs, seed: int, parameter: str, first: int, count: int | None) -> Tensor:
+    """`count` rows of a parameter from `first` on; all of it for None. Raises LibraryError."""
+    files = layer.files(bare(layer, inputs))
+    if files is not None and parameter in files.names:
+        return files.read(parameter, first, count)
+    key = f"{seed} {key_of(layer, inputs)}"
+    if key not in _DRAWN:
+        _DRAWN.clear()
+        with torch.no_grad():
+            _DRAWN[key] = dict(started(layer, inputs, seed).named_parameters(remove_duplicate=False))
+    whole = _DRAWN[key][parameter].detach()
+    return whole if count is None else whole[first : first + count]
+
+
+def forget() -> None:
+    """A whole model is in memory while a part of it is filled, and no longer."""
+    _DRAWN.clear()

@@ -1,0 +1,126 @@
+"""Any model of timm."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from declarative_train.components.component import Misfit
+from declarative_train.components.layers.libraries.files import Files, matched, several, tensors_in
+from declarative_train.components.layers.libraries.layer import Inputs, LibraryLayer
+from declarative_train.components.layers.libraries.problem import LibraryError
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+
+class Timm(LibraryLayer):
+    """A model of the library timm (`pip install 'declarative_train[timm]'`): pictures (B, C, H, W) to scores of classes
+    or features. In a pipeline it stands in one stage.
+
+    The channels are those of `x`. Parameters have timm's names. One that starts at random starts as timm starts it,
+    under random numbers that follow from `seed` and the node's name.
+    """
+
+    library: ClassVar[str] = "timm"
+
+    type: Literal["timm"] = "timm"
+    name: Annotated[str, Field(min_length=1)] | None = None
+    """The model, as `timm.create_model` takes it; of a `path` the one that its config.json names."""
+    path: Annotated[str, Field(min_length=1)] | None = None
+    """A folder as timm publishes it (config.json, model.safetensors), relative to the recipe, or a hub id (`timm/name`)
+    that lies in the cache of huggingface-hub. Nothing is fetched."""
+    pretrained: bool | Annotated[str, Field(min_length=1)] = False
+    """`true`: from the weights of `path`; or a `.safetensors` file. Each rank reads the rows that it holds."""
+    classes: Annotated[int, Field(ge=0)] | None = None
+    """Scores of the head; 0 leaves it out and gives the pooled features. Else as many as timm gives the model."""
+    output: Literal["logits", "features"] = "logits"
+    """`logits`: what the model gives; `features`: what comes before the pooling (B, C, H, W), or (B, T, D)."""
+    options: dict[str, Any] = {}
+    """Further arguments of `timm.create_model`, such as `img_size`, `drop_path_rate`, `global_pool`."""
+
+    def misfit(self, inputs: Inputs) -> Misfit | None:
+        from declarative_train.components.layers.libraries.modules.node import bare, foreign_batch_norms
+
+        x = inputs["x"]
+        if len(x.shape) != 3 or not x.is_floating:
+            return Misfit(f"`timm` takes pictures (B, C, H, W) of floats, and `x` is {x}", port="x")
+        module = bare(self, inputs)
+        files = self.files(module)
+        if files is not None and files.missing:
+            message = f"{several(files.missing)}: not in the files of `pretrained`, and start at random"
+            return Misfit(message, field="pretrained", help="`pretrained: false` says that all do", is_warning=True)
+        foreign = foreign_batch_norms(module)
+        if foreign:
+            message = (
+                f"the running statistics of {several(foreign)} depend on the layout: a batch normalisation of its own"
+            )
+            return Misfit(message, field="name", is_warning=True)
+        return None
+
+    def made(self, inputs: Inputs, *, draws: bool) -> nn.Module:
+        import timm
+
+        name = self.name
+        if name is None:
+            raise LibraryError("neither `name` nor a `path` says which model it is", "`name: resnet18`")
+        if not timm.is_model(name):
+            close = get_close_matches(name.partition(".")[0], timm.list_models(), 1)
+            raise LibraryError(
+                f"the timm that is here has no model `{name}`",
+                f"did you mean {close[0]}?" if close else None,
+                field="name",
+            )
+        given: dict[str, Any] = json.loads(json.dumps(self.options))
+        taken = {"in_chans": "the channels of `x`", "num_classes": "`classes`", "pretrained": "`pretrained`"}
+        for key, ours in taken.items():
+            if key in given:
+                raise LibraryError(f"`{key}` is {ours} here", f"leave `options.{key}` out", field=f"options.{key}")
+        if self.classes is not None:
+            given["num_classes"] = self.classes
+        if inputs:
+            given["in_chans"] = inputs["x"].shape[0]
+        try:
+            made: nn.Module = timm.create_model(name, pretrained=False, **given)
+        except Exception as problem:  # whatever timm finds wrong with an argument
+            said = (str(problem).strip() or type(problem).__name__).splitlines()[0]
+            raise LibraryError(
+                f"`{name}` cannot be made: {said}", field="options" if self.options else "name"
+            ) from None
+        return made
+
+    def call(
+        self, module: nn.Module, forward: Callable[..., Any], values: Sequence[torch.Tensor | None]
+    ) -> torch.Tensor:
+        of: Any = module
+        found: torch.Tensor = of.forward_features(values[0]) if self.output == "features" else forward(values[0])
+        return found
+
+    def files(self, module: nn.Module) -> Files | None:
+        if self.pretrained is False:
+            return None
+        if self.pretrained is True and self.path is None:
+            raise LibraryError(
+                "`pretrained: true` takes the weights of a `path`, and there is none",
+                f"`path: timm/{self.name or 'NAME'}` for a hub id, or `pretrained: FILE.safetensors`",
+                field="pretrained",
+            )
+        place = self.path if self.pretrained is True else str(self.pretrained)
+        assert place is not None
+        if not os.path.isdir(place) and not place.endswith(".safetensors"):
+            raise LibraryError(f"{place} is no `.safetensors` file", "save it as one", field="pretrained")
+        of: Any = module
+        head: Any = of.get_classifier() if hasattr(of, "get_classifier") else None
+        own = {id(each) for each in head.parameters()} if hasattr(head, "parameters") else set()
+        heads = [name for name, each in module.named_parameters() if id(each) in own]
+        found = matched(module, tensors_in(place), "", heads)
+        odd = [name for name in found.missing if name not in heads]
+        if odd:
+            raise LibraryError(f"the files are not of this model: they lack {several(odd)}", field="pretrained")
+        return found

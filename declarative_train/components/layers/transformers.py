@@ -1,0 +1,220 @@
+"""Any model of transformers."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from declarative_train.components.component import Misfit, Port
+from declarative_train.components.layers.libraries.files import Files, matched, several, tensors_in
+from declarative_train.components.layers.libraries.layer import Inputs, LibraryLayer
+from declarative_train.components.layers.libraries.problem import LibraryError
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+MAIN = "input"
+_MAINS = ("input_ids", "inputs_embeds", "pixel_values", "input_values", "input_features")
+_OTHERS = (
+    *("attention_mask", "token_type_ids", "position_ids", "pixel_mask", "pixel_attention_mask", "bool_masked_pos"),
+    *("decoder_input_ids", "decoder_attention_mask", "decoder_inputs_embeds", "bbox", "past_values"),
+    *("past_observed_mask", "past_time_features", "future_values", "future_time_features"),
+)
+_IDS = ("input_ids", "decoder_input_ids", "token_type_ids", "position_ids")
+_FIRST = ("logits", "last_hidden_state", "prediction_logits", "start_logits", "pooler_output")
+
+
+class Transformers(LibraryLayer):
+    """A model of the library transformers (`pip install 'declarative_train[transformers]'`). In a pipeline it stands in
+    one stage.
+
+    `input` is the model's main input (`input_ids`, `pixel_values`, ...); the other inputs have the names that its
+    `forward` has. Parameters have the library's names. One that starts at random starts as the library starts it, under
+    random numbers that follow from `seed` and the node's name.
+    """
+
+    library: ClassVar[str] = "transformers"
+    ports: ClassVar[tuple[Port, ...]] = (Port(MAIN), *(Port(name, optional=True) for name in (*_MAINS, *_OTHERS)))
+
+    type: Literal["transformers"] = "transformers"
+    path: Annotated[str, Field(min_length=1)] | None = None
+    """The folder of a published model, relative to the recipe, or a hub id (`org/name`) that lies in the cache of
+    huggingface-hub. Nothing is fetched."""
+    config: dict[str, Any] = {}
+    """Keys that go before those of its config.json; without `path` the whole config, with its `model_type`."""
+    architecture: Annotated[str, Field(min_length=1)] | None = None
+    """The class, such as `BertForSequenceClassification` or `AutoModelForTokenClassification`; else the first of the
+    config's `architectures`."""
+    classes: Annotated[int, Field(ge=1)] | None = None
+    """Outputs of a classification head: the config's `num_labels`. Where the files have another number, the head starts
+    at random."""
+    output: Annotated[str, Field(min_length=1)] | None = None
+    """What is read of that which the model gives, such as `last_hidden_state`; else `logits`, and what comes first of a
+    model without."""
+    attn_implementation: Annotated[str, Field(min_length=1)] | None = None
+    """`eager`, `sdpa`, or another of the library's; else what it chooses."""
+    pretrained: bool | None = None
+    """Whether it starts from the weights of `path`, as it does when this is left out. Each rank reads the rows that it
+    holds. Parameters that the files do not have start at random."""
+
+    @classmethod
+    def ports_for(cls, named: Sequence[str]) -> tuple[Port, ...]:
+        first = next((name for name in named if name in _MAINS), None)
+        if first is None or MAIN in named:
+            return cls.ports
+        others = (Port(port.name, optional=True) for port in cls.ports if port.name != first)
+        return (Port(first), *others)
+
+    def misfit(self, inputs: Inputs) -> Misfit | None:
+        from declarative_train.components.layers.libraries.modules.node import bare
+
+        module: Any = bare(self, inputs)
+        main, known = module.main_input_name, _arguments(type(module))
+        if MAIN in inputs and main in inputs:
+            return Misfit(f"`{MAIN}` is `{main}` of a `{type(module).__name__}`, which is wired, too", port=main)
+        for port, spec in inputs.items():
+            name = main if port == MAIN else port
+            if name not in known:
+                takes = ", ".join(each for each in (*_MAINS, *_OTHERS) if each in known)
+                return Misfit(f"a `{type(module).__name__}` has no input `{name}`", port=port, help=f"it takes {takes}")
+            if name in _IDS and spec.is_floating:
+                return Misfit(f"`{name}` takes whole numbers, and `{port}` is {spec}", port=port)
+            vocabulary = getattr(module.config.get_text_config(), "vocab_size", None)
+            if name.endswith("input_ids") and vocabulary is not None and (spec.num_values or 0) > vocabulary:
+                message = (
+                    f"`{port}` has ids up to {(spec.num_values or 0) - 1}, and the model's vocabulary is {vocabulary}"
+                )
+                return Misfit(message, port=port, help=f"`config: {{vocab_size: {spec.num_values}}}` makes it larger")
+        files = self.files(module)
+        if files is not None and files.missing:
+            message = f"{several(files.missing)}: not in the files of `path`, and start at random"
+            return Misfit(message, field="path", help="`pretrained: false` says that all do", is_warning=True)
+        return None
+
+    @property
+    def is_pretrained(self) -> bool:
+        return self.path is not None if self.pretrained is None else self.pretrained
+
+    def settled(self) -> Any:
+        """The library's config object, which says all that the keys say. Raises LibraryError."""
+        from transformers import CONFIG_MAPPING
+
+        values = json.loads(json.dumps(self.config))
+        kind = values.get("model_type")
+        if kind is None:
+            hint = "`path: FOLDER`, or `config: {model_type: bert}`"
+            raise LibraryError("neither a `path` nor a `model_type` in `config` says which model it is", hint)
+        if kind not in CONFIG_MAPPING:
+            close = get_close_matches(str(kind), list(CONFIG_MAPPING), 1)
+            hint = f"did you mean {close[0]}?" if close else "code of a model's own is not run"
+            raise LibraryError(f"the transformers that is here has no `model_type` `{kind}`", hint, field="config")
+        if values.get("quantization_config") is not None:
+            raise LibraryError("its weights are quantized", "give the model as it was before that", field="path")
+        if self.classes is not None:
+            values = {name: item for name, item in values.items() if name not in ("id2label", "label2id")}
+            values["num_labels"] = self.classes
+        try:
+            return CONFIG_MAPPING[kind].from_dict(values)
+        except Exception as problem:  # whatever the library finds wrong with a value
+            raise LibraryError(f"a config of `{kind}` cannot be made: {_line(problem)}", field="config") from None
+
+    def _class(self, config: Any) -> Any:
+        import transformers
+
+        name = self.architecture or next(iter(config.architectures or ()), "AutoModel")
+        found = getattr(transformers, name, None)
+        if not hasattr(found, "from_pretrained") or not hasattr(
+            found, "_from_config" if "Auto" not in name else "from_config"
+        ):
+            models = [each for each in dir(transformers) if "Model" in each or "For" in each]
+            close = get_close_matches(name, models, 1)
+            hint = f"did you mean {close[0]}?" if close else "code of a model's own is not run"
+            raise LibraryError(f"the transformers that is here has no model `{name}`", hint, field="architecture")
+        return found
+
+    def made(self, inputs: Inputs, *, draws: bool) -> nn.Module:
+        import torch
+        from transformers.initialization import no_init_weights
+
+        config = self.settled()
+        kind = self._class(config)
+        config.use_cache = False
+        if self.attn_implementation is not None:
+            try:
+                config._attn_implementation = self.attn_implementation
+            except Exception as problem:
+                raise LibraryError(_line(problem), field="attn_implementation") from None
+        make = kind.from_config if hasattr(kind, "from_config") else kind._from_config
+        try:
+            if draws:
+                made: nn.Module = make(config, dtype=torch.float32)
+            else:
+                with no_init_weights():
+                    made = make(config, dtype=torch.float32)
+                of: Any = made
+                of.tie_weights()
+        except Exception as problem:
+            field = "attn_implementation" if self.attn_implementation is not None else "config"
+            raise LibraryError(f"`{kind.__name__}` cannot be made: {_line(problem)}", field=field) from None
+        return made
+
+    def call(
+        self, module: nn.Module, forward: Callable[..., Any], values: Sequence[torch.Tensor | None]
+    ) -> torch.Tensor:
+        import torch
+
+        of: Any = module
+        given = {
+            of.main_input_name if port.name == MAIN else port.name: value
+            for port, value in zip(self.ports, values, strict=True)
+            if value is not None
+        }
+        for name, value in given.items():
+            if name.endswith("attention_mask") and value.dtype == torch.bool:
+                given[name] = value.long()
+        found = forward(**given)
+        tensors = {name: item for name, item in found.items() if isinstance(item, torch.Tensor)}
+        name = self.output or next((each for each in _FIRST if each in tensors), next(iter(tensors)))
+        if name not in tensors:
+            raise ValueError(f"the model gives no `{name}`; it gives {', '.join(tensors)}")
+        return tensors[name]
+
+    def files(self, module: nn.Module) -> Files | None:
+        if not self.is_pretrained:
+            return None
+        if self.path is None:
+            raise LibraryError("`pretrained` takes a `path`", "`path: FOLDER`", field="pretrained")
+        of: Any = module
+        heads = [name for name, _ in module.named_parameters() if not name.startswith(f"{of.base_model_prefix}.")]
+        found = matched(module, tensors_in(self.path), of.base_model_prefix, heads if self.classes is not None else ())
+        if found.missing and found.unexpected and not _only_heads(found, of.base_model_prefix):
+            raise LibraryError(
+                f"the names in the files are not those of the model: it lacks {several(found.missing)}, and has no "
+                f"{several(found.unexpected)}",
+                "load it with transformers, and save it again with `save_pretrained(..., save_original_format=False)`",
+                field="path",
+            )
+        return found
+
+    def unit_classes(self, module: nn.Module) -> frozenset[str]:
+        of: Any = module
+        return frozenset(of._no_split_modules or ())
+
+
+def _only_heads(files: Files, prefix: str) -> bool:
+    """What is missing stands outside of the body of the model."""
+    return not any(name.startswith(f"{prefix}.") for name in files.missing)
+
+
+def _arguments(kind: Any) -> frozenset[str]:
+    return frozenset(inspect.signature(kind.forward).parameters)
+
+
+def _line(problem: Exception) -> str:
+    return (str(problem).strip() or type(problem).__name__).splitlines()[0]

@@ -1,0 +1,85 @@
+"""`path` of a node that is a library's model -> its folder, and what the config.json there says of it."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from declarative_train.components.published import PublishedError, published_folder, read_config
+from declarative_train.recipe.checks.blocks import published_model
+from declarative_train.source.node import Entry, Mapping, Node, Scalar, Sequence
+
+if TYPE_CHECKING:
+    from declarative_train.diagnostics.diagnostic import Diagnostic
+    from declarative_train.recipe.paths import Paths
+    from declarative_train.terms.span import Span
+
+
+def library_fields(type: str, fields: Mapping, paths: Paths) -> tuple[Mapping, list[Diagnostic]]:
+    """The fields of such a node with its folder as an absolute path, and with what is in it; what the node says itself
+    goes first."""
+    if type not in _READERS:
+        return fields, []
+    weights = fields.entry("pretrained")
+    if weights is not None and isinstance(weights.value, Scalar) and isinstance(weights.value.value, str):
+        where = paths.resolve(weights.value.value, weights.value.span)
+        fields = _with(fields, "pretrained", Scalar(where, weights.value.text, weights.value.span))
+    given = fields.entry("path")
+    if given is None or not isinstance(given.value, Scalar) or not isinstance(given.value.value, str):
+        return fields, []
+    written, span = given.value.value, given.value.span
+    try:
+        folder = published_folder(written, paths.resolve(written, span))
+        config = read_config(folder)
+    except PublishedError as problem:
+        return fields, [published_model(span, str(problem), problem.hint)]
+    fields = _with(fields, "path", Scalar(os.path.abspath(folder), given.value.text, span))
+    return _READERS[type](fields, config, span), []
+
+
+def _transformers(fields: Mapping, config: dict[str, object], span: Span) -> Mapping:
+    own = fields.entry("config")
+    said = (
+        {entry.name: entry.value for entry in own.value} if own is not None and isinstance(own.value, Mapping) else {}
+    )
+    if own is not None and not isinstance(own.value, Mapping):
+        return fields
+    values = {name: _node(value, span) for name, value in config.items()}
+    return _with(fields, "config", Mapping(_entries(values | said, span), span if own is None else own.value.span))
+
+
+def _timm(fields: Mapping, config: dict[str, object], span: Span) -> Mapping:
+    """timm's config.json: https://huggingface.co/docs/timm, `save_for_hf`."""
+    if fields.entry("name") is None and isinstance(config.get("architecture"), str):
+        fields = _with(fields, "name", _node(config["architecture"], span))
+    if fields.entry("classes") is None and isinstance(config.get("num_classes"), int):
+        fields = _with(fields, "classes", _node(config["num_classes"], span))
+    more = config.get("model_args")
+    if isinstance(more, dict) and more:
+        own = fields.entry("options")
+        said = (
+            {each.name: each.value for each in own.value} if own is not None and isinstance(own.value, Mapping) else {}
+        )
+        values = {name: _node(value, span) for name, value in more.items()}
+        fields = _with(fields, "options", Mapping(_entries(values | said, span), span))
+    return fields
+
+
+_READERS = {"transformers": _transformers, "timm": _timm}
+
+
+def _with(fields: Mapping, name: str, value: Node) -> Mapping:
+    rest = [entry for entry in fields if entry.name != name]
+    return fields.with_entries((*rest, Entry(Scalar(name, name, value.span), value)))
+
+
+def _entries(values: dict[str, Node], span: Span) -> tuple[Entry, ...]:
+    return tuple(Entry(Scalar(name, name, span), value) for name, value in values.items())
+
+
+def _node(value: object, span: Span) -> Node:
+    if isinstance(value, dict):
+        return Mapping(_entries({str(name): _node(item, span) for name, item in value.items()}, span), span)
+    if isinstance(value, list | tuple):
+        return Sequence(tuple(_node(item, span) for item in value), span)
+    return Scalar(value, str(value), span)  # type: ignore[arg-type]

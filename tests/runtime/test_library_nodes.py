@@ -1,0 +1,159 @@
+"""Models of transformers and timm as nodes: what the library computes, from its weights, in every mode."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+import declarative_train as dt
+from declarative_train.terms import machine
+from tests.runtime import library_models as made
+from tests.runtime.made_recipes import merged, on_pipeline
+from tests.runtime.parity import Recording, largest_difference, record
+
+WAYS: dict[str, dict[str, Any]] = {
+    "dp": {"parallelism": "dp", "layout": {"gpus": 2}},
+    "ddp": {"parallelism": "ddp", "layout": {"gpus": 2}},
+    "fsdp": {"parallelism": "fsdp", "layout": {"gpus": 2}},
+}
+LIMITS = {"test_efficientnet": 1e-8}  # whose 20 batch normalisations over 4 samples each amplify rounding
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("library")
+    made.write_data(path)
+    return path
+
+
+def written(folder: Path, node: dict[str, Any], target: str = "next", **more: Any) -> Path:
+    path = folder / "recipe.yaml"
+    path.write_text(yaml.safe_dump(made.recipe(node, target, **more), sort_keys=False))
+    return path
+
+
+def said(path: Path) -> tuple[str, str]:
+    found = [each for each in dt.load(path).lint() if each.is_error]
+    assert len(found) == 1, found
+    return found[0].message, found[0].help or ""
+
+
+@pytest.mark.timeout(200)
+def test_a_published_model_is_the_one_that_transformers_loads(folder: Path) -> None:
+    """Values, the buffers that no file holds among them, and logits."""
+    theirs = made.publish("qwen3", folder / "qwen3", max_shard_size="20KB")
+    assert (folder / "qwen3" / "model.safetensors.index.json").exists()
+    plan = dt.load(written(folder, {"type": "transformers", "path": "qwen3", "input": "tokens"})).plan()
+    ours = plan.module().eval().get_submodule("net")
+    wanted = dict(theirs.named_parameters())
+    assert {name: item.shape for name, item in ours.named_parameters()} == {n: p.shape for n, p in wanted.items()}
+    assert [each.name for each in plan.plan.parameters] == [f"net.{name}" for name in wanted]
+    for name, item in (*theirs.named_parameters(), *theirs.named_buffers()):
+        assert torch.equal(dict((*ours.named_parameters(), *ours.named_buffers()))[name], item), name
+    assert any("inv_freq" in name for name, _ in ours.named_buffers())
+    tokens = torch.randint(0, 64, (3, made.TOKENS), generator=torch.Generator().manual_seed(1))
+    assert torch.equal(ours(tokens, *[None] * (len(ours._dtrain_layer.ports) - 1)), theirs(tokens).logits)
+    assert plan.plan.layout.units == ("net.model.layers.0", "net.model.layers.1")
+
+
+MISTAKES: list[tuple[dict[str, Any], str, str]] = [
+    ({"config": {"model_type": "berd"}}, "has no `model_type` `berd`", "did you mean bert?"),
+    ({"config": {}}, "neither a `path` nor a `model_type`", "`path: FOLDER`"),
+    ({"architecture": "LlamaForCausalLLM"}, "has no model `LlamaForCausalLLM`", "did you mean LlamaForCausalLM?"),
+    ({"attn_implementation": "slow"}, "cannot be made", ""),
+    ({"output": "pooler_output"}, "the model gives no `pooler_output`; it gives logits", ""),
+    ({"inputs": {"pixel_values": "tokens"}}, "has no input `pixel_values`", "it takes input_ids"),
+    ({"pretrained": True}, "`pretrained` takes a `path`", "`path: FOLDER`"),
+    ({"path": "nobody/no-such-model"}, "neither a folder nor in the cache", "hf download nobody/no-such-model"),
+    ({"path": "empty"}, "there is neither model.safetensors nor", "`pretrained: false`"),
+]  # fmt: skip
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize(("change", "message", "hint"), MISTAKES, ids=[words for _, words, _ in MISTAKES])
+def test_what_is_wrong_with_a_node_is_one_line(folder: Path, change: dict[str, Any], message: str, hint: str) -> None:
+    node = {"type": "transformers", "config": made.CONFIGS["llama"], "input": "tokens"}
+    (folder / "empty").mkdir(exist_ok=True)
+    (folder / "empty" / "config.json").write_text(json.dumps(made.CONFIGS["llama"]))
+    if "path" in change:
+        del node["config"]
+    if "inputs" in change:
+        del node["input"]
+    found = said(written(folder, node | change))
+    assert message in found[0], found
+    assert hint in found[1], found
+
+
+def test_a_library_that_is_not_here_names_its_extra(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import importlib.util
+
+    real = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name == "timm" else real(name, *more))
+    message, hint = said(written(folder, made.node_of("test_vit")[0], "label"))
+    assert message == "`timm` needs the package timm"
+    assert hint == machine.install("timm")
+    monkeypatch.setattr(importlib.util, "find_spec", real)
+    monkeypatch.setattr("importlib.import_module", lambda name, *more: 1 / 0)
+    message, _ = said(written(folder, made.node_of("test_vit")[0], "label"))
+    assert message == "the package timm is here and cannot be imported: division by zero"
+
+
+# -- every mode
+
+
+@pytest.fixture(scope="module")
+def reference(folder: Path) -> Any:
+    known: dict[str, Recording] = {}
+
+    def of(name: str) -> tuple[dict[str, Any], Recording]:
+        node, target = made.node_of(name)
+        told = made.recipe(node, target)
+        told["training"]["precision"] = "fp64"
+        if name not in known:
+            known[name] = record(folder, told)
+        return told, known[name]
+
+    return of
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", [*made.CONFIGS, *made.TIMM])
+def test_gradients_are_those_of_one_process(folder: Path, reference: Any, name: str, way: str) -> None:
+    told, wanted = reference(name)
+    found = record(folder, merged(told, WAYS[way]))
+    assert largest_difference(wanted, found) <= LIMITS.get(name, 1e-10)
+    assert found.losses == pytest.approx(wanted.losses, rel=1e-9)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("way", ["single", "fsdp"])
+@pytest.mark.parametrize("policy", ["blocks", "all", "selective"])
+def test_activations_are_computed_again_unit_by_unit(folder: Path, reference: Any, policy: str, way: str) -> None:
+    told, wanted = reference("qwen3")
+    again = {"training": {"activation_checkpointing": policy}}
+    found = record(folder, merged(merged(told, again), WAYS.get(way, {})))
+    assert largest_difference(wanted, found) <= 1e-10
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_a_stage_of_a_pipeline_holds_a_model_whole(folder: Path) -> None:
+    node, target = made.node_of("bert")
+    told = made.recipe(node | {"architecture": "BertModel", "output": "last_hidden_state"}, target)
+    graph = told["model"]["graph"] | {
+        "first": "net[:, 0]",
+        "hidden": {"type": "linear", "out_features": 16},
+        "scores": {"type": "linear", "out_features": 3},
+    }
+    told = merged(told, {"model": {"graph": graph}, "training": {"precision": "fp64"}})
+    told["objective"]["loss"]["input"] = "scores"
+    found = record(folder, merged(told, on_pipeline(2, "1f1b", 2)))
+    assert largest_difference(record(folder, told), found) <= 1e-10
