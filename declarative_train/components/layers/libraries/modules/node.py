@@ -20,6 +20,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.weak import WeakIdKeyDictionary
 
+from declarative_train.components.layers.libraries.files import Files
 from declarative_train.components.layers.modules.batch_norm import BatchNorm, adopt_batch_norms
 from declarative_train.components.layers.sample_groups import group_size
 from declarative_train.components.plugin_layer import seeded
@@ -38,6 +39,8 @@ class Library(Protocol):
     def made(self, inputs: Inputs, *, draws: bool) -> nn.Module: ...
 
     def call(self, module: nn.Module, forward: Callable[..., Any], values: Sequence[Tensor | None]) -> Any: ...
+
+    def files(self, module: nn.Module) -> Files | None: ...
 
     def persistent(self, inputs: Inputs) -> Mapping[str, Tensor]: ...
 

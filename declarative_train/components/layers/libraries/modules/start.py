@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
-from declarative_train.components.layers.libraries.modules.node import Inputs, bare, key_of, started
-
-if TYPE_CHECKING:
-    from declarative_train.components.layers.libraries.layer import LibraryLayer
+from declarative_train.components.layers.libraries.modules.node import Inputs, Library, bare, key_of, started
 
 _DRAWN: dict[str, dict[str, Tensor]] = {}
 """The last model that was drawn, by the names of its parameters: kept until `forget`."""
 
 
-def rows_of(layer: LibraryLayer, inputs: Inputs, seed: int, parameter: str, first: int, count: int | None) -> Tensor:
+def rows_of(layer: Library, inputs: Inputs, seed: int, parameter: str, first: int, count: int | None) -> Tensor:
     """`count` rows of a parameter from `first` on; all of it for None. Raises LibraryError."""
     files = layer.files(bare(layer, inputs))
     if files is not None and parameter in files.names:
