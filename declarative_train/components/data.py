@@ -58,7 +58,8 @@ class Table(ABC):
     rests on. `blocks`: (blocks + 1,) the row that each run of rows begins with that is read as a whole (a row group,
     a record batch), and `num_rows`; None where a row costs no more than its own bytes. `fingerprint`: other for other
     files, sizes and dates; None: what is found out about the rows is not kept for the next time. `members`: of a
-    mixture, its sources in order, each with its first row; `tables`: those, opened.
+    mixture, its sources in order, each with its first row; `tables`: those, opened. `skipped`: rows
+    of the files that do not parse and were left out, where they stand and why.
     """
 
     columns: Mapping[str, Column]
@@ -70,6 +71,7 @@ class Table(ABC):
     fingerprint: str | None = None
     members: tuple[tuple[str, int], ...] = ()
     tables: "tuple[Table, ...]" = ()
+    skipped: tuple[tuple[str, str], ...] = ()
 
     @abstractmethod
     def read(self, columns: Sequence[str], rows: "slice | np.ndarray") -> "dict[str, np.ndarray]":

@@ -107,6 +107,19 @@ def make_batches(parts: Sequence[Slot], take: Take, epoch: int | None = None) ->
     return batches
 
 
+def without(batch: Batch, skipped: np.ndarray) -> Batch:
+    """The skipped rows (num_rows,) among the padding: behind the others, of weight 0."""
+    import torch
+
+    size = len(next(iter(batch.tensors.values())))
+    good = np.flatnonzero(~skipped)
+    index = torch.from_numpy(np.concatenate([good, np.flatnonzero(skipped), np.arange(len(skipped), size)]))
+    row_weight = torch.zeros(size)
+    row_weight[: len(good)] = 1
+    tensors = {name: tensor.index_select(0, index) for name, tensor in batch.tensors.items()}
+    return Batch(tensors, len(good), row_weight, batch.sample_ids[good], batch.epoch)
+
+
 def positions_of(slot: Slot) -> np.ndarray:
     return np.concatenate(
         [np.arange(slot.start, slot.start + slot.num_rows), np.full(slot.num_padding, slot.filler, np.int64)]

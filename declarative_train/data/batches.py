@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from declarative_train.data.batch import Batch, Take, Taken, make_batches, moved, packed, tensors_moved
+from declarative_train.data.batch import Batch, Take, Taken, make_batches, moved, packed, tensors_moved, without
 from declarative_train.data.blocks import blocks_of, mixed_order
 from declarative_train.data.mixing import MixedOrder
 from declarative_train.data.order import sample_index
@@ -287,7 +287,9 @@ class EvaluationBatches:
         self._set.kept = {key: batches}
 
     def _on_host(self, number: int) -> Batch:
-        return make_batches([self._slots[number]], self._take)[0]
+        made = make_batches([self._slots[number]], self._take)[0]
+        skipped = self._set.prepared.is_skipped(made.sample_ids)
+        return made if skipped is None else without(made, skipped)
 
     def _packed(self, number: int) -> Batch:
         return packed(self._on_host(number))

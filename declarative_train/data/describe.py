@@ -26,6 +26,7 @@ from declarative_train.data.checks.pictures import pictures_without_size, transf
 from declarative_train.data.checks.samples import (
     empty_set,
     interleaved_windows,
+    rows_skipped,
     rows_without_order,
     sorted_as_text,
     split_does_not_fit,
@@ -33,7 +34,7 @@ from declarative_train.data.checks.samples import (
 from declarative_train.data.checks.values import column_does_not_fit, no_statistics
 from declarative_train.data.inherited import Inherited, measured, misread, origin_of, unknown_value
 from declarative_train.data.known import Known
-from declarative_train.data.opened import arranged, records, remember
+from declarative_train.data.opened import arranged, opened, records, remember, usable
 from declarative_train.data.overlaps import overlaps
 from declarative_train.data.parts import Part, base_of, columns_of, each_output, make_part
 from declarative_train.data.pictures import Chain, TransformError
@@ -41,6 +42,7 @@ from declarative_train.data.plugged import outlines, sources, unrun
 from declarative_train.data.prepare import BadSampleError, Prepared, prepare
 from declarative_train.data.problems import Place, bad_sample, row_with, source_problem, with_the_odd_value
 from declarative_train.data.rows import RowChain, RowRange, Rows
+from declarative_train.data.skipping import Skipped, Skips, in_words
 from declarative_train.data.spec import DataSpec, FieldSpec, MemberSpec, SetSpec, WindowSpec
 from declarative_train.data.splitting import TRAINING, SplitError, split_rows
 from declarative_train.data.windows import RowOrder, Windows, row_order
@@ -84,6 +86,8 @@ class _Description:
         self.span = span
         self.offline = offline
         self.diagnostics: list[Diagnostic] = []
+        self.skips = section.on_bad_row == "skip"
+        self.skipped: list[Skipped] = []
         self.window_fits = True
         self.chain = Chain(section.transforms, seed)
         self.window: WindowSpec | None = None
@@ -94,7 +98,7 @@ class _Description:
     def cut(self) -> tuple[object, ...]:
         """All that decides which rows of a source a set has."""
         splits = {name: split.as_data() for name, split in self.section.split.items()}
-        return splits, self.seed, None if self.window is None else asdict(self.window)
+        return splits, self.seed, None if self.window is None else asdict(self.window), self.section.on_bad_row
 
     def report(self, diagnostic: Diagnostic) -> None:
         self.diagnostics.append(diagnostic)
@@ -117,6 +121,7 @@ class _Description:
         prepared = self._prepare(sets, parts, columns)
         if any(item.is_error for item in self.diagnostics) or len(tables) <= self._num_own():
             return None, self.diagnostics
+        self._report_skipped(tables, prepared)
         spec = self._spec(tables, parts, prepared)
         remember(spec, prepared)
         return spec, self.diagnostics
@@ -158,7 +163,7 @@ class _Description:
                 self.report(remote_source(self.span(f"{place}.path"), remote))
                 continue
             try:
-                tables[name] = dataset.open()
+                tables[name] = opened(dataset, self.section.fields, skips=self.skips)
             except SourceError as error:
                 self.report(source_problem(self.span(f"{place}{error.below}.path"), error))
         return tables
@@ -228,10 +233,11 @@ class _Description:
             order = row_order(tables[None], self.window)  # first: sets cut by `last` follow it too
             cuts = split_rows(tables[None], self.section.split, self.seed, by, sort)
             self._check_cuts(tables[None], cuts)
+            cuts = self._usable(tables[None], cuts)
             found |= _set_rows(None, tables[None], cuts, self.window, order)
             for name, table in tables.items():
                 if name is not None:
-                    whole = {name: RowRange(0, table.num_rows)}
+                    whole = self._usable(table, {name: RowRange(0, table.num_rows)})
                     found |= _set_rows(name, table, whole, self.window, row_order(table, self.window))
         except SplitError as error:
             self.report(split_does_not_fit(self.span(f"data.split.{error.name}"), error.name, str(error)))
@@ -247,6 +253,11 @@ class _Description:
         empty += self._empty_sources(ordered[TRAINING])
         self.diagnostics += empty
         return None if empty else ordered
+
+    def _usable(self, table: Table, rows: Mapping[str, Rows]) -> dict[str, Rows]:
+        kept, skipped = usable(table, rows, self.section.fields, skips=self.skips)
+        self.skipped += [each for found in skipped.values() for each in found]
+        return kept
 
     def _empty_sources(self, training: _SetRows) -> list[Diagnostic]:
         if not isinstance(training.rows, RowChain):
@@ -341,7 +352,10 @@ class _Description:
                         window = self.section.shuffle_window if name == TRAINING and self.section.shuffle else None
                         most = most_held(each.table, each.rows, each.windows, window)
                     known = Known(each.table, (name, *self.cut))
-                    found[name] = prepare(name, each.table, each.rows, each.windows, used, most, self.chain, known)
+                    skips = Skips() if self.skips else None
+                    found[name] = prepare(
+                        name, each.table, each.rows, each.windows, used, most, self.chain, known, skips=skips
+                    )
                     break
                 except MissingPackageError as error:
                     late = next(part for part in left.values() if part.field.reads_late)
@@ -356,6 +370,18 @@ class _Description:
                     self.report(source_problem(self.span(place), error))
                     break
         return found
+
+    def _report_skipped(self, tables: Mapping[str | None, Table], prepared: Mapping[str, Prepared]) -> None:
+        """The sets keep what was left out of them: a run lists it."""
+        for table in tables.values():
+            self.skipped += [Skipped("", place, why) for place, why in table.skipped]
+        for each in prepared.values():
+            if each.skips is not None:
+                self.skipped += each.skips.left_out
+        first = prepared[TRAINING].skips
+        if self.skipped and first is not None:
+            first.left_out = self.skipped
+            self.report(rows_skipped(self.span("data.on_bad_row"), in_words(self.skipped)))
 
     def _of_set(
         self,
@@ -426,6 +452,7 @@ class _Description:
             mix=mix,
             workers=section.workers,
             last_batch=section.last_batch,
+            on_bad_row=section.on_bad_row,
             window=self.window,
             transforms=tuple(each.as_data() for each in section.transforms),
             files=() if self.offline else tuple(records(paths)),  # lint keeps no plan

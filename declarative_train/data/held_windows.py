@@ -16,11 +16,12 @@ import torch
 
 from declarative_train.data.batch import Taken
 from declarative_train.data.order import shuffled
-from declarative_train.data.parts import Part, column_names
+from declarative_train.data.parts import Part
 from declarative_train.data.pictures import Given, field_of_pictures
-from declarative_train.data.prepare import Prepared, convert_once, read_once
+from declarative_train.data.prepare import BadSampleError, Prepared, convert_good
 from declarative_train.data.rolling import EpochLayout, RolledOrder, Window
 from declarative_train.data.sets import as_tensor, dtype_of, said
+from declarative_train.data.skipping import LOG, Skipped
 
 _AHEAD = 0.25  # of the samples in use, the threads may hold so many more ready
 _THREADS = 4
@@ -47,6 +48,8 @@ class HeldWindow:
         numbers = np.concatenate([np.arange(piece.first, piece.first + piece.count) for piece in pieces])
         self.samples = numbers.take(inner)
         self._index = starts.take(inner)
+        self._first_index = self._index if prepared.skips is None else self._index.copy()
+        self._tried: dict[int, int] = {}
         parts = [part for part in prepared.parts if not part.field.reads_late]
         self._rows = {part.name: _joined([each.values[part.name] for each in read]) for part in parts}
         columns = {name for each in read for name in each.raw}
@@ -54,9 +57,11 @@ class HeldWindow:
 
     def gather(self, places: np.ndarray) -> dict[str, np.ndarray]:
         """(N, *sample shape) by field, at these places of the window. Raises DataError."""
-        index = self._index.take(places)
-        found = {part.name: self._taken(part, index) for part in self._prepared.parts if part.name in self._rows}
-        return found | self._pictures(places, index) if self._raw else found
+        pictures = self._pictures(places, self._index.take(places)) if self._raw else {}
+        index = self._index.take(places)  # after the pictures, in whose place others may stand
+        return {
+            part.name: self._taken(part, index) for part in self._prepared.parts if part.name in self._rows
+        } | pictures
 
     def _taken(self, part: Part, index: np.ndarray) -> np.ndarray:
         """By NumPy, which is several times as fast as `index_select` on short rows, and takes one thread."""
@@ -73,7 +78,25 @@ class HeldWindow:
             for part in self._prepared.late
         }
         with said(self._prepared):
-            return self._prepared.pictures(given, self.samples[places], self.window.epoch)
+            try:
+                return self._prepared.pictures(given, self.samples[places], self.window.epoch)
+            except BadSampleError as error:
+                self._skip(error, places)
+        return self._pictures(places, self._index.take(places))
+
+    def _skip(self, error: BadSampleError, places: np.ndarray) -> None:
+        """The next sample of the window stands in the place of one whose picture is broken. Raises the error where
+        none is left."""
+        prepared, size = self._prepared, self.window.size
+        if prepared.skips is None:
+            raise error
+        place = int(places[prepared.rows.at(self.samples[places]) == error.row][0])
+        tried = self._tried[place] = self._tried.get(place, 0) + 1
+        if tried >= size:
+            raise error
+        row = int(prepared.rows.at(self.samples[[(place + tried - 1) % size]])[0])
+        LOG.tell(Skipped(prepared.name, prepared.table.place(row), str(error.cause)))
+        self._index[place] = self._first_index[(place + tried) % size]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +120,11 @@ class _Read:
         begin = int(starts[0])
         numbers = prepared.rows.between(begin, stop)
         parts = [part for part in prepared.parts if not part.field.reads_late]
-        values = convert_once(prepared.table, numbers, parts) if parts else {}
-        late = prepared.late
-        raw = read_once(prepared.table, column_names(late), numbers) if late else {}
-        return cls(stop - begin, starts - begin, values, raw)
+        values, raw, stands = convert_good(prepared, numbers, parts, prepared.late)
+        starts = starts - begin
+        if stands is None:
+            return cls(stop - begin, starts, values, raw)
+        return cls(int(stands.max()) + 1, stands[starts], values, raw)
 
 
 def _joined(arrays: Sequence[np.ndarray]) -> np.ndarray:

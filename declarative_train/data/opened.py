@@ -11,9 +11,9 @@ from dataclasses import asdict
 
 import numpy as np
 
-from declarative_train.components.data import Field, SourceError, Split, Table
+from declarative_train.components.data import Dataset, Field, SourceError, Split, Table
 from declarative_train.components.datasets import DATASETS
-from declarative_train.components.datasets.files import local_path, read_bytes, size_bytes
+from declarative_train.components.datasets.files import local_path, read_bytes, size_bytes, skipping
 from declarative_train.components.datasets.image_folder import pictures_in
 from declarative_train.components.fields import FIELDS
 from declarative_train.components.fields.image import MissingPackageError
@@ -24,6 +24,7 @@ from declarative_train.data.parts import columns_of, make_part
 from declarative_train.data.pictures import Chain, TransformError
 from declarative_train.data.prepare import HOLD_BYTES, BadSampleError, Prepared, prepare
 from declarative_train.data.rows import RowRange, Rows
+from declarative_train.data.skipping import Skipped, Skips, as_numbers, whole_rows
 from declarative_train.data.spec import DataError, DataSpec, FieldSpec, FileRecord, SetSpec, WindowSpec
 from declarative_train.data.splitting import TRAINING, SplitError, split_rows
 from declarative_train.data.windows import RowOrder, Windows, row_order, windowed
@@ -75,6 +76,25 @@ def arranged(
     return {name: windowed(each, window, order) for name, each in rows.items()}
 
 
+def opened(dataset: Dataset, fields: Mapping[str, Field], *, skips: bool) -> Table:
+    """`skips`: without rows that do not parse, and with numbers where a few rows hold none. Raises SourceError."""
+    with skipping(skips):
+        table = dataset.open()
+    if skips:
+        as_numbers(table, fields.values())
+    return table
+
+
+def usable(
+    table: Table, rows: Mapping[str, Rows], fields: Mapping[str, Field], *, skips: bool
+) -> tuple[dict[str, Rows], dict[str, list[Skipped]]]:
+    """The rows of sets without those that miss a value, where these are skipped, and what is. Raises SourceError."""
+    if not skips:
+        return dict(rows), {}
+    columns = {name: (field, [column.name for column in columns_of(field, table)[0]]) for name, field in fields.items()}
+    return whole_rows(table, rows, columns)
+
+
 def _prepare_all(spec: DataSpec) -> dict[str, Prepared]:
     window = spec.window
     fields = [(each, FIELDS.read(each.component)) for each in spec.fields]
@@ -82,9 +102,12 @@ def _prepare_all(spec: DataSpec) -> dict[str, Prepared]:
         each.name: SPLITS.read(each.split) for each in spec.sets if each.split is not None and each.source is None
     }
     chain = Chain.of(spec)
-    main = DATASETS.read(spec.source).open()
+    skips = spec.on_bad_row == "skip"
+    of_fields = {each.name: field for each, field in fields}
+    main = opened(DATASETS.read(spec.source), of_fields, skips=skips)
     by, sort = (None, None) if window is None else (window.by, window.sort)
-    rows = arranged(split_rows(main, splits, spec.seed, by, sort), window, row_order(main, window))
+    cuts, _ = usable(main, split_rows(main, splits, spec.seed, by, sort), of_fields, skips=skips)
+    rows = arranged(cuts, window, row_order(main, window))
     sets: dict[str, Prepared] = {}
     for each in spec.sets:
         most = HOLD_BYTES
@@ -93,12 +116,12 @@ def _prepare_all(spec: DataSpec) -> dict[str, Prepared]:
         elif each.source is None:
             most = most_held_beside(sets[TRAINING])
         if each.source is not None:
-            table = DATASETS.read(each.source).open()
-            whole: dict[str, Rows] = {each.name: RowRange(0, table.num_rows)}
+            table = opened(DATASETS.read(each.source), of_fields, skips=skips)
+            whole, _ = usable(table, {each.name: RowRange(0, table.num_rows)}, of_fields, skips=skips)
             own = arranged(whole, window, row_order(table, window))[each.name]
-            sets[each.name] = _prepare_one(each, table, own, fields, window, chain, most)
+            sets[each.name] = _prepare_one(each, table, own, fields, window, chain, most, skips)
         else:
-            sets[each.name] = _prepare_one(each, main, rows[each.name], fields, window, chain, most)
+            sets[each.name] = _prepare_one(each, main, rows[each.name], fields, window, chain, most, skips)
     return sets
 
 
@@ -110,6 +133,7 @@ def _prepare_one(
     window: WindowSpec | None,
     chain: Chain,
     most: int,
+    skips: bool,
 ) -> Prepared:
     parts = []
     for spec, field in fields:
@@ -122,7 +146,9 @@ def _prepare_one(
         parts.append(part)
         if part.sample != spec.tensor:
             raise DataError(f"field `{part.name}` is now {part.sample}, and the plan was made for {spec.tensor}")
-    found = prepare(wanted.name, table, *rows, tuple(parts), most, chain, is_checked=True)
+    found = prepare(
+        wanted.name, table, *rows, tuple(parts), most, chain, is_checked=True, skips=Skips() if skips else None
+    )
     if found.num_samples != wanted.num_samples:
         raise DataError(
             f"`{wanted.name}` has {counted(found.num_samples, 'sample')}, and the plan was made for "

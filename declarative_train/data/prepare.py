@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from declarative_train.data.known import Known
 from declarative_train.data.parts import Part, column_names
 from declarative_train.data.pictures import GLANCED, NO_TRANSFORMS, BadPictureError, Chain, Given, field_of_pictures
 from declarative_train.data.rows import RowRange, Rows
+from declarative_train.data.skipping import LOG, Skipped, Skips, bad_places
 from declarative_train.data.texts import BadTextError, with_tokens
 from declarative_train.data.windows import Windows
 from declarative_train.terms.tensor_spec import FLOATING
@@ -41,7 +43,7 @@ class BadSampleError(Exception):
 @dataclass(frozen=True, slots=True, eq=False)
 class Prepared:
     """A set. `held` are the values of its rows in the set's order, by field, or None: then they are read. Pictures are
-    never held; `chain` is what is done to them."""
+    never held; `chain` is what is done to them. `skips`: what is bad in it is skipped."""
 
     name: str
     table: Table
@@ -50,6 +52,7 @@ class Prepared:
     parts: tuple[Part, ...]
     held: dict[str, np.ndarray] | None
     chain: Chain = NO_TRANSFORMS
+    skips: Skips | None = None
 
     @property
     def late(self) -> tuple[Part, ...]:
@@ -82,6 +85,37 @@ class Prepared:
     ) -> dict[str, np.ndarray]:
         """(N, *sample shape) by field (default: all), for int64 sample numbers. `epoch`: of training, which alone draws
         changes of pictures. Raises BadSampleError, SourceError."""
+        if self.skips is None or self.windows is not None or self.is_held:
+            return self._gather(samples, names, epoch)
+        samples = np.asarray(samples, np.int64)
+        while True:
+            try:
+                return self._gather(self.skips.instead(samples, self.rows), names, epoch)
+            except BadSampleError as error:
+                self.skip(error)
+
+    def skip(self, error: BadSampleError) -> None:
+        """From now on the next good sample stands in its place. Raises the error where none is left."""
+        assert self.skips is not None
+        if not self.skips.add(error.row) or self.skips.num_bad >= len(self.rows):
+            raise error
+        LOG.tell(Skipped(self.name, self.table.place(error.row), str(error.cause)))
+
+    @property
+    def left_out(self) -> list[Skipped]:
+        """What was found bad beforehand."""
+        return [] if self.skips is None else self.skips.left_out
+
+    def is_skipped(self, samples: np.ndarray) -> np.ndarray | None:
+        """(N,) bool: of samples that were gathered, those in whose place others stand; None: of all their own."""
+        if self.skips is None or not self.skips.num_bad or self.windows is not None:
+            return None
+        found = self.skips.bad(self.rows.at(samples))
+        return found if found.any() else None
+
+    def _gather(
+        self, samples: np.ndarray, names: Collection[str] | None = None, epoch: int | None = None
+    ) -> dict[str, np.ndarray]:
         wanted = [part for part in self.parts if names is None or part.name in names]
         parts = [part for part in wanted if not part.field.reads_late]
         late = self._pictures(np.asarray(samples, np.int64), epoch) if len(parts) < len(wanted) else {}
@@ -156,25 +190,34 @@ def prepare(
     known: Known | None = None,
     *,
     is_checked: bool = False,
+    skips: Skips | None = None,
 ) -> Prepared:
-    """`known`: whether its values were looked at before; `is_checked`: they were. Raises BadSampleError, SourceError,
-    MissingPackageError."""
+    """`skips`: bad rows are left out, or, of a set that is not held, stood in for. `known`: whether its values were
+    looked at before; `is_checked`: they were. Raises BadSampleError, SourceError, MissingPackageError."""
     chain = chain or NO_TRANSFORMS
     try:
         table, rows, every = with_tokens(table, rows, every)
     except BadTextError as error:
         raise BadSampleError(error.part, error.cause.row, error.cause) from error
     parts = tuple(part for part in every if not part.field.reads_late)
-    glance(table, rows, [part for part in every if part.field.reads_late])
+    glance(table, rows, [part for part in every if part.field.reads_late], skips, name)
     if not parts:
-        return Prepared(name, table, rows, windows, every, {}, chain)
+        return Prepared(name, table, rows, windows, every, {}, chain, skips)
     stores = {part.name: _store(part, len(rows)) for part in parts}
     if sum(store.itemsize * part.row.num_elements * len(rows) for part, store in _with(parts, stores)) > hold_bytes:
-        if known is not None:
+        if skips is not None and windows is None:
+            for found in _bad_rows(table, rows, parts, LOOKED_AT_ROWS):
+                skips.add(found.row)
+                skips.left_out.append(Skipped(name, table.place(found.row), str(found.cause)))
+        elif known is not None:
             known.looked(parts, lambda: look_at(table, rows, parts))
         elif not is_checked:
             look_at(table, rows, parts)
-        return Prepared(name, table, rows, windows, every, None, chain)
+        return Prepared(name, table, rows, windows, every, None, chain, skips)
+    if skips is not None and windows is None and (bad := list(_bad_rows(table, rows, parts, len(rows)))):
+        skips.left_out += [Skipped(name, table.place(each.row), str(each.cause)) for each in bad]
+        numbers = rows.at(np.arange(len(rows)))
+        rows = rows.pick(np.flatnonzero(~np.isin(numbers, [each.row for each in bad])))
     held: dict[str, np.ndarray] = {}
     for start, values in converted(table, rows, parts):
         for part, store in _with(parts, stores):
@@ -187,11 +230,33 @@ def prepare(
             held[part.name][start : start + len(made)] = made
     for part, store in _with(parts, stores):
         held.setdefault(part.name, np.empty((0, *part.row.shape), store))
-    return Prepared(name, table, rows, windows, every, held, chain)
+    return Prepared(name, table, rows, windows, every, held, chain, skips)
 
 
-def glance(table: Table, rows: Rows, late: Sequence[Part]) -> None:
-    """Look at the headers of the first pictures: the rest is found when it is asked for. Raises BadSampleError,
+def _bad_rows(table: Table, rows: Rows, parts: Sequence[Part], most: int) -> Iterator[BadSampleError]:
+    """Of the first `most` rows."""
+    for start, numbers in rows.chunks(chunk_rows(parts)):
+        if start >= most:
+            return
+        listed = np.arange(numbers.start, numbers.stop) if isinstance(numbers, slice) else numbers
+        yield from _failing(table.read(column_names(parts), numbers), listed, parts)
+
+
+def _failing(read: Mapping[str, np.ndarray], rows: np.ndarray, parts: Sequence[Part]) -> Iterator[BadSampleError]:
+    def fails(start: int, stop: int) -> Exception | None:
+        try:
+            _values({name: values[start:stop] for name, values in read.items()}, rows[start:stop], parts)
+        except BadSampleError as found:
+            return found
+        return None
+
+    for _, error in bad_places(len(rows), fails):
+        yield cast("BadSampleError", error)
+
+
+def glance(table: Table, rows: Rows, late: Sequence[Part], skips: Skips | None = None, name: str = "") -> None:
+    """Look at the headers of the first pictures: the rest is found when it is asked for. `skips`: takes what is bad.
+    Raises BadSampleError,
     SourceError and MissingPackageError."""
     first = rows.at(np.arange(min(len(rows), GLANCED)))
     for part in late:
@@ -200,7 +265,10 @@ def glance(table: Table, rows: Rows, late: Sequence[Part]) -> None:
             try:
                 field_of_pictures(part.field).glance(value, column, place)
             except BadValueError as error:
-                raise BadSampleError(part, int(first[place]), error) from error
+                if skips is None:
+                    raise BadSampleError(part, int(first[place]), error) from error
+                skips.add(int(first[place]))
+                skips.left_out.append(Skipped(name, table.place(int(first[place])), str(error)))
 
 
 def _with(parts: Sequence[Part], stores: Mapping[str, np.dtype[np.generic]]) -> list[tuple[Part, np.dtype[np.generic]]]:
@@ -238,9 +306,29 @@ def _convert(table: Table, numbers: slice | np.ndarray, parts: Sequence[Part]) -
     return _values(table.read(column_names(parts), numbers), numbers, parts)
 
 
-def convert_once(table: Table, numbers: slice | np.ndarray, parts: Sequence[Part]) -> dict[str, np.ndarray]:
-    """The fields' values of neighbours that are not asked for again soon. Raises BadSampleError and SourceError."""
-    return _values(read_once(table, column_names(parts), numbers), numbers, parts)
+def convert_good(
+    prepared: Prepared, numbers: slice | np.ndarray, parts: Sequence[Part], late: Sequence[Part]
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], np.ndarray | None]:
+    """Values of `parts` and columns of `late` of neighbours that are not asked for again soon, and, where bad rows were
+    skipped, for each of the rows which of these stands for it: itself, or the next good one. Raises BadSampleError and
+    SourceError."""
+    table = prepared.table
+    read = read_once(table, column_names(parts), numbers) if parts else {}
+    raw = read_once(table, column_names(late), numbers) if late else {}
+    try:
+        return _values(read, numbers, parts), raw, None
+    except BadSampleError:
+        if prepared.skips is None or prepared.windows is not None:
+            raise
+    rows = np.arange(numbers.start, numbers.stop) if isinstance(numbers, slice) else numbers
+    bad = list(_failing(read, rows, parts))
+    good = np.flatnonzero(~np.isin(rows, [each.row for each in bad]))
+    if not len(good):
+        raise bad[0]
+    LOG.tell(*(Skipped(prepared.name, table.place(each.row), str(each.cause)) for each in bad))
+    values = _values({name: each[good] for name, each in read.items()}, rows[good], parts)
+    stands = np.searchsorted(good, np.arange(len(rows))) % len(good)
+    return values, {name: each[good] for name, each in raw.items()}, stands
 
 
 def read_once(table: Table, columns: Sequence[str], numbers: slice | np.ndarray) -> dict[str, np.ndarray]:

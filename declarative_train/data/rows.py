@@ -105,6 +105,12 @@ class RowChain(Rows):
         listed = [np.arange(each.start, each.stop) if isinstance(each, slice) else each for each in found]
         return np.concatenate(listed) if listed else np.empty(0, np.int64)
 
+    def pick(self, places: np.ndarray) -> Rows:
+        """Ascending places: what is left of each table stays apart."""
+        cuts = np.searchsorted(places, self.begins[1:-1])
+        parts = zip(self.pieces, np.split(places, cuts), self.begins.tolist(), strict=False)
+        return RowChain(tuple(piece.pick(mine - begin) for piece, mine, begin in parts), self.firsts)
+
 
 @dataclass(frozen=True, slots=True)
 class RowDraw(Rows):

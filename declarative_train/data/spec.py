@@ -92,6 +92,7 @@ class DataSpec:
     files: tuple[FileRecord, ...] = ()
     transforms: tuple[dict[str, object], ...] = ()
     mix: tuple[MemberSpec, ...] = ()
+    on_bad_row: str = "error"  # error | skip
 
     @property
     def rolls(self) -> bool:

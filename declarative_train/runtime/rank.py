@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -16,8 +17,9 @@ import torch
 from declarative_train.data.batch import Batch
 from declarative_train.data.batches import EvaluationBatches, TrainingBatches
 from declarative_train.data.sets import SampleSet, open_sets
+from declarative_train.data.skipping import FILE, LOG, in_words, listed
 from declarative_train.data.spec import BatchSpec
-from declarative_train.logs.event import Notice, RunStarted
+from declarative_train.logs.event import Notice, RunEnded, RunStarted
 from declarative_train.logs.sink import FanOut
 from declarative_train.plan.text.describe import describe, summary
 from declarative_train.runtime.checkpoint import Checkpoints
@@ -82,7 +84,11 @@ def _train(job: Job, context: FailureContext, asked: Callable[[], bool], device:
     engine = Engine(replace(plan, weights=job.place.weights), device, fill=made)
     if not plan.layout.is_one_process:  # which has no process group, and may be a notebook with many runs
         _ALIVE.append(engine)
+    skipped = Path(job.run_dir) / FILE
+    LOG.to(str(skipped) if plan.data.on_bad_row == "skip" else None)
     sets = open_sets(plan.data)
+    if context.rank == 0:
+        LOG.tell(*(each for found in sets.values() for each in found.prepared.left_out))
     store = CheckpointStore(job.place.checkpoints)
     checkpoints = Checkpoints(plan, engine, store, sinks.flush)
     state = checkpoints.load(entry) if entry is not None else RunState()
@@ -109,6 +115,8 @@ def _train(job: Job, context: FailureContext, asked: Callable[[], bool], device:
     )
     try:
         for event in events:
+            if isinstance(event, RunEnded) and (found := listed(str(skipped))):
+                sinks.write(Notice(f"{in_words(found)}; {skipped} has all", time.time(), is_warning=True))
             sinks.write(event)
     finally:
         checkpoints.settle()

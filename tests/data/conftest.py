@@ -39,6 +39,7 @@ class Section:
     shuffle_streams: int | None = None
     workers: int = 0
     last_batch: str = "keep"
+    on_bad_row: str = "error"
     transforms: tuple[Transform, ...] = ()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -153,8 +153,16 @@ def _check_exact(column: Column, values: Any, where: str) -> None:
 class MemoryTable(Table):
     """Arrow tables, one below the other, each column turned into numpy when it is first asked for."""
 
-    def __init__(self, pieces: Sequence[tuple[str, Any]]) -> None:
+    def __init__(
+        self, pieces: Sequence[tuple[str, Any]], bad: Mapping[str, Sequence[tuple[int, str]]] | None = None
+    ) -> None:
+        """`bad`: by file, rows that the pieces are without, counted from 0, and why."""
         import pyarrow as pa
+
+        self._gone = {path: sorted(row for row, _ in rows) for path, rows in (bad or {}).items() if rows}
+        self.skipped = tuple(
+            (f"row {row + 1} of {shown(path)}", why) for path, rows in (bad or {}).items() for row, why in rows
+        )
 
         self.files = tuple(path for path, _ in pieces)
         for path, piece in pieces[1:]:
@@ -169,6 +177,7 @@ class MemoryTable(Table):
         self.num_rows = self._arrow.num_rows
         self.columns, self.left_out = describe_all(self._arrow.schema, self._first)
         self._numpy: dict[str, np.ndarray] = {}
+        self.odd: dict[str, dict[int, str]] = {}  # by column: rows whose text was no number
 
     def _first(self, name: str) -> Any:
         present = self._arrow.column(name).drop_null()
@@ -177,13 +186,40 @@ class MemoryTable(Table):
     def read(self, columns: Sequence[str], rows: slice | np.ndarray) -> dict[str, np.ndarray]:
         return {name: self._column(name)[rows] for name in columns}
 
+    def read_as_numbers(self, name: str) -> None:
+        """Of a column of text that holds numbers but for a few values (one in five, at most): those are missing."""
+        import numpy as np
+
+        values = self._column(name)
+        found = np.fromiter((_number(value) for value in values.tolist()), np.float64, len(values))
+        lost = np.isnan(found) & np.fromiter((value is not None for value in values.tolist()), bool, len(values))
+        if 5 * int(lost.sum()) < len(values):
+            self.odd[name] = {row: str(values[row]) for row in np.flatnonzero(lost).tolist()}
+            self._numpy[name] = found
+            self.columns = {**self.columns, name: Column(name, "float64")}
+
     def _column(self, name: str) -> np.ndarray:
         if name not in self._numpy:
             self._numpy[name] = to_numpy(self.columns[name], self._arrow.column(name), self.files[0])
         return self._numpy[name]
 
     def place(self, row: int) -> str:
+        if self._gone:
+            from bisect import bisect_right
+
+            position = bisect_right(self._starts, row) - 1
+            inside = row - self._starts[position]
+            for gone in self._gone.get(self.files[position], ()):
+                inside += gone <= inside
+            return f"row {inside + 1} of {shown(self.files[position])}"
         return place(self.files, self._starts, row)
+
+
+def _number(value: Any) -> float:
+    try:
+        return float("nan") if value is None else float(value)
+    except ValueError:
+        return float("nan")
 
 
 def place(files: Sequence[str], starts: Sequence[int], row: int) -> str:

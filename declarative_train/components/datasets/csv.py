@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import AfterValidator, Field
 
 from declarative_train.components.data import SourceError, Table
-from declarative_train.components.datasets.files import FilesDataset, check_beginning, open_file, packing, shown
+from declarative_train.components.datasets.files import (
+    FilesDataset,
+    check_beginning,
+    open_file,
+    packing,
+    shown,
+    skips_bad_rows,
+)
 from declarative_train.terms.names import distinct
 
 if TYPE_CHECKING:
@@ -38,13 +45,14 @@ class CsvDataset(FilesDataset):
     def open(self) -> Table:
         from declarative_train.components.datasets.arrow import MemoryTable
 
-        table = MemoryTable([(path, self._read(path)) for path in self.files()])
+        bad: dict[str, list[tuple[int, str]]] = {}
+        table = MemoryTable([(path, self._read(path, bad.setdefault(path, []))) for path in self.files()], bad)
         bytes_of = [name for name, column in table.columns.items() if column.dtype == "bytes"]  # elsewhere: files
         table.columns = {name: column for name, column in table.columns.items() if name not in bytes_of}
         table.left_out = {**table.left_out, **dict.fromkeys(bytes_of, "it holds bytes that are not UTF-8 text")}
         return table
 
-    def _read(self, path: str) -> pa.Table:
+    def _read(self, path: str, bad: list[tuple[int, str]]) -> pa.Table:
         import pyarrow as pa
         from pyarrow import csv
 
@@ -56,7 +64,7 @@ class CsvDataset(FilesDataset):
                     file,
                     # threads of a pool are not there after a fork, and without them errors name their row
                     read_options=csv.ReadOptions(use_threads=False, column_names=self.columns),
-                    parse_options=csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=True),
+                    parse_options=self._parsing(bad),
                     convert_options=self.conversion(),
                 )
                 return table.rename_columns([name.strip() for name in table.column_names])
@@ -68,6 +76,22 @@ class CsvDataset(FilesDataset):
             raise self.explained(path, str(error)) from error
         except OSError as error:
             raise SourceError("unreadable", f"cannot read {shown(path)}: {error}") from error
+
+    def _parsing(self, bad: list[tuple[int, str]]) -> Any:
+        """`bad`: takes what is left out, rows counted from 0 behind the header."""
+        from pyarrow import csv
+
+        usual = csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=True)
+        if skips_bad_rows():
+            header = 1 if self.columns is None else 0
+
+            def left_out(row: Any) -> str:
+                values = f"{row.actual_columns} {'value' if row.actual_columns == 1 else 'values'}"
+                bad.append((row.number - 1 - header, f"it has {values} where the others have {row.expected_columns}"))
+                return "skip"
+
+            usual.invalid_row_handler = left_out
+        return usual
 
     def conversion(self) -> Any:
         from pyarrow import csv

@@ -11,6 +11,7 @@ from abc import ABC
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from glob import glob, has_magic
 from io import BytesIO
 from threading import get_ident
@@ -213,6 +214,24 @@ def _is_archive(system: Any) -> bool:
 
 
 T = TypeVar("T")
+
+
+_SKIPS: ContextVar[bool] = ContextVar("skips", default=False)
+
+
+def skips_bad_rows() -> bool:
+    """Whether a source that is opened now leaves out rows that do not parse."""
+    return _SKIPS.get()
+
+
+@contextmanager
+def skipping(skips: bool) -> Iterator[None]:
+    """While sources are opened, by `data.on_bad_row`."""
+    token = _SKIPS.set(skips)
+    try:
+        yield
+    finally:
+        _SKIPS.reset(token)
 
 
 class OpenFiles(Generic[T]):

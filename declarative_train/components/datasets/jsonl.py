@@ -6,12 +6,20 @@ import re
 from typing import TYPE_CHECKING, Any, Literal
 
 from declarative_train.components.data import SourceError, Table
-from declarative_train.components.datasets.files import FilesDataset, check_beginning, open_file, packing, shown
+from declarative_train.components.datasets.files import (
+    FilesDataset,
+    check_beginning,
+    open_file,
+    packing,
+    shown,
+    skips_bad_rows,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _DEEPEST = 1_000  # lists and objects within each other; some ten thousand would overflow the stack of the reader
+_MOST_CHANGES = 100  # lines that hold another type of value, each found by reading the file once more
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"?')
 
 
@@ -27,10 +35,12 @@ class JsonlDataset(FilesDataset):
     def open(self) -> Table:
         from declarative_train.components.datasets.arrow import MemoryTable
 
-        return MemoryTable([(path, _read(path)) for path in self.files()])
+        bad: dict[str, list[tuple[int, str]]] = {}
+        return MemoryTable([(path, _read(path, bad.setdefault(path, []))) for path in self.files()], bad)
 
 
-def _read(path: str) -> pa.Table:
+def _read(path: str, bad: list[tuple[int, str]]) -> pa.Table:
+    """`bad`: takes the lines that are left out, where bad rows are skipped."""
     import pyarrow as pa
     from pyarrow import json
 
@@ -40,6 +50,8 @@ def _read(path: str) -> pa.Table:
     try:
         with pa.input_stream(open_file(path), compression=kind) as file:
             content = file.read_buffer()
+        if skips_bad_rows():
+            return _read_good(path, content.to_pybytes(), bad)
         _check_depth(path, content)
         block = max(1 << 20, min(content.size + 1, 1 << 30))  # a line must fit into one block
         options = json.ReadOptions(use_threads=False, block_size=block)
@@ -48,6 +60,46 @@ def _read(path: str) -> pa.Table:
         raise SourceError("unreadable", _explained(path, str(error))) from error
     except OSError as error:
         raise SourceError("unreadable", f"cannot read {shown(path)}: {error}") from error
+
+
+def _read_good(path: str, content: bytes, bad: list[tuple[int, str]]) -> pa.Table:
+    """Without lines that hold no JSON object, or a value of another type than the lines before."""
+    import json as strict
+
+    import pyarrow as pa
+    from pyarrow import json
+
+    numbers, lines = [], []
+    for number, line in enumerate(content.split(b"\n")):
+        if not line.strip():
+            continue
+        try:
+            if line.count(b"[") + line.count(b"{") > _DEEPEST and _depth(line) > _DEEPEST:
+                raise ValueError(f"it has more than {_DEEPEST:,} lists and objects within each other")
+            if not isinstance(strict.loads(line), dict):
+                raise ValueError("it holds no JSON object")
+        except ValueError as error:
+            why = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
+            bad.append((number, why if why.startswith("it ") else f"it is not JSON: {why}"))
+            continue
+        numbers.append(number)
+        lines.append(line)
+    for _ in range(_MOST_CHANGES):
+        whole = b"\n".join(lines) + b"\n"
+        options = json.ReadOptions(use_threads=False, block_size=max(1 << 20, min(len(whole) + 1, 1 << 30)))
+        try:
+            return json.read_json(pa.BufferReader(whole), read_options=options)
+        except pa.ArrowInvalid as error:
+            changed: Any = re.search(r"in row (\d+)", str(error))
+            if changed is None or not lines:
+                raise
+            place = int(changed[1])
+            said = re.search(r"Column\(/([^)]*)\) changed from (\w+) to (\w+)", str(error))
+            why = "it is not JSON" if said is None else f"`{said[1]}` changes from {said[2]} to {said[3]}"
+            bad.append((numbers.pop(place), why))
+            del lines[place]
+    message = f"more than {_MOST_CHANGES} rows of {shown(path)} hold values of another type than those before"
+    raise SourceError("unreadable", message)
 
 
 def _check_depth(path: str, content: pa.Buffer) -> None:

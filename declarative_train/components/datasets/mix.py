@@ -86,6 +86,7 @@ class MixTable(Table):
         self.num_rows = self._starts[-1]
         self.files = tuple(dict.fromkeys(path for table in self.tables for path in table.files))
         self.read_with = tuple(dict.fromkeys(path for table in self.tables for path in table.read_with))
+        self.skipped = tuple(each for table in self.tables for each in table.skipped)
         self.columns, self.left_out = _common(tables)
         if any(table.blocks is not None for table in self.tables):
             begins = [_begins(table) + start for table, start in zip(self.tables, self._starts, strict=False)]

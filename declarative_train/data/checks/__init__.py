@@ -23,6 +23,7 @@ RULES: dict[str, str] = {
     "D021": "group_in_two_sets",
     "D022": "samples.sorted_as_text",
     "D023": "samples.interleaved_windows",
+    "D024": "samples.rows_skipped",
     "D030": "samples.value_unknown_to_run",
     "D031": "samples.field_of_another_run",
     "D032": "samples.set_of_the_same_rows",

@@ -255,3 +255,19 @@ def set_without_class(span: Span, name: str, field: str, classes: str, hint: str
     +     split: {validation: {type: stratified, fraction: 0.2, column: label}}
     """  # noqa: E501
     return warning("D033", span, f"`{name}` has no row whose `{field}` is {classes}", hint)
+
+
+def rows_skipped(span: Span, message: str) -> Diagnostic:
+    """rows-skipped (D024)
+
+    Finds: rows that are left out because the recipe says `on_bad_row: skip`, as far as they are found before a run.
+    Why:   many of them, or all of one kind, are a fault of the files.
+    Diff:
+        data:
+          source: {type: csv, path: data/people.csv}
+          on_bad_row: skip
+          fields:
+    -       age: {column: age}
+    +       age: {column: age, missing: mean}
+    """
+    return warning("D024", span, message, "mend the files, or say what stands for a missing value: `missing: mean`")

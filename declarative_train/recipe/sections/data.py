@@ -46,5 +46,8 @@ class DataSection(Section):
     32, as many as the blocks in `shuffle_window` allow."""
     workers: Annotated[int, Bounds(ge=0)] = 0
     """Loader processes per rank."""
+    on_bad_row: Literal["error", "skip"] = "error"
+    """What becomes of a row that does not parse, misses a value, or holds a picture that cannot be decoded: it ends the
+    run, or it is left out, counted and listed in `skipped_rows.jsonl` of the run."""
     last_batch: Literal["keep", "drop"] = "keep"
     """What becomes of the last, partial batch of an epoch."""

@@ -1,0 +1,210 @@
+"""`on_bad_row: skip`: rows that cannot be used are left out where that is found before a run, and stood in for where it
+is found in one.
+
+    left out      rows that do not parse, miss a value that a field needs, or hold one that a field of a held set cannot
+                  take: the set is as if the files did not have them
+    stood in for  samples of sets that are read when asked for (pictures, tables larger than memory): the next good
+                  sample of the set takes the place, so that a training batch keeps its size and its denominators,
+                  whoever reads it. In an evaluation such a sample counts nothing.
+
+Which sample stands in follows from the files alone: no rank asks another one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from declarative_train.components.data import Column, Field, Table
+from declarative_train.components.datasets.arrow import MemoryTable
+from declarative_train.components.fields.columns import matching
+from declarative_train.data.rows import Rows
+
+FILE = "skipped_rows.jsonl"  # in the folder of a run
+SHOWN = 3
+_SCANNED = 1 << 24  # rows of a table that are looked at beforehand for missing values
+_CHUNK = 1 << 16
+
+
+class Skipped(NamedTuple):
+    """A row, where it stands and why it cannot be used."""
+
+    set: str
+    place: str
+    why: str
+
+
+class Log:
+    """Where this process, and those it forks, list what they skip: a line is written at once, so that lines of several
+    processes do not mix."""
+
+    def __init__(self) -> None:
+        self._path: str | None = None
+        self._told: set[Skipped] = set()
+
+    def to(self, path: str | None) -> None:
+        self._path = path
+        self._told.clear()
+
+    def tell(self, *found: Skipped) -> None:
+        new = [each for each in dict.fromkeys(found) if each not in self._told]
+        self._told.update(new)
+        if self._path is None or not new:
+            return
+        text = "".join(json.dumps(each._asdict(), ensure_ascii=False) + "\n" for each in new)
+        file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        try:
+            os.write(file, text.encode())
+        finally:
+            os.close(file)
+
+
+LOG = Log()
+
+
+def listed(path: str) -> list[Skipped]:
+    """What the processes of a run have skipped, each row once."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            lines = [json.loads(line) for line in file]
+    except (OSError, ValueError):
+        return []
+    found = {each["place"]: Skipped(each["set"], each["place"], each["why"]) for each in reversed(lines)}
+    return list(found.values())[::-1]
+
+
+def in_words(found: Sequence[Skipped]) -> str:
+    """`5 rows skipped: row 3 of a.csv (`x` is missing), ..., and 2 more`."""
+    shown = [f"{each.place} ({each.why})" for each in found[:SHOWN]]
+    more = [f"and {len(found) - SHOWN:,} more"] if len(found) > SHOWN else []
+    return f"{len(found):,} {'row' if len(found) == 1 else 'rows'} skipped: {', '.join([*shown, *more])}"
+
+
+class Skips:
+    """What a process knows of the bad rows of a set. `left_out` were taken out of it."""
+
+    def __init__(self, left_out: Sequence[Skipped] = ()) -> None:
+        self.left_out = list(left_out)
+        self._rows: set[int] = set()
+        self._sorted = np.empty(0, np.int64)
+
+    def add(self, row: int) -> bool:
+        """Whether that was not known."""
+        if row in self._rows:
+            return False
+        self._rows.add(row)
+        self._sorted = np.asarray(sorted(self._rows), np.int64)
+        return True
+
+    @property
+    def num_bad(self) -> int:
+        return len(self._rows)
+
+    def bad(self, rows: np.ndarray) -> np.ndarray:
+        """(N,) bool."""
+        return np.isin(rows, self._sorted)
+
+    def instead(self, samples: np.ndarray, rows: Rows) -> np.ndarray:
+        """The samples, with the next good one in the place of one that is known to be bad."""
+        if not self._rows:
+            return samples
+        found = np.asarray(samples, np.int64)
+        bad = self.bad(rows.at(found))
+        if bad.any():
+            found = found.copy()
+            for _ in range(len(rows)):
+                found[bad] = (found[bad] + 1) % len(rows)
+                bad[bad] = self.bad(rows.at(found[bad]))
+                if not bad.any():
+                    break
+        return found
+
+
+def as_numbers(table: Table, fields: Collection[Field]) -> None:
+    """Columns that a field takes numbers from, and that are text because of a few values, miss those."""
+    if not isinstance(table, MemoryTable):
+        return
+    for field in fields:
+        names = matching(field.wanted, list(table.columns), field.unwanted)[0] if field.type == "tensor" else ()
+        for name in names:
+            if table.columns[name].dtype == "object" and not table.columns[name].shape:
+                table.read_as_numbers(name)
+
+
+def needs_values(field: Field, column: Column) -> bool:
+    """Whether a row that misses a value of the column cannot be used."""
+    if field.type == "tensor":
+        return getattr(field, "missing", None) == "error"
+    if field.type == "category":
+        return getattr(field, "unknown", None) is None
+    return field.type in ("tokens", "image") and column.dtype == "object"
+
+
+def whole_rows(
+    table: Table, rows: Mapping[str, Rows], fields: Mapping[str, tuple[Field, Collection[str]]]
+) -> tuple[dict[str, Rows], dict[str, list[Skipped]]]:
+    """The rows of each set without those that miss a value which a field needs, and those. `fields`: with their
+    columns. Raises SourceError."""
+    asked = {
+        column: name
+        for name, (field, columns) in fields.items()
+        for column in columns
+        if needs_values(field, table.columns[column])
+    }
+    if not asked or table.num_rows > _SCANNED:
+        return dict(rows), {name: [] for name in rows}
+    kept: dict[str, Rows] = {}
+    skipped: dict[str, list[Skipped]] = {}
+    for name, each in rows.items():
+        lacking: list[np.ndarray] = []
+        skipped[name] = []
+        for start, numbers in each.chunks(_CHUNK):
+            read = table.read(list(asked), numbers)
+            missing = {column: _missing(values) for column, values in read.items()}
+            places = np.flatnonzero(np.logical_or.reduce(list(missing.values())))
+            lacking.append(places + start)
+            for place in places.tolist():
+                column = next(column for column, lacks in missing.items() if lacks[place])
+                row = int(each.at(np.asarray([start + place]))[0])
+                odd = getattr(table, "odd", {}).get(column, {}).get(row)
+                why = f"`{column}` is missing" if odd is None else f"`{column}` is `{odd:.40}`, and no number"
+                skipped[name].append(Skipped(name, table.place(row), why))
+        if skipped[name]:
+            good = np.ones(len(each), bool)
+            good[np.concatenate(lacking)] = False
+            kept[name] = each.pick(np.flatnonzero(good))
+        else:
+            kept[name] = each
+    return kept, skipped
+
+
+def _missing(values: np.ndarray) -> np.ndarray:
+    """(N,) bool."""
+    if values.dtype == object:
+        return np.fromiter((value is None for value in values.tolist()), bool, len(values))
+    if values.dtype.kind not in "fM":
+        return np.zeros(len(values), bool)
+    lacks = np.isnat(values) if values.dtype.kind == "M" else np.isnan(values)
+    found: np.ndarray = lacks.reshape(len(values), -1).any(axis=1)
+    return found
+
+
+def bad_places(size: int, fails: Callable[[int, int], Exception | None]) -> list[tuple[int, Exception]]:
+    """Which of `size` rows alone make `fails` (of a stretch of them) give an error, by halving."""
+    found = []
+    waiting = [(0, size)]
+    while waiting:
+        start, stop = waiting.pop()
+        error = fails(start, stop)
+        if error is None:
+            continue
+        if stop - start == 1:
+            found.append((start, error))
+            continue
+        middle = (start + stop) // 2
+        waiting += [(middle, stop), (start, middle)]
+    return found
