@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -97,6 +100,30 @@ def test_three_and_four_blocks_tell_of_twelve(
     assert carried_on.is_traced
     assert carried_on.total == pytest.approx(every.total, rel=0.001)
     assert replace(carried_on, name="") == replace(every, name="")
+
+
+@pytest.mark.long
+def test_few_blocks_with_adapters_tell_of_twelve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind a frozen embedding the first copy has less to do than those in the middle, and the last is another."""
+    monkeypatch.setattr(
+        sys.modules[__name__],
+        "DEEP_MODEL",
+        DEEP_MODEL.replace("objective:", "  parameters: {{layers: {{adapter: {{type: lora, rank: 2}}}}}}\nobjective:"),
+    )
+    plan = deep(tmp_path, "fsdp", 2)
+    monkeypatch.setattr(forecast, "SMALL_WORK", 0)
+    every = whole(plan)
+    monkeypatch.setattr(forecast, "_course", _of_a_short_chain(forecast._course))
+    (carried_on,) = Forecast().memory(plan).rows
+    assert replace(carried_on, name="") == replace(every, name="")
+
+
+def _of_a_short_chain(course: Callable[..., Any]) -> Callable[..., Any]:
+    def tried(plan: Plan, *more: Any) -> Any:
+        assert not any(item.name.startswith("m.layers.5.") for item in plan.parameters)
+        return course(plan, *more)
+
+    return tried
 
 
 def test_a_shorter_plan_has_the_first_copies(tmp_path: Path) -> None:

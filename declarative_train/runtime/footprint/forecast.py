@@ -132,15 +132,21 @@ def _moments(plan: Plan, runs: list[Run], rank: int, is_begun: bool) -> Any:
     with _one_thread():
         if not runs:
             return _course(plan, rank, is_begun, is_fake).bytes.astype(float)
-        few, alike = _few(plan, runs), plan.training.recomputation.every
-        base = _course(shortened(plan, runs, few), rank, is_begun, is_fake)
-        more = [[number + alike * (at == other) for other, number in enumerate(few)] for at in range(len(runs))]
-        longer = [_course(shortened(plan, runs, kept), rank, is_begun, is_fake) for kept in more]
-        try:
-            left = [len(run.paths) - number for run, number in zip(runs, few, strict=True)]
-            return extrapolated(base, longer, [FEW + number // alike for number in left])
-        except UnevenError:
-            return _course(plan, rank, is_begun, is_fake).bytes.astype(float)
+        alike = plan.training.recomputation.every
+        few = _few(plan, runs)
+        # where neither the first copy nor the last is as those in the middle, two of these have to be there
+        for kept in (few, [number + alike for number in few]):
+            left = [len(run.paths) - number for run, number in zip(runs, kept, strict=True)]
+            if min(left) < 2 * alike:
+                break
+            base = _course(shortened(plan, runs, kept), rank, is_begun, is_fake)
+            more = [[number + alike * (at == other) for other, number in enumerate(kept)] for at in range(len(runs))]
+            longer = [_course(shortened(plan, runs, each), rank, is_begun, is_fake) for each in more]
+            try:
+                return extrapolated(base, longer, [FEW + number // alike for number in left])
+            except UnevenError:
+                continue
+        return _course(plan, rank, is_begun, is_fake).bytes.astype(float)
 
 
 def _course(plan: Plan, rank: int, is_begun: bool, is_fake: bool) -> Any:

@@ -128,7 +128,9 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     self.claim(gradient, WHOLE)
         if func.namespace in _COMMUNICATES and not name.startswith(_WIRES):
             self._claim_buffers((made, args, kwargs))
-        if not self.operations or len(self.changes) > self.operations[-1][1]:
+        # what is only asked of a tensor (`prim::device`) may be remembered, and then comes through here no more
+        is_new = not self.operations or len(self.changes) > self.operations[-1][1]
+        if is_new and func.namespace != "prim":
             self.operations.append((name, len(self.changes), torch._C._current_graph_task_id() >= 0))
         del copy
         return made
