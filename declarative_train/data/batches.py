@@ -17,7 +17,7 @@ from declarative_train.data.blocks import blocks_of, mixed_order
 from declarative_train.data.mixing import MixedOrder
 from declarative_train.data.order import sample_index
 from declarative_train.data.rolling import RolledOrder
-from declarative_train.data.side_stream import copied_ahead, from_workers, is_gpu
+from declarative_train.data.side_stream import copied_ahead, from_host, from_workers, is_gpu
 from declarative_train.data.slots import evaluation_slots, locate, slots
 from declarative_train.data.spec import BatchSpec, DataError, DataSpec
 from declarative_train.data.splitting import TRAINING
@@ -49,7 +49,8 @@ class TrainingBatches:
     """The training set as optimizer steps, for one data-parallel rank.
 
     `device`: where the tensors are wanted; None leaves them in this machine's memory. `hold_on_device` keeps a held set
-    there, if it has room, else what is gathered is copied, by pinned memory.
+    there, if it has room beside the `steps_bytes` that the steps will take; else what is gathered is copied, by pinned
+    memory. `bytes_on_device`: what lies there for the whole run.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class TrainingBatches:
         *,
         device: torch.device | None = None,
         hold_on_device: bool = False,
+        steps_bytes: int = 0,
     ) -> None:
         self._spec = spec
         self._batch = batch
@@ -76,7 +78,8 @@ class TrainingBatches:
                 raise DataError("the training set has no blocks any more, and the plan reads it in blocks")
             self._order = RolledOrder(spec.seed, blocks, spec.roll, batch.global_batch_size)
         stays = hold_on_device and self._set.is_held and not spec.workers
-        self._is_on_device = self._device is not None and stays and has_room(self._set, self._device)
+        self._is_on_device = self._device is not None and stays and has_room(self._set, self._device, steps_bytes)
+        self.bytes_on_device = self._set.held_bytes if self._is_on_device else 0
         if self._device is not None and self._is_on_device:
             self._set = self._set.to(self._device)
 
@@ -125,12 +128,15 @@ class TrainingBatches:
 
         share = RolledShare(self._set.prepared, order, self._batch, self._rank, first_step, num_steps)
         if self._spec.workers:
-            for batches in by_parts(share, self._spec.workers):
-                yield [moved(batch, self._device) for batch in batches]
+            yield from from_host(by_parts(share, self._spec.workers), first_step, num_steps, self._device)
             return
         windows = share.windows()
         try:
-            if self._set.prepared.late:
+            if is_gpu(self._device):
+                steps = range(first_step, first_step + num_steps)
+                made = (self._step_on_host(step, windows.gather) for step in steps)
+                yield from from_host(made, first_step, num_steps, self._device)
+            elif self._set.prepared.late:
                 yield from ahead(lambda step: self._step(step, windows.gather), first_step, num_steps)
             else:
                 yield from self._by_block(
@@ -150,14 +156,15 @@ class TrainingBatches:
         return np.concatenate([ids for ids, _ in taken]), joined
 
     def _step(self, step: int, take: Take) -> list[Batch]:
+        return [moved(batch, self._device) for batch in self._step_on_host(step, take)]
+
+    def _step_on_host(self, step: int, take: Take) -> list[Batch]:
         found = locate(step, self._batch, self._set.num_samples)
-        made = make_batches(slots(found, self._batch, self._rank), take, found.epoch)
-        return [moved(batch, self._device) for batch in made]
+        return make_batches(slots(found, self._batch, self._rank), take, found.epoch)
 
     def _on_host(self, step: int) -> list[Batch]:
         """For loader processes, which leave the device alone."""
-        found = locate(step, self._batch, self._set.num_samples)
-        return make_batches(slots(found, self._batch, self._rank), self._at_once, found.epoch)
+        return self._step_on_host(step, self._at_once)
 
     def _packed(self, step: int) -> list[Batch]:
         return [packed(batch) for batch in self._on_host(step)]
@@ -274,17 +281,20 @@ class EvaluationBatches:
 
     def _kept_batches(self) -> Iterator[Batch]:
         """A set that is small, of files that are not: this rank's batches are read once, and stay."""
+        key = tuple(self._slots), self.num_samples
+        made = iter(self._set.kept[key]) if key in self._set.kept else self._read_and_kept(key)
+        for (batch,) in from_host(([batch] for batch in made), 0, len(self), self._device):
+            yield batch
+
+    def _read_and_kept(self, key: object) -> Iterator[Batch]:
         from declarative_train.data.prefetch import ahead
 
-        key = tuple(self._slots), self.num_samples
-        if key in self._set.kept:
-            yield from (moved(batch, self._device) for batch in self._set.kept[key])
-            return
         batches = []
         for batch in ahead(self._on_host, 0, len(self)):
             batches.append(batch)
-            yield moved(batch, self._device)
-        self._set.kept = {key: batches}
+            if len(batches) == len(self):
+                self._set.kept = {key: batches}
+            yield batch
 
     def _on_host(self, number: int) -> Batch:
         made = make_batches([self._slots[number]], self._take)[0]
@@ -299,12 +309,15 @@ class EvaluationBatches:
         return ids, self._set.gather(ids)
 
 
-def has_room(samples: SampleSet, device: torch.device) -> bool:
-    """Whether a held set may lie on the device. Of a GPU it takes an eighth, at most, of what the model has left free:
-    the steps come first."""
+def has_room(samples: SampleSet, device: torch.device, steps_bytes: int = 0) -> bool:
+    """Whether a held set may lie on the device. Of a GPU it takes what the steps leave, and an eighth, at most, of what
+    is free before them."""
     import torch
 
-    return not is_gpu(device) or samples.held_bytes <= torch.cuda.mem_get_info(device)[0] // 8
+    if not is_gpu(device):
+        return True
+    free_bytes = torch.cuda.mem_get_info(device)[0]
+    return samples.held_bytes <= min(free_bytes // 8, free_bytes - steps_bytes)
 
 
 def spread(positions: np.ndarray, num_samples: int, total: int) -> np.ndarray:

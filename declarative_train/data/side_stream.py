@@ -26,12 +26,18 @@ def from_workers(
     made: Iterator[list[Batch]], first: int, count: int, device: torch.device | None
 ) -> Iterator[list[Batch]]:
     """What loader processes make, packed, on the device."""
+    return from_host(([unpacked(batch) for batch in batches] for batches in made), first, count, device)
+
+
+def from_host(
+    made: Iterator[list[Batch]], first: int, count: int, device: torch.device | None
+) -> Iterator[list[Batch]]:
+    """`count` results of `made`, on the device: on a GPU copied ahead by a thread, which also asks for them."""
     if is_gpu(device) and count:
-        take = in_thread(made)
-        yield from copied_ahead(lambda number: [unpacked(batch) for batch in take(number)], first, count, device)
+        yield from copied_ahead(in_thread(made), first, count, device)
         return
     for batches in made:
-        yield [moved(unpacked(batch), device) for batch in batches]
+        yield [moved(batch, device) for batch in batches]
 
 
 def copied_ahead(

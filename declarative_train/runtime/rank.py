@@ -28,6 +28,7 @@ from declarative_train.runtime.devices import device_of, keep_freed_memory
 from declarative_train.runtime.engine import Engine
 from declarative_train.runtime.evaluate import Evaluator
 from declarative_train.runtime.execute import execute
+from declarative_train.runtime.footprint.held_against import beside_model, with_set
 from declarative_train.runtime.for_tensorboard import hyperparameters, model_graph
 from declarative_train.runtime.job import Job
 from declarative_train.runtime.meter import predicted
@@ -96,7 +97,17 @@ def _train(job: Job, context: FailureContext, asked: Callable[[], bool], device:
     last_step = plan.training.num_steps
     if job.max_steps is not None:
         last_step = min(last_step, state.step + job.max_steps)
-    training = TrainingBatches(plan.data, slots_of(plan), engine.dp_rank, sets, device=device, hold_on_device=True)
+    training = TrainingBatches(
+        plan.data,
+        slots_of(plan),
+        engine.dp_rank,
+        sets,
+        device=device,
+        hold_on_device=True,
+        steps_bytes=beside_model(plan, context.rank),
+    )
+    if device.type == "cuda":
+        plan = with_set(plan, training.bytes_on_device)
     stop = StopAgreement(engine.ranks, asked, plan.training.max_time_s)
     evaluator = Evaluator(engine.plan, engine, evaluation_batches(plan, engine, sets), predictions(plan, device))
     if context.rank == 0:

@@ -42,8 +42,9 @@ Bounds: {bound:.0%} of all together, {class_bound:.0%} of a class that holds mor
 one furthest off is shown.
 
 What is not in it: what a kernel takes for a moment, the rounding and the fragments of CUDA's allocator, NCCL's buffers,
-CUDA's own context, what `compile` saves or keeps, metrics and evaluations, a data set that is held on the device. On a
-GPU nothing of this page has been measured yet. Where the device is a GPU the trace still chooses torch's CPU kernels.
+CUDA's own context, what `compile` saves or keeps, metrics and evaluations. A training set that a run keeps on its GPU
+is counted when the run begins, which then knows whether it does: the steps come first. On a GPU nothing of this page
+has been measured yet. Where the device is a GPU the trace still chooses torch's CPU kernels.
 
 An lstm's workspace, which torch calls empty on tensors without memory, is asked of oneDNN's own kernel at a small size
 and carried on (within 2%). Where a step cannot be tried the plan says so, with the reason: its figures are derived from

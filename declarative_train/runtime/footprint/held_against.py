@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -53,6 +54,24 @@ class MemoryCheck:
         mine = torch.tensor([self._peak], dtype=torch.int64, device=engine.device)
         measured = engine.ranks.concatenate(mine).tolist()
         return MemoryMeasured(number, predicted_by_rank(self._plan), measured, self._how, time.time())
+
+
+def beside_model(plan: Plan, rank: int) -> int:
+    """Bytes that the steps of a rank will take beside its parameters, which are there; 0 where the plan has none."""
+    if not plan.memory:
+        return 0
+    place = plan.layout.ranks[rank].coordinates.get("pipeline", 0)
+    row = dict(zip(kinds_of_rank(plan.layout), plan.memory, strict=True))[place]
+    return row.total - row.parameters
+
+
+def with_set(plan: Plan, bytes_on_device: int) -> Plan:
+    """With the training set, which lies on each device for the whole run."""
+    estimate = plan.estimate
+    if estimate is not None:
+        estimate = replace(estimate, memory_bytes=estimate.memory_bytes + bytes_on_device)
+    rows = tuple(replace(row, data=row.data + bytes_on_device) for row in plan.memory)
+    return replace(plan, memory=rows, estimate=estimate)
 
 
 def predicted_by_rank(plan: Plan) -> list[int]:
