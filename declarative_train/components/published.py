@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
@@ -21,43 +21,67 @@ from declarative_train.components.converters import language, vision
 from declarative_train.terms.machine import install
 
 _FOLDER = Path(__file__).parent.parent / "blocks" / "huggingface"
+TRANSFORMERS, TIMM, TORCHVISION = "huggingface", "timm", "torchvision"
+LIBRARIES = (TRANSFORMERS, TIMM, TORCHVISION)  # whose names weights can have; the first two have configs
 CONFIG = "config.json"
 WEIGHTS = ("model.safetensors.index.json", "model.safetensors")
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 class Part(NamedTuple):
-    """A tensor of a file that is some rows of a parameter: `share` of the sum of the shares of all its parts."""
+    """A tensor of a file that is some rows of a parameter: `share` of the sum of the shares of all its parts. `ones`:
+    how many dimensions of size 1 stand before its rows in the file; below 0: how many do in the parameter alone."""
 
     name: str
     share: int = 1
     transpose: bool = False
+    ones: int = 0
 
 
 class Kind(NamedTuple):
-    """A `model_type` of a family."""
+    """A model of a family, as a library has it: a `model_type` of transformers, an `architecture` of timm. `base`: its
+    class without the head."""
 
+    library: str
     architecture: str
+    base: str | None
     config: Mapping[str, str]
     params: Mapping[str, object]
     absent: Mapping[str, object]
     converters: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Family:
-    block: str
-    kinds: Mapping[str, Kind]
-    config: Mapping[str, str]
+class Names(NamedTuple):
+    """What a library calls the tensors of a family; `params` are those that all its models have."""
+
     tensors: Mapping[str, object]
     prefix: str = ""
-    head: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
-    sizes: Mapping[str, str] = field(default_factory=dict)
+    params: Mapping[str, object] = {}
 
-    def parts(self, params: Mapping[str, object]) -> dict[str, tuple[Part, ...]]:
+
+class Follows(NamedTuple):
+    """A size of a parameter, which a config says."""
+
+    parameter: str
+    dim: int
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """`sizes` are params, and what `follows` the data is none. `names`: by library."""
+
+    block: str
+    kinds: Mapping[str, Kind]
+    names: Mapping[str, Names]
+    head: tuple[str, ...] = ()
+    sizes: Mapping[str, Follows] = field(default_factory=dict)
+    follows: Mapping[str, Follows] = field(default_factory=dict)
+    hints: Mapping[str, str] = field(default_factory=dict)
+
+    def parts(self, params: Mapping[str, object], library: str = TRANSFORMERS) -> dict[str, tuple[Part, ...]]:
         """By the names of parameters, with `*` for the number of a copy; shares in numbers."""
-        return {name: _parts(value, params) for name, value in self.tensors.items()}
+        return {name: _parts(value, params) for name, value in self.names[library].tensors.items()}
 
 
 def _parts(value: object, params: Mapping[str, object]) -> tuple[Part, ...]:
@@ -65,7 +89,7 @@ def _parts(value: object, params: Mapping[str, object]) -> tuple[Part, ...]:
         return (Part(value),)
     if isinstance(value, dict):
         share = int(str(params[value["share"]])) if "share" in value else 1
-        return (Part(value["name"], share, bool(value.get("transpose"))),)
+        return (Part(value["name"], share, bool(value.get("transpose")), value.get("ones", 0)),)
     assert isinstance(value, list)
     return tuple(part for each in value for part in _parts(each, params))
 
@@ -83,26 +107,39 @@ def family_of(block: str) -> Family | None:
     import yaml
 
     found: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
-    kinds = {
-        name: Kind(
-            kind["architecture"],
-            kind.get("config", {}),
-            kind.get("params", {}),
-            kind.get("absent", {}),
-            tuple(kind.get("converters", ())),
-        )
-        for name, kind in found["models"].items()
-    }
+    libraries = {TRANSFORMERS: found, **found.get("libraries", {})}
     return Family(
         block,
-        kinds,
-        found["config"],
-        found["tensors"],
-        found.get("prefix", ""),
+        {name: kind for library, each in libraries.items() for name, kind in _kinds(library, each)},
+        {library: _names(each) for library, each in libraries.items()},
         tuple(found.get("head", ())),
-        tuple(found.get("ignored", ())),
-        found.get("sizes", {}),
+        *({name: _follows(at) for name, at in found.get(key, {}).items()} for key in ("sizes", "follows")),
+        hints=found.get("hints", {}),
     )
+
+
+def _kinds(library: str, told: Mapping[str, Any]) -> Iterator[tuple[str, Kind]]:
+    """What a library says of all its models goes before what one of them adds."""
+    common = {key: told.get(key, {}) for key in ("config", "params", "absent")}
+    for name, kind in told.get("models", {}).items():
+        yield (
+            name,
+            Kind(
+                library,
+                kind.get("architecture", name),
+                kind.get("base"),
+                *({**value, **kind.get(key, {})} for key, value in common.items()),
+                (*told.get("converters", ()), *kind.get("converters", ())),
+            ),
+        )
+
+
+def _names(told: Mapping[str, Any]) -> Names:
+    return Names(told["tensors"], told.get("prefix", ""), tuple(told.get("ignored", ())), told.get("params", {}))
+
+
+def _follows(at: Any) -> Follows:
+    return Follows(at, 0) if isinstance(at, str) else Follows(at["parameter"], at["dim"])
 
 
 # -- where a model lies
@@ -152,10 +189,10 @@ def params_of(family: Family, config: Mapping[str, Any]) -> dict[str, object]:
     kind = _kind(family, config)
     if config.get("quantization_config") is not None:
         raise PublishedError("its weights are quantized", "give the model as it was before that")
-    seen = {**kind.absent, **{key: value for key, value in config.items() if value is not None}}
-    keys = {**family.config, **kind.config}
-    params = {param: seen[key] for param, key in keys.items() if key in seen}
-    lacking = next((key for param, key in keys.items() if key not in seen and param in _NEEDED), None)
+    told = {**config.get("model_args", {}), **config} if kind.library == TIMM else config
+    seen = {**kind.absent, **{key: value for key, value in told.items() if value is not None}}
+    params = {param: seen[key] for param, key in kind.config.items() if key in seen}
+    lacking = next((key for param, key in kind.config.items() if key not in seen and param in _NEEDED), None)
     if lacking is not None:
         raise PublishedError(f"its {CONFIG} has no `{lacking}`")
     params |= kind.params
@@ -164,22 +201,39 @@ def params_of(family: Family, config: Mapping[str, Any]) -> dict[str, object]:
     return params
 
 
+def kind_of(family: Family, config: Mapping[str, Any]) -> str | None:
+    """The kind that a config is of: by `model_type`, or timm's `architecture`."""
+    name = config["architecture"] if is_of_timm(config) else config.get("model_type")
+    return name if isinstance(name, str) and name in family.kinds else None
+
+
+def is_of_timm(config: Mapping[str, Any]) -> bool:
+    return "model_type" not in config and "architecture" in config
+
+
 def config_of(
-    family: Family, params: Mapping[str, object], published: Mapping[str, Any] | None = None
+    family: Family,
+    params: Mapping[str, object],
+    published: Mapping[str, Any] | None = None,
+    library: str = TRANSFORMERS,
 ) -> dict[str, Any]:
     """A config that `params_of` reads these params from: the published one where it still says them, else it with the
-    new sizes, else one of the first kind of the family that can say them. Raises PublishedError."""
-    if published is not None and str(published.get("model_type")) in family.kinds:
+    new sizes, else one of the library's first kind that can say them. Raises PublishedError."""
+    known = None if published is None else kind_of(family, published)
+    if published is not None and known is not None and family.kinds[known].library == library:
         if _says(family, published, params):
             return dict(published)
-        kinds = [str(published["model_type"])]
+        kinds = [known]
     else:
-        published, kinds = None, list(family.kinds)
+        kinds = [name for name, kind in family.kinds.items() if kind.library == library]
+        published, kinds = None, sorted(kinds, key=lambda name: -len(_same(family.kinds[name], params)))
     for name in kinds:
         kind = family.kinds[name]
-        keys = {**family.config, **kind.config}
-        config = {**(published or {}), "model_type": name, "architectures": [kind.architecture]}
-        config |= {key: params[param] for param, key in keys.items()}
+        begin = {"model_type": name, "architectures": [kind.architecture]}
+        config = {**(published or {}), **({"architecture": name} if library == TIMM else begin)}
+        config |= {key: params[param] for param, key in kind.config.items() if param in params}
+        if library == TIMM:  # an architecture says most itself
+            config = {key: value for key, value in config.items() if key not in _same(kind, params)}
         for converter in kind.converters:
             config = _CONVERTERS[converter].write(config, params)
         if _says(family, config, params):
@@ -188,31 +242,40 @@ def config_of(
     raise PublishedError(f"no config of {listed} says what this `{family.block}` is", "export it as safetensors")
 
 
+def _same(kind: Kind, params: Mapping[str, object]) -> set[str]:
+    """The keys that need not be said."""
+    return {key for param, key in kind.config.items() if key in kind.absent and params.get(param) == kind.absent[key]}
+
+
 def _says(family: Family, config: Mapping[str, Any], params: Mapping[str, object]) -> bool:
     """Whether a config gives all these params; those that it does not know stand at what the block has without them."""
     try:
         found = params_of(family, config)
     except PublishedError:
         return False
-    known = set().union(*({**family.config, **kind.config, **kind.params} for kind in family.kinds.values()))
+    known = set().union(*({**kind.config, **kind.params} for kind in family.kinds.values()))
     known |= {param for kind in family.kinds.values() for name in kind.converters for param in _CONVERTERS[name].params}
     return all(found.get(param, _default(param, found)) == params[param] for param in known if param in params)
 
 
 def _default(param: str, found: Mapping[str, object]) -> object:
     """What the blocks have where a config does not say it."""
+    if "heads" not in found:
+        return _ABSENT.get(param)
     width, heads = int(str(found["width"])), int(str(found["heads"]))
     derived = {"kv_heads": heads, "head_width": width // heads, "hidden": 4 * width}
     return derived.get(param, _ABSENT.get(param))
 
 
 def _kind(family: Family, config: Mapping[str, Any]) -> Kind:
-    name = config.get("model_type")
-    if not isinstance(name, str) or name not in family.kinds:
-        listed = ", ".join(family.kinds)
-        other = next((block for block in families() if name in _family(block).kinds), None)
-        hint = f"`type: {other}`" if other else f"`{family.block}` is {listed}"
-        raise PublishedError(f"it is a model of type `{name}`, which `{family.block}` is not", hint)
+    name = kind_of(family, config)
+    if name is None:
+        library = TIMM if is_of_timm(config) else TRANSFORMERS
+        given = config.get("architecture" if library == TIMM else "model_type")
+        listed = ", ".join(name for name, kind in family.kinds.items() if kind.library == library)
+        other = next((block for block in families() if given in _family(block).kinds), None)
+        hint = f"`type: {other}`" if other else f"`{family.block}` is {listed}" if listed else None
+        raise PublishedError(f"it is a model of type `{given}`, which `{family.block}` is not", hint)
     return family.kinds[name]
 
 

@@ -43,23 +43,26 @@ class ParameterPlan:
 
 @dataclass(frozen=True, slots=True)
 class PartPlan:
-    """A tensor of a published file: `share` in the rows of a parameter, its rows and columns changed or not."""
+    """A tensor of a published file: `share` in the rows of a parameter, its rows and columns changed or not, `ones`
+    dimensions of size 1 before them."""
 
     name: str
     share: int
     transpose: bool
+    ones: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class TensorMapPlan:
     """Parameters by name, with `*` for the number of a copy, and the tensors of a published file that they are made
     of. Where no name in the file begins with `prefix`, it is left out; names that are `ignored` hold no parameter.
-    `alone`: no other parameter has its values there."""
+    `alone`: no other parameter has its values there. `hints`: what to do about a parameter of another shape."""
 
     entries: dict[str, list[PartPlan]]
     prefix: str
     ignored: list[str]
     alone: bool = False
+    hints: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +78,13 @@ class PublishedPlan:
 
 @dataclass(frozen=True, slots=True)
 class WeightsPlan:
-    """Start values from a file, for the parameters below `node` ("" for all)."""
+    """Start values from a file, for the parameters below `node` ("" for all) but those that `exclude` selects."""
 
     node: str
     path: str
     rename: dict[str, str | None]
     tensors: TensorMapPlan | None = None
+    exclude: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

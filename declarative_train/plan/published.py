@@ -8,15 +8,26 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, NamedTuple
 
 from declarative_train.components.adapters.adapted import is_added
-from declarative_train.components.published import WEIGHTS, Part, PublishedError, family_of
-from declarative_train.plan.plan import PartPlan, PublishedPlan, TensorMapPlan
+from declarative_train.components.published import (
+    TIMM,
+    TRANSFORMERS,
+    WEIGHTS,
+    Part,
+    PublishedError,
+    family_of,
+    is_of_timm,
+    read_config,
+)
+from declarative_train.plan.plan import PartPlan, PublishedPlan, TensorMapPlan, WeightsPlan
 from declarative_train.plan.run_folder import Shapes
 from declarative_train.recipe.model.published_names import published_blocks
+from declarative_train.recipe.model.selectors import compile_selector
 from declarative_train.recipe.model.tree import Scope
 from declarative_train.terms.amounts import counted
 
@@ -24,6 +35,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 _SHOWN = 3
+_PLACE = re.compile(r"\*|\{\+(\d+)\}")
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 
 
@@ -45,14 +57,43 @@ def _data(params: Mapping[str, object]) -> dict[str, object]:
     return {name: list(value) if isinstance(value, tuple) else value for name, value in params.items()}
 
 
-def tensor_map(found: PublishedPlan) -> TensorMapPlan:
+def tensor_map(found: PublishedPlan, library: str = TRANSFORMERS) -> TensorMapPlan:
+    """Raises PublishedError where the library has no such model."""
     family = family_of(found.block)
     assert family is not None
+    if library not in family.names:
+        raise PublishedError(f"{library} has no model that `{found.block}` is", f"it is of {', '.join(family.names)}")
     entries = {
-        name: [PartPlan(part.name, part.share, part.transpose) for part in parts]
-        for name, parts in family.parts(found.params).items()
+        name: [PartPlan(part.name, part.share, part.transpose, part.ones) for part in parts]
+        for name, parts in family.parts(found.params, library).items()
     }
-    return TensorMapPlan(entries, family.prefix, list(family.ignored))
+    names = family.names[library]
+    return TensorMapPlan(entries, names.prefix, list(names.ignored), hints=dict(family.hints))
+
+
+def other_param(found: PublishedPlan, library: str) -> tuple[str, str | None] | None:
+    """The first param that all models of a library have, and the node has otherwise: no tensor shows it."""
+    family = family_of(found.block)
+    assert family is not None
+    for name, value in family.names[library].params.items():
+        if found.params.get(name) != value:
+            said = str(value).lower() if isinstance(value, bool) else str(value)
+            return f"is not what `{found.node}` is: all of {library} have `{name}: {said}`", f"say so at `{found.node}`"
+    return None
+
+
+def names_without_head(tensors: TensorMapPlan) -> TensorMapPlan:
+    """Those of the model without its head."""
+    cut = {
+        name: [replace(part, name=part.name.removeprefix(tensors.prefix)) for part in parts]
+        for name, parts in tensors.entries.items()
+    }
+    return replace(tensors, entries=cut)
+
+
+def library_of(folder: str) -> str:
+    """Whose names the tensors of a folder have, by its config. Raises PublishedError."""
+    return TIMM if is_of_timm(read_config(folder)) else TRANSFORMERS
 
 
 def tensors_of(folder: str) -> str:
@@ -79,7 +120,7 @@ def parts_in(tensors: TensorMapPlan, parameter: str, stored: Iterable[str] | Non
             mixed = (each for each in tensors.entries if "*" in each and _NUMBER.search(each))
             pattern, copies = next(((each, it) for each in mixed if (it := _match(each, parameter))), ("", ()))
             found = tensors.entries.get(pattern, ())
-    parts = [Part(_filled(part.name, copies), part.share, part.transpose) for part in found]
+    parts = [Part(_filled(part.name, copies), part.share, part.transpose, part.ones) for part in found]
     if tensors.prefix and stored is not None and not any(name.startswith(tensors.prefix) for name in stored):
         parts = [part._replace(name=part.name.removeprefix(tensors.prefix)) for part in parts]
     return tuple(parts)
@@ -91,16 +132,17 @@ def _match(pattern: str, name: str) -> tuple[str, ...] | None:
 
 
 def _filled(pattern: str, copies: tuple[str, ...]) -> str:
-    for copy in copies:
-        pattern = pattern.replace("*", copy, 1)
-    return pattern
+    """`*` is the number of a copy, `{+1}` one more: torchvision counts the stages of a ResNet from 1 on."""
+    left = iter(copies)
+    return _PLACE.sub(lambda place: str(int(next(left)) + int(place[1] or 0)), pattern)
 
 
 def shape_of(parts: Iterable[Part], found: Shapes) -> tuple[int, ...] | None:
     """Of the parameter that the parts of a file make; None where they do not stand in rows below each other, as their
     shares say."""
     parts = list(parts)
-    shapes = [found[part.name][::-1] if part.transpose else found[part.name] for part in parts]
+    shapes = [_without_ones(found[part.name], part.ones) for part in parts]
+    shapes = [shape[::-1] if part.transpose else shape for shape, part in zip(shapes, parts, strict=True)]
     if len({shape[1:] for shape in shapes}) > 1 or not all(shapes):
         return None
     rows, shares = sum(shape[0] for shape in shapes), sum(part.share for part in parts)
@@ -109,19 +151,32 @@ def shape_of(parts: Iterable[Part], found: Shapes) -> tuple[int, ...] | None:
     return (rows, *shapes[0][1:])
 
 
+def _without_ones(shape: tuple[int, ...], ones: int) -> tuple[int, ...]:
+    """() where other sizes stand there."""
+    if ones < 0:
+        return (1,) * -ones + shape
+    return shape[ones:] if shape[:ones] == (1,) * ones else ()
+
+
 def published_misfit(
-    held: Held, node: str, tensors: TensorMapPlan, found: Shapes, *, whole: bool = True
+    held: Held, plan: WeightsPlan, found: Shapes, *, whole: bool = True
 ) -> tuple[str, str | None] | None:
     """All that is missing, unexpected and misshapen, by the names of the file, and a hint; None where all fits. With
     `whole` False a part of the model is held, and what is not there is another's."""
+    node, tensors = plan.node, plan.tensors
+    assert tensors is not None
     if tensors.alone:
         return misfit_of_entries(held.shapes, tensors, found)
     below, aliases = _below(held, node)
-    missing, wrong, used = [], [], set()
+    if whole and (idle := idle_exclusion(plan.exclude, below)):
+        return idle
+    missing, wrong, misshapen, used = [], [], [], set()
     for names in aliases:
         ways = [(name, parts_in(tensors, name, found)) for name in names]
-        present = [(name, parts) for name, parts in ways if parts and all(part.name in found for part in parts)]
         used |= {part.name for _, parts in ways for part in parts}
+        if any(is_selected(plan.exclude, name) for name in names):
+            continue
+        present = [(name, parts) for name, parts in ways if parts and all(part.name in found for part in parts)]
         if not present:
             name, parts = next(((name, parts) for name, parts in ways if parts), (names[0], ()))
             lacking = [part.name for part in parts if part.name not in found]
@@ -131,8 +186,8 @@ def published_misfit(
             if shape != below[name]:
                 given = " and ".join(f"{part.name} {found[part.name]}" for part in parts)
                 wrong.append(f"{given} cannot fill `{name}` {below[name]}")
-    ignored = [*tensors.ignored, *(each.removeprefix(tensors.prefix) for each in tensors.ignored)]
-    unexpected = [name for name in found if name not in used and not any(fnmatchcase(name, each) for each in ignored)]
+                misshapen.append(name)
+    unexpected = [name for name in found if name not in used and not is_ignored(tensors, name)]
     told = []
     if missing:
         told.append(f"missing in the files: {_several(missing)}")
@@ -142,7 +197,9 @@ def published_misfit(
         told.append(f"of another shape: {_several(wrong)}")
     if not told:
         return None
-    return f"does not fit{f' `{node}`' if node else ''}: {'; '.join(told)}", _hint(missing, unexpected, wrong)
+    special = [tensors.hints[name] for name in misshapen if name in tensors.hints]
+    hint = special[0] if special else _hint(missing, unexpected, wrong)
+    return f"does not fit{f' `{node}`' if node else ''}: {'; '.join(told)}", hint
 
 
 def misfit_of_entries(held: Shapes, tensors: TensorMapPlan, found: Shapes) -> tuple[str, str | None] | None:
@@ -161,23 +218,49 @@ def misfit_of_entries(held: Shapes, tensors: TensorMapPlan, found: Shapes) -> tu
     return (f"does not fit: {_several(told)}", None) if told else None
 
 
+def is_ignored(tensors: TensorMapPlan, name: str) -> bool:
+    """Of a tensor of the file that holds no parameter."""
+    ignored = [*tensors.ignored, *(each.removeprefix(tensors.prefix) for each in tensors.ignored)]
+    return any(fnmatchcase(name, each) for each in ignored)
+
+
+def is_selected(selectors: Iterable[str], name: str) -> bool:
+    return any(compile_selector(each).match(name) for each in selectors)
+
+
+def idle_exclusion(selectors: Iterable[str], names: Collection[str]) -> tuple[str, str | None] | None:
+    """The first of `exclude` that names no parameter, and a hint."""
+    idle = next((each for each in selectors if not any(is_selected([each], name) for name in names)), None)
+    if idle is None:
+        return None
+    heads = list(dict.fromkeys(name.partition(".")[0] for name in names))
+    return f"has `{idle}` under `exclude`, which no parameter here meets", f"they stand below {_several(heads)}"
+
+
 def _hint(missing: list[str], unexpected: list[str], wrong: list[str]) -> str | None:
     if wrong or unexpected:
-        return "`from:` at the node takes all sizes from the model's config.json"
+        return (
+            "`from:` at the node takes all sizes from the model's config.json; `exclude: [logits]` beside `path` "
+            "starts parameters anew, such as a head of another size"
+        )
     if missing:
-        return "a model without its head cannot fill one: `AutoModelForCausalLM` saves the whole of it"
+        return (
+            "a model without its head cannot fill one: `AutoModelForCausalLM` saves the whole of it, and "
+            "`exclude: [logits]` beside `path` starts one anew"
+        )
     return None
 
 
 class Held(NamedTuple):
-    """The parameters that there are, by name: their shapes, and for a tied one the name of that whose values it has."""
+    """The parameters and buffers that there are, by name: their shapes, and for a tied one the name of that whose
+    values it has."""
 
     shapes: Shapes
     ties: Mapping[str, str]
 
     @classmethod
     def by(cls, module: nn.Module) -> Held:
-        named = dict(module.named_parameters(remove_duplicate=False))
+        named = module.state_dict(keep_vars=True)
         first: dict[int, str] = {}
         for name, item in named.items():
             first.setdefault(id(item), name)

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from declarative_train.components.adapters.adapted import is_added
 from declarative_train.components.datasets.files import local_path, shown
-from declarative_train.components.published import PublishedError, families
+from declarative_train.components.published import TRANSFORMERS, PublishedError, families
 from declarative_train.components.safetensors_header import Header, read_header
 from declarative_train.diagnostics.diagnostic import Diagnostic, Related
 from declarative_train.diagnostics.suggest import nearest
@@ -21,12 +22,25 @@ from declarative_train.graph.lower import Lowered
 from declarative_train.plan.adapter_folders import plan_adapters
 from declarative_train.plan.checks.parameters import rename_matches_nothing, weights_do_not_fit, weights_not_found
 from declarative_train.plan.plan import ParameterPlan, WeightsPlan
-from declarative_train.plan.published import Held, odd_dtype, plan_published, published_misfit, tensor_map, tensors_of
+from declarative_train.plan.published import (
+    Held,
+    idle_exclusion,
+    is_ignored,
+    is_selected,
+    library_of,
+    odd_dtype,
+    other_param,
+    plan_published,
+    published_misfit,
+    tensor_map,
+    tensors_of,
+)
 from declarative_train.plan.run_folder import Shapes, shapes_in_folder, taken_in_folder
 from declarative_train.recipe.recipe import Recipe, Weights
 from declarative_train.recipe.sections.model import DROP
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
 
 T = TypeVar("T")
@@ -37,6 +51,7 @@ MORE_THAN_TENSORS = "it holds more than tensors, and no code from it is run; sav
 _MOST_OLD_BYTES = 256 << 20  # of a file whose format has no index: all of it is read
 TORCH_BEGINS = (b"PK\x03\x04", b"\x80")  # an archive, or a pickle, as of old
 _SHOWN = 3
+_STATISTICS = ".running_mean"  # which are no parameters: they are seen in the model that is built
 
 
 def plan_weights(
@@ -46,6 +61,9 @@ def plan_weights(
     module = None
     for weights in recipe.model.weights:
         if weights.format is not None:
+            if not os.path.exists(weights.path):
+                diagnostics.append(weights_not_found(weights.span, weights.path))
+                continue
             published, problem_and_hint = _published(recipe, lowered, parameters, weights)
             if published is not None:
                 plans.append(published)
@@ -54,7 +72,7 @@ def plan_weights(
             continue
         local = local_path(weights.path)
         rename = {prefix: None if into == DROP else into for prefix, into in weights.rename.items()}
-        plan = WeightsPlan(weights.node, _taken(weights.path, local), rename)
+        plan = WeightsPlan(weights.node, _taken(weights.path, local), rename, exclude=list(weights.exclude))
         plans.append(plan)
         if local is None:
             continue
@@ -112,22 +130,29 @@ def _published(
         )
         return None, (problem, hint)
     try:
-        path = tensors_of(weights.path)
-        tensors = tensor_map(fitting[0])
-        plan = WeightsPlan(fitting[0].node, path, {}, tensors)
-        header = _header_of_index(path) if path.endswith(INDEX) else read_header(path)
+        is_folder = weights.format == TRANSFORMERS
+        path = tensors_of(weights.path) if is_folder else weights.path
+        tensors = tensor_map(fitting[0], library_of(weights.path) if is_folder else str(weights.format))
+        plan = WeightsPlan(fitting[0].node, path, {}, tensors, list(weights.exclude))
+        if not is_folder and (other := other_param(fitting[0], str(weights.format))):
+            return plan, other
+        header = _header(path)
     except PublishedError as problem:
         return None, (f"cannot be used: {problem}", problem.hint)
     except (OSError, ValueError) as problem:
         return None, (f"cannot be read: {problem}", None)
-    odd = odd_dtype({name: dtype for name, (_, dtype) in header.items()})
+    if header is None:
+        return plan, None
+    odd = odd_dtype({name: dtype for name, (_, dtype) in header.items() if not is_ignored(tensors, name)})
     if odd is not None:
         return plan, (f"cannot be used: {odd}", "give the model as it was before it was quantized")
     if lowered is None or parameters is None:
         return plan, None
     ties = {each.name: each.tie for each in parameters if each.tie is not None}
-    found = {name: shape for name, (shape, _) in header.items()}
-    return plan, published_misfit(Held(lowered.parameters, ties), plan.node, tensors, found)
+    held = Held(lowered.parameters, ties)
+    if any(name.endswith(_STATISTICS) for name in tensors.entries):
+        held = Held.by(build(lowered.graph, recipe.plugins, device="meta", ties=ties))
+    return plan, published_misfit(held, plan, {name: shape for name, (shape, _) in header.items()})
 
 
 def _taken(path: str, local: str | None) -> str:
@@ -163,6 +188,27 @@ def files_of_index(path: str, index: object) -> dict[str, str]:
     return {str(name): f"{folder}{file}" for name, file in named.items()}
 
 
+def _header(path: str) -> Header | None:
+    """None where only the run can tell. Raises ValueError and OSError."""
+    if path.endswith(INDEX):
+        return _header_of_index(path)
+    if path.endswith(".safetensors"):
+        return read_header(path)
+    found = _tensors_in_torch(path)
+    if found is None:
+        return None
+    return {name: (tuple(item.shape), _dtype_words(item.dtype)) for name, item in found.items()}
+
+
+def _dtype_words(dtype: torch.dtype) -> str:
+    """As safetensors calls it: `F32`, `BF16`, `I64`."""
+    name = str(dtype).removeprefix("torch.")
+    return re.sub(r"^(float|bfloat|u?int)(?=\d)", lambda kind: _LETTERS[kind[1]], name)
+
+
+_LETTERS = {"float": "F", "bfloat": "BF", "int": "I", "uint": "U"}
+
+
 def _header_of_index(path: str) -> Header:
     with open(path, "rb") as file:
         files = files_of_index(path, json.load(file))
@@ -188,7 +234,12 @@ def _shapes_in_safetensors(path: str) -> Shapes:
 
 
 def _shapes_in_torch(path: str) -> Shapes | None:
-    """None for what cannot be looked at without reading all of it."""
+    found = _tensors_in_torch(path)
+    return None if found is None else {name: tuple(tensor.shape) for name, tensor in found.items()}
+
+
+def _tensors_in_torch(path: str) -> dict[str, torch.Tensor] | None:
+    """On meta; None for what cannot be looked at without reading all of it."""
     import pickle
 
     import torch
@@ -211,7 +262,7 @@ def _shapes_in_torch(path: str) -> Shapes | None:
             found = found[key]
     if not isinstance(found, Mapping) or not all(isinstance(item, torch.Tensor) for item in found.values()):
         raise ValueError("it does not hold a mapping of names to tensors")
-    return {str(name): tuple(tensor.shape) for name, tensor in found.items()}
+    return {str(name): tensor for name, tensor in found.items()}
 
 
 def renamed(found: Mapping[str, T], rename: Mapping[str, str | None]) -> dict[str, T]:
@@ -253,19 +304,26 @@ def same_name(found: Iterable[str], rename: Mapping[str, str | None]) -> tuple[s
     return None
 
 
-def misfit(module: nn.Module, plan: WeightsPlan, found: Shapes) -> tuple[str, str | None] | None:
-    """All names that do not fit, and one hint; None when every parameter below the node gets its value."""
+def misfit(module: nn.Module, plan: WeightsPlan, found: Shapes, *, whole: bool = True) -> tuple[str, str | None] | None:
+    """All names that do not fit, and one hint; None when every parameter below the node gets its value. With `whole`
+    False the module is a part of the model."""
     from torch import nn
 
     prefix = f"{plan.node}." if plan.node else ""
     persistent = module.state_dict(keep_vars=True)
     below = {name.removeprefix(prefix): item for name, item in persistent.items() if name.startswith(prefix)}
+    if whole and (idle := idle_exclusion(plan.exclude, below)):
+        return idle
+    anew = {name for name in below if is_selected(plan.exclude, name)}
+    found = {name: shape for name, shape in found.items() if name not in anew}
     first_of = {id(item): name for name, item in reversed(below.items())}
     # a tied parameter may stand in the file under either name, or under both
     present = {first_of[id(below[name])] for name in found if name in below}
     parameters = {name for name, item in below.items() if isinstance(item, nn.Parameter)}
     missing = [
-        name for name in below if name in parameters and first_of[id(below[name])] not in present and not is_added(name)
+        name
+        for name in below
+        if name in parameters and first_of[id(below[name])] not in present and not is_added(name) and name not in anew
     ]
     unexpected = [name for name in found if name not in below]
     wrong = [

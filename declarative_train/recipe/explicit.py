@@ -195,6 +195,7 @@ class _Explicit:
         path = _below(_below(_below(model, "weights"), node), "path")
         is_url = isinstance(path, Scalar) and path.value == each.path and self._is_hidden(path)
         found: Values = {"path": path.template if is_url and isinstance(path, Scalar) else each.path}
+        found |= {"exclude": list(each.exclude)} if each.exclude else {}
         if each.format is not None:
             return found | {"format": each.format}
         return found | {"rename": dict(each.rename), "statistics": each.statistics}

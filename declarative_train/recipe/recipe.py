@@ -31,6 +31,7 @@ class Weights(NamedTuple):
     span: Span
     statistics: str = "run"
     format: str | None = None
+    exclude: tuple[str, ...] = ()
 
 
 class Model(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from collections.abc import Mapping as MappingABC
 from dataclasses import dataclass, field
@@ -11,11 +12,11 @@ from typing import Any
 from declarative_train.components.component import Layer
 from declarative_train.components.fields import FIELDS
 from declarative_train.components.layers import LAYERS
-from declarative_train.components.published import PublishedError, published_folder
+from declarative_train.components.published import TRANSFORMERS, PublishedError, published_folder
 from declarative_train.diagnostics.diagnostic import Basis, Diagnostic, Related
 from declarative_train.recipe.checks.blocks import published_model
 from declarative_train.recipe.checks.keys import missing_key, unknown_type, wrong_type, wrong_value
-from declarative_train.recipe.checks.parameters import newest_run, unknown_weights_node
+from declarative_train.recipe.checks.parameters import bad_selector, newest_run, unknown_weights_node
 from declarative_train.recipe.draft import Draft
 from declarative_train.recipe.merge_rules import axes_of_word, with_default_types
 from declarative_train.recipe.mistakes.aliases import letters
@@ -24,13 +25,13 @@ from declarative_train.recipe.mistakes.misspelt_sections import is_misspelt
 from declarative_train.recipe.mistakes.other_places import MODES
 from declarative_train.recipe.model.expand import Expanded, expand
 from declarative_train.recipe.model.fragments import check_nodes
-from declarative_train.recipe.model.selectors import ParameterRule, parse_rules
+from declarative_train.recipe.model.selectors import ParameterRule, compile_selector, parse_rules
 from declarative_train.recipe.model.tree import BlockNode, Scope
 from declarative_train.recipe.paths import Paths
 from declarative_train.recipe.reading import read
 from declarative_train.recipe.recipe import Model, Recipe, Spans, Weights
 from declarative_train.recipe.sections.logging import PluginSink, logging_with
-from declarative_train.recipe.sections.model import ModelSection
+from declarative_train.recipe.sections.model import ModelSection, WeightsSection
 from declarative_train.recipe.sections.objective import ObjectiveSection
 from declarative_train.recipe.sections.parallelism import WORDS, Axes, of_word
 from declarative_train.recipe.sections.section import Section, models_in
@@ -264,23 +265,36 @@ class Sectioning:
             if entry.name and known is not None and entry.name not in known:
                 self.diagnostics.append(unknown_weights_node(entry.key.span, entry.name, known))
             path = paths.resolve(values.path, span)
+            exclude = self._exclude(entry.name, values.exclude)
             if values.format is not None:
                 try:
-                    path = published_folder(values.path, path)
+                    path = _published_path(values, path)
                 except PublishedError as problem:
                     self.diagnostics.append(published_model(span, str(problem), problem.hint))
                     continue
                 if values.rename:
                     at = Spans(self.tree)(("model", "weights", entry.name, "rename"))
-                    message = "`rename` means nothing with `format: huggingface`, which knows the names"
+                    message = f"`rename` means nothing with `format: {values.format}`, which knows the names"
                     self.diagnostics.append(published_model(at, message, "leave one of them out"))
-                given.append(Weights(entry.name, path, values.rename, span, "data", values.format))
+                given.append(Weights(entry.name, path, values.rename, span, "data", values.format, exclude))
                 continue
             is_checkpoint = PurePath(values.path).name.startswith("step_")
             if not PurePath(values.path).suffix and not is_checkpoint and "://" in path:
                 self.diagnostics.append(newest_run(span, values.path))  # one that should be here is for the plan
-            given.append(Weights(entry.name, path, values.rename, span, values.statistics))
+            given.append(Weights(entry.name, path, values.rename, span, values.statistics, exclude=exclude))
         self.weights = tuple(given)
+
+    def _exclude(self, name: str, selectors: list[str]) -> tuple[str, ...]:
+        """Those that can be read."""
+        found = []
+        for place, selector in enumerate(selectors):
+            try:
+                compile_selector(selector)
+                found.append(selector)
+            except ValueError as problem:
+                at = Spans(self.tree)(("model", "weights", name, "exclude", place))
+                self.diagnostics.append(bad_selector(at, selector, str(problem)))
+        return tuple(found)
 
     def whole_document(self) -> Document:
         """With the plugins and shipped blocks that were read, which messages quote and a plan rests on."""
@@ -315,6 +329,22 @@ class Sectioning:
             tree=self._shown(),
             **sections,
         )
+
+
+def _published_path(values: WeightsSection, path: str) -> str:
+    """A folder for `huggingface`, else a file. Raises PublishedError."""
+    if values.format == TRANSFORMERS:
+        return published_folder(values.path, path)
+    if "://" in path:
+        raise PublishedError(f"`{values.path}` is not on this machine", "copy the file, and give its path")
+    if os.path.isdir(path):
+        raise PublishedError(
+            f"`{values.path}` is a folder, and `format: {values.format}` takes a file of tensors",
+            f"give the file, or `format: {TRANSFORMERS}` for a folder with a config.json",
+        )
+    if not path.endswith((".safetensors", ".pt", ".pth", ".bin")):
+        raise PublishedError(f"`{values.path}` is not a kind of file that holds weights", "give a .pth or .safetensors")
+    return path
 
 
 def _outputs_of(fields: Node | None) -> dict[str, tuple[str, ...]]:

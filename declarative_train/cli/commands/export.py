@@ -37,8 +37,8 @@ def _export(args: argparse.Namespace) -> int:
 
     made = export(opened(args), args.to, args.out, outputs=args.output, numbers=args.inputs, dtype=args.dtype)
     print(f"{made.folder}: {', '.join(made.files)}")
-    if args.to == PUBLISHED:
-        print(f"`{made.inputs[0]}`, a model of transformers")
+    if args.to in PUBLISHED:
+        print(f"`{made.inputs[0]}`, a model of {PUBLISHED[args.to]}")
     else:
         print(f"from {', '.join(made.inputs)} to {', '.join(made.outputs)}")
     print(f"loaded back: the same to {made.apart:.1g}" if made.apart else "loaded back: the same")

@@ -58,8 +58,8 @@ def export(
         raise UsageError(f"there is no format `{to}`; help: {did_you_mean(to, NAMES)}")
     if dtype is not None and dtype not in DTYPES:
         raise UsageError(f"there is no dtype `{dtype}`; help: {did_you_mean(dtype, DTYPES)}")
-    if to == PUBLISHED:
-        return _published(trained, folder, outputs, dtype)
+    if to in PUBLISHED:
+        return _published(trained, to, folder, outputs, dtype)
     place = _place(trained, to, folder)
     form = FORMATS[to]
     form.require(to)
@@ -86,20 +86,20 @@ def export(
 
 
 def _published(
-    trained: Trained, folder: str | os.PathLike[str] | None, outputs: Sequence[str], dtype: str | None
+    trained: Trained, to: str, folder: str | os.PathLike[str] | None, outputs: Sequence[str], dtype: str | None
 ) -> Exported:
-    """As transformers writes it; `outputs` may name the node."""
+    """As the library writes it; `outputs` may name the node."""
     if len(outputs) > 1:
         raise UsageError("one node at a time becomes a published model; help: name one with --output")
-    FORMATS["safetensors"].require(PUBLISHED)
+    FORMATS["safetensors"].require(to)
     trained = trained.merged()
     found = published_node(trained, outputs[0] if outputs else None)
-    place = _place(trained, PUBLISHED, folder, mark=PLAN)
+    place = _place(trained, to, folder, mark=PLAN)
     place.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=place.parent, prefix=f".{place.name}-") as name:
         made = Path(name) / place.name
         made.mkdir()
-        write_published(trained, found, made, None if dtype is None else getattr(torch, dtype))
+        write_published(trained, found, to, made, None if dtype is None else getattr(torch, dtype))
         if place.exists():
             shutil.rmtree(place)
         made.rename(place)

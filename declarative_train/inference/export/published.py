@@ -1,7 +1,8 @@
-"""`dtrain export --to huggingface`: a trained block -> the folder of a published model, as transformers writes it.
+"""`dtrain export --to huggingface`, `timm` and `torchvision`: a trained block -> a model as the library publishes it.
 
-config.json, tensors in safetensors (shards with an index where they are large), the tokenizer's files of the model that
-the run began with, and a model card with the recipe. Adapters are merged into the weights that they adapt.
+For the first two config.json, and tensors in safetensors (shards with an index where they are large); for torchvision
+the file of a state dict. With the tokenizer's files of the model that the run began with, and a model card with the
+recipe. Adapters are merged into the weights that they adapt.
 """
 
 from __future__ import annotations
@@ -18,21 +19,32 @@ import torch
 from torch import nn
 
 from declarative_train.components.datasets.files import masked
-from declarative_train.components.published import CONFIG, PublishedError, config_of, family_of
+from declarative_train.components.published import (
+    CONFIG,
+    TORCHVISION,
+    TRANSFORMERS,
+    Part,
+    PublishedError,
+    config_of,
+    family_of,
+    is_of_timm,
+)
 from declarative_train.components.texts.tokenizer import BYTES, TokenizerError, published_files, tokenizer
 from declarative_train.diagnostics.suggest import did_you_mean
+from declarative_train.inference.export.model_card import card
 from declarative_train.inference.export.program import Base
 from declarative_train.inference.export.trouble import ExportFailure
 from declarative_train.inference.trained import Trained, UsageError
 from declarative_train.plan.codec import to_json
-from declarative_train.plan.plan import PublishedPlan
-from declarative_train.plan.published import parts_in, tensor_map
+from declarative_train.plan.plan import PublishedPlan, TensorMapPlan
+from declarative_train.plan.published import names_without_head, parts_in, tensor_map
 from declarative_train.plan.run_folder import PLAN
 
 Made = Callable[[], torch.Tensor]
 
 _CACHED = re.compile(r"/models--([\w.-]+?)--([\w.-]+)/snapshots/[^/]+/?$")  # of huggingface-hub
 SHARD_BYTES = 5_000_000_000
+STATE_DICT = "model.pth"
 _TOKENIZER = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json"),
     *("vocab.txt", "merges.txt", "tokenizer.model", "spiece.model", "chat_template.jinja", "chat_template.json"),
@@ -56,10 +68,13 @@ def published_node(trained: Trained, wanted: str | None) -> PublishedPlan:
 
 
 def published_base(trained: Trained) -> Base | None:
-    """The published model that the run began with, all of whose parameters were its own then."""
+    """The published model that the run began with, all of whose parameters were its own then; of transformers alone,
+    whose names adapters have."""
     files = [each for each in trained.plan.weights if each.tensors is None or not each.tensors.alone]
     found = next((each for each in trained.plan.published if files and each.node == files[0].node), None)
     if found is None or found.config is None or len(files) > 1 or files[0].tensors is None:
+        return None
+    if is_of_timm(found.config) or files[0].exclude:
         return None
     folder = os.path.dirname(files[0].path)
     tied = {str(item.tie) for item in trained.plan.parameters if item.tie is not None}
@@ -67,38 +82,60 @@ def published_base(trained: Trained) -> Base | None:
     return Base(found, folder if cached is None else f"{cached[1]}/{cached[2]}", frozenset(tied))
 
 
-def write_published(trained: Trained, found: PublishedPlan, folder: Path, dtype: torch.dtype | None) -> None:
-    """All files. Raises ExportFailure where no config says what the block is, and where what is read back differs."""
+def write_published(
+    trained: Trained, found: PublishedPlan, library: str, folder: Path, dtype: torch.dtype | None
+) -> None:
+    """All files, as `library` has them. Raises ExportFailure where it has no such model, where no config says what the
+    block is, and where what is read back differs."""
     family = family_of(found.block)
     assert family is not None
+    try:
+        names = tensor_map(found, library)
+    except PublishedError as problem:
+        raise ExportFailure(f"{problem}; help: {problem.hint}") from None
     module = trained.module().get_submodule(found.node)
     params = dict(found.params)
     tied = [item for item in trained.plan.parameters if item.tie is not None and item.name.startswith(f"{found.node}.")]
     if "tie" in params:
         params["tie"] = bool(tied)
-    for param, parameter in family.sizes.items():
-        params[param] = module.get_parameter(parameter).shape[0]
+    held = dict(module.state_dict())
+    for param, at in {**family.sizes, **family.follows}.items():
+        if at.parameter in held:
+            params[param] = held[at.parameter].shape[at.dim]
+    wanted = next(module.parameters()).dtype if dtype is None else dtype
+    has_head = any(name in held for name in family.head) or not family.head
+    if not has_head:
+        names = names_without_head(names)
+    tensors = dict(_tensors(module, found, names, {item.name for item in tied}))
+    (folder / PLAN).write_text(masked(to_json(trained.plan)), encoding="utf-8")
+    if library == TORCHVISION:
+        torch.save({name: _cast(made(), wanted).clone() for name, made in tensors.items()}, folder / STATE_DICT)
+        _check_state_dict(folder, tensors, wanted)
+        (folder / "README.md").write_text(card(trained, found, library, None, []), encoding="utf-8")
+        return
     try:
-        config = config_of(family, params, found.config)
+        config = config_of(family, params, found.config, library)
     except PublishedError as problem:
         raise ExportFailure(f"{problem}; help: {problem.hint}") from None
-    wanted = next(module.parameters()).dtype if dtype is None else dtype
-    name = str(wanted).removeprefix("torch.")
-    config = {key: value for key, value in config.items() if key != "torch_dtype"} | {"dtype": name}
-    config["architectures"] = [family.kinds[str(config["model_type"])].architecture]
-    tensors = dict(_tensors(module, found, {item.name for item in tied}))
+    if library == TRANSFORMERS:
+        name = str(wanted).removeprefix("torch.")
+        config = {key: value for key, value in config.items() if key != "torch_dtype"} | {"dtype": name}
+        kind = family.kinds[str(config["model_type"])]
+        if not has_head and kind.base is None:
+            raise ExportFailure(f"{kind.architecture} has a head, and `{found.node}` has none")
+        config["architectures"] = [kind.architecture if has_head else kind.base]
     _write_shards(folder, tensors, wanted)
     (folder / CONFIG).write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     copied = _copy_beside(found, folder) if not (own := _own_tokenizer(trained, folder)) else own
-    (folder / "README.md").write_text(_card(trained, found, config, copied), encoding="utf-8")
-    (folder / PLAN).write_text(masked(to_json(trained.plan)), encoding="utf-8")
+    (folder / "README.md").write_text(card(trained, found, library, config, copied), encoding="utf-8")
     _check(folder, tensors, wanted)
 
 
-def _tensors(module: nn.Module, found: PublishedPlan, tied: set[str]) -> Iterator[tuple[str, Made]]:
+def _tensors(
+    module: nn.Module, found: PublishedPlan, tensors: TensorMapPlan, tied: set[str]
+) -> Iterator[tuple[str, Made]]:
     """What makes each tensor of the file, by its name there; of tied parameters the first."""
-    tensors = tensor_map(found)
-    for name, parameter in module.named_parameters(remove_duplicate=False):
+    for name, parameter in module.state_dict(keep_vars=True).items():
         if f"{found.node}.{name}" in tied:
             continue
         parts = parts_in(tensors, name)
@@ -107,16 +144,25 @@ def _tensors(module: nn.Module, found: PublishedPlan, tied: set[str]) -> Iterato
         first, shares = 0, sum(part.share for part in parts)
         for part in parts:
             rows = parameter.shape[0] * part.share // shares
-            yield part.name, _cut(module, name, first, rows, part.transpose)
+            yield part.name, _cut(parameter, first, rows, part)
             first += rows
+            head, is_mean, _ = part.name.partition(".running_mean")
+            if is_mean:  # torch's BatchNorm keeps a count beside it, which it reads without a momentum alone
+                yield f"{head}.num_batches_tracked", lambda: torch.zeros((), dtype=torch.int64)
 
 
-def _cut(module: nn.Module, name: str, first: int, rows: int, transpose: bool) -> Made:
+def _cut(parameter: torch.Tensor, first: int, rows: int, part: Part) -> Made:
     def made() -> torch.Tensor:
-        part = module.get_parameter(name).detach()[first : first + rows]
-        return (part.T if transpose else part).contiguous()
+        rows_of = parameter.detach()[first : first + rows]
+        rows_of = (rows_of.T if part.transpose else rows_of).contiguous()
+        shape = rows_of.shape[-part.ones :] if part.ones < 0 else (1,) * part.ones + rows_of.shape
+        return rows_of.reshape(shape)
 
     return made
+
+
+def _cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return tensor.to(dtype) if tensor.is_floating_point() else tensor
 
 
 def _write_shards(folder: Path, tensors: Mapping[str, Made], dtype: torch.dtype) -> None:
@@ -135,7 +181,7 @@ def _write_shards(folder: Path, tensors: Mapping[str, Made], dtype: torch.dtype)
     weight_map: dict[str, str] = {}
     for place, names in enumerate(shards, 1):
         file = "model.safetensors" if len(shards) == 1 else f"model-{place:05}-of-{len(shards):05}.safetensors"
-        held = {name: tensors[name]().to(dtype).clone() for name in names}
+        held = {name: _cast(tensors[name](), dtype).clone() for name in names}
         save_file(held, folder / file, metadata={"format": "pt"})
         weight_map |= dict.fromkeys(names, file)
     if len(shards) > 1:
@@ -153,10 +199,17 @@ def _check(folder: Path, tensors: Mapping[str, Made], dtype: torch.dtype) -> Non
         file: Any = safe_open(str(path), framework="pt")
         for name in file.keys():  # noqa: SIM118 (no mapping)
             read.add(name)
-            if not torch.equal(file.get_tensor(name), tensors[name]().to(dtype)):
+            if not torch.equal(file.get_tensor(name), _cast(tensors[name](), dtype)):
                 raise ExportFailure(f"{path.name}: {name} differs from the model when it is loaded back")
     if read != set(tensors):
         raise ExportFailure(f"the files lack {sorted(set(tensors) - read)[0]} when they are loaded back")
+
+
+def _check_state_dict(folder: Path, tensors: Mapping[str, Made], dtype: torch.dtype) -> None:
+    read = torch.load(folder / STATE_DICT, weights_only=True)
+    differs = next((name for name, made in tensors.items() if not torch.equal(read[name], _cast(made(), dtype))), None)
+    if differs is not None:
+        raise ExportFailure(f"{STATE_DICT}: {differs} differs from the model when it is loaded back")
 
 
 def _copy_beside(found: PublishedPlan, folder: Path) -> list[str]:
@@ -183,24 +236,3 @@ def _own_tokenizer(trained: Trained, folder: Path) -> list[str]:
     for name, content in files.items():
         (folder / name).write_bytes(content)
     return list(files)
-
-
-def _card(trained: Trained, found: PublishedPlan, config: Mapping[str, Any], copied: list[str]) -> str:
-    """https://huggingface.co/docs/hub/model-cards"""
-    lines = ["---", "library_name: transformers", "tags: [dtrain]", "---", "", f"# {trained.plan.name}", ""]
-    lines += [f"`{config['architectures'][0]}`, trained by dtrain: step {trained.step} of `{masked(trained.name)}`."]
-    if trained.values:
-        lines += ["", "| metric | value |", "|---|---|"]
-        lines += [f"| {name} | {value:.6g} |" for name, value in trained.values.items()]
-    has_head = config["architectures"][0].endswith(("ForCausalLM", "LMHeadModel"))
-    auto = "AutoModelForCausalLM" if has_head else "AutoModel"
-    lines += ["", "## How it is loaded", "", "```python", f"from transformers import {auto}", ""]
-    lines += [f'model = {auto}.from_pretrained("THIS FOLDER")', "```"]
-    lines += ["", "In a recipe of dtrain:", "", "```yaml", "model:", "  graph:"]
-    lines += [f"    lm: {{type: {found.block}, from: THIS FOLDER, input: tokens}}"]
-    lines += ["  weights: {lm: {path: THIS FOLDER, format: huggingface}}", "```"]
-    if "tokenizer.json" not in copied and "tokenizer_config.json" not in copied:
-        lines += ["", "There is no tokenizer beside it: the run began with none."]
-    if trained.recipe:
-        lines += ["", "## Recipe", "", "```yaml", masked(trained.recipe).rstrip(), "```"]
-    return "\n".join([*lines, ""])

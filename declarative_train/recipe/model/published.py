@@ -48,7 +48,7 @@ def published_fields(block: str, fields: Mapping, paths: Paths) -> tuple[Mapping
     added = (
         Entry(Scalar(name, name, node.span), _node(value, node.span))
         for name, value in params.items()
-        if name not in own and value is not None
+        if name not in own and value is not None and name not in family.follows
     )
     return rest.with_entries((*rest.entries, *added)), published, []
 

@@ -15,12 +15,16 @@ class WeightsSection(Section):
     path: str
     """A safetensors or torch file, the index of several (`model.safetensors.index.json`), or a run directory: its best
     checkpoint, else its last."""
-    format: Literal["huggingface"] | None = None
-    """`huggingface`: `path` is the folder of a published model (config.json, model.safetensors or its shards), or its
-    hub id in the cache of huggingface-hub, for a node of the block that it is."""
+    format: Literal["huggingface", "timm", "torchvision"] | None = None
+    """Of a published model, for a node of the block that it is. `huggingface`: `path` is its folder (config.json,
+    model.safetensors or its shards; transformers' or timm's), or its hub id in the cache of huggingface-hub. `timm` and
+    `torchvision`: `path` is a file with its tensors, by the names that they have there."""
     rename: dict[str, str] = {}
     """Beginnings of names in the file, and what they become here, or `drop` to leave them out:
     {"encoder.blocks.": "layers.", "head.": drop}."""
+    exclude: list[str] = []
+    """Selectors of parameters, by names below the node, that start anew: [logits] for a head of another size. What the
+    file has for them is not read."""
     statistics: Literal["run", "data"] = "run"
     """Where the fields that these parameters read, and their targets, have their statistics and class numbers from:
     `run`, the one whose weights they are (a file of tensors has none); `data`: made anew of the training rows."""

@@ -16,7 +16,7 @@ from torch import nn
 from declarative_train.components.datasets.files import local_path
 from declarative_train.graph.initialise import held_rows, write_whole
 from declarative_train.plan.checks.parameters import words
-from declarative_train.plan.published import Held, parts_in, published_misfit, shape_of
+from declarative_train.plan.published import Held, is_selected, parts_in, published_misfit, shape_of
 from declarative_train.plan.run_folder import EMA, Shapes
 from declarative_train.plan.weights import INDEX, TORCH_BEGINS, files_of_index, misfit, renamed, same_name, unmatched
 from declarative_train.runtime.failures import RunFailure
@@ -75,7 +75,9 @@ def _opened(model: nn.Module, plan: WeightsPlan, whole: bool) -> Opened:
     if not whole:
         held = model.state_dict()
         found = {name: stored for name, stored in found.items() if f"{prefix}{name}" in held}
-    _require_none(plan, misfit(model, plan, {name: source.shapes[stored] for name, stored in found.items()}))
+    shapes = {name: source.shapes[stored] for name, stored in found.items()}
+    _require_none(plan, misfit(model, plan, shapes, whole=whole))
+    found = {name: stored for name, stored in found.items() if not is_selected(plan.exclude, name)}
     return Opened(source, {f"{prefix}{name}": stored for name, stored in found.items()})
 
 
@@ -84,11 +86,11 @@ def _opened_published(
 ) -> Opened:
     """By the names of the model, each made of the tensors that the map names."""
     assert isinstance(source, Tensors)
-    _require_none(plan, published_misfit(Held.by(model), plan.node, tensors, source.shapes, whole=whole))
+    _require_none(plan, published_misfit(Held.by(model), plan, source.shapes, whole=whole))
     prefix = f"{plan.node}." if plan.node else ""
     parts: dict[str, tuple[Part, ...]] = {}
-    for name, _ in model.named_parameters(remove_duplicate=False):
-        if name.startswith(prefix):
+    for name in model.state_dict(keep_vars=True):
+        if name.startswith(prefix) and not is_selected(plan.exclude, name.removeprefix(prefix)):
             found = parts_in(tensors, name.removeprefix(prefix), source.shapes)
             if found and all(part.name in source.shapes for part in found):
                 parts[name] = found
@@ -105,9 +107,15 @@ def joined(source: Tensors, parts: Iterable[Part], first: int | None, last: int 
     """The rows from `first` to `last` of the parts below each other, or all of them; nothing else is read."""
     found = []
     for part, a, b in _rows_of(parts, source.shapes, first, last):
-        read = source.read(part.name, a, b, 1 if part.transpose else 0)
+        read = source.read(part.name, a, b, _rows_at(part))
+        read = read.reshape((1,) * -part.ones + read.shape[max(part.ones, 0) :]) if part.ones else read
         found.append(read.T if part.transpose else read)
     return torch.cat(found) if len(found) > 1 else found[0]
+
+
+def _rows_at(part: Part) -> int:
+    """The dimension of the file that holds the rows of the parameter."""
+    return max(part.ones, 0) + (1 if part.transpose else 0)
 
 
 def _rows_of(
@@ -117,7 +125,7 @@ def _rows_of(
     begin, found = 0, False
     parts = list(parts)
     for place, part in enumerate(parts):
-        size = shapes[part.name][-1 if part.transpose else 0]
+        size = 1 if part.ones < 0 else shapes[part.name][_rows_at(part)]
         a, b = (0, size) if first is None or last is None else (max(first - begin, 0), min(last - begin, size))
         begin += size
         if a < b or (place == len(parts) - 1 and not found):

@@ -1,0 +1,85 @@
+"""The README of a model that is given back: what it is, how it is loaded, the recipe that made it.
+
+https://huggingface.co/docs/hub/model-cards
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from declarative_train.components.datasets.files import masked
+from declarative_train.components.published import TIMM, TORCHVISION, TRANSFORMERS
+from declarative_train.inference.trained import Trained
+from declarative_train.plan.plan import PublishedPlan
+
+_AUTO = {
+    "ForCausalLM": "AutoModelForCausalLM",
+    "LMHeadModel": "AutoModelForCausalLM",
+    "ForImageClassification": "AutoModelForImageClassification",
+}
+_INPUTS = {"resnet": "image", "vit": "image"}
+
+
+def card(
+    trained: Trained, found: PublishedPlan, library: str, config: Mapping[str, Any] | None, copied: list[str]
+) -> str:
+    """`config`: that of the folder, None where it has none; `copied`: the names of the tokenizer's files."""
+    name = _name(found, library, config)
+    lines = ["---", f"library_name: {_LIBRARY[library]}", "tags: [dtrain]", "---", "", f"# {trained.plan.name}", ""]
+    lines += [f"`{name}`, trained by dtrain: step {trained.step} of `{masked(trained.name)}`."]
+    if trained.values:
+        lines += ["", "| metric | value |", "|---|---|"]
+        lines += [f"| {name} | {value:.6g} |" for name, value in trained.values.items()]
+    lines += ["", "## How it is loaded", "", "```python", *_code(name, library), "```"]
+    lines += ["", "In a recipe of dtrain:", "", "```yaml", *_recipe(found, library), "```"]
+    is_text = _INPUTS.get(found.block) is None
+    if is_text and "tokenizer.json" not in copied and "tokenizer_config.json" not in copied:
+        lines += ["", "There is no tokenizer beside it: the run began with none."]
+    if trained.recipe:
+        lines += ["", "## Recipe", "", "```yaml", masked(trained.recipe).rstrip(), "```"]
+    return "\n".join([*lines, ""])
+
+
+_LIBRARY = {TRANSFORMERS: "transformers", TIMM: "timm", TORCHVISION: "torchvision"}
+
+
+def _name(found: PublishedPlan, library: str, config: Mapping[str, Any] | None) -> str:
+    if config is None:
+        return found.block
+    return str(config["architecture"] if library == TIMM else config["architectures"][0])
+
+
+def _code(name: str, library: str) -> list[str]:
+    if library == TORCHVISION:
+        load = 'load_state_dict(torch.load("THIS FOLDER/model.pth", weights_only=True))'
+        return [
+            "import torch",
+            "",
+            "# `model`: the model of torchvision with the sizes of the recipe below",
+            f"model.{load}",
+        ]
+    if library == TIMM:
+        return ["import timm", "", 'model = timm.create_model("local-dir:THIS FOLDER", pretrained=True)']
+    auto = next((auto for end, auto in _AUTO.items() if name.endswith(end)), "AutoModel")
+    return [f"from transformers import {auto}", "", f'model = {auto}.from_pretrained("THIS FOLDER")']
+
+
+def _recipe(found: PublishedPlan, library: str) -> list[str]:
+    given = _INPUTS.get(found.block, "tokens")
+    node = "lm" if given == "tokens" else "net"
+    if library == TORCHVISION:
+        sizes = ", ".join(f"{key}: {_plain(value)}" for key, value in found.params.items() if value is not None)
+        weights = "{path: THIS FOLDER/model.pth, format: torchvision}"
+    else:
+        sizes, weights = "from: THIS FOLDER", "{path: THIS FOLDER, format: huggingface}"
+    return [
+        "model:",
+        "  graph:",
+        f"    {node}: {{type: {found.block}, {sizes}, input: {given}}}",
+        f"  weights: {{{node}: {weights}}}",
+    ]
+
+
+def _plain(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
