@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -12,8 +14,10 @@ from declarative_train.runtime.collectives import Ranks
 from declarative_train.runtime.parallelise import replicate
 from declarative_train.runtime.step import scale
 from declarative_train.runtime.step.step_runner import Sums
+from tests.parity import __main__ as table
 from tests.parity.cells import SCHEDULES, SMALL_DDP, Cell, cells, long_cells, short_cells, ways
-from tests.parity.measure import BOUND, measure
+from tests.parity.measure import BOUND, Result, measure
+from tests.record import Lines
 
 LONG = [cell for cell in long_cells() if cell not in short_cells()]
 
@@ -47,6 +51,29 @@ def test_every_mode_and_schedule_that_a_recipe_can_name_has_its_cells() -> None:
     for schedule in SCHEDULES:
         rows = {way for way, _, _ in ways() if f"pipeline {schedule}" in way}
         assert len(rows) == 4, "2 ranks, 4 ranks, x ddp, x fsdp"
+
+
+def test_a_table_that_was_stopped_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[str] = []
+
+    def measured(cell: Cell) -> Result:
+        if len(ran) == 2:
+            raise KeyboardInterrupt
+        ran.append(cell.name)
+        return Result(cell, 1e-3 if len(ran) == 2 else 1e-15, "head.weight", 1, 0.1)
+
+    monkeypatch.setattr(table, "measure", measured)
+    record = Lines(tmp_path / "runs" / "parity.jsonl")
+    with pytest.raises(KeyboardInterrupt):
+        table.main(["single", "uneven"], record)
+    first = ran.copy()
+    ran.clear()
+    monkeypatch.setattr(table, "measure", lambda cell: Result(cell, 1e-15, "", 0, 0.1))
+    assert table.main(["single", "uneven"], record) == 1, "the one that was wrong before the stop still is"
+    lines = record.by_name()
+    assert list(lines)[:2] == first
+    assert len(lines) > 2
+    assert [name for name, line in lines.items() if line["difference"] > BOUND] == [first[1]]
 
 
 def test_a_rank_whose_gradients_are_left_out_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

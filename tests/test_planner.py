@@ -17,6 +17,7 @@ from tests.planner.allocator import MIB, Allocator
 from tests.planner.cells import QUICK, WAYS, Cell, cells
 from tests.planner.measure import Result, compared, measure, off_by, plan_of
 from tests.planner.record import Record
+from tests.record import Lines
 from tests.runtime.live_bytes import live_bytes
 
 ALL = list(cells())
@@ -100,7 +101,7 @@ def test_the_simulated_allocator_reuses_splits_and_joins() -> None:
 
 def test_a_stopped_pass_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What stands is not run again, nor lost by a line that the stop cut short."""
-    record = Record(tmp_path / "runs" / "planner.jsonl")
+    record = Record(Lines(tmp_path / "runs" / "planner.jsonl"))
     ran: list[str] = []
 
     def measured(cell: Cell) -> Result:
@@ -115,7 +116,7 @@ def test_a_stopped_pass_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(planner, "measure", measured)
     with pytest.raises(KeyboardInterrupt):
         planner.main(["llama, single, fp64"], record)
-    with record.path.open("a") as file:
+    with record.lines.path.open("a") as file:
         file.write('{"name": "llama, single, fp64, blo')
     first = ran.copy()
     ran.clear()

@@ -1,6 +1,7 @@
 """`make parity`: run every cell of the table and write docs/parity.md.
 
-python -m tests.parity [WORDS...]     only cells whose name holds the words; nothing is written then
+python -m tests.parity [WORDS...]     only cells whose name holds the words; the page is not written then
+python -m tests.parity --anew         forget what runs/parity.jsonl holds; else what stands there is not run again
 """
 
 from __future__ import annotations
@@ -11,22 +12,24 @@ import traceback
 from collections import defaultdict
 from collections.abc import Iterable
 from datetime import date
-from pathlib import Path
+from typing import Any
 
 import torch
 
 from tests.parity.cells import MIXING, Cell, cells
 from tests.parity.measure import BOUND, Result, measure
+from tests.record import ROOT, Lines
 
-PAGE = Path(__file__).parent.parent.parent / "docs" / "parity.md"
+PAGE = ROOT / "docs" / "parity.md"
+RECORD = ROOT / "runs" / "parity.jsonl"
 
 HEAD = """# Parity
 
 The same recipe in every mode: largest relative difference of any parameter's gradient from one plain torch loop (whole
 batch in one process, torch's own mean loss and SGD), over 3 steps, in float64:
 `|d| / max(|g_ref| of the parameter, 1e-6 of |g_ref| of the model)`. The bound is {bound:.0e}. Every rank is a real
-process; the samples of each step are the same, in the same order. Made by `make parity`; a part of it runs in
-`make test`, more of it in `make test-long`.
+process; the samples of each step are the same, in the same order. Made by `make parity`, which goes on where it
+was stopped; a part of it runs in `make test`, more of it in `make test-long`.
 
 {where}
 
@@ -44,31 +47,49 @@ process; the samples of each step are the same, in the same order. Made by `make
 """
 
 
-def main(words: list[str]) -> int:
+def main(words: list[str], record: Lines | None = None) -> int:
+    """Every result is kept as it comes, because the table takes an hour and more: a call that is stopped goes on."""
+    record = record or Lines(RECORD)
+    if "--anew" in words:
+        record.forget()
+    words = [word for word in words if word != "--anew"]
     chosen = [cell for cell in cells() if all(word in cell.name for word in words)]
-    results: list[Result] = []
     failed: list[str] = []
     for number, cell in enumerate(chosen, 1):
+        if cell.name in record.by_name():
+            continue
         try:
             result = measure(cell)
         except Exception:
             failed.append(cell.name)
             print(f"{number}/{len(chosen)} {cell.name}: did not run\n{traceback.format_exc()}", flush=True)
             continue
-        results.append(result)
+        record.append(line_of(result))
         verdict = "" if result.is_equal else f"  WRONG: {result.parameter} in step {result.step}"
         print(f"{number}/{len(chosen)} {cell.name}: {result.difference:.1e}{verdict}", flush=True)
+    lines = record.by_name()
+    results = [result_of(cell, lines[cell.name]) for cell in chosen if cell.name in lines]
     wrong = [result.cell.name for result in results if not result.is_equal]
-    print(f"{len(results)} of {len(chosen)} cells ran, {len(wrong)} over {BOUND:.0e}")
+    print(f"{len(results)} of {len(chosen)} cells ran, over {BOUND:.0e}: {', '.join(wrong) or 'none'}")
     if not words and not failed:
-        PAGE.write_text(page(results), "utf-8")
-        print(f"wrote {PAGE.relative_to(PAGE.parent.parent)}")
+        PAGE.write_text(page(results, record.commits()), "utf-8")
+        print(f"wrote {PAGE.relative_to(ROOT)}")
     return 1 if wrong or failed else 0
 
 
-def page(results: Iterable[Result]) -> str:
+def line_of(result: Result) -> dict[str, Any]:
+    return {"name": result.cell.name} | {
+        key: getattr(result, key) for key in ("difference", "parameter", "step", "seconds")
+    }
+
+
+def result_of(cell: Cell, line: dict[str, Any]) -> Result:
+    return Result(cell, line["difference"], line["parameter"], line["step"], line["seconds"])
+
+
+def page(results: Iterable[Result], commits: list[str]) -> str:
     found = {result.cell: result for result in results}
-    where = f"{date.today()}, torch {torch.__version__}, CPU and gloo, {platform.machine()}."
+    where = f"{date.today()}, torch {torch.__version__}, CPU and gloo, {platform.machine()}, at {', '.join(commits)}."
     lines = [HEAD.format(bound=BOUND, where=where)]
     plain = [cell for cell in found if cell.model == "plain" and not cell.options]
     columns = list(dict.fromkeys((cell.accumulation, cell.rows) for cell in plain))

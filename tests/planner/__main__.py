@@ -69,7 +69,7 @@ def main(words: list[str], record: Record | None = None) -> int:
     record = record or Record()
     options, words = {word for word in words if word.startswith("--")}, [each for each in words if each[:2] != "--"]
     if "--anew" in options:
-        record.path.unlink(missing_ok=True)
+        record.lines.forget()
     chosen = [cell for cell in cells() if all(word in cell.name for word in words)]
     if "--page" not in options:
         for cell in chosen:
@@ -85,7 +85,7 @@ def main(words: list[str], record: Record | None = None) -> int:
     print(f"{len(results) + len(recipes)} ran, out of bounds: {', '.join(wrong) or 'none'}")
     if not words and "--check" not in options:
         size = PAGE.read_text()[PAGE.read_text().index(AT_SIZE) :] if "--page" in options else at_size()
-        PAGE.write_text(page(results, recipes, record.commits(), size))
+        PAGE.write_text(page(results, recipes, record.lines.commits(), size))
     return 1 if wrong else 0
 
 
