@@ -21,6 +21,7 @@ from torch.overrides import TorchFunctionMode
 from declarative_train.components.expressions.grammar import parse
 from declarative_train.components.expressions.lower import infer
 from declarative_train.components.layers import LAYERS
+from declarative_train.components.layers.libraries import LIBRARIES
 from declarative_train.components.products import Product, Use, Weight
 from declarative_train.graph.graph import Edge, Graph, Node
 from declarative_train.graph.probe import SMALL_ACTIVATIONS
@@ -101,7 +102,7 @@ def _work(
         assert called.component is not None
         products = _products(called.component, Use(specs, next(iter(node.outputs.values())), graded, tuple(weights)))
     read = sum(spec.num_elements for spec in specs.values())
-    is_lookup = not any(spec.is_floating for spec in specs.values())
+    is_lookup = not any(spec.is_floating for spec in specs.values()) and not _is_library(called)
     return Work(
         forward=sum(flops for flops, _ in products),
         backward=sum(flops * sides for flops, sides in products),
@@ -110,10 +111,14 @@ def _work(
     )
 
 
+def _is_library(node: Node) -> bool:
+    return node.component is not None and node.component["type"] in LIBRARIES
+
+
 def _products(component: Mapping[str, object], use: Use) -> tuple[Product, ...]:
     """As the layer says. Of a plugin's weights with two or more dimensions each is taken for a matrix for each vector,
     anything larger for each place of the result, as in a convolution."""
-    if not any(spec.is_floating for spec in use.inputs.values()):
+    if not any(spec.is_floating for spec in use.inputs.values()) and component["type"] not in LIBRARIES:
         return ()
     if component["type"] in LAYERS:
         return tuple(read_layer(component).products(use))

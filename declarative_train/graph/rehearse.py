@@ -9,7 +9,7 @@ did could not be forked any more.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from math import isfinite, prod
 from typing import Any
@@ -22,6 +22,8 @@ from declarative_train.components.expressions.functions import WITHOUT_GRADIENT
 from declarative_train.components.expressions.grammar import parse
 from declarative_train.components.expressions.lower import infer as evaluate
 from declarative_train.components.layers import LAYERS
+from declarative_train.components.layers.libraries import LIBRARIES
+from declarative_train.components.layers.libraries.modules.node import without_memory
 from declarative_train.graph.build import build, call_order
 from declarative_train.graph.check_objective import Measure
 from declarative_train.graph.check_objective import Term as LossTerm
@@ -80,7 +82,7 @@ def rehearse(
             model.double()
         step = _Step(lowered, model, plugins, double)
         if not is_small or rows is None:
-            return step.on_meta()
+            return step.on_meta() if not _has_library(lowered.graph) else step.without_memory()
         torch.manual_seed(seed)
         initialise(model, lowered.graph, parameters, seed, plugins)
         return step.on(rows)
@@ -101,6 +103,19 @@ class _Step:
             self._reach(self._outputs(rows))
         except Exception as error:  # whatever torch or a plugin raises is what the user has to hear
             self.found.failure = ("training", _first_line(error))
+        return self.found
+
+    def without_memory(self) -> Rehearsal:
+        """As on meta, on tensors that say they are on the CPU: libraries ask tensors on meta for values. What cannot be
+        traced so says nothing."""
+        with without_memory(self.model):
+            specs = self.lowered.graph.inputs
+            rows = {
+                name: torch.zeros((2, *spec.shape), dtype=self._dtype(spec.dtype), device="cpu")
+                for name, spec in specs.items()
+            }
+            with suppress(Exception):
+                self._reach(self._outputs(rows))
         return self.found
 
     def on(self, rows: Values) -> Rehearsal:
@@ -281,6 +296,8 @@ def _has_loose_ends(graph: Graph, read: frozenset[str]) -> bool:
             return True
         if node.component is not None and node.component["type"] not in LAYERS:
             return True  # nobody knows what a plugin does
+        if node.component is not None and node.component["type"] in LIBRARIES:
+            return True  # what a model has beside that which is read of it, such as a pooler
         outside = frozenset(output for output in node.outputs if f"{node.name}:{output}" in used)
         if node.graph is not None:
             if _has_loose_ends(node.graph, outside):
@@ -293,6 +310,15 @@ def _has_loose_ends(graph: Graph, read: frozenset[str]) -> bool:
 def stops_gradients(expression: str) -> tuple[str, ...]:
     """The functions and operators in an expression that no gradient passes, as they are called there."""
     return tuple(name for name in parse(expression).operations if name in WITHOUT_GRADIENT)
+
+
+def _has_library(graph: Graph) -> bool:
+    return any(
+        _has_library(node.graph)
+        if node.graph is not None
+        else node.component is not None and node.component["type"] in LIBRARIES
+        for node in graph.nodes
+    )
 
 
 @contextmanager

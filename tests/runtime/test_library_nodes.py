@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from torch.utils.flop_counter import FlopCounterMode
 
 import declarative_train as dt
 from declarative_train.terms import machine
@@ -59,6 +60,9 @@ def test_a_published_model_is_the_one_that_transformers_loads(folder: Path) -> N
     tokens = torch.randint(0, 64, (3, made.TOKENS), generator=torch.Generator().manual_seed(1))
     assert torch.equal(ours(tokens, *[None] * (len(ours._dtrain_layer.ports) - 1)), theirs(tokens).logits)
     assert plan.plan.layout.units == ("net.model.layers.0", "net.model.layers.1")
+    with FlopCounterMode(display=False) as counter:
+        theirs(tokens[:1])
+    assert plan.plan.flops.forward == counter.get_total_flops() > 0
 
 
 MISTAKES: list[tuple[dict[str, Any], str, str]] = [
@@ -141,6 +145,22 @@ def test_activations_are_computed_again_unit_by_unit(folder: Path, reference: An
     again = {"training": {"activation_checkpointing": policy}}
     found = record(folder, merged(merged(told, again), WAYS.get(way, {})))
     assert largest_difference(wanted, found) <= 1e-10
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_a_model_too_large_to_be_tried_has_its_shapes_and_idle_parameters(folder: Path) -> None:
+    """BERT of its usual size: 110 M parameters, traced without memory."""
+    node = {"type": "transformers", "config": {"model_type": "bert"}, "architecture": "BertModel", "input": "tokens"}
+    told = written(folder, node | {"output": "last_hidden_state"}, "label")
+    graph = {"net": node | {"output": "last_hidden_state"}, "scores": "net[:, 0]"}
+    text = yaml.safe_load(told.read_text()) | {"model": {"graph": graph}}
+    text["objective"]["loss"] = {"type": "cross_entropy", "input": "scores", "target": "label"}
+    told.write_text(yaml.safe_dump(text))
+    plan = dt.load(told).plan().plan
+    assert plan.graph.node("net").outputs["output"].shape == (made.TOKENS, 768)
+    assert {each.name for each in plan.parameters if each.idle} == {"net.pooler.dense.weight", "net.pooler.dense.bias"}
+    assert plan.layout.units == ("net.embeddings", *(f"net.encoder.layer.{layer}" for layer in range(12)))
 
 
 @pytest.mark.long

@@ -121,18 +121,21 @@ class LibraryLayer(Layer):
         return AsTheLibraryDoes(layer=self, inputs=inputs, parameter=parameter)
 
     def products(self, use: Use) -> list[Product]:
-        """Each matrix is taken to meet each vector of the first input once (tables of embeddings, which are looked up,
-        aside), and each kernel of a convolution each place of it once: an estimate, and too high for a convolution
-        behind a stride."""
+        """What torch's own counter finds in a forward without values; shared out over what is trained and what is not
+        as the elements of the weights are. Of single weights, and where there is no such forward, each is taken to meet
+        every vector of the first input once."""
+        from declarative_train.components.layers.libraries.modules.node import forward_flops
+
+        sides = int(any(use.graded.values()) or use.is_inner_graded)
+        matrices = use.matrices
+        whole = forward_flops(self, use.inputs) if len(matrices) > 1 else None
+        if whole is not None:
+            elements = sum(prod(each.shape) for each in matrices)
+            trained = whole * sum(prod(each.shape) for each in matrices if each.is_trained) // max(elements, 1)
+            return [Product(trained, sides + 1), Product(whole - trained, sides)]
         first = next(iter(use.inputs.values()))
-        vectors = prod(first.shape) if not first.is_floating else prod(first.shape[:-1] if len(first.shape) < 3 else ())
-        places = prod(first.shape[1:]) if len(first.shape) > 2 else vectors
-        sides = int(any(use.graded.values()))
-        return [
-            Product(2 * prod(each.shape) * (vectors if len(each.shape) == 2 else places), sides + each.is_trained)
-            for each in use.matrices
-            if first.is_floating or "embed" not in each.name
-        ]
+        vectors = prod(first.shape) // (first.shape[-1] if first.is_floating and first.shape else 1)
+        return [Product(2 * prod(each.shape) * vectors, sides + each.is_trained) for each in matrices]
 
 
 class AsTheLibraryDoes(Init):

@@ -40,6 +40,9 @@ class Library(Protocol):
 
     def call(self, module: nn.Module, forward: Callable[..., Any], values: Sequence[Tensor | None]) -> Any: ...
 
+    @property
+    def ports(self) -> Sequence[Any]: ...
+
     def files(self, module: nn.Module) -> Files | None: ...
 
     def persistent(self, inputs: Inputs) -> Mapping[str, Tensor]: ...
@@ -206,6 +209,31 @@ def _move(module: nn.Module, device: torch.device) -> None:
                     is_parameter = isinstance(tensor, nn.Parameter)
                     moved[id(tensor)] = nn.Parameter(there, tensor.requires_grad) if is_parameter else there
                 tensors[name] = moved[id(tensor)]  # type: ignore[assignment]
+
+
+_FLOPS: dict[str, int | None] = {}
+
+
+def forward_flops(layer: Library, inputs: Inputs) -> int | None:
+    """Operations of a forward of one sample, as torch's counter counts them; None where it cannot be traced."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    key = key_of(layer, inputs)
+    if key not in _FLOPS:
+        counter = FlopCounterMode(display=False)
+        try:
+            with torch.device("meta"):
+                module = built(layer, inputs).eval()
+            with without_memory(module), counter, torch.no_grad():
+                module(*(_sample(inputs[port.name]) if port.name in inputs else None for port in layer.ports))
+            _FLOPS[key] = counter.get_total_flops()
+        except Exception:  # of the library's code, which wants to see values
+            _FLOPS[key] = None
+    return _FLOPS[key]
+
+
+def _sample(spec: Any) -> Tensor:
+    return torch.zeros((1, *spec.shape), dtype=getattr(torch, spec.dtype), device="cpu")
 
 
 # -- what a model is made of
