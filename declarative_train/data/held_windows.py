@@ -7,7 +7,7 @@ memory, so that a run needs as much after a thousand windows as after the first.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Generic, TypeVar, cast
 
@@ -22,8 +22,10 @@ from declarative_train.data.prepare import BadSampleError, Prepared, convert_goo
 from declarative_train.data.rolling import EpochLayout, RolledOrder, Window
 from declarative_train.data.sets import as_tensor, dtype_of, said
 from declarative_train.data.skipping import LOG, Skipped
+from declarative_train.data.stretches import Memory, run_of, together
 
 _AHEAD = 0.25  # of the samples in use, the threads may hold so many more ready
+_SPARE = 4  # windows whose memory may lie ready for the next ones
 _THREADS = 4
 
 T = TypeVar("T")
@@ -32,9 +34,13 @@ Name = tuple[int, int]
 
 
 class HeldWindow:
-    """The samples of a window, in its order: field by field as rows, or as what pictures are made of."""
+    """The samples of a window, in its order: field by field as rows, or as what pictures are made of.
 
-    def __init__(self, prepared: Prepared, order: RolledOrder, name: Name) -> None:
+    `_is_plain`: row k is sample k, so that what a stream takes next lies side by side. Where samples share rows, or
+    others stand in the place of broken ones, `_index` has the row that each begins with.
+    """
+
+    def __init__(self, prepared: Prepared, order: RolledOrder, name: Name, memory: Memory) -> None:
         """Raises DataError."""
         layout = order.epoch(name[0])
         self.window: Window = layout.window(name[1])
@@ -42,26 +48,47 @@ class HeldWindow:
         pieces = layout.pieces(self.window)
         with said(prepared):
             read = [_Read.of(prepared, piece.first, piece.count) for piece in pieces]
-        offsets = np.cumsum([0, *(each.num_rows for each in read)])
         inner = shuffled(self.window.key, self.window.size)
-        starts = np.concatenate([each.starts + offset for each, offset in zip(read, offsets.tolist(), strict=False)])
         numbers = np.concatenate([np.arange(piece.first, piece.first + piece.count) for piece in pieces])
         self.samples = numbers.take(inner)
-        self._index = starts.take(inner)
-        self._first_index = self._index if prepared.skips is None else self._index.copy()
-        self._tried: dict[int, int] = {}
+        self._is_plain = prepared.windows is None and prepared.skips is None
+        self._index, self._first_index, self._tried = inner, inner, dict[int, int]()
+        if not self._is_plain:
+            offsets = np.cumsum([0, *(each.num_rows for each in read)]).tolist()
+            starts = np.concatenate([each.starts + offset for each, offset in zip(read, offsets, strict=False)])
+            self._index = self._first_index = starts.take(inner)
+            if prepared.skips is not None:
+                self._first_index = self._index.copy()
+        rows_in_order = inner if self._is_plain else None
         parts = [part for part in prepared.parts if not part.field.reads_late]
-        self._rows = {part.name: _joined([each.values[part.name] for each in read]) for part in parts}
-        columns = {name for each in read for name in each.raw}
-        self._raw = {name: _joined([each.raw[name] for each in read]) for name in columns}
+        self._rows = {
+            part.name: memory.joined([each.values[part.name] for each in read], rows_in_order) for part in parts
+        }
+        raw = {name: np.concatenate([each.raw[name] for each in read]) for name in read[0].raw}
+        self._raw = {name: values if rows_in_order is None else values.take(inner) for name, values in raw.items()}
+
+    def release(self, memory: Memory) -> None:
+        """Nothing of it is read any more."""
+        for rows in self._rows.values():
+            memory.give(rows)
 
     def gather(self, places: np.ndarray) -> dict[str, np.ndarray]:
-        """(N, *sample shape) by field, at these places of the window. Raises DataError."""
+        """(N, *sample shape) by field, at these places of the window; neighbours share its memory. Raises DataError."""
+        if self._is_plain:
+            at = run_of(places)
+            found = {
+                name: rows[at] if isinstance(at, slice) else rows.take(at, axis=0) for name, rows in self._rows.items()
+            }
+            return found | self._pictures(places, places) if self._raw else found
         pictures = self._pictures(places, self._index.take(places)) if self._raw else {}
         index = self._index.take(places)  # after the pictures, in whose place others may stand
         return {
             part.name: self._taken(part, index) for part in self._prepared.parts if part.name in self._rows
         } | pictures
+
+    def numbers(self, places: np.ndarray) -> np.ndarray:
+        """Of the samples at these places."""
+        return np.asarray(self.samples[run_of(places)])
 
     def _taken(self, part: Part, index: np.ndarray) -> np.ndarray:
         """By NumPy, which is several times as fast as `index_select` on short rows, and takes one thread."""
@@ -127,13 +154,6 @@ class _Read:
         return cls(int(stands.max()) + 1, stands[starts], values, raw)
 
 
-def _joined(arrays: Sequence[np.ndarray]) -> np.ndarray:
-    """Memory of its own: what the table gives may be a part of much more."""
-    if len(arrays) > 1:
-        return np.concatenate(arrays)
-    return arrays[0].copy() if arrays[0].base is not None or not arrays[0].flags.writeable else arrays[0]
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Needs:
     """What a rank reads from `position` of `epoch` to the end of `last_epoch`: streams, and the positions that it has
@@ -175,9 +195,13 @@ class WindowsAhead:
         self._needs = needs
         self._prepared = prepared
         self._dtypes = {part.name: dtype_of(part.sample) for part in prepared.parts}
-        in_use = len(needs.streams) * order.window * order.num_samples / order.num_blocks
+        per_window = order.window * order.num_samples / order.num_blocks
+        in_use = len(needs.streams) * per_window
+        row_bytes = sum(part.storage.itemsize * part.row.num_elements for part in prepared.parts)
+        self._memory = Memory(int(_SPARE * per_window * row_bytes))
+        self._done: list[HeldWindow] = []  # that may be read in the gather that dropped them, and no longer
         self._held: Ahead[HeldWindow] = Ahead(
-            lambda name: HeldWindow(prepared, order, name),
+            lambda name: HeldWindow(prepared, order, name, self._memory),
             needs.windows(order),
             lambda name: order.epoch(name[0]).window(name[1]).size,
             int(in_use * (1 + _AHEAD)),
@@ -191,23 +215,16 @@ class WindowsAhead:
 
     def at(self, epoch: int, places: np.ndarray) -> Taken:
         """The same, at places in the layout of the epoch."""
+        while self._done:
+            self._done.pop().release(self._memory)
         number = self._order.epoch(epoch).number_of(places)
+        least = int(number.min())
+        number = (number - least).astype(np.min_scalar_type(int(number.max()) - least))  # sorted by radix, if short
         by_window = np.argsort(number, kind="stable")
-        numbers, begins = np.unique(number[by_window], return_index=True)
-        pieces = [
-            self._of_window(epoch, each, places[mine])
-            for each, mine in zip(numbers.tolist(), np.split(by_window, begins[1:]), strict=False)
-        ]
-        back = np.empty(len(places), np.int64)
-        back[by_window] = np.arange(len(places))
-        is_in_order = bool((by_window == np.arange(len(places))).all())
-
-        def joined(arrays: Sequence[np.ndarray]) -> np.ndarray:
-            whole = np.concatenate(arrays) if len(arrays) > 1 else arrays[0]
-            return whole if is_in_order else whole.take(back, axis=0)
-
-        ids = joined([ids for ids, _ in pieces])
-        values = {part.name: joined([values[part.name] for _, values in pieces]) for part in self._prepared.parts}
+        begins = np.flatnonzero(np.diff(number[by_window])) + 1
+        of_windows = np.split(by_window, begins)
+        pieces = [self._of_window(epoch, least + int(number[mine[0]]), places[mine]) for mine in of_windows]
+        ids, values = together(of_windows, pieces)
         return ids, {
             part.name: as_tensor(values[part.name]).to(self._dtypes[part.name]) for part in self._prepared.parts
         }
@@ -217,7 +234,7 @@ class WindowsAhead:
         if self._needs.has(self._order, (epoch, number)):
             window = self._take((epoch, number))
             inside = places - window.window.start
-            return window.samples.take(inside), window.gather(inside)
+            return window.numbers(inside), window.gather(inside)
         ids = layout.samples(places)  # padding: a row of the batch that another rank reads
         with said(self._prepared):
             return ids, self._prepared.gather(ids, epoch=epoch)
@@ -227,7 +244,7 @@ class WindowsAhead:
         stream = found.window.stream
         before = self._current.get(stream)
         if before is not None and before < name:
-            self._held.drop(lambda other: other < name and self._stream(other) == stream)
+            self._done += self._held.drop(lambda other: other < name and self._stream(other) == stream)
         self._current[stream] = name
         return found
 
@@ -236,6 +253,8 @@ class WindowsAhead:
 
     def close(self) -> None:
         self._held.close()
+        self._done.clear()
+        self._memory.clear()
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,12 +332,16 @@ class Ahead(Generic[T]):
     def _cannot_come(self, name: Name) -> bool:
         return self._is_closed or (self._next is None and name not in self._sizes)
 
-    def drop(self, is_done: Callable[[Name], bool]) -> None:
+    def drop(self, is_done: Callable[[Name], bool]) -> list[T]:
+        """What was made of these names."""
         with self._changed:
-            for name in [name for name in self._made if is_done(name)]:
-                del self._made[name], self._sizes[name]
+            done = [name for name in self._made if is_done(name)]
+            found = [self._made.pop(name) for name in done]
+            for name in done:
+                del self._sizes[name]
                 self._taken.discard(name)
             self._changed.notify_all()
+        return [each for each in found if not isinstance(each, _Failure)]
 
     def close(self) -> None:
         with self._changed:
@@ -326,3 +349,5 @@ class Ahead(Generic[T]):
             self._changed.notify_all()
         for thread in self._threads:
             thread.join()
+        self._made.clear()  # threads know this object and it them: it would stay until the next collection
+        self._sizes.clear()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import threading
+import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,13 +17,15 @@ import pytest
 import torch
 
 from declarative_train.components.datasets.parquet import ParquetTable
+from declarative_train.data import batches as made_batches
 from declarative_train.data import opened, splitting
 from declarative_train.data.batches import Batch, EvaluationBatches, TrainingBatches
-from declarative_train.data.held_windows import Ahead
+from declarative_train.data.held_windows import Ahead, HeldWindow
 from declarative_train.data.opened import prepared_sets
 from declarative_train.data.rows import RowShare
 from declarative_train.data.sets import SampleSet, open_sets
 from declarative_train.data.spec import BatchSpec, DataError, DataSpec
+from declarative_train.data.stretches import Memory, together
 
 Spec = Callable[..., DataSpec]
 SIZES = (700, 1, 333, 1000, 450)  # rows of the files
@@ -240,6 +244,81 @@ def test_a_bad_value_is_named_when_its_window_is_read(tmp_path: Path, spec: Spec
     with pytest.raises(DataError, match=r"`k`.*row 150001 of .*a\.parquet"):
         list(reader.iterate(1, 200))
     assert not [each for each in threading.enumerate() if each.name.startswith("dtrain-window")]
+
+
+def test_windows_use_the_memory_of_those_before_them(
+    tmp_path: Path, spec: Spec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pq.write_table(pa.table({"x": np.arange(4096).astype("f4")}), tmp_path / "even.parquet", row_group_size=64)
+    data = spec(
+        source={"type": "parquet", "path": str(tmp_path / "even.parquet")},
+        fields={"x": {"columns": ["x"]}},
+        shuffle_window=512,
+        shuffle_streams=4,
+    )
+    sets = open_sets(data)
+    fresh: list[int] = []
+    asked = Memory.array
+
+    def counted(memory: Memory, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> np.ndarray:
+        before = sum(map(len, memory._spare))
+        found = asked(memory, shape, dtype)
+        fresh.append(found.nbytes if sum(map(len, memory._spare)) == before else 0)
+        return found
+
+    monkeypatch.setattr(Memory, "array", counted)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)  # of the threads that read
+    monkeypatch.setattr(made_batches, "_BLOCK_BYTES", 1)  # a step at a time
+    per_epoch = layout(data, 48, 1).steps_per_epoch
+    reader = TrainingBatches(data, layout(data, 48, 1), 0, sets).iterate(1, 3 * per_epoch)
+    made = []
+    for number, _ in enumerate(reader, 1):
+        if number % per_epoch == 0:
+            made.append(sum(fresh))
+    moved = 4096 * 4 * 2  # bytes of an epoch, joined and then mixed
+    assert made[0] > 512 * 4
+    assert made[2] - made[1] < 0.1 * moved  # those of other sizes, at the ends of streams
+
+
+def test_a_reader_that_is_closed_holds_no_window(rolled: Spec, monkeypatch: pytest.MonkeyPatch) -> None:
+    alive: weakref.WeakSet[HeldWindow] = weakref.WeakSet()
+    begin = HeldWindow.__init__
+
+    def noted(window: HeldWindow, *given: object) -> None:
+        alive.add(window)
+        begin(window, *given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(HeldWindow, "__init__", noted)
+    data = rolled()
+    sets = open_sets(data)
+    gc.disable()  # nothing of it may wait for the collector, which knows nothing of arrays' sizes
+    try:
+        reader = TrainingBatches(data, layout(data, 48, 1), 0, sets).iterate(1, 20)
+        for _ in range(10):
+            next(reader)
+        assert alive
+        reader.close()  # type: ignore[attr-defined]
+        assert not alive
+    finally:
+        gc.enable()
+
+
+def test_rows_of_windows_come_together_as_they_stand_in_the_batch() -> None:
+    draws = np.random.default_rng(0)
+    for trial in range(200):
+        size, parts = int(draws.integers(1, 300)), int(draws.integers(1, 6))
+        if trial % 2:  # even runs, as full batches have them, cut anywhere
+            run = int(draws.integers(1, 40))
+            owner = np.arange(size) // run % parts
+            owner[int(draws.integers(0, size)) :] += parts * int(draws.integers(0, 2))
+        else:
+            owner = draws.integers(0, parts, size)
+        places = [np.flatnonzero(owner == each) for each in np.unique(owner)]
+        rows = draws.random((size, 2)).astype(np.float32)
+        ids, found = together(places, [(mine * 3, {"x": rows[mine]}) for mine in places])
+        assert (ids == np.arange(size) * 3).all()
+        assert (found["x"] == rows).all()
+        assert not np.shares_memory(found["x"], rows)
 
 
 def test_threads_hold_no_more_than_they_may() -> None:

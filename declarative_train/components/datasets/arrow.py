@@ -94,7 +94,7 @@ def to_numpy(column: Column, values: Any, where: str) -> np.ndarray:
     import pyarrow.compute as pc
 
     if isinstance(values, pa.ChunkedArray):
-        values = values.combine_chunks()
+        values = values.chunk(0) if values.num_chunks == 1 else values.combine_chunks()  # which copies
         if isinstance(values, pa.ChunkedArray):  # more than 2 GiB of text stays in chunks
             return np.concatenate([to_numpy(column, chunk, where) for chunk in values.chunks])
     if pa.types.is_dictionary(values.type):

@@ -38,7 +38,8 @@ class ParquetFormat(Format):
         local = local_path(path)
         try:
             if local is not None:
-                return parquet.ParquetFile(local, memory_map=True)
+                # not mapped: what was read would count as memory in use, and a file cut short would end the process
+                return parquet.ParquetFile(local, pre_buffer=False)
             return parquet.ParquetFile(open_file(path))
         except (pa.ArrowInvalid, OSError) as error:
             check_beginning(path, "a Parquet file", b"PAR1")
