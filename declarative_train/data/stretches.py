@@ -51,7 +51,7 @@ class Memory:
         """One below the other; row k is then row `order[k]`. By NumPy's `take`, which is several times as fast as
         `index_select` on short rows, and takes one thread."""
         shape = (sum(map(len, arrays)), *arrays[0].shape[1:])
-        whole = self.array(shape, arrays[0].dtype)
+        whole = self.array(shape, np.result_type(*arrays))
         np.concatenate(arrays, out=whole)
         if order is None:
             return whole
@@ -80,7 +80,7 @@ def together(
     def joined(arrays: Sequence[np.ndarray]) -> np.ndarray:
         if any(each is None for each in stretches):
             return np.concatenate(arrays).take(back, axis=0)
-        found = np.empty((len(back), *arrays[0].shape[1:]), arrays[0].dtype)
+        found = np.empty((len(back), *arrays[0].shape[1:]), np.result_type(*arrays))
         for array, each in zip(arrays, stretches, strict=True):
             for rows, stretch in each or ():
                 _put(found, stretch, array[rows])
