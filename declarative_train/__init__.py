@@ -56,9 +56,9 @@ _PLACES = {
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        from importlib.metadata import version
+        from declarative_train.terms.machine import own_version
 
-        found: Any = version("declarative_train")
+        found: Any = own_version()
     elif name in _PLACES:
         found = getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)
     else:

@@ -47,9 +47,9 @@ class Version(argparse.Action):
     """`--version`: looked up when asked for, since reading it from the installation takes a while."""
 
     def __call__(self, parser: argparse.ArgumentParser, *rest: object) -> None:
-        from importlib.metadata import version
+        from declarative_train.terms.machine import own_version
 
-        print(f"dtrain {version('declarative_train')}")
+        print(f"dtrain {own_version()}")
         parser.exit()
 
 

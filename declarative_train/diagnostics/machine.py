@@ -7,13 +7,13 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from urllib.parse import quote
 from xml.sax.saxutils import escape, quoteattr
 
 from declarative_train.diagnostics.diagnostic import Diagnostic, Fix, Severity
 from declarative_train.diagnostics.rules import Rule
 from declarative_train.diagnostics.text import one_line
+from declarative_train.terms.machine import own_version
 from declarative_train.terms.span import Span
 
 JSON_VERSION = 1
@@ -131,20 +131,13 @@ _LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.UNVERI
 
 def sarif(diagnostics: Sequence[Diagnostic], rules: Mapping[str, Rule]) -> str:
     codes = sorted({diagnostic.code for diagnostic in diagnostics})
-    driver = {"name": "dtrain", "version": _version(), "rules": [_rule(code, rules.get(code)) for code in codes]}
+    driver = {"name": "dtrain", "version": own_version(), "rules": [_rule(code, rules.get(code)) for code in codes]}
     run = {
         "tool": {"driver": driver},
         "columnKind": "unicodeCodePoints",
         "results": [_result(diagnostic, codes.index(diagnostic.code)) for diagnostic in diagnostics],
     }
     return json.dumps({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2, ensure_ascii=False) + "\n"
-
-
-def _version() -> str:
-    try:
-        return version("declarative_train")
-    except PackageNotFoundError:  # run from a source tree that was never installed
-        return "0"
 
 
 def _rule(code: str, rule: Rule | None) -> dict[str, object]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from importlib.metadata import PackageNotFoundError, version
 
 from declarative_train.data.describe import describe
 from declarative_train.data.overlaps import without_class
@@ -51,6 +50,7 @@ from declarative_train.plan.timing import Timing, batch_of, num_steps_of
 from declarative_train.plan.weights import plan_weights
 from declarative_train.recipe.recipe import Recipe
 from declarative_train.recipe.sections.parallelism import Auto, Axes, DataAxes
+from declarative_train.terms.machine import own_version
 
 MOST_TRIED = 4  # candidates of `auto` that the estimate says are too large, and as many that it says fit
 SCALE_ROWS = 2
@@ -238,7 +238,7 @@ def _assembled(
     layout = replace(layout, hardware=recipe.layout.hardware)
     plan = Plan(
         version=PLAN_VERSION,
-        dtrain_version=_version(),
+        dtrain_version=own_version(),
         name=recipe.name,
         seed=recipe.seed,
         language=recipe.language,
@@ -278,10 +278,3 @@ def _tokens_per_sample(lowered: Lowered) -> int | None:
     """The length of the first sequence of token ids that the model reads."""
     specs = lowered.graph.inputs.values()
     return next((spec.shape[0] for spec in specs if spec.num_values is not None and len(spec.shape) == 1), None)
-
-
-def _version() -> str:
-    try:
-        return version("declarative_train")
-    except PackageNotFoundError:
-        return "unknown"

@@ -98,11 +98,11 @@ def _with_requires(tree: Mapping, diagnostics: list[Diagnostic]) -> list[Diagnos
     requires = tree.get("requires")
     if not isinstance(requires, Scalar) or not isinstance(requires.value, str):
         return diagnostics
-    from importlib.metadata import version  # which few recipes need
+    from declarative_train.terms.machine import UNINSTALLED, own_version  # which few recipes need
 
-    installed = version("declarative_train")
+    installed = own_version()
     try:
-        if is_met(requires.value, installed):
+        if is_met(requires.value, installed) or installed == UNINSTALLED:
             return diagnostics
     except ValueError as problem:
         return [*diagnostics, wrong_value(requires.span, str(problem))]

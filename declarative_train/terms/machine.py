@@ -10,6 +10,9 @@ from pathlib import Path
 SINK_PACKAGES = ("mlflow", "wandb")
 """Sinks that need a package of the same name, which is also the name of our extra."""
 
+UNINSTALLED = "unknown"
+"""The version of a dtrain that runs from its source tree and was never installed."""
+
 
 def num_cores() -> int:
     """That this process may use: a container or a scheduler may give fewer than there are. macOS cannot tell."""
@@ -21,6 +24,16 @@ def own_cores() -> list[int]:
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
     return list(range(os.cpu_count() or 1))
+
+
+def own_version() -> str:
+    """Of this dtrain, read from its installation, which takes a while; `UNINSTALLED` where there is none."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("declarative_train")
+    except PackageNotFoundError:
+        return UNINSTALLED
 
 
 def own_command() -> str:

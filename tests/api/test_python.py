@@ -19,6 +19,7 @@ import torch
 
 import declarative_train as dt
 from declarative_train.api import tables
+from declarative_train.cli.main import main
 from tests.inference.made_runs import WINE, WINE_COLUMNS, wine_rows, write_csv
 
 BROKEN = WINE.replace("out_features: 8", "out_feature: 8")
@@ -63,6 +64,36 @@ def test_the_version_is_that_of_the_package() -> None:
     from importlib.metadata import version
 
     assert dt.__version__ == version("declarative_train")
+
+
+def test_a_source_tree_that_was_never_installed_works(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from importlib import metadata
+
+    installed = metadata.version
+
+    def version(name: str) -> str:
+        if name == "declarative_train":
+            raise metadata.PackageNotFoundError(name)
+        return installed(name)
+
+    monkeypatch.setattr(metadata, "version", version)
+    monkeypatch.setitem(vars(dt), "__version__", "")  # what is looked up now is forgotten behind this test
+    del vars(dt)["__version__"]
+    assert dt.__version__ == "unknown"
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == "dtrain unknown\n"
+    assert main(["doctor"]) == 0
+    assert "dtrain        unknown" in capsys.readouterr().out
+    # no release is known to be too old, and what is no requirement is still said
+    for requires, code in {"dtrain>=99.0": 0, "torch": 1}.items():
+        (folder / "asks.yaml").write_text(f"requires: {requires}\n{WINE}")
+        for command in (["lint", "--format", "sarif"], ["show", "--explicit"]):
+            assert main([*command, "asks.yaml"]) == code, (requires, command)
+            said = capsys.readouterr()
+            assert ("not of the form" in said.out + said.err) == bool(code)
+            assert "unknown" in said.out or "show" in command
 
 
 def test_lint_gives_places(folder: Path) -> None:

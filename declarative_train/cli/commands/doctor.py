@@ -11,7 +11,7 @@ from importlib.util import find_spec
 
 from declarative_train.components.hardware import hardware_of_device
 from declarative_train.terms.amounts import counted
-from declarative_train.terms.machine import install, num_cores
+from declarative_train.terms.machine import install, num_cores, own_version
 
 PACKAGES = ("torch", "pydantic", "pyarrow", "fsspec", "tensorboard", "torchmetrics", "rich")
 EXTRAS = {"safetensors": "safetensors", "s3fs": "s3", "gcsfs": "gcs"}
@@ -28,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
     import torch
     from torch import distributed
 
-    row("dtrain", version("declarative_train"))
+    row("dtrain", own_version())
     row("python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
     for package in PACKAGES:
         row(package, installed(package))

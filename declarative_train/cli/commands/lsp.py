@@ -21,13 +21,12 @@ def run(args: argparse.Namespace) -> int:
 
         print(f"dtrain: the language server needs pygls: {install('lsp')}", file=sys.stderr)
         return 2
-    from importlib.metadata import version
-
     from declarative_train.cli.language_server.server import RecipeServer
+    from declarative_train.terms.machine import own_version
 
     logging.getLogger("pygls").setLevel(logging.ERROR)
     gc.enable()  # a server lives long, see cli/main.py
-    server = RecipeServer(version("declarative_train"), static=args.static)
+    server = RecipeServer(own_version(), static=args.static)
     # Standard output belongs to the protocol: whatever else would write there goes where editors keep their log.
     with os.fdopen(os.dup(sys.stdout.fileno()), "wb") as protocol:
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())

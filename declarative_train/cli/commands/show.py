@@ -16,6 +16,7 @@ from declarative_train.recipe.leaves import Leaf
 from declarative_train.recipe.recipe import Recipe
 from declarative_train.source.document import Document
 from declarative_train.source.writing import lines
+from declarative_train.terms.machine import own_version
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,11 +58,9 @@ def run(args: argparse.Namespace) -> int:
 def explicit_text(path: str, recipe: Recipe) -> str:
     """The recipe with all defaults written out. What lint has to say of keys that were left out before, such as that
     one changes nothing here, a comment of the file ignores."""
-    from importlib.metadata import version
-
     from declarative_train.recipe.explicit import explicit  # which nobody else asks for
 
-    head = f"# {path} with all defaults of dtrain {version('declarative_train')} written out.\n"
+    head = f"# {path} with all defaults of dtrain {own_version()} written out.\n"
     text = "".join(f"{line}\n" for line in lines(explicit(recipe)))
     found = read_recipe(path, texts={path: text}).diagnostics
     if codes := sorted({each.code for each in found if not each.is_error}):
