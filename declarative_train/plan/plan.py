@@ -189,6 +189,7 @@ class CheckpointPlan:
     best_metric: str | None
     best_mode: Literal["min", "max"]
     background: bool = False
+    base: Literal["reference", "whole"] = "reference"
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,6 +140,7 @@ def plan_checkpoint(recipe: Recipe, timing: Timing) -> CheckpointPlan | None:
         best_metric=None if checkpoint.best is None else checkpoint.best.metric,
         best_mode="min" if checkpoint.best is None else checkpoint.best.mode,
         background=checkpoint.background,
+        base=checkpoint.base,
     )
 
 

@@ -30,6 +30,7 @@ from declarative_train.runtime.engine import Engine
 from declarative_train.runtime.failures import CheckpointFailure
 from declarative_train.runtime.run_state import RunState
 from declarative_train.runtime.signals import SAVING, limit_s
+from declarative_train.runtime.step import base
 from declarative_train.runtime.storage.checkpoint_store import CheckpointStore, Entry, damage, read_entry
 
 if TYPE_CHECKING:
@@ -84,6 +85,13 @@ class Checkpoints:
             self._group = distributed.new_group(backend="gloo", timeout=limit)
         components = [plan.data.source, *(field.component for field in plan.data.fields)]
         self._tokenizers = copies(components) if self._rank == 0 else {}  # now: the files may be gone when it is saved
+        self._in_base = {name for _, names in base.named_by(plan) for name in names}
+        self._base: list[base.Record] | None = None
+
+    def look_at_base(self) -> None:
+        """What the files of the frozen base are now, which checkpoints name. Raises RunFailure."""
+        if self._base is None and self._rank == 0:
+            self._base = base.recorded(self._plan)
 
     def import_ahead(self) -> None:
         """Import DCP beside the first steps, before it is needed. Not on a rank for which another one writes."""
@@ -124,7 +132,9 @@ class Checkpoints:
         if self._engine.loss_scale is not None:
             state.loss_scale = self._engine.loss_scale.state()
         remembered, numbers = optimizer_entries(self._engine)
-        tensors = model_tensors(self._engine.model) | average_tensors(self._engine) | remembered
+        self.look_at_base()
+        held = {name: item for name, item in model_tensors(self._engine.model).items() if not self._is_in_base(name)}
+        tensors = held | average_tensors(self._engine) | remembered
         alone = self._alone or self._by_one_rank(_num_bytes(tensors))
         if alone and self._rank != 0:
             return None
@@ -180,18 +190,28 @@ class Checkpoints:
     def load(self, entry: Entry) -> RunState:
         """Everything: model, optimizer, small state; of a checkpoint that was read already (`at`, or
         `CheckpointStore.newest`), as its content is not looked at again. Raises CheckpointFailure."""
-        self.load_model(entry)
+        self.load_model(entry, with_base=True)
+        if self._in_base:  # on what its checkpoint began with, whatever the recipe's files are now
+            self._base = entry.manifest.get("base", [])
+            self._in_base = base.names_in(self._base)
         self._load_optimizer(entry)
         state = RunState.from_json(entry.manifest["state"])
         if self._engine.loss_scale is not None and state.loss_scale is not None:
             self._engine.loss_scale.load(state.loss_scale)
         return state
 
-    def load_model(self, entry: Entry) -> None:
-        """Parameters and buffers only."""
+    def load_model(self, entry: Entry, *, with_base: bool = False) -> None:
+        """Parameters and buffers only; `with_base` False: what is frozen and stands in files is there already."""
         from declarative_train.runtime.storage.checkpoint_format import entries, load_tensors
 
+        records = entry.manifest.get("base", [])
         wanted = model_tensors(self._engine.model)
+        beside = {f"model/{name}": name for name in base.names_in(records)}
+        for record in records if with_base else ():
+            source = base.source_of(record)
+            with torch.no_grad():
+                source.write({name: wanted[f"model/{name}"] for name in source.shapes if f"model/{name}" in wanted})
+        wanted = {name: item for name, item in wanted.items() if name not in beside}
         missing = sorted(set(wanted) - set(entries(entry.path)))
         if missing:
             raise CheckpointFailure(f"the checkpoint {entry.path} lacks {missing[0]} and {len(missing) - 1} more")
@@ -239,7 +259,11 @@ class Checkpoints:
             "num_ranks": self._num_ranks,
             "time_unix_s": time.time(),
             "state": state.as_json(),
+            **({"base": self._base} if self._base else {}),
         }
+
+    def _is_in_base(self, key: str) -> bool:
+        return key.removeprefix("model/") in self._in_base
 
     def _gather(self, *mine: dict[str, Any]) -> list[dict[str, Any]]:
         """All ranks' entries of each, on rank 0."""

@@ -118,6 +118,7 @@ def _train(job: Job, context: FailureContext, asked: Callable[[], bool], device:
         for message in (*job.notices, *job.place.notices, *aims, *filter(None, [notice])):
             sinks.write(Notice(message, time.time()))
     if plan.checkpoint is not None:
+        checkpoints.look_at_base()
         checkpoints.import_ahead()
     collect_garbage()
     steps = followed(training.iterate(state.step + 1, last_step - state.step), context, state.step + 1)

@@ -12,7 +12,7 @@ import torch
 import declarative_train as dt
 from declarative_train.components.published import Part
 from declarative_train.plan.published import parts_in
-from declarative_train.runtime.step.load_weights import Tensors, joined
+from declarative_train.runtime.step.tensor_files import Tensors, joined
 from tests.runtime import published_models as made
 
 

@@ -25,8 +25,9 @@ from declarative_train.runtime.engine import Engine
 from declarative_train.runtime.failures import RunFailure
 from declarative_train.runtime.parallelise.scatter import in_dtype_of_caller
 from declarative_train.runtime.run_state import RunState
-from declarative_train.runtime.step.load_weights import Tensors, load_weights, names_in, open_weights, write_weights
+from declarative_train.runtime.step.load_weights import load_weights, names_in, open_weights, write_weights
 from declarative_train.runtime.step.model import fill
+from declarative_train.runtime.step.tensor_files import Tensors
 from declarative_train.runtime.storage.checkpoint_store import CheckpointStore, damage
 from declarative_train.runtime.storage.run_dir import settled_weights
 from tests.runtime.plans import make_plan

@@ -29,6 +29,9 @@ class Checkpoint(Section):
     """Keep the checkpoint with the best value of a metric, too."""
     background: bool = False
     """Whether training goes on while one is written, from a copy of it in the memory of the host."""
+    base: Literal["reference", "whole"] = "reference"
+    """Of a model with adapters: `reference` names the safetensors files that its frozen parameters came from, and what
+    they were; `whole` holds the parameters, so that a checkpoint needs no other file."""
     dir: Annotated[str, Field(min_length=1)] | None = None
     """Where checkpoints go, apart from the run's folder: a folder, relative to the working directory, or a URL
     (s3://bucket/folder). A run's are in `<dir>/<name>/<run>/checkpoints`; left out: in the run's folder."""

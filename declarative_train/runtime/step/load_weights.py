@@ -5,8 +5,7 @@ A rank reads what it holds: of a sharded parameter its rows, of a file on this m
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -14,14 +13,14 @@ import torch
 from torch import nn
 
 from declarative_train.components.datasets.files import local_path
-from declarative_train.graph.initialise import held_rows, write_whole
 from declarative_train.plan.checks.parameters import words
 from declarative_train.plan.published import Held, is_selected, parts_in, published_misfit, shape_of
 from declarative_train.plan.run_folder import EMA, Shapes
-from declarative_train.plan.weights import INDEX, TORCH_BEGINS, files_of_index, misfit, renamed, same_name, unmatched
+from declarative_train.plan.weights import INDEX, TORCH_BEGINS, misfit, renamed, same_name, unmatched
 from declarative_train.runtime.failures import RunFailure
+from declarative_train.runtime.step.base import source_of
+from declarative_train.runtime.step.tensor_files import Tensors, joined, of_tensors, open_tensors, read_bytes
 from declarative_train.runtime.storage.checkpoint_store import Entry, read_entry
-from declarative_train.terms.machine import install
 
 if TYPE_CHECKING:
     from declarative_train.components.published import Part
@@ -103,36 +102,6 @@ def _opened_published(
     return Opened(Tensors(shapes, read), {name: name for name in shapes})
 
 
-def joined(source: Tensors, parts: Iterable[Part], first: int | None, last: int | None) -> torch.Tensor:
-    """The rows from `first` to `last` of the parts below each other, or all of them; nothing else is read."""
-    found = []
-    for part, a, b in _rows_of(parts, source.shapes, first, last):
-        read = source.read(part.name, a, b, _rows_at(part))
-        read = read.reshape((1,) * -part.ones + read.shape[max(part.ones, 0) :]) if part.ones else read
-        found.append(read.T if part.transpose else read)
-    return torch.cat(found) if len(found) > 1 else found[0]
-
-
-def _rows_at(part: Part) -> int:
-    """The dimension of the file that holds the rows of the parameter."""
-    return max(part.ones, 0) + (1 if part.transpose else 0)
-
-
-def _rows_of(
-    parts: Iterable[Part], shapes: Shapes, first: int | None, last: int | None
-) -> Iterator[tuple[Part, int | None, int | None]]:
-    """What of each part lies in the rows from `first` to `last` of all together; else no rows of the last part."""
-    begin, found = 0, False
-    parts = list(parts)
-    for place, part in enumerate(parts):
-        size = 1 if part.ones < 0 else shapes[part.name][_rows_at(part)]
-        a, b = (0, size) if first is None or last is None else (max(first - begin, 0), min(last - begin, size))
-        begin += size
-        if a < b or (place == len(parts) - 1 and not found):
-            found = True
-            yield (part, None, None) if (a, b) == (0, size) else (part, a, max(a, b))
-
-
 def write_weights(model: nn.Module, opened: Iterable[Opened]) -> None:
     """Into the model's tensors, in place. Raises RunFailure."""
     held = model.state_dict(keep_vars=True)
@@ -152,27 +121,6 @@ def _require_none(plan: WeightsPlan, problem: tuple[str, str | None] | None) -> 
     if problem is not None:
         message, hint = problem
         raise RunFailure(f"model.weights: {plan.path} {message}" + (f"; help: {hint}" if hint else ""))
-
-
-@dataclass(frozen=True, slots=True)
-class Tensors:
-    """`read(name, first, last, dim)`: rows of a tensor (or columns, with dim 1), or all of it (None, None)."""
-
-    shapes: Shapes
-    read: Callable[[str, int | None, int | None, int], torch.Tensor]
-
-    def write(self, into: Mapping[str, torch.Tensor]) -> None:
-        for name, target in into.items():
-            rows = held_rows(target)
-            if rows is None:
-                write_whole(target, self.read(name, None, None, 0))
-            elif rows.values.shape == target.shape:
-                rows.values.copy_(self.read(name, None, None, 0))
-            else:
-                rows.values.copy_(self.read(name, rows.first, rows.first + len(rows.values), 0))
-
-    def all(self) -> dict[str, torch.Tensor]:
-        return {name: self.read(name, None, None, 0) for name in self.shapes}
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +150,29 @@ class CheckpointTensors:
         return found
 
 
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What a checkpoint holds, and the base that it names."""
+
+    held: CheckpointTensors
+    base: tuple[Tensors, ...]
+
+    @property
+    def shapes(self) -> Shapes:
+        return {name: shape for source in self._all for name, shape in source.shapes.items()}
+
+    @property
+    def _all(self) -> tuple[Source, ...]:
+        return (*self.base, self.held)
+
+    def write(self, into: Mapping[str, torch.Tensor]) -> None:
+        for source in self._all:
+            source.write({name: target for name, target in into.items() if name in source.shapes})
+
+    def all(self) -> dict[str, torch.Tensor]:
+        return {name: item for source in self._all for name, item in source.all().items()}
+
+
 def read_weights(path: str) -> dict[str, torch.Tensor]:
     """Tensors by name, whole, of whatever `open_source` opens. Raises RunFailure."""
     return open_source(path).all()
@@ -215,64 +186,11 @@ def read_averages(path: str) -> dict[str, torch.Tensor]:
 def open_source(path: str) -> Source:
     """A `.safetensors` file, the index of several, a `.pt` file, or a checkpoint's folder (that of a run's which
     `run_dir.settled_weights` chose). No code in it is run. Raises RunFailure."""
-    if path.endswith(INDEX):
-        return _open_index(path)
-    if path.endswith(".safetensors"):
-        return _open_safetensors(path)
+    if path.endswith((".safetensors", INDEX)):
+        return open_tensors(path)
     if path.endswith((".pt", ".pth", ".bin")):
-        return _of_tensors(_read_torch(path))
+        return of_tensors(_read_torch(path))
     return _open_checkpoint(read_entry(path))
-
-
-def _of_tensors(tensors: Mapping[str, torch.Tensor]) -> Tensors:
-    def read(name: str, first: int | None, last: int | None, dim: int) -> torch.Tensor:
-        return tensors[name] if first is None else tensors[name][(slice(None),) * dim + (slice(first, last),)]
-
-    return Tensors({name: tuple(tensor.shape) for name, tensor in tensors.items()}, read)
-
-
-def _open_index(path: str) -> Tensors:
-    """Of a model in several files: https://huggingface.co/docs/safetensors, `model.safetensors.index.json`."""
-    try:
-        files = files_of_index(path, json.loads(_bytes(path)))
-    except ValueError as problem:
-        raise RunFailure(f"model.weights: cannot read {path}: {problem}") from None
-    opened = {file: _open_safetensors(file) for file in sorted(set(files.values()))}
-    lacking = next((name for name, file in files.items() if name not in opened[file].shapes), None)
-    if lacking is not None:
-        raise RunFailure(f"model.weights: {path} says that {lacking} is in {files[lacking]}, and it is not")
-    shapes = {name: opened[file].shapes[name] for name, file in files.items()}
-    return Tensors(shapes, lambda name, first, last, dim: opened[files[name]].read(name, first, last, dim))
-
-
-def _open_safetensors(path: str) -> Tensors:
-    try:
-        from safetensors import safe_open
-        from safetensors.torch import load
-    except ImportError:
-        raise RunFailure(
-            f"model.weights: {path} needs the package safetensors; help: {install('safetensors')}"
-        ) from None
-    try:
-        if (local := local_path(path)) is None:
-            return _of_tensors(load(_bytes(path)))
-        file: Any = safe_open(local, framework="pt")
-        shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 (no mapping)
-    except FileNotFoundError:
-        raise RunFailure(f"model.weights: there is no file {path}") from None
-    except (OSError, RunFailure):
-        raise
-    except Exception as error:  # SafetensorError has no public base class
-        raise RunFailure(f"model.weights: cannot read {path}: {error}") from None
-
-    def read(name: str, first: int | None, last: int | None, dim: int) -> torch.Tensor:
-        if first is None:
-            found: torch.Tensor = file.get_tensor(name)
-        else:
-            found = file.get_slice(name)[(slice(None),) * dim + (slice(first, last),)]
-        return found
-
-    return Tensors(shapes, read)
 
 
 def _read_torch(path: str) -> dict[str, torch.Tensor]:
@@ -281,7 +199,7 @@ def _read_torch(path: str) -> dict[str, torch.Tensor]:
     import pickle
 
     local = local_path(path)
-    content = _bytes(path, None if local is None else len(TORCH_BEGINS[0]))
+    content = read_bytes(path, None if local is None else len(TORCH_BEGINS[0]))
     if not content.startswith(TORCH_BEGINS):
         raise RunFailure(f"model.weights: {path} cannot be read: it is no file of torch")
     mapped = local is not None and content.startswith(TORCH_BEGINS[0])
@@ -302,25 +220,18 @@ def _read_torch(path: str) -> dict[str, torch.Tensor]:
     return dict(found)
 
 
-def _open_checkpoint(entry: Entry, kind: str = "model/") -> CheckpointTensors:
+def _open_checkpoint(entry: Entry, kind: str = "model/") -> Source:
+    """With the base that it names. Raises CheckpointFailure where that is not what it was."""
     from declarative_train.runtime.storage.checkpoint_format import entries
 
+    records = entry.manifest.get("base", []) if kind == "model/" else []
     found = {name.removeprefix(kind): item for name, item in entries(entry.path).items() if name.startswith(kind)}
-    return CheckpointTensors(
+    held = CheckpointTensors(
         entry,
         {name: tuple(size) for name, (size, _) in found.items()},
         {name: dtype for name, (_, dtype) in found.items()},
         kind,
     )
-
-
-def _bytes(path: str, count: int | None = None) -> bytes:
-    """All of a file, or its first `count` bytes."""
-    from fsspec.core import open as open_file
-
-    try:
-        with open_file(path, "rb") as stream:
-            content: bytes = stream.read() if count is None else stream.read(count)
-    except FileNotFoundError:
-        raise RunFailure(f"model.weights: there is no file {path}") from None
-    return content
+    if not records:
+        return held
+    return Beside(held, tuple(map(source_of, records)))

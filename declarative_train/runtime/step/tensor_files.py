@@ -1,0 +1,139 @@
+"""Tensors of safetensors files by name, which are not read yet; of a file on this machine no other byte is read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from declarative_train.components.datasets.files import local_path
+from declarative_train.graph.initialise import held_rows, write_whole
+from declarative_train.plan.run_folder import Shapes
+from declarative_train.plan.weights import INDEX, files_of_index
+from declarative_train.runtime.failures import RunFailure
+from declarative_train.terms.machine import install
+
+if TYPE_CHECKING:
+    from declarative_train.components.published import Part
+
+
+@dataclass(frozen=True, slots=True)
+class Tensors:
+    """`read(name, first, last, dim)`: rows of a tensor (or columns, with dim 1), or all of it (None, None)."""
+
+    shapes: Shapes
+    read: Callable[[str, int | None, int | None, int], torch.Tensor]
+
+    def write(self, into: Mapping[str, torch.Tensor]) -> None:
+        for name, target in into.items():
+            rows = held_rows(target)
+            if rows is None:
+                write_whole(target, self.read(name, None, None, 0))
+            elif rows.values.shape == target.shape:
+                rows.values.copy_(self.read(name, None, None, 0))
+            else:
+                rows.values.copy_(self.read(name, rows.first, rows.first + len(rows.values), 0))
+
+    def all(self) -> dict[str, torch.Tensor]:
+        return {name: self.read(name, None, None, 0) for name in self.shapes}
+
+
+def open_tensors(path: str) -> Tensors:
+    """A `.safetensors` file, or the index of several. Raises RunFailure."""
+    return _open_index(path) if path.endswith(INDEX) else _open_safetensors(path)
+
+
+def joined(source: Tensors, parts: Iterable[Part], first: int | None, last: int | None) -> torch.Tensor:
+    """The rows from `first` to `last` of the parts below each other, or all of them; nothing else is read."""
+    found = []
+    for part, a, b in _rows_of(parts, source.shapes, first, last):
+        read = source.read(part.name, a, b, _rows_at(part))
+        read = read.reshape((1,) * -part.ones + read.shape[max(part.ones, 0) :]) if part.ones else read
+        found.append(read.T if part.transpose else read)
+    return torch.cat(found) if len(found) > 1 else found[0]
+
+
+def _rows_at(part: Part) -> int:
+    """The dimension of the file that holds the rows of the parameter."""
+    return max(part.ones, 0) + (1 if part.transpose else 0)
+
+
+def _rows_of(
+    parts: Iterable[Part], shapes: Shapes, first: int | None, last: int | None
+) -> Iterator[tuple[Part, int | None, int | None]]:
+    """What of each part lies in the rows from `first` to `last` of all together; else no rows of the last part."""
+    begin, found = 0, False
+    parts = list(parts)
+    for place, part in enumerate(parts):
+        size = 1 if part.ones < 0 else shapes[part.name][_rows_at(part)]
+        a, b = (0, size) if first is None or last is None else (max(first - begin, 0), min(last - begin, size))
+        begin += size
+        if a < b or (place == len(parts) - 1 and not found):
+            found = True
+            yield (part, None, None) if (a, b) == (0, size) else (part, a, max(a, b))
+
+
+def _open_index(path: str) -> Tensors:
+    """Of a model in several files: https://huggingface.co/docs/safetensors, `model.safetensors.index.json`."""
+    try:
+        files = files_of_index(path, json.loads(read_bytes(path)))
+    except ValueError as problem:
+        raise RunFailure(f"model.weights: cannot read {path}: {problem}") from None
+    opened = {file: _open_safetensors(file) for file in sorted(set(files.values()))}
+    lacking = next((name for name, file in files.items() if name not in opened[file].shapes), None)
+    if lacking is not None:
+        raise RunFailure(f"model.weights: {path} says that {lacking} is in {files[lacking]}, and it is not")
+    shapes = {name: opened[file].shapes[name] for name, file in files.items()}
+    return Tensors(shapes, lambda name, first, last, dim: opened[files[name]].read(name, first, last, dim))
+
+
+def _open_safetensors(path: str) -> Tensors:
+    try:
+        from safetensors import safe_open
+        from safetensors.torch import load
+    except ImportError:
+        raise RunFailure(
+            f"model.weights: {path} needs the package safetensors; help: {install('safetensors')}"
+        ) from None
+    try:
+        if (local := local_path(path)) is None:
+            return of_tensors(load(read_bytes(path)))
+        file: Any = safe_open(local, framework="pt")
+        shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 (no mapping)
+    except FileNotFoundError:
+        raise RunFailure(f"model.weights: there is no file {path}") from None
+    except (OSError, RunFailure):
+        raise
+    except Exception as error:  # SafetensorError has no public base class
+        raise RunFailure(f"model.weights: cannot read {path}: {error}") from None
+
+    def read(name: str, first: int | None, last: int | None, dim: int) -> torch.Tensor:
+        if first is None:
+            found: torch.Tensor = file.get_tensor(name)
+        else:
+            found = file.get_slice(name)[(slice(None),) * dim + (slice(first, last),)]
+        return found
+
+    return Tensors(shapes, read)
+
+
+def of_tensors(tensors: Mapping[str, torch.Tensor]) -> Tensors:
+    def read(name: str, first: int | None, last: int | None, dim: int) -> torch.Tensor:
+        return tensors[name] if first is None else tensors[name][(slice(None),) * dim + (slice(first, last),)]
+
+    return Tensors({name: tuple(tensor.shape) for name, tensor in tensors.items()}, read)
+
+
+def read_bytes(path: str, count: int | None = None) -> bytes:
+    """All of a file, or its first `count` bytes."""
+    from fsspec.core import open as open_file
+
+    try:
+        with open_file(path, "rb") as stream:
+            content: bytes = stream.read() if count is None else stream.read(count)
+    except FileNotFoundError:
+        raise RunFailure(f"model.weights: there is no file {path}") from None
+    return content
