@@ -204,15 +204,7 @@ class MemoryTable(Table):
         return self._numpy[name]
 
     def place(self, row: int) -> str:
-        if self._gone:
-            from bisect import bisect_right
-
-            position = bisect_right(self._starts, row) - 1
-            inside = row - self._starts[position]
-            for gone in self._gone.get(self.files[position], ()):
-                inside += gone <= inside
-            return f"row {inside + 1} of {shown(self.files[position])}"
-        return place(self.files, self._starts, row)
+        return place_among(self.files, self._starts, self._gone, row)
 
 
 def _number(value: Any) -> float:
@@ -220,6 +212,18 @@ def _number(value: Any) -> float:
         return float("nan") if value is None else float(value)
     except ValueError:
         return float("nan")
+
+
+def place_among(files: Sequence[str], starts: Sequence[int], gone: Mapping[str, Sequence[int]], row: int) -> str:
+    """The same, of files of which rows were left out: `gone` by file, ascending from 0. The number is that in the
+    file."""
+    from bisect import bisect_right
+
+    position = bisect_right(starts, row) - 1
+    inside = row - starts[position]
+    for each in gone.get(files[position], ()):
+        inside += each <= inside
+    return f"row {inside + 1} of {shown(files[position])}"
 
 
 def place(files: Sequence[str], starts: Sequence[int], row: int) -> str:

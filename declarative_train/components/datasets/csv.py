@@ -1,13 +1,17 @@
-"""CSV files -> a table held in memory."""
+"""CSV files -> a table, held in memory or, of large ones, converted once."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
 from declarative_train.components.data import SourceError, Table
+from declarative_train.components.datasets.arrow import check_distinct, check_same_columns
+from declarative_train.components.datasets.converted import BLOCK_BYTES, converted, is_large
 from declarative_train.components.datasets.files import (
     FilesDataset,
     check_beginning,
@@ -21,15 +25,17 @@ from declarative_train.terms.names import distinct
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_MISFIT = re.compile(r"In CSV column #(\d+): .*?conversion error to [^:]*: (?:invalid value '(.*)'$)?", re.DOTALL)
 _WRONG_WIDTH = re.compile(r"(?:Row #(\d+): )?Expected (\d+) columns, got (\d+)")
 
 
 class CsvDataset(FilesDataset):
-    """Rows of CSV files, read whole into memory. The first line names the columns; blanks around a name are left out.
+    """Rows of CSV files, read into memory. The first line names the columns; blanks around a name are left out.
 
     Types are found by looking at all values: integers, numbers, `true`/`false`, dates, else text. Empty fields, `NA`,
     `null` and `nan` are missing values, as are `missing_values`. Several files are one table, file after file. Files
-    that end in `.gz`, `.bz2` or `.zst` are unpacked. For tables larger than memory, use parquet.
+    that end in `.gz`, `.bz2` or `.zst` are unpacked. More than 1 GiB is converted once, to a file in the user's cache,
+    and read from there in blocks.
     """
 
     type: Literal["csv"] = "csv"
@@ -45,6 +51,11 @@ class CsvDataset(FilesDataset):
     def open(self) -> Table:
         from declarative_train.components.datasets.arrow import MemoryTable
 
+        if is_large(files := self.files()):
+            options = self.model_dump(mode="json", exclude={"path"})
+            table = converted(files, self.type, options, self._schema, self._batches)
+            if table is not None:
+                return table
         bad: dict[str, list[tuple[int, str]]] = {}
         table = MemoryTable([(path, self._read(path, bad.setdefault(path, []))) for path in self.files()], bad)
         bytes_of = [name for name, column in table.columns.items() if column.dtype == "bytes"]  # elsewhere: files
@@ -53,21 +64,28 @@ class CsvDataset(FilesDataset):
         return table
 
     def _read(self, path: str, bad: list[tuple[int, str]]) -> pa.Table:
-        import pyarrow as pa
         from pyarrow import csv
+
+        with self._opened(path) as file:
+            table = csv.read_csv(
+                file,
+                # threads of a pool are not there after a fork, and without them errors name their row
+                read_options=csv.ReadOptions(use_threads=False, column_names=self.columns),
+                parse_options=self._parsing(bad),
+                convert_options=self.conversion(),
+            )
+            return table.rename_columns([name.strip() for name in table.column_names])
+
+    @contextmanager
+    def _opened(self, path: str) -> Iterator[Any]:
+        """Raises SourceError, also for what goes wrong as it is read."""
+        import pyarrow as pa
 
         if packing(path) is None:
             check_beginning(path, "a CSV file", None)
         try:
             with _unpacked(path) as file:
-                table = csv.read_csv(
-                    file,
-                    # threads of a pool are not there after a fork, and without them errors name their row
-                    read_options=csv.ReadOptions(use_threads=False, column_names=self.columns),
-                    parse_options=self._parsing(bad),
-                    convert_options=self.conversion(),
-                )
-                return table.rename_columns([name.strip() for name in table.column_names])
+                yield file
         except UnicodeDecodeError as error:  # of the names: pyarrow makes text of them when they are asked for
             what = error.object.decode("utf-8", "backslashreplace").strip()
             message = f"the first line of {shown(path)} is not UTF-8: the column `{what:.40}`"
@@ -76,6 +94,90 @@ class CsvDataset(FilesDataset):
             raise self.explained(path, str(error)) from error
         except OSError as error:
             raise SourceError("unreadable", f"cannot read {shown(path)}: {error}") from error
+
+    def _schema(self, files: Sequence[str], lives: Callable[[], None]) -> Any:
+        """The types that hold all values of all files, found in the order in which pyarrow tries them: those of the
+        first block, and from the start again where a later value does not fit."""
+        import pyarrow as pa
+
+        wider: dict[str, Any] = {}
+        while True:
+            found: dict[str, Any] = {}
+            for path in files:
+                misfit = self._misfit(path, files[0], found, wider, lives)
+                if misfit is not None:
+                    name, value = misfit
+                    wider[name] = self._next_type({**found, **wider}[name], value)
+                    break
+            else:
+                return pa.schema(list(found.items()))
+
+    def _misfit(
+        self, path: str, first: str, found: dict[str, Any], wider: dict[str, Any], lives: Callable[[], None]
+    ) -> tuple[str, str | None] | None:
+        """The first value that its type does not hold, and its column. `found`: takes the types of the first file."""
+        import pyarrow as pa
+
+        with self._opened(path) as file, self._in_blocks(file, {}, []) as reader:
+            header = list(reader.schema.names)
+        names = check_distinct(path, [name.strip() for name in header])
+        if found:
+            check_same_columns(first, list(found), path, names)
+        types = {**found, **wider}
+        raw = {name: types[name.strip()] for name in header if name.strip() in types}
+        try:
+            with self._opened(path) as file, self._in_blocks(file, raw, []) as reader:
+                found |= dict(zip(names, reader.schema.types, strict=True))
+                for _ in reader:
+                    lives()
+        except SourceError as error:
+            said = _MISFIT.search(str(error.__cause__))
+            if not isinstance(error.__cause__, pa.ArrowInvalid) or said is None:
+                raise
+            found |= {name: kind for name, kind in types.items() if name not in found}
+            return names[int(said[1])], said[2]
+        return None
+
+    def _next_type(self, kind: Any, value: str | None) -> Any:
+        """The type to try after `kind`, which does not hold the value."""
+        import pyarrow as pa
+        from pyarrow import csv
+
+        order = [pa.null(), pa.int64(), pa.bool_(), pa.date32(), pa.time32("s")]
+        order += [pa.timestamp(unit, zone) for unit in ("s", "ns") for zone in (None, "UTC")]
+        order += [pa.float64(), pa.string(), pa.binary()]
+        place = order.index(kind) + 1
+        if value is not None:
+            alone = 'x\n"{}"\n'.format(value.replace('"', '""')).encode()
+            usual = csv.ReadOptions(use_threads=False, block_size=len(alone) + 1)
+            parsing = csv.ParseOptions(newlines_in_values=True)
+            read = csv.read_csv(pa.BufferReader(alone), usual, parsing, self.conversion())
+            place = max(place, order.index(read.schema.types[0]))
+        return order[place]
+
+    def _batches(self, path: str, schema: Any, bad: list[tuple[int, str]]) -> Iterator[Any]:
+        import pyarrow as pa
+
+        with self._opened(path) as file, self._in_blocks(file, {}, []) as reader:
+            header = list(reader.schema.names)
+        names = [name.strip() for name in header]
+        types = {name: schema.field(name.strip()).type for name in header}
+        with self._opened(path) as file, self._in_blocks(file, types, bad) as reader:
+            for batch in reader:
+                columns = [batch.column(names.index(field.name)) for field in schema]
+                yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+    def _in_blocks(self, file: Any, types: dict[str, Any], bad: list[tuple[int, str]]) -> Any:
+        from pyarrow import csv
+
+        options = self.conversion()
+        options.column_types = types
+        return csv.open_csv(
+            file,
+            read_options=csv.ReadOptions(use_threads=False, column_names=self.columns, block_size=BLOCK_BYTES),
+            parse_options=self._parsing(bad),
+            convert_options=options,
+        )
 
     def _parsing(self, bad: list[tuple[int, str]]) -> Any:
         """`bad`: takes what is left out, rows counted from 0 behind the header."""

@@ -1,11 +1,14 @@
-"""Files of one JSON object per line -> a table held in memory."""
+"""Files of one JSON object per line -> a table, held in memory or, of large ones, converted once."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from declarative_train.components.data import SourceError, Table
+from declarative_train.components.datasets.arrow import check_same_columns
+from declarative_train.components.datasets.converted import BLOCK_BYTES, converted, is_large
 from declarative_train.components.datasets.files import (
     FilesDataset,
     check_beginning,
@@ -24,10 +27,11 @@ _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"?')
 
 
 class JsonlDataset(FilesDataset):
-    """Rows of JSON lines files, read whole into memory: one object per line, its keys are the columns.
+    """Rows of JSON lines files, read into memory: one object per line, its keys are the columns.
 
     A key that a line does not have, or `null`, is a missing value. Several files are one table, file after file.
-    Files that end in `.gz`, `.bz2` or `.zst` are unpacked.
+    Files that end in `.gz`, `.bz2` or `.zst` are unpacked. More than 1 GiB is converted once, to a file in the user's
+    cache, and read from there in blocks.
     """
 
     type: Literal["jsonl"] = "jsonl"
@@ -35,6 +39,10 @@ class JsonlDataset(FilesDataset):
     def open(self) -> Table:
         from declarative_train.components.datasets.arrow import MemoryTable
 
+        if is_large(files := self.files()):
+            table = converted(files, self.type, {}, _schema, _batches)
+            if table is not None:
+                return table
         bad: dict[str, list[tuple[int, str]]] = {}
         return MemoryTable([(path, _read(path, bad.setdefault(path, []))) for path in self.files()], bad)
 
@@ -62,8 +70,133 @@ def _read(path: str, bad: list[tuple[int, str]]) -> pa.Table:
         raise SourceError("unreadable", f"cannot read {shown(path)}: {error}") from error
 
 
-def _read_good(path: str, content: bytes, bad: list[tuple[int, str]]) -> pa.Table:
-    """Without lines that hold no JSON object, or a value of another type than the lines before."""
+def _chunks(path: str) -> Iterator[tuple[int, bytes]]:
+    """Whole lines, some MiB of them at a time, with the number of the first. Raises SourceError."""
+    import pyarrow as pa
+
+    kind = packing(path)
+    if kind is None:
+        check_beginning(path, "a file of JSON lines", None)
+    try:
+        with pa.input_stream(open_file(path), compression=kind) as file:
+            first, rest = 0, b""
+            while block := file.read(BLOCK_BYTES):
+                whole, end, rest_of = (rest + block).rpartition(b"\n")
+                rest = rest_of
+                if end:
+                    if whole.strip():
+                        yield first, whole + end
+                    first += whole.count(b"\n") + 1
+            if rest.strip():
+                yield first, rest
+    except (OSError, pa.ArrowInvalid) as error:
+        raise SourceError("unreadable", f"cannot read {shown(path)}: {error}") from error
+
+
+def _schema(files: Sequence[str], lives: Callable[[], None]) -> Any:
+    """The types that hold all values of all files. Raises SourceError."""
+    import pyarrow as pa
+
+    found: dict[str, Any] = {}
+    names: list[str] = []
+    for path in files:
+        own: dict[str, Any] = {}
+        for first, content in _chunks(path):
+            like = _like(pa.struct(list(found.items())))
+            schema = _of_chunk(path, first, content, [], None, like).schema
+            own |= dict.fromkeys(schema.names)
+            try:
+                found |= {field.name: _wider(found.get(field.name, pa.null()), field.type) for field in schema}
+            except ValueError as error:
+                _of_chunk(path, first, content, [], like and pa.schema(list(like)))  # says in which row
+                where = f"behind row {first + 1} of {shown(path)}"
+                raise SourceError("unreadable", f"a value is of another type than before, {where}: {error}") from error
+            lives()
+        if not own:
+            raise SourceError("unreadable", f"{shown(path)} is empty")
+        names = names or list(own)
+        check_same_columns(files[0], names, path, list(own))
+    return pa.schema(list(found.items()))
+
+
+def _wider(one: Any, other: Any) -> Any:
+    """The type that holds the values of both, as of one file read at once. Raises ValueError."""
+    import pyarrow as pa
+
+    types = pa.types
+    if one == other or types.is_null(other):
+        return one
+    if types.is_null(one):
+        return other
+    if types.is_list(one) and types.is_list(other):
+        return pa.list_(_wider(one.value_type, other.value_type))
+    if types.is_struct(one) and types.is_struct(other):
+        both = {field.name: field.type for field in other}
+        both = {**{field.name: field.type for field in one}, **both}
+        for field in one:
+            both[field.name] = _wider(field.type, both[field.name])
+        return pa.struct(list(both.items()))
+    pair = {str(_like(one)), str(_like(other))}
+    if len(pair) > 1 or types.is_nested(one) or types.is_nested(other):
+        raise ValueError(f"{one} and {other}")
+    return _like(one)
+
+
+def _like(kind: Any) -> Any:
+    """The widest type of the same kind of value of JSON; None where there are only missing ones."""
+    import pyarrow as pa
+
+    types = pa.types
+    if types.is_null(kind):
+        return None
+    if types.is_integer(kind) or types.is_floating(kind):
+        return pa.float64()
+    if types.is_timestamp(kind):
+        return pa.string()
+    if types.is_list(kind):
+        inner = _like(kind.value_type)
+        return None if inner is None else pa.list_(inner)
+    if types.is_struct(kind):
+        fields = [(field.name, _like(field.type)) for field in kind]
+        return pa.struct([(name, inner) for name, inner in fields if inner is not None])
+    return kind
+
+
+def _batches(path: str, schema: Any, bad: list[tuple[int, str]]) -> Iterator[Any]:
+    for first, content in _chunks(path):
+        yield from _of_chunk(path, first, content, bad, schema).to_batches()
+
+
+def _of_chunk(
+    path: str, first: int, content: bytes, bad: list[tuple[int, str]], schema: Any, like: Any = None
+) -> pa.Table:
+    """`schema`: all columns, or None, for those and the types that are found. `like`: the kind of values before, for
+    rows that are left out. Raises SourceError."""
+    import pyarrow as pa
+    from pyarrow import json
+
+    try:
+        if skips_bad_rows():
+            own: list[tuple[int, str]] = []
+            table = _read_good(path, content, own, pa.schema(list(like)) if like else schema)
+            bad += [(row + first, why) for row, why in own]
+            if like is not None:
+                gone = {row for row, _ in own}
+                lines = [line for row, line in enumerate(content.split(b"\n")) if row not in gone and line.strip()]
+                table = _read_good(path, b"\n".join(lines), [], None)
+        else:
+            _check_depth(path, pa.py_buffer(content), first)
+            options = json.ReadOptions(use_threads=False, block_size=max(1 << 20, len(content) + 1))
+            parsing = json.ParseOptions(explicit_schema=schema)
+            table = json.read_json(pa.BufferReader(content), read_options=options, parse_options=parsing)
+        return table if schema is None else table.select(schema.names)
+    except pa.ArrowInvalid as error:
+        said = re.sub(r"in row (\d+)", lambda row: f"in row {int(row[1]) + first}", str(error))
+        raise SourceError("unreadable", _explained(path, said)) from error
+
+
+def _read_good(path: str, content: bytes, bad: list[tuple[int, str]], schema: Any = None) -> pa.Table:
+    """Without lines that hold no JSON object, or a value of another type than the lines before, or than `schema`."""
     import json as strict
 
     import pyarrow as pa
@@ -85,10 +218,13 @@ def _read_good(path: str, content: bytes, bad: list[tuple[int, str]]) -> pa.Tabl
         numbers.append(number)
         lines.append(line)
     for _ in range(_MOST_CHANGES):
+        if not lines and schema is not None:
+            return schema.empty_table()
         whole = b"\n".join(lines) + b"\n"
         options = json.ReadOptions(use_threads=False, block_size=max(1 << 20, min(len(whole) + 1, 1 << 30)))
         try:
-            return json.read_json(pa.BufferReader(whole), read_options=options)
+            parsing = json.ParseOptions(explicit_schema=schema)
+            return json.read_json(pa.BufferReader(whole), read_options=options, parse_options=parsing)
         except pa.ArrowInvalid as error:
             changed: Any = re.search(r"in row (\d+)", str(error))
             if changed is None or not lines:
@@ -102,7 +238,7 @@ def _read_good(path: str, content: bytes, bad: list[tuple[int, str]]) -> pa.Tabl
     raise SourceError("unreadable", message)
 
 
-def _check_depth(path: str, content: pa.Buffer) -> None:
+def _check_depth(path: str, content: pa.Buffer, first: int = 0) -> None:
     """Raises SourceError for a line that is nested deeper than the reader can follow."""
     import numpy as np
 
@@ -112,7 +248,7 @@ def _check_depth(path: str, content: pa.Buffer) -> None:
     for line in np.flatnonzero(ends - begins > _DEEPEST).tolist():
         text = memoryview(content)[begins[line] : ends[line]].tobytes()
         if text.count(b"[") + text.count(b"{") > _DEEPEST and _depth(text) > _DEEPEST:
-            where = f"row {line + 1} of {shown(path)}"
+            where = f"row {first + line + 1} of {shown(path)}"
             raise SourceError("unreadable", f"{where} has more than {_DEEPEST:,} lists and objects within each other")
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from hashlib import blake2b
@@ -63,9 +64,9 @@ def load(place: str | None) -> Any:
 
 
 def used(place: str) -> None:
-    """It is not among those that go first."""
+    """It is not among those that go first. Its date stays, by which others see whether it is another."""
     with suppress(OSError):
-        os.utime(place)
+        os.utime(place, ns=(time.time_ns(), os.stat(place).st_mtime_ns))
 
 
 def save(place: str | None, data: object) -> None:
@@ -92,7 +93,7 @@ def limit_bytes() -> int:
 
 
 def make_room(keep: str, limit: int | None = None) -> None:
-    """Remove what was used longest ago, beyond the limit, but `keep`."""
+    """Remove what was used longest ago, beyond the limit, but `keep` and what a process has locked (flock)."""
     limit = limit_bytes() if limit is None else limit
     found = sorted(_files(os.path.dirname(os.path.dirname(keep))))
     total = sum(size for _, size, _ in found)
@@ -101,8 +102,20 @@ def make_room(keep: str, limit: int | None = None) -> None:
             return
         if path != keep:
             with suppress(OSError):
-                os.remove(path)
+                _remove(path)
                 total -= size
+
+
+def _remove(path: str) -> None:
+    """Raises OSError; BlockingIOError: somebody has locked it."""
+    import fcntl
+
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.remove(path)
+    finally:
+        os.close(handle)
 
 
 def _files(folder: str) -> Iterator[tuple[float, int, str]]:
@@ -112,4 +125,4 @@ def _files(folder: str) -> Iterator[tuple[float, int, str]]:
             path = os.path.join(below, name)
             with suppress(OSError):
                 found = os.stat(path)
-                yield found.st_mtime, found.st_size, path
+                yield max(found.st_atime, found.st_mtime), found.st_size, path

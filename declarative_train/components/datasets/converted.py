@@ -1,0 +1,218 @@
+"""Text files of rows that are too large for memory -> one file of Arrow's record batches in the user's cache, made once
+by path, size, date and options, and read from there in blocks.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from typing import Any
+from weakref import finalize
+
+from declarative_train.components.data import SourceError, Table
+from declarative_train.components.datasets.arrow import place_among
+from declarative_train.components.datasets.arrow_files import ArrowFormat
+from declarative_train.components.datasets.files import packing, shown, size_bytes, skips_bad_rows
+from declarative_train.components.datasets.in_blocks import BlockTable
+from declarative_train.components.datasets.kept import limit_bytes, make_room, place_of, stamp, used
+from declarative_train.terms.amounts import amount
+
+LARGE_BYTES = 1 << 30  # of the files of a source together: more are not read into memory
+BLOCK_BYTES = 2 << 20  # of a file that make one record batch; pyarrow reads some dozens ahead
+_UNPACKED = 4  # a packed file holds so many times its size, as a guess
+_STUCK_S = 60.0  # without a sign of life of the process that converts
+_HELD = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
+_ABOUT = b"dtrain"  # of the last record batch, which has no rows
+
+Bad = list[tuple[int, str]]
+Schema = Callable[[Sequence[str], Callable[[], None]], Any]
+"""From the files, and what is to be called now and then as a sign of life: pyarrow's schema of all."""
+Batches = Callable[[str, Any, Bad], Iterator[Any]]
+"""From a file, the schema of all files and a list for bad rows: its record batches."""
+
+
+def is_large(files: Sequence[str]) -> bool:
+    """Raises SourceError."""
+    return sum(size_bytes(path) * (_UNPACKED if packing(path) else 1) for path in files) > LARGE_BYTES
+
+
+def converted(files: Sequence[str], kind: str, options: object, schema_of: Schema, batches: Batches) -> Table | None:
+    """None: there is no place to keep it, or nothing tells when the files change. Raises SourceError."""
+    stamps = [stamp(path) for path in files]
+    if any(each is None for each in stamps):
+        return None
+    place = place_of("converted", kind, list(files), stamps, options, skips_bad_rows(), ending="arrow")
+    if place is None or not _can_write(os.path.dirname(place)):
+        return None
+    while True:
+        held = _hold(place)
+        if held is None:
+            _convert_alone(files, stamps, place, schema_of, batches)
+            continue
+        used(place)
+        try:
+            return ConvertedTable(files, place, held)
+        except (SourceError, KeyError, ValueError):  # what is kept was cut off: made again
+            with suppress(OSError):
+                os.remove(place)
+            os.close(held)
+
+
+def _can_write(folder: str) -> bool:
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except OSError:
+        return False
+    return os.access(folder, os.W_OK)
+
+
+def _is_locked(handle: int, how: int) -> bool:
+    """The lock is ours now, or the file system has none."""
+    import fcntl
+
+    try:
+        fcntl.flock(handle, how | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno not in _HELD
+    return True
+
+
+def _is_at(handle: int, path: str) -> bool:
+    try:
+        return os.path.samestat(os.fstat(handle), os.stat(path))
+    except FileNotFoundError:
+        return False
+
+
+def _hold(place: str) -> int | None:
+    """A handle of what was converted, which keeps other processes from removing it; None: it is not there."""
+    import fcntl
+
+    try:
+        handle = os.open(place, os.O_RDONLY)
+    except FileNotFoundError:
+        return None
+    if _is_locked(handle, fcntl.LOCK_SH) and _is_at(handle, place):
+        return handle
+    os.close(handle)
+    return None
+
+
+def _convert_alone(
+    files: Sequence[str], stamps: Sequence[object], place: str, schema_of: Schema, batches: Batches
+) -> None:
+    """Of processes that want the same, one converts, and the others wait until it is done or gone. Raises SourceError,
+    also where it stands still."""
+    import fcntl
+
+    part, seen, seen_at = f"{place}.part", 0, time.monotonic()
+    while True:
+        handle = os.open(part, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            if _is_locked(handle, fcntl.LOCK_EX):
+                if not _is_at(handle, part):  # it is done
+                    return
+                try:
+                    if not os.path.exists(place):
+                        _convert(files, stamps, place, part, schema_of, batches)
+                finally:
+                    with suppress(OSError):
+                        os.remove(part)
+                return
+            now = os.fstat(handle).st_mtime_ns
+        finally:
+            os.close(handle)
+        if not seen:
+            print(f"dtrain: waiting for another process that converts {_shown(files)}", file=sys.stderr)
+        if now != seen:
+            seen, seen_at = now, time.monotonic()
+        elif time.monotonic() - seen_at > _STUCK_S:
+            message = f"another process converts {_shown(files)} and stands still for {_STUCK_S:.0f} s"
+            raise SourceError("unreadable", message, help=f"end it: it holds {part}")
+        time.sleep(0.05)
+
+
+def _shown(files: Sequence[str]) -> str:
+    return shown(files[0]) if len(files) == 1 else f"{len(files):,} files"
+
+
+def _convert(
+    files: Sequence[str], stamps: Sequence[object], place: str, part: str, schema_of: Schema, batches: Batches
+) -> None:
+    import pyarrow as pa
+    from pyarrow import ipc
+
+    begun = last = time.monotonic()
+
+    def lives() -> None:
+        nonlocal last
+        if time.monotonic() - last > 1:
+            last = time.monotonic()
+            os.utime(part)
+
+    what, whole = _shown(files), amount(sum(map(size_bytes, files)), "B")
+    print(f"dtrain: {what}, {whole}, is larger than is read into memory: it is converted once", file=sys.stderr)
+    starts: list[int] = []
+    bad: dict[str, Bad] = {}
+    num_rows = 0
+    try:
+        schema = schema_of(files, lives)
+        with pa.OSFile(part, "wb") as file, ipc.new_file(file, schema) as writer:
+            for path in files:
+                starts.append(num_rows)
+                gone: Bad = bad.setdefault(path, [])
+                for batch in batches(path, schema, gone):
+                    writer.write_batch(batch)
+                    num_rows += batch.num_rows
+                    lives()
+            about = json.dumps({"starts": starts, "bad": {path: rows for path, rows in bad.items() if rows}})
+            nothing = pa.RecordBatch.from_pylist([], schema=schema)
+            writer.write_batch(nothing, custom_metadata={_ABOUT: about.encode()})
+        for path, before in zip(files, stamps, strict=True):
+            if stamp(path) != before:
+                raise SourceError("unreadable", f"{shown(path)} was changed while it was being read")
+        size = os.path.getsize(part)
+        os.replace(part, place)
+    except OSError as error:
+        message = f"cannot convert {what} to {place}: {error.strerror or error}"
+        raise SourceError(
+            "unreadable", message, help="make room, or set XDG_CACHE_HOME to a disk that has some"
+        ) from error
+    make_room(place)
+    said = f"dtrain: {what}: {num_rows:,} rows, converted in {time.monotonic() - begun:.0f} s to {place}"
+    if size > limit_bytes():
+        said += f"; it takes {amount(size, 'B')}: set DTRAIN_CACHE_GB higher, else it may be removed after the run"
+    print(said, file=sys.stderr)
+
+
+class ConvertedTable(BlockTable):
+    """The rows of `files`, as they were converted to `place`. `held`: a handle of that, closed with the table."""
+
+    def __init__(self, files: Sequence[str], place: str, held: int) -> None:
+        import pyarrow as pa
+        from pyarrow import ipc
+
+        super().__init__([place], ArrowFormat())
+        with pa.memory_map(place) as source:
+            reader = ipc.open_file(source)
+            last = reader.get_batch_with_custom_metadata(reader.num_record_batches - 1)
+            about = json.loads(last.custom_metadata[_ABOUT])
+        self.files = tuple(files)
+        self.fingerprint = place  # its name is made of the files, their sizes and dates
+        lost = [name for name, column in self.columns.items() if column.dtype == "bytes"]
+        self.columns = {name: column for name, column in self.columns.items() if name not in lost}
+        self.left_out = {**self.left_out, **dict.fromkeys(lost, "it holds bytes that are not UTF-8 text")}
+        self._rows_of: list[int] = about["starts"]
+        self._gone = {path: sorted(row for row, _ in rows) for path, rows in about["bad"].items()}
+        self.skipped = tuple(
+            (f"row {row + 1} of {shown(path)}", why) for path, rows in about["bad"].items() for row, why in rows
+        )
+        finalize(self, os.close, held)
+
+    def place(self, row: int) -> str:
+        return place_among(self.files, self._rows_of, self._gone, row)
