@@ -7,6 +7,7 @@ memory, so that a run needs as much after a thousand windows as after the first.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Generic, TypeVar, cast
@@ -14,6 +15,7 @@ from typing import Generic, TypeVar, cast
 import numpy as np
 import torch
 
+from declarative_train.components.datasets.current_file import doing_of, turn_to
 from declarative_train.data.batch import Taken
 from declarative_train.data.order import shuffled
 from declarative_train.data.parts import Part
@@ -23,6 +25,7 @@ from declarative_train.data.rolling import EpochLayout, RolledOrder, Window
 from declarative_train.data.sets import as_tensor, dtype_of, said
 from declarative_train.data.skipping import LOG, Skipped
 from declarative_train.data.stretches import Memory, run_of, together
+from declarative_train.data.waiting import CLOSE_S, LOOK_S, Wait
 
 _AHEAD = 0.25  # of the samples in use, the threads may hold so many more ready
 _SPARE = 4  # windows whose memory may lie ready for the next ones
@@ -278,6 +281,7 @@ class Ahead(Generic[T]):
         self._next: Name | None = next(names, None)
         self._taken: set[Name] = set()
         self._wanted: Name | None = None
+        self._by: dict[Name, int] = {}  # the threads that make them
         self._is_closed = False
         self._changed = threading.Condition()
         self._threads = [
@@ -294,6 +298,7 @@ class Ahead(Generic[T]):
                 made = _Failure(error)
             with self._changed:
                 self._made[name] = made
+                self._by.pop(name, None)
                 self._changed.notify_all()
 
     def _claim(self) -> Name | None:
@@ -303,6 +308,8 @@ class Ahead(Generic[T]):
             if self._is_closed or name is None:
                 return None
             self._sizes[name] = self._size_of(name)
+            self._by[name] = threading.get_ident()
+            turn_to(None)
             self._next = next(self._names, None)
             return name
 
@@ -320,7 +327,9 @@ class Ahead(Generic[T]):
             if name not in self._made:
                 self._wanted = name
                 self._changed.notify_all()
-                self._changed.wait_for(lambda: name in self._made or self._cannot_come(name))
+                wait = Wait(lambda: doing_of(self._by.get(name)))
+                while not self._changed.wait_for(lambda: name in self._made or self._cannot_come(name), LOOK_S):
+                    wait.look()
                 self._wanted = None
             self._taken.add(name)
             self._changed.notify_all()
@@ -347,7 +356,8 @@ class Ahead(Generic[T]):
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
+        until = time.monotonic() + CLOSE_S
         for thread in self._threads:
-            thread.join()
+            thread.join(max(0.0, until - time.monotonic()))  # one that a file does not answer is left behind
         self._made.clear()  # threads know this object and it them: it would stay until the next collection
         self._sizes.clear()

@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import get_all_start_methods
 from typing import Generic, TypeVar
 
+from declarative_train.components.datasets.current_file import Doing, Slots, doing_of, turn_to
 from declarative_train.data.spec import DataError
+from declarative_train.data.waiting import CLOSE_S, LOOK_S, Wait, said
 
 T = TypeVar("T")
 DEPTH = 2  # results that lie ready, per loader
@@ -30,10 +34,10 @@ def ahead(make: Callable[[int], T], first: int, count: int, depth: int = DEPTH) 
     thread.start()
     try:
         for _ in range(count):
-            yield results.take()
+            yield results.take(thread)
     finally:
         results.close()
-        thread.join()
+        thread.join(CLOSE_S)  # one that a file does not answer is left behind
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +56,7 @@ class _Results(Generic[T]):
 
     def fill(self, make: Callable[[int], T], first: int, count: int) -> None:
         for number in range(first, first + count):
+            turn_to(None)
             try:
                 result: T | _Failure = make(number)
             except BaseException as error:  # handed over: raised where the result is waited for
@@ -63,9 +68,12 @@ class _Results(Generic[T]):
                 if self._is_closed or isinstance(result, _Failure):
                     return
 
-    def take(self) -> T:
+    def take(self, thread: threading.Thread) -> T:
+        """`thread` makes them."""
+        wait = Wait(lambda: doing_of(thread.ident))
         with self._changed:
-            self._changed.wait_for(lambda: bool(self._ready))
+            while not self._changed.wait_for(lambda: bool(self._ready), LOOK_S):
+                wait.look()
             result = self._ready.popleft()
             self._changed.notify_all()
         if isinstance(result, _Failure):
@@ -87,6 +95,7 @@ def by_workers(make: Callable[[int], T], first: int, count: int, num_workers: in
     import torch
     from torch.utils.data import DataLoader
 
+    slots = Slots(num_workers)
     with warnings.catch_warnings():
         # more loaders than cores: lint says so, at the key in the recipe
         warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
@@ -96,24 +105,46 @@ def by_workers(make: Callable[[int], T], first: int, count: int, num_workers: in
             collate_fn=_as_it_is,
             num_workers=num_workers,
             prefetch_factor=DEPTH,
-            worker_init_fn=_start,
+            worker_init_fn=partial(_start, slots),
+            timeout=LOOK_S,
             multiprocessing_context="fork" if "fork" in get_all_start_methods() else None,
             generator=torch.Generator(),  # not the global one: what the model draws must not depend on loaders
         )
         iterator = iter(loader)
     try:
-        for _ in range(count):
-            try:
-                result = next(iterator)
-            except RuntimeError as error:
-                if "DataLoader worker" not in str(error):
-                    raise
-                raise DataError(f"a loader process was lost: {str(error).splitlines()[0]}") from error
+        for number in range(count):
+            result = _next(iterator, slots, number % num_workers)
             if isinstance(result, _Lost):
                 raise DataError(result.message)
             yield result
     finally:
-        iterator._shutdown_workers()  # type: ignore[attr-defined]
+        try:
+            iterator._shutdown_workers()  # type: ignore[attr-defined]
+        except RuntimeError as error:  # another one was lost meanwhile; torch has ended them all the same
+            if "DataLoader worker" not in str(error):
+                raise
+
+
+def _next(iterator: Iterator[T], slots: Slots, turn: int) -> T:
+    """What the process makes whose turn it is."""
+
+    def doing() -> Doing | None:
+        found = slots.of(turn)
+        return found and found[1]._replace(who=f"loader process {turn} (pid {found[0]})")
+
+    wait = Wait(doing)
+    while True:
+        try:
+            return next(iterator)
+        except RuntimeError as error:
+            if "DataLoader timed out" in str(error):
+                wait.look()
+                continue
+            if "DataLoader worker" not in str(error):
+                raise
+            found = doing()
+            last = "" if found is None or found.path is None else f"; {said(found, time.monotonic())}"
+            raise DataError(f"a loader process was lost: {str(error).splitlines()[0]}{last}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +166,7 @@ class _Numbered(Generic[T]):
         return self._count
 
     def __getitem__(self, index: int) -> T | _Lost:
+        turn_to(None)
         try:
             return self._make(self._first + index)
         except DataError as error:
@@ -145,9 +177,10 @@ def _as_it_is(result: T) -> T:
     return result
 
 
-def _start(worker: int) -> None:
+def _start(slots: Slots, worker: int) -> None:
     """A rank may block signals, to wait for them in a thread that its loaders do not have: they take SIGTERM as
     everyone does, and leave Ctrl-C to the rank."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGINT})
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    slots.mine(worker)

@@ -14,12 +14,15 @@ import torch
 from declarative_train.components.hardware import hardware_of_device
 from declarative_train.logs.event import EpochDone, StepDone
 from declarative_train.runtime.loss_window import Means
+from declarative_train.terms.machine import num_cores
 
 if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan
     from declarative_train.runtime.engine import Engine
 
 MEMORY_EVERY_S = 1.0
+MUCH_WAITING = 0.2  # of the time of training, that a run says so at its end
+LONG_WAIT_S = 10.0
 
 
 class Meter:
@@ -30,7 +33,7 @@ class Meter:
         self._tokens = tokens_per_sample(plan)
         self._peak_per_s = samples_per_s_at_peak(plan, engine.device)
         self._paused_s = 0.0
-        self._wait_s = 0.0
+        self._wait_s = self._waited_s = 0.0
         self._num_steps = self._num_rows = 0  # of the window: a resumed run's own, whatever was logged with it
         self._started_s = self._logged_s = self._epoch_s = self._wanted_s = 0.0
         self._logged_paused_s = 0.0
@@ -48,7 +51,9 @@ class Meter:
 
     def data_is_there(self, num_rows: int) -> None:
         """Of a step."""
-        self._wait_s += time.monotonic() - self._wanted_s
+        waited_s = time.monotonic() - self._wanted_s
+        self._wait_s += waited_s
+        self._waited_s += waited_s
         self._num_steps += 1
         self._num_rows += num_rows
 
@@ -84,6 +89,15 @@ class Meter:
             time_unix_s=time.time(),
             step_s=step_s,
         )
+
+    def much_waiting(self, workers: int, num_ranks: int) -> str | None:
+        """A sentence, where this run waited long for data: so far, and this rank."""
+        share = self._waited_s / max(self.seconds() - self._paused_s, 1e-9)
+        if self._waited_s < LONG_WAIT_S or share < MUCH_WAITING:
+            return None
+        has_cores = num_cores() > max(workers, 1) * num_ranks
+        advice = f"raise `data.workers`, now {workers}" if has_cores else "no core is left for more `data.workers`"
+        return f"waited for data {share:.0%} of the time ({self._waited_s:.0f} s): {advice}"
 
     def _peak_memory(self, now_s: float) -> int:
         """Asking the system costs as much as half a small step: now and then is enough for a peak."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from declarative_train.data.batches import EvaluationBatches, TrainingBatches
 from declarative_train.data.sets import SampleSet, open_sets
 from declarative_train.data.skipping import FILE, LOG, in_words, listed
 from declarative_train.data.spec import BatchSpec
+from declarative_train.data.waiting import PATIENCE, TELL_S
 from declarative_train.logs.event import Notice, RunEnded, RunStarted
 from declarative_train.logs.sink import FanOut
 from declarative_train.plan.text.describe import describe, summary
@@ -34,7 +36,7 @@ from declarative_train.runtime.job import Job
 from declarative_train.runtime.meter import predicted
 from declarative_train.runtime.predictions import predictions
 from declarative_train.runtime.run_state import RunState
-from declarative_train.runtime.signals import EXIT_STOPPED
+from declarative_train.runtime.signals import EXIT_STOPPED, limit_s
 from declarative_train.runtime.step.model import fill
 from declarative_train.runtime.step.precision import products
 from declarative_train.runtime.step.randomness import same_bits
@@ -71,9 +73,17 @@ def run_rank(job: Job, context: FailureContext, asked: Callable[[], bool]) -> in
         keep_freed_memory()
     with default_dtype(plan), same_bits(plan.training.deterministic), products(plan.training.matmul, device):
         sinks = FanOut(job.sinks(job.run_dir) if context.rank == 0 else ())
+        # before the other ranks give up on this one, which knows the reason
+        PATIENCE.limit_s = max(0.9 * limit_s("DTRAIN_TIMEOUT_S"), TELL_S)
+        if context.rank == 0:
+            PATIENCE.tell = lambda message: sinks.write(Notice(message, time.time(), is_warning=True))
+        else:
+            begin = f"dtrain: rank {context.rank}: "
+            PATIENCE.tell = lambda message: print(begin + message, file=sys.stderr, flush=True)
         try:
             return _train(job, context, asked, device, sinks)
         finally:
+            PATIENCE.reset()
             sinks.close()
 
 

@@ -4,6 +4,8 @@ run that goes on in the middle of an epoch on another layout, with or without lo
 from __future__ import annotations
 
 import io
+import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,9 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from declarative_train.logs.event import EvaluationDone, StepDone
+from declarative_train.components.datasets.parquet import ParquetFormat
+from declarative_train.data import held_windows, waiting
+from declarative_train.logs.event import EvaluationDone, Notice, StepDone
+from declarative_train.runtime import meter
+from declarative_train.runtime.job import default_sinks
+from declarative_train.runtime.launch import run
 from tests.runtime.made_recipes import WAYS, compiled, merged
-from tests.runtime.runs import Done, SampleLog, Samples, assert_same_tensors, go, last_tensors
+from tests.runtime.runs import Done, SampleLog, Samples, assert_same_tensors, go, last_tensors, newest
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -163,3 +170,25 @@ def test_ranks_see_what_one_process_sees_and_go_on_elsewhere(
             )
             assert next(values) == pytest.approx(next(values), rel=CLOSE)
     assert_same_tensors(last_tensors(straight.run_dir), last_tensors(done.run_dir), rtol=1e-9, atol=1e-11)
+
+
+def test_a_run_says_what_it_waits_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_table(tmp_path)
+    plan = compiled(tmp_path, NUMBERS)
+    read = ParquetFormat.read
+
+    def slow(form: ParquetFormat, *given: Any) -> Any:
+        time.sleep(0.2)
+        return read(form, *given)
+
+    monkeypatch.setattr(ParquetFormat, "read", slow)
+    monkeypatch.setattr(held_windows, "LOOK_S", 0.05)
+    monkeypatch.setattr(waiting, "TELL_S", 0.1)
+    monkeypatch.setattr(meter, "LONG_WAIT_S", 0.1)
+    assert run(plan, sinks=default_sinks(quiet=True), max_steps=2) == 0
+    said = [event for event in newest(tmp_path)[1] if isinstance(event, Notice)]
+    words = r"the next batch has not come for \d+ s: a thread of this process has been reading .*made.parquet for \d+ s"
+    assert [each.is_warning for each in said if re.fullmatch(words, each.message)][:1] == [True]
+    assert re.fullmatch(r"waited for data \d+% of the time \(\d+ s\): .*`data.workers`.*", said[-1].message)
+    assert waiting.PATIENCE.limit_s == 600.0
+    assert waiting.PATIENCE.tell is waiting._on_stderr

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
 from pydantic import Field
 
 from declarative_train.components.data import Dataset, SourceError
+from declarative_train.components.datasets.current_file import turn_to
 
 if TYPE_CHECKING:
     import numpy as np
@@ -198,6 +199,7 @@ def open_file(path: str) -> Any:
     """A readable, seekable binary file; one in an archive is unpacked into memory: as a stream it would end with its
     file system, and processes would share its position. Raises SourceError."""
     local = local_path(path)
+    turn_to(path)
     with _told("open", path):
         if local is not None:
             return open(local, "rb")
@@ -263,6 +265,7 @@ class OpenFiles(Generic[T]):
         """Raises SourceError, and what `open_one` raises."""
         if self._own_after_fork and self._process != os.getpid():
             self._process, self._open = os.getpid(), OrderedDict()
+        turn_to(path)
         key = path, get_ident() if self._own_by_thread else 0
         found = self._open.pop(key, None)
         if found is None:
@@ -328,6 +331,7 @@ def mapped_bytes(path: str) -> np.memmap:
 def read_bytes(path: str, start: int = 0, end: int | None = None) -> bytes:
     """The bytes from `start` up to `end`. Raises SourceError."""
     local = local_path(path)
+    turn_to(path)
     with _told("read", path):
         if local is not None:
             with open(local, "rb") as file:
