@@ -10,8 +10,6 @@ T positions, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -19,22 +17,20 @@ from torch import Tensor, nn
 from declarative_train.components.expressions.functions import ELEMENTWISE, INDEX
 from declarative_train.components.expressions.grammar import parse
 from declarative_train.components.expressions.tree import Operation, Reference
-from declarative_train.components.fields import FIELDS
-from declarative_train.components.fields.tokens import TokensField
 from declarative_train.components.layers import LAYERS
 from declarative_train.components.layers.activations import Activation
 from declarative_train.components.layers.modules.attention import SelfAttention
 from declarative_train.components.layers.modules.sequences import LearnedPositions, SinusoidalPositions
 from declarative_train.components.texts import layout
-from declarative_train.components.texts.tokenizer import BYTES, Tokenizer, TokenizerError, tokenizer
+from declarative_train.components.texts.chat import ChatError, messages
+from declarative_train.components.texts.tokenizer import TokenizerError
 from declarative_train.graph.graph import Graph, Node
 from declarative_train.graph.read import read_layer
 from declarative_train.inference.forward import Forward, device_for
 from declarative_train.inference.trained import Trained, UsageError
+from declarative_train.plan.words import Words, Written, is_of_text, written
 from declarative_train.runtime.step.randomness import mix
-
-if TYPE_CHECKING:
-    from declarative_train.data.spec import FieldSpec
+from declarative_train.runtime.step.sampling import Sampling, chosen
 
 _ONE_BY_ONE = frozenset({"dropout", "embedding", "layer_scale", "linear", "learned_positions",
                          "sinusoidal_positions"})  # fmt: skip
@@ -43,32 +39,23 @@ _PART = "\ufffd"
 _PROBE = 3  # positions of a beginning that tells whether what follows is seen
 
 
-@dataclass(frozen=True, slots=True)
-class Sampling:
-    """`temperature` 0: always the likeliest token. `top_k`: among so many of the likeliest; `top_p`: among the fewest
-    that have this probability together."""
-
-    temperature: float = 1.0
-    top_k: int | None = None
-    top_p: float | None = None
-
-
 class TextModel:
     """The logits of the next token. `context`: how many tokens are seen; `reason`: why nothing can be kept between
     tokens, "" where it can. Raises UsageError for a model that writes no text."""
 
     def __init__(self, trained: Trained, device: str = "auto", *, cache: bool = True) -> None:
-        output, field = _of_text(trained)
-        self._forward = Forward(trained, [output], device_for(trained, device))
+        found = _of_text(trained)
+        self._forward = Forward(trained, [found.output], device_for(trained, device))
         network = self._forward.network
-        others = ", ".join(f"`{name}`" for name in network.inputs if name.partition(".")[0] != field)
-        if others:
+        if found.others:
+            others = ", ".join(f"`{name}`" for name in found.others)
             raise UsageError(f"{trained.name} reads {others} beside its tokens, and text alone is given")
-        self.words = Words.of(trained, field)
-        self._outputs = {name: name.partition(".")[2] or layout.OUTPUTS[0] for name in network.inputs}
-        self._length = trained.fields[field].tensor.shape[0]
-        self.context = min(self._length, network.graph.spec(network.graph.outputs[output]).shape[0])
-        self.vocabulary = network.graph.spec(network.graph.outputs[output]).shape[1]
+        try:
+            self.words = Words.of(trained.plan, found.field)
+        except TokenizerError as error:
+            raise UsageError(f"{error}{f'; help: {error.help}' if error.help else ''}") from None
+        self._outputs, self._length = found.reads, found.length
+        self.context, self.vocabulary = found.context, found.vocabulary
         drops = _drops_last(network.graph)
         self._extra = 1 if drops else 0  # a token behind the last, which the model's own slices take away again
         self.reason = _why_no_cache(network.graph, trained.plan.plugins, drops) if cache else "it was not wanted"
@@ -218,70 +205,26 @@ def _is_one_by_one(component: dict[str, object], inputs: Sequence[str], plugins:
     return kind in _ONE_BY_ONE or (isinstance(layer, Activation) and kind != "glu")  # which works along a dimension
 
 
-def _of_text(trained: Trained) -> tuple[str, str]:
-    """(the output whose logits are of the next token, the field that holds the tokens). Raises UsageError."""
-    source, plan = trained.plan.data.source, trained.plan
-    if source.get("type") != "text" and not any(_is_tokens(field) for field in plan.data.fields):
+def _of_text(trained: Trained) -> Written:
+    """Raises UsageError."""
+    if not is_of_text(trained.plan):
+        kind = trained.plan.data.source.get("type")
+        raise UsageError(f"{trained.name} was trained on {kind} and not on text; help: `dtrain predict RUN INPUT`")
+    found = written(trained.plan)
+    if found is None:
         raise UsageError(
-            f"{trained.name} was trained on {source.get('type')} and not on text; help: `dtrain predict RUN INPUT`"
+            f"{trained.name} gives no logits (B, T, V) of the next token: no `cross_entropy` is about such"
         )
-    for term in plan.objective.terms:
-        if term.component["type"] != "cross_entropy" or term.target is None:
-            continue
-        graph = trained.graph([term.input])
-        spec = graph.spec(graph.outputs[term.input])
-        known = [name for name in graph.inputs if trained.fields[name].tensor.num_values is not None]
-        fields = [name for name in known if "." not in name] or [name.partition(".")[0] for name in known]
-        is_of_tokens = len(spec.shape) == 2 and int(str(term.component.get("class_dim", -1))) in (-1, 2)
-        if is_of_tokens and fields and len(trained.fields[fields[0]].tensor.shape) == 1:
-            return term.input, fields[0]
-    raise UsageError(f"{trained.name} gives no logits (B, T, V) of the next token: no `cross_entropy` is about such")
+    return found
 
 
-def _is_tokens(field: FieldSpec) -> bool:
-    return field.component.get("type") == "tokens"
-
-
-@dataclass(frozen=True)
-class Words:
-    """Text to the tokens that a model was trained on, and back. `end`: the token that ends a text, if it learnt one."""
-
-    tokenizer: Tokenizer
-    field: TokensField | None = None
-    end: int | None = None
-
-    @classmethod
-    def of(cls, trained: Trained, field: str) -> Words:
-        """Raises UsageError."""
-        spec, source = trained.fields[field], trained.plan.data.source
-        component = spec.component if _is_tokens(spec) else source
-        try:
-            found = tokenizer(str(component.get("tokenizer", BYTES)))
-            made = FIELDS.read(spec.component)
-            own = made if isinstance(made, TokensField) else None
-            asked = component.get("eos", False)
-            return cls(found, own, found.role("eos", asked if isinstance(asked, bool | str) else False))
-        except TokenizerError as error:
-            raise UsageError(f"{error}{f'; help: {error.help}' if error.help else ''}") from None
-
-    def encoded(self, text: str) -> list[int]:
-        """Of a beginning: what is put behind a text is not there yet."""
-        plain = self.tokenizer.encode(text, adds_special=False)
-        if self.field is None:
-            return plain
-        before: list[int] = []
-        if self.field.special:
-            whole = self.tokenizer.encode(text)
-            before = next((whole[:at] for at in range(len(whole)) if whole[at : at + len(plain)] == plain), [])
-        first = self.tokenizer.role("bos", self.field.bos)
-        if first is not None and before[:1] != [first]:
-            before = [first, *before]
-        return [*before, *plain]
-
-
-def encoded(text: str, model: TextModel) -> list[int]:
-    """Its tokens. Raises UsageError for a text without any, and for a token that the model does not know."""
-    tokens = model.words.encoded(text)
+def encoded(text: str, model: TextModel, *, chat: bool = False) -> list[int]:
+    """Its tokens; `chat`: of what a user says (or of messages, as JSON), up to where the assistant begins. Raises
+    UsageError for a text without any, and for a token that the model does not know."""
+    try:
+        tokens = model.words.asked(messages(text, "user")) if chat else model.words.encoded(text)
+    except (ChatError, TokenizerError) as error:
+        raise UsageError(f"{error}{f'; help: {error.help}' if error.help else ''}") from None
     if not tokens:
         raise UsageError("--prompt is empty, and a text needs a beginning; help: a line break will do: --prompt $'\\n'")
     if max(tokens) >= model.vocabulary:
@@ -292,17 +235,25 @@ def encoded(text: str, model: TextModel) -> list[int]:
 
 
 def generate(
-    model: TextModel, prompt: str, num_tokens: int, sampling: Sampling, seed: int, number: int = 0
+    model: TextModel,
+    prompt: str,
+    num_tokens: int,
+    sampling: Sampling,
+    seed: int,
+    number: int = 0,
+    *,
+    chat: bool = False,
 ) -> Iterator[str]:
     """The text that follows, in pieces, to the token that ends a text, if the model was taught one; `number` tells
-    samples of one seed apart. The same seed gives the same text on one machine."""
+    samples of one seed apart; `chat`: the prompt is what a user says. The same seed gives the same text on one
+    machine."""
     generator = torch.Generator().manual_seed(mix(seed, number) & (2**63 - 1))
-    given = encoded(prompt, model)
+    given = encoded(prompt, model, chat=chat)
     model.begin(given)
     written, shown = list(given), model.words.tokenizer.decode(given)
     for position in range(num_tokens):
         token = chosen(model.logits, sampling, generator)
-        if token == model.words.end:
+        if token in model.words.ends:
             break
         written.append(token)
         text = model.words.tokenizer.decode(written)
@@ -313,17 +264,3 @@ def generate(
             model.feed([token])
     if rest := model.words.tokenizer.decode(written)[len(shown) :]:
         yield rest
-
-
-def chosen(logits: Tensor, sampling: Sampling, generator: torch.Generator) -> int:
-    """One token of (V,) logits."""
-    if sampling.temperature == 0:
-        return int(logits.argmax())
-    p = (logits.double() / sampling.temperature).softmax(-1)
-    ordered, order = p.sort(descending=True, stable=True)
-    if sampling.top_k is not None:
-        ordered[sampling.top_k :] = 0
-    if sampling.top_p is not None:
-        before = ordered.cumsum(0) - ordered
-        ordered[before >= sampling.top_p * float(ordered.sum())] = 0
-    return int(order[torch.multinomial(ordered, 1, generator=generator)])

@@ -117,6 +117,17 @@ class ClassesPredicted:
 
 
 @dataclass(frozen=True, slots=True)
+class TextsWritten:
+    """What the model wrote at an evaluation, behind each prompt."""
+
+    step: int
+    prompts: list[str]
+    texts: list[str]
+    seconds: float
+    time_unix_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class EpochDone:
     """The training means over the epoch, and the evaluations made at its end."""
 
@@ -175,6 +186,7 @@ Event = (
     | Progress
     | EvaluationDone
     | ClassesPredicted
+    | TextsWritten
     | EpochDone
     | CheckpointSaved
     | Notice

@@ -36,6 +36,7 @@ from declarative_train.plan.published import plan_published
 from declarative_train.plan.recomputation import Recomputation
 from declarative_train.plan.run_fields import inherited_fields
 from declarative_train.plan.sample_groups import check_draws, check_mixing
+from declarative_train.plan.samples import with_samples
 from declarative_train.plan.sections import (
     plan_checkpoint,
     plan_evaluation,
@@ -270,6 +271,8 @@ def _assembled(
             lowered.heads,
         ),
     )
+    plan, more = with_samples(plan, recipe)
+    diagnostics += more
     plan, found = with_estimates(plan, recipe, choice, site.tracer, site.scales)
     return plan, [*diagnostics, *found]
 

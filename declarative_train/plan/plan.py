@@ -170,6 +170,19 @@ class TrainingPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class SamplesPlan:
+    """Texts that are written at each evaluation. `tokens`: of each prompt."""
+
+    prompts: tuple[str, ...]
+    tokens: tuple[tuple[int, ...], ...]
+    max_tokens: int
+    temperature: float
+    top_k: int | None
+    top_p: float | None
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
 class EvaluationPlan:
     """`every_steps` None: only at the end of the run. `final_sets` are looked at once, at the end, on the best
     weights (`test`)."""
@@ -180,6 +193,7 @@ class EvaluationPlan:
     max_samples: int | None
     batch_size: int  # rows per rank and forward
     weights: Literal["trained", "ema"] = "trained"
+    samples: SamplesPlan | None = None
 
 
 @dataclass(frozen=True, slots=True)

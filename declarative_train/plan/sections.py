@@ -115,7 +115,7 @@ def plan_evaluation(recipe: Recipe, timing: Timing, batch: BatchSpec) -> Evaluat
     final_sets = tuple(name for name in recipe.data.split if name in FINAL_SETS and name not in sets)
     if evaluation.sets is not None:
         final_sets = ()
-    if not sets and not final_sets:
+    if not sets and not final_sets and evaluation.samples is None:
         return None
     every_steps = timing.interval("evaluation.every", evaluation.every)
     if every_steps is None and (recipe.training.early_stop is not None or recipe.checkpoint.best is not None):

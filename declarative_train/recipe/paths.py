@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
-from declarative_train.components.texts.chat import is_inline
-from declarative_train.components.texts.tokenizer import BYTES, WITH_TOKENIZER
+from declarative_train.components.texts.tokenizer import BYTES, WITH_TOKENIZER, is_inline
 from declarative_train.source.document import Document
 from declarative_train.source.node import Entry, Mapping, Node, Scalar, Sequence
 from declarative_train.terms.span import Span

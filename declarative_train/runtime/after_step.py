@@ -31,9 +31,11 @@ class AfterStep:
         self._recent: dict[str, float] = {}
 
     def evaluations(self) -> Iterator[Event]:
-        """Of every set that is looked at on the way."""
+        """Of every set that is looked at on the way, and texts."""
         for name in self._plan.evaluation.sets if self._plan.evaluation else ():
             yield from self.evaluated(name)
+        if self._evaluator.writer is not None:
+            yield self._evaluator.writer(self._state.step)
 
     def evaluated(self, name: str, *, weights_step: int | None = None) -> Iterator[Event]:
         """`weights_step`: when the weights are not the last ones."""

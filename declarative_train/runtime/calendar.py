@@ -40,7 +40,7 @@ class Calendar:
         self._num_steps, self._num_warmup_steps = plan.training.num_steps, plan.training.num_warmup_steps
         self._log_every = plan.logging.every_steps
         evaluation, checkpoint = plan.evaluation, plan.checkpoint
-        self._evaluates = evaluation is not None and bool(evaluation.sets)
+        self._evaluates = evaluation is not None and bool(evaluation.sets or evaluation.samples)
         self._evaluate_every = evaluation.every_steps if evaluation is not None else None
         self._saves = checkpoint is not None
         self._save_every = checkpoint.every_steps if checkpoint is not None else None

@@ -16,7 +16,7 @@ from declarative_train.runtime.step.metrics import Metrics
 from declarative_train.runtime.step.randomness import Randomness, draws
 
 if TYPE_CHECKING:
-    from declarative_train.logs.event import ClassesPredicted
+    from declarative_train.logs.event import ClassesPredicted, TextsWritten
     from declarative_train.plan.plan import Plan
     from declarative_train.runtime.collectives import Alone, Ranks
     from declarative_train.runtime.predictions import Predictions
@@ -48,7 +48,8 @@ class Evaluated(Protocol):
 
 class Evaluator:
     """`batches(set)`: this rank's share of a set, as many batches on every rank (padded with weight 0). `watched`: what
-    is shown of what the model says; of the last evaluation it stands in `shown`."""
+    is shown of what the model says; of the last evaluation it stands in `shown`. `writer`:
+    writes the texts of a step."""
 
     def __init__(
         self,
@@ -56,6 +57,7 @@ class Evaluator:
         engine: Evaluated,
         batches: Callable[[str], Iterable[Batch]],
         watched: Predictions | None = None,
+        writer: Callable[[int], TextsWritten] | None = None,
     ) -> None:
         self._plan = plan
         self._engine = engine
@@ -63,6 +65,7 @@ class Evaluator:
         of_average = plan.evaluation is not None and plan.evaluation.weights == "ema"
         self._average: Average | None = getattr(engine, "average", None) if of_average else None
         self._watched = watched
+        self.writer = writer
         self.shown: list[ClassesPredicted] = []
         self._device = exact_device(engine.device)
         self._metrics = Metrics(plan, self._device, training=False)

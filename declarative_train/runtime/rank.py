@@ -36,6 +36,7 @@ from declarative_train.runtime.job import Job
 from declarative_train.runtime.meter import predicted
 from declarative_train.runtime.predictions import predictions
 from declarative_train.runtime.run_state import RunState
+from declarative_train.runtime.samples import Writer
 from declarative_train.runtime.signals import EXIT_STOPPED, limit_s
 from declarative_train.runtime.step.model import fill
 from declarative_train.runtime.step.precision import products
@@ -119,7 +120,14 @@ def _train(job: Job, context: FailureContext, asked: Callable[[], bool], device:
     if device.type == "cuda":
         plan = with_set(plan, training.bytes_on_device)
     stop = StopAgreement(engine.ranks, asked, plan.training.max_time_s)
-    evaluator = Evaluator(engine.plan, engine, evaluation_batches(plan, engine, sets), predictions(plan, device))
+    samples = None if plan.evaluation is None else plan.evaluation.samples
+    evaluator = Evaluator(
+        engine.plan,
+        engine,
+        evaluation_batches(plan, engine, sets),
+        predictions(plan, device),
+        None if samples is None else Writer(plan, samples, engine),
+    )
     if context.rank == 0:
         expected, notice = predicted(plan, device)
         sinks.write(replace(started(job, engine, state.step), predicted=expected))

@@ -15,6 +15,7 @@ from declarative_train.logs.event import (
     RunEnded,
     RunStarted,
     StepDone,
+    TextsWritten,
 )
 from declarative_train.logs.sinks import console
 from declarative_train.logs.sinks.console import ConsoleSink
@@ -123,6 +124,34 @@ def test_the_epochs_fit_a_terminal_of_80_columns(monkeypatch: pytest.MonkeyPatch
     assert all(line in stream.getvalue() for line in lines)
     assert sum(widths.values()) <= 80
     assert len(console.header(names, 200)[0]) == len(console.header(names, None)[0]) == 1
+
+
+def test_texts_take_lines_of_80_columns_and_no_terminal_obeys_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Screen(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setenv("COLUMNS", "80")
+    written = ["the cat sat on the mat and\nthe dog sat " * 4, 'said "no"\t\x1b[2J\x9b2J\r', "\ufffd\u4f60", ""]
+    event = TextsWritten(120, ["Tell me all about the cat and the dog, please, at length. " * 2] * 4, written, 0.1, 0.0)
+    for stream in (Screen(), io.StringIO()):
+        sink = ConsoleSink(stream)
+        sink.write(STARTED)
+        sink._bar = None
+        sink.write(event)
+        sink.close()
+        raw = stream.getvalue().partition("step 120: ")[2]
+        said = " ".join(raw.split())
+        assert "\x1b" not in said
+        assert "\x9b" not in said
+        assert '"said \\"no\\"\\t\\u001b[2J\\u009b2J\\r"' in said
+        assert '-> "\ufffd\u4f60" step' in said
+        assert said.endswith('-> ""')
+        if stream.isatty():
+            assert max(len(line) for line in f"step 120: {raw}".splitlines()) <= 80
+        else:
+            assert len(raw.splitlines()) == 4
+        assert '"the cat sat on the mat and\\nthe dog sat the cat sat' in said
 
 
 def test_a_line_that_is_too_long_goes_on_at_a_word(monkeypatch: pytest.MonkeyPatch) -> None:

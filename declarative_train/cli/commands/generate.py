@@ -15,6 +15,11 @@ _BETWEEN = "\n---\n"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run_argument(parser)
     parser.add_argument("--prompt", required=True, metavar="TEXT", help="how the text begins; - for standard input")
+    parser.add_argument(
+        "--chat",
+        action="store_true",
+        help="TEXT is what a user says, or messages as JSON: written by the chat template of the model's tokenizer",
+    )
     parser.add_argument("--max-tokens", type=positive, default=_TOKENS, metavar="N", help="tokens to write (200)")
     parser.add_argument(
         "--temperature", type=not_negative, default=1.0, metavar="T", help="0: always the likeliest token (1)"
@@ -31,7 +36,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _generate(args: argparse.Namespace) -> int:
-    from declarative_train.inference.generate import Sampling, TextModel, generate
+    from declarative_train.inference.generate import TextModel, generate
+    from declarative_train.runtime.step.sampling import Sampling
 
     model = TextModel(opened(args), args.device)
     prompt = sys.stdin.read() if args.prompt == "-" else args.prompt
@@ -40,9 +46,9 @@ def _generate(args: argparse.Namespace) -> int:
         print(f"dtrain: {note}", file=sys.stderr)
     sampling = Sampling(args.temperature, args.top_k, args.top_p)
     for number in range(args.num):
-        pieces = generate(model, prompt, args.max_tokens, sampling, args.seed, number)
+        pieces = generate(model, prompt, args.max_tokens, sampling, args.seed, number, chat=args.chat)
         first = next(pieces, "")  # what is wrong with the prompt is said before anything is written
-        sys.stdout.write((_BETWEEN if number else "") + prompt + first)
+        sys.stdout.write((_BETWEEN if number else "") + ("" if args.chat else prompt) + first)
         for piece in pieces:
             sys.stdout.write(piece)
             sys.stdout.flush()

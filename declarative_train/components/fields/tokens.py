@@ -11,7 +11,7 @@ from declarative_train.components.component import Misfit
 from declarative_train.components.data import MESSAGES, BadValueError, Column, Field, Tally
 from declarative_train.components.texts import chat, layout
 from declarative_train.components.texts.cache import Encoded
-from declarative_train.components.texts.tokenizer import Tokenizer, TokenizerError, tokenizer
+from declarative_train.components.texts.tokenizer import Tokenizer, TokenizerError, is_inline, tokenizer
 from declarative_train.terms.amounts import counted
 from declarative_train.terms.tensor_spec import TensorSpec
 
@@ -32,7 +32,7 @@ class TokensField(Field):
     with `prompt` what stands in `column`. Their range travels on: an `embedding` needs no `num_embeddings`.
     """
 
-    meaning: ClassVar[tuple[str, ...]] = ("bos", "eos", "special", "template")
+    meaning: ClassVar[tuple[str, ...]] = ("bos", "eos", "special")
     outputs: ClassVar[tuple[str, ...]] = layout.OUTPUTS
     takes_text: ClassVar[bool] = True
 
@@ -75,7 +75,7 @@ class TokensField(Field):
 
     @property
     def files(self) -> tuple[str, ...]:
-        own = (self.template,) if isinstance(self.template, str) and not chat.is_inline(self.template) else ()
+        own = (self.template,) if isinstance(self.template, str) and not is_inline(self.template) else ()
         return (*tokenizer(self.tokenizer).files, *own)
 
     @property
@@ -135,7 +135,7 @@ class TokensField(Field):
         return "it has another tokenizer here, so that a number is another token" if is_other else None
 
     def tally(self, columns: Sequence[Column]) -> Tally | None:
-        return _OfTokenizer(self)
+        return _OfTokenizer(self, self.is_chat(columns))
 
     def row_spec(self, columns: Sequence[Column], statistics: Mapping[str, object]) -> TensorSpec:
         shape = (self.length,)
@@ -250,12 +250,13 @@ class _OfTokenizer(Tally):
 
     needs_rows = False
 
-    def __init__(self, field: TokensField) -> None:
-        self._field = field
+    def __init__(self, field: TokensField, is_chat: bool) -> None:
+        self._field, self._is_chat = field, is_chat
 
     def add(self, values: Sequence[np.ndarray]) -> None:
         pass
 
     def result(self) -> dict[str, object]:
         found = tokenizer(self._field.tokenizer)
-        return {"num_tokens": found.num_tokens, "tokenizer": found.sha256}
+        about = {"dialogues": True} if self._is_chat else {}
+        return {"num_tokens": found.num_tokens, "tokenizer": found.sha256, **about}

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from declarative_train.components.data import SourceError
 from declarative_train.components.datasets.files import local_path, read_bytes, shown
-from declarative_train.components.texts.tokenizer import Tokenizer, TokenizerError
+from declarative_train.components.texts.tokenizer import Tokenizer, TokenizerError, is_inline
 
 if TYPE_CHECKING:
     from declarative_train.components.texts.rendering import Rendering
@@ -43,11 +43,6 @@ class Said(NamedTuple):
 
     text: str
     spans: Sequence[Span]
-
-
-def is_inline(template: str) -> bool:
-    """A template itself, and not the file of one."""
-    return "{%" in template or "{{" in template
 
 
 def template_text(asked: str | bool | None, found: Tokenizer) -> str:

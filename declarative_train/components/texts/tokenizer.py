@@ -35,6 +35,11 @@ _USUAL = {  # of tokenizers without a folder
 }
 
 
+def is_inline(template: str) -> bool:
+    """A chat template itself, and not the file of one."""
+    return "{%" in template or "{{" in template
+
+
 class TokenizerError(Exception):
     """A tokenizer that cannot be used: the words for the user, and one hint."""
 
@@ -239,21 +244,28 @@ def _place_beside(path: str, name: str) -> str:
 
 
 def copies(components: Iterable[Mapping[str, object]]) -> dict[str, bytes]:
-    """The files of the tokenizers that these components name, by the names that they have in a checkpoint. Raises
-    TokenizerError."""
+    """The files of the tokenizers and chat templates that these components name, by the names that they have in a
+    checkpoint. Raises TokenizerError."""
     found: dict[str, bytes] = {}
     for component in components:
+        template = component.get("template")
+        if component.get("type") in WITH_TOKENIZER and isinstance(template, str) and not is_inline(template):
+            found[_copy_of_template(template)] = _read(template)
         path = component.get("tokenizer")
         if not isinstance(path, str) or path == BYTES or component.get("type") not in WITH_TOKENIZER:
             continue
         name = _copy_of(path)
         for each in tokenizer(path).files:
             beside = next((other for other in BESIDE if each.endswith(other)), None)
-            try:
-                found[name if beside is None else _place_beside(name, beside)] = read_bytes(each)
-            except SourceError as error:
-                raise TokenizerError(str(error), error.help) from error
+            found[name if beside is None else _place_beside(name, beside)] = _read(each)
     return found
+
+
+def _read(path: str) -> bytes:
+    try:
+        return read_bytes(path)
+    except SourceError as error:
+        raise TokenizerError(str(error), error.help) from error
 
 
 def published_files(found: Tokenizer) -> dict[str, bytes]:
@@ -262,10 +274,7 @@ def published_files(found: Tokenizer) -> dict[str, bytes]:
     files = {}
     for path in found.files:
         name = next((other for other in BESIDE if path.endswith(other)), FILE)
-        try:
-            files[name] = read_bytes(path)
-        except SourceError as error:
-            raise TokenizerError(str(error), error.help) from error
+        files[name] = _read(path)
     if CONFIG not in files:
         named = {f"{role}_token": found.written(number) for role, number in found.special.items()}
         config = {"tokenizer_class": "PreTrainedTokenizerFast", **named}
@@ -277,12 +286,19 @@ def _copy_of(path: str) -> str:
     return f"tokenizer_{hashlib.sha256(path.encode()).hexdigest()[:16]}.json"
 
 
+def _copy_of_template(path: str) -> str:
+    return f"template_{hashlib.sha256(path.encode()).hexdigest()[:16]}.jinja"
+
+
 def of_copy(component: Mapping[str, object], folder: str, names: Collection[str]) -> dict[str, object]:
-    """The component with the tokenizer that lies among `names` in a checkpoint's folder, if one of its own does."""
-    path = component.get("tokenizer")
-    if isinstance(path, str) and _copy_of(path) in names:
-        return {**component, "tokenizer": f"{folder}/{_copy_of(path)}"}
-    return dict(component)
+    """The component with the tokenizer and the chat template that lie among `names` in a checkpoint's folder, if its
+    own do."""
+    found = dict(component)
+    for key, name_of in (("tokenizer", _copy_of), ("template", _copy_of_template)):
+        path = component.get(key)
+        if isinstance(path, str) and name_of(path) in names:
+            found[key] = f"{folder}/{name_of(path)}"
+    return found
 
 
 def _read_config(beside: Mapping[str, bytes]) -> dict[str, Any]:

@@ -29,7 +29,8 @@ from declarative_train.components.published import (
     family_of,
     is_of_timm,
 )
-from declarative_train.components.texts.tokenizer import BYTES, TokenizerError, published_files, tokenizer
+from declarative_train.components.texts.chat import template_text
+from declarative_train.components.texts.tokenizer import BYTES, TEMPLATE, TokenizerError, published_files, tokenizer
 from declarative_train.diagnostics.suggest import did_you_mean
 from declarative_train.inference.export.model_card import card
 from declarative_train.inference.export.program import Base
@@ -225,12 +226,14 @@ def _copy_beside(found: PublishedPlan, folder: Path) -> list[str]:
 def _own_tokenizer(trained: Trained, folder: Path) -> list[str]:
     """The files of the tokenizer that the run's texts went through; none where its tokens came from elsewhere."""
     components = [field.component for field in trained.plan.data.fields] + [trained.plan.data.source]
-    path = next((str(each["tokenizer"]) for each in components if each.get("tokenizer", BYTES) != BYTES), None)
-    if path is None:
+    named = next((each for each in components if each.get("tokenizer", BYTES) != BYTES), None)
+    if named is None:
         return []
     try:
-        found = tokenizer(path)
+        found = tokenizer(str(named["tokenizer"]))
         files = published_files(found)
+        if isinstance(named.get("template"), str):
+            files[TEMPLATE] = template_text(str(named["template"]), found).encode()
     except TokenizerError as problem:
         raise ExportFailure(f"the run's tokenizer: {problem}") from None
     for name, content in files.items():

@@ -9,6 +9,7 @@ synchronisation and no second thread.
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import sys
@@ -28,6 +29,7 @@ from declarative_train.logs.event import (
     RunEnded,
     RunStarted,
     StepDone,
+    TextsWritten,
 )
 from declarative_train.logs.sink import Sink
 from declarative_train.terms.amounts import amount, clock, counted, number
@@ -40,6 +42,7 @@ REFRESH_S = 0.1  # of the bar; without a terminal, of lines that come by the hun
 FREQUENT_EVENTS = (Progress, StepDone, EpochDone)
 PLAIN_LINE_S = 10.0  # without a terminal, at most one step line in this time
 COLUMN = 12
+TEXT = 60  # characters of one that was written
 NARROW = 11  # where the terminal is
 
 
@@ -83,6 +86,9 @@ class ConsoleSink(Sink):
                 self._step_line(event)
             case EvaluationDone():
                 self._evaluation(event)
+            case TextsWritten():
+                for prompt, text in zip(event.prompts, event.texts, strict=True):
+                    self._say(f"step {event.step}: {_brief(prompt)} -> {_brief(text)}")
             case EpochDone():
                 self._epoch_row(event)
             case Notice():
@@ -213,6 +219,17 @@ class ConsoleSink(Sink):
             self._bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
         else:
             self._lines.append(f"{text}\n")
+
+
+def _brief(text: str) -> str:
+    """In quotation marks, on one line; an untrained model writes any signs, and a terminal obeys some."""
+    found = ""
+    for sign in text:
+        shown = sign if sign.isprintable() and sign not in '"\\' else json.dumps(sign)[1:-1]
+        if len(found) + len(shown) > TEXT:
+            return f'"{found}..."'
+        found += shown
+    return f'"{found}"'
 
 
 def folded(line: str, room: int | None) -> str:

@@ -29,6 +29,7 @@ _KINDS: dict[str, type] = {
         events.RunStarted,
         events.StepDone,
         events.EvaluationDone,
+        events.TextsWritten,
         events.EpochDone,
         events.CheckpointSaved,
         events.Notice,

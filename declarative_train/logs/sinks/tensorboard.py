@@ -13,7 +13,7 @@
 | utilisation/predicted_peak_gib, measured_peak_gib, .../rank_<n> | an early step's peak, of the plan and the run |
 | utilisation/predicted_step_ms, predicted_memory_gib, predicted_mfu | the plan's; custom scalars: a chart with both |
 | <set>/confusion_matrix, <set>/samples | of classes: pictures, or a table of samples that are none |
-| plan, remarks | text |
+| plan, remarks, samples/<n> | text: `samples` is what the model writes behind prompt n |
 
 TensorBoard sorts groups of tags by the alphabet: these are called so that the training's loss comes first. So it does
 with columns of hyper-parameters, those that differ first: some have a blank before their names, which nobody sees.
@@ -45,6 +45,7 @@ from declarative_train.logs.event import (
     RunEnded,
     RunStarted,
     StepDone,
+    TextsWritten,
 )
 from declarative_train.logs.sinks.background import BackgroundSink
 from declarative_train.logs.sinks.drawing import confusion_matrix, png, samples_sheet, samples_table
@@ -134,6 +135,9 @@ class EventWriter:
                 self._scalars(event.values, event.step, event.time_unix_s)
             case ClassesPredicted():
                 self._waiting[event.set, event.name] = event
+            case TextsWritten():
+                for number, (prompt, text) in enumerate(zip(event.prompts, event.texts, strict=True), 1):
+                    self._text(f"samples/{number}", _as_written(prompt, text), event.step, event.time_unix_s)
             case EpochDone():
                 self._scalars(epoch_scalars(event), event.step, event.time_unix_s)
             case Notice():
@@ -207,6 +211,14 @@ class EventWriter:
 
     def _put(self, entry: object) -> None:
         self._stream.write(record(entry.SerializeToString()))  # type: ignore[attr-defined]
+
+
+def _as_written(prompt: str, text: str) -> str:
+    """Markdown: both as code, so that no sign of theirs is one of markdown's."""
+    return "\n\n".join(
+        f"{title}\n\n" + "\n".join(f"    {line}" for line in (each or " ").splitlines())
+        for title, each in (("prompt", prompt), ("written", text))
+    )
 
 
 def memory_scalars(event: MemoryMeasured) -> dict[str, float]:

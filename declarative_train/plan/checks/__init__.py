@@ -27,6 +27,7 @@ RULES: dict[str, str] = {
     "R106": "samples.padded_group",
     "R107": "samples.group_across_replicas",
     "R108": "samples.draws_of_layout",
+    "R109": "samples.cannot_write",
     "R120": "samples.group_of_one",
     "R126": "samples.weights_without_statistics",
     "R131": "inputs.unscaled_input",

@@ -2,12 +2,29 @@
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, Field
 
 from declarative_train.components.durations import Progress, Samples
 from declarative_train.recipe.sections.section import Section
 from declarative_train.recipe.sections.training import Count
 from declarative_train.terms.names import distinct
+
+
+class TextSamples(Section):
+    """Texts that the model writes at each evaluation."""
+
+    prompts: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(min_length=1, max_length=64)]
+    """How each begins; of a model of dialogues what the user says."""
+    max_tokens: Count = 64
+    """The most that are written; a token that ends a text, which the model was taught, ends it."""
+    temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    """0: always the likeliest token; else one is drawn, of logits divided by this."""
+    top_k: Count | None = None
+    """Draw among so many of the likeliest tokens."""
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Draw among the fewest tokens that have this probability together."""
+    seed: Annotated[int, Field(ge=0)] = 0
+    """Of the draws: the same at each evaluation."""
 
 
 class Evaluation(Section):
@@ -24,3 +41,5 @@ class Evaluation(Section):
     """Which weights are evaluated: those that are trained, or their moving average (`training.ema`)."""
     batch_size: Count | None = None
     """Samples per rank in one forward; left out: as in training."""
+    samples: TextSamples | None = None
+    """Texts that the model writes at each evaluation, for TensorBoard and the record of the run."""

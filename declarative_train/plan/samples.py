@@ -1,0 +1,72 @@
+"""`evaluation.samples` -> the tokens of its prompts, if the model is one that writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from declarative_train.components.texts import chat
+from declarative_train.components.texts.tokenizer import TokenizerError
+from declarative_train.diagnostics.diagnostic import Diagnostic
+from declarative_train.plan.checks.samples import cannot_write
+from declarative_train.plan.plan import SamplesPlan
+from declarative_train.plan.words import Words, Written, is_of_text, written
+from declarative_train.terms.amounts import counted
+
+if TYPE_CHECKING:
+    from declarative_train.plan.plan import Plan
+    from declarative_train.recipe.recipe import Recipe
+    from declarative_train.recipe.sections.evaluation import TextSamples
+
+
+def with_samples(plan: Plan, recipe: Recipe) -> tuple[Plan, list[Diagnostic]]:
+    asked = recipe.evaluation.samples
+    if asked is None or plan.evaluation is None:
+        return plan, []
+    span = recipe.span("evaluation.samples")
+    found = written(plan) if is_of_text(plan) else None
+    problem = _problem(plan, found)
+    if found is None or problem:
+        return plan, [cannot_write(span, problem)]
+    try:
+        words = Words.of(plan, found.field)
+        tokens = [tuple(_tokens(prompt, words)) for prompt in asked.prompts]
+    except (TokenizerError, chat.ChatError) as error:
+        return plan, [cannot_write(span, str(error), error.help)]
+    problems = list(_of_prompts(asked, tokens, found))
+    if problems:
+        span = recipe.span("evaluation.samples.prompts")
+        return plan, [cannot_write(span, each) for each in problems]
+    samples = SamplesPlan(
+        asked.prompts, tuple(tokens), asked.max_tokens, asked.temperature, asked.top_k, asked.top_p, asked.seed
+    )
+    return replace(plan, evaluation=replace(plan.evaluation, samples=samples)), []
+
+
+def _tokens(prompt: str, words: Words) -> list[int]:
+    return words.asked(chat.messages(prompt, "user")) if words.is_chat else words.encoded(prompt)
+
+
+def _problem(plan: Plan, found: Written | None) -> str:
+    if not is_of_text(plan):
+        return "the data hold no text"
+    if found is None:
+        return "no `cross_entropy` is about logits (B, T, V) of the next token"
+    if found.others:
+        return f"the model reads {', '.join(f'`{name}`' for name in found.others)} beside its tokens"
+    term = next(term for term in plan.objective.terms if term.input == found.output)
+    if term.component.get("chunks") is not None:
+        return f"the loss `{term.name}` makes its logits in chunks, and never all of them"
+    return ""
+
+
+def _of_prompts(asked: TextSamples, tokens: list[tuple[int, ...]], found: Written) -> Iterator[str]:
+    for prompt, each in zip(asked.prompts, tokens, strict=True):
+        if not each:
+            yield f"the prompt `{prompt:.40}` has no token"
+        elif max(each) >= found.vocabulary:
+            known = f"the model knows 0 to {found.vocabulary - 1}"
+            yield f"the prompt `{prompt:.40}` has the token {max(each)}, and {known}"
+        elif len(each) > found.context:
+            yield f"the prompt `{prompt:.40}` has {counted(len(each), 'token')}, and the model sees {found.context}"

@@ -1,0 +1,128 @@
+"""A plan of a text model -> which output writes, and how a text becomes the tokens that it was taught, and back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from declarative_train.components.fields import FIELDS
+from declarative_train.components.fields.tokens import TokensField
+from declarative_train.components.texts import chat, layout
+from declarative_train.components.texts.tokenizer import BYTES, Tokenizer, TokenizerError, tokenizer
+from declarative_train.plan.pruned import pruned
+
+if TYPE_CHECKING:
+    from declarative_train.data.spec import FieldSpec
+    from declarative_train.plan.plan import Plan
+
+_EXAMPLE = [{"role": "user", "content": "a"}, {"role": chat.ASSISTANT, "content": "b"}]
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """`output`: its logits (T, V) are of the next token, at each of T positions; `field`: holds the tokens, `length` of
+    them in a sample; the model sees `context`. `reads`: the names of the batch that it needs, each with the output of a
+    field of tokens that it is; `others`: what it needs beside them."""
+
+    output: str
+    field: str
+    length: int
+    context: int
+    vocabulary: int
+    reads: dict[str, str]
+    others: tuple[str, ...]
+
+
+def is_of_text(plan: Plan) -> bool:
+    return plan.data.source.get("type") == "text" or any(_is_tokens(field) for field in plan.data.fields)
+
+
+def written(plan: Plan) -> Written | None:
+    """None: no `cross_entropy` is about logits of the next token."""
+    specs = {field.name: field for field in plan.data.fields}
+    for term in plan.objective.terms:
+        if term.component["type"] != "cross_entropy" or term.target is None:
+            continue
+        graph = pruned(plan, [term.input])
+        spec = graph.spec(graph.outputs[term.input])
+        known = [name for name in graph.inputs if specs[name].tensor.num_values is not None]
+        fields = [name for name in known if "." not in name] or [name.partition(".")[0] for name in known]
+        is_of_tokens = len(spec.shape) == 2 and int(str(term.component.get("class_dim", -1))) in (-1, 2)
+        if is_of_tokens and fields and len(specs[fields[0]].tensor.shape) == 1:
+            field = fields[0]
+            mine = [name for name in graph.inputs if name.partition(".")[0] == field]
+            length = specs[field].tensor.shape[0]
+            return Written(
+                term.input,
+                field,
+                length,
+                min(length, spec.shape[0]),
+                spec.shape[1],
+                {name: name.partition(".")[2] or layout.OUTPUTS[0] for name in mine},
+                tuple(name for name in graph.inputs if name not in mine),
+            )
+    return None
+
+
+def _is_tokens(field: FieldSpec) -> bool:
+    return field.component.get("type") == "tokens"
+
+
+@dataclass(frozen=True)
+class Words:
+    """Text to the tokens that a model was taught, and back. `ends`: tokens that end a text, or an answer, if it learnt
+    them. `is_chat`: it was taught dialogues."""
+
+    tokenizer: Tokenizer
+    field: TokensField | None = None
+    ends: frozenset[int] = frozenset()
+    is_chat: bool = False
+
+    @classmethod
+    def of(cls, plan: Plan, field: str) -> Words:
+        """Raises TokenizerError."""
+        spec = next(each for each in plan.data.fields if each.name == field)
+        component = spec.component if _is_tokens(spec) else plan.data.source
+        found = tokenizer(str(component.get("tokenizer", BYTES)))
+        made = FIELDS.read(spec.component)
+        own = made if isinstance(made, TokensField) else None
+        asked = component.get("eos", False)
+        end = found.role("eos", asked if isinstance(asked, bool | str) else False)
+        ends = frozenset() if end is None else frozenset({end})
+        if own is None or not (own.template is not None or spec.statistics.get("dialogues")):
+            return cls(found, own, ends)
+        return cls(found, own, ends | _ends(own, found), is_chat=True)
+
+    def encoded(self, text: str) -> list[int]:
+        """Of a beginning: what is put behind a text is not there yet."""
+        plain = self.tokenizer.encode(text, adds_special=False)
+        if self.field is None:
+            return plain
+        before: list[int] = []
+        if self.field.special:
+            whole = self.tokenizer.encode(text)
+            before = next((whole[:at] for at in range(len(whole)) if whole[at : at + len(plain)] == plain), [])
+        return self._begun([*before, *plain])
+
+    def asked(self, messages: chat.Messages) -> list[int]:
+        """A dialogue, up to where the assistant begins. Raises ChatError and TokenizerError."""
+        own = None if self.field is None else self.field.template
+        text = chat.rendered(chat.template_text(own, self.tokenizer), messages, self.tokenizer, answers=True)
+        return self._begun(chat.tokens(text, self.tokenizer)[0])
+
+    def _begun(self, tokens: list[int]) -> list[int]:
+        first = None if self.field is None else self.tokenizer.role("bos", self.field.bos)
+        return tokens if first is None or tokens[:1] == [first] else [first, *tokens]
+
+
+def _ends(field: TokensField, found: Tokenizer) -> frozenset[int]:
+    """The first special token behind an answer, and the tokenizer's own end."""
+    ends = {found.special["eos"]} if "eos" in found.special else set()
+    try:
+        template = chat.template_text(field.template, found)
+        tokens, trained = chat.tokens(chat.said(template, _EXAMPLE, found), found)
+    except (chat.ChatError, TokenizerError):
+        return frozenset(ends)
+    said = [token for token, flag in zip(tokens, trained, strict=True) if flag]
+    special = next((token for token in said if not found.decode([token]) and found.written(token)), None)
+    return frozenset(ends if special is None else {*ends, special})

@@ -1,0 +1,35 @@
+"""Logits -> one token."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """`temperature` 0: always the likeliest token. `top_k`: among so many of the likeliest; `top_p`: among the fewest
+    that have this probability together."""
+
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float | None = None
+
+
+def chosen(logits: Tensor, sampling: Sampling, generator: torch.Generator) -> int:
+    """One token of (V,) logits."""
+    if sampling.temperature == 0:
+        return int(logits.argmax())
+    p = (logits.double() / sampling.temperature).softmax(-1)
+    ordered, order = p.sort(descending=True, stable=True)
+    if sampling.top_k is not None:
+        ordered[sampling.top_k :] = 0
+    if sampling.top_p is not None:
+        before = ordered.cumsum(0) - ordered
+        ordered[before >= sampling.top_p * float(ordered.sum())] = 0
+    return int(order[torch.multinomial(ordered, 1, generator=generator)])
