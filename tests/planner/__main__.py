@@ -134,6 +134,7 @@ def table(results: Sequence[Result]) -> str:
     ]
     for each in results:
         kind, off = each.worst_class
+        kind = kind or "none"
         sizes = f"{each.predicted.total / 1e6:.2f} MB | {each.measured.total / 1e6:.2f} MB"
         rows.append(f"| {each.name} | {each.num_ranks} | {sizes} | {each.ratio:.3f} | {kind} | {off:.1%} |")
     return "\n".join(rows)
