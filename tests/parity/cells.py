@@ -211,7 +211,7 @@ model:
     embed: {{type: embedding, num_embeddings: 11, embedding_dim: 16, input: tokens}}
     image: reshape(embed, B, 4, 4, 4)
     a: {{type: conv2d, out_channels: 6, kernel_size: 3, padding: 1}}
-    norm: {{type: group_norm, num_groups: 2}}
+    norm: {{type: group_norm, num_groups: 1}}
     act: {{type: gelu}}
     pool: {{type: max_pool2d, kernel_size: 2}}
     b: {{type: conv_transpose2d, out_channels: 6, kernel_size: 2, stride: 2}}

@@ -80,6 +80,26 @@ def test_beside_a_plugin_weights_stay_as_usual(directory: Path) -> None:
         assert engine.model.get_parameter(f"{name}.weight").is_contiguous(), name
 
 
+@pytest.mark.parametrize(
+    ("norm", "last"),
+    [
+        ({"type": "batch_norm"}, True),
+        ({"type": "group_norm", "num_groups": 1}, True),
+        ({"type": "group_norm", "num_groups": 3}, False),
+        ({"type": "instance_norm"}, False),
+    ],
+)
+def test_on_cpu_channels_are_last_where_the_norms_are_faster_so(
+    directory: Path, norm: dict[str, Any], last: bool
+) -> None:
+    """A ResNet of group norms, the default of the shipped one, took 1.3 (bf16: 2.7) times as long with them last."""
+    graph = {name: norm if name == "norm" else node for name, node in IMAGES["model"]["graph"].items()}
+    engine = Engine(compiled(directory, IMAGES | {"model": {"graph": graph}}), torch.device("cpu"))
+    for name in ("first", "wider"):  # of one channel in each group both layouts are the same
+        weight = engine.model.get_parameter(f"{name}.weight")
+        assert weight.is_contiguous(memory_format=torch.channels_last) == last, name
+
+
 @pytest.mark.parametrize("optimizer", [name for name in OPTIMIZERS if name != "muon"])
 def test_every_optimizer_does_the_same_in_either_layout(
     directory: Path, optimizer: str, monkeypatch: pytest.MonkeyPatch

@@ -1,4 +1,4 @@
-"""Text files of rows that are too large for memory -> one file of Arrow's record batches in the user's cache, made once
+"""Files of rows that are too large for memory -> one file of Arrow's record batches in the user's cache, made once
 by path, size, date and options, and read from there in blocks.
 """
 
@@ -204,9 +204,6 @@ class ConvertedTable(BlockTable):
             about = json.loads(last.custom_metadata[_ABOUT])
         self.files = tuple(files)
         self.fingerprint = place  # its name is made of the files, their sizes and dates
-        lost = [name for name, column in self.columns.items() if column.dtype == "bytes"]
-        self.columns = {name: column for name, column in self.columns.items() if name not in lost}
-        self.left_out = {**self.left_out, **dict.fromkeys(lost, "it holds bytes that are not UTF-8 text")}
         self._rows_of: list[int] = about["starts"]
         self._gone = {path: sorted(row for row, _ in rows) for path, rows in about["bad"].items()}
         self.skipped = tuple(

@@ -55,13 +55,9 @@ class CsvDataset(FilesDataset):
             options = self.model_dump(mode="json", exclude={"path"})
             table = converted(files, self.type, options, self._schema, self._batches)
             if table is not None:
-                return table
+                return _without_bytes(table)
         bad: dict[str, list[tuple[int, str]]] = {}
-        table = MemoryTable([(path, self._read(path, bad.setdefault(path, []))) for path in self.files()], bad)
-        bytes_of = [name for name, column in table.columns.items() if column.dtype == "bytes"]  # elsewhere: files
-        table.columns = {name: column for name, column in table.columns.items() if name not in bytes_of}
-        table.left_out = {**table.left_out, **dict.fromkeys(bytes_of, "it holds bytes that are not UTF-8 text")}
-        return table
+        return _without_bytes(MemoryTable([(path, self._read(path, bad.setdefault(path, []))) for path in files], bad))
 
     def _read(self, path: str, bad: list[tuple[int, str]]) -> pa.Table:
         from pyarrow import csv
@@ -213,6 +209,14 @@ class CsvDataset(FilesDataset):
             return SourceError("unreadable", f"{shown(path)} is empty")
         reason = error.removeprefix("CSV parse error: ").splitlines()[0]
         return SourceError("unreadable", f"cannot read {shown(path)}: {reason[:200]}")
+
+
+def _without_bytes(table: Table) -> Table:
+    """In other sources bytes are files."""
+    lost = [name for name, column in table.columns.items() if column.dtype == "bytes"]
+    table.columns = {name: column for name, column in table.columns.items() if name not in lost}
+    table.left_out = {**table.left_out, **dict.fromkeys(lost, "it holds bytes that are not UTF-8 text")}
+    return table
 
 
 def _unpacked(path: str) -> Any:

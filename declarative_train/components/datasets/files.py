@@ -38,6 +38,7 @@ _BEGINNINGS = {
     b"PK\x03\x04": ("a zip archive", "the source `npy` reads archives of arrays; let its name end in `.npz`"),
     b"PAR1": ("a Parquet file", "the source `parquet` reads it"),
     b"ARROW1": ("an Arrow file", "the source `arrow` reads it"),
+    b"SQLite format 3\0": ("an SQLite database", "the source `sqlite` reads it"),
     b"\x1f\x8b": ("packed by gzip", "let its name end in `.gz`, or unpack it"),
 }
 _USER = re.compile(r"(?<=://)(?:[^/\s\"'@:]+:(?!:)[^\s\"']+|[^/\s\"']+)@")  # a key may hold `/`
@@ -350,7 +351,7 @@ def packing(path: str) -> str | None:
 def check_beginning(path: str, kind: str, wanted: bytes | None) -> None:
     """That a file is of the `kind` ("a Parquet file") that its source reads: it begins with `wanted`; None: as a text
     that nobody packed. Raises SourceError."""
-    begin = read_bytes(path, 0, 8)
+    begin = read_bytes(path, 0, 16)
     found = next((magic for magic in _BEGINNINGS if begin.startswith(magic)), None)
     is_text = begin.isascii() and all(byte >= 32 or byte in b"\t\r\n" for byte in begin)  # a column may be called PAR1
     if not begin or found == wanted or (wanted is None and is_text):

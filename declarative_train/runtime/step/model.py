@@ -14,6 +14,7 @@ import torch
 from torch import fx, nn
 
 from declarative_train.components.layers.libraries.modules.node import LibraryNode
+from declarative_train.components.layers.modules.norms import InstanceNorm
 from declarative_train.components.layers.sample_groups import MixesSamples, SampleGroups
 from declarative_train.components.losses.modules.chunked import ChunkedHead
 from declarative_train.components.pipeline_schedules import PIPELINE_SCHEDULES
@@ -121,14 +122,21 @@ def started_model(plan: Plan) -> nn.Module:
 
 def lay_out_convolutions(module: nn.Module, device: torch.device, *, in_half: bool) -> None:
     """Weights of convolutions over images with the channels last: what comes out of them has that layout too. On CPU
-    torch's kernels for it (pooling most of all) take two thirds of the time; on GPUs those of half precision compute so
-    in any case, and would turn each input and output around. Values and shapes stay as they are."""
-    if device.type != "cpu" and not in_half:
+    torch's kernels for it (pooling and batch norm most of all) take less time; on GPUs those of half precision compute
+    so in any case, and would turn each input and output around. Values and shapes stay as they are."""
+    is_slower = any(map(_minds_channels_last, module.modules())) if device.type == "cpu" else not in_half
+    if is_slower:
         return
     fixed = {id(inner) for part in module.modules() if isinstance(part, LibraryNode) for inner in part.modules()}
     for part in module.modules():
         if isinstance(part, nn.Conv2d | nn.ConvTranspose2d) and id(part) not in fixed:
             part.weight.data = part.weight.data.contiguous(memory_format=torch.channels_last)
+
+
+def _minds_channels_last(part: nn.Module) -> bool:
+    """On CPU. torch's norms of groups of channels: with those of 1 to 4 channels a step of a ResNet takes 1.3 times as
+    long so in float32, 2.7 times in bf16 (docs/performance.md)."""
+    return (isinstance(part, nn.GroupNorm) and part.num_groups > 1) or isinstance(part, InstanceNorm)
 
 
 def freeze(module: nn.Module, parameters: tuple[ParameterPlan, ...]) -> None:

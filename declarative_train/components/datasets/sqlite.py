@@ -1,0 +1,155 @@
+"""Tables of SQLite files -> a table, held in memory or, of large files, converted once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field
+
+from declarative_train.components.data import SourceError, Table
+from declarative_train.components.datasets.arrow import check_same_columns
+from declarative_train.components.datasets.converted import BLOCK_BYTES, converted, is_large
+from declarative_train.components.datasets.files import FilesDataset, Paths, check_beginning, local_path, shown
+from declarative_train.components.datasets.kept import stamp
+
+if TYPE_CHECKING:
+    import sqlite3
+
+_MAGIC = b"SQLite format 3\0"
+_WAIT_S = 30.0  # for a process that writes
+_TOGETHER = 400  # columns looked at by one query: SQLite allows 2,000 results
+_STEPS = 1_000_000  # of SQLite's machine, between signs of life
+_MOST_ROWS = 1 << 16  # of a record batch
+_KINDS = ("integer", "real", "text", "blob")
+
+
+class SqliteDataset(FilesDataset):
+    """Rows of a table of SQLite files, in the order of `rowid`, or of a view, in the order in which it gives them.
+
+    The type of a column is that of its values, not the one that is declared: integers, numbers, text, or blobs, which
+    are files (pictures). Where text stands beside numbers, all are text; dates are what SQLite keeps them as, text or
+    numbers. Several files are one table, file after file. More than 1 GiB is converted once, to a file in the user's
+    cache, and read from there in blocks.
+    """
+
+    type: Literal["sqlite"] = "sqlite"
+    path: Paths
+    """A file, a glob, or a list of them, on this machine, relative to the recipe's file."""
+    table: Annotated[str, Field(min_length=1)]
+    """The name of a table or view. A view (`CREATE VIEW`) can choose, join and order rows."""
+
+    def open(self) -> Table:
+        import pyarrow as pa
+
+        from declarative_train.components.datasets.arrow import MemoryTable
+
+        files = self.files()
+        for path in files:
+            if local_path(path) is None:
+                raise SourceError("unreadable", f"{shown(path)} is not on this machine", help="copy it")
+            check_beginning(path, "an SQLite database", _MAGIC)
+        if is_large(files):
+            options = [self.table, [stamp(each) for path in files if os.path.exists(each := f"{path}-wal")]]
+            table = converted(files, self.type, options, self._schema, self._batches)
+            if table is not None:
+                return table
+        schema = self._schema(files, lambda: None)
+        return MemoryTable([(path, pa.Table.from_batches(self._batches(path, schema, []), schema)) for path in files])
+
+    @contextmanager
+    def _opened(self, path: str) -> Iterator[tuple[sqlite3.Connection, str]]:
+        """A connection, and what to select from, with the order. Raises SourceError, also for what goes wrong later."""
+        import sqlite3
+        from pathlib import Path
+
+        import pyarrow as pa
+
+        try:
+            address = f"{Path(str(local_path(path))).absolute().as_uri()}?mode=ro"
+            with closing(sqlite3.connect(address, uri=True, timeout=_WAIT_S)) as file:
+                known = dict(file.execute("SELECT name, type FROM sqlite_master WHERE type IN ('table', 'view')"))
+                name = next((name for name in known if name.lower() == self.table.lower()), None)
+                if name is None:
+                    hint = f"it has {', '.join(f'`{each}`' for each in sorted(known)[:8])}" if known else "it has none"
+                    raise SourceError("unreadable", f"{shown(path)} has no table `{self.table}`", help=hint)
+                yield file, _quoted(name) + (" ORDER BY rowid" if _has_rowid(file, name, known[name]) else "")
+        except (sqlite3.Error, pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+            reason = str(error).splitlines()[0]
+            raise SourceError("unreadable", f"cannot read `{self.table}` of {shown(path)}: {reason}") from error
+
+    def _schema(self, files: Sequence[str], lives: Callable[[], None]) -> Any:
+        """The types that hold all values of all files. Raises SourceError."""
+        import pyarrow as pa
+
+        found: dict[str, set[str]] = {}
+        for path in files:
+            with self._opened(path) as (file, rows):
+                file.set_progress_handler(lives, _STEPS)
+                names = [column[0] for column in file.execute(f"SELECT * FROM {rows} LIMIT 0").description]
+                if found:
+                    check_same_columns(files[0], list(found), path, names)
+                for begin in range(0, len(names), _TOGETHER):
+                    some = names[begin : begin + _TOGETHER]
+                    asked = [f"max(typeof({_quoted(name)}) = '{kind}')" for name in some for kind in _KINDS]
+                    said = iter(file.execute(f"SELECT {', '.join(asked)} FROM {rows}").fetchone())
+                    for name in some:
+                        found.setdefault(name, set()).update(kind for kind in _KINDS if next(said))
+                        if "blob" in found[name] and len(found[name]) > 1:
+                            message = f"`{name}` in `{self.table}` of {shown(path)} holds blobs beside other values"
+                            hint = f"name a view without them: `CREATE VIEW chosen AS SELECT ... FROM {self.table}`"
+                            raise SourceError("unreadable", message, help=hint)
+        return pa.schema([(name, _type_of(kinds)) for name, kinds in found.items()])
+
+    def _batches(self, path: str, schema: Any, bad: list[tuple[int, str]]) -> Iterator[Any]:
+        import pyarrow as pa
+
+        names = ", ".join(map(_quoted, schema.names))
+        with self._opened(path) as (file, source):
+            rows: list[tuple[Any, ...]] = []
+            size = 0
+            for row in file.execute(f"SELECT {names} FROM {source}"):
+                rows.append(row)
+                size += sum(len(value) if isinstance(value, str | bytes) else 8 for value in row)
+                if size > BLOCK_BYTES or len(rows) == _MOST_ROWS:
+                    yield pa.RecordBatch.from_arrays(_columns(rows, schema), schema=schema)
+                    rows, size = [], 0
+            if rows:
+                yield pa.RecordBatch.from_arrays(_columns(rows, schema), schema=schema)
+
+
+def _type_of(kinds: Collection[str]) -> Any:
+    import pyarrow as pa
+
+    of_kind = {"blob": pa.binary(), "text": pa.string(), "real": pa.float64(), "integer": pa.int64()}
+    return next((kind for name, kind in of_kind.items() if name in kinds), pa.null())
+
+
+def _quoted(name: str) -> str:
+    return '"{}"'.format(name.replace('"', '""'))
+
+
+def _has_rowid(file: sqlite3.Connection, name: str, kind: str) -> bool:
+    """Views have none, nor have tables that were made WITHOUT ROWID: those come in the order of their key."""
+    import sqlite3
+
+    if kind != "table":
+        return False
+    try:
+        file.execute(f"SELECT rowid FROM {_quoted(name)} LIMIT 0")
+    except sqlite3.OperationalError:
+        return False
+    return True
+
+
+def _columns(rows: Sequence[tuple[Any, ...]], schema: Any) -> list[Any]:
+    import pyarrow as pa
+
+    found = []
+    for values, field in zip(zip(*rows, strict=True), schema, strict=True):
+        as_text = field.type == pa.string()
+        some = [None if value is None else str(value) for value in values] if as_text else values
+        found.append(pa.array(some, field.type))
+    return found
