@@ -6,7 +6,6 @@ Local files do not go through fsspec, whose import costs as much as reading a sm
 from __future__ import annotations
 
 import os
-import re
 from abc import ABC
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +20,8 @@ from pydantic import Field
 
 from declarative_train.components.data import Dataset, SourceError
 from declarative_train.components.datasets.current_file import turn_to
+from declarative_train.components.datasets.remote import RemoteError, RemoteFile, again, is_of_network, reason
+from declarative_train.components.datasets.remote import masked as masked  # beside `shown`, for all who show paths
 
 if TYPE_CHECKING:
     import numpy as np
@@ -41,8 +42,6 @@ _BEGINNINGS = {
     b"SQLite format 3\0": ("an SQLite database", "the source `sqlite` reads it"),
     b"\x1f\x8b": ("packed by gzip", "let its name end in `.gz`, or unpack it"),
 }
-_USER = re.compile(r"(?<=://)(?:[^/\s\"'@:]+:(?!:)[^\s\"']+|[^/\s\"']+)@")  # a key may hold `/`
-_QUERY = re.compile(r"([?&][\w.-]+=)[^&#\s\"']+")
 _MOST_OPEN = 64  # files of one table; processes may often have 1,024 open, on some systems 256
 _CHAIN = "::"  # between the links of a chained URL: zip://*.csv::data.zip is the files in an archive
 
@@ -93,7 +92,7 @@ def file_system(url: str) -> tuple[Any, str]:
     try:
         found: tuple[Any, str] = fsspec.core.url_to_fs(url)
     except (ImportError, ValueError) as error:
-        raise SourceError("no_file_system", f"cannot open {shown(url)}: {_reason(error)}") from error
+        raise SourceError("no_file_system", f"cannot open {shown(url)}: {reason(error)}") from error
     except Exception as error:
         raise _unreadable("open", url, error) from error
     return found
@@ -111,7 +110,7 @@ def _told(what: str, path: str) -> Iterator[None]:
 
 
 def _unreadable(what: str, path: str, error: Exception) -> SourceError:
-    return SourceError("unreadable", f"cannot {what} {shown(path)}: {_reason(error)}")
+    return SourceError("unreadable", f"cannot {what} {shown(path)}: {reason(error)}")
 
 
 def expand(paths: Sequence[str]) -> list[str]:
@@ -126,10 +125,25 @@ def _expand_one(path: str) -> list[str]:
     system, inner = file_system(path)
     with _told("look at", path):
         if has_magic(inner):
-            return _some(path, [_same_place(path, file) for file in sorted(system.glob(inner)) if system.isfile(file)])
-        if system.isfile(inner):
+            found = sorted(again(lambda: system.glob(inner)))
+            return _some(path, [_same_place(path, file) for file in found if _is_file(system, file)])
+        if _is_file(system, inner):
             return [path]
         raise _not_found(path, inner, [os.path.basename(file) for file in _siblings(system, inner)])
+
+
+def _is_file(system: Any, path: str) -> bool:
+    """Raises RemoteError where nobody can say: fsspec's `isfile` says no whatever went wrong."""
+    if system.isfile(path):
+        return True
+    try:
+        return bool(again(lambda: system.info(path))["type"] == "file")
+    except FileNotFoundError:
+        return False
+    except RemoteError as error:
+        if is_of_network(error.__cause__):
+            raise
+        return False
 
 
 def _same_place(url: str, file: str) -> str:
@@ -189,13 +203,6 @@ def shown(path: str) -> str:
     return masked(path if near.startswith("..") else f"{links}{_CHAIN if links else ''}{near}")
 
 
-def masked(text: str) -> str:
-    """A text with `***` for what URLs in it hold before `@` and as values of their query: passwords, keys, tokens."""
-    if "://" not in text:
-        return text
-    return _QUERY.sub(r"\1***", _USER.sub("***@", text))
-
-
 def open_file(path: str) -> Any:
     """A readable, seekable binary file; one in an archive is unpacked into memory: as a stream it would end with its
     file system, and processes would share its position. Raises SourceError."""
@@ -206,8 +213,9 @@ def open_file(path: str) -> Any:
             return open(local, "rb")
         system, inner = file_system(path)
         if _is_archive(system):
-            return BytesIO(system.cat_file(inner))
-        return system.open(inner, "rb")
+            return BytesIO(again(lambda: system.cat_file(inner)))
+        opened = again(lambda: system.open(inner, "rb"))
+        return RemoteFile(opened) if is_remote(path) and opened.seekable() else opened
 
 
 def _is_archive(system: Any) -> bool:
@@ -339,7 +347,7 @@ def read_bytes(path: str, start: int = 0, end: int | None = None) -> bytes:
                 file.seek(start)
                 return file.read(-1 if end is None else end - start)
         system, inner = file_system(path)
-        found: bytes = system.cat_file(inner, start=start, end=end)
+        found: bytes = again(lambda: system.cat_file(inner, start=start, end=end))
         return found
 
 
@@ -369,9 +377,4 @@ def size_bytes(path: str) -> int:
         if local is not None:
             return os.path.getsize(local)
         system, inner = file_system(path)
-        return int(system.size(inner))
-
-
-def _reason(error: BaseException) -> str:
-    text = getattr(error, "strerror", None) or str(error).strip() or type(error).__name__
-    return masked(str(text).splitlines()[0])
+        return int(again(lambda: system.size(inner)))

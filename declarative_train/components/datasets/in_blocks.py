@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from declarative_train.components.data import Column, SourceError, Table
-from declarative_train.components.datasets.files import OpenFiles, by_piece, local_path, shown
+from declarative_train.components.datasets.files import OpenFiles, by_piece, local_path, masked, shown
 from declarative_train.components.datasets.kept import Stamp, load, place_of, save, stamp
 
 if TYPE_CHECKING:
@@ -235,4 +235,4 @@ def _put(gathered: np.ndarray, places: np.ndarray) -> np.ndarray:
 
 
 def reason(error: BaseException) -> str:
-    return str(error).splitlines()[0][:200]
+    return masked(str(error).splitlines()[0])[:200]

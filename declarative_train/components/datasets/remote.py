@@ -1,0 +1,127 @@
+"""Reads over a network: what fails for a moment is tried again; what fails in the end is an OSError without secrets.
+
+Each client of a cloud has exceptions of its own; some of them try again themselves.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+TRIES = 5
+FIRST_PAUSE_S = 0.5  # doubled after each try: 7.5 s together
+_BUSY = (408, 425, 429)  # of HTTP: later it may work; and all from 500 on
+_FINAL = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, NotImplementedError, ValueError)
+_NO_SERVER_TRIES = 2  # where no connection came about: mostly a wrong address
+_USER = re.compile(r"(?<=://)(?:[^/\s\"'@:]+:(?!:)[^\s\"']+|[^/\s\"']+)@")  # a key may hold `/`
+_QUERY = re.compile(r"([?&][\w.-]+=)[^&#\s\"']+")
+
+T = TypeVar("T")
+
+
+class RemoteError(OSError):
+    """In words for a message."""
+
+
+def again(call: Callable[[], T]) -> T:
+    """What `call` gives, after some tries if need be. Raises RemoteError, and FileNotFoundError."""
+    begun, pause_s = time.monotonic(), FIRST_PAUSE_S
+    for number in range(1, TRIES + 1):
+        try:
+            return call()
+        except Exception as error:
+            is_passing = _is_passing(error)
+            if isinstance(error, FileNotFoundError) and not is_passing:
+                raise
+            if number == (_NO_SERVER_TRIES if _has_no_server(error) else TRIES) or not is_passing:
+                tried = f", tried {number} times in {time.monotonic() - begun:.0f} s" if number > 1 else ""
+                raise RemoteError(f"{reason(_told_by(error))}{tried}") from error
+        time.sleep(pause_s)
+        pause_s *= 2
+    raise AssertionError("the last try returns or raises")
+
+
+def _told_by(error: BaseException) -> BaseException:
+    """fsspec calls every failure of an HTTP server a file that is not there."""
+    return error.__cause__ if isinstance(error, FileNotFoundError) and error.__cause__ is not None else error
+
+
+def _is_passing(error: BaseException) -> bool:
+    """Whether it may work when it is tried again."""
+    cause = _told_by(error)
+    status = getattr(cause, "status", None)
+    if isinstance(status, int) and status:
+        return status in _BUSY or status >= 500
+    return is_of_network(cause) and not isinstance(cause, _FINAL)
+
+
+def is_of_network(error: BaseException | None) -> bool:
+    cause = None if error is None else _told_by(error)
+    return isinstance(cause, OSError | TimeoutError) or type(cause).__module__.startswith("aiohttp")
+
+
+def _has_no_server(error: BaseException) -> bool:
+    cause = _told_by(error)
+    return isinstance(cause, ConnectionRefusedError) or type(cause).__name__.startswith("ClientConnector")
+
+
+def reason(error: BaseException) -> str:
+    """The first line of it, without secrets."""
+    text = getattr(error, "strerror", None) or str(error).strip() or type(error).__name__
+    return masked(str(text).splitlines()[0])
+
+
+def masked(text: str) -> str:
+    """A text with `***` for what URLs in it hold before `@` and as values of their query: passwords, keys, tokens."""
+    if "://" not in text:
+        return text
+    return _QUERY.sub(r"\1***", _USER.sub("***@", text))
+
+
+class RemoteFile(io.RawIOBase):
+    """A file of fsspec that can be read anywhere; each read is tried again. One that ends before its size is cut."""
+
+    def __init__(self, opened: Any) -> None:
+        self._opened = opened
+        self._size: int | None = getattr(opened, "size", None)
+
+    def read(self, size: int | None = -1) -> bytes:
+        begin = self._opened.tell()
+        size = -1 if size is None else size
+
+        def once() -> bytes:
+            self._opened.seek(begin)
+            found: bytes = self._opened.read(size)
+            if self._size is not None:
+                left = max(self._size - begin, 0)
+                wanted = left if size < 0 else min(size, left)
+                if len(found) < wanted:
+                    raise ConnectionError(f"{len(found):,} bytes came of {wanted:,}")
+            return found
+
+        return again(once)
+
+    def readinto(self, buffer: Any) -> int:
+        found = self.read(len(buffer))
+        buffer[: len(found)] = found
+        return len(found)
+
+    def seek(self, place: int, whence: int = 0) -> int:
+        return int(self._opened.seek(place, whence))
+
+    def tell(self) -> int:
+        return int(self._opened.tell())
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        if not self.closed:
+            self._opened.close()
+        super().close()

@@ -1,0 +1,185 @@
+"""Files behind servers that fail: reads are tried again, values are those of the file, and what fails in the end is one
+message."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from declarative_train.components.data import SourceError, Table
+from declarative_train.components.datasets import remote
+from declarative_train.components.datasets.csv import CsvDataset
+from declarative_train.components.datasets.files import read_bytes
+from declarative_train.components.datasets.parquet import ParquetDataset
+
+pa = pytest.importorskip("pyarrow")
+pytest.importorskip("aiohttp")
+
+ROWS = 20_000
+
+
+@dataclass
+class Server:
+    """Files of a folder by HTTP, ranges too. `fault`: by the number of a request, what goes wrong with it."""
+
+    folder: Path
+    address: str = ""
+    fault: Callable[[int], str] = lambda _: ""
+    asked: list[str] = field(default_factory=list)
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    from fsspec.implementations.http import HTTPFileSystem
+    from pyarrow import parquet
+
+    monkeypatch.setattr(remote, "FIRST_PAUSE_S", 0.01)
+    HTTPFileSystem.clear_instance_cache()
+    draws = np.random.default_rng(0)
+    table = pa.table({"x": draws.standard_normal(ROWS), "y": np.arange(ROWS)})
+    parquet.write_table(table, tmp_path / "a.parquet", row_group_size=2_000)
+    (tmp_path / "a.csv").write_text("x,y\n" + "".join(f"{number},{number % 7}\n" for number in range(ROWS)))
+    found = Server(tmp_path)
+    lock = threading.Lock()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_HEAD(self) -> None:
+            self.do_GET()
+
+        def do_GET(self) -> None:
+            with lock:
+                found.asked.append(self.path)
+                fault = found.fault(len(found.asked))
+            file = found.folder / self.path.partition("?")[0].strip("/")
+            if fault.isdigit() or not file.is_file():
+                self.send_response(int(fault) if fault.isdigit() else 404)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+                return
+            if fault == "slow":
+                time.sleep(0.3)
+            content, status, size = file.read_bytes(), 200, file.stat().st_size
+            if wanted := re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", "")):
+                begin, end = int(wanted[1]), min(int(wanted[2]) + 1, size)
+                content, status = content[begin:end], 206
+            self.send_response(status)
+            if status == 206:
+                self.send_header("Content-Range", f"bytes {begin}-{end - 1}/{size}")
+            self.send_header("Accept-Ranges", "bytes")
+            self.send_header("ETag", '"1"')
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(content[: len(content) // 2] if fault == "cut" else content)
+            if fault == "cut":
+                self.close_connection = True
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    http.daemon_threads = True
+    thread = threading.Thread(target=http.serve_forever, args=(0.05,), daemon=True)
+    thread.start()
+    found.address = f"http://127.0.0.1:{http.server_address[1]}"
+    try:
+        yield found
+    finally:
+        http.shutdown()
+        http.server_close()
+        thread.join(10)
+
+
+def opened(kind: str, path: str) -> Table:
+    return (ParquetDataset(path=path) if kind == "parquet" else CsvDataset(path=path)).open()
+
+
+def every_third(fault: str) -> Callable[[int], str]:
+    return lambda number: fault if number % 3 == 0 else ""
+
+
+@pytest.mark.parametrize("fault", ["500", "429", "cut", "slow"])
+@pytest.mark.parametrize("kind", ["parquet", "csv"])
+def test_what_fails_for_a_moment_is_read_in_the_end(server: Server, kind: str, fault: str) -> None:
+    server.fault = every_third(fault)
+    table = opened(kind, f"{server.address}/a.{kind}")
+    wanted = opened(kind, str(server.folder / f"a.{kind}"))
+    for rows in (slice(0, 10), slice(ROWS - 5, ROWS), np.asarray([17, 9_000, 3])):
+        for name, values in table.read(["x", "y"], rows).items():
+            assert (values == wanted.read([name], rows)[name]).all()
+    assert len(server.asked) >= 3
+
+
+@pytest.mark.parametrize(("fault", "why"), [("503", "503"), ("cut", ".+")])
+def test_what_fails_for_good_is_one_message(server: Server, fault: str, why: str) -> None:
+    table = opened("parquet", f"{server.address}/a.parquet?key=s3cret")
+    server.fault = lambda _: fault
+    with pytest.raises(SourceError) as found:
+        table.read(["x"], slice(10_000, 10_010))
+    said = str(found.value)
+    assert re.fullmatch(rf"cannot read `x` in row group 5 of http://\S+/a.parquet\?key=\*\*\*: .*{why}.*", said), said
+    assert "tried 5 times in" in said
+    assert "s3cret" not in said
+
+
+def test_a_server_that_always_fails_is_not_a_file_that_is_missing(server: Server) -> None:
+    server.fault = lambda _: "500"
+    with pytest.raises(SourceError, match=r"cannot look at http\S+: 500.*tried 5 times") as found:
+        opened("csv", f"{server.address}/a.csv")
+    assert found.value.problem == "unreadable"
+
+
+def test_a_file_that_is_missing_is_not_tried_again(server: Server) -> None:
+    with pytest.raises(SourceError, match="there is no file") as found:
+        opened("csv", f"{server.address}/none.csv")
+    assert found.value.problem == "not_found"
+    assert server.asked.count("/none.csv") <= 4  # whether it is one, and why not: each by HEAD and GET
+
+
+def test_a_forbidden_file_is_not_asked_for_again(server: Server) -> None:
+    server.fault = lambda _: "403"
+    with pytest.raises(SourceError, match="403"):
+        read_bytes(f"{server.address}/a.csv", 0, 8)
+    assert len(server.asked) == 1
+
+
+@pytest.mark.long
+def test_files_in_a_bucket_are_read_as_those_of_this_machine(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("s3fs")
+    moto = pytest.importorskip("moto.server")
+    import fsspec
+
+    bucket = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    bucket.start()
+    try:
+        host, port = bucket.get_host_and_port()
+        for name, value in {
+            "AWS_ACCESS_KEY_ID": "key",
+            "AWS_SECRET_ACCESS_KEY": "secret",
+            "AWS_DEFAULT_REGION": "us-east-1",
+            "AWS_ENDPOINT_URL": f"http://{host}:{port}",
+        }.items():
+            monkeypatch.setenv(name, value)
+        client = fsspec.filesystem("s3")
+        client.mkdir("made")
+        for name in ("one", "two"):
+            client.put(str(server.folder / "a.parquet"), f"made/data/{name}.parquet")
+        table = opened("parquet", "s3://made/data/*.parquet")
+        wanted = opened("parquet", str(server.folder / "a.parquet"))
+        assert table.num_rows == 2 * ROWS
+        rows = np.asarray([5, 12_345])
+        assert (table.read(["x"], rows + ROWS)["x"] == wanted.read(["x"], rows)["x"]).all()
+        with pytest.raises(SourceError, match=r"there is no file s3://made/data/three\.parquet"):
+            opened("parquet", "s3://made/data/three.parquet")
+    finally:
+        bucket.stop()
