@@ -194,8 +194,11 @@ class Trained:
         names = dict(module.named_parameters(remove_duplicate=False))
         persistent = module.state_dict(keep_vars=True)
         ties = {item.name: item.tie for item in plan.parameters if item.tie is not None and item.name in names}
+        saved = {id(held): name for name, held in persistent.items() if name in self._tensors}
         with torch.no_grad():
             for name, held in persistent.items():
+                if name not in ties and name not in self._tensors and id(held) in saved:
+                    continue  # a library's model holds one parameter under two names, and it is saved under one
                 # one that is tied to a parameter of a node that is not here is filled by its own name
                 source = ties.get(name, name)
                 if source not in self._tensors:

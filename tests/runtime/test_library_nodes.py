@@ -93,6 +93,14 @@ def test_what_is_wrong_with_a_node_is_one_line(folder: Path, change: dict[str, A
     assert hint in found[1], found
 
 
+def test_a_pipeline_says_why_it_cannot_cut_a_model(folder: Path) -> None:
+    node = {"type": "transformers", "config": made.CONFIGS["llama"], "input": "tokens"}
+    stages = {"pipeline": {"stages": 2, "microbatches": 2}}
+    message, hint = said(written(folder, node, parallelism=stages, layout={"gpus": 2, "device": "cpu"}))
+    assert message == "2 stages, and the model has 1 node to share out"
+    assert hint.startswith("`net` is computed by transformers as a whole; fsdp shards it")
+
+
 def test_a_library_that_is_not_here_names_its_extra(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import importlib.util
 

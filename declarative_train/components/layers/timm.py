@@ -102,6 +102,26 @@ class Timm(LibraryLayer):
         found: torch.Tensor = of.forward_features(values[0]) if self.output == "features" else forward(values[0])
         return found
 
+    def save(self, model: nn.Module, inputs: Inputs, folder: str, classes: Sequence[str]) -> None:
+        from timm.models import save_for_hf
+
+        of: Any = model
+        args: dict[str, Any] = json.loads(json.dumps(self.options)) | {"in_chans": inputs["x"].shape[0]}
+        config = {"label_names": list(classes)} if len(classes) == of.num_classes else {}
+        save_for_hf(of, folder, model_config=config, model_args=args, safe_serialization=True)
+        place = os.path.join(folder, "config.json")
+        with open(place, encoding="utf-8") as stream:
+            told = json.load(stream)
+        told["pretrained_cfg"]["input_size"] = list(inputs["x"].shape)  # of the pictures that it has learnt from
+        with open(place, "w", encoding="utf-8") as stream:
+            json.dump(told, stream, indent=2)
+
+    def loaded(self, folder: str, model: nn.Module) -> nn.Module:
+        import timm
+
+        found: nn.Module = timm.create_model(f"local-dir:{folder}", pretrained=True)
+        return found
+
     def files(self, module: nn.Module) -> Files | None:
         if self.pretrained is False:
             return None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -185,6 +186,26 @@ class Transformers(LibraryLayer):
             raise ValueError(f"the model gives no `{name}`; it gives {', '.join(tensors)}")
         return tensors[name]
 
+    def save(self, model: nn.Module, inputs: Inputs, folder: str, classes: Sequence[str]) -> None:
+        of: Any = model
+        said = self.settled()
+        if hasattr(said, "use_cache"):
+            of.config.use_cache = said.use_cache
+        else:
+            del of.config.use_cache  # which `made` has turned off for training
+        if "Classification" in type(of).__name__ and len(classes) == of.config.num_labels:
+            of.config.id2label = dict(enumerate(classes))
+            of.config.label2id = {name: number for number, name in enumerate(classes)}
+        # by the names that its parameters have: those that `files` reads
+        with _without_bars():
+            of.save_pretrained(folder, save_original_format=False)
+
+    def loaded(self, folder: str, model: nn.Module) -> nn.Module:
+        of: Any = model
+        with _without_bars():
+            found: nn.Module = type(of).from_pretrained(folder, dtype=of.dtype, local_files_only=True)
+        return found
+
     def files(self, module: nn.Module) -> Files | None:
         if not self.is_pretrained:
             return None
@@ -205,6 +226,21 @@ class Transformers(LibraryLayer):
     def unit_classes(self, module: nn.Module) -> frozenset[str]:
         of: Any = module
         return frozenset(of._no_split_modules or ())
+
+
+@contextmanager
+def _without_bars() -> Iterator[None]:
+    """The library draws no progress on the terminal."""
+    from transformers.utils import logging as untyped
+
+    logging: Any = untyped
+    was_drawn = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if was_drawn:
+            logging.enable_progress_bar()
 
 
 def _only_heads(files: Files, prefix: str) -> bool:

@@ -19,12 +19,14 @@ from declarative_train.diagnostics.suggest import did_you_mean
 from declarative_train.inference.export import DTYPES, NAMES, PUBLISHED
 from declarative_train.inference.export.about import about
 from declarative_train.inference.export.formats import FORMATS, check
+from declarative_train.inference.export.library import LibraryModel, library_models, write_library_model
 from declarative_train.inference.export.peft import auto_class as peft_base
 from declarative_train.inference.export.program import Inputs, Program, make_program
-from declarative_train.inference.export.published import published_base, published_node, write_published
+from declarative_train.inference.export.published import published_base, write_published
 from declarative_train.inference.export.snippets import loading_code, readme
 from declarative_train.inference.trained import Trained, UsageError
 from declarative_train.plan.codec import to_json
+from declarative_train.plan.plan import PublishedPlan
 from declarative_train.plan.run_folder import PLAN
 
 MARK = "preprocessing.json"  # a folder that holds it may be written anew
@@ -93,18 +95,39 @@ def _published(
         raise UsageError("one node at a time becomes a published model; help: name one with --output")
     FORMATS["safetensors"].require(to)
     trained = trained.merged()
-    found = published_node(trained, outputs[0] if outputs else None)
+    found = _published_node(trained, to, outputs[0] if outputs else None)
     place = _place(trained, to, folder, mark=PLAN)
     place.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=place.parent, prefix=f".{place.name}-") as name:
         made = Path(name) / place.name
         made.mkdir()
-        write_published(trained, found, to, made, None if dtype is None else getattr(torch, dtype))
+        wanted = None if dtype is None else getattr(torch, dtype)
+        if isinstance(found, LibraryModel):
+            write_library_model(trained, found, made, wanted)
+        else:
+            write_published(trained, found, to, made, wanted)
         if place.exists():
             shutil.rmtree(place)
         made.rename(place)
     names = tuple(sorted(each.name for each in place.iterdir()))
-    return Exported(place, names, (found.node,), (found.block,), 0.0)
+    return Exported(place, names, (found.node,), (found.node,), 0.0)
+
+
+def _published_node(trained: Trained, to: str, wanted: str | None) -> PublishedPlan | LibraryModel:
+    """The node that is exported: the only one that the library has a model for, or the one named. Raises UsageError."""
+    library = PUBLISHED[to]
+    models = list(library_models(trained.plan.graph))
+    known: dict[str, PublishedPlan | LibraryModel] = {each.node: each for each in trained.plan.published}
+    known |= {each.node: each for each in models if each.library == library}
+    if wanted is not None and wanted not in known:
+        raise UsageError(f"`{wanted}` is no model that {library} has; help: {did_you_mean(wanted, known)}")
+    if not known:
+        other = next(((each, way) for each in models for way, has in PUBLISHED.items() if has == each.library), None)
+        hint = "--to safetensors has its tensors" if other is None else f"--to {other[1]} writes `{other[0].node}`"
+        raise UsageError(f"no node of this run is a model that {library} has; help: {hint}")
+    if wanted is None and len(known) > 1:
+        raise UsageError(f"several nodes can be exported; help: --output with one of {', '.join(known)}")
+    return known[wanted or next(iter(known))]
 
 
 def _made(

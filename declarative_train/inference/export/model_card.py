@@ -24,21 +24,35 @@ _INPUTS = {"resnet": "image", "vit": "image"}
 def card(
     trained: Trained, found: PublishedPlan, library: str, config: Mapping[str, Any] | None, copied: list[str]
 ) -> str:
-    """`config`: that of the folder, None where it has none; `copied`: the names of the tokenizer's files."""
+    """Of a block. `config`: that of the folder, None where it has none; `copied`: the names of the tokenizer's
+    files."""
     name = _name(found, library, config)
-    lines = ["---", f"library_name: {_LIBRARY[library]}", "tags: [dtrain]", "---", "", f"# {trained.plan.name}", ""]
-    lines += [f"`{name}`, trained by dtrain: step {trained.step} of `{masked(trained.name)}`."]
+    note = "" if _INPUTS.get(found.block) is not None else no_tokenizer(copied)
+    return card_of(trained, name, _LIBRARY[library], _code(name, library), _recipe(found, library), note)
+
+
+def card_of(trained: Trained, name: str, library: str, code: list[str], model: list[str], note: str) -> str:
+    """`library`: the package; `code` loads the model; `model`: the lines of a recipe that take it in; `note`: "" for
+    none."""
+    lines = ["---", f"library_name: {library}", "tags: [dtrain]", "---", "", f"# {trained.plan.name}", ""]
+    lines += [f"`{name}`, trained by dtrain: `{masked(trained.name)}`."]
     if trained.values:
         lines += ["", "| metric | value |", "|---|---|"]
         lines += [f"| {name} | {value:.6g} |" for name, value in trained.values.items()]
-    lines += ["", "## How it is loaded", "", "```python", *_code(name, library), "```"]
-    lines += ["", "In a recipe of dtrain:", "", "```yaml", *_recipe(found, library), "```"]
-    is_text = _INPUTS.get(found.block) is None
-    if is_text and "tokenizer.json" not in copied and "tokenizer_config.json" not in copied:
-        lines += ["", "There is no tokenizer beside it: the run began with none."]
+    lines += ["", "## How it is loaded", "", "```python", *code, "```"]
+    lines += ["", "In a recipe of dtrain:", "", "```yaml", *model, "```"]
+    if note:
+        lines += ["", note]
     if trained.recipe:
         lines += ["", "## Recipe", "", "```yaml", masked(trained.recipe).rstrip(), "```"]
     return "\n".join([*lines, ""])
+
+
+def no_tokenizer(copied: list[str]) -> str:
+    """A note, where none of these files is a tokenizer's."""
+    if "tokenizer.json" in copied or "tokenizer_config.json" in copied:
+        return ""
+    return "There is no tokenizer beside it: the run began with none."
 
 
 _LIBRARY = {TRANSFORMERS: "transformers", TIMM: "timm", TORCHVISION: "torchvision"}

@@ -31,11 +31,10 @@ from declarative_train.components.published import (
 )
 from declarative_train.components.texts.chat import template_text
 from declarative_train.components.texts.tokenizer import BYTES, TEMPLATE, TokenizerError, published_files, tokenizer
-from declarative_train.diagnostics.suggest import did_you_mean
 from declarative_train.inference.export.model_card import card
 from declarative_train.inference.export.program import Base
 from declarative_train.inference.export.trouble import ExportFailure
-from declarative_train.inference.trained import Trained, UsageError
+from declarative_train.inference.trained import Trained
 from declarative_train.plan.codec import to_json
 from declarative_train.plan.plan import PublishedPlan, TensorMapPlan
 from declarative_train.plan.published import names_without_head, parts_in, tensor_map
@@ -51,21 +50,6 @@ _TOKENIZER = (
     *("vocab.txt", "merges.txt", "tokenizer.model", "spiece.model", "chat_template.jinja", "chat_template.json"),
     *("generation_config.json", "preprocessor_config.json"),
 )
-
-
-def published_node(trained: Trained, wanted: str | None) -> PublishedPlan:
-    """The node that is exported: the only one of a block that published models are, or the one named. Raises
-    UsageError."""
-    known = {each.node: each for each in trained.plan.published}
-    if wanted is not None and wanted not in known:
-        raise UsageError(f"`{wanted}` is no block that published models are; help: {did_you_mean(wanted, known)}")
-    if not known:
-        raise UsageError(
-            "no node of this run is of a block that published models are; help: --to safetensors has its tensors"
-        )
-    if wanted is None and len(known) > 1:
-        raise UsageError(f"several nodes can be exported; help: --output with one of {', '.join(known)}")
-    return known[wanted or next(iter(known))]
 
 
 def published_base(trained: Trained) -> Base | None:
@@ -127,7 +111,7 @@ def write_published(
         config["architectures"] = [kind.architecture if has_head else kind.base]
     _write_shards(folder, tensors, wanted)
     (folder / CONFIG).write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    copied = _copy_beside(found, folder) if not (own := _own_tokenizer(trained, folder)) else own
+    copied = tokenizer_files(trained, found.folder, folder)
     (folder / "README.md").write_text(card(trained, found, library, config, copied), encoding="utf-8")
     _check(folder, tensors, wanted)
 
@@ -213,13 +197,16 @@ def _check_state_dict(folder: Path, tensors: Mapping[str, Made], dtype: torch.dt
         raise ExportFailure(f"{STATE_DICT}: {differs} differs from the model when it is loaded back")
 
 
-def _copy_beside(found: PublishedPlan, folder: Path) -> list[str]:
-    """The files of the tokenizer, of the model that the run began with."""
-    if found.folder is None:
+def tokenizer_files(trained: Trained, begun: str | None, folder: Path) -> list[str]:
+    """The names of those that are written: of the run's own tokenizer, else of the model that it began with. Raises
+    ExportFailure."""
+    if own := _own_tokenizer(trained, folder):
+        return own
+    if begun is None:
         return []
-    names = [name for name in _TOKENIZER if os.path.exists(os.path.join(found.folder, name))]
+    names = [name for name in _TOKENIZER if os.path.exists(os.path.join(begun, name))]
     for name in names:
-        shutil.copyfile(os.path.join(found.folder, name), folder / name)
+        shutil.copyfile(os.path.join(begun, name), folder / name)
     return names
 
 

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from declarative_train.components.layers.libraries import LIBRARIES
 from declarative_train.components.pipeline_schedules import PIPELINE_SCHEDULES
 from declarative_train.diagnostics.diagnostic import Diagnostic, Related, error
 from declarative_train.recipe.batch import accumulation, num_pipeline_ranks
 from declarative_train.recipe.draft import Draft
-from declarative_train.recipe.model.tree import num_nodes
+from declarative_train.recipe.model.tree import BlockNode, LayerNode, Scope, num_nodes
 from declarative_train.terms.amounts import counted
 
 
@@ -141,7 +142,7 @@ def more_stages_than_nodes(draft: Draft) -> Iterator[Diagnostic]:
     """more-stages-than-nodes (P017)
 
     Finds: more pipeline stages than the model has nodes.
-    Why:   a stage holds at least one node; a node is never split.
+    Why:   a stage holds at least one node; a node is never split, one of `transformers` or `timm` neither.
     Bad:
         parallelism: {pipeline: {stages: 64, microbatches: 64}}
         layout: {gpus: 64}
@@ -156,4 +157,18 @@ def more_stages_than_nodes(draft: Draft) -> Iterator[Diagnostic]:
     stages, nodes = pipeline.stages, num_nodes(draft.scope)
     if stages > nodes:
         message = f"{counted(stages, 'stage')}, and the model has {counted(nodes, 'node')} to share out"
-        yield error("P017", draft.span("parallelism.pipeline.stages"), message, f"at most {nodes}")
+        hint = f"at most {nodes}"
+        if whole := next(_library_nodes(draft.scope), None):
+            hint = (
+                f"`{whole.path}` is computed by {whole.layer.type} as a whole; fsdp shards it, and blocks such as "
+                "`llama`, `gpt` and `vit` can be cut"
+            )
+        yield error("P017", draft.span("parallelism.pipeline.stages"), message, hint)
+
+
+def _library_nodes(scope: Scope) -> Iterator[LayerNode]:
+    for node in scope.nodes:
+        if isinstance(node, BlockNode):
+            yield from _library_nodes(node.scope)
+        elif isinstance(node, LayerNode) and node.layer.type in LIBRARIES:
+            yield node

@@ -60,10 +60,12 @@ def _timm(fields: Mapping, config: dict[str, object], span: Span) -> Mapping:
         said = (
             {each.name: each.value for each in own.value} if own is not None and isinstance(own.value, Mapping) else {}
         )
-        values = {name: _node(value, span) for name, value in more.items()}
+        values = {name: _node(value, span) for name, value in more.items() if name not in _SAID_ELSEWHERE}
         fields = _with(fields, "options", Mapping(_entries(values | said, span), span))
     return fields
 
+
+_SAID_ELSEWHERE = ("in_chans", "num_classes", "pretrained")  # by the edge and by fields of the node
 
 _READERS = {"transformers": _transformers, "timm": _timm}
 

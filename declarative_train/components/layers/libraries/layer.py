@@ -90,6 +90,15 @@ class LibraryLayer(Layer):
     ) -> torch.Tensor:
         """The model's own `forward` on the values of `ports`, in their order."""
 
+    @abstractmethod
+    def save(self, model: nn.Module, inputs: Inputs, folder: str, classes: Sequence[str]) -> None:
+        """`model`, one of `made`, in a folder as the library writes it: config and safetensors. `classes`: the names of
+        its scores; () where nothing is known of them."""
+
+    @abstractmethod
+    def loaded(self, folder: str, model: nn.Module) -> nn.Module:
+        """What the library reads of a folder that `save` has written `model` to."""
+
     def files(self, module: nn.Module) -> Files | None:
         """The published tensors that it starts from, by the names of its parameters; None where it starts at random.
         Raises LibraryError."""

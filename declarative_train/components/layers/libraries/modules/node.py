@@ -74,7 +74,7 @@ class LibraryNode(nn.Module):
 def built(layer: Library, inputs: Inputs) -> nn.Module:
     """On the device around the call; in memory the parameters have no values yet."""
     device = torch.empty(0).device
-    with _alone():
+    with alone():
         module: Any = copy.deepcopy(bare(layer, inputs))
         kind: Any = type(module)
         module.__class__ = _node_class(kind)
@@ -114,10 +114,10 @@ def bare(layer: Library, inputs: Inputs) -> nn.Module:
 
 def _made_bare(layer: Library, inputs: Inputs) -> nn.Module:
     try:
-        with _alone(), seeded(0), _parameters_on_meta():
+        with alone(), seeded(0), _parameters_on_meta():
             return layer.made(inputs, draws=False)
     except Exception:  # its code reads parameters while it makes them
-        with _alone(), seeded(0):
+        with alone(), seeded(0):
             module = layer.made(inputs, draws=True)
         to_meta = _ToMeta()
         for part in module.modules():
@@ -129,12 +129,12 @@ def _made_bare(layer: Library, inputs: Inputs) -> nn.Module:
 
 def started(layer: Library, inputs: Inputs, seed: int) -> nn.Module:
     """The model with the start values that its code draws, on the CPU."""
-    with _alone(), seeded(seed):
+    with alone(), seeded(seed):
         return layer.made(inputs, draws=True)
 
 
 @contextmanager
-def _alone() -> Iterator[None]:
+def alone() -> Iterator[None]:
     """On the CPU, in float32, whatever is around: tensors without memory, another device, double precision."""
     dtype = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32)

@@ -1,0 +1,78 @@
+"""`dtrain export --to huggingface` and `--to timm` of a node that is a model of that library: written by it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from declarative_train.components.datasets.files import masked
+from declarative_train.components.layers.libraries import LIBRARIES
+from declarative_train.components.layers.libraries.modules.give_back import differing, library_model
+from declarative_train.components.published import TIMM
+from declarative_train.graph.graph import Graph
+from declarative_train.inference.export.model_card import card_of, no_tokenizer
+from declarative_train.inference.export.published import tokenizer_files
+from declarative_train.inference.export.trouble import ExportFailure
+from declarative_train.inference.trained import Trained
+from declarative_train.plan.codec import to_json
+from declarative_train.plan.meaning import meanings
+from declarative_train.plan.run_folder import PLAN
+
+
+class LibraryModel(NamedTuple):
+    """A node that is one: its path, whose it is, and its fields."""
+
+    node: str
+    library: str
+    fields: dict[str, object]
+
+
+def library_models(graph: Graph, prefix: str = "") -> Iterator[LibraryModel]:
+    for node in graph.nodes:
+        if node.graph is not None:
+            yield from library_models(node.graph, f"{prefix}{node.name}.")
+        elif node.component is not None and node.component["type"] in LIBRARIES:
+            yield LibraryModel(f"{prefix}{node.name}", str(node.component["type"]), node.component)
+
+
+def write_library_model(trained: Trained, found: LibraryModel, folder: Path, dtype: torch.dtype | None) -> None:
+    """All files. Raises ExportFailure where the library cannot write it, and where what it reads back differs."""
+    node: Any = trained.module().get_submodule(found.node)
+    layer = node._dtrain_layer
+    model = library_model(node, next(node.parameters()).dtype if dtype is None else dtype)
+    try:
+        layer.save(model, node._dtrain_inputs, str(folder), _classes(trained, found))
+        odd = differing(model, layer.loaded(str(folder), model))
+    except Exception as problem:  # whatever the library finds wrong
+        said = (str(problem).strip() or type(problem).__name__).splitlines()[0]
+        raise ExportFailure(f"{found.library} cannot write `{found.node}`, or read it back: {said}") from problem
+    if odd is not None:
+        raise ExportFailure(f"{odd} differs from the model when {found.library} loads it back")
+    (folder / PLAN).write_text(masked(to_json(trained.plan)), encoding="utf-8")
+    (folder / "README.md").write_text(_card(trained, found, type(model).__name__, folder), encoding="utf-8")
+
+
+def _classes(trained: Trained, found: LibraryModel) -> tuple[str, ...]:
+    """The names of its scores, where a loss reads them and its target has names that are not just numbers."""
+    for each in meanings(trained.plan):
+        if each.kind == "class" and each.output == found.node and each.class_axis == 0 and each.items == ():
+            return () if each.classes == tuple(map(str, range(len(each.classes)))) else each.classes
+    return ()
+
+
+def _card(trained: Trained, found: LibraryModel, kind: str, folder: Path) -> str:
+    begun = found.fields.get("path")
+    if found.library == TIMM:
+        code = ["import timm", "", 'model = timm.create_model("local-dir:THIS FOLDER", pretrained=True)']
+        node = "{type: timm, path: THIS FOLDER, pretrained: true, input: image}"
+        note = "Pictures go in as the fields of the recipe make them: `mean` and `std` of config.json are timm's."
+        kind = str(found.fields["name"])
+    else:
+        code = [f"from transformers import {kind}", "", f'model = {kind}.from_pretrained("THIS FOLDER")']
+        node = "{type: transformers, path: THIS FOLDER, input: tokens}"
+        copied = tokenizer_files(trained, None if begun is None else str(begun), folder)
+        note = no_tokenizer(copied)
+    return card_of(trained, kind, found.library, code, ["model:", "  graph:", f"    net: {node}"], note)
