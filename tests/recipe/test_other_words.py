@@ -42,7 +42,8 @@ WORDS = {  # of other tools, by the section in which they are looked for
     """,
     "model": """
         layers nodes name architecture backbone type class_path pretrained checkpoint weights_path init_from
-        from_pretrained freeze lora adapter peft quantization num_classes hidden_size num_layers dropout
+        from_pretrained freeze lora adapter peft quantization quantization_config load_in_4bit load_in_8bit qlora
+        num_classes hidden_size num_layers dropout
         activation input_shape inputs outputs loss compile dtype init initializer
     """,
     "": """
@@ -131,6 +132,8 @@ def test_what_is_built_is_not_called_not_built() -> None:
         ("data: {source: {type: ImageFolder, path: x}}", "did you mean `image_folder`?"),
         ("data: {source: {type: webdataset, path: x}}", "here it is called `tar`"),
         ("model: {lora: {rank: 8}}", "adapter: {type: lora"),
+        ("model: {parameters: {a: {adapter: {type: qlora}}}}", "DoRA and quantised bases are not built"),
+        ("model: {parameters: {a: {adapter: {type: dora}}}}", "DoRA and quantised bases are not built"),
         ("data: {augmentation: [flip]}", "`data.transforms`"),
         ("kfold: 5", "there is no cross-validation; `sweep:"),
         ("training: {epochs: .inf}", "stop it by `early_stop` or `max_time`"),
