@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 import shlex
 import shutil
@@ -88,10 +89,36 @@ RUNS: dict[str, list[dict[str, object]] | None] = {  # the fields that their che
 WEIGHTS = len(_HEADER).to_bytes(8, "little") + _HEADER + bytes(16640)  # of `hidden` in the base
 
 
+def tiny_bert() -> dict[str, str | bytes]:
+    """A published encoder of one layer, of zeros: its config, and its tensors."""
+    sizes = {"vocab_size": 9, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1}
+    sizes |= {"num_attention_heads": 2, "max_position_embeddings": 6}
+    shapes: dict[str, tuple[int, ...]] = {"word_embeddings": (9, 8), "position_embeddings": (6, 8)}
+    shapes = {f"embeddings.{name}.weight": shape for name, shape in shapes.items()}
+    shapes |= {"embeddings.token_type_embeddings.weight": (2, 8), "embeddings.LayerNorm.weight": (8,)}
+    shapes["embeddings.LayerNorm.bias"] = (8,)
+    inside = [f"attention.self.{name}" for name in ("query", "key", "value")]
+    for name in (*inside, "attention.output.dense", "intermediate.dense", "output.dense"):
+        shapes |= {f"encoder.layer.0.{name}.weight": (8, 8), f"encoder.layer.0.{name}.bias": (8,)}
+    for name in ("attention.output.LayerNorm", "output.LayerNorm"):
+        shapes |= {f"encoder.layer.0.{name}.weight": (8,), f"encoder.layer.0.{name}.bias": (8,)}
+    shapes |= {"pooler.dense.weight": (8, 8), "pooler.dense.bias": (8,)}
+    header, end = {}, 0
+    for name, shape in shapes.items():
+        begin, end = end, end + 4 * math.prod(shape)
+        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [begin, end]}
+    head = json.dumps(header).encode()
+    config = json.dumps({"model_type": "bert", "architectures": ["BertModel"], **sizes})
+    return {
+        "tiny_bert/config.json": config,
+        "tiny_bert/model.safetensors": len(head).to_bytes(8, "little") + head + bytes(end),
+    }
+
+
 def write_surroundings(folder: Path) -> None:
     shutil.copytree(CASES / "data", folder / "data")
     bases = {path.name: path.read_bytes() for path in CASES.glob("*.yaml")}
-    write(folder, {**bases, **PLUGINS, "hidden.safetensors": WEIGHTS})
+    write(folder, {**bases, **PLUGINS, "hidden.safetensors": WEIGHTS, **tiny_bert()})
     for name, fields in RUNS.items():
         write_run(folder / name / CHECKPOINTS / "step_00000040", fields)
 

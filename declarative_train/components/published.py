@@ -38,9 +38,18 @@ class Part(NamedTuple):
     ones: int = 0
 
 
+class Head(NamedTuple):
+    """What a block has by its param `head`: the classes that mean it, the one that is written first, and its tensors.
+    `has_labels`: its `out_features` are the labels of the config."""
+
+    architectures: tuple[str, ...]
+    tensors: Mapping[str, object]
+    has_labels: bool
+
+
 class Kind(NamedTuple):
     """A model of a family, as a library has it: a `model_type` of transformers, an `architecture` of timm. `base`: its
-    class without the head."""
+    class without the head. One whose heads are several has its own `prefix`, and `architecture` is without any."""
 
     library: str
     architecture: str
@@ -49,15 +58,31 @@ class Kind(NamedTuple):
     params: Mapping[str, object]
     absent: Mapping[str, object]
     converters: tuple[str, ...]
+    prefix: str
+    tensors: Mapping[str, object]
+    heads: Mapping[str, Head]
 
 
 class Names(NamedTuple):
-    """What a library calls the tensors of a family; `params` are those that all its models have."""
+    """What a library calls the tensors of a family; `params` are those that all its models have; `respelt`: ends of
+    names in old files."""
 
     tensors: Mapping[str, object]
     prefix: str = ""
     ignored: tuple[str, ...] = ()
     params: Mapping[str, object] = {}
+    respelt: Mapping[str, str] = {}
+
+
+class Map(NamedTuple):
+    """Names of one model: tensors by parameter, with `*` for the number of a copy and shares in numbers; `drawn`: the
+    parameters of a head, which start without one that a file lacks."""
+
+    entries: dict[str, tuple[Part, ...]]
+    prefix: str
+    ignored: list[str]
+    drawn: list[str]
+    respelt: Mapping[str, str]
 
 
 class Follows(NamedTuple):
@@ -69,29 +94,45 @@ class Follows(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """`sizes` are params, and what `follows` the data is none. `names`: by library."""
+    """`sizes` are params, by the first parameter that is there, and what `follows` the data is none. `names`: by
+    library."""
 
     block: str
     kinds: Mapping[str, Kind]
     names: Mapping[str, Names]
     head: tuple[str, ...] = ()
-    sizes: Mapping[str, Follows] = field(default_factory=dict)
+    sizes: Mapping[str, tuple[Follows, ...]] = field(default_factory=dict)
     follows: Mapping[str, Follows] = field(default_factory=dict)
     hints: Mapping[str, str] = field(default_factory=dict)
 
-    def parts(self, params: Mapping[str, object], library: str = TRANSFORMERS) -> dict[str, tuple[Part, ...]]:
-        """By the names of parameters, with `*` for the number of a copy; shares in numbers."""
-        return {name: _parts(value, params) for name, value in self.names[library].tensors.items()}
+    def map(self, params: Mapping[str, object], library: str = TRANSFORMERS, kind: str | None = None) -> Map:
+        """Of a kind of the library, by default its first."""
+        names = self.names[library]
+        own = next((each for each in self.kinds.values() if each.library == library), None)
+        own = self.kinds[kind] if kind is not None else own
+        prefix, heads, more = (names.prefix, {}, {}) if own is None else (own.prefix, own.heads, own.tensors)
+
+        def parts(tensors: Mapping[str, object]) -> dict[str, tuple[Part, ...]]:
+            return {name: _parts(value, params, prefix) for name, value in tensors.items()}
+
+        head = heads.get(str(params.get("head")))
+        entries = parts({**names.tensors, **more, **({} if head is None else head.tensors)})
+        used = {part.name for each in entries.values() for part in each}
+        others = {part.name for each in heads.values() for found in parts(each.tensors).values() for part in found}
+        ignored = [name.replace("{prefix}", prefix) for name in names.ignored] + sorted(others - used)
+        drawn = sorted({name for each in heads.values() for name in each.tensors})
+        return Map(entries, prefix, ignored, drawn, names.respelt)
 
 
-def _parts(value: object, params: Mapping[str, object]) -> tuple[Part, ...]:
+def _parts(value: object, params: Mapping[str, object], prefix: str) -> tuple[Part, ...]:
     if isinstance(value, str):
-        return (Part(value),)
+        return (Part(value.replace("{prefix}", prefix)),)
     if isinstance(value, dict):
         share = int(str(params[value["share"]])) if "share" in value else 1
-        return (Part(value["name"], share, bool(value.get("transpose")), value.get("ones", 0)),)
+        name = value["name"].replace("{prefix}", prefix)
+        return (Part(name, share, bool(value.get("transpose")), value.get("ones", 0)),)
     assert isinstance(value, list)
-    return tuple(part for each in value for part in _parts(each, params))
+    return tuple(part for each in value for part in _parts(each, params, prefix))
 
 
 def families() -> tuple[str, ...]:
@@ -113,29 +154,44 @@ def family_of(block: str) -> Family | None:
         {name: kind for library, each in libraries.items() for name, kind in _kinds(library, each)},
         {library: _names(each) for library, each in libraries.items()},
         tuple(found.get("head", ())),
-        *({name: _follows(at) for name, at in found.get(key, {}).items()} for key in ("sizes", "follows")),
+        {name: _places(at) for name, at in found.get("sizes", {}).items()},
+        {name: _follows(at) for name, at in found.get("follows", {}).items()},
         hints=found.get("hints", {}),
     )
 
 
 def _kinds(library: str, told: Mapping[str, Any]) -> Iterator[tuple[str, Kind]]:
     """What a library says of all its models goes before what one of them adds."""
-    common = {key: told.get(key, {}) for key in ("config", "params", "absent")}
     for name, kind in told.get("models", {}).items():
+        config, params, absent = ({**told.get(key, {}), **kind.get(key, {})} for key in ("config", "params", "absent"))
         yield (
             name,
             Kind(
                 library,
                 kind.get("architecture", name),
                 kind.get("base"),
-                *({**value, **kind.get(key, {})} for key, value in common.items()),
+                config,
+                params,
+                absent,
                 (*told.get("converters", ()), *kind.get("converters", ())),
+                kind.get("prefix", told.get("prefix", "")),
+                kind.get("tensors", {}),
+                {name: _head(head) for name, head in kind.get("heads", {}).items()},
             ),
         )
 
 
 def _names(told: Mapping[str, Any]) -> Names:
-    return Names(told["tensors"], told.get("prefix", ""), tuple(told.get("ignored", ())), told.get("params", {}))
+    given = (told.get("prefix", ""), tuple(told.get("ignored", ())), told.get("params", {}), told.get("respelt", {}))
+    return Names(told["tensors"], *given)
+
+
+def _head(found: Mapping[str, Any]) -> Head:
+    return Head(tuple(found["architectures"]), found.get("tensors", {}), bool(found.get("labels")))
+
+
+def _places(at: Any) -> tuple[Follows, ...]:
+    return tuple(_follows(each) for each in (at if isinstance(at, list) else [at]))
 
 
 def _follows(at: Any) -> Follows:
@@ -195,7 +251,7 @@ def params_of(family: Family, config: Mapping[str, Any]) -> dict[str, object]:
     lacking = next((key for param, key in kind.config.items() if key not in seen and param in _NEEDED), None)
     if lacking is not None:
         raise PublishedError(f"its {CONFIG} has no `{lacking}`")
-    params |= kind.params
+    params |= {**kind.params, **_head_of(kind, config)}
     for name in kind.converters:
         params |= _CONVERTERS[name].read(seen)
     return params
@@ -229,17 +285,45 @@ def config_of(
         published, kinds = None, sorted(kinds, key=lambda name: -len(_same(family.kinds[name], params)))
     for name in kinds:
         kind = family.kinds[name]
-        begin = {"model_type": name, "architectures": [kind.architecture]}
+        begin = {"model_type": name, "architectures": [architecture_of(kind, params)]}
         config = {**(published or {}), **({"architecture": name} if library == TIMM else begin)}
         config |= {key: params[param] for param, key in kind.config.items() if param in params}
         if library == TIMM:  # an architecture says most itself
             config = {key: value for key, value in config.items() if key not in _same(kind, params)}
+        config |= _labels_of(kind, params)
         for converter in kind.converters:
             config = _CONVERTERS[converter].write(config, params)
         if _says(family, config, params):
             return config
     listed = ", ".join(kinds)
     raise PublishedError(f"no config of {listed} says what this `{family.block}` is", "export it as safetensors")
+
+
+def architecture_of(kind: Kind, params: Mapping[str, object]) -> str:
+    """The class that a block with these params is."""
+    head = kind.heads.get(str(params.get("head")))
+    return kind.architecture if head is None else head.architectures[0]
+
+
+def _head_of(kind: Kind, config: Mapping[str, Any]) -> dict[str, object]:
+    """As its class says; one that is not known is taken without its head."""
+    if not kind.heads:
+        return {}
+    named = set(config.get("architectures") or ())
+    found = next((name for name, head in kind.heads.items() if named & set(head.architectures)), None)
+    if found is None or not kind.heads[found].has_labels:
+        return {"head": found or "none", "out_features": None}
+    return {"head": found, "out_features": len(config.get("id2label") or ()) or config.get("num_labels") or 2}
+
+
+def _labels_of(kind: Kind, params: Mapping[str, object]) -> dict[str, object]:
+    head = kind.heads.get(str(params.get("head")))
+    if head is None or not head.has_labels:
+        return {}
+    labels = [f"LABEL_{place}" for place in range(int(str(params["out_features"])))]
+    return {"id2label": {str(i): label for i, label in enumerate(labels)}} | {
+        "label2id": {label: i for i, label in enumerate(labels)}
+    }
 
 
 def _same(kind: Kind, params: Mapping[str, object]) -> set[str]:
@@ -253,7 +337,9 @@ def _says(family: Family, config: Mapping[str, Any], params: Mapping[str, object
         found = params_of(family, config)
     except PublishedError:
         return False
-    known = set().union(*({**kind.config, **kind.params} for kind in family.kinds.values()))
+    has_heads = any(kind.heads for kind in family.kinds.values())
+    known: set[str] = {"head", "out_features"} if has_heads else set()
+    known |= set().union(*({**kind.config, **kind.params} for kind in family.kinds.values()))
     known |= {param for kind in family.kinds.values() for name in kind.converters for param in _CONVERTERS[name].params}
     return all(found.get(param, _default(param, found)) == params[param] for param in known if param in params)
 
@@ -263,7 +349,8 @@ def _default(param: str, found: Mapping[str, object]) -> object:
     if "heads" not in found:
         return _ABSENT.get(param)
     width, heads = int(str(found["width"])), int(str(found["heads"]))
-    derived = {"kv_heads": heads, "head_width": width // heads, "hidden": 4 * width}
+    derived: dict[str, object] = {"kv_heads": heads, "head_width": width // heads, "hidden": 4 * width}
+    derived |= {"head_activation": found.get("activation")}
     return derived.get(param, _ABSENT.get(param))
 
 
@@ -292,6 +379,7 @@ _ABSENT: dict[str, object] = {
     "mlp_bias": False,
     "qk_norm": False,
     "window_from": 0,
+    "skip_padding": False,
 }
 
 _CONVERTERS = {**language.CONVERTERS, **vision.CONVERTERS}

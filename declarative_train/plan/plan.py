@@ -56,13 +56,16 @@ class PartPlan:
 class TensorMapPlan:
     """Parameters by name, with `*` for the number of a copy, and the tensors of a published file that they are made
     of. Where no name in the file begins with `prefix`, it is left out; names that are `ignored` hold no parameter.
-    `alone`: no other parameter has its values there. `hints`: what to do about a parameter of another shape."""
+    `alone`: no other parameter has its values there. `hints`: what to do about a parameter of another shape. `drawn`:
+    parameters of heads, which a file may lack. `respelt`: ends of names in old files, and those of today."""
 
     entries: dict[str, list[PartPlan]]
     prefix: str
     ignored: list[str]
     alone: bool = False
     hints: dict[str, str] = field(default_factory=dict)
+    drawn: list[str] = field(default_factory=list)
+    respelt: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +81,15 @@ class PublishedPlan:
 
 @dataclass(frozen=True, slots=True)
 class WeightsPlan:
-    """Start values from a file, for the parameters below `node` ("" for all) but those that `exclude` selects."""
+    """Start values from a file, for the parameters below `node` ("" for all) but those that `exclude` selects and those
+    that are `drawn`, as the file lacks them."""
 
     node: str
     path: str
     rename: dict[str, str | None]
     tensors: TensorMapPlan | None = None
     exclude: list[str] = field(default_factory=list)
+    drawn: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

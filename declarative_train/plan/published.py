@@ -22,6 +22,7 @@ from declarative_train.components.published import (
     PublishedError,
     family_of,
     is_of_timm,
+    kind_of,
     read_config,
 )
 from declarative_train.plan.plan import PartPlan, PublishedPlan, TensorMapPlan, WeightsPlan
@@ -57,18 +58,38 @@ def _data(params: Mapping[str, object]) -> dict[str, object]:
     return {name: list(value) if isinstance(value, tuple) else value for name, value in params.items()}
 
 
-def tensor_map(found: PublishedPlan, library: str = TRANSFORMERS) -> TensorMapPlan:
-    """Raises PublishedError where the library has no such model."""
+def tensor_map(
+    found: PublishedPlan, library: str = TRANSFORMERS, config: Mapping[str, object] | None = None
+) -> TensorMapPlan:
+    """By the names of the kind that a config says, by default that which the node was made after. Raises PublishedError
+    where the library has no such model."""
     family = family_of(found.block)
     assert family is not None
     if library not in family.names:
         raise PublishedError(f"{library} has no model that `{found.block}` is", f"it is of {', '.join(family.names)}")
+    told = found.config if config is None else config
+    kind = None if told is None else kind_of(family, told)
+    if kind is not None and family.kinds[kind].library != library:
+        kind = None
+    names = family.map(found.params, library, kind)
     entries = {
         name: [PartPlan(part.name, part.share, part.transpose, part.ones) for part in parts]
-        for name, parts in family.parts(found.params, library).items()
+        for name, parts in names.entries.items()
     }
-    names = family.names[library]
-    return TensorMapPlan(entries, names.prefix, list(names.ignored), hints=dict(family.hints))
+    return TensorMapPlan(
+        entries,
+        names.prefix,
+        names.ignored,
+        hints=dict(family.hints),
+        drawn=names.drawn,
+        respelt=dict(names.respelt),
+    )
+
+
+def respelt(tensors: TensorMapPlan, name: str) -> str:
+    """A name in a file, as it would be spelt today."""
+    old = next((end for end in tensors.respelt if name.endswith(end)), None)
+    return name if old is None else name.removesuffix(old) + tensors.respelt[old]
 
 
 def other_param(found: PublishedPlan, library: str) -> tuple[str, str | None] | None:
@@ -171,12 +192,15 @@ def published_misfit(
     if whole and (idle := idle_exclusion(plan.exclude, below)):
         return idle
     missing, wrong, misshapen, used = [], [], [], set()
+    drawn = set(_drawn(below, aliases, tensors, found))
     for names in aliases:
         ways = [(name, parts_in(tensors, name, found)) for name in names]
         used |= {part.name for _, parts in ways for part in parts}
         if any(is_selected(plan.exclude, name) for name in names):
             continue
         present = [(name, parts) for name, parts in ways if parts and all(part.name in found for part in parts)]
+        if not present and names[0] in drawn:
+            continue
         if not present:
             name, parts = next(((name, parts) for name, parts in ways if parts), (names[0], ()))
             lacking = [part.name for part in parts if part.name not in found]
@@ -198,7 +222,7 @@ def published_misfit(
     if not told:
         return None
     special = [tensors.hints[name] for name in misshapen if name in tensors.hints]
-    hint = special[0] if special else _hint(missing, unexpected, wrong)
+    hint = special[0] if special else _hint(missing, unexpected, wrong, has_heads=bool(tensors.drawn))
     return f"does not fit{f' `{node}`' if node else ''}: {'; '.join(told)}", hint
 
 
@@ -237,7 +261,27 @@ def idle_exclusion(selectors: Iterable[str], names: Collection[str]) -> tuple[st
     return f"has `{idle}` under `exclude`, which no parameter here meets", f"they stand below {_several(heads)}"
 
 
-def _hint(missing: list[str], unexpected: list[str], wrong: list[str]) -> str | None:
+def published_drawn(held: Held, plan: WeightsPlan, found: Shapes) -> list[str]:
+    """The parameters of a head that the file does not have, by their whole names; not those that are excluded."""
+    assert plan.tensors is not None
+    below, aliases = _below(held, plan.node)
+    names = [name for name in _drawn(below, aliases, plan.tensors, found) if not is_selected(plan.exclude, name)]
+    return [f"{plan.node}.{name}" if plan.node else name for name in names]
+
+
+def _drawn(below: Shapes, aliases: Iterable[list[str]], tensors: TensorMapPlan, found: Shapes) -> list[str]:
+    """Of a layer whose parameters are none of them in the file: half a head is a file in disorder."""
+    held = {name for name in below if any(part.name in found for part in parts_in(tensors, name, found))}
+    full = {name.rpartition(".")[0] for name in held}
+    names = [names[0] for names in aliases if not held & {*names}]
+    return [name for name in names if name in tensors.drawn and name.rpartition(".")[0] not in full]
+
+
+def _hint(missing: list[str], unexpected: list[str], wrong: list[str], *, has_heads: bool) -> str | None:
+    if has_heads and unexpected and not missing and not wrong:
+        heads = dict.fromkeys(name.rpartition(".")[0] for name in unexpected)
+        dropped = ", ".join(f'"{head}.": drop' for head in heads)
+        return f"to leave them out: `rename: {{{dropped}}}` beside `path`"
     if wrong or unexpected:
         return (
             "`from:` at the node takes all sizes from the model's config.json; `exclude: [logits]` beside `path` "

@@ -8,19 +8,24 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from declarative_train.components.adapters.adapted import is_added
-from declarative_train.components.datasets.files import local_path, shown
-from declarative_train.components.published import TRANSFORMERS, PublishedError, families
+from declarative_train.components.datasets.files import local_path
+from declarative_train.components.published import TRANSFORMERS, PublishedError, families, read_config
 from declarative_train.components.safetensors_header import Header, read_header
-from declarative_train.diagnostics.diagnostic import Diagnostic, Related
+from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.diagnostics.suggest import nearest
 from declarative_train.graph.build import build
 from declarative_train.graph.lower import Lowered
 from declarative_train.plan.adapter_folders import plan_adapters
-from declarative_train.plan.checks.parameters import rename_matches_nothing, weights_do_not_fit, weights_not_found
+from declarative_train.plan.checks.parameters import (
+    head_is_drawn,
+    weights_do_not_fit,
+    weights_not_found,
+)
 from declarative_train.plan.plan import ParameterPlan, WeightsPlan
 from declarative_train.plan.published import (
     Held,
@@ -31,19 +36,19 @@ from declarative_train.plan.published import (
     odd_dtype,
     other_param,
     plan_published,
+    published_drawn,
     published_misfit,
+    respelt,
     tensor_map,
     tensors_of,
 )
+from declarative_train.plan.renames import idle_renames, removed_renames, renamed, renames_of, same_name
 from declarative_train.plan.run_folder import Shapes, shapes_in_folder, taken_in_folder
 from declarative_train.recipe.recipe import Recipe, Weights
-from declarative_train.recipe.sections.model import DROP
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
-
-T = TypeVar("T")
 
 INDEX = ".safetensors.index.json"  # of a model in several files
 KINDS = (".safetensors", INDEX, ".pt", ".pth", ".bin")
@@ -64,15 +69,19 @@ def plan_weights(
             if not os.path.exists(weights.path):
                 diagnostics.append(weights_not_found(weights.span, weights.path))
                 continue
-            published, problem_and_hint = _published(recipe, lowered, parameters, weights)
+            published, problem_and_hint = _published(recipe, lowered, parameters, weights, diagnostics)
             if published is not None:
                 plans.append(published)
+                if published.drawn and problem_and_hint is None:
+                    sizes = {each.name: each.num_elements for each in parameters or () if each.name in published.drawn}
+                    diagnostics.append(head_is_drawn(weights.span, published.node, sizes))
             if problem_and_hint is not None:
                 diagnostics.append(weights_do_not_fit(weights.span, weights.path, *problem_and_hint))
             continue
         local = local_path(weights.path)
-        rename = {prefix: None if into == DROP else into for prefix, into in weights.rename.items()}
-        plan = WeightsPlan(weights.node, _taken(weights.path, local), rename, exclude=list(weights.exclude))
+        plan = WeightsPlan(
+            weights.node, _taken(weights.path, local), renames_of(weights), exclude=list(weights.exclude)
+        )
         plans.append(plan)
         if local is None:
             continue
@@ -91,16 +100,14 @@ def plan_weights(
             except (OSError, ValueError) as problem:
                 diagnostics.append(weights_do_not_fit(weights.span, weights.path, f"cannot be read: {problem}", None))
                 continue
-            unmet = [] if found is None else unmatched(found, plan.rename)
-            for prefix in unmet:
-                at = recipe.key_span(("model", "weights", weights.node, "rename", prefix))
-                diagnostics.append(rename_matches_nothing(at, prefix, shown(weights.path), list(found or ())))
+            unmet = [] if found is None else idle_renames(recipe, weights, plan.rename, found)
+            diagnostics += unmet
             problem_and_hint = None
             if found is not None and not unmet:
                 problem_and_hint = same_name(found, plan.rename) or misfit(module, plan, renamed(found, plan.rename))
             if problem_and_hint is not None:
                 message, hint = problem_and_hint
-                gone = _removed_renames(recipe, weights.node)
+                gone = removed_renames(recipe, weights.node)
                 if gone:
                     hint = "a null removes the base's entry: leave it out here, and what the base says holds"
                 found_misfit = weights_do_not_fit(weights.span, weights.path, message, hint)
@@ -113,9 +120,13 @@ def plan_weights(
 
 
 def _published(
-    recipe: Recipe, lowered: Lowered | None, parameters: Sequence[ParameterPlan] | None, weights: Weights
+    recipe: Recipe,
+    lowered: Lowered | None,
+    parameters: Sequence[ParameterPlan] | None,
+    weights: Weights,
+    diagnostics: list[Diagnostic],
 ) -> tuple[WeightsPlan | None, tuple[str, str | None] | None]:
-    """The plan of a published model's weights, and what is wrong with them."""
+    """The plan of a published model's weights, and what is wrong with them; idle entries of `rename` are told."""
     known = plan_published(recipe.model.scope)
     fitting = [each for each in known if weights.node in ("", each.node)]
     if len(fitting) != 1:
@@ -132,11 +143,21 @@ def _published(
     try:
         is_folder = weights.format == TRANSFORMERS
         path = tensors_of(weights.path) if is_folder else weights.path
-        tensors = tensor_map(fitting[0], library_of(weights.path) if is_folder else str(weights.format))
-        plan = WeightsPlan(fitting[0].node, path, {}, tensors, list(weights.exclude))
+        config = read_config(weights.path) if is_folder else None
+        tensors = tensor_map(fitting[0], library_of(weights.path) if is_folder else str(weights.format), config)
+        rename = renames_of(weights)
+        plan = WeightsPlan(fitting[0].node, path, rename, tensors, list(weights.exclude))
         if not is_folder and (other := other_param(fitting[0], str(weights.format))):
             return plan, other
         header = _header(path)
+        if header is not None:
+            unmet = idle_renames(recipe, weights, rename, header)
+            if unmet:
+                diagnostics += unmet
+                return plan, None
+            if twice := same_name(header, rename):
+                return plan, twice
+            header = {respelt(tensors, name): item for name, item in renamed(header, rename).items()}
     except PublishedError as problem:
         return None, (f"cannot be used: {problem}", problem.hint)
     except (OSError, ValueError) as problem:
@@ -152,7 +173,9 @@ def _published(
     held = Held(lowered.parameters, ties)
     if any(name.endswith(_STATISTICS) for name in tensors.entries):
         held = Held.by(build(lowered.graph, recipe.plugins, device="meta", ties=ties))
-    return plan, published_misfit(held, plan, {name: shape for name, (shape, _) in header.items()})
+    found = {name: shape for name, (shape, _) in header.items()}
+    plan = replace(plan, drawn=published_drawn(held, plan, found))
+    return plan, published_misfit(held, plan, found)
 
 
 def _taken(path: str, local: str | None) -> str:
@@ -265,45 +288,6 @@ def _tensors_in_torch(path: str) -> dict[str, torch.Tensor] | None:
     return {str(name): tensor for name, tensor in found.items()}
 
 
-def renamed(found: Mapping[str, T], rename: Mapping[str, str | None]) -> dict[str, T]:
-    """The longest prefix that fits is replaced; what is renamed to None is left out."""
-    prefixes = sorted(rename, key=len, reverse=True)
-    kept: dict[str, T] = {}
-    for name, item in found.items():
-        prefix = next((each for each in prefixes if name.startswith(each)), "")
-        into = rename.get(prefix, prefix)
-        if into is not None:
-            kept[into + name.removeprefix(prefix)] = item
-    return kept
-
-
-def _removed_renames(recipe: Recipe, node: str) -> tuple[Related, ...]:
-    """Entries of `rename` that a derived recipe took away by a null."""
-    path = ("model", "weights", node, "rename")
-    gone = (each for each in recipe.document.dropped if each.path[:-1] == path and each.reason == "removed")
-    return tuple(Related(each.by, f"this removes the base's entry for `{each.path[-1]}`") for each in gone)
-
-
-def unmatched(found: Iterable[str], rename: Mapping[str, str | None]) -> list[str]:
-    """The entries of `rename` that rename nothing."""
-    names = list(found)
-    return [prefix for prefix in rename if not any(name.startswith(prefix) for name in names)]
-
-
-def same_name(found: Iterable[str], rename: Mapping[str, str | None]) -> tuple[str, str | None] | None:
-    """Two tensors of a file that `rename` gives one name, of which one would be lost, and one hint."""
-    before: dict[str, str] = {}
-    for name in found:
-        for new in renamed({name: name}, rename):
-            if new in before:
-                head, dot, _ = name.rpartition(".")
-                left_out = json.dumps(head + dot or name)
-                problem = f"has two tensors that would both be called {new}: {before[new]} and {name}"
-                return problem, f"rename one of them to another name, or leave it out: rename: {{{left_out}: drop}}"
-            before[new] = name
-    return None
-
-
 def misfit(module: nn.Module, plan: WeightsPlan, found: Shapes, *, whole: bool = True) -> tuple[str, str | None] | None:
     """All names that do not fit, and one hint; None when every parameter below the node gets its value. With `whole`
     False the module is a part of the model."""
@@ -349,7 +333,7 @@ def _hint_of(missing: list[str], unexpected: list[str], kept: list[str], known: 
     if not unexpected:
         return None
     if missing:
-        return f"`rename` maps the file's names to the model's, as in {_likely_rename(missing, unexpected)}"
+        return f"`rename` maps the file's names to the model's, as in {_likelyrenames_of(missing, unexpected)}"
     close = nearest(unexpected[0], known)
     also = f"did you mean {close}? " if close else ""
     left_out = ", ".join(f"{json.dumps(each)}: drop" for each in _prefixes(unexpected, kept))
@@ -366,7 +350,7 @@ def _prefixes(names: list[str], others: list[str]) -> list[str]:
     return list(found)
 
 
-def _likely_rename(missing: list[str], unexpected: list[str]) -> str:
+def _likelyrenames_of(missing: list[str], unexpected: list[str]) -> str:
     """By the two names that have most of their last parts in common: `{"encoder.": "vit."}`."""
     shared, name, other = max(
         ((_shared_parts(name, other), name, other) for name in unexpected for other in missing),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from collections.abc import Mapping as MappingABC
 from dataclasses import dataclass, field
 from pathlib import PurePath
@@ -272,10 +272,6 @@ class Sectioning:
                 except PublishedError as problem:
                     self.diagnostics.append(published_model(span, str(problem), problem.hint))
                     continue
-                if values.rename:
-                    at = Spans(self.tree)(("model", "weights", entry.name, "rename"))
-                    message = f"`rename` means nothing with `format: {values.format}`, which knows the names"
-                    self.diagnostics.append(published_model(at, message, "leave one of them out"))
                 given.append(Weights(entry.name, path, values.rename, span, "data", values.format, exclude))
                 continue
             is_checkpoint = PurePath(values.path).name.startswith("step_")
@@ -284,7 +280,7 @@ class Sectioning:
             given.append(Weights(entry.name, path, values.rename, span, values.statistics, exclude=exclude))
         self.weights = tuple(given)
 
-    def _exclude(self, name: str, selectors: list[str]) -> tuple[str, ...]:
+    def _exclude(self, name: str, selectors: Iterable[str]) -> tuple[str, ...]:
         """Those that can be read."""
         found = []
         for place, selector in enumerate(selectors):

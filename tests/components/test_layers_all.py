@@ -94,6 +94,7 @@ CASES: dict[str, list[Case]] = {
         *(({}, {"x": x}) for x in (SEQUENCE, SEVERAL)),
         *(({"max_length": 9}, inputs) for inputs in ({"x": SEQUENCE}, {"x": SEVERAL, "positions": EACH})),
     ],
+    "token_types": [({"num_types": 3}, {"x": SEQUENCE}), ({"num_types": 6}, {"x": SEVERAL, "types": EACH})],
     "linear": [({"out_features": 3}, {"x": VECTOR}), ({"out_features": 3, "bias": False}, {"x": IMAGE})],
     "lstm": [
         ({"hidden_size": 5}, {"x": SEQUENCE}),

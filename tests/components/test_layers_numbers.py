@@ -276,6 +276,9 @@ def test_positions() -> None:
     learned = made("learned_positions", {"x": SEQUENCE}, max_length=9)
     x = random(2, 6, 8)
     assert torch.equal(learned(x), x + learned.weight[:6])
+    typed, types = made("token_types", {"x": SEQUENCE}, num_types=3), torch.tensor([[0, 0, 2, 2, 2, 1]] * 2)
+    assert torch.equal(typed(x), x + typed.weight[0])
+    assert torch.equal(typed(x, types.to(torch.uint8)), x + typed.weight[types])
     fixed = made("sinusoidal_positions", {"x": SEQUENCE})(torch.zeros_like(x))[0]
     assert torch.equal(fixed[0], torch.tensor([0.0] * 4 + [1.0] * 4, dtype=torch.float64))
     assert fixed[5, 0] == pytest.approx(torch.tensor(5.0).sin().item())
@@ -333,6 +336,7 @@ LEADING: list[tuple[str, dict[str, Any], dict[str, tuple[int, ...]]]] = [
     ("gru", {"hidden_size": 5}, {"x": (6, 8)}),
     ("rnn", {"hidden_size": 5, "nonlinearity": "relu"}, {"x": (6, 8)}),
     ("learned_positions", {"max_length": 9}, {"x": (6, 8)}),
+    ("token_types", {"num_types": 2}, {"x": (6, 8)}),
     ("sinusoidal_positions", {}, {"x": (6, 8)}),
     ("class_token", {}, {"x": (6, 8)}),
     *(("sequence_pool", {"mode": mode}, {"x": (6, 8), "mask": (6,)}) for mode in ("mean", "max", "first", "last")),

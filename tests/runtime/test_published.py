@@ -215,7 +215,7 @@ MODES = {
 @pytest.mark.long
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize("mode", sorted(MODES))
-@pytest.mark.parametrize("name", ["gpt2_untied", "llama", "qwen2"])
+@pytest.mark.parametrize("name", ["gpt2_untied", "llama", "llama3", "qwen2"])
 def test_a_published_model_is_tuned_the_same_in_every_mode(tmp_path: Path, name: str, mode: str) -> None:
     """Two steps from its weights: every rank reads what it holds, and the model after them is that of one process."""
     _, path = made.write(tmp_path, name)

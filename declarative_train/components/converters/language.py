@@ -41,6 +41,26 @@ def _read_gpt_activation(config: Mapping[str, Any]) -> dict[str, object]:
     return _read_activation(config, "activation_function")
 
 
+_OF_ENCODER = {"is_decoder": False, "add_cross_attention": False, "position_embedding_type": "absolute"}
+
+
+def _read_encoder(config: Mapping[str, Any], key: str = "hidden_act") -> dict[str, object]:
+    odd = next((name for name, usual in _OF_ENCODER.items() if config.get(name, usual) != usual), None)
+    if odd is None and config.get("tie_word_embeddings") is False and _is_masked_lm(config):
+        odd = "tie_word_embeddings"
+    if odd is not None:
+        raise PublishedError(f"its `{odd}` is {str(config[odd]).lower()}, which is not built")
+    return {**_read_activation(config, key), "padding": config.get("pad_token_id")}
+
+
+def _is_masked_lm(config: Mapping[str, Any]) -> bool:
+    return any(str(name).endswith("ForMaskedLM") for name in config.get("architectures") or ())
+
+
+def _write_encoder(config: Mapping[str, Any], params: Mapping[str, object], key: str = "hidden_act") -> dict[str, Any]:
+    return {**_write_activation(config, params, key), "pad_token_id": params["padding"]}
+
+
 _SCALED = {  # of our scaling: the key of a config
     "factor": "factor",
     "original_length": "original_max_position_embeddings",
@@ -131,6 +151,12 @@ def _write_late_window(config: Mapping[str, Any], params: Mapping[str, object]) 
 
 CONVERTERS: dict[str, Converter] = {
     "activation": Converter(("activation",), _read_activation, _write_activation),
+    "encoder": Converter(("activation", "padding"), _read_encoder, _write_encoder),
+    "distilled_encoder": Converter(
+        ("activation", "padding"),
+        lambda config: _read_encoder(config, "activation"),
+        lambda config, params: _write_encoder(config, params, "activation"),
+    ),
     "gpt_activation": Converter(
         ("activation",),
         _read_gpt_activation,

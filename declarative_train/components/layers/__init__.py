@@ -91,6 +91,7 @@ LAYERS: Registry[Layer] = Registry(
         "tanhshrink": "activations.Tanhshrink",
         "timm": "timm.Timm",
         "transformers": "transformers.Transformers",
+        "token_types": "sequences.TokenTypes",
         "unflatten": "shapes.Unflatten",
         "unsqueeze": "shapes.Unsqueeze",
         "upsample": "images.Upsample",

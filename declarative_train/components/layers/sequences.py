@@ -18,7 +18,7 @@ from declarative_train.components.layers.fit import (
 )
 from declarative_train.components.layers.starts import start
 from declarative_train.terms.amounts import counted
-from declarative_train.terms.tensor_spec import TensorSpec
+from declarative_train.terms.tensor_spec import TensorSpec, interval_in_words
 
 if TYPE_CHECKING:
     from torch import nn
@@ -59,6 +59,39 @@ class LearnedPositions(Layer):
         positions = inputs.get("positions")
         asked = 0 if positions is None else positions.num_values or 0
         return self.max_length or max(inputs["x"].shape[-2], asked)
+
+    def init_of(self, parameter: str, inputs: Inputs) -> Init:
+        return start("normal", std=0.02) if parameter == "weight" else super().init_of(parameter, inputs)
+
+
+class TokenTypes(Layer):
+    """Adds a learned vector for the type of each token, such as the text of a pair: (B, ..., T, D) to (B, ..., T, D).
+
+    `types` (B, ..., T), whole numbers; left out, all are of type 0. Parameter `weight` (num_types, D), which starts
+    normal with standard deviation 0.02.
+    """
+
+    ports: ClassVar[tuple[Port, ...]] = (Port("x"), Port("types", optional=True))
+
+    type: Literal["token_types"] = "token_types"
+    num_types: int = Field(ge=1)
+    """Number of types to learn."""
+
+    def check(self, inputs: Inputs) -> Misfit | None:
+        misfit = needs_dimensions(self, inputs, "(B, ..., T, D)", 2) or needs_parameter_dtype(self, inputs, "x")
+        if misfit := misfit or needs_positions(self, inputs, "types"):
+            return misfit
+        low, high = inputs["types"].interval or (0, 0) if "types" in inputs else (0, 0)
+        if low < 0 or high >= self.num_types:
+            message = f"`types` holds numbers from {interval_in_words((low, high))}, and there are {self.num_types}"
+            hint = f"set `num_types` to {int(high) + 1}" if low >= 0 else "types are counted from 0 on"
+            return Misfit(message, field="num_types", help=hint)
+        return None
+
+    def build(self, inputs: Inputs) -> nn.Module:
+        from declarative_train.components.layers.modules.sequences import TokenTypes as Module
+
+        return Module(self.num_types, inputs["x"].shape[-1], dtype_of(inputs["x"]))
 
     def init_of(self, parameter: str, inputs: Inputs) -> Init:
         return start("normal", std=0.02) if parameter == "weight" else super().init_of(parameter, inputs)

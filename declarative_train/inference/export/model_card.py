@@ -16,6 +16,9 @@ from declarative_train.plan.plan import PublishedPlan
 _AUTO = {
     "ForCausalLM": "AutoModelForCausalLM",
     "LMHeadModel": "AutoModelForCausalLM",
+    "ForMaskedLM": "AutoModelForMaskedLM",
+    "ForSequenceClassification": "AutoModelForSequenceClassification",
+    "ForTokenClassification": "AutoModelForTokenClassification",
     "ForImageClassification": "AutoModelForImageClassification",
 }
 _INPUTS = {"resnet": "image", "vit": "image"}
@@ -58,6 +61,11 @@ def no_tokenizer(copied: list[str]) -> str:
 _LIBRARY = {TRANSFORMERS: "transformers", TIMM: "timm", TORCHVISION: "torchvision"}
 
 
+def auto_of(architecture: str) -> str:
+    """What of transformers loads a class."""
+    return next((auto for end, auto in _AUTO.items() if architecture.endswith(end)), "AutoModel")
+
+
 def _name(found: PublishedPlan, library: str, config: Mapping[str, Any] | None) -> str:
     if config is None:
         return found.block
@@ -75,7 +83,7 @@ def _code(name: str, library: str) -> list[str]:
         ]
     if library == TIMM:
         return ["import timm", "", 'model = timm.create_model("local-dir:THIS FOLDER", pretrained=True)']
-    auto = next((auto for end, auto in _AUTO.items() if name.endswith(end)), "AutoModel")
+    auto = auto_of(name)
     return [f"from transformers import {auto}", "", f'model = {auto}.from_pretrained("THIS FOLDER")']
 
 

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from declarative_train.components.adapters.adapted import is_added
 from declarative_train.components.adapters.modules.lora import LoraLinear
 from declarative_train.components.adapters.peft_folder import CONFIG, FILE, PREFIX, A, B, Slice
-from declarative_train.components.published import family_of
+from declarative_train.components.published import architecture_of, family_of
+from declarative_train.inference.export.model_card import auto_of
 from declarative_train.inference.export.trouble import ExportFailure
 from declarative_train.inference.trained import UsageError
 from declarative_train.plan.published import parts_in, tensor_map
@@ -108,8 +109,7 @@ def auto_class(program: Program) -> str | None:
     family, config = family_of(program.base.plan.block), program.base.plan.config
     assert family is not None
     assert config is not None
-    kind = family.kinds[str(config["model_type"])].architecture
-    return _CAUSAL if kind.endswith(("ForCausalLM", "LMHeadModel")) else "AutoModel"
+    return auto_of(architecture_of(family.kinds[str(config["model_type"])], program.base.plan.params))
 
 
 def _modules(program: Program) -> dict[str, LoraLinear]:

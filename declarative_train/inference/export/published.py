@@ -25,6 +25,7 @@ from declarative_train.components.published import (
     TRANSFORMERS,
     Part,
     PublishedError,
+    architecture_of,
     config_of,
     family_of,
     is_of_timm,
@@ -59,7 +60,7 @@ def published_base(trained: Trained) -> Base | None:
     found = next((each for each in trained.plan.published if files and each.node == files[0].node), None)
     if found is None or found.config is None or len(files) > 1 or files[0].tensors is None:
         return None
-    if is_of_timm(found.config) or files[0].exclude:
+    if is_of_timm(found.config) or files[0].exclude or files[0].drawn:
         return None
     folder = os.path.dirname(files[0].path)
     tied = {str(item.tie) for item in trained.plan.parameters if item.tie is not None}
@@ -81,34 +82,38 @@ def write_published(
     module = trained.module().get_submodule(found.node)
     params = dict(found.params)
     tied = [item for item in trained.plan.parameters if item.tie is not None and item.name.startswith(f"{found.node}.")]
-    if "tie" in params:
+    if "tie" in params and params.get("head") in (None, "masked_lm"):  # no other head has anything to tie
         params["tie"] = bool(tied)
     held = dict(module.state_dict())
-    for param, at in {**family.sizes, **family.follows}.items():
+    sized = {**family.sizes, **{param: (at,) for param, at in family.follows.items()}}
+    for param, at in ((param, at) for param, places in sized.items() for at in places):
         if at.parameter in held:
             params[param] = held[at.parameter].shape[at.dim]
     wanted = next(module.parameters()).dtype if dtype is None else dtype
+    try:
+        config = None if library == TORCHVISION else config_of(family, params, found.config, library)
+    except PublishedError as problem:
+        raise ExportFailure(f"{problem}; help: {problem.hint}") from None
     has_head = any(name in held for name in family.head) or not family.head
+    if config is not None and library == TRANSFORMERS:
+        kind = family.kinds[str(config["model_type"])]
+        if not has_head and kind.base is None:
+            raise ExportFailure(f"{kind.architecture} has a head, and `{found.node}` has none")
+        called = architecture_of(kind, params) if has_head else kind.base
+        has_head = has_head and not (kind.heads and called == kind.architecture)
+        name = str(wanted).removeprefix("torch.")
+        config = {key: value for key, value in config.items() if key != "torch_dtype"} | {"dtype": name}
+        config["architectures"] = [called]
+        names = tensor_map(found, library, config)
     if not has_head:
         names = names_without_head(names)
     tensors = dict(_tensors(module, found, names, {item.name for item in tied}))
     (folder / PLAN).write_text(masked(to_json(trained.plan)), encoding="utf-8")
-    if library == TORCHVISION:
+    if config is None:
         torch.save({name: _cast(made(), wanted).clone() for name, made in tensors.items()}, folder / STATE_DICT)
         _check_state_dict(folder, tensors, wanted)
         (folder / "README.md").write_text(card(trained, found, library, None, []), encoding="utf-8")
         return
-    try:
-        config = config_of(family, params, found.config, library)
-    except PublishedError as problem:
-        raise ExportFailure(f"{problem}; help: {problem.hint}") from None
-    if library == TRANSFORMERS:
-        name = str(wanted).removeprefix("torch.")
-        config = {key: value for key, value in config.items() if key != "torch_dtype"} | {"dtype": name}
-        kind = family.kinds[str(config["model_type"])]
-        if not has_head and kind.base is None:
-            raise ExportFailure(f"{kind.architecture} has a head, and `{found.node}` has none")
-        config["architectures"] = [kind.architecture if has_head else kind.base]
     _write_shards(folder, tensors, wanted)
     (folder / CONFIG).write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     copied = tokenizer_files(trained, found.folder, folder)

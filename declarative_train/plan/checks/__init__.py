@@ -47,6 +47,7 @@ RULES: dict[str, str] = {
     "U107": "parameters.rename_matches_nothing",
     "U108": "parameters.tied_embedding_start",
     "U109": "parameters.muon_on_embedding",
+    "U110": "parameters.head_is_drawn",
     "U120": "adapters.adapts_nothing",
     "U121": "adapters.adapted_and_trained",
     "U122": "adapters.rank_is_full",

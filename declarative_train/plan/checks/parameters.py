@@ -11,6 +11,7 @@ from declarative_train.components.component import Misfit
 from declarative_train.components.datasets.files import shown
 from declarative_train.diagnostics.diagnostic import Diagnostic, error, warning
 from declarative_train.diagnostics.suggest import did_you_mean, nearest, paths_start, respelt
+from declarative_train.terms.amounts import counted
 from declarative_train.terms.span import Span
 
 
@@ -121,6 +122,32 @@ def weights_do_not_fit(span: Span, path: str, problem: str, hint: str | None) ->
     +     weights: {hidden: {path: data/backbone.safetensors, rename: {"head.": drop}}}
     """  # noqa: E501
     return error("U106", span, f"{shown(path)} {problem}", hint)
+
+
+def head_is_drawn(span: Span, node: str, sizes: Mapping[str, int]) -> Diagnostic:
+    """head-is-drawn (U110)
+
+    Finds: a published model without the head that the node asks for: its parameters start from random numbers.
+    Why:   that is how a new task begins. It is told because a slip in `head`, or another file than was meant, looks the same.
+    Diff:
+        model:
+          graph:
+            tokens: int(pixels[:, :6])
+    -       text: {type: bert, from: tiny_bert, head: sequence, out_features: 8, input: tokens}
+    +       text: {type: bert, from: tiny_bert, input: tokens}
+            hidden: {input: text}
+          weights: {text: {path: tiny_bert, format: huggingface}}
+    """  # noqa: E501
+    names = [name.removeprefix(f"{node}.") for name in sizes]
+    listed = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+    total = f"{counted(len(names), 'parameter')} ({counted(sum(sizes.values()), 'number')})"
+    message = f"the model has no such head for `{node}`: {total} start from random numbers: {listed}"
+    return warning(
+        "U110",
+        span,
+        message,
+        "a new task begins so; `# dtrain: ignore[U110]` at the end of this line says that it is meant",
+    )
 
 
 def words(prefix: str, path: str, names: Sequence[str]) -> tuple[str, str]:

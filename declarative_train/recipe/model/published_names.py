@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from declarative_train.components.adapters.peft_folder import PeftFolder, Slice
-from declarative_train.components.published import TRANSFORMERS, Part, family_of
+from declarative_train.components.published import TRANSFORMERS, Part, family_of, kind_of
 from declarative_train.recipe.model.tree import BlockNode, Scope
 
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
@@ -29,7 +29,10 @@ class PublishedNames:
         for node in published_blocks(scope):
             family = family_of(node.block)
             assert family is not None
-            self._blocks[f"{node.path}."] = family.parts(node.params), family.names[TRANSFORMERS].prefix
+            kind = None if node.published is None else kind_of(family, node.published.config)
+            is_its = kind is not None and family.kinds[kind].library == TRANSFORMERS
+            found = family.map(node.params, TRANSFORMERS, kind if is_its else None)
+            self._blocks[f"{node.path}."] = found.entries, found.prefix
 
     def parts(self, parameter: str) -> tuple[tuple[Part, ...], str]:
         """The tensors that a parameter is made of, and what all names begin with; () for one that no published model

@@ -22,7 +22,7 @@ class WeightsSection(Section):
     rename: dict[str, str] = {}
     """Beginnings of names in the file, and what they become here, or `drop` to leave them out:
     {"encoder.blocks.": "layers.", "head.": drop}."""
-    exclude: list[str] = []
+    exclude: tuple[str, ...] = ()
     """Selectors of parameters, by names below the node, that start anew: [logits] for a head of another size. What the
     file has for them is not read."""
     statistics: Literal["run", "data"] = "run"

@@ -22,9 +22,10 @@ from declarative_train.components.published import Part
 from declarative_train.graph.merge import adapters_of
 from declarative_train.plan.plan import PartPlan, TensorMapPlan, WeightsPlan
 from declarative_train.plan.published import is_selected, parts_in, shape_of
-from declarative_train.plan.weights import INDEX, files_of_index, renamed
+from declarative_train.plan.renames import renamed
+from declarative_train.plan.weights import INDEX, files_of_index
 from declarative_train.runtime.failures import CheckpointFailure, RunFailure
-from declarative_train.runtime.step.tensor_files import Tensors, joined, open_tensors
+from declarative_train.runtime.step.tensor_files import Tensors, joined, open_tensors, under_names
 
 if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan
@@ -71,7 +72,8 @@ def named_by(plan: Plan) -> list[tuple[WeightsPlan, dict[str, list[str]]]]:
 
 def _is_filled(weights: WeightsPlan, name: str) -> bool:
     prefix = f"{weights.node}." if weights.node else ""
-    return name.startswith(prefix) and not is_selected(weights.exclude, name.removeprefix(prefix))
+    is_below = name.startswith(prefix) and name not in weights.drawn
+    return is_below and not is_selected(weights.exclude, name.removeprefix(prefix))
 
 
 def recorded(plan: Plan) -> list[Record]:
@@ -102,6 +104,8 @@ def source_of(record: Record) -> Tensors:
         message = f"the base of the adapters has changed: {other} at {where} is not the file that the run began with"
         raise CheckpointFailure(f"{message}; help: put back that one, or a link to it")
     source = open_tensors(weights.path)
+    if weights.tensors is not None:
+        source = under_names(source, weights.tensors, weights.rename)
     prefix = f"{weights.node}." if weights.node else ""
     parts = {}
     stored = {} if weights.tensors is not None else renamed({name: name for name in source.shapes}, weights.rename)
@@ -130,7 +134,7 @@ def _weights(data: Mapping[str, Any]) -> WeightsPlan:
     if tensors is not None:
         entries = {name: [PartPlan(**part) for part in parts] for name, parts in tensors["entries"].items()}
         tensors = replace(TensorMapPlan(**tensors), entries=entries)
-    return WeightsPlan(data["node"], data["path"], data["rename"], tensors, data["exclude"])
+    return WeightsPlan(data["node"], data["path"], data["rename"], tensors, data["exclude"], data.get("drawn", []))
 
 
 def _files(path: str) -> dict[str, dict[str, Any]]:

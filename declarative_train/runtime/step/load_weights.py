@@ -15,11 +15,19 @@ from torch import nn
 from declarative_train.components.datasets.files import local_path
 from declarative_train.plan.checks.parameters import words
 from declarative_train.plan.published import Held, is_selected, parts_in, published_misfit, shape_of
+from declarative_train.plan.renames import renamed, same_name, unmatched
 from declarative_train.plan.run_folder import EMA, Shapes
-from declarative_train.plan.weights import INDEX, TORCH_BEGINS, misfit, renamed, same_name, unmatched
+from declarative_train.plan.weights import INDEX, TORCH_BEGINS, misfit
 from declarative_train.runtime.failures import RunFailure
 from declarative_train.runtime.step.base import source_of
-from declarative_train.runtime.step.tensor_files import Tensors, joined, of_tensors, open_tensors, read_bytes
+from declarative_train.runtime.step.tensor_files import (
+    Tensors,
+    joined,
+    of_tensors,
+    open_tensors,
+    read_bytes,
+    under_names,
+)
 from declarative_train.runtime.storage.checkpoint_store import Entry, read_entry
 
 if TYPE_CHECKING:
@@ -63,12 +71,12 @@ def open_weights(model: nn.Module, plans: Iterable[WeightsPlan], *, whole: bool 
 
 def _opened(model: nn.Module, plan: WeightsPlan, whole: bool) -> Opened:
     source = open_source(plan.path)
-    if plan.tensors is not None:
-        return _opened_published(model, plan, plan.tensors, source, whole)
     for prefix in unmatched(source.shapes, plan.rename):
         message, hint = words(prefix, "it", list(source.shapes))
         raise RunFailure(f"model.weights: {plan.path}: {message}; help: {hint}")
     _require_none(plan, same_name(source.shapes, plan.rename))
+    if plan.tensors is not None:
+        return _opened_published(model, plan, plan.tensors, source, whole)
     prefix = f"{plan.node}." if plan.node else ""
     found = renamed({name: name for name in source.shapes}, plan.rename)
     if not whole:
@@ -85,6 +93,7 @@ def _opened_published(
 ) -> Opened:
     """By the names of the model, each made of the tensors that the map names."""
     assert isinstance(source, Tensors)
+    source = under_names(source, tensors, plan.rename)
     _require_none(plan, published_misfit(Held.by(model), plan, source.shapes, whole=whole))
     prefix = f"{plan.node}." if plan.node else ""
     parts: dict[str, tuple[Part, ...]] = {}

@@ -58,12 +58,15 @@ def whole_model(plan: Plan) -> Held:
     return Held(build(plan.graph, plan.plugins, seed=plan.seed, device="meta", ties=ties))
 
 
-def fill(held: Held, plan: Plan, device: torch.device, *, restores: bool = False) -> None:
+def fill(held: Held, plan: Plan, device: torch.device, *, restores: bool = False, alone: bool = False) -> None:
     """On the device, start values by (seed, parameter name), then those of `model.weights`. Raises RunFailure.
 
-    `restores`: a checkpoint brings every parameter, and none is drawn.
+    `restores`: a checkpoint brings every parameter, and none is drawn. `alone`: the model is whole, whatever the plan.
     """
-    allocate(held, plan, device)
+    if alone:
+        materialise(held.roots, device)
+    else:
+        allocate(held, plan, device)
     files = [] if restores else open_weights(held.model, plan.weights, whole=not held.stages)
     replaced = [item.name for item in plan.parameters] if restores else names_in(held.model, files)
     initialise(held.model, plan.graph, plan.parameters, plan.seed, plan.plugins, replaced=frozenset(replaced))
@@ -116,7 +119,7 @@ def started_model(plan: Plan) -> nn.Module:
     from declarative_train.runtime.storage.run_dir import settled_weights
 
     held = whole_model(plan)
-    fill(held, replace(plan, weights=settled_weights(plan.weights, damage)[0]), torch.device("cpu"))
+    fill(held, replace(plan, weights=settled_weights(plan.weights, damage)[0]), torch.device("cpu"), alone=True)
     return held.model
 
 

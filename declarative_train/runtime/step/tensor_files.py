@@ -11,6 +11,8 @@ import torch
 
 from declarative_train.components.datasets.files import local_path
 from declarative_train.graph.initialise import held_rows, write_whole
+from declarative_train.plan.published import respelt
+from declarative_train.plan.renames import renamed
 from declarative_train.plan.run_folder import Shapes
 from declarative_train.plan.weights import INDEX, files_of_index
 from declarative_train.runtime.failures import RunFailure
@@ -18,6 +20,7 @@ from declarative_train.terms.machine import install
 
 if TYPE_CHECKING:
     from declarative_train.components.published import Part
+    from declarative_train.plan.plan import TensorMapPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,14 @@ class Tensors:
 def open_tensors(path: str) -> Tensors:
     """A `.safetensors` file, or the index of several. Raises RunFailure."""
     return _open_index(path) if path.endswith(INDEX) else _open_safetensors(path)
+
+
+def under_names(source: Tensors, tensors: TensorMapPlan, rename: Mapping[str, str | None]) -> Tensors:
+    """The same by the names that a map knows: without those that are dropped, and old ones as they are spelt today."""
+    names = renamed({name: name for name in source.shapes}, rename)
+    names = {respelt(tensors, new): old for new, old in names.items()}
+    shapes = {new: source.shapes[old] for new, old in names.items()}
+    return Tensors(shapes, lambda name, first, last, dim: source.read(names[name], first, last, dim))
 
 
 def joined(source: Tensors, parts: Iterable[Part], first: int | None, last: int | None) -> torch.Tensor:

@@ -22,6 +22,17 @@ class LearnedPositions(nn.Module):
         return x + (self.weight[start : start + x.shape[-2]] if positions is None else self.weight[positions.long()])
 
 
+class TokenTypes(nn.Module):
+    """x (B, ..., T, D) plus a learned vector for each of `types` (B, ..., T), or for type 0."""
+
+    def __init__(self, num_types: int, width: int, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(num_types, width, dtype=dtype))
+
+    def forward(self, x: Tensor, types: Tensor | None = None) -> Tensor:
+        return x + (self.weight[0] if types is None else self.weight[types.long()])
+
+
 class SinusoidalPositions(nn.Module):
     """x (B, ..., T, D) plus sines (first half of D) and cosines (second half) of the position: those from 0 on, or
     `positions` (B, ..., T)."""
