@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from declarative_train.components.adapters.adapted import is_added
+from declarative_train.components.layers.libraries import LIBRARIES
 from declarative_train.plan.checks.adapters import (
     adapted_and_tied,
     adapted_and_trained,
@@ -18,6 +19,7 @@ from declarative_train.plan.checks.adapters import (
     rank_is_full,
 )
 from declarative_train.recipe.model.selectors import ParameterRule, settings_of
+from declarative_train.recipe.model.tree import BlockNode, LayerNode, Scope
 from declarative_train.recipe.sections.parameters import ParameterSettings
 
 if TYPE_CHECKING:
@@ -79,12 +81,24 @@ def check_adapters(
             yield rank_is_full(_span(rules, name, "adapter"), path, rank, shape)
 
 
+def _begun_by_libraries(scope: Scope) -> Iterator[str]:
+    """The nodes that are a library's model with published weights; of what these lack, the node itself tells."""
+    for node in scope.nodes:
+        if isinstance(node, BlockNode):
+            yield from _begun_by_libraries(node.scope)
+        elif isinstance(node, LayerNode) and node.layer.type in LIBRARIES:
+            data = node.layer.as_data()
+            if data["pretrained"] or (data["pretrained"] is None and data["path"] is not None):
+                yield node.path
+
+
 def check_base(recipe: Recipe, plans: Sequence[ParameterPlan]) -> Iterator[Diagnostic]:
     """What no adapter changes should be worth keeping. What a plugin starts may come from anywhere."""
     first = next((rule for rule in recipe.model.rules if rule.settings.adapter is not None), None)
     if first is None or recipe.plugins:
         return
     filled = [f"{weights.node}." if weights.node else "" for weights in recipe.model.weights]
+    filled += [f"{path}." for path in _begun_by_libraries(recipe.model.scope)]
     drawn = [
         plan.name
         for plan in plans

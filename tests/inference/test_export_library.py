@@ -104,3 +104,15 @@ def test_the_names_of_the_classes_go_with_it(tmp_path: Path, library: str) -> No
     config = json.loads((export(trained, to, tmp_path / "back").folder / "config.json").read_text())
     names = config["label_names"] if library == "timm" else list(config["id2label"].values())
     assert names == ["cat", "dog"]
+
+
+def test_a_published_model_is_a_base_that_has_learnt(tmp_path: Path) -> None:
+    made.write_data(tmp_path)
+    made.publish("bert", tmp_path / "begun")
+    drawn, target = made.node_of("bert")
+    begun = {key: value for key, value in drawn.items() if key != "config"} | {"path": "begun"}
+    for node, codes in ((begun, []), (drawn, ["U124"])):
+        told = made.recipe(node, target)
+        told["model"]["parameters"] = {"{query,value}": {"adapter": {"type": "lora", "rank": 4}}}
+        (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(told, sort_keys=False))
+        assert [each.code for each in dt.load(tmp_path / "recipe.yaml").lint()] == codes
