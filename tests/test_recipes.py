@@ -361,6 +361,15 @@ def test_digits_images_gives_what_it_promises(tmp_path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(300)
+def test_digits_vit_tuned_gains_by_what_it_begins_with(tmp_path: Path) -> None:
+    tuned = dtrain_run(tmp_path / "tuned", "digits_vit_tuned", timeout_s=140)
+    anew = dtrain_run(tmp_path / "anew", "digits_vit_tuned", "--set", "model.weights=null", timeout_s=140)
+    assert epochs(tuned)[-1]["validation/accuracy"] >= 0.8
+    assert epochs(anew)[-1]["validation/accuracy"] <= 0.6
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
 def test_changed_pictures_are_the_same_on_ranks_with_workers_and_after_a_resume(tmp_path: Path) -> None:
     """Stopped within the second epoch of two ranks, and gone on with by one."""
     few: tuple[str, ...] = (

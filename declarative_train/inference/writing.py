@@ -80,14 +80,14 @@ def _in_place_of(path: str) -> Iterator[str]:
         if local is None:
             _put(temporary, path)
         else:
-            _as_created(temporary)
+            as_created(temporary)
             os.replace(temporary, local)
     finally:
         with suppress(FileNotFoundError):
             os.unlink(temporary)
 
 
-def _as_created(path: str) -> None:
+def as_created(path: str) -> None:
     """The rights of a file that was made in the usual way: a temporary one is its owner's alone."""
     mask = os.umask(0)
     os.umask(mask)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from collections.abc import Mapping as MappingABC
 from dataclasses import dataclass, field
 from pathlib import PurePath
@@ -280,7 +280,7 @@ class Sectioning:
             given.append(Weights(entry.name, path, values.rename, span, values.statistics, exclude=exclude))
         self.weights = tuple(given)
 
-    def _exclude(self, name: str, selectors: Iterable[str]) -> tuple[str, ...]:
+    def _exclude(self, name: str, selectors: tuple[str, ...]) -> tuple[str, ...]:
         """Those that can be read."""
         found = []
         for place, selector in enumerate(selectors):

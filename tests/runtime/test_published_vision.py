@@ -42,3 +42,49 @@ def test_logits_and_gradients_are_those_of_the_library(tmp_path: Path, name: str
             worst = max(worst, ((ours.get_parameter(key).grad - gradient).abs().max() / scale).item())
         print(f"{name} {dtype}: logits {apart(found, wanted):.1e}, gradients {worst:.1e}")
         assert worst < 1e-5
+
+
+def test_a_head_of_another_size_starts_anew(tmp_path: Path) -> None:
+    """`exclude` leaves out what it selects and nothing else; without it the head does not fit, and the hint says so."""
+    theirs, path = made.write(tmp_path, "vit", node=", out_features: 7", exclude=", exclude: [logits]")
+    ours = dt.load(path).plan().module().get_submodule("net")
+    body = {key: value for key, value in ours.state_dict().items() if not key.startswith("logits")}
+    assert ours.state_dict()["logits.weight"].shape == (7, 32)
+    assert torch.equal(body["norm.weight"], theirs.state_dict()["vit.layernorm.weight"])
+    assert torch.equal(body["patches.weight"], theirs.state_dict()["vit.embeddings.patch_embeddings.projection.weight"])
+    path.write_text(path.read_text().replace(", exclude: [logits]", ""))
+    problem, *_ = dt.load(path).lint()
+    assert "classifier.weight (5, 32) cannot fill `logits.weight` (7, 32)" in problem.message
+    assert "exclude: [logits]" in str(problem.help)
+
+
+@pytest.mark.parametrize(
+    ("exclude", "said"),
+    [
+        ("[head]", "`head` under `exclude`, which no parameter here meets"),
+        ("logits", "`exclude` is the text `logits`; it takes a list"),
+    ],
+)
+def test_an_exclusion_that_means_nothing_is_told(tmp_path: Path, exclude: str, said: str) -> None:
+    _, path = made.write(tmp_path, "vit", exclude=f", exclude: {exclude}")
+    (problem,) = dt.load(path).lint()
+    assert said in problem.message
+
+
+@pytest.mark.long
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("mode", ["parallelism: fsdp", "parallelism: {pipeline: {stages: 2, microbatches: 2}}"])
+@pytest.mark.parametrize(("name", "node"), [("vit", ""), ("timm_resnet", ", over: 2 samples")])
+def test_a_published_model_is_tuned_the_same_in_every_mode(tmp_path: Path, name: str, node: str, mode: str) -> None:
+    """In float64: batch norm over few values makes sums in another order count."""
+    _, path = made.write(tmp_path, name, node=node)
+    exact = {"training.precision": "fp64"}
+    alone = dt.load(path, set=exact).run(quiet=True).module()
+    path.write_text(path.read_text().replace("{device: cpu}", "{device: cpu, gpus: 2}") + mode + "\n")
+    spread = dt.load(path, set=exact).run(quiet=True).module()
+    started = dt.load(path, set=exact).plan().module()
+    moved = 0.0
+    for key, value in alone.named_parameters():
+        torch.testing.assert_close(spread.get_parameter(key), value, rtol=1e-9, atol=1e-9, msg=key)
+        moved = max(moved, (value - started.get_parameter(key)).abs().max().item())
+    assert moved > 1e-4

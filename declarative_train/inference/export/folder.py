@@ -25,6 +25,7 @@ from declarative_train.inference.export.program import Inputs, Program, make_pro
 from declarative_train.inference.export.published import published_base, write_published
 from declarative_train.inference.export.snippets import loading_code, readme
 from declarative_train.inference.trained import Trained, UsageError
+from declarative_train.inference.writing import as_created
 from declarative_train.plan.codec import to_json
 from declarative_train.plan.plan import PublishedPlan
 from declarative_train.plan.run_folder import PLAN
@@ -79,9 +80,7 @@ def export(
         form.write(program, made / form.file)
         apart = check(form, program, made / form.file)
         _write_beside(trained, program, to, made)
-        if place.exists():
-            shutil.rmtree(place)
-        made.rename(place)
+        _appear(made, place)
     names = tuple(sorted(each.name for each in place.iterdir()))
     inputs, answers = tuple(entry.name for entry in program.inputs), tuple(answer.name for answer in program.outputs)
     return Exported(place, names, inputs, answers, apart)
@@ -106,9 +105,7 @@ def _published(
             write_library_model(trained, found, made, wanted)
         else:
             write_published(trained, found, to, made, wanted)
-        if place.exists():
-            shutil.rmtree(place)
-        made.rename(place)
+        _appear(made, place)
     names = tuple(sorted(each.name for each in place.iterdir()))
     return Exported(place, names, (found.node,), (found.node,), 0.0)
 
@@ -128,6 +125,15 @@ def _published_node(trained: Trained, to: str, wanted: str | None) -> PublishedP
     if wanted is None and len(known) > 1:
         raise UsageError(f"several nodes can be exported; help: --output with one of {', '.join(known)}")
     return known[wanted or next(iter(known))]
+
+
+def _appear(made: Path, place: Path) -> None:
+    """In the stead of what was there; safetensors makes files that their owner alone may read."""
+    for path in made.iterdir():
+        as_created(str(path))
+    if place.exists():
+        shutil.rmtree(place)
+    made.rename(place)
 
 
 def _made(

@@ -14,11 +14,10 @@ from declarative_train.components.layers.libraries.modules.give_back import diff
 from declarative_train.components.published import TIMM
 from declarative_train.graph.graph import Graph
 from declarative_train.inference.export.model_card import card_of, no_tokenizer
-from declarative_train.inference.export.published import tokenizer_files
+from declarative_train.inference.export.published import classes_learned, tokenizer_files
 from declarative_train.inference.export.trouble import ExportFailure
 from declarative_train.inference.trained import Trained
 from declarative_train.plan.codec import to_json
-from declarative_train.plan.meaning import meanings
 from declarative_train.plan.run_folder import PLAN
 
 
@@ -44,7 +43,7 @@ def write_library_model(trained: Trained, found: LibraryModel, folder: Path, dty
     layer = node._dtrain_layer
     model = library_model(node, next(node.parameters()).dtype if dtype is None else dtype)
     try:
-        layer.save(model, node._dtrain_inputs, str(folder), _classes(trained, found))
+        layer.save(model, node._dtrain_inputs, str(folder), classes_learned(trained, found.node))
         odd = differing(model, layer.loaded(str(folder), model))
     except Exception as problem:  # whatever the library finds wrong
         said = (str(problem).strip() or type(problem).__name__).splitlines()[0]
@@ -53,14 +52,6 @@ def write_library_model(trained: Trained, found: LibraryModel, folder: Path, dty
         raise ExportFailure(f"{odd} differs from the model when {found.library} loads it back")
     (folder / PLAN).write_text(masked(to_json(trained.plan)), encoding="utf-8")
     (folder / "README.md").write_text(_card(trained, found, type(model).__name__, folder), encoding="utf-8")
-
-
-def _classes(trained: Trained, found: LibraryModel) -> tuple[str, ...]:
-    """The names of its scores, where a loss reads them and its target has names that are not just numbers."""
-    for each in meanings(trained.plan):
-        if each.kind == "class" and each.output == found.node and each.class_axis == 0 and each.items == ():
-            return () if each.classes == tuple(map(str, range(len(each.classes)))) else each.classes
-    return ()
 
 
 def _card(trained: Trained, found: LibraryModel, kind: str, folder: Path) -> str:

@@ -11,7 +11,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ from declarative_train.inference.export.program import Base
 from declarative_train.inference.export.trouble import ExportFailure
 from declarative_train.inference.trained import Trained
 from declarative_train.plan.codec import to_json
+from declarative_train.plan.meaning import meanings
 from declarative_train.plan.plan import PublishedPlan, TensorMapPlan
 from declarative_train.plan.published import names_without_head, parts_in, tensor_map
 from declarative_train.plan.run_folder import PLAN
@@ -104,6 +105,7 @@ def write_published(
         name = str(wanted).removeprefix("torch.")
         config = {key: value for key, value in config.items() if key != "torch_dtype"} | {"dtype": name}
         config["architectures"] = [called]
+        config |= _labels(classes_learned(trained, found.node), config)
         names = tensor_map(found, library, config)
     if not has_head:
         names = names_without_head(names)
@@ -119,6 +121,23 @@ def write_published(
     copied = tokenizer_files(trained, found.folder, folder)
     (folder / "README.md").write_text(card(trained, found, library, config, copied), encoding="utf-8")
     _check(folder, tensors, wanted)
+
+
+def classes_learned(trained: Trained, node: str) -> tuple[str, ...]:
+    """The names of the node's scores, where a loss reads them and its target has names that are not just numbers."""
+    for each in meanings(trained.plan):
+        if each.kind == "class" and each.output in (node, f"{node}.logits") and each.class_axis == 0 and not each.items:
+            return () if each.classes == tuple(map(str, range(len(each.classes)))) else each.classes
+    return ()
+
+
+def _labels(classes: Sequence[str], config: Mapping[str, Any]) -> dict[str, Any]:
+    if not classes or len(config.get("id2label") or ()) != len(classes):
+        return {}
+    return {
+        "id2label": {str(number): name for number, name in enumerate(classes)},
+        "label2id": {name: number for number, name in enumerate(classes)},
+    }
 
 
 def _tensors(

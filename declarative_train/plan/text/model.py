@@ -13,7 +13,8 @@ from declarative_train.components.datasets.files import shown
 from declarative_train.components.plugged import PLUGIN
 from declarative_train.graph.graph import Node
 from declarative_train.graph.parts import open_blocks
-from declarative_train.plan.plan import ParameterPlan, Plan
+from declarative_train.plan.plan import ParameterPlan, Plan, WeightsPlan
+from declarative_train.plan.published import is_selected
 from declarative_train.terms.amounts import amount, counted
 
 _NUMBER = re.compile(r"[\d,]+(\.\d+)?")
@@ -102,8 +103,12 @@ def _totals(plan: Plan) -> list[str]:
     if frozen:
         lines[0] += f", {frozen:,} of them frozen"
     lines += [f"{item.name} is tied to {item.tie}" for item in plan.parameters if item.tie is not None]
-    given = ((weights.node or "the model", shown(weights.path)) for weights in plan.weights)
-    return lines + [f"start values of {held} from {path}" for held, path in given]
+    given = ((weights.node or "the model", _excluded(weights), shown(weights.path)) for weights in plan.weights)
+    return lines + [f"start values of {held}{but} from {path}" for held, but, path in given]
+
+
+def _excluded(weights: WeightsPlan) -> str:
+    return f" (but {', '.join(weights.exclude)})" if weights.exclude else ""
 
 
 MOST_GROUPS = 24
@@ -143,7 +148,12 @@ def _is_loaded(plan: Plan, parameter: ParameterPlan) -> bool:
     """Whether its start values come from a file, whatever its rule says."""
     if is_added(parameter.name):
         return False
-    return any(not weights.node or parameter.name.startswith(f"{weights.node}.") for weights in plan.weights)
+    return any(_fills(weights, parameter.name) for weights in plan.weights)
+
+
+def _fills(weights: WeightsPlan, name: str) -> bool:
+    head = f"{weights.node}." if weights.node else ""
+    return name.startswith(head) and not is_selected(weights.exclude, name.removeprefix(head))
 
 
 def _group(parameter: ParameterPlan, optimizer: dict[str, object]) -> Group:
