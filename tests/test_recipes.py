@@ -11,6 +11,7 @@ import re
 import runpy
 import time
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -193,6 +194,42 @@ def test_made_data_is_made_by_what_says_so() -> None:
     made = runpy.run_path(str(ROOT / "recipes" / "data" / "make.py"))
     for name in ("hours", "clicks"):
         assert made[name]() == (ROOT / "recipes" / "data" / f"{name}.csv").read_text()
+
+
+def test_made_dialogues_are_made_by_what_says_so() -> None:
+    data = ROOT / "recipes" / "data"
+    made = runpy.run_path(str(data / "make_chats.py"))
+    for name, rows in (("chats", made["dialogues"](Random(3))), ("preferences", made["preferences"](Random(4)))):
+        assert "".join(json.dumps(row) + "\n" for row in rows) == (data / f"{name}.jsonl").read_text()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_a_gpt2_of_transformers_is_tuned_on_dialogues(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As sft_llama, with a model that transformers makes here, and whose template does not mark what is learnt. Two
+    ranks; then it answers, and transformers reads what is given back."""
+    from transformers import AutoModelForCausalLM
+
+    made = runpy.run_path(str(ROOT / "recipes" / "data" / "make_chats.py"))
+    folder = tmp_path / "gpt2"
+    made["tiny"](folder, "gpt2")
+    text = (ROOT / "recipes" / "gallery" / "sft_llama.yaml").read_text()
+    text = text.replace("../data/tiny_llama", str(folder)).replace("../data", str(ROOT / "recipes" / "data"))
+    text = text.replace("type: llama", "type: gpt")
+    text = text.replace("parallelism: single", "parallelism: ddp").replace("gpus: 1", "gpus: 2, device: cpu")
+    path = tmp_path / "tuned.yaml"
+    path.write_text(text)
+    events = run(str(path), tmp_path, timeout=200)
+    evaluated = [event["values"]["validation/loss"] for event in of(events, "EvaluationDone")]
+    assert evaluated[-1] < evaluated[0]
+    (run_dir,) = (tmp_path / "sft_llama").iterdir()
+    capsys.readouterr()
+    assert main(["generate", str(run_dir), "--chat", "--prompt", "What comes after six?", "--temperature", "0"]) == 0
+    assert capsys.readouterr().out.strip() == "After six comes seven."
+    assert main(["export", str(run_dir), "--to", "huggingface", "-o", str(tmp_path / "back")]) == 0
+    _, report = AutoModelForCausalLM.from_pretrained(tmp_path / "back", output_loading_info=True)
+    assert not report["missing_keys"]
+    assert not report["unexpected_keys"]
 
 
 def test_the_page_of_the_gallery_counts_lines() -> None:
