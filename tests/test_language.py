@@ -866,7 +866,6 @@ def test_q40_a_fragment_that_is_run_says_that_it_is_one(
 @pytest.mark.parametrize(
     ("set_", "code", "words"),
     [
-        ("data.on_bad_row=skip", "S001", "`data` has no key `on_bad_row`"),
         ("data.index_cache=x", "S001", "`data` has no key `index_cache`"),
         ("data.fields.x={type: mask, column: x}", "S005", "there is no type of field `mask`"),
         ("layout.max_restarts=3", "S001", "`layout` has no key `max_restarts`"),

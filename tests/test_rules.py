@@ -119,6 +119,7 @@ def write_surroundings(folder: Path) -> None:
     shutil.copytree(CASES / "data", folder / "data")
     bases = {path.name: path.read_bytes() for path in CASES.glob("*.yaml")}
     write(folder, {**bases, **PLUGINS, "hidden.safetensors": WEIGHTS, **tiny_bert()})
+    shutil.copy(CASES.parent.parent / "LICENSE", folder)
     for name, fields in RUNS.items():
         write_run(folder / name / CHECKPOINTS / "step_00000040", fields)
 

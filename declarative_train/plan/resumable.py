@@ -68,7 +68,7 @@ RULES = (
     Rule(
         "refused",
         (
-            *_all_below("data", "source", "fields", "split", "window", "last_batch"),
+            *_all_below("data", "source", "fields", "split", "window", "last_batch", "on_bad_row"),
             *_all_below("data", "shuffle", "shuffle_window", "shuffle_streams"),
         ),
         "the samples or their order would be others",

@@ -113,6 +113,15 @@ def taken_remotely(path: str) -> Taken:
     from fsspec.core import url_to_fs
 
     fs, inner = url_to_fs(path.rstrip("/"))
+    try:
+        return _taken_from(fs, inner)
+    except (ValueError, OSError):
+        raise
+    except Exception as problem:  # a client's own, such as that of missing credentials
+        raise OSError(str(problem).strip() or type(problem).__name__) from problem
+
+
+def _taken_from(fs: Any, inner: str) -> Taken:
     if fs.exists(f"{inner}/{MANIFEST}"):
         folders = [inner]
     else:

@@ -338,7 +338,7 @@ def test_statistics_stand_over_the_rows_of_a_window(runs: dict[str, Trained]) ->
 
 
 def test_every_format_has_its_name() -> None:
-    assert tuple(sorted((PUBLISHED, *formats.FORMATS))) == NAMES
+    assert tuple(sorted((*PUBLISHED, *formats.FORMATS))) == NAMES
 
 
 def test_the_command(runs: dict[str, Trained], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

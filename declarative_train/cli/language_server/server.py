@@ -169,6 +169,8 @@ class RecipeServer:
             self._show(recipe, await self._in(self.slow, lambda: analyse(recipe.path, recipe.text, full=True)))
         except asyncio.CancelledError:
             raise
+        except FileNotFoundError:  # a file of the data went away while it was looked at: the next change asks anew
+            return
         except Exception:  # a mistake of ours: said, and the server goes on
             message = types.LogMessageParams(types.MessageType.Error, traceback.format_exc())
             self.server.window_log_message(message)

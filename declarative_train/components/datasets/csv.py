@@ -52,7 +52,7 @@ class CsvDataset(FilesDataset):
         from declarative_train.components.datasets.arrow import MemoryTable
 
         if is_large(files := self.files()):
-            options = self.model_dump(mode="json", exclude={"path"})
+            options = {key: value for key, value in self.as_data().items() if key != "path"}
             table = converted(files, self.type, options, self._schema, self._batches)
             if table is not None:
                 return _without_bytes(table)

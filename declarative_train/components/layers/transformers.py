@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-MAIN = "input"
+MAIN = "main"
 _MAINS = ("input_ids", "inputs_embeds", "pixel_values", "input_values", "input_features")
 _OTHERS = (
     *("attention_mask", "token_type_ids", "position_ids", "pixel_mask", "pixel_attention_mask", "bool_masked_pos"),
