@@ -277,7 +277,8 @@ def test_windows_use_the_memory_of_those_before_them(
             made.append(sum(fresh))
     moved = 4096 * 4 * 2  # bytes of an epoch, joined and then mixed
     assert made[0] > 512 * 4
-    assert made[2] - made[1] < 0.1 * moved  # those of other sizes, at the ends of streams
+    # those of other sizes, at the ends of streams, and what threads that were ahead of the reader needed
+    assert made[2] - made[1] < 0.25 * moved
 
 
 def test_a_reader_that_is_closed_holds_no_window(rolled: Spec, monkeypatch: pytest.MonkeyPatch) -> None:
