@@ -20,6 +20,8 @@ from jinja2.exceptions import TemplateSyntaxError
 from jinja2.runtime import StrictUndefined, Undefined
 from jinja2.sandbox import SandboxedEnvironment
 
+from declarative_train.terms.weight import excess
+
 MAX_TEXT = 10_000  # characters of a template
 MAX_BRACKETS = 60  # inside each other
 MAX_WEIGHT = 50_000  # characters and items of any value on the way
@@ -85,20 +87,9 @@ class _Missing(StrictUndefined):
 
 def weigh(value: object) -> None:
     """Raises TooCostly for a value of too many characters and items, nested ones too."""
-    weight, waiting = 0, [value]
-    while waiting:
-        item = waiting.pop()
-        weight += 1
-        if isinstance(item, int) and item.bit_length() > MAX_BITS:
-            raise TooCostly(f"this template makes an integer of more than {MAX_BITS} bits")
-        if isinstance(item, str | list | tuple | dict):
-            weight += len(item)
-        if weight > MAX_WEIGHT:
-            raise TooCostly(f"this template makes a value of more than {MAX_WEIGHT:,} characters or items")
-        if isinstance(item, dict):
-            waiting += [part for pair in item.items() for part in pair]
-        elif isinstance(item, list | tuple):
-            waiting += item
+    found = excess(value, most=MAX_WEIGHT, most_bits=MAX_BITS)
+    if found is not None:
+        raise TooCostly(f"this template makes {found}")
 
 
 class Compiled:

@@ -208,6 +208,10 @@ def test_prompts_and_answers_without_a_template(folder: Path) -> None:
             "{% set n.x = t %}{% endfor %}",
             "items",
         ),
+        (
+            "{% set n = namespace(x=1) %}{% for i in range(9) %}{% set n.x = {'a' * 3000000 ~ i: n.x} %}{% endfor %}",
+            "items",
+        ),
         ("{% for i in range(99999) %}" + "a" * 1000 + "{% endfor %}", "characters"),
         ("(" * 200, "brackets"),
         ("{% generation %}" * 300, "nested too deep"),

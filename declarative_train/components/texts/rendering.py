@@ -25,6 +25,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
+from declarative_train.terms.weight import excess
+
 MAX_TEMPLATE = 200_000  # characters
 MAX_BRACKETS = 100  # inside each other
 MAX_WEIGHT = 4_000_000  # characters and items of any value on the way, and of the result
@@ -43,20 +45,9 @@ class RenderError(Exception):
 
 def weigh(value: object) -> None:
     """Raises RenderError for a value of too many characters and items, nested ones too."""
-    weight, waiting = 0, [value]
-    while waiting:
-        item = waiting.pop()
-        weight += 1
-        if isinstance(item, int) and item.bit_length() > MAX_BITS:
-            raise RenderError(f"the template makes an integer of more than {MAX_BITS} bits")
-        if isinstance(item, str | list | tuple | dict):
-            weight += len(item)
-        if weight > MAX_WEIGHT:
-            raise RenderError(f"the template makes a value of more than {MAX_WEIGHT:,} characters or items")
-        if isinstance(item, dict):
-            waiting += item.values()
-        elif isinstance(item, list | tuple):
-            waiting += item
+    found = excess(value, most=MAX_WEIGHT, most_bits=MAX_BITS)
+    if found is not None:
+        raise RenderError(f"the template makes {found}")
 
 
 class Rendering:
