@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -45,6 +45,7 @@ from declarative_train.plan.published import (
 from declarative_train.plan.renames import idle_renames, removed_renames, renamed, renames_of, same_name
 from declarative_train.plan.run_folder import Shapes, shapes_in_folder, taken_in_folder
 from declarative_train.recipe.recipe import Recipe, Weights
+from declarative_train.terms.machine import extra_for
 
 if TYPE_CHECKING:
     import torch
@@ -112,11 +113,20 @@ def plan_weights(
                     hint = "a null removes the base's entry: leave it out here, and what the base says holds"
                 found_misfit = weights_do_not_fit(weights.span, weights.path, message, hint)
                 diagnostics.append(found_misfit._replace(related=gone))
+    diagnostics += _unreadable_here(recipe.model.weights)
     if lowered is not None:
         given, found_diagnostics = plan_adapters(recipe, lowered)
         plans += given
         diagnostics += found_diagnostics
     return tuple(plans), diagnostics
+
+
+def _unreadable_here(given: Sequence[Weights]) -> Iterator[Diagnostic]:
+    """Headers are read without the package, and so a run would be the first to miss it."""
+    how = extra_for("safetensors")
+    for weights in given if how is not None else ():
+        if weights.format == TRANSFORMERS or weights.path.endswith((".safetensors", INDEX)):
+            yield weights_do_not_fit(weights.span, weights.path, "needs the package safetensors", how)
 
 
 def _published(

@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 from declarative_train.plan.run_folder import FORMAT, sealed
+from declarative_train.terms import machine
 
 HIDDEN = {"weight": torch.zeros(32, 20), "bias": torch.zeros(32)}
 
@@ -106,6 +107,20 @@ def test_batch_norm_statistics_may_be_in_the_file_or_not(compiled, tmp_path: Pat
         save_file(tensors, tmp_path / "n.safetensors")
         plan, diagnostics = compiled(f"model: {{{graph}, weights: {{norm: {{path: {tmp_path}/n.safetensors}}}}}}")
         assert plan is not None, diagnostics
+
+
+@pytest.mark.parametrize("is_here", [True, False])
+def test_a_package_that_only_the_run_needs_is_told_before_it(  # type: ignore[no-untyped-def]
+    compiled, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_here: bool
+) -> None:
+    """The header is read without it; the tensors are not."""
+    save_file({"linear.weight": torch.ones(1, 1), "linear.bias": torch.ones(1)}, tmp_path / "w.safetensors")
+    there = machine.find_spec
+    monkeypatch.setattr(machine, "find_spec", lambda name: there(name) if is_here else None)
+    _, diagnostics = compiled(below(tmp_path / "w.safetensors"))
+    said = [each for each in diagnostics if "needs the package safetensors" in each.message]
+    assert len(said) == (not is_here)
+    assert all("declarative_train[safetensors]" in str(each.help) for each in said)
 
 
 def checkpoint(folder: Path, step: int, shapes: object, best_step: int | None = None) -> None:
