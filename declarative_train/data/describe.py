@@ -104,6 +104,13 @@ class _Description:
         self.diagnostics.append(diagnostic)
 
     def describe(self) -> tuple[DataSpec | None, list[Diagnostic]]:
+        try:
+            return self._describe()
+        except SourceError as error:  # a file went away after its source was opened
+            self.report(source_problem(self.span("data.source.path"), error))
+            return None, self.diagnostics
+
+    def _describe(self) -> tuple[DataSpec | None, list[Diagnostic]]:
         self._check_words()
         if waiting := unrun(self.section, self.span):
             self._check_outlines()
@@ -244,9 +251,6 @@ class _Description:
             return None
         except ValueError as error:
             self.report(rows_without_order(self.span("data.window.sort"), sort or "", str(error)))
-            return None
-        except SourceError as error:
-            self.report(source_problem(self.span("data.source.path"), error))
             return None
         ordered = {name: found[name] for name in (TRAINING, *self.section.split) if name in found}
         empty = [problem for name, each in ordered.items() if (problem := self._if_empty(name, each)) is not None]

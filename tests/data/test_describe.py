@@ -5,14 +5,15 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from declarative_train.data.spec import DataSpec
+from declarative_train.data.opened import records
+from declarative_train.data.spec import DataSpec, FileRecord
 from declarative_train.diagnostics.diagnostic import Diagnostic, Severity
 
 Look = Callable[..., tuple[DataSpec | None, list[Diagnostic]]]
@@ -54,6 +55,19 @@ def test_digits_are_as_they_should_be(look: Look) -> None:
     assert [(each.name, each.num_samples) for each in spec.sets] == [("training", 1438), ("validation", 359)]
     (file,) = spec.files
     assert file.size_bytes == DIGITS.stat().st_size
+
+
+def test_a_file_that_goes_away_meanwhile_is_said(look: Look, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(paths: Iterable[str]) -> list[FileRecord]:
+        (folder / "data" / "digits.csv").unlink()
+        return records(paths)
+
+    monkeypatch.setattr("declarative_train.data.describe.records", away)
+    spec, diagnostics = look(**BASE)
+    assert spec is None
+    (found,) = diagnostics
+    assert (found.span.path, found.is_error) == ("data.source.path", True)
+    assert "data/digits.csv: No such file or directory" in found.message
 
 
 def test_describe_needs_no_torch(folder: Path) -> None:
