@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from declarative_train.components.converters import PublishedError as PublishedError
-from declarative_train.components.converters import language, vision
+from declarative_train.components.converters import gemma, language, vision
 from declarative_train.terms.machine import install
 
 _FOLDER = Path(__file__).parent.parent / "blocks" / "huggingface"
@@ -246,8 +246,9 @@ def params_of(family: Family, config: Mapping[str, Any]) -> dict[str, object]:
     if config.get("quantization_config") is not None:
         raise PublishedError("its weights are quantized", "give the model as it was before that")
     told = {**config.get("model_args", {}), **config} if kind.library == TIMM else config
-    seen = {**kind.absent, **{key: value for key, value in told.items() if value is not None}}
-    params = {param: seen[key] for param, key in kind.config.items() if key in seen}
+    # a null is no value that is absent: the window of a Mistral without one is written so
+    seen = {**kind.absent, **{key: value for key, value in told.items() if value is not None or key in kind.absent}}
+    params = {param: seen[key] for param, key in kind.config.items() if seen.get(key) is not None}
     lacking = next((key for param, key in kind.config.items() if key not in seen and param in _NEEDED), None)
     if lacking is not None:
         raise PublishedError(f"its {CONFIG} has no `{lacking}`")
@@ -382,4 +383,4 @@ _ABSENT: dict[str, object] = {
     "skip_padding": False,
 }
 
-_CONVERTERS = {**language.CONVERTERS, **vision.CONVERTERS}
+_CONVERTERS = {**gemma.CONVERTERS, **language.CONVERTERS, **vision.CONVERTERS}

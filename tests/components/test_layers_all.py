@@ -116,9 +116,14 @@ CASES: dict[str, list[Case]] = {
     "pixel_unshuffle": [({"factor": 2}, {"x": IMAGE})],
     "prelu": [({}, {"x": IMAGE}), ({"per_channel": True}, {"x": IMAGE})],
     "reshape": [({"shape": ("B", 2, -1)}, {"x": IMAGE}), ({"shape": ("B",)}, {"x": TensorSpec((1,))})],
-    "rms_norm": [({}, {"x": SEQUENCE}), ({"affine": False}, {"x": SEQUENCE})],
+    "rms_norm": [
+        ({}, {"x": SEQUENCE}),
+        ({"zero_centered": True}, {"x": SEQUENCE}),
+        ({"affine": False}, {"x": SEQUENCE}),
+    ],
     "rnn": [({"hidden_size": 5, "nonlinearity": "relu"}, {"x": SEQUENCE}), ({"hidden_size": 5}, {"x": SEVERAL})],
     "self_attention": [
+        ({"heads": 2, "qk_norm": True, "qk_norm_zero_centered": True, "scale": 0.3, "softcap": 5.0}, {"x": SEQUENCE}),
         ({"heads": 2}, {"x": SEQUENCE}),
         ({"heads": 4, "kv_heads": 2, "causal": True, "rotary": {"base": 500}}, {"x": SEQUENCE, "mask": KEEP}),
         ({"heads": 2, "head_width": 6, "qk_norm": True, "fused": False, "bias": False}, {"x": SEQUENCE}),

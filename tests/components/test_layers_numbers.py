@@ -203,6 +203,33 @@ def test_qk_norm_bounds_the_scores() -> None:
     assert torch.allclose(large, module(x), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("window", [None, 3])
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("segmented", [False, True])
+@pytest.mark.parametrize("softcap", [None, 0.7])
+def test_products_are_scaled_and_capped(window: int | None, masked: bool, segmented: bool, softcap: float) -> None:
+    """By the formula, for each pair of positions that sees each other; written token by token too."""
+    fields = {"heads": 4, "kv_heads": 2, "causal": True, "window": window, "scale": 0.3, "softcap": softcap}
+    layer = made("self_attention", {"x": SEQUENCE}, **fields)
+    x = random(2, 6, 8)
+    q, k, v = layer.projected(x)
+    k, v = (part.repeat_interleave(2, dim=1) for part in (k, v))
+    products = 0.3 * q @ k.mT
+    products = products if softcap is None else softcap * (products / softcap).tanh()
+    far = torch.arange(6)[:, None] - torch.arange(6)
+    seen = ((far >= 0) & (far < (window or 6))).expand(2, 6, 6)
+    keep = torch.tensor([[True] * 6, [True] * 2 + [False] + [True] * 3]) if masked else None
+    parts = torch.tensor([[0, 0, 0, 1, 1, 1], [0] * 6]) if segmented else None
+    seen = seen if keep is None else seen & keep[:, None]
+    seen = seen if parts is None else seen & (parts[:, :, None] == parts[:, None])
+    weights = products.masked_fill(~seen[:, None], -torch.inf).softmax(-1)
+    wanted = layer.out((weights @ v).transpose(1, 2).flatten(2))
+    assert close(layer(x, keep, parts), wanted)
+    if not masked and not segmented:
+        q, k, v = layer.projected(x)
+        assert close(layer.attended(q[:, :, 4:], k, v), wanted[:, 4:])
+
+
 def test_attention_dropout_is_for_training() -> None:
     module, x = made("self_attention", {"x": SEQUENCE}, heads=2, dropout=0.5), random(2, 6, 8)
     assert not close(module(x), module(x))
@@ -232,6 +259,8 @@ def test_layer_and_rms_norm_are_those_of_torch() -> None:
     assert close(layer(x), F.layer_norm(x, (8,), layer.weight, layer.bias))
     rms = made("rms_norm", {"x": SEQUENCE}, num_dims=2)
     assert close(rms(x), F.rms_norm(x, (6, 8), rms.weight, 1e-6))
+    centered = made("rms_norm", {"x": SEQUENCE}, zero_centered=True)
+    assert close(centered(x), F.rms_norm(x, (8,), 1 + centered.weight, 1e-6))
 
 
 def test_patch_embedding_reads_row_by_row() -> None:
@@ -331,6 +360,7 @@ LEADING: list[tuple[str, dict[str, Any], dict[str, tuple[int, ...]]]] = [
     ("self_attention", {"heads": 4, "kv_heads": 2, "causal": True, "rotary": {}, "qk_norm": True}, {"x": (6, 8)}),
     ("self_attention", {"heads": 2, "causal": True, "window": 2}, {"x": (6, 8), "mask": (6,)}),
     ("self_attention", {"heads": 2, "fused": False}, {"x": (6, 8), "mask": (6, 6)}),
+    ("self_attention", {"heads": 2, "causal": True, "softcap": 2.0}, {"x": (6, 8)}),
     ("cross_attention", {"heads": 2}, {"query": (6, 8), "context": (5, 10), "mask": (6, 5)}),
     ("lstm", {"hidden_size": 5, "num_layers": 2, "bidirectional": True}, {"x": (6, 8)}),
     ("gru", {"hidden_size": 5}, {"x": (6, 8)}),
@@ -398,7 +428,9 @@ COMPILED: list[tuple[str, dict[str, Any], dict[str, TensorSpec]]] = [
         {"heads": 2, "rotary": {}},
         {"x": TensorSpec((3, 6, 8), "float64"), "mask": TensorSpec((1, 6), "bool")},
     ),
+    ("self_attention", {"heads": 4, "kv_heads": 2, "causal": True, "softcap": 2.0}, {"x": SEQUENCE}),
     ("rms_norm", {}, {"x": SEQUENCE}),
+    ("rms_norm", {"zero_centered": True}, {"x": SEQUENCE}),
     ("sinusoidal_positions", {}, {"x": SEQUENCE}),
     ("sequence_pool", {"mode": "last"}, {"x": SEQUENCE, "mask": TensorSpec((6,), "bool")}),
     ("embeddings", {"embedding_dim": 3}, {"x": TensorSpec((2,), "int64", 5)}),

@@ -34,6 +34,8 @@ logging: {dir: runs}
 GPT = "{type: gpt, vocabulary: 256, layers: 2, width: 32, heads: 4, input: tokens}"
 OTHERS = {
     "llama": "{type: llama, vocabulary: 256, layers: 2, width: 32, heads: 4, kv_heads: 2, input: tokens}",
+    "gemma": "{type: gemma, vocabulary: 256, layers: 2, width: 32, heads: 4, kv_heads: 2, hidden: 64, head_width: 8, "
+    "attn_cap: 1.0, logit_cap: 2.0, window: 5, global_every: 2, post_norms: true, qk_norm: true, input: tokens}",
     "recurrent": "logits_of_words",
 }
 
@@ -55,7 +57,7 @@ def plain(model: Trained, tokens: list[int]) -> torch.Tensor:
     return found[0, -1]
 
 
-@pytest.mark.parametrize("kind", ["gpt", "llama"])
+@pytest.mark.parametrize("kind", ["gemma", "gpt", "llama"])
 def test_cached_logits_are_those_of_the_plain_forward(kind: str, gpt: Trained, tmp_path: Path) -> None:
     trained_model = gpt
     if kind != "gpt":

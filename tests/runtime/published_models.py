@@ -23,7 +23,19 @@ LLAMA3 = {"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "original_max
 YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 16}
 GPT2 = {"vocab_size": 96, "n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": 24}
 GPT2 |= {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+GEMMA: dict[str, Any] = SIZES | {"head_dim": 12}
+GEMMA2: dict[str, Any] = GEMMA | {"query_pre_attn_scalar": 20, "sliding_window": 5, "attn_logit_softcapping": 0.5}
+GEMMA2 |= {"final_logit_softcapping": 1.5, "attn_implementation": "eager"}  # no other of transformers caps
+GEMMA3_ROTARY: dict[str, Any] = {
+    "full_attention": {"rope_type": "linear", "rope_theta": 1e5, "factor": 8.0},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+}
+GEMMA3: dict[str, Any] = GEMMA | {"query_pre_attn_scalar": 20, "sliding_window": 4, "attention_bias": True}
+GEMMA3 |= {"rope_parameters": GEMMA3_ROTARY, "layer_types": ["sliding_attention", "full_attention"] * 2}
 CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {  # name -> (model_type, what its config says)
+    "gemma": ("gemma", GEMMA),
+    "gemma2": ("gemma2", GEMMA2),
+    "gemma3": ("gemma3_text", GEMMA3 | {"num_hidden_layers": 4}),
     "gpt2": ("gpt2", GPT2),
     "gpt2_untied": ("gpt2", GPT2 | {"n_inner": 40, "activation_function": "gelu", "tie_word_embeddings": False}),
     "llama": ("llama", SIZES | {"head_dim": 12}),
@@ -34,7 +46,8 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {  # name -> (model_type, what 
     "qwen2_yarn": ("qwen2", SIZES | {"rope_parameters": YARN}),
     "qwen3": ("qwen3", SIZES | {"head_dim": 8, "tie_word_embeddings": True}),
 }
-BLOCKS = {"gpt2": "gpt", "llama": "llama", "mistral": "llama", "qwen2": "llama", "qwen3": "llama"}
+BLOCKS = {"gemma": "gemma", "gemma2": "gemma", "gemma3_text": "gemma"}
+BLOCKS |= {"gpt2": "gpt", "llama": "llama", "mistral": "llama", "qwen2": "llama", "qwen3": "llama"}
 TOKENS = 12
 
 

@@ -131,6 +131,64 @@ def test_a_config_that_the_block_is_not_is_refused(tmp_path: Path, told: dict[st
     assert words in said(path)[0]
 
 
+@pytest.mark.parametrize(
+    ("name", "told", "words"),
+    [
+        ("gemma2", {"layer_types": ["full_attention", "sliding_attention", "full_attention"]}, "its `layer_types` are"),
+        ("gemma2", {"use_bidirectional_attention": True}, "its `use_bidirectional_attention` is true"),
+        ("gemma2", {"rope_parameters": made.GEMMA3_ROTARY["full_attention"]}, "scaled in layers with a window too"),
+        ("gemma3", {"rope_parameters": {"sliding_attention": made.LLAMA3}}, "layers with a window are scaled"),
+        ("gemma3", {"hidden_activation": "relu6"}, "its `hidden_activation` is `relu6`"),
+    ],
+)
+def test_a_gemma_that_the_block_is_not_is_refused(tmp_path: Path, name: str, told: dict[str, Any], words: str) -> None:
+    _, path = made.write(tmp_path, name)
+    place = tmp_path / "published" / "config.json"
+    place.write_text(json.dumps(json.loads(place.read_text()) | told))
+    assert words in said(path)[0]
+
+
+def params(path: Path) -> dict[str, Any]:
+    (published,) = dt.load(path).plan().plan.published
+    return published.params
+
+
+def test_a_null_in_a_config_is_no_key_that_is_absent(tmp_path: Path) -> None:
+    """A Mistral of today says so that it has no window, a Gemma 2 that it caps nothing."""
+    for name, keys, at in (
+        ("mistral", {"sliding_window": ("window", 4096)}, "a"),
+        ("gemma2", {"attn_logit_softcapping": ("attn_cap", 50.0), "final_logit_softcapping": ("logit_cap", 30.0)}, "b"),
+    ):
+        (tmp_path / at).mkdir()
+        _, path = made.write(tmp_path / at, name)
+        place = tmp_path / at / "published" / "config.json"
+        config = json.loads(place.read_text())
+        place.write_text(json.dumps(config | dict.fromkeys(keys)))
+        assert {param: params(path)[param] for param, _ in keys.values()} == {param: None for param, _ in keys.values()}
+        place.write_text(json.dumps({key: value for key, value in config.items() if key not in keys}))
+        assert {param: params(path)[param] for param, _ in keys.values()} == dict(keys.values())
+
+
+def test_configs_of_gemma_as_they_were_before(tmp_path: Path) -> None:
+    """The first Gemma says gelu and means its formula; Gemma 3 has a key for each base, and one for its period."""
+    for name, gone, told in (
+        ("gemma", {"rope_parameters"}, {"hidden_act": "gelu", "rope_theta": 10000.0}),
+        (
+            "gemma3",
+            {"rope_parameters", "layer_types"},
+            {"rope_theta": 1e5, "rope_local_base_freq": 1e4, "sliding_window_pattern": 2}
+            | {"rope_scaling": {"rope_type": "linear", "factor": 8.0}},
+        ),
+    ):
+        (tmp_path / name).mkdir()
+        _, path = made.write(tmp_path / name, name)
+        today = params(path)
+        place = tmp_path / name / "published" / "config.json"
+        config = {key: value for key, value in json.loads(place.read_text()).items() if key not in gone}
+        place.write_text(json.dumps(config | told))
+        assert params(path) == today
+
+
 def test_what_the_node_says_goes_before_the_config(tmp_path: Path) -> None:
     _, path = made.write(tmp_path, "llama", node=", layers: 2")
     message, hint = said(path)

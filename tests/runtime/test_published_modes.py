@@ -16,7 +16,7 @@ MODES = {
     "pipeline": "parallelism: {pipeline: {stages: 2, microbatches: 2}}",
 }
 WRITE = {
-    **dict.fromkeys(("gpt2_untied", "llama", "llama3", "qwen2"), published_models.write),
+    **dict.fromkeys(("gemma2", "gemma3", "gpt2_untied", "llama", "llama3", "qwen2"), published_models.write),
     **dict.fromkeys(("BertForSequenceClassification", "RobertaForMaskedLM"), published_encoders.write),
     **dict.fromkeys(("timm_resnet", "vit"), published_vision.write),
 }

@@ -17,14 +17,14 @@ _ACTIVATIONS = {
 }
 
 
-def _read_activation(config: Mapping[str, Any], key: str = "hidden_act") -> dict[str, object]:
+def read_activation(config: Mapping[str, Any], key: str = "hidden_act") -> dict[str, object]:
     name = config.get(key, "silu")
     if name not in _ACTIVATIONS:
         raise PublishedError(f"its `{key}` is `{name}`; known are {', '.join(_ACTIVATIONS)}")
     return {"activation": _ACTIVATIONS[name]}
 
 
-def _write_activation(
+def write_activation(
     config: Mapping[str, Any], params: Mapping[str, object], key: str = "hidden_act"
 ) -> dict[str, Any]:
     name = next((name for name, ours in _ACTIVATIONS.items() if ours == params["activation"]), params["activation"])
@@ -38,7 +38,7 @@ def _read_gpt_activation(config: Mapping[str, Any]) -> dict[str, object]:
     odd = next((key for key, usual in _OF_GPT2.items() if config.get(key, usual) != usual), None)
     if odd is not None:
         raise PublishedError(f"its `{odd}` is {str(config[odd]).lower()}, which is not built")
-    return _read_activation(config, "activation_function")
+    return read_activation(config, "activation_function")
 
 
 _OF_ENCODER = {"is_decoder": False, "add_cross_attention": False, "position_embedding_type": "absolute"}
@@ -50,7 +50,7 @@ def _read_encoder(config: Mapping[str, Any], key: str = "hidden_act") -> dict[st
         odd = "tie_word_embeddings"
     if odd is not None:
         raise PublishedError(f"its `{odd}` is {str(config[odd]).lower()}, which is not built")
-    return {**_read_activation(config, key), "padding": config.get("pad_token_id")}
+    return {**read_activation(config, key), "padding": config.get("pad_token_id")}
 
 
 def _is_masked_lm(config: Mapping[str, Any]) -> bool:
@@ -58,7 +58,7 @@ def _is_masked_lm(config: Mapping[str, Any]) -> bool:
 
 
 def _write_encoder(config: Mapping[str, Any], params: Mapping[str, object], key: str = "hidden_act") -> dict[str, Any]:
-    return {**_write_activation(config, params, key), "pad_token_id": params["padding"]}
+    return {**write_activation(config, params, key), "pad_token_id": params["padding"]}
 
 
 _SCALED = {  # of our scaling: the key of a config
@@ -77,7 +77,7 @@ _SCALINGS = {
 }
 
 
-def _read_rotary(config: Mapping[str, Any]) -> dict[str, object]:
+def read_rotary(config: Mapping[str, Any]) -> dict[str, object]:
     """`rope_parameters` of today, `rope_theta` and `rope_scaling` of before."""
     told = config.get("rope_parameters") or config.get("rope_scaling") or {}
     kind = told.get("rope_type") or told.get("type") or "default"
@@ -99,7 +99,7 @@ def _read_rotary(config: Mapping[str, Any]) -> dict[str, object]:
     return {"rotary_base": float(base), "rotary_scaling": found}
 
 
-def _write_rotary(config: Mapping[str, Any], params: Mapping[str, object]) -> dict[str, Any]:
+def write_rotary(config: Mapping[str, Any], params: Mapping[str, object]) -> dict[str, Any]:
     """Under today's key and those of before."""
     scaling = params["rotary_scaling"]
     told: dict[str, object] | None = None
@@ -150,7 +150,7 @@ def _write_late_window(config: Mapping[str, Any], params: Mapping[str, object]) 
 
 
 CONVERTERS: dict[str, Converter] = {
-    "activation": Converter(("activation",), _read_activation, _write_activation),
+    "activation": Converter(("activation",), read_activation, write_activation),
     "encoder": Converter(("activation", "padding"), _read_encoder, _write_encoder),
     "distilled_encoder": Converter(
         ("activation", "padding"),
@@ -160,9 +160,9 @@ CONVERTERS: dict[str, Converter] = {
     "gpt_activation": Converter(
         ("activation",),
         _read_gpt_activation,
-        lambda config, params: _write_activation(config, params, "activation_function"),
+        lambda config, params: write_activation(config, params, "activation_function"),
     ),
     "late_window": Converter(("window", "window_from"), _read_late_window, _write_late_window),
-    "rotary": Converter(("rotary_base", "rotary_scaling"), _read_rotary, _write_rotary),
+    "rotary": Converter(("rotary_base", "rotary_scaling"), read_rotary, write_rotary),
     "window": Converter(("window", "window_from"), _read_window, _write_window),
 }

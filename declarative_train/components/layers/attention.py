@@ -124,6 +124,13 @@ class SelfAttention(Layer):
     """Normalise queries and keys of each head by their root mean square, with a learned scale."""
     qk_norm_eps: float = Field(default=1e-6, gt=0, allow_inf_nan=False)
     """Added to that mean square."""
+    qk_norm_zero_centered: bool = False
+    """That scale is 1 + the parameter, which starts at 0."""
+    scale: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """What the products of queries and keys are multiplied by; by default 1 / sqrt(head width)."""
+    softcap: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """Products of queries and keys are kept below this size, softcap * tanh(product / softcap), as in Gemma 2. No fused
+    kernel does that: the weights of all pairs are held, T * T for each head."""
     window: int | None = Field(default=None, ge=1)
     """With `causal`: how many positions one sees at most, itself and those just before it; by default all."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
@@ -160,6 +167,8 @@ class SelfAttention(Layer):
         return Module(x.shape[-1], _heads(self, x.shape[-1]), self.causal, dtype_of(x), num_positions or 0)
 
     def init_of(self, parameter: str, inputs: Inputs) -> Init:
+        if self.qk_norm_zero_centered and parameter in ("query_norm.weight", "key_norm.weight"):
+            return start("zeros")
         return _start_of(parameter) or super().init_of(parameter, inputs)
 
     def products(self, use: Use) -> Iterable[Product]:
@@ -231,10 +240,13 @@ def _heads(layer: SelfAttention | CrossAttention, width: int) -> Heads:
         rotary=None if own is None else _angles(own.rotary),
         qk_norm=layer.qk_norm,
         qk_norm_eps=1e-6 if own is None else own.qk_norm_eps,
+        qk_norm_zero_centered=own is not None and own.qk_norm_zero_centered,
         bias=layer.bias,
         out_bias=layer.bias if own is None or own.out_bias is None else own.out_bias,
         fused=layer.fused,
         window=None if own is None else own.window,
+        scale=None if own is None else own.scale,
+        softcap=None if own is None else own.softcap,
     )
 
 

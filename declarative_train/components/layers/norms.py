@@ -66,6 +66,8 @@ class RmsNorm(Layer):
     """Added to the mean square."""
     affine: bool = True
     """Learn a scale."""
+    zero_centered: bool = False
+    """The scale is 1 + `weight`, which starts at 0: weight decay draws it to 1. As Gemma has it."""
 
     def check(self, inputs: Inputs) -> Misfit | None:
         return needs_trailing(self, inputs, self.num_dims)
@@ -73,10 +75,14 @@ class RmsNorm(Layer):
     def build(self, inputs: Inputs) -> nn.Module:
         from declarative_train.components.layers.modules.norms import RmsNorm as Module
 
-        return Module(inputs["x"].shape[-self.num_dims :], self.eps, self.affine, dtype_of(inputs["x"]))
+        return Module(
+            inputs["x"].shape[-self.num_dims :], self.eps, self.affine, dtype_of(inputs["x"]), self.zero_centered
+        )
 
     def init_of(self, parameter: str, inputs: Inputs) -> Init:
-        return start("ones") if parameter == "weight" else super().init_of(parameter, inputs)
+        if parameter == "weight":
+            return start("zeros" if self.zero_centered else "ones")
+        return super().init_of(parameter, inputs)
 
 
 class GroupNorm(Layer):

@@ -45,6 +45,7 @@ def shapes(block: str, fields: dict[str, TensorSpec]) -> tuple[Recipe, dict[str,
         ("type: resnet, depth: 18, out_features: 1000", IMAGE, 11_689_512),
         ("type: resnet, depth: 50, out_features: 1000, norm: batch_norm", IMAGE, 25_557_032),
         ("type: vit, out_features: 1000", IMAGE, 22_050_664),  # ViT-S/16
+        ("type: gemma, vocabulary: 256000", tokens(128, 256000), 2_506_172_416),  # Gemma 2B, tied
         ("type: gpt, vocabulary: 50257", tokens(1024, 50257), 124_439_808),  # GPT-2, tied
         (
             "type: llama, vocabulary: 128256, heads: 32, kv_heads: 8, hidden: 8192, tie: true",

@@ -85,7 +85,7 @@ class Angles:
 @dataclass(frozen=True, slots=True)
 class Heads:
     """How an attention layer is cut up; `rotary` None: no rotary positions. `window`: a position sees so many at most,
-    itself among them."""
+    itself among them. `scale` of the products of queries and keys; None: 1 / sqrt(head_width)."""
 
     num_heads: int
     num_kv_heads: int
@@ -94,10 +94,13 @@ class Heads:
     rotary: Angles | None = None
     qk_norm: bool = False
     qk_norm_eps: float = 1e-6
+    qk_norm_zero_centered: bool = False
     bias: bool = True
     out_bias: bool = True
     fused: bool = True
     window: int | None = None
+    scale: float | None = None
+    softcap: float | None = None
 
     @property
     def query_width(self) -> int:
@@ -138,9 +141,9 @@ class SelfAttention(nn.Module):
         seen, parts = mask_as_rows(mask, x), mask_as_rows(segments, x)
         if parts is not None:
             allowed = within_segments(parts, seen, self.causal, self.heads.window)
-            y = seen_at_all(q_NHTK, k_NGTK, v_NGTK, allowed, dropout, seen is None)
+            y = seen_at_all(q_NHTK, k_NGTK, v_NGTK, allowed, dropout, seen is None, self.heads)
         else:
-            y = attend(q_NHTK, k_NGTK, v_NGTK, seen, self.causal, dropout, self.heads.window)
+            y = attend(q_NHTK, k_NGTK, v_NGTK, seen, self.causal, dropout, self.heads)
         return placed(self.out(_merged(y)), x)
 
     def projected(self, x: Tensor, start: int = 0, positions: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
@@ -167,7 +170,7 @@ class SelfAttention(nn.Module):
         """(B, T, D) of queries that are the last T of the S positions: in evaluation, causal and without a mask."""
         T, S = q_BHTK.shape[2], k_BGSK.shape[2]
         seen = seen_by(T, S, self.heads.window, q_BHTK.device)
-        y: Tensor = self.out(_merged(attend(q_BHTK, k_BGSK, v_BGSK, seen[None], False, 0.0)))
+        y: Tensor = self.out(_merged(attend(q_BHTK, k_BGSK, v_BGSK, seen[None], False, 0.0, self.heads)))
         return y
 
 
@@ -197,46 +200,57 @@ class CrossAttention(nn.Module):
         if heads.qk_norm:
             q_BHTK, k_BGSK = self.query_norm(q_BHTK), self.key_norm(k_BGSK)
         dropout = heads.dropout if self.training else 0.0
-        y = attend(q_BHTK, k_BGSK, v_BGSK, mask_as_rows(mask, query), False, dropout)
+        y = attend(q_BHTK, k_BGSK, v_BGSK, mask_as_rows(mask, query), False, dropout, heads)
         return placed(self.out(_merged(y)), query)
 
 
 def attend(
-    q_BHTK: Tensor,
-    k_BGSK: Tensor,
-    v_BGSK: Tensor,
-    mask: Tensor | None,
-    causal: bool,
-    dropout: float,
-    window: int | None = None,
+    q_BHTK: Tensor, k_BGSK: Tensor, v_BGSK: Tensor, mask: Tensor | None, causal: bool, dropout: float, heads: Heads
 ) -> Tensor:
     """(B, H, T, K). `mask` (B, S) or (B, T, S): True where a key may be seen. A query that may see nothing gives 0,
-    and no gradient, where a softmax over nothing would be nan. `window` is for a causal layer."""
-    T = q_BHTK.shape[2]
-    if window is not None and window < T and mask is None:
+    and no gradient, where a softmax over nothing would be nan. The heads' `window` is for a causal layer."""
+    T, window = q_BHTK.shape[2], heads.window if causal else None
+    if mask is None and causal and ((window is not None and window < T) or heads.softcap is not None):
         mask, causal = seen_by(T, T, window, q_BHTK.device)[None], False
     shared = q_BHTK.shape[1] // k_BGSK.shape[1]
     if shared > 1 and mask is None and takes_fewer_keys(q_BHTK, k_BGSK, v_BGSK, causal, dropout):
         return F.scaled_dot_product_attention(
-            q_BHTK, k_BGSK, v_BGSK, dropout_p=dropout, is_causal=causal, enable_gqa=True
+            q_BHTK, k_BGSK, v_BGSK, dropout_p=dropout, is_causal=causal, scale=heads.scale, enable_gqa=True
         )
     if mask is None:
-        k_BHSK, v_BHSK = _repeated(k_BGSK, v_BGSK, shared)
-        return F.scaled_dot_product_attention(q_BHTK, k_BHSK, v_BHSK, dropout_p=dropout, is_causal=causal)
+        return _weighed(q_BHTK, k_BGSK, v_BGSK, None, causal, dropout, heads)
     allowed = mask[:, None, None, :] if mask.dim() == 2 else mask[:, None]
     if causal:
         allowed = allowed & seen_by(T, T, window, mask.device)
-    return seen_at_all(q_BHTK, k_BGSK, v_BGSK, allowed, dropout, False)
+    return seen_at_all(q_BHTK, k_BGSK, v_BGSK, allowed, dropout, False, heads)
 
 
-def seen_at_all(q_BHTK: Tensor, k_BGSK: Tensor, v_BGSK: Tensor, allowed: Tensor, dropout: float, every: bool) -> Tensor:
+def seen_at_all(
+    q_BHTK: Tensor, k_BGSK: Tensor, v_BGSK: Tensor, allowed: Tensor, dropout: float, every: bool, heads: Heads
+) -> Tensor:
     """(B, H, T, K), with `allowed` (B, 1, 1 or T, S). `every`: each query may see something, itself."""
-    k_BHSK, v_BHSK = _repeated(k_BGSK, v_BGSK, q_BHTK.shape[1] // k_BGSK.shape[1])
     if every:
-        return F.scaled_dot_product_attention(q_BHTK, k_BHSK, v_BHSK, attn_mask=allowed, dropout_p=dropout)
+        return _weighed(q_BHTK, k_BGSK, v_BGSK, allowed, False, dropout, heads)
     sees = allowed.any(-1, keepdim=True)
-    y = F.scaled_dot_product_attention(q_BHTK, k_BHSK, v_BHSK, attn_mask=allowed | ~sees, dropout_p=dropout)
-    return y.masked_fill(~sees, 0)
+    return _weighed(q_BHTK, k_BGSK, v_BGSK, allowed | ~sees, False, dropout, heads).masked_fill(~sees, 0)
+
+
+def _weighed(
+    q_BHTK: Tensor, k_BGSK: Tensor, v_BGSK: Tensor, allowed: Tensor | None, causal: bool, dropout: float, heads: Heads
+) -> Tensor:
+    """The mean of the values (B, H, T, K) by the products of queries and keys. No kernel of torch's caps these; what is
+    capped is not `causal` here."""
+    k_BHSK, v_BHSK = _repeated(k_BGSK, v_BGSK, q_BHTK.shape[1] // k_BGSK.shape[1])
+    if heads.softcap is None:
+        return F.scaled_dot_product_attention(
+            q_BHTK, k_BHSK, v_BHSK, attn_mask=allowed, dropout_p=dropout, is_causal=causal, scale=heads.scale
+        )
+    products = (q_BHTK @ k_BHSK.mT).to(torch.promote_types(q_BHTK.dtype, torch.float32))
+    products = products * (heads.head_width**-0.5 if heads.scale is None else heads.scale)
+    products = heads.softcap * torch.tanh(products / heads.softcap)
+    if allowed is not None:
+        products = products.masked_fill(~allowed, float("-inf"))
+    return F.dropout(products.softmax(-1), dropout).to(v_BHSK.dtype) @ v_BHSK
 
 
 def within_segments(segments: Tensor, mask: Tensor | None, causal: bool, window: int | None) -> Tensor:
@@ -310,7 +324,7 @@ def rotate(x_BHTK: Tensor, cos_TK: Tensor, sin_TK: Tensor) -> Tensor:
 
 def _norms_of(heads: Heads, dtype: torch.dtype) -> tuple[RmsNorm, RmsNorm]:
     """Of queries and of keys."""
-    norm = partial(RmsNorm, (heads.head_width,), heads.qk_norm_eps, True, dtype)
+    norm = partial(RmsNorm, (heads.head_width,), heads.qk_norm_eps, True, dtype, heads.qk_norm_zero_centered)
     return norm(), norm()
 
 

@@ -13,17 +13,28 @@ from torch.nn import functional as F
 
 
 class RmsNorm(nn.Module):
-    """x / sqrt(mean(x^2) + eps) over the last dimensions, computed in float32 at least, times a learned weight."""
+    """x / sqrt(mean(x^2) + eps) over the last dimensions, computed in float32 at least, times a learned weight or,
+    where that is `zero_centered`, 1 + weight."""
 
-    def __init__(self, shape: tuple[int, ...], eps: float, affine: bool, dtype: torch.dtype | None = None) -> None:
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        eps: float,
+        affine: bool,
+        dtype: torch.dtype | None = None,
+        zero_centered: bool = False,
+    ) -> None:
         super().__init__()
         self.shape = shape
         self.eps = eps
+        self.zero_centered = zero_centered
         self.weight = nn.Parameter(torch.empty(shape, dtype=dtype)) if affine else None
 
     def forward(self, x: Tensor) -> Tensor:
         dtype = torch.promote_types(x.dtype, torch.float32)
         weight = None if self.weight is None else self.weight.to(dtype)
+        if weight is not None and self.zero_centered:
+            weight = 1 + weight
         return F.rms_norm(x.to(dtype), self.shape, weight, self.eps).to(x.dtype)
 
 

@@ -1,0 +1,111 @@
+"""Of Gemma: soft caps, windows of all layers but some, and rotary positions that these have of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from declarative_train.components.converters import Converter, PublishedError
+from declarative_train.components.converters.language import (
+    read_activation,
+    read_rotary,
+    write_activation,
+    write_rotary,
+)
+
+_USUAL_PATTERN = {"gemma2": 2, "gemma3_text": 6}  # every so manieth layer sees all before it
+_FULL, _SLIDING = "full_attention", "sliding_attention"
+
+
+def _read(config: Mapping[str, Any]) -> dict[str, object]:
+    kind = config["model_type"]
+    if config.get("use_bidirectional_attention"):
+        raise PublishedError("its `use_bidirectional_attention` is true, which is not built")
+    if kind == "gemma":  # the first configs say gelu, and transformers takes the formula all the same
+        told = {**config, "hidden_act": "gelu_pytorch_tanh"} if config.get("hidden_act") == "gelu" else config
+        of_all = {"window": None, "global_every": 1, "attn_cap": None, "logit_cap": None}
+        rotary = read_rotary(config)
+        own = {"local_rotary_base": rotary["rotary_base"], "attn_scalar": float(config["head_dim"])}
+        return {**read_activation(told), **rotary, **of_all, **own}
+    return {
+        **read_activation(config, "hidden_activation"),
+        **(_read_rotaries(config) if kind == "gemma3_text" else _read_rotary(config)),
+        **_read_windows(config),
+        "attn_scalar": float(config["query_pre_attn_scalar"]),
+        "attn_cap": config.get("attn_logit_softcapping"),
+        "logit_cap": config.get("final_logit_softcapping"),
+    }
+
+
+def _write(config: Mapping[str, Any], params: Mapping[str, object]) -> dict[str, Any]:
+    if config["model_type"] == "gemma":
+        return write_rotary(write_activation(config, params), params)
+    scalar = float(str(params["attn_scalar"]))
+    types = _types(int(str(params["global_every"])), int(str(params["layers"])))
+    said = write_rotary(write_activation(config, params, "hidden_activation"), params) | {
+        "sliding_window": params["window"],
+        "layer_types": types,
+        "query_pre_attn_scalar": int(scalar) if scalar.is_integer() else scalar,
+        "attn_logit_softcapping": params["attn_cap"],
+        "final_logit_softcapping": params["logit_cap"],
+    }
+    if config["model_type"] == "gemma3_text":
+        local = params["local_rotary_base"]
+        said["rope_local_base_freq"] = local
+        said["rope_parameters"] = {
+            _FULL: said["rope_parameters"],
+            _SLIDING: {"rope_type": "default", "rope_theta": local},
+        }
+    return said
+
+
+def _read_rotary(config: Mapping[str, Any]) -> dict[str, object]:
+    """The same in layers with a window, where nothing is scaled here."""
+    found = read_rotary(config)
+    if found["rotary_scaling"] is not None:
+        raise PublishedError("its rotary positions are scaled in layers with a window too, which is not built")
+    return {**found, "local_rotary_base": found["rotary_base"]}
+
+
+def _read_rotaries(config: Mapping[str, Any]) -> dict[str, object]:
+    """By the type of a layer in today's configs; `rope_theta`, `rope_scaling` and `rope_local_base_freq` of before."""
+    told = config.get("rope_parameters")
+    if told is None:
+        told = {
+            _FULL: {"rope_theta": config.get("rope_theta", 1e6), **(config.get("rope_scaling") or {})},
+            _SLIDING: {"rope_theta": config.get("rope_local_base_freq", 1e4)},
+        }
+    every, local = ({"rope_theta": base, **(told.get(kind) or {})} for kind, base in ((_FULL, 1e6), (_SLIDING, 1e4)))
+    found = read_rotary({**config, "rope_parameters": every})
+    own = read_rotary({**config, "rope_parameters": local})
+    if own["rotary_scaling"] is not None:
+        raise PublishedError("the rotary positions of its layers with a window are scaled, which is not built")
+    return {**found, "local_rotary_base": own["rotary_base"]}
+
+
+def _read_windows(config: Mapping[str, Any]) -> dict[str, object]:
+    """Of all layers but every so manieth."""
+    layers, usual = int(config["num_hidden_layers"]), _USUAL_PATTERN[config["model_type"]]
+    usual = config.get("sliding_window_pattern") or usual
+    types = config.get("layer_types") or _types(usual, layers)
+    first = next((place + 1 for place, each in enumerate(types) if each == _FULL), layers + 1)
+    every = next((each for each in (usual, first) if _types(each, layers) == types), None)
+    if every is None:
+        raise PublishedError("its `layer_types` are not windows with every so manieth layer in full")
+    return {"window": config.get("sliding_window"), "global_every": every}
+
+
+def _types(every: int, layers: int) -> list[str]:
+    return [_SLIDING if (place + 1) % every else _FULL for place in range(layers)]
+
+
+CONVERTERS: dict[str, Converter] = {
+    "gemma": Converter(
+        (
+            *("activation", "rotary_base", "rotary_scaling", "local_rotary_base", "window", "global_every"),
+            *("attn_scalar", "attn_cap", "logit_cap"),
+        ),
+        _read,
+        _write,
+    ),
+}
