@@ -49,6 +49,8 @@ JOBS = (
     Job("mlp_1000x10", "single", 1, "single", 3200, 0.30, 0.85),
     Job("cnn_3x32x32", "single", 1, "single", 16, 1.00, 0.85),
     Job("cnn_3x32x32", "ddp", 2, "ddp", 16, 0.97, 0.80),
+    Job("resnet18_3x32x32", "single", 1, "single", 3, 1.00, 0.85),
+    Job("resnet18_3x32x32", "ddp", 2, "ddp", 3, 1.00, 0.80),
     Job("gpt_4x128", "single", 1, "single", 4, 1.00, 0.85),
     Job("gpt_4x128", "ddp", 2, "ddp", 4, 0.97, 0.80),
     Job("gpt_4x128", "fsdp", 2, "fsdp", 4, 1.02, 0.80),

@@ -78,6 +78,20 @@ model:
 objective: {{loss: {{type: cross_entropy, input: logits, target: y}}}}
 """
 
+RESNET = """
+name: {name}
+data:
+  source: {{type: npy, path: "{data}"}}
+  fields:
+    x: {{column: x}}
+    y: {{type: category, column: y, num_classes: {classes}}}
+model:
+  graph:
+    logits:
+      {{type: resnet, depth: 18, width: 16, norm: batch_norm, small_images: true, out_features: {classes}, input: x}}
+objective: {{loss: {{type: cross_entropy, input: logits, target: y}}}}
+"""
+
 GPT = """
 name: {name}
 data:
@@ -154,6 +168,35 @@ def cnn() -> nn.Module:
         nn.Flatten(),
         nn.Linear(32 * 8 * 8, 10),
     )
+
+
+def resnet() -> nn.Module:
+    """He et al., 2016, for images of 32 x 32, 16 channels wide."""
+    import torch.nn.functional as F
+    from torch import nn
+
+    class Unit(nn.Module):
+        def __init__(self, before: int, width: int, stride: int) -> None:
+            super().__init__()
+            self.conv1 = nn.Conv2d(before, width, 3, stride, 1, bias=False)
+            self.norm1 = nn.BatchNorm2d(width)
+            self.conv2 = nn.Conv2d(width, width, 3, 1, 1, bias=False)
+            self.norm2 = nn.BatchNorm2d(width)
+            self.skip = nn.Identity()
+            if before != width:
+                self.skip = nn.Sequential(nn.Conv2d(before, width, 1, stride, bias=False), nn.BatchNorm2d(width))
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = F.relu(self.norm1(self.conv1(x)), inplace=True)
+            return F.relu(self.norm2(self.conv2(y)) + self.skip(x), inplace=True)
+
+    stem = [nn.Conv2d(3, 16, 3, 1, 1, bias=False), nn.BatchNorm2d(16), nn.ReLU(inplace=True)]
+    units = [
+        Unit(16 * 2 ** (stage - (stage > 0 and at == 0)), 16 * 2**stage, 2 if stage and at == 0 else 1)
+        for stage in range(4)
+        for at in range(2)
+    ]
+    return nn.Sequential(*stem, *units, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, 10))
 
 
 def gpt() -> nn.Module:
@@ -242,6 +285,15 @@ CASES = {
             CNN.replace("{classes}", "10") + TRAINING,
             rows(2_000, (3, 32, 32), 10),
             cnn,
+            class_loss,
+        ),
+        Case(
+            "resnet18_3x32x32",
+            32,
+            10,
+            RESNET.replace("{classes}", "10") + TRAINING,
+            rows(1_024, (3, 32, 32), 10),
+            resnet,
             class_loss,
         ),
         Case("gpt_4x128", 16, 40, GPT + TRAINING, token_rows(640), gpt, token_loss),

@@ -16,6 +16,7 @@ from declarative_train.graph.lower import Lowered, lower
 from declarative_train.plan.auto.choose import choose, judged
 from declarative_train.plan.auto.judge import Judge
 from declarative_train.plan.auto.target import target_of
+from declarative_train.plan.channels_last import check_channels_last
 from declarative_train.plan.checks import metric_of_another_kind
 from declarative_train.plan.checks.stages import does_not_fit
 from declarative_train.plan.class_weights import balanced_terms
@@ -83,6 +84,7 @@ def compile(  # noqa: A001 (plan.compile reads as what it does)
     if lowered is not None:
         diagnostics += check_inputs(recipe, data, rows)
         diagnostics += check_disguises(recipe, data, rows)
+        diagnostics += check_channels_last(recipe, lowered.graph)
         parameters, found = plan_parameters(recipe, lowered.graph, lowered.parameters, lowered.maps)
         diagnostics += found
     if lowered is not None and parameters is not None:

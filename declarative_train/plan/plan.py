@@ -162,6 +162,7 @@ class TrainingPlan:
     matmul: Literal["highest", "tf32"] = "highest"
     checkpointing_every: int = 1
     checkpointing_keep: tuple[str, ...] = ("attention", "every_second_product")
+    channels_last: bool | Literal["auto"] = "auto"  # plan/channels_last.py
 
     @property
     def recomputation(self) -> Recomputation:

@@ -45,7 +45,7 @@ RULES = (
         "free",
         (
             *_all_below("training", "gradient_accumulation_steps", "microbatch_size"),
-            *_all_below("training", "compile", "activation_checkpointing", "deterministic"),
+            *_all_below("training", "compile", "activation_checkpointing", "deterministic", "channels_last"),
             *_all_below("training.precision", "reduce", "matmul"),
         ),
         "only how a step is computed",

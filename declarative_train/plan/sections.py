@@ -105,6 +105,7 @@ def plan_training(recipe: Recipe, timing: Timing) -> TrainingPlan:
         matmul=training.precision.matmul,
         checkpointing_every=Recomputation.of(training.activation_checkpointing).every,
         checkpointing_keep=training.activation_checkpointing.keep,
+        channels_last=training.channels_last,
     )
 
 

@@ -12,7 +12,7 @@ import torch
 from declarative_train.components.optimizers import OPTIMIZERS
 from declarative_train.runtime.engine import Engine
 from declarative_train.runtime.step import model
-from tests.runtime.made_recipes import DIGITS, WAYS, compiled, write_data
+from tests.runtime.made_recipes import DIGITS, WAYS, compiled, merged, write_data
 from tests.runtime.runs import assert_same_tensors, go, last_tensors
 
 IMAGES: dict[str, Any] = {name: section for name, section in DIGITS.items() if name != "evaluation"} | {
@@ -61,16 +61,6 @@ def test_the_channels_of_weights_and_results_are_last(directory: Path) -> None:
     assert [name for name, y in seen.items() if y.is_contiguous(memory_format=torch.channels_last)] == list(seen)
 
 
-@pytest.mark.parametrize("in_half", [False, True])
-def test_on_a_gpu_in_half_precision_channels_are_last(directory: Path, in_half: bool) -> None:
-    """Where they are not, its kernels turn every input and output around; in float32 nothing is gained."""
-    module = torch.nn.Conv2d(3, 8, 3)
-    model.lay_out_convolutions(module, torch.device("cuda"), in_half=in_half)
-    for _ in range(2):  # as it is held, and as it is cast once a step
-        assert torch.Tensor.is_contiguous(module.weight, memory_format=torch.channels_last) == in_half
-        module.bfloat16()
-
-
 def test_beside_a_plugin_weights_stay_as_usual(directory: Path) -> None:
     """Its code may use `view`, which refuses a tensor whose channels are last."""
     plugin = directory / "flat.py"
@@ -98,6 +88,48 @@ def test_on_cpu_channels_are_last_where_the_norms_are_faster_so(
     for name in ("first", "wider"):  # of one channel in each group both layouts are the same
         weight = engine.model.get_parameter(f"{name}.weight")
         assert weight.is_contiguous(memory_format=torch.channels_last) == last, name
+
+
+@pytest.mark.parametrize("word", [True, False])
+def test_as_the_recipe_says(directory: Path, word: bool) -> None:
+    """Also where `auto` would do otherwise, and in each copy of `dp`."""
+    norm = {"type": "group_norm", "num_groups": 3} if word else {"type": "batch_norm", "over": "4 samples"}
+    graph = {name: norm if name == "norm" else node for name, node in IMAGES["model"]["graph"].items()}
+    recipe = merged(IMAGES, {"model": {"graph": graph}, "training": {"channels_last": word}})
+    for way in ("single", "dp 2"):
+        engine = Engine(compiled(directory, merged(recipe, WAYS[way])), torch.device("cpu"))
+        weights = [part.weight for held in engine._held.modules for part in held.modules() if is_convolution(part)]
+        assert len(weights) == 3 * (2 if way == "dp 2" else 1)
+        for weight in weights:  # of one channel in each group both layouts are the same
+            if weight.shape[1] > 1:
+                assert weight.is_contiguous(memory_format=torch.channels_last) == word
+
+
+def is_convolution(part: torch.nn.Module) -> bool:
+    return isinstance(part, torch.nn.Conv2d | torch.nn.ConvTranspose2d)
+
+
+@pytest.mark.parametrize("norm", [{"type": "group_norm", "num_groups": 3}, {"type": "batch_norm", "over": "4 samples"}])
+@pytest.mark.parametrize("way", ["single", "dp 2", "ddp 2"])
+def test_the_word_changes_no_number(directory: Path, way: str, norm: dict[str, Any]) -> None:
+    graph = {name: norm if name == "norm" else node for name, node in IMAGES["model"]["graph"].items()}
+    found = []
+    for word in (True, False):
+        done = go(
+            directory, merged(IMAGES, {"model": {"graph": graph}, "training": {"channels_last": word}}), WAYS[way]
+        )
+        assert done.code == 0
+        found.append(last_tensors(done.run_dir))
+    assert_same_tensors(*found, rtol=1e-8, atol=1e-10)
+
+
+def test_a_cast_keeps_the_layout() -> None:
+    """As weights are cast once a step."""
+    module = torch.nn.Conv2d(3, 8, 3)
+    model.lay_out_convolutions(module)
+    for _ in range(2):
+        assert torch.Tensor.is_contiguous(module.weight, memory_format=torch.channels_last)
+        module.bfloat16()
 
 
 @pytest.mark.parametrize("optimizer", [name for name in OPTIMIZERS if name != "muon"])

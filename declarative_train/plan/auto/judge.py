@@ -82,6 +82,8 @@ class Judge:
             optimizer=training.optimizer.as_data(),
             heads=lowered.heads,
             averages=training.ema is not None,
+            channels_last=training.channels_last,
+            has_plugins=bool(recipe.plugins),
         )
         return Judge(recipe, lowered, parameters, data, target, model, scales)
 

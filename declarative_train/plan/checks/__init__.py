@@ -8,6 +8,7 @@ RULES: dict[str, str] = {
     "G020": "inputs.channels_last",
     "G021": "parameters.zeros_everywhere",
     "G022": "plugins.plugin_not_run",
+    "G023": "shapes.no_images",
     "O010": "metric_of_another_kind",
     "O105": "samples.cannot_balance",
     "P101": "stages.cut_not_a_node",

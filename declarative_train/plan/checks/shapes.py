@@ -65,6 +65,19 @@ def idle_parameters(span: Span, node: str, names: Sequence[str]) -> Diagnostic:
     return warning("G010", span, message, hint)
 
 
+def no_images(span: Span, word: bool) -> Diagnostic:
+    """no-images (G023)
+
+    Finds: `training.channels_last` of a model without a convolution over images.
+    Why:   it says how the channels of images lie in memory behind `conv2d` and `conv_transpose2d`, and there is none.
+    Diff:
+    -   training: {channels_last: true}
+    +   training: {channels_last: auto}
+    """
+    message = f"`channels_last: {str(word).lower()}` means nothing here: the model has no convolution over images"
+    return error("G023", span, message, "leave it out; `auto` is the default")
+
+
 def lone_sample(span: Span, name: str) -> Diagnostic:
     """lone-sample (G012)
 

@@ -12,6 +12,7 @@ from declarative_train.graph.chunked import heads_of
 from declarative_train.graph.cost import Work, activations
 from declarative_train.graph.graph import Graph, Node
 from declarative_train.graph.parts import open_blocks
+from declarative_train.plan.channels_last import Images, Turned, Word, turned_by_node
 from declarative_train.plan.flops import unit_works
 from declarative_train.plan.plan import ParameterPlan, Plan
 from declarative_train.plan.recomputation import Recomputation
@@ -46,6 +47,7 @@ class NodeFacts:
     kept: int
     passing: int
     parameters: tuple[tuple[int, int, int], ...]  # of each tensor: elements, trained ones, optimizer state
+    turned: Turned = field(default_factory=Turned)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,7 @@ class ModelFacts:
     judged: int = 0
     reduce: str = "fp32"
     matmul: str = "highest"
+    images: Images = field(default_factory=lambda: Images("auto", Turned(), "fp32", has_plugins=False))
     _shares: dict[tuple[str, int], Held] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -90,12 +93,15 @@ def model_facts(
     optimizer: Mapping[str, object],
     heads: Collection[str] = (),
     averages: bool = False,
+    channels_last: Word = "auto",
+    has_plugins: bool = False,
 ) -> ModelFacts:
     """`optimizer`: the fields of that of the run. `averages`: a moving average is kept of what is trained.
     `heads`: the layers that losses in chunks compute once more."""
     opened = open_blocks(graph, units)
     works = unit_works(opened, parameters)
     tensors = _tensors(opened, parameters, optimizer, averages)
+    around = turned_by_node(opened)
     nodes, computed_again = {}, recomputation.units(units)
     for node in opened.nodes:
         again = recomputation.part_of(node, computed_again)
@@ -110,11 +116,13 @@ def model_facts(
             kept=round(again * _given(node) + (1 - again) * inside) if node.name not in heads else inside,
             passing=inside if again else 0,
             parameters=tuple(tensors.get(node.name, ())),
+            turned=around[node.name],
         )
     judged = sum(
         opened.spec(edge).num_elements for edge in opened.outputs.values() if edge.partition(":")[0] not in heads
     )
-    return ModelFacts(opened, nodes, precision, judged, reduce, matmul)
+    images = Images(channels_last, sum(around.values(), Turned()), precision, has_plugins)
+    return ModelFacts(opened, nodes, precision, judged, reduce, matmul, images)
 
 
 def facts_of(plan: Plan) -> ModelFacts:
@@ -130,6 +138,8 @@ def facts_of(plan: Plan) -> ModelFacts:
         optimizer=training.optimizer,
         heads=heads_of(plan.graph, plan.objective.terms),
         averages=training.ema_decay is not None,
+        channels_last=training.channels_last,
+        has_plugins=bool(plan.plugins),
     )
 
 

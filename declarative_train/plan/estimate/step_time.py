@@ -103,13 +103,24 @@ def _beside_the_passes(each: _Pass, number: int, gather_s: float, reduce_s: floa
 
 def _pass(part: Part, model: ModelFacts, placement: Placement, hardware: Hardware) -> _Pass:
     forward_s = backward_s = weights_s = 0.0
+    is_plain = not placement.is_sharded and placement.pipes is None
+    is_last, _ = model.images.lie_last("cuda", is_plain=is_plain)
     for name in part.nodes:
         node = model.nodes[name]
         ahead_s, back_s = _roofline(node.works, model, placement.rows, hardware)
+        around = model.images.turns(node.turned, is_last=is_last) * placement.rows
+        turning_s = _turning_s(around, model, hardware)
+        ahead_s, back_s = ahead_s + turning_s, back_s + 2 * turning_s
         forward_s += ahead_s
         backward_s += back_s + ahead_s * node.recomputed
         weights_s += back_s / 2
     return _Pass(forward_s, backward_s, weights_s)
+
+
+def _turning_s(elements: int, model: ModelFacts, hardware: Hardware) -> float:
+    """Seconds for what is written once more in another order: read and written."""
+    assert hardware.memory_per_s is not None
+    return 2 * elements * COMPUTE_BYTES[model.precision] / (hardware.memory_per_s * MEMORY_EFFICIENCY)
 
 
 def _roofline(works: Iterable[Work], model: ModelFacts, rows: int, hardware: Hardware) -> tuple[float, float]:

@@ -16,6 +16,7 @@ from declarative_train.components.plugged import PLUGIN
 from declarative_train.components.registry import C, Registry
 from declarative_train.data.mixing import MIXTURE, mixture
 from declarative_train.data.spec import BatchSpec, FieldSpec, SetSpec
+from declarative_train.plan.channels_last import in_words as channels_last
 from declarative_train.plan.layout import LayoutPlan
 from declarative_train.plan.plan import MetricPlan, Plan, TermPlan, TrainingPlan
 from declarative_train.plan.text.estimate import (
@@ -227,6 +228,9 @@ def _training(plan: Plan) -> list[str]:
         rows.append(["clip grad norm", f"{training.clip_grad_norm:g}"])
     if training.deterministic:
         rows.append(["deterministic", "only kernels that give the same bits in every run"])
+    last = channels_last(plan)
+    if last is not None:
+        rows.append(["channels last", last])
     if training.compile:
         rows.append(["compile", "each block"])
     if training.recomputation.policy != "none":

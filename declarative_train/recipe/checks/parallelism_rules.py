@@ -174,6 +174,29 @@ def reshard_does_not_divide(draft: Draft) -> Iterator[Diagnostic]:
     )
 
 
+def channels_last_of_shards(draft: Draft) -> Iterator[Diagnostic]:
+    """channels-last-of-shards (P022)
+
+    Finds: `channels_last: true` where parameters are sharded, or the model is cut into stages.
+    Why:   what is gathered from shards, and what stages hand on, lies in the usual order: nothing would come of it.
+    Diff:
+    -   training: {channels_last: true}
+    +   training: {channels_last: auto}
+        parallelism: fsdp
+        layout: {gpus: 2}
+    """
+    axes, training = draft.axes, draft.training
+    if axes is None or training is None or training.channels_last is not True:
+        return
+    if axes.is_sharded or axes.pipeline is not None:
+        found = "shards of parameters" if axes.is_sharded else "the stages of a pipeline"
+        message = f"`channels_last: true` does nothing here: {found} keep the usual order"
+        place = (Related(draft.span("parallelism"), "the mode stands here"),)
+        yield error(
+            "P022", draft.span("training.channels_last"), message, "leave it out, or take single, dp or ddp", place
+        )
+
+
 def shards_refused(draft: Draft) -> Iterator[Diagnostic]:
     """shards-refused (P013)
 

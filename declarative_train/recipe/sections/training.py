@@ -103,6 +103,9 @@ class Training(Section):
     deterministic: bool = False
     """The same bits in every run on the same GPUs, at some speed: only kernels that have them, none chosen by trial.
     On the CPU they are the same anyway."""
+    channels_last: bool | Literal["auto"] = "auto"
+    """The channels of images last in memory, behind convolutions over them: true, false, or auto, where kernels of the
+    device take less time so. In `single`, `dp` and `ddp`; no number depends on it but by rounding."""
     activation_checkpointing: ActivationCheckpointing = Field(default_factory=ActivationCheckpointing)
     """Recompute activations in the backward instead of keeping them; a word is short for `{policy: word}`. none;
     blocks: of each block (a copy of the outermost repeat, else a top-level node); all: of every node; selective: of

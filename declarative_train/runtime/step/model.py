@@ -14,14 +14,13 @@ import torch
 from torch import fx, nn
 
 from declarative_train.components.layers.libraries.modules.node import LibraryNode
-from declarative_train.components.layers.modules.norms import InstanceNorm
 from declarative_train.components.layers.sample_groups import MixesSamples, SampleGroups
 from declarative_train.components.losses.modules.chunked import ChunkedHead
 from declarative_train.components.pipeline_schedules import PIPELINE_SCHEDULES
 from declarative_train.graph.build import build
 from declarative_train.graph.initialise import has_module, initialise
+from declarative_train.plan.channels_last import lies_last
 from declarative_train.runtime.step.load_weights import names_in, open_weights, write_weights
-from declarative_train.runtime.step.precision import HALF
 
 if TYPE_CHECKING:
     from declarative_train.plan.layout import LayoutPlan
@@ -84,9 +83,9 @@ def widen(held: Held, plan: Plan) -> None:
 
 
 def lay_out(held: Held, plan: Plan, device: torch.device) -> None:
-    """In memory, as the device computes soonest."""
-    if not plan.plugins and not held.stages:  # whose `view` may count on the usual layout
-        lay_out_convolutions(held.model, device, in_half=plan.training.precision in HALF)
+    """In memory, as the plan has it for the device."""
+    if lies_last(plan, device.type):
+        lay_out_convolutions(held.model)
 
 
 def allocate(held: Held, plan: Plan, device: torch.device) -> None:
@@ -123,23 +122,13 @@ def started_model(plan: Plan) -> nn.Module:
     return held.model
 
 
-def lay_out_convolutions(module: nn.Module, device: torch.device, *, in_half: bool) -> None:
-    """Weights of convolutions over images with the channels last: what comes out of them has that layout too. On CPU
-    torch's kernels for it (pooling and batch norm most of all) take less time; on GPUs those of half precision compute
-    so in any case, and would turn each input and output around. Values and shapes stay as they are."""
-    is_slower = any(map(_minds_channels_last, module.modules())) if device.type == "cpu" else not in_half
-    if is_slower:
-        return
+def lay_out_convolutions(module: nn.Module) -> None:
+    """Weights of convolutions over images with the channels last: what comes out of them has that layout too. Values
+    and shapes stay as they are. A library's model is left alone."""
     fixed = {id(inner) for part in module.modules() if isinstance(part, LibraryNode) for inner in part.modules()}
     for part in module.modules():
         if isinstance(part, nn.Conv2d | nn.ConvTranspose2d) and id(part) not in fixed:
             part.weight.data = part.weight.data.contiguous(memory_format=torch.channels_last)
-
-
-def _minds_channels_last(part: nn.Module) -> bool:
-    """On CPU. torch's norms of groups of channels: with those of 1 to 4 channels a step of a ResNet takes 1.3 times as
-    long so in float32, 2.7 times in bf16 (docs/performance.md)."""
-    return (isinstance(part, nn.GroupNorm) and part.num_groups > 1) or isinstance(part, InstanceNorm)
 
 
 def freeze(module: nn.Module, parameters: tuple[ParameterPlan, ...]) -> None:
