@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from declarative_train.components.adapters.adapted import is_added
 from declarative_train.components.datasets.files import shown
+from declarative_train.components.layers.libraries import LIBRARIES, called
 from declarative_train.components.plugged import PLUGIN
 from declarative_train.graph.graph import Node
 from declarative_train.graph.parts import open_blocks
@@ -86,7 +87,9 @@ def _what(node: Node) -> str:
         return str(node.block)
     if node.kind == "reuse":
         return f"{node.target} again"
-    return str((node.component or {})["type"])
+    component = node.component or {}
+    kind = str(component["type"])
+    return f"{kind} {called(component)}" if kind in LIBRARIES else kind
 
 
 def _gives(node: Node) -> str:
