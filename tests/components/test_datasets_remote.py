@@ -34,6 +34,7 @@ class Server:
     address: str = ""
     fault: Callable[[int], str] = lambda _: ""
     asked: list[str] = field(default_factory=list)
+    sent: int = 0
 
 
 @pytest.fixture
@@ -42,6 +43,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     from pyarrow import parquet
 
     monkeypatch.setattr(remote, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     HTTPFileSystem.clear_instance_cache()
     draws = np.random.default_rng(0)
     table = pa.table({"x": draws.standard_normal(ROWS), "y": np.arange(ROWS)})
@@ -76,10 +78,11 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
             if status == 206:
                 self.send_header("Content-Range", f"bytes {begin}-{end - 1}/{size}")
             self.send_header("Accept-Ranges", "bytes")
-            self.send_header("ETag", '"1"')
+            self.send_header("ETag", f'"{file.stat().st_mtime_ns}"')
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
             if self.command != "HEAD":
+                found.sent += len(content)
                 self.wfile.write(content[: len(content) // 2] if fault == "cut" else content)
             if fault == "cut":
                 self.close_connection = True
@@ -143,7 +146,57 @@ def test_a_file_that_is_missing_is_not_tried_again(server: Server) -> None:
     with pytest.raises(SourceError, match="there is no file") as found:
         opened("csv", f"{server.address}/none.csv")
     assert found.value.problem == "not_found"
-    assert server.asked.count("/none.csv") <= 4  # whether it is one, and why not: each by HEAD and GET
+    assert server.asked.count("/none.csv") == 2  # by HEAD and GET
+
+
+def test_an_epoch_asks_for_each_row_group_once_and_the_next_for_nothing(server: Server) -> None:
+    wanted = opened("parquet", str(server.folder / "a.parquet"))
+    table = opened("parquet", f"{server.address}/a.parquet")
+    assert len(server.asked) == 2  # size and tag; the footer
+    size = (server.folder / "a.parquet").stat().st_size
+    draws = np.random.default_rng(0)
+    for epoch in range(2):
+        for group in draws.permutation(10).tolist():
+            rows = slice(group * 2_000, (group + 1) * 2_000)
+            found = table.read_once(["x", "y"], rows)  # two columns that lie side by side
+            assert all((values == wanted.read([name], rows)[name]).all() for name, values in found.items())
+        if not epoch:
+            assert len(server.asked) <= 2 + 10
+            assert server.sent <= size
+            server.asked.clear()
+    assert server.asked == []
+    opened("parquet", f"{server.address}/a.parquet").read(["x"], slice(0, ROWS))
+    assert len(server.asked) == 1  # whether it is still the same
+
+
+def test_a_file_that_is_another_is_read_anew(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = f"{server.address}/a.csv"
+    before = opened("csv", url).read(["y"], slice(0, ROWS))["y"]
+    content = (server.folder / "a.csv").read_text().replace(",6\n", ",5\n")
+    (server.folder / "a.csv").write_text(content)
+    after = opened("csv", url).read(["y"], slice(0, ROWS))["y"]
+    assert (np.minimum(before, 5) == after).all()
+    assert (before != after).any()
+
+
+def test_a_file_that_changes_while_it_is_read_ends_the_reading(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    from declarative_train.components.datasets import remote_files
+
+    table = opened("parquet", f"{server.address}/a.parquet")
+    table.read(["x"], slice(0, 10))
+    monkeypatch.setattr(remote_files, "ASKED_S", 0.0)
+    (server.folder / "a.parquet").touch()
+    with pytest.raises(SourceError, match=r"a\.parquet was changed while it was being read"):
+        table.read(["x"], slice(10_000, 10_010))
+
+
+def test_without_a_cache_files_are_read_as_well(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DTRAIN_CACHE_GB", "0")
+    table = opened("parquet", f"{server.address}/a.parquet")
+    wanted = opened("parquet", str(server.folder / "a.parquet"))
+    rows = np.asarray([17, 9_000, 3])
+    assert (table.read(["x"], rows)["x"] == wanted.read(["x"], rows)["x"]).all()
+    assert not (server.folder / "cache" / "dtrain" / "remote").exists()
 
 
 def test_a_forbidden_file_is_not_asked_for_again(server: Server) -> None:
@@ -158,7 +211,10 @@ def test_files_in_a_bucket_are_read_as_those_of_this_machine(server: Server, mon
     pytest.importorskip("s3fs")
     moto = pytest.importorskip("moto.server")
     import fsspec
+    from werkzeug.serving import WSGIRequestHandler
 
+    asked: list[str] = []
+    monkeypatch.setattr(WSGIRequestHandler, "log_request", lambda self, *_: asked.append(self.requestline))
     bucket = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0)
     bucket.start()
     try:
@@ -179,6 +235,16 @@ def test_files_in_a_bucket_are_read_as_those_of_this_machine(server: Server, mon
         assert table.num_rows == 2 * ROWS
         rows = np.asarray([5, 12_345])
         assert (table.read(["x"], rows + ROWS)["x"] == wanted.read(["x"], rows)["x"]).all()
+        asked.clear()
+        table = opened("parquet", "s3://made/data/*.parquet")
+        assert len(asked) <= 2  # the listing says size and tag of each; the footers are known
+        for start in range(0, 2 * ROWS, 2_000):
+            table.read_once(["x", "y"], slice(start, start + 2_000))
+        assert len([line for line in asked if line.startswith("GET /made/data/")]) <= 20
+        asked.clear()
+        for start in range(0, 2 * ROWS, 2_000):
+            table.read_once(["x", "y"], slice(start, start + 2_000))
+        assert asked == []
         with pytest.raises(SourceError, match=r"there is no file s3://made/data/three\.parquet"):
             opened("parquet", "s3://made/data/three.parquet")
     finally:

@@ -4,7 +4,6 @@ by path, size, date and options, and read from there in blocks.
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import sys
@@ -19,14 +18,13 @@ from declarative_train.components.datasets.arrow import place_among
 from declarative_train.components.datasets.arrow_files import ArrowFormat
 from declarative_train.components.datasets.files import packing, shown, size_bytes, skips_bad_rows
 from declarative_train.components.datasets.in_blocks import BlockTable
-from declarative_train.components.datasets.kept import limit_bytes, make_room, place_of, stamp, used
+from declarative_train.components.datasets.kept import is_at, is_locked, limit_bytes, make_room, place_of, stamp, used
 from declarative_train.terms.amounts import amount
 
 LARGE_BYTES = 1 << 30  # of the files of a source together: more are not read into memory
 BLOCK_BYTES = 2 << 20  # of a file that make one record batch; pyarrow reads some dozens ahead
 _UNPACKED = 4  # a packed file holds so many times its size, as a guess
 _STUCK_S = 60.0  # without a sign of life of the process that converts
-_HELD = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
 _ABOUT = b"dtrain"  # of the last record batch, which has no rows
 
 Bad = list[tuple[int, str]]
@@ -71,24 +69,6 @@ def _can_write(folder: str) -> bool:
     return os.access(folder, os.W_OK)
 
 
-def _is_locked(handle: int, how: int) -> bool:
-    """The lock is ours now, or the file system has none."""
-    import fcntl
-
-    try:
-        fcntl.flock(handle, how | fcntl.LOCK_NB)
-    except OSError as error:
-        return error.errno not in _HELD
-    return True
-
-
-def _is_at(handle: int, path: str) -> bool:
-    try:
-        return os.path.samestat(os.fstat(handle), os.stat(path))
-    except FileNotFoundError:
-        return False
-
-
 def _hold(place: str) -> int | None:
     """A handle of what was converted, which keeps other processes from removing it; None: it is not there."""
     import fcntl
@@ -97,7 +77,7 @@ def _hold(place: str) -> int | None:
         handle = os.open(place, os.O_RDONLY)
     except FileNotFoundError:
         return None
-    if _is_locked(handle, fcntl.LOCK_SH) and _is_at(handle, place):
+    if is_locked(handle, fcntl.LOCK_SH) and is_at(handle, place):
         return handle
     os.close(handle)
     return None
@@ -108,14 +88,13 @@ def _convert_alone(
 ) -> None:
     """Of processes that want the same, one converts, and the others wait until it is done or gone. Raises SourceError,
     also where it stands still."""
-    import fcntl
 
     part, seen, seen_at = f"{place}.part", 0, time.monotonic()
     while True:
         handle = os.open(part, os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            if _is_locked(handle, fcntl.LOCK_EX):
-                if not _is_at(handle, part):  # it is done
+            if is_locked(handle):
+                if not is_at(handle, part):  # it is done
                     return
                 try:
                     if not os.path.exists(place):
@@ -174,7 +153,7 @@ def _convert(
             nothing = pa.RecordBatch.from_pylist([], schema=schema)
             writer.write_batch(nothing, custom_metadata={_ABOUT: about.encode()})
         for path, before in zip(files, stamps, strict=True):
-            if stamp(path) != before:
+            if stamp(path, anew=True) != before:
                 raise SourceError("unreadable", f"{shown(path)} was changed while it was being read")
         size = os.path.getsize(part)
         os.replace(part, place)

@@ -1,7 +1,4 @@
-"""The `path` of a source -> the files that it means, and their bytes, by any fsspec URL.
-
-Local files do not go through fsspec, whose import costs as much as reading a small table.
-"""
+"""Files that a recipe names, as what sources read: opened, mapped, by range, any number of them at a time."""
 
 from __future__ import annotations
 
@@ -11,7 +8,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from glob import glob, has_magic
 from io import BytesIO
 from threading import get_ident
 from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
@@ -20,8 +16,17 @@ from pydantic import Field
 
 from declarative_train.components.data import Dataset, SourceError
 from declarative_train.components.datasets.current_file import turn_to
-from declarative_train.components.datasets.remote import RemoteError, RemoteFile, again, is_of_network, reason
-from declarative_train.components.datasets.remote import masked as masked  # beside `shown`, for all who show paths
+from declarative_train.components.datasets.paths import expand as expand  # all of them beside what reads files
+from declarative_train.components.datasets.paths import file_system as file_system
+from declarative_train.components.datasets.paths import is_known as is_known
+from declarative_train.components.datasets.paths import is_remote as is_remote
+from declarative_train.components.datasets.paths import local_path as local_path
+from declarative_train.components.datasets.paths import shown as shown
+from declarative_train.components.datasets.paths import size_bytes as size_bytes
+from declarative_train.components.datasets.paths import told, unreadable
+from declarative_train.components.datasets.remote import RemoteFile, again
+from declarative_train.components.datasets.remote import masked as masked
+from declarative_train.components.datasets.remote_files import opened_ranges, ranges_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -31,9 +36,6 @@ Paths = (
     | Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(min_length=1)]
 )
 
-_HERE = ("file://", "local://")
-_IN_PROCESS = ("memory://",)
-_LISTED = 8  # files of a folder that a message names
 _BEGINNINGS = {
     b"\x93NUMPY": ("a NumPy array", "the source `npy` reads arrays; let its name end in `.npy`"),
     b"PK\x03\x04": ("a zip archive", "the source `npy` reads archives of arrays; let its name end in `.npz`"),
@@ -43,7 +45,6 @@ _BEGINNINGS = {
     b"\x1f\x8b": ("packed by gzip", "let its name end in `.gz`, or unpack it"),
 }
 _MOST_OPEN = 64  # files of one table; processes may often have 1,024 open, on some systems 256
-_CHAIN = "::"  # between the links of a chained URL: zip://*.csv::data.zip is the files in an archive
 
 
 class FilesDataset(Dataset, ABC):
@@ -61,156 +62,16 @@ class FilesDataset(Dataset, ABC):
         return expand(self.paths)
 
 
-def is_remote(path: str) -> bool:
-    """Reading it needs a network."""
-    last = path.rpartition(_CHAIN)[2]
-    return "://" in last and not last.startswith((*_HERE, *_IN_PROCESS))
-
-
-def is_known(url: str) -> bool:
-    """fsspec has a file system for the scheme, whether or not its package is installed here."""
-    from fsspec.registry import available_protocols
-
-    return set(url.partition("://")[0].split(_CHAIN)) <= set(available_protocols())
-
-
-def local_path(path: str) -> str | None:
-    """The path in this machine's file system, or None for a URL of another."""
-    for scheme in _HERE:
-        if path.startswith(scheme):
-            return path[len(scheme) :]
-    return None if "://" in path else path
-
-
-def file_system(url: str) -> tuple[Any, str]:
-    """fsspec's file system of a URL, and the path within it. Raises SourceError."""
-    import fsspec
-
-    archive = local_path(url.rpartition(_CHAIN)[2])
-    if _CHAIN in url and archive is not None and not os.path.isfile(archive):
-        _expand_local(archive, archive)  # says that it is missing, and what is there
-    try:
-        found: tuple[Any, str] = fsspec.core.url_to_fs(url)
-    except (ImportError, ValueError) as error:
-        raise SourceError("no_file_system", f"cannot open {shown(url)}: {reason(error)}") from error
-    except Exception as error:
-        raise _unreadable("open", url, error) from error
-    return found
-
-
-@contextmanager
-def _told(what: str, path: str) -> Iterator[None]:
-    """Whatever a file system raises is a SourceError: each client of a cloud has exceptions of its own."""
-    try:
-        yield
-    except SourceError:
-        raise
-    except Exception as error:
-        raise _unreadable(what, path, error) from error
-
-
-def _unreadable(what: str, path: str, error: Exception) -> SourceError:
-    return SourceError("unreadable", f"cannot {what} {shown(path)}: {reason(error)}")
-
-
-def expand(paths: Sequence[str]) -> list[str]:
-    """Every file, in the order written; the files of a glob by name. Raises SourceError."""
-    return [file for path in paths for file in _expand_one(path)]
-
-
-def _expand_one(path: str) -> list[str]:
-    local = local_path(path)
-    if local is not None:
-        return _expand_local(path, local)
-    system, inner = file_system(path)
-    with _told("look at", path):
-        if has_magic(inner):
-            found = sorted(again(lambda: system.glob(inner)))
-            return _some(path, [_same_place(path, file) for file in found if _is_file(system, file)])
-        if _is_file(system, inner):
-            return [path]
-        raise _not_found(path, inner, [os.path.basename(file) for file in _siblings(system, inner)])
-
-
-def _is_file(system: Any, path: str) -> bool:
-    """Raises RemoteError where nobody can say: fsspec's `isfile` says no whatever went wrong."""
-    if system.isfile(path):
-        return True
-    try:
-        return bool(again(lambda: system.info(path))["type"] == "file")
-    except FileNotFoundError:
-        return False
-    except RemoteError as error:
-        if is_of_network(error.__cause__):
-            raise
-        return False
-
-
-def _same_place(url: str, file: str) -> str:
-    """The URL of a file that the file system of `url` names: the other links of a chain stay."""
-    links = url.split(_CHAIN)
-    own = next(index for index, link in enumerate(links) if "://" in link)
-    links[own] = file if "://" in file else f"{links[own].partition('://')[0]}://{file}"
-    return _CHAIN.join(links)
-
-
-def _expand_local(path: str, local: str) -> list[str]:
-    if os.path.isfile(local):
-        return [local]
-    if os.path.isdir(local):
-        message = f"{shown(path)} is a folder"
-        raise SourceError("unreadable", message, help=f"name its files: {shown(path).rstrip('/')}/*")
-    if has_magic(local):
-        return _some(path, sorted(file for file in glob(local, recursive=True) if os.path.isfile(file)))
-    folder = os.path.dirname(local) or "."
-    raise _not_found(path, local, sorted(os.listdir(folder)) if os.path.isdir(folder) else [])
-
-
-def _siblings(system: Any, path: str) -> list[str]:
-    try:
-        return [str(file) for file in system.ls(path.rpartition("/")[0], detail=False)]
-    except Exception:  # only to name the nearest: what is wrong with the file system is reported elsewhere
-        return []
-
-
-def _some(path: str, found: list[str]) -> list[str]:
-    if not found:
-        hint = None if local_path(path) is not None else "`*` stays in one folder, `**` goes through folders"
-        raise SourceError("no_match", f"no file matches {shown(path)}", help=hint)
-    return found
-
-
-def _not_found(path: str, inner: str, siblings: list[str]) -> SourceError:
-    hint = None if local_path(path) is not None else _listed(siblings)
-    name = os.path.basename(inner)
-    return SourceError("not_found", f"there is no file {shown(path)}", help=hint, name=name, known=tuple(siblings))
-
-
-def _listed(names: list[str]) -> str:
-    if not names:
-        return "there are no files beside it"
-    more = f", and {len(names) - _LISTED:,} more" if len(names) > _LISTED else ""
-    return f"beside it: {', '.join(names[:_LISTED])}{more}"
-
-
-def shown(path: str) -> str:
-    """The path as a message names it: from the working directory where it lies below it, without passwords."""
-    links, _, last = path.rpartition(_CHAIN)
-    local = local_path(last)
-    if local is None or not os.path.isabs(local):
-        return masked(path)
-    near = os.path.relpath(local)
-    return masked(path if near.startswith("..") else f"{links}{_CHAIN if links else ''}{near}")
-
-
 def open_file(path: str) -> Any:
     """A readable, seekable binary file; one in an archive is unpacked into memory: as a stream it would end with its
     file system, and processes would share its position. Raises SourceError."""
     local = local_path(path)
     turn_to(path)
-    with _told("open", path):
+    with told("open", path):
         if local is not None:
             return open(local, "rb")
+        if is_remote(path) and (found := opened_ranges(path)) is not None:
+            return found
         system, inner = file_system(path)
         if _is_archive(system):
             return BytesIO(again(lambda: system.cat_file(inner)))
@@ -301,7 +162,7 @@ class OpenFiles(Generic[T]):
         except FileNotFoundError:
             return  # removed while it is open: what is open stays whole
         except OSError as error:
-            raise _unreadable("look at", path, error) from error
+            raise unreadable("look at", path, error) from error
         if self._seen.setdefault(path, (now.st_size, now.st_mtime_ns)) != (now.st_size, now.st_mtime_ns):
             raise SourceError("unreadable", f"{shown(path)} was changed while it was being read")
 
@@ -333,7 +194,7 @@ def mapped_bytes(path: str) -> np.memmap:
 
     local = local_path(path)
     assert local is not None
-    with _told("read", path):
+    with told("read", path):
         return np.memmap(local, np.uint8, "c")
 
 
@@ -341,11 +202,13 @@ def read_bytes(path: str, start: int = 0, end: int | None = None) -> bytes:
     """The bytes from `start` up to `end`. Raises SourceError."""
     local = local_path(path)
     turn_to(path)
-    with _told("read", path):
+    with told("read", path):
         if local is not None:
             with open(local, "rb") as file:
                 file.seek(start)
                 return file.read(-1 if end is None else end - start)
+        if is_remote(path) and (kept := ranges_of(path)) is not None:
+            return kept.read(start, kept.size if end is None else end)
         system, inner = file_system(path)
         found: bytes = again(lambda: system.cat_file(inner, start=start, end=end))
         return found
@@ -368,13 +231,3 @@ def check_beginning(path: str, kind: str, wanted: bytes | None) -> None:
     if is_text:
         words, hint = "text", "`csv`, `jsonl` and `text` are the sources that read text"
     raise SourceError("unreadable", f"{shown(path)} is not {kind}{words and f', it is {words}'}", help=hint)
-
-
-def size_bytes(path: str) -> int:
-    """Raises SourceError."""
-    local = local_path(path)
-    with _told("look at", path):
-        if local is not None:
-            return os.path.getsize(local)
-        system, inner = file_system(path)
-        return int(again(lambda: system.size(inner)))

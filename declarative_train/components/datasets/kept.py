@@ -7,6 +7,7 @@ removed when it holds more than `$DTRAIN_CACHE_GB` (10). A cache that cannot be 
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import time
@@ -15,29 +16,34 @@ from contextlib import suppress
 from hashlib import blake2b
 from typing import Any
 
-from declarative_train.components.datasets.files import file_system, local_path
+from declarative_train.components.datasets.paths import file_system, local_path
+from declarative_train.components.datasets.remote import note, seen
 
 _USUAL_GB = 10.0
 _FORMAT = 1
-_TAGS = ("ETag", "etag", "LastModified", "last_modified", "mtime")  # as file systems of fsspec call it
+_HELD = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
 
 Stamp = list[int | str]
 """Of a file: its size, and a date or a tag that changes with its content."""
 
 
-def stamp(path: str) -> Stamp | None:
-    """None: nobody can say whether it is the same file the next time. Raises OSError and SourceError."""
+def stamp(path: str, *, anew: bool = False) -> Stamp | None:
+    """None: nobody can say whether it is the same file the next time. `anew`: a file of another machine is asked about
+    again, else what was said when its source was opened holds. Raises OSError and SourceError."""
     local = local_path(path)
     if local is not None:
         found = os.stat(local)
         return [found.st_size, str(found.st_mtime_ns)]
-    system, inner = file_system(path)
-    try:
-        info = system.info(inner)
-    except Exception:  # each client has exceptions of its own; who reads the file says it
-        return None
-    tag = next((str(info[key]) for key in _TAGS if info.get(key)), "")
-    return [int(info.get("size") or 0), tag] if tag else None
+    known = None if anew else seen(path)
+    if known is None:
+        system, inner = file_system(path)
+        try:
+            if anew:
+                system.invalidate_cache()
+            known = note(path, system.info(inner))
+        except Exception:  # each client has exceptions of its own; who reads the file says it
+            return None
+    return None if known is None or not known.tag else [known.size, known.tag]
 
 
 def place_of(kind: str, *parts: object, ending: str = "json") -> str | None:
@@ -102,8 +108,28 @@ def make_room(keep: str, limit: int | None = None) -> None:
             return
         if path != keep:
             with suppress(OSError):
-                _remove(path)
+                with suppress(FileNotFoundError):  # another process was first
+                    _remove(path)
                 total -= size
+
+
+def is_locked(handle: int, how: int | None = None) -> bool:
+    """The lock (flock; `how`: another than the exclusive one) is ours now, or the file system has none."""
+    import fcntl
+
+    try:
+        fcntl.flock(handle, (fcntl.LOCK_EX if how is None else how) | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno not in _HELD
+    return True
+
+
+def is_at(handle: int, path: str) -> bool:
+    """The open file is still the one that is called so."""
+    try:
+        return os.path.samestat(os.fstat(handle), os.stat(path))
+    except FileNotFoundError:
+        return False
 
 
 def _remove(path: str) -> None:

@@ -40,7 +40,7 @@ class ParquetFormat(Format):
             if local is not None:
                 # not mapped: what was read would count as memory in use, and a file cut short would end the process
                 return parquet.ParquetFile(local, pre_buffer=False)
-            return parquet.ParquetFile(open_file(path))
+            return parquet.ParquetFile(open_file(path), pre_buffer=True)  # columns that lie together at once
         except (pa.ArrowInvalid, OSError) as error:
             check_beginning(path, "a Parquet file", b"PAR1")
             raise SourceError("unreadable", f"cannot read {shown(path)}: {reason(error)}") from error

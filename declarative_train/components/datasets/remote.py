@@ -8,8 +8,8 @@ from __future__ import annotations
 import io
 import re
 import time
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeVar
 
 TRIES = 5
 FIRST_PAUSE_S = 0.5  # doubled after each try: 7.5 s together
@@ -19,7 +19,44 @@ _NO_SERVER_TRIES = 2  # where no connection came about: mostly a wrong address
 _USER = re.compile(r"(?<=://)(?:[^/\s\"'@:]+:(?!:)[^\s\"']+|[^/\s\"']+)@")  # a key may hold `/`
 _QUERY = re.compile(r"([?&][\w.-]+=)[^&#\s\"']+")
 
+_TAGS = ("ETag", "etag", "LastModified", "last_modified", "Last-Modified", "mtime", "blob_id")  # by file systems
+
 T = TypeVar("T")
+
+
+class Seen(NamedTuple):
+    """What a file system said of a file when it was asked: its size, a date or a tag that changes with its content ("":
+    none), whether its server gives parts of it, and when that was (`time.monotonic`)."""
+
+    size: int
+    tag: str
+    in_parts: bool
+    at: float
+
+    @classmethod
+    def of(cls, info: Mapping[str, Any]) -> Seen | None:
+        """None without a size."""
+        if info.get("size") is None:
+            return None
+        tag = next((str(info[key]) for key in _TAGS if info.get(key)), "")
+        return cls(int(info["size"]), tag, info.get("partial") is not False, time.monotonic())
+
+
+_seen: dict[str, Seen] = {}
+
+
+def note(path: str, info: Mapping[str, Any]) -> Seen | None:
+    """Keep what fsspec's `info` says of a file until its source is opened again; None without a size."""
+    found = Seen.of(info)
+    if found is None:
+        _seen.pop(path, None)
+    else:
+        _seen[path] = found
+    return found
+
+
+def seen(path: str) -> Seen | None:
+    return _seen.get(path)
 
 
 class RemoteError(OSError):
