@@ -262,7 +262,7 @@ def test_what_the_client_of_a_cloud_raises_is_told(monkeypatch: pytest.MonkeyPat
 
     with fsspec.open("memory://cloud/a.csv", "wb") as file:
         file.write(b"a\n1\n")
-    for method in ("isfile", "glob", "_open", "size", "cat_file"):
+    for method in ("info", "glob", "_open", "size", "cat_file"):
         monkeypatch.setattr(MemoryFileSystem, method, refuse)
     url = "memory://cloud/a.csv"
     for call in (lambda: expand([url]), lambda: expand(["memory://cloud/*"]), lambda: open_file(url),
