@@ -134,6 +134,7 @@ class Inference:
         self.parameters: dict[str, tuple[int, ...]] = {}
         self.facts: list[NodeFact] = []
         self.maps: dict[str, tuple[int, int]] = {}  # the linear maps of the model, adapted or not: (out, in)
+        self.tables: list[str] = []  # the weights that can be held as bytes
         self._adapting = Adapting(rules, names)
         self.units: dict[str, tuple[str, ...]] = {}  # of the nodes that have some inside: their paths
         self._precision = precision
@@ -240,6 +241,7 @@ class Inference:
             shapes = with_added(probed.parameters, adapters, probed.maps)
             self.parameters |= {f"{node.path}.{name}": shape for name, shape in shapes.items()}
             self.maps |= {_joined(node.path, path): shape for path, shape in probed.maps.items()}
+            self.tables += [f"{node.path}.{name}" for name in probed.tables]
             self.units[node.path] = tuple(_joined(node.path, path) for path in probed.units)
             self._note(replace(node, layer=layer), probed.habits, specs)
         outputs = dict(zip(layer.outputs, probed.outputs, strict=True))

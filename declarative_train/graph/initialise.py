@@ -20,6 +20,7 @@ from declarative_train.components.keyed import key_of
 from declarative_train.components.layers.libraries.layer import AsTheLibraryDoes
 from declarative_train.components.layers.libraries.modules.node import LibraryNode
 from declarative_train.components.layers.libraries.modules.start import forget
+from declarative_train.components.layers.modules.packed import as_written, packed_in
 from declarative_train.components.plugin_layer import AsTheCodeDoes, PluginLayer
 from declarative_train.graph.graph import Graph
 from declarative_train.graph.read import read_layer
@@ -92,19 +93,23 @@ def initialise(
     layers = {path: (layer, specs) for path, layer, specs in _layers(graph, "", plugins)}
     held = dict(module.named_parameters(remove_duplicate=False))
     own_code = {id(part) for path in _plugin_paths(layers) if has_module(module, path) for part in _parts(module, path)}
+    packed = packed_in(module)
     libraries = [part for part in module.modules() if isinstance(part, LibraryNode)]
     own_code |= {id(inner) for part in libraries for inner in part.modules() if inner is not part}
     with torch.no_grad():
+        for part in packed.values():  # before what is packed is unpacked
+            part.reset_buffers()
         for part in list(module.modules()):
             _put_back(part)
         for start in parameters:
             if start.tie is not None or start.name not in held or start.name in replaced:
                 continue
             rule = _read_init(start.init) if start.init is not None else _rule_of(start.name, layers)
-            if not isinstance(rule, AsTheCodeDoes):
-                _fill(held[start.name], rule, seed, start.name)
-            elif start.init is not None:  # tied to a parameter of a plugin
-                write_whole(held[start.name], _constructed(rule.parameter, layers, seed))
+            with as_written(held[start.name], packed.get(start.name)) as values:
+                if not isinstance(rule, AsTheCodeDoes):
+                    _fill(values, rule, seed, start.name)
+                elif start.init is not None:  # tied to a parameter of a plugin
+                    write_whole(values, _constructed(rule.parameter, layers, seed))
         for part in module.modules():
             if id(part) not in own_code and callable(reset := getattr(type(part), "reset_buffers", None)):
                 reset(part)

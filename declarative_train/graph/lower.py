@@ -30,6 +30,7 @@ class Lowered:
     specs       by the same names, what travels there
     parameters  by name, in the order of the graph: shapes
     maps        the linear maps, which may have adapters: (out, in) by path
+    tables      the weights that can be held as bytes: those of linear maps and embeddings
     facts       the nodes of the model that draw random numbers or mix samples
     """
 
@@ -41,6 +42,7 @@ class Lowered:
     specs: Mapping[str, TensorSpec]
     parameters: Mapping[str, tuple[int, ...]]
     maps: Mapping[str, tuple[int, int]]
+    tables: frozenset[str]
     facts: tuple[NodeFact, ...]
     units: tuple[str, ...]
 
@@ -112,7 +114,8 @@ def lower(
     known_units = (path for path in scope.units if path in modules)
     units = tuple(inner for path in known_units for inner in inference.units.get(path) or (path,))
     parameters, maps = inference.parameters, inference.maps
-    lowered = Lowered(batch_graph, model, terms, measures, sources, specs, parameters, maps, facts, units)
+    tables = frozenset(inference.tables)
+    lowered = Lowered(batch_graph, model, terms, measures, sources, specs, parameters, maps, tables, facts, units)
     return lowered, diagnostics
 
 

@@ -30,6 +30,7 @@ from declarative_train.components.expressions.ranges import of_operation
 from declarative_train.components.layers.fit import OfFunction
 from declarative_train.components.layers.libraries.layer import LibraryLayer
 from declarative_train.components.layers.libraries.modules.node import units_in, without_memory
+from declarative_train.components.layers.modules.packed import weights_in
 from declarative_train.components.plugin_layer import PluginLayer, seeded
 from declarative_train.graph.examine import Habits, examine
 from declarative_train.graph.read import ordered_ports
@@ -67,6 +68,8 @@ class Probed:
     habits: Habits | None = None
     maps: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """Its linear maps, which may have adapters: (out, in) by path; "" is the layer's module itself."""
+    tables: tuple[str, ...] = ()
+    """Its weights that can be held as bytes, by name: those of linear maps and embeddings."""
     units: tuple[str, ...] = ()
     """Of a library's model: the parts that are gathered, computed again and compiled one by one, by path."""
 
@@ -145,6 +148,7 @@ def _probed(layer: Layer, inputs: Specs, module: nn.Module, device: torch.device
         {name: tuple(parameter.shape) for name, parameter in module.named_parameters()},
         examine(module, specs, device, mixes_in_training=layer.mixes) if isinstance(layer, PluginLayer) else None,
         {} if isinstance(layer, PluginLayer) else linear_maps(module),
+        () if isinstance(layer, PluginLayer | LibraryLayer) else tuple(weights_in(module)),
     )
 
 

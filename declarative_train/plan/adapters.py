@@ -18,6 +18,7 @@ from declarative_train.plan.checks.adapters import (
     base_is_drawn,
     rank_is_full,
 )
+from declarative_train.plan.published import is_selected
 from declarative_train.recipe.model.selectors import ParameterRule, settings_of
 from declarative_train.recipe.model.tree import BlockNode, LayerNode, Scope
 from declarative_train.recipe.sections.parameters import ParameterSettings
@@ -97,15 +98,26 @@ def check_base(recipe: Recipe, plans: Sequence[ParameterPlan]) -> Iterator[Diagn
     first = next((rule for rule in recipe.model.rules if rule.settings.adapter is not None), None)
     if first is None or recipe.plugins:
         return
-    filled = [f"{weights.node}." if weights.node else "" for weights in recipe.model.weights]
-    filled += [f"{path}." for path in _begun_by_libraries(recipe.model.scope)]
+    filled: list[tuple[str, Sequence[str]]] = [
+        (f"{weights.node}." if weights.node else "", weights.exclude) for weights in recipe.model.weights
+    ]
+    filled += [(f"{path}.", ()) for path in _begun_by_libraries(recipe.model.scope)]
+    aliases: dict[str, list[str]] = {}
+    for plan in plans:
+        aliases.setdefault(plan.tie or plan.name, []).append(plan.name)
     drawn = [
         plan.name
         for plan in plans
-        if plan.frozen and plan.tie is None and not any(plan.name.startswith(each) for each in filled)
+        if plan.frozen and plan.tie is None and not any(_fills(*each, aliases[plan.name]) for each in filled)
     ]
     if drawn:
         yield base_is_drawn(first.span, drawn, of_all=not filled)
+
+
+def _fills(prefix: str, exclude: Sequence[str], names: Sequence[str]) -> bool:
+    """A tied parameter has several names: one that is excluded is drawn anew under all of them."""
+    below = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
+    return bool(below) and not any(is_selected(exclude, name) for name in below)
 
 
 def _span(rules: Sequence[ParameterRule], name: str, key: str) -> Span:

@@ -85,7 +85,7 @@ def compile(  # noqa: A001 (plan.compile reads as what it does)
         diagnostics += check_inputs(recipe, data, rows)
         diagnostics += check_disguises(recipe, data, rows)
         diagnostics += check_channels_last(recipe, lowered.graph)
-        parameters, found = plan_parameters(recipe, lowered.graph, lowered.parameters, lowered.maps)
+        parameters, found = plan_parameters(recipe, lowered)
         diagnostics += found
     if lowered is not None and parameters is not None:
         parameters, found = check_first_step(recipe, lowered, parameters, rows)

@@ -28,7 +28,7 @@ _KEYS = (
 _FOLLOWS = re.compile(
     r"(batch_)?graph\.(.*\.)?(inputs|outputs)\.[^.]*\.(shape|dtype|num_values)"
     r"|(batch_)?graph\.(.*\.)?outputs\..*"
-    r"|parameters\.(?!.*\.(frozen|lr_scale|weight_decay|init|tie|optimizer)\b).*"
+    r"|parameters\.(?!.*\.(frozen|lr_scale|weight_decay|init|tie|optimizer|storage)\b).*"
     r"|data\.seed|data\..*\.(num_samples|tensor\..*|statistics.*)"
     r"|.*\.(kind|name|block|target)"
 )

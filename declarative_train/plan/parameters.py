@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
@@ -11,6 +11,7 @@ from declarative_train.components.component import Component, Optimizer
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.graph.graph import Graph
 from declarative_train.graph.initialise import own_rule
+from declarative_train.graph.lower import Lowered
 from declarative_train.graph.merge import adapters_of
 from declarative_train.plan.adapters import check_adapters, check_base, parameter_settings
 from declarative_train.plan.checks.parameters import (
@@ -23,6 +24,7 @@ from declarative_train.plan.checks.parameters import (
     zeros_everywhere,
 )
 from declarative_train.plan.plan import ParameterPlan
+from declarative_train.plan.storages import check_storages, storage_of
 from declarative_train.recipe.batch import num_shards
 from declarative_train.recipe.model.selectors import ParameterRule, check_rules
 from declarative_train.recipe.recipe import Recipe
@@ -35,10 +37,9 @@ EMBEDDINGS = frozenset({"embedding", "embedding_bag", "embeddings"})
 LARGE_LOGITS = 2.0  # of a tied head, over the hidden width: guessing starts with 0 to 1
 
 
-def plan_parameters(
-    recipe: Recipe, graph: Graph, shapes: Shapes, maps: Mapping[str, tuple[int, int]]
-) -> tuple[tuple[ParameterPlan, ...] | None, list[Diagnostic]]:
-    """One plan for each parameter, in the order of the graph. None when a rule is wrong. `maps`: see `Lowered`."""
+def plan_parameters(recipe: Recipe, lowered: Lowered) -> tuple[tuple[ParameterPlan, ...] | None, list[Diagnostic]]:
+    """One plan for each parameter, in the order of the graph. None when a rule is wrong."""
+    graph, shapes, maps, tables = lowered.graph, lowered.parameters, lowered.maps, lowered.tables
     rules = recipe.model.rules
     diagnostics = list(check_rules(rules, shapes))
     settings = parameter_settings(rules, shapes)
@@ -51,9 +52,10 @@ def plan_parameters(
     diagnostics += problems
     if any(item.is_error for item in diagnostics):
         return None, diagnostics
-    plans = [_plan(name, shape, settings[name]) for name, shape in shapes.items()]
+    plans = [_plan(name, shape, settings[name], tables) for name, shape in shapes.items()]
     plans = _tied(plans, sources, graph, recipe.plugins)
     diagnostics += check_base(recipe, plans)
+    diagnostics += check_storages(recipe, settings, plans, sorted(tables))
     types = dict(_types(graph))
     diagnostics += _check_tied_starts(recipe, sources, settings, shapes, graph, types)
     diagnostics += _check_optimizers(recipe, plans, settings, types)
@@ -78,7 +80,7 @@ def _span(rules: Sequence[ParameterRule], name: str, key: str) -> Span:
     raise LookupError(f"no rule sets {key} for {name}")
 
 
-def _plan(name: str, shape: tuple[int, ...], found: ParameterSettings) -> ParameterPlan:
+def _plan(name: str, shape: tuple[int, ...], found: ParameterSettings, tables: Collection[str]) -> ParameterPlan:
     return ParameterPlan(
         name=name,
         shape=shape,
@@ -88,6 +90,7 @@ def _plan(name: str, shape: tuple[int, ...], found: ParameterSettings) -> Parame
         weight_decay=found.weight_decay,
         init=_data(found.init),
         optimizer=_data(found.optimizer),
+        storage=storage_of(name, found, tables),
     )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from declarative_train.components.storages import StorageName
 from declarative_train.data.spec import BatchSpec, DataSpec, FileRecord
 from declarative_train.graph.graph import Graph
 from declarative_train.plan.layout import LayoutPlan
@@ -26,7 +27,8 @@ class ParameterPlan:
     `init` is an init component, or None for the layer's own rule; `tie` the name of the parameter it shares storage
     with; `optimizer` the fields of another optimizer than training.optimizer, or None. `lr_scale` and `weight_decay`
     as selected (weight_decay None: the optimizer's own). `idle`: frozen in every mode because no loss term reaches it,
-    not because the recipe says so: its module behaves as in training.
+    not because the recipe says so: its module behaves as in training. `storage`: what a frozen weight is held in, if
+    another than what is computed with (`components/storages.py`).
     """
 
     name: str
@@ -39,6 +41,7 @@ class ParameterPlan:
     tie: str | None = None
     optimizer: dict[str, object] | None = None
     idle: bool = False
+    storage: StorageName | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -304,7 +304,9 @@ class Held(NamedTuple):
 
     @classmethod
     def by(cls, module: nn.Module) -> Held:
-        named = module.state_dict(keep_vars=True)
+        from declarative_train.components.layers.modules.packed import as_computed
+
+        named = as_computed(module)
         first: dict[int, str] = {}
         for name, item in named.items():
             first.setdefault(id(item), name)

@@ -74,6 +74,7 @@ RULES = (
         "the samples or their order would be others",
     ),
     Rule("refused", ("training.global_batch_size",), "the place in the data would be another"),
+    Rule("refused", ("model.parameters.*.storage",), "the frozen weights would be rounded otherwise"),
     Rule("refused", ("training.precision.compute",), "every number would be computed in another"),
     Rule("refused", ("objective.losses",), "another loss is minimised"),
     Rule(

@@ -303,8 +303,10 @@ def misfit(module: nn.Module, plan: WeightsPlan, found: Shapes, *, whole: bool =
     False the module is a part of the model."""
     from torch import nn
 
+    from declarative_train.components.layers.modules.packed import as_computed
+
     prefix = f"{plan.node}." if plan.node else ""
-    persistent = module.state_dict(keep_vars=True)
+    persistent = as_computed(module)
     below = {name.removeprefix(prefix): item for name, item in persistent.items() if name.startswith(prefix)}
     if whole and (idle := idle_exclusion(plan.exclude, below)):
         return idle

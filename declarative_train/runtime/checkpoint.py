@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from importlib import import_module
@@ -22,6 +23,7 @@ import torch
 from torch import distributed, nn
 
 from declarative_train.components.datasets.files import masked
+from declarative_train.components.layers.modules.packed import as_written, packed_in, unpacked
 from declarative_train.components.texts.tokenizer import copies
 from declarative_train.data.slots import samples_until
 from declarative_train.plan.codec import to_json
@@ -31,6 +33,7 @@ from declarative_train.runtime.failures import CheckpointFailure
 from declarative_train.runtime.run_state import RunState
 from declarative_train.runtime.signals import SAVING, limit_s
 from declarative_train.runtime.step import base
+from declarative_train.runtime.step.load_weights import write_packed
 from declarative_train.runtime.storage.checkpoint_store import CheckpointStore, Entry, damage, read_entry
 
 if TYPE_CHECKING:
@@ -134,13 +137,18 @@ class Checkpoints:
         remembered, numbers = optimizer_entries(self._engine)
         self.look_at_base()
         held = {name: item for name, item in model_tensors(self._engine.model).items() if not self._is_in_base(name)}
+        packed = {f"model/{name}": each for name, each in packed_in(self._engine.model).items()}
+        held |= {name: unpacked(item, packed[name]) for name, item in held.items() if name in packed}
         tensors = held | average_tensors(self._engine) | remembered
         alone = self._alone or self._by_one_rank(_num_bytes(tensors))
         if alone and self._rank != 0:
             return None
         if self._rank == 0:
             self._before_publishing()
-        shapes = {name: list(tensor.shape) for name, tensor in model_tensors(self._engine.model).items()}
+        shapes = {
+            name: [tensor.shape[0], packed[name].columns] if name in packed else list(tensor.shape)
+            for name, tensor in model_tensors(self._engine.model).items()
+        }
         manifest = self._manifest(state, is_best)
         return Taken(state.step, state.best_step, keep, tensors, numbers, shapes, manifest, alone)
 
@@ -206,20 +214,28 @@ class Checkpoints:
 
         records = entry.manifest.get("base", [])
         wanted = model_tensors(self._engine.model)
+        packed = packed_in(self._engine.model)
         beside = {f"model/{name}": name for name in base.names_in(records)}
         for record in records if with_base else ():
             source = base.source_of(record)
             with torch.no_grad():
-                source.write({name: wanted[f"model/{name}"] for name in source.shapes if f"model/{name}" in wanted})
+                into = {name: wanted[f"model/{name}"] for name in source.shapes if f"model/{name}" in wanted}
+                write_packed(source, into, packed)
         wanted = {name: item for name, item in wanted.items() if name not in beside}
         missing = sorted(set(wanted) - set(entries(entry.path)))
         if missing:
             raise CheckpointFailure(f"the checkpoint {entry.path} lacks {missing[0]} and {len(missing) - 1} more")
         averages = average_tensors(self._engine)
-        if averages.keys() <= entries(entry.path).keys():
-            load_tensors(entry.path, wanted | averages, alone=self._alone)
+        has_averages = averages.keys() <= entries(entry.path).keys()
+        with ExitStack() as written:
+            wanted |= {
+                name: written.enter_context(as_written(item, packed[name.removeprefix("model/")]))
+                for name, item in wanted.items()
+                if name.removeprefix("model/") in packed
+            }
+            load_tensors(entry.path, wanted | (averages if has_averages else {}), alone=self._alone)
+        if has_averages:
             return
-        load_tensors(entry.path, wanted, alone=self._alone)
         if self._engine.average is not None:  # the run had none until now
             self._engine.average.begin_again()
 

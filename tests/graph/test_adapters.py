@@ -177,6 +177,25 @@ def test_what_cannot_be_adapted(folder: Path, parameters: dict[str, Any], code: 
     assert words in f"{found[0].message} {found[0].help}"
 
 
+@pytest.mark.parametrize(
+    ("exclude", "tie", "said"),
+    [
+        ([], False, None),
+        (["logits"], False, "`logits.weight` start from random numbers"),
+        (["layers.0.norm"], False, "`layers.0.norm.weight` start from random numbers"),
+        (["logits"], True, "`embed.weight` start from random numbers"),  # one tensor, drawn under both names
+    ],
+)
+def test_what_a_file_does_not_fill_is_told(folder: Path, exclude: list[str], tie: bool, said: str | None) -> None:
+    made = recipe({"attn": {"adapter": {"type": "lora"}}} | ({"logits.weight": {"tie": "embed.weight"}} if tie else {}))
+    made["model"]["weights"] = {"path": "base.safetensors", "exclude": exclude}
+    loaded = recipe_room.load(str(write_recipe(folder, made)))
+    assert loaded.recipe is not None, loaded.diagnostics
+    found = [item.message for item in compile_plan(loaded.recipe)[1] if item.code == "U124"]
+    assert bool(found) == (said is not None)
+    assert said is None or said in found[0]
+
+
 @pytest.mark.parametrize("selector", ["layers", "attn", "layers.1"])
 @pytest.mark.parametrize("fused", [True, False])
 def test_the_cost_is_what_torch_counts(folder: Path, fused: bool, selector: str) -> None:

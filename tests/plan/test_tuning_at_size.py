@@ -19,7 +19,7 @@ data:
 model:
   graph:
     lm: {type: llama, vocabulary: 128256, layers: 32, width: 4096, heads: 32, kv_heads: 8, hidden: 14336, input: tokens}
-  parameters: {lm: {adapter: {type: lora, rank: 16, alpha: 32}}}
+  parameters: {lm: {adapter: {type: lora, rank: 16, alpha: 32}}BASE}
 objective: {loss: {type: cross_entropy, input: lm, target: next}}
 training:
   steps: 10
@@ -30,13 +30,17 @@ training:
 parallelism: MODE
 layout: {gpus: GPUS, hardware: KIND}
 """
-_ROW = re.compile(r"\| (\d) x (\S+) \| (\w+) \| (\w+) \| ([\d.]+ GB) \| ([\d.]+ GB) \| (fits|does not fit) \|")
+_ROW = re.compile(r"\| (\d) x (\S+) \| (\w+) \| (\w+) \| (\w+) \| ([\d.]+ GB) \| ([\d.]+ GB) \| (fits|does not fit) \|")
+BASES = {"fp32": "", "bf16": ", lm.*: {storage: bf16}"} | {
+    name: f", lm.*: {{storage: bf16}}, lm.layers: {{storage: {name}}}" for name in ("int8", "nf4")
+}
 ROWS = _ROW.findall(DOCS.read_text())
 
 
 def test_the_table_has_both_sizes() -> None:
     assert {kind for _, kind, *_ in ROWS} == {"a100-sxm-80gb", "rtx-4090"}
-    assert len(ROWS) == 5
+    assert len(ROWS) == 9
+    assert {base for _, _, _, _, base, *_ in ROWS} == set(BASES)
 
 
 @pytest.mark.long
@@ -45,10 +49,10 @@ def test_the_table_has_both_sizes() -> None:
 def test_a_plan_says_what_the_docs_say(
     tmp_path: Path, row: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    gpus, kind, mode, precision, parameters, together, fits = row
-    given = {"GPUS": gpus, "KIND": kind, "MODE": mode, "PRECISION": precision}
+    gpus, kind, mode, precision, base, parameters, together, fits = row
+    given = {"GPUS": gpus, "KIND": kind, "MODE": mode, "PRECISION": precision, "BASE": BASES[base]}
     path = tmp_path / "tuned.yaml"
-    path.write_text(re.sub("GPUS|KIND|MODE|PRECISION", lambda found: given[found[0]], RECIPE))
+    path.write_text(re.sub("GPUS|KIND|MODE|PRECISION|BASE", lambda found: given[found[0]], RECIPE))
     assert main(["plan", str(path)]) == 0
     out, err = capsys.readouterr()
     assert "memory per device, traced" in out

@@ -54,4 +54,7 @@ RULES: dict[str, str] = {
     "U122": "adapters.rank_is_full",
     "U123": "adapters.adapted_and_tied",
     "U124": "adapters.base_is_drawn",
+    "U125": "storages.stored_and_trained",
+    "U126": "storages.stores_nothing",
+    "U127": "storages.stored_and_tied",
 }

@@ -91,7 +91,8 @@ def adapted_and_tied(span: Span, name: str, other: str) -> Diagnostic:
 def base_is_drawn(span: Span, names: Sequence[str], *, of_all: bool) -> Diagnostic:
     """base-is-drawn (U124)
 
-    Finds: adapters beside weights, or frozen parameters of a model with adapters, that start from random numbers.
+    Finds: adapters beside weights, or frozen parameters of a model with adapters, that start from random numbers; also
+           those that `exclude` of `model.weights` keeps from the file.
     Why:   what is frozen stays as it was drawn. An adapter tunes what was learned before; a new head has to learn itself.
     Diff:
         model:

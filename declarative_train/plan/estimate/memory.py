@@ -53,7 +53,7 @@ def least_bytes(model: ModelFacts, placement: Placement) -> int:
     """What each update begins with, and so no step can do with less: of the device that needs the most."""
     wide, shards = PARAMETER_BYTES[model.precision], placement.shards.size
     held = [model.held_by(part.nodes, shards) for part in placement.parts]
-    return max((each.weights + each.trained + each.state) * wide for each in held)
+    return max((each.weights + each.trained + each.state) * wide + each.packed for each in held)
 
 
 def copied_bytes(plan: Plan, model: ModelFacts) -> int:
@@ -80,7 +80,7 @@ def _of(part: Part, model: ModelFacts, placement: Placement, scale: Scale, has_l
     is_begun = placement.num_microbatches > 1 or in_buckets
     behind_loss = MemoryPlan(
         name=part.name,
-        parameters=held.weights * wide,
+        parameters=held.weights * wide + held.packed,
         gradients=gradients if is_begun else 0,
         optimizer=held.state * wide,
         gathered=gathered,
@@ -99,14 +99,17 @@ def _gathered(part: Part, model: ModelFacts, placement: Placement) -> int:
     if not placement.is_sharded:
         return 0
     narrow = COMPUTE_BYTES[model.precision]
-    everything = model.held_by(part.nodes).weights
+    held = model.held_by(part.nodes)
+    everything = held.weights * narrow + held.packed
     reshard = True if placement.sharding is None else placement.sharding.reshard
     if placement.pipes is not None or reshard is False:
-        return everything * narrow
-    units = _units(part, model)
+        return everything
+    units = sorted(
+        each.weights * narrow + each.packed for each in (model.held(name, 1) for name in _unit_names(part, model))
+    )
     at_work = everything - sum(units) + sum(units[-2:])
     kept = 0 if reshard is True else sum(units[:-2]) // reshard
-    return (at_work + kept) * narrow
+    return at_work + kept
 
 
 def _reduced(part: Part, model: ModelFacts, placement: Placement) -> int:
@@ -117,7 +120,11 @@ def _reduced(part: Part, model: ModelFacts, placement: Placement) -> int:
 
 def _units(part: Part, model: ModelFacts) -> list[int]:
     """Elements of each, the largest last."""
-    return sorted(model.held(name, 1).weights for name in part.nodes if model.nodes[name].is_unit)
+    return sorted(model.held(name, 1).weights for name in _unit_names(part, model))
+
+
+def _unit_names(part: Part, model: ModelFacts) -> list[str]:
+    return [name for name in part.nodes if model.nodes[name].is_unit]
 
 
 def _kept(part: Part, model: ModelFacts) -> float:

@@ -8,6 +8,7 @@ from math import ceil, prod
 
 from declarative_train.components.hardware.hardware import Precision
 from declarative_train.components.optimizers import OPTIMIZERS
+from declarative_train.components.storages import held_bytes
 from declarative_train.graph.chunked import heads_of
 from declarative_train.graph.cost import Work, activations
 from declarative_train.graph.graph import Graph, Node
@@ -24,14 +25,21 @@ COMPUTE_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp64": 8}  # of activations, 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Elements of a device's share of some parameters, ties counted once."""
+    """Elements of a device's share of some parameters, ties counted once; `packed` are the bytes of those that are held
+    in fewer bits, which are none of the `weights`."""
 
     weights: int = 0
     trained: int = 0
     state: int = 0
+    packed: int = 0
 
     def __add__(self, other: Held) -> Held:
-        return Held(self.weights + other.weights, self.trained + other.trained, self.state + other.state)
+        return Held(
+            self.weights + other.weights,
+            self.trained + other.trained,
+            self.state + other.state,
+            self.packed + other.packed,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +54,7 @@ class NodeFacts:
     recomputed: float
     kept: int
     passing: int
-    parameters: tuple[tuple[int, int, int], ...]  # of each tensor: elements, trained ones, optimizer state
+    parameters: tuple[tuple[int, int, int, int], ...]  # of each tensor: as `Held`
     turned: Turned = field(default_factory=Turned)
 
 
@@ -149,16 +157,19 @@ def _given(node: Node) -> int:
 
 def _tensors(
     opened: Graph, parameters: Iterable[ParameterPlan], optimizer: Mapping[str, object], averages: bool
-) -> dict[str, list[tuple[int, int, int]]]:
+) -> dict[str, list[tuple[int, int, int, int]]]:
     """By the node that a parameter's name leads to."""
     names = {node.name for node in opened.nodes}
-    found: dict[str, list[tuple[int, int, int]]] = {}
+    found: dict[str, list[tuple[int, int, int, int]]] = {}
     for item in parameters:
         if item.tie is not None:
             continue
         parts = item.name.split(".")
         node = next(way for end in range(len(parts), 0, -1) if (way := ".".join(parts[:end])) in names)
+        if item.storage is not None:
+            found.setdefault(node, []).append((0, 0, 0, held_bytes(item.storage, item.shape)))
+            continue
         size = prod(item.shape)
         state = OPTIMIZERS.read(item.optimizer or optimizer).num_state_elements(item.shape) + size * averages
-        found.setdefault(node, []).append((size, 0, 0) if item.frozen else (size, size, state))
+        found.setdefault(node, []).append((size, 0, 0, 0) if item.frozen else (size, size, state, 0))
     return found

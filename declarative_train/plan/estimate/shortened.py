@@ -152,7 +152,7 @@ def _settings(parameters: Sequence[ParameterPlan]) -> dict[str, list[tuple[Any, 
     found: dict[str, list[tuple[Any, ...]]] = {}
     for item in parameters:
         parts = item.name.split(".")
-        fact = (item.shape, item.frozen, item.idle, str(item.optimizer))
+        fact = (item.shape, item.frozen, item.idle, str(item.optimizer), item.storage)
         for end in range(1, len(parts)):
             found.setdefault(".".join(parts[:end]), []).append((".".join(parts[end:]), *fact))
     return found

@@ -53,24 +53,24 @@ def gathers(part: Part, model: ModelFacts, placement: Placement, hardware: Hardw
     if sharding is None:
         return []
     shards, width = placement.shards, COMPUTE_BYTES[model.precision]
-    groups = [(again, shares(names, model, shards)) for again, names in gathered(part, model, sharding)]
+    groups = [(again, shares(names, model, shards, width)) for again, names in gathered(part, model, sharding)]
     first, again = [size for _, size in groups], [size for is_again, size in groups if is_again]
     times = placement.num_microbatches if placement.pipes is None else 1
     if sharding.reshard is True:
-        return _gather("parameters, all-gather", first + again, times * width, times, shards, placement, hardware)
-    found = _gather("parameters, all-gather", first, times * width, times, shards, placement, hardware)
+        return _gather("parameters, all-gather", first + again, times, shards, placement, hardware)
+    found = _gather("parameters, all-gather", first, times, shards, placement, hardware)
     if sharding.reshard:
         near = Group(sharding.reshard)
-        found += _gather("parameters, all-gather again", again, times * width, times, near, placement, hardware)
+        found += _gather("parameters, all-gather again", again, times, near, placement, hardware)
     return found
 
 
 def _gather(
-    what: str, sizes: list[int], width: int, times: int, group: Group, placement: Placement, hardware: Hardware
+    what: str, sizes: list[int], times: int, group: Group, placement: Placement, hardware: Hardware
 ) -> list[Transfer]:
     if group.size < 2:
         return []
-    sent = sum(sizes) * width * (group.size - 1) / group.size
+    sent = sum(sizes) * times * (group.size - 1) / group.size
     return [_collective(what, sent, times * len(sizes), group, placement, hardware)]
 
 
@@ -88,9 +88,10 @@ def gathered(part: Part, model: ModelFacts, sharding: ShardingPlan) -> list[tupl
     return [(again, names) for again, names in found if names]
 
 
-def shares(names: Iterable[str], model: ModelFacts, group: Group) -> int:
-    """Elements of what all of a group hold of these nodes, padding included."""
-    return model.held_by(names, group.size).weights * group.size
+def shares(names: Iterable[str], model: ModelFacts, group: Group, width: int) -> int:
+    """Bytes of what all of a group hold of these nodes, padding included; `width` of a parameter on its way."""
+    held = model.held_by(names, group.size)
+    return (held.weights * width + held.packed) * group.size
 
 
 def reductions(part: Part, model: ModelFacts, placement: Placement, hardware: Hardware) -> list[Transfer]:
@@ -121,7 +122,7 @@ def scattered(part: Part, model: ModelFacts, placement: Placement, hardware: Har
         return []
     others = placement.num_devices - 1
     held, width = model.held_by(part.nodes), PARAMETER_BYTES[model.precision]
-    sent = (held.weights + held.trained) * width * others * placement.num_microbatches
+    sent = ((held.weights + held.trained) * width + held.packed) * others * placement.num_microbatches
     calls = 2 * others * placement.num_microbatches
     return [Transfer("parameters and gradients, by the first device", "node", sent, calls, hardware.link_per_s)]
 

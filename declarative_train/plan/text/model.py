@@ -12,6 +12,7 @@ from declarative_train.components.adapters.adapted import is_added
 from declarative_train.components.datasets.files import shown
 from declarative_train.components.layers.libraries import LIBRARIES, called
 from declarative_train.components.plugged import PLUGIN
+from declarative_train.components.storages import held_bytes
 from declarative_train.graph.graph import Node
 from declarative_train.graph.parts import open_blocks
 from declarative_train.plan.plan import ParameterPlan, Plan, WeightsPlan
@@ -105,6 +106,10 @@ def _totals(plan: Plan) -> list[str]:
     lines = [f"{counted(total, 'parameter')} ({amount(total)}) in {counted(len(own), 'tensor')}"]
     if frozen:
         lines[0] += f", {frozen:,} of them frozen"
+    for storage in dict.fromkeys(item.storage for item in own if item.storage is not None):
+        held = [item for item in own if item.storage == storage]
+        size = amount(sum(held_bytes(storage, item.shape) for item in held), "B")
+        lines.append(f"{amount(sum(item.num_elements for item in held))} of them held in {storage}: {size}")
     lines += [f"{item.name} is tied to {item.tie}" for item in plan.parameters if item.tie is not None]
     given = ((weights.node or "the model", _excluded(weights), shown(weights.path)) for weights in plan.weights)
     return lines + [f"start values of {held}{but} from {path}" for held, but, path in given]

@@ -26,7 +26,7 @@ _CLUSTER = "`layout` says how many nodes and GPUs; a job script starts the ranks
 _SMOOTHED = "`label_smoothing` is a key of the loss `cross_entropy`"
 _BALANCED = "the loss `cross_entropy` has `class_weights`, `bce_with_logits` has `pos_weight`; either may be `balanced`"
 _NO_OFFLOAD = "nothing is moved to the CPU during a step; `fsdp` and `activation_checkpointing` save memory"
-_NOT_QUANTISED = "parameters are held in float32, frozen ones too, and not quantised; `parallelism: fsdp` shards them"
+_QUANTISED = "`model.parameters: {SELECTOR: {frozen: true, storage: nf4}}` holds frozen weights in nf4, int8 or bf16"
 _ROWS = "`source` says where rows come from; `split` cuts sets from them, and the rest trains"
 _SOURCE = "`source: {type: csv, path: ...}` says where rows come from"
 _PREPARED = (
@@ -58,7 +58,7 @@ ANYWHERE = {
     **dict.fromkeys(("report_to", "logger"), _SINKS),
     **dict.fromkeys(("init_from", "from_pretrained", "weights_path"), _WEIGHTS),
     **dict.fromkeys(("adapter", "peft"), "`model.parameters: {SELECTOR: {adapter: {type: lora, rank: 8}}}`"),
-    **dict.fromkeys(("quantization", "quantization_config", "load_in_4bit", "load_in_8bit", "qlora"), _NOT_QUANTISED),
+    **dict.fromkeys(("quantization", "quantization_config", "load_in_4bit", "load_in_8bit", "qlora"), _QUANTISED),
     **dict.fromkeys(("max_length", "max_seq_length", "max_seq_len", "sequence_len"), _LENGTH),
     **dict.fromkeys(("cpu_offload", "offload"), _NO_OFFLOAD),
     "find_unused_parameters": "parameters that no loss reaches are found before a run; leave it out",

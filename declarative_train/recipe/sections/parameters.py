@@ -6,6 +6,7 @@ from typing import Annotated
 from pydantic import Field
 
 from declarative_train.components.component import Adapter, Init, Optimizer
+from declarative_train.components.storages import StorageName
 from declarative_train.recipe.sections.section import Section
 
 
@@ -24,6 +25,9 @@ class ParameterSettings(Section):
     """The name of the parameter whose values these share: `logits.weight: {tie: embed.weight}`."""
     optimizer: Optimizer | None = None
     """Another optimizer than training.optimizer."""
+    storage: StorageName | None = None
+    """What frozen weights of linear maps and embeddings are held in: `bf16`, `int8` or `nf4` (QLoRA); by default in
+    float32. They are unpacked where they are used."""
     adapter: Adapter | None = None
     """What is trained beside the weights of these linear maps, by its `type`. A model with adapters is frozen but for
     them, and for what says `frozen: false`."""

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.distributed.pipelining import PipelineStage, schedules
 
+from declarative_train.components.layers.modules.packed import hold
 from declarative_train.components.pipeline_schedules import PIPELINE_SCHEDULES
 from declarative_train.data.batches import Batch
 from declarative_train.graph.build import build, tie
@@ -21,7 +22,7 @@ from declarative_train.graph.members import ByName, container, put
 from declarative_train.graph.parts import Stage, open_blocks, stage_graphs
 from declarative_train.runtime.parallelise.copies import hold_once
 from declarative_train.runtime.step.forward_path import Chunk
-from declarative_train.runtime.step.model import Held
+from declarative_train.runtime.step.model import Held, storages_of
 from declarative_train.runtime.step.step_runner import StepRunner, Sums
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ def held_stages(plan: Plan, rank: int) -> Held:
     }
     # those of other stages first: a tied tensor is called by the name that it has in the whole model
     model = joined({name: module for name, module in borrowed.items() if name not in own} | own)
+    hold([model, *stages.values()], storages_of(plan))
     return Held(model, stages, whole=build(plan.graph, plan.plugins, device="meta"))
 
 

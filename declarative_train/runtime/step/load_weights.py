@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from declarative_train.components.datasets.files import local_path
+from declarative_train.components.layers.modules.packed import Packed, as_written, packed_in
 from declarative_train.plan.checks.parameters import words
 from declarative_train.plan.published import Held, is_selected, parts_in, published_misfit, shape_of
 from declarative_train.plan.renames import renamed, same_name, unmatched
@@ -113,10 +114,21 @@ def _opened_published(
 
 def write_weights(model: nn.Module, opened: Iterable[Opened]) -> None:
     """Into the model's tensors, in place. Raises RunFailure."""
-    held = model.state_dict(keep_vars=True)
+    held, packed = model.state_dict(keep_vars=True), packed_in(model)
     with torch.no_grad():
         for each in opened:
-            each.source.write({stored: held[name].detach() for name, stored in each.names.items()})
+            into = {stored: held[name].detach() for name, stored in each.names.items()}
+            held_so = {stored: packed[name] for name, stored in each.names.items() if name in packed}
+            write_packed(each.source, into, held_so)
+
+
+def write_packed(source: Source, into: Mapping[str, torch.Tensor], packed: Mapping[str, Packed]) -> None:
+    """Also into what is held as bytes: one weight after the other, so that one alone is there in float32."""
+    source.write({name: target for name, target in into.items() if name not in packed})
+    for name in into:
+        if name in packed:
+            with as_written(into[name], packed[name]) as values:
+                source.write({name: values})
 
 
 def names_in(model: nn.Module, opened: Iterable[Opened]) -> Iterator[str]:

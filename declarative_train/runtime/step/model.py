@@ -14,6 +14,7 @@ import torch
 from torch import fx, nn
 
 from declarative_train.components.layers.libraries.modules.node import LibraryNode
+from declarative_train.components.layers.modules.packed import hold
 from declarative_train.components.layers.sample_groups import MixesSamples, SampleGroups
 from declarative_train.components.losses.modules.chunked import ChunkedHead
 from declarative_train.components.pipeline_schedules import PIPELINE_SCHEDULES
@@ -23,6 +24,7 @@ from declarative_train.plan.channels_last import lies_last
 from declarative_train.runtime.step.load_weights import names_in, open_weights, write_weights
 
 if TYPE_CHECKING:
+    from declarative_train.components.storages import StorageName
     from declarative_train.plan.layout import LayoutPlan
     from declarative_train.plan.plan import ParameterPlan, Plan, TrainingPlan
 
@@ -54,7 +56,14 @@ class Held:
 def whole_model(plan: Plan) -> Held:
     """On meta: memory and start values come by `fill`."""
     ties = {item.name: item.tie for item in plan.parameters if item.tie is not None}
-    return Held(build(plan.graph, plan.plugins, seed=plan.seed, device="meta", ties=ties))
+    model = build(plan.graph, plan.plugins, seed=plan.seed, device="meta", ties=ties)
+    hold([model], storages_of(plan))
+    return Held(model)
+
+
+def storages_of(plan: Plan) -> dict[str, StorageName]:
+    """What weights are held in, by name, but for those that are held as they are computed with."""
+    return {item.name: item.storage for item in plan.parameters if item.storage is not None}
 
 
 def fill(held: Held, plan: Plan, device: torch.device, *, restores: bool = False, alone: bool = False) -> None:
@@ -137,7 +146,7 @@ def freeze(module: nn.Module, parameters: tuple[ParameterPlan, ...]) -> None:
     idle = {item.name for item in parameters if item.idle}
     named = dict(module.named_parameters())
     for name, parameter in named.items():
-        parameter.requires_grad_(name not in frozen or name in idle)
+        parameter.requires_grad_((name not in frozen or name in idle) and parameter.is_floating_point())
     # of a stage that is frozen as a whole the nodes count one by one, as they do in the whole model
     for part in (part for child in module.children() for top in frozen_parts(child) for part in top.modules()):
         part._is_frozen = True  # type: ignore[assignment]

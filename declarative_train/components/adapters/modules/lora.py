@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from declarative_train.components.layers.modules.packed import Packed, product
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -25,6 +27,7 @@ class LoraLinear(nn.Linear):
         nn.Module.__init__(self)
         self.in_features, self.out_features = base.in_features, base.out_features
         self.weight, self.bias = base.weight, base.bias
+        self.packed: Packed | None = None
         place = {"dtype": base.weight.dtype, "device": base.weight.device}
         (rows_a, _), (rows_b, _) = adapter.shapes((base.out_features, base.in_features)).values()
         self.lora_A = nn.Linear(base.in_features, rows_a, bias=False, **place)
@@ -34,7 +37,7 @@ class LoraLinear(nn.Linear):
         self.scaling, self.dropout = adapter.scaling, adapter.dropout
 
     def forward(self, input: Tensor) -> Tensor:
-        y = F.linear(input, self.weight, self.bias)
+        y = product(input, self.weight, self.bias, self.packed)
         x = F.dropout(input, self.dropout) if self.training and self.dropout else input
         z: Tensor = self.lora_A(x)
         if self.split is not None:

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from declarative_train.components.layers.modules.packed import Packed, looked_up
+
 
 def _indices(x: Tensor) -> Tensor:
     """torch looks up int32 and int64 only; a field of bytes may be uint8."""
@@ -21,8 +23,11 @@ class Embedding(nn.Module):
         super().__init__()
         self.padding_idx = padding_idx
         self.weight = nn.Parameter(torch.empty(num_embeddings, embedding_dim))
+        self.packed: Packed | None = None
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.packed is not None:
+            return looked_up(_indices(x), self.weight, self.packed)
         return F.embedding(_indices(x), self.weight, self.padding_idx)
 
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from declarative_train.components.layers.modules.packed import Packed
 from declarative_train.components.losses.modules.classes import OverClasses
 
 
@@ -28,6 +29,7 @@ class ChunkedHead(nn.Module):
         super().__init__()
         self.weight = linear.weight
         self.register_parameter("bias", linear.bias)
+        self.packed: Packed | None = None
         self._term = _Term(term)
         self._num_chunks = num_chunks
 
@@ -37,11 +39,11 @@ class ChunkedHead(nn.Module):
         bias = self.bias
         if torch.is_autocast_enabled(device):  # which does not reach into the function
             dtype = torch.get_autocast_dtype(device)
-            x, weight = x.to(dtype), weight.to(dtype)
+            x, weight = x.to(dtype), weight.to(dtype) if self.packed is None else weight
             bias = None if bias is None else bias.to(dtype)
         flat_mask = None if mask is None else mask.flatten()
         items: Tensor = _Chunked.apply(  # type: ignore[no-untyped-call]
-            x.flatten(0, -2), weight, bias, target.flatten(), flat_mask, self._term, self._num_chunks
+            x.flatten(0, -2), weight, bias, target.flatten(), flat_mask, self._term, self._num_chunks, self.packed
         )
         return items.view(target.shape)
 
@@ -69,9 +71,11 @@ class _Chunked(torch.autograd.Function):
         mask_N: Tensor | None,
         term: _Term,
         num_chunks: int,
+        packed: Packed | None,
     ) -> Tensor:
         ctx.save_for_backward(x_ND, weight_CD, bias_C, target_N, mask_N)
-        ctx.term, ctx.num_chunks = term, num_chunks
+        ctx.term, ctx.num_chunks, ctx.packed = term, num_chunks, packed
+        weight_CD = weight_CD if packed is None else packed.unpack(weight_CD, x_ND.dtype)
         with torch.autocast(x_ND.device.type, enabled=False):
             parts = [
                 term(F.linear(x_ND[rows], weight_CD, bias_C), target_N[rows], _of(mask_N, rows))
@@ -86,6 +90,8 @@ class _Chunked(torch.autograd.Function):
         for_x, for_weight, for_bias, *_ = ctx.needs_input_grad
         dx_ND = torch.empty_like(x_ND) if for_x else None
         dweight_CD = torch.zeros_like(weight_CD) if for_weight else None
+        if ctx.packed is not None:
+            weight_CD = ctx.packed.unpack(weight_CD, x_ND.dtype)
         dbias_C = torch.zeros_like(bias_C) if for_bias else None
         with torch.autocast(x_ND.device.type, enabled=False):
             for rows in _parts(len(x_ND), ctx.num_chunks):
@@ -100,7 +106,7 @@ class _Chunked(torch.autograd.Function):
                     dweight_CD.addmm_(dscores.t(), x_ND[rows])
                 if dbias_C is not None:
                     dbias_C += dscores.sum(0)
-        return dx_ND, dweight_CD, dbias_C, None, None, None, None
+        return dx_ND, dweight_CD, dbias_C, None, None, None, None, None
 
 
 def _parts(size: int, number: int) -> list[slice]:

@@ -1,0 +1,282 @@
+"""Frozen weights held as bytes (`components/storages.py`), and the products and look-ups that unpack them.
+
+nf4 is the 4-bit NormalFloat of Dettmers et al., QLoRA, 2023, https://arxiv.org/abs/2305.14314, section 3 and appendix E:
+16 levels at quantiles of a normal distribution, in blocks of 64 with the largest magnitude as scale. Unlike there, blocks
+do not run over the ends of rows, so that rows can be shared out; and a scale is a bfloat16 in place of a float32 that is
+quantised once more: 4.25 bits a number together, with theirs 4.13. int8 has the same blocks, and 127 steps on either side
+of zero.
+
+What is packed, unpacked and packed again stays the same to the bit. R rows, C columns, N blocks of a row.
+"""  # noqa: E501
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from declarative_train.components.storages import BLOCK, StorageName, code_bytes, num_blocks, row_bytes
+
+LEVELS = (
+    -1.0,
+    -0.6961928009986877,
+    -0.5250730514526367,
+    -0.39491748809814453,
+    -0.28444138169288635,
+    -0.18477343022823334,
+    -0.09105003625154495,
+    0.0,
+    0.07958029955625534,
+    0.16093020141124725,
+    0.24611230194568634,
+    0.33791524171829224,
+    0.44070982933044434,
+    0.5626170039176941,
+    0.7229568362236023,
+    1.0,
+)
+LARGEST: dict[StorageName, int] = {"int8": 127, "nf4": 1}  # of a code's value: what the scale is for
+AT_ONCE = 1 << 24
+"""Numbers that are packed or unpacked at a time: what is on the way takes memory, too."""
+
+
+class Packed(nn.Module):
+    """How the `weight` beside it is held: of the module that has it as `packed`."""
+
+    pairs: Tensor
+
+    def __init__(self, storage: StorageName, columns: int, device: torch.device) -> None:
+        super().__init__()
+        self.storage, self.columns = storage, columns
+        if storage == "nf4":
+            # as int32: no cast of a model to another precision reaches it
+            self.register_buffer("pairs", torch.empty(256, 2, dtype=torch.int32, device=device), persistent=False)
+
+    def reset_buffers(self) -> None:
+        """The two levels that a byte stands for."""
+        if self.storage == "nf4":
+            byte = torch.arange(256)
+            levels = torch.tensor(LEVELS, dtype=torch.float32)
+            self.pairs.copy_(torch.stack([levels[byte // 16], levels[byte % 16]], 1).view(torch.int32))
+
+    def extra_repr(self) -> str:
+        return f"{self.storage}, columns={self.columns}"
+
+    @property
+    def tables(self) -> Tensor | None:
+        return self.pairs if self.storage == "nf4" else None
+
+    def unpack(self, packed: Tensor, dtype: torch.dtype) -> Tensor:
+        return unpack(packed, self.tables, self.storage, self.columns, dtype)
+
+    def rounded(self, values: Tensor) -> Tensor:
+        """What is left of weights (R, C) when they are held so."""
+        self.reset_buffers()
+        return self.unpack(pack(values, self.storage), torch.float32).to(values.dtype)
+
+
+def pack(values_RC: Tensor, storage: StorageName) -> Tensor:
+    """(R, row_bytes) uint8."""
+    rows, columns = values_RC.shape
+    packed = torch.empty(rows, row_bytes(storage, columns), dtype=torch.uint8, device=values_RC.device)
+    for part in _parts(rows, columns):
+        packed[part] = _packed(values_RC[part], storage)
+    return packed
+
+
+def _packed(values: Tensor, storage: StorageName) -> Tensor:
+    rows, columns = values.shape
+    if storage == "bf16":
+        return values.to(torch.bfloat16).contiguous().view(torch.uint8)
+    filled = F.pad(values.float(), (0, num_blocks(columns) * BLOCK - columns))
+    blocks = filled.view(rows, -1, BLOCK)
+    scales = (blocks.abs().amax(-1) / LARGEST[storage]).to(torch.bfloat16)
+    wide = scales.float().unsqueeze(-1)
+    ratios = blocks / torch.where(wide == 0, 1.0, wide)
+    if storage == "int8":
+        codes = ratios.round().clamp(-127, 127).to(torch.int8).view(rows, -1).view(torch.uint8)
+    else:
+        levels = torch.tensor(LEVELS, dtype=torch.float32, device=values.device)
+        nearest = torch.bucketize(ratios, (levels[1:] + levels[:-1]) / 2, out_int32=True).view(rows, -1)
+        codes = (nearest[:, ::2] * 16 + nearest[:, 1::2]).to(torch.uint8)
+    return torch.cat([codes, scales.contiguous().view(torch.uint8)], 1)
+
+
+def unpack(packed: Tensor, pairs: Tensor | None, storage: StorageName, columns: int, dtype: torch.dtype) -> Tensor:
+    """(R, C). What it is rounded to, in the end alone, is `dtype`."""
+    if storage == "bf16":
+        return packed.view(torch.bfloat16).to(dtype)
+    parts = _parts(len(packed), columns)
+    if len(parts) == 1:
+        return _unpacked(packed, pairs, storage, columns).to(dtype)
+    values = torch.empty(len(packed), columns, dtype=dtype, device=packed.device)
+    for part in parts:
+        values[part] = _unpacked(packed[part], pairs, storage, columns)
+    return values
+
+
+def _unpacked(packed: Tensor, pairs: Tensor | None, storage: StorageName, columns: int) -> Tensor:
+    rows, end = len(packed), code_bytes(storage, columns)
+    scales_RN1 = packed[:, end:].view(torch.bfloat16).float().unsqueeze(-1)
+    if pairs is None:
+        blocks = packed[:, :end].view(torch.int8).float().reshape(rows, -1, BLOCK)
+    else:
+        blocks = F.embedding(packed[:, :end].int(), pairs.view(torch.float32)).view(rows, -1, BLOCK)
+    return blocks.mul_(scales_RN1).view(rows, -1)[:, :columns]
+
+
+def _parts(rows: int, columns: int) -> list[slice]:
+    step = max(1, AT_ONCE // max(1, columns))
+    return [slice(first, min(first + step, rows)) for first in range(0, max(1, rows), step)]
+
+
+class _Product(torch.autograd.Function):
+    """x (..., C) -> (..., R). The whole weight is there twice for a moment, and never waits for the backward."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, packed: Tensor, bias: Tensor | None, pairs: Tensor | None, storage: StorageName
+    ) -> Tensor:
+        ctx.save_for_backward(packed, pairs)
+        ctx.storage, ctx.columns = storage, x.shape[-1]
+        return F.linear(x, unpack(packed, pairs, storage, x.shape[-1], x.dtype), bias)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        packed, pairs = ctx.saved_tensors
+        dx = dbias = None
+        if ctx.needs_input_grad[0]:
+            dx = gradient @ unpack(packed, pairs, ctx.storage, ctx.columns, gradient.dtype)
+        if ctx.needs_input_grad[2]:
+            dbias = gradient.flatten(0, -2).sum(0)
+        return dx, None, dbias, None, None
+
+
+def product(x: Tensor, weight: Tensor, bias: Tensor | None, packed: Packed | None) -> Tensor:
+    """x W^T + b, however the weight is held."""
+    if packed is None:
+        return F.linear(x, weight, bias)
+    dtype = computed_in(x.device.type, x.dtype)
+    bias = None if bias is None else bias.to(dtype)
+    made: Tensor = _Product.apply(x.to(dtype), weight, bias, packed.tables, packed.storage)  # type: ignore[no-untyped-call]
+    return made
+
+
+def looked_up(ids: Tensor, weight: Tensor, packed: Packed) -> Tensor:
+    """(*ids, C): of the table those rows alone are unpacked."""
+    dtype = computed_in(weight.device.type, torch.get_default_dtype())
+    rows = packed.unpack(weight.index_select(0, ids.flatten()), dtype)
+    return rows.view(*ids.shape, packed.columns)
+
+
+def computed_in(device_type: str, otherwise: torch.dtype) -> torch.dtype:
+    """Autocast does not reach into a function, and leaves float64 alone."""
+    if otherwise == torch.float64 or not torch.is_autocast_enabled(device_type):
+        return otherwise
+    return torch.get_autocast_dtype(device_type)
+
+
+class PackedLinear(nn.Linear):
+    """A linear layer whose weight is held as bytes; see `hold`."""
+
+    packed: Packed
+
+    def forward(self, input: Tensor) -> Tensor:
+        return product(input, self.weight, self.bias, self.packed)
+
+
+def weights_in(module: nn.Module) -> Iterator[str]:
+    """The names of the weights of a layer that can be held as bytes: of linear maps, and of an embedding."""
+    for path, part in module.named_modules():
+        if _can_hold(part):
+            yield f"{path}.weight" if path else "weight"
+
+
+def _can_hold(part: nn.Module) -> bool:
+    """Of a linear layer its own, and of what stands in its place (an adapter, the head of a loss in chunks)."""
+    return type(part) is nn.Linear or "packed" in part.__dict__
+
+
+def hold(roots: Sequence[nn.Module], storages: Mapping[str, StorageName]) -> None:
+    """The weights of these names become bytes. The first root has all names; in the others may be more places of the
+    same parameters. Before there is memory for them: values are packed as they are written (`as_written`)."""
+    named = roots[0].named_parameters(remove_duplicate=False)
+    names = {id(item): name for name, item in named if name in storages}
+    made: dict[int, nn.Parameter] = {}
+    for part in dict.fromkeys(part for root in roots for part in root.modules()):
+        for attribute, item in part._parameters.items():
+            if item is None or id(item) not in names:
+                continue
+            storage = storages[names[id(item)]]
+            rows, columns = item.shape
+            if id(item) not in made:
+                empty = torch.empty(rows, row_bytes(storage, columns), dtype=torch.uint8, device=item.device)
+                made[id(item)] = nn.Parameter(empty, requires_grad=False)
+            part._parameters[attribute] = made[id(item)]
+            if type(part) is nn.Linear:
+                part.__class__ = PackedLinear
+            if _can_hold(part) or isinstance(part, PackedLinear):
+                part.packed = Packed(storage, columns, item.device)
+
+
+def packed_in(module: nn.Module) -> dict[str, Packed]:
+    """By the name of the weight; a tied one has several."""
+    parts = [part for part in module.modules() if isinstance(getattr(part, "packed", None), Packed)]
+    if not parts:
+        return {}
+    held = {id(part._parameters["weight"]): part.packed for part in parts}
+    return {
+        name: held[id(item)]  # type: ignore[misc]
+        for name, item in module.named_parameters(remove_duplicate=False)
+        if id(item) in held
+    }
+
+
+def as_computed(module: nn.Module) -> dict[str, Tensor]:
+    """The state of a module with the shapes that its weights are computed in; what is held as bytes lies on meta."""
+    found: dict[str, Tensor] = module.state_dict(keep_vars=True)
+    packed, made = packed_in(module), {}
+    for name in packed:
+        item = found[name]
+        if id(item) not in made:
+            whole = torch.empty(item.shape[0], packed[name].columns, device="meta")
+            made[id(item)] = nn.Parameter(whole, requires_grad=False)
+        found[name] = made[id(item)]
+    return found
+
+
+def unpacked(tensor: Tensor, packed: Packed) -> Tensor:
+    """In float32, laid out over ranks as it is: a rank unpacks its own rows."""
+    return _with_local(tensor, packed, packed.unpack(_local(tensor), torch.float32))
+
+
+@contextmanager
+def as_written(tensor: Tensor, packed: Packed | None) -> Iterator[Tensor]:
+    """A place for values: the tensor, or, where it is held as bytes, one of float32 that is packed into it."""
+    if packed is None:
+        yield tensor
+        return
+    local = _local(tensor)
+    values = torch.zeros(len(local), packed.columns, dtype=torch.float32, device=local.device)
+    yield _with_local(tensor, packed, values)
+    local.copy_(pack(values, packed.storage))
+
+
+def _local(tensor: Tensor) -> Tensor:
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+
+def _with_local(tensor: Tensor, packed: Packed, values: Tensor) -> Tensor:
+    if not hasattr(tensor, "placements"):
+        return values
+    from torch.distributed.tensor import DTensor
+
+    assert isinstance(tensor, DTensor)
+    shape = torch.Size((tensor.shape[0], packed.columns))
+    return DTensor.from_local(
+        values, tensor.device_mesh, tensor.placements, run_check=False, shape=shape, stride=(packed.columns, 1)
+    )

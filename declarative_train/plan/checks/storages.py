@@ -1,0 +1,80 @@
+"""Messages on what frozen weights are held in.
+
+Each function is one message; its docstring is the manual page of its code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from declarative_train.diagnostics.diagnostic import Diagnostic, error
+from declarative_train.terms.span import Span
+
+_SHOWN = 4
+
+
+def stored_and_trained(span: Span, name: str, storage: str) -> Diagnostic:
+    """stored-and-trained (U125)
+
+    Finds: a `storage` for a weight that is trained.
+    Why:   the steps of an optimizer are smaller than the steps of 16, 8 or 4 bits: they would round away. What is
+           trained is held in float32.
+    Diff:
+        model:
+          parameters:
+    -       hidden: {storage: nf4}
+    +       hidden: {storage: nf4, frozen: true}
+    """
+    return error(
+        "U125",
+        span,
+        f"`{name}` is trained, and is to be held in {storage}",
+        "add `frozen: true`, or an `adapter` that is trained in its place",
+    )
+
+
+def stores_nothing(span: Span, selector: str, met: Sequence[str], tables: Sequence[str]) -> Diagnostic:
+    """stores-nothing (U126)
+
+    Finds: a `storage` for parameters none of which is the weight of a linear map or an embedding.
+    Why:   norms, biases and convolutions are held as they are computed with, and so are all parameters of a library's
+           model and of plugins, whose code may read them itself: no memory would be saved.
+    Diff:
+        model:
+          graph:
+            norm: {type: layer_norm, input: pixels}
+            hidden: {type: linear, out_features: 32, input: norm}
+          parameters:
+    -       norm: {frozen: true, storage: int8}
+    +       hidden: {frozen: true, storage: int8}
+    """
+    hint = f"select some of {_listed(tables)}" if tables else "leave it out: this model has no such weight"
+    message = f"`{selector}` meets {_listed(met)}, and none of them is held in another type of number"
+    return error("U126", span, message, hint)
+
+
+def stored_and_tied(span: Span, name: str, storage: str, other: str) -> Diagnostic:
+    """stored-and-tied (U127)
+
+    Finds: a `storage` for one of two parameters that share their values.
+    Why:   they are one tensor, which is held in one way.
+    Diff:
+        model:
+          graph:
+    +       first: {type: linear, out_features: 64, input: pixels}
+    +       second: {type: linear, out_features: 64, input: first}
+    +       hidden: {input: second}
+          parameters:
+    -       second.weight: {tie: first.weight}
+    -       second: {frozen: true, storage: nf4}
+    +       second.weight: {tie: first.weight}
+    +       first: {frozen: true, storage: nf4}
+    +       second: {frozen: true, storage: nf4}
+    """
+    message = f"`{name}` is to be held in {storage}, and shares its values with `{other}`, which is not"
+    return error("U127", span, message, f"the same `storage` for `{other}`, or none for both")
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(f"`{name}`" for name in names[:_SHOWN])
+    return shown + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")

@@ -1,0 +1,177 @@
+"""Frozen weights held in fewer bits: a run on them is one on what is left of them, in every mode."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import declarative_train as dt
+from declarative_train import recipe as recipe_room
+from declarative_train.components.layers.modules.packed import Packed, packed_in
+from declarative_train.components.storages import StorageName
+from declarative_train.inference.export.folder import export
+from declarative_train.inference.trained import open_trained
+from declarative_train.plan.compiler import compile as compile_plan
+from tests.runtime.made_recipes import DEEP, WAYS, compiled, merged, write_data, write_recipe
+from tests.runtime.runs import assert_same_tensors, checkpoints, go
+
+STEPS = 21
+
+
+def tuned(storage: StorageName | None, precision: str = "fp32", **layers: Any) -> dict[str, Any]:
+    held = {} if storage is None else {"layers": {"storage": storage}, "hidden": {"storage": storage}}
+    parameters = {
+        **held,
+        "up": {**held.get("layers", {}), "adapter": {"type": "lora", "rank": 3}},
+        "lora_B": {"init": {"type": "normal", "std": 0.3}},
+        "logits": {"frozen": False},
+    }
+    model = {"weights": "base.safetensors", "parameters": parameters}
+    return merged(DEEP, {"model": model, "training": {"precision": precision, **layers}})
+
+
+def write_base(folder: Path, storage: StorageName | None = None, dtype: torch.dtype = torch.float32) -> None:
+    """With `storage`, what is left of it."""
+    write_data(folder)
+    model = dt.load(str(write_recipe(folder, DEEP, "plain.yaml"))).plan().module()
+    tensors = {name: item.to(dtype) for name, item in model.state_dict().items()}
+    for name, item in tensors.items():
+        if storage is not None and item.ndim == 2 and "logits" not in name:
+            tensors[name] = Packed(storage, item.shape[1], item.device).rounded(item)
+    save_file({name: item.clone() for name, item in tensors.items()}, folder / "base.safetensors")
+
+
+def trained_of(done: Any) -> dict[str, torch.Tensor]:
+    found: dict[str, torch.Tensor] = checkpoints(done.run_dir)[STEPS].tensors
+    return found
+
+
+def on_what_is_left(folder: Path, storage: StorageName, precision: str) -> dict[str, torch.Tensor]:
+    other = folder / "left"
+    other.mkdir()
+    write_base(other, storage)
+    return trained_of(go(other, tuned(None, precision)))
+
+
+CELLS = [
+    ("nf4", "single"),
+    ("nf4", "fsdp 2"),
+    *(pytest.param("nf4", way, marks=pytest.mark.long) for way in WAYS if way not in ("single", "fsdp 2")),
+    *(
+        pytest.param(storage, way, marks=pytest.mark.long)
+        for storage in ("bf16", "int8")
+        for way in ("single", "ddp 2", "fsdp 2", "pipeline 2")
+    ),
+]
+
+
+@pytest.mark.parametrize(("storage", "way"), CELLS)
+def test_a_run_is_the_one_on_what_is_left(tmp_path: Path, storage: StorageName, way: str) -> None:
+    wanted = on_what_is_left(tmp_path, storage, "fp64")
+    write_base(tmp_path)
+    found = trained_of(go(tmp_path, tuned(storage, "fp64"), WAYS[way]))
+    assert set(found) == set(wanted)
+    assert not any(name.endswith("up.weight") for name in found)  # which the base has
+    assert_same_tensors(found, wanted, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("way", ["single", pytest.param("fsdp 2", marks=pytest.mark.long)])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_in_the_other_precisions(tmp_path: Path, precision: str, way: str) -> None:
+    wanted = on_what_is_left(tmp_path, "nf4", precision)
+    write_base(tmp_path)
+    found = trained_of(go(tmp_path, tuned("nf4", precision), WAYS[way]))
+    close = 1e-5 if precision == "fp32" else 3e-2
+    parameters = {name for name in found if name.startswith("model/")}
+    assert_same_tensors(
+        {name: found[name] for name in parameters}, {name: wanted[name] for name in parameters}, rtol=close, atol=close
+    )
+
+
+def test_it_is_used_and_given_away_as_what_is_left(tmp_path: Path) -> None:
+    write_base(tmp_path)
+    done = go(tmp_path, tuned("nf4"))
+    whole = go(tmp_path, merged(tuned("nf4"), {"checkpoint": {"base": "whole"}}))
+    ours, other = open_trained(done.run_dir), open_trained(whole.run_dir)
+    assert_same_tensors(ours.module().state_dict(), other.module().state_dict())
+    left = tmp_path / "left"
+    left.mkdir()
+    write_base(left, "nf4")
+    base = load_file(left / "base.safetensors")
+    held = ours.module().state_dict()
+    assert torch.equal(held["layers.2.up.weight"], base["layers.2.up.weight"])
+    exported = load_file(export(ours, "safetensors", tmp_path / "out").folder / "model.safetensors")
+    assert set(exported) == set(base)
+    assert exported["layers.2.up.weight"].dtype == torch.float32
+    a, b = (held[f"layers.2.up.lora_{each}.weight"].double() for each in "AB")
+    wanted = base["layers.2.up.weight"].double() + b @ a * 8 / 3
+    assert (exported["layers.2.up.weight"] - wanted).abs().max() < 1e-6
+    manifest = json.loads((Path(other.path) / "manifest.json").read_text())
+    assert manifest["shapes"]["layers.2.up.weight"] == [16, 16]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [("single", "single"), pytest.param("fsdp 2", "pipeline 2", marks=pytest.mark.long)]
+)
+@pytest.mark.parametrize("base", ["named", "whole"])
+def test_a_run_goes_on(tmp_path: Path, base: str, before: str, after: str) -> None:
+    write_base(tmp_path)
+    recipe = merged(tuned("int8", "fp64"), {"checkpoint": {"base": base}} if base == "whole" else {})
+    straight = trained_of(go(tmp_path, recipe, WAYS[after]))
+    first = go(tmp_path, recipe, WAYS[before], max_steps=10)
+    if base == "whole":
+        (tmp_path / "base.safetensors").unlink()
+        write_base(tmp_path, "nf4")  # another, which is not read
+    again = go(tmp_path, recipe, WAYS[after], resume=str(first.run_dir))
+    assert again.code == 0
+    close = 0 if before == after else 1e-10
+    assert_same_tensors(trained_of(again), straight, rtol=close, atol=close)
+
+
+def test_weights_without_a_file_are_drawn_and_then_held(tmp_path: Path) -> None:
+    write_data(tmp_path)
+    recipe = merged(tuned("nf4"), {"model": {"weights": None}})
+    model = dt.load(str(write_recipe(tmp_path, recipe))).plan().module()
+    plain = dt.load(str(write_recipe(tmp_path, DEEP, "plain.yaml"))).plan().module()
+    packed = packed_in(model)
+    assert set(packed) == {"hidden.weight", *(f"layers.{at}.up.weight" for at in range(6))}
+    for name, item in packed.items():
+        weight = plain.get_parameter(name)
+        assert torch.equal(item.unpack(model.get_parameter(name), torch.float32), item.rounded(weight))
+
+
+@pytest.mark.parametrize(
+    ("parameters", "code", "words"),
+    [
+        ({"logits": {"storage": "nf4"}}, "U125", "`logits.weight` is trained, and is to be held in nf4"),
+        ({"norm": {"storage": "int8"}}, "U126", "select some of `hidden.weight`"),
+        (
+            {
+                "layers.1.up.weight": {"tie": "layers.0.up.weight"},
+                "layers.0.up": {"frozen": True, "storage": "bf16"},
+            },
+            "U127",
+            "shares its values with `layers.1.up.weight`, which is not",
+        ),
+    ],
+)
+def test_what_cannot_be_held_so(tmp_path: Path, parameters: dict[str, Any], code: str, words: str) -> None:
+    write_data(tmp_path)
+    recipe = merged(DEEP, {"model": {"parameters": parameters}})
+    loaded = recipe_room.load(str(write_recipe(tmp_path, recipe)))
+    assert loaded.recipe is not None
+    found = [item for item in compile_plan(loaded.recipe)[1] if item.is_error]
+    assert [item.code for item in found] == [code]
+    assert words in f"{found[0].message} {found[0].help}"
+
+
+def test_a_plan_says_what_is_held_how(tmp_path: Path) -> None:
+    write_data(tmp_path)
+    plan = compiled(tmp_path, merged(tuned("nf4"), {"model": {"weights": None}}))
+    assert {item.storage for item in plan.parameters if item.name.endswith("norm.weight")} == {None}
+    assert {item.storage for item in plan.parameters if item.name.endswith("up.weight")} == {"nf4"}
