@@ -168,11 +168,14 @@ class Loss(Component, ABC):
 
     `about`: `numbers` (a regression), `classes` (yes and no, too), or "" for what is neither.
 
+    `one_class`: an item is of one class of several.
+
     `balanced` weights: while `needs_balance` is true the term cannot be built. The plan adds up `tally` over the
     target's training rows (in chunks of any size) and goes on with `balanced(tally)`, which holds the numbers.
     """
 
     about: ClassVar[str] = ""
+    one_class: ClassVar[bool] = False
     needs_target: ClassVar[bool] = True
     mixes_samples: ClassVar[bool] = False
 

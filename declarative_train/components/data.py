@@ -260,12 +260,14 @@ class Transform(Component, ABC):
     """A change of the pictures of a sample, in the order of the list.
 
     `on_numbers`: it changes float32 arrays (C, H, W), else pictures of Pillow with 8 bits a channel; pictures come
-    first. `is_random`: it draws, for the training set only, by (seed, epoch, sample, place in the list).
+    first. `is_random`: it draws, for the training set only, by (seed, epoch, sample, place in the list). `of_pairs`: it
+    mixes a sample of a training batch with another one, behind all that is done to each alone.
     """
 
     is_random: ClassVar[bool] = False
     on_numbers: ClassVar[bool] = False
     changes_colours: ClassVar[bool] = False
+    of_pairs: ClassVar[bool] = False
 
     fields: tuple[str, ...] | None = None
     """The fields of pictures that it changes, all by the same draw; left out: every one."""

@@ -16,6 +16,7 @@ from declarative_train.data.batch import Batch, Take, Taken, make_batches, moved
 from declarative_train.data.blocks import blocks_of, mixed_order
 from declarative_train.data.mixing import MixedOrder
 from declarative_train.data.order import sample_index
+from declarative_train.data.pairs import Pairs
 from declarative_train.data.rolling import RolledOrder
 from declarative_train.data.side_stream import copied_ahead, from_host, from_workers, is_gpu
 from declarative_train.data.slots import evaluation_slots, locate, slots
@@ -69,6 +70,7 @@ class TrainingBatches:
         self._rank = dp_rank
         self._set = sets[TRAINING]
         self._device = None if device is None or device.type == "cpu" else device
+        self._pairs = Pairs.of(spec)
         self._order: RolledOrder | MixedOrder | None = None
         if spec.mix:
             self._order = mixed_order(spec, self._set.prepared, batch.global_batch_size)
@@ -95,12 +97,27 @@ class TrainingBatches:
 
     def step(self, step: int) -> list[Batch]:
         """The batches of optimizer step `step` (1-based), one per chunk. Raises DataError."""
+        return self._paired(self._one(step))
+
+    def _one(self, step: int) -> list[Batch]:
         return [moved(batch, self._device) for batch in self._on_host(step)]
+
+    def _paired(self, batches: list[Batch]) -> list[Batch]:
+        """On the device, behind all loaders: the rows are even, so that partners are in one batch."""
+        return batches if self._pairs is None else [self._pairs.mixed(batch) for batch in batches]
 
     def iterate(self, first_step: int, num_steps: int) -> Iterator[list[Batch]]:
         """The steps `first_step`, `first_step + 1`, ... in turn, made ahead where that takes time: by loader processes
         if the recipe asks for workers, by a thread if the set is not held, else a few steps at once. Raises DataError.
         Close the iterator to end it early."""
+        made = self._iterated(first_step, num_steps)
+        return made if self._pairs is None else self._each_paired(made)
+
+    def _each_paired(self, made: Iterator[list[Batch]]) -> Iterator[list[Batch]]:
+        for batches in made:
+            yield self._paired(batches)
+
+    def _iterated(self, first_step: int, num_steps: int) -> Iterator[list[Batch]]:
         from declarative_train.data.prefetch import ahead, by_workers
 
         if self._order is not None and self._spec.rolls and not self._set.is_held:
@@ -112,7 +129,7 @@ class TrainingBatches:
             return copied_ahead(self._on_host, first_step, num_steps, self._device)
         if self._set.is_held:
             return self._by_block(first_step, num_steps, self._held, self._at_once)
-        return ahead(self.step, first_step, num_steps)
+        return ahead(self._one, first_step, num_steps)
 
     def _at_once(self, epoch: int | None, positions: np.ndarray) -> Taken:
         if isinstance(self._order, MixedOrder):

@@ -36,6 +36,7 @@ from declarative_train.data.inherited import Inherited, measured, misread, origi
 from declarative_train.data.known import Known
 from declarative_train.data.opened import arranged, opened, records, remember, usable
 from declarative_train.data.overlaps import overlaps
+from declarative_train.data.pairs import misfits
 from declarative_train.data.parts import Part, base_of, columns_of, each_output, make_part
 from declarative_train.data.pictures import Chain, TransformError
 from declarative_train.data.plugged import outlines, sources, unrun
@@ -125,6 +126,7 @@ class _Description:
         if sets is None:
             return None, self.diagnostics
         parts = self._parts(main, sets[TRAINING].rows, columns)
+        self._check_pairs(parts)
         prepared = self._prepare(sets, parts, columns)
         if any(item.is_error for item in self.diagnostics) or len(tables) <= self._num_own():
             return None, self.diagnostics
@@ -336,6 +338,13 @@ class _Description:
                 self.diagnostics += said
                 del found[name]
         return found
+
+    def _check_pairs(self, parts: Mapping[str, Part]) -> None:
+        specs = {name: part.sample for name, part in parts.items()}
+        pictures = [name for name, part in parts.items() if part.field.reads_late]
+        for place, misfit in misfits(self.section.transforms, specs, pictures):
+            span = self.span(("data", "transforms", *place))
+            self.report(transform_does_not_fit(span, misfit.message, misfit.help))
 
     def _prepare(
         self,

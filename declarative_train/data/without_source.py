@@ -55,18 +55,30 @@ def of_transforms(section: DataSection, span: Place) -> Iterator[Diagnostic]:
         yield transform_does_not_fit(span("data.window"), message, "leave `window` out")
     for place, transform in enumerate(section.transforms):
         for at, name in enumerate(transform.fields or ()):
-            if name not in late:
+            if name not in (section.fields if transform.of_pairs else late):
                 known = name in section.fields
                 message = f"`{name}` holds no pictures" if known else f"there is no field `{name}`"
-                hint = "name fields of `type: image`" if known else did_you_mean(name, late)
+                among = list(section.fields) if transform.of_pairs else late
+                hint = "name fields of `type: image`" if known else did_you_mean(name, among)
                 yield transform_does_not_fit(span(("data", "transforms", place, "fields", at)), message, hint)
         if not late and transform.fields is None:
             message = f"`{transform.type}` changes pictures, and no field is of `type: image`"
-            yield transform_does_not_fit(span(("data", "transforms", place)), message, None)
+            hint = "name the fields of numbers that it mixes: `fields: [NAME]`" if transform.type == "mixup" else None
+            yield transform_does_not_fit(span(("data", "transforms", place)), message, hint)
+        for at, name in enumerate(getattr(transform, "labels", ()) if transform.of_pairs else ()):
+            if name not in section.fields:
+                hint = did_you_mean(name, list(section.fields))
+                at_label = span(("data", "transforms", place, "labels", at))
+                yield transform_does_not_fit(at_label, f"there is no field `{name}`", hint)
         if section.workers == 0 and isinstance(transform, PluginTransform) and transform.draws_globally:
             message = f"`{transform.type}` draws from generators that the training process draws from too"
             hint = "set `data.workers: 1` or more, or draw from `random`: `def apply(self, picture, random)`"
             yield transform_does_not_fit(span(("data", "transforms", place, "type")), message, hint)
+        if transform.of_pairs and not section.shuffle:
+            message = (
+                f"`{transform.type}` mixes neighbours of the order, which without `shuffle` are always the same two"
+            )
+            yield transform_does_not_fit(span(("data", "transforms", place, "type")), message, "set `shuffle: true`")
         if transform.is_random and transform.only == "evaluation":
             message = f"`{transform.type}` draws, and evaluations are the same every time"
             hint = "set it to `training`, or leave it out"

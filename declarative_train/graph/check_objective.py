@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -47,7 +47,7 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """A metric; `ignore_index` and `class_dim` are those of `loss`, the loss that it is `of`."""
+    """A metric; `ignore_index`, `class_dim` and `one_class` are those of `loss`, the loss that it is `of`."""
 
     name: str
     component: Metric
@@ -55,6 +55,19 @@ class Measure:
     ignore_index: int | None
     class_dim: int
     loss: str | None = None
+    one_class: bool = False
+
+    def settled(self, target: TensorSpec | None) -> Measure:
+        """A target with a part of each class has the shape of scores of yes and no; of a loss about one class of
+        several it means classes."""
+        if (
+            not self.one_class
+            or target is None
+            or not target.is_floating
+            or getattr(self.component, "task", "") is not None
+        ):
+            return self
+        return replace(self, component=self.component.model_copy(update={"task": "multiclass"}))
 
 
 def terms_of(recipe: Recipe) -> tuple[Term, ...]:
@@ -95,7 +108,8 @@ def _measure(name: str, metric: MetricTerm, losses: Mapping[str, LossTerm]) -> M
     loss = losses[borrowed]
     edges = Edges(metric.input or loss.input, metric.target or loss.target, metric.mask or loss.mask)
     ignore_index = getattr(loss.component, "ignore_index", None)
-    return Measure(name, metric.component, edges, ignore_index, getattr(loss.component, "class_dim", -1), borrowed)
+    class_dim = getattr(loss.component, "class_dim", -1)
+    return Measure(name, metric.component, edges, ignore_index, class_dim, borrowed, loss.component.one_class)
 
 
 def names_read(terms: Iterable[Term], measures: Iterable[Measure]) -> tuple[str, ...]:

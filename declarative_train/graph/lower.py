@@ -80,6 +80,7 @@ def lower(
 
     with torch.random.fork_rng(devices=[]):
         graph, known, see = inference.scope(scope._replace(outputs=wires), inputs, origins, sight=sight)
+    measures = tuple(each.settled(known.get(each.edges.target or "")) for each in measures)
     origins |= {name: _origin(scope, wire) for name, wire in wires.items() if ":" in wire}
     check = ObjectiveCheck(recipe, known, origins, observer, lambda name: see(wires[name]))
     fitting = [term for term in terms if check.fits(term)]

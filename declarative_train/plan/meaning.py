@@ -103,7 +103,8 @@ def _meaning(plan: Plan, graph: Graph, term: TermPlan) -> Meaning | None:
             return None
         items = output.shape[:axis] + output.shape[axis + 1 :]
         ignored = term.component.get("ignore_index")
-        classes = _parts(field, output.shape[axis]) if target.is_floating else _classes(plan, field, output.shape[axis])
+        is_soft = target.is_floating and not (field is not None and field.component.get("one_hot"))
+        classes = _parts(field, output.shape[axis]) if is_soft else _classes(plan, field, output.shape[axis])
         if plan.data.source.get("tokenizer") == "bytes" and output.shape[axis] == 256:
             classes = tuple(map(_character, range(256)))
         columns = () if field is None else field.columns
@@ -180,11 +181,11 @@ def _class_names(field: FieldSpec, *, is_bool: bool) -> tuple[str, ...] | None:
     """By class number: the words or numbers of the vocabulary, `unknown` for the class of strangers; the numbers
     themselves where the columns hold class numbers. None for a field without classes. `is_bool`: two classes without a
     vocabulary, which nobody gave a number of, are those of a column of truth values."""
-    if field.component.get("type") != "category" or field.tensor.num_values is None:
+    size = field.tensor.shape[-1] if field.component.get("one_hot") else field.tensor.num_values
+    if field.component.get("type") != "category" or size is None:
         return None
     found = field.statistics.get("vocabulary")
     vocabulary = found[0] if isinstance(found, list) and found else None
-    size = field.tensor.num_values
     if not isinstance(vocabulary, list) and is_bool and size == 2 and field.component.get("num_classes") is None:
         return ("false", "true")
     if not isinstance(vocabulary, list):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import prod
 
 from declarative_train.components.layers.sample_groups import group_size
+from declarative_train.data.pairs import mixing_types
 from declarative_train.data.spec import BatchSpec, DataSpec
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.graph.lower import Lowered
@@ -17,6 +18,7 @@ from declarative_train.plan.checks.samples import (
     group_of_microbatch,
     group_of_one,
     padded_group,
+    pairs_torn,
 )
 from declarative_train.plan.checks.shapes import lone_sample
 from declarative_train.recipe.batch import has_axis
@@ -39,6 +41,9 @@ class Mixer:
 def check_mixing(recipe: Recipe, lowered: Lowered, batch: BatchSpec, data: DataSpec) -> list[Diagnostic]:
     mixers = list(_mixers(recipe, lowered))
     diagnostics = []
+    if batch.microbatch_size % 2:
+        for at, name in list(mixing_types(data))[:1]:
+            diagnostics.append(pairs_torn(recipe.span(("data", "transforms", at, "type")), name, batch))
     fixed = {mixer.span: mixer for mixer in reversed(mixers) if group_size(mixer.over) is not None}
     for mixer in reversed(fixed.values()):  # the copies of a block have one place, and are reported once
         size = group_size(mixer.over)

@@ -325,6 +325,8 @@ def test_every_transform_keeps_what_it_promises(kind: str, mode: str) -> None:
     """Mode, size as the recipe tells it, no change of its input, the same again for the same draw."""
     keys: dict[str, dict[str, object]] = {
         "color_jitter": {"strength": 0.5},
+        "cutmix": {"labels": ()},
+        "mixup": {"labels": ()},
         "normalize": {"mean": (0.5,), "std": (0.25,)},
         "random_rotation": {"degrees": 30.0},
     }

@@ -76,9 +76,23 @@ TOKENS["model"] = {
         "logits": {"type": "linear", "out_features": 4},
     }
 }
+MIXED = merged(PICTURES, {})
+MIXED["data"]["fields"]["y"] = {"type": "category", "column": "y", "one_hot": True}
+MIXED["data"]["transforms"] += [
+    {"type": "cutmix", "labels": ["y"], "p": 0.5},
+    {"type": "mixup", "labels": ["y"], "p": 0.4, "alpha": 0.7},
+]
+MIXED["model"] = {
+    "graph": {
+        "flat": {"type": "flatten", "input": "x"},
+        "hidden": {"type": "linear", "out_features": 8},
+        "act": {"type": "relu"},
+        "logits": {"type": "linear", "out_features": 4},
+    }
+}
 RECIPES = {
     name: merged(each, {"training": {"precision": "fp64"}})
-    for name, each in {"numbers": NUMBERS, "pictures": PICTURES, "tokens": TOKENS}.items()
+    for name, each in {"numbers": NUMBERS, "pictures": PICTURES, "tokens": TOKENS, "mixed": MIXED}.items()
 }
 CLOSE = 1e-10
 
@@ -147,6 +161,9 @@ def test_each_epoch_has_every_sample_once_and_another_order(runs: Runs) -> None:
         ("numbers", "ddp 2", "fsdp 2", 0),
         ("pictures", "fsdp 2", "ddp 2", 1),
         ("tokens", "single", "ddp 2", 0),
+        ("mixed", "pipeline 2", "ddp 2", 1),
+        pytest.param("mixed", "ddp 2, accumulation 3", "fsdp 2", 0, marks=pytest.mark.long),
+        pytest.param("mixed", "dp 2", "interleaved 2", 2, marks=pytest.mark.long),
         pytest.param("numbers", "pipeline 2 x ddp 2", "ddp 3", 2, marks=pytest.mark.long),
         pytest.param("pictures", "ddp 3", "single", 2, marks=pytest.mark.long),
         pytest.param("tokens", "fsdp 4", "dp 2", 1, marks=pytest.mark.long),

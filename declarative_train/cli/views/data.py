@@ -120,7 +120,7 @@ def _fields(data: DataSpec, training: Prepared) -> Shown:
 def _classes(field: FieldSpec, sets: dict[str, Prepared]) -> Shown:
     """How many samples of each set have each class; of a field of several columns, all values together."""
     counts = {name: _counts(each, field.name) for name, each in sets.items()}
-    size = field.tensor.num_values or 1
+    size = field.tensor.shape[-1] if field.component.get("one_hot") else field.tensor.num_values or 1
     every = Counter[int]()
     for each, _ in counts.values():
         every.update(each)
@@ -141,6 +141,7 @@ def _counts(prepared: Prepared, name: str) -> tuple[Counter[int], bool]:
     """And whether they are of a part."""
     count = min(prepared.num_samples, _LOOKED_AT)
     values = prepared.gather(np.arange(count), [name])[name]
+    values = values.argmax(-1) if values.dtype.kind == "f" else values  # `one_hot`
     return Counter(values.ravel().tolist()), count < prepared.num_samples
 
 

@@ -53,6 +53,9 @@ class CategoryField(Field):
     unknown: Annotated[int, Key(ge=0)] | None = None
     """The class of values that are missing, out of range or not in the vocabulary; left out: they are an error. The
     vocabulary leaves this number free, and keeps the most frequent values if there are more than `num_classes`."""
+    one_hot: bool = False
+    """A part of each class, float32 (K,), in the place of its number: 1 for the class of the row, 0 for the others. For
+    targets that `mixup` or `cutmix` mix."""
     exclude: Columns | None = None
     """Columns that a glob of `columns` matches and that are left out, by name or glob: the target, an id."""
     rows: str | int | None = None
@@ -66,6 +69,8 @@ class CategoryField(Field):
         if isinstance(self.num_classes, tuple) and self.column is not None and len(sizes) > 1:
             raise ValueError(f"`num_classes` names {len(sizes)} columns, and there is one")
         least = min((size for size in sizes if size is not None), default=None)
+        if self.one_hot and self.column is None:
+            raise ValueError("`one_hot` takes one `column`")
         if least is not None and self.unknown is not None and self.unknown >= least:
             raise ValueError(f"`unknown` is class {self.unknown}, and classes go from 0 to {least - 1}")
         return self
@@ -97,6 +102,9 @@ class CategoryField(Field):
         if lists is not None:
             message = f"`{lists.name}` holds lists of messages, and a category is a word or a whole number"
             return Misfit(message, field=self._key, help="for tokens of them, use `type: tokens`")
+        if self.one_hot and columns[0].shape:
+            message = f"`{columns[0].name}` holds {columns[0].shape} values a row, and `one_hot` takes one"
+            return Misfit(message, field="one_hot")
         if isinstance(self.num_classes, tuple) and len(self.num_classes) != len(columns):
             return Misfit(
                 f"`num_classes` has {counted(len(self.num_classes), 'entry')} for {counted(len(columns), 'column')}",
@@ -132,6 +140,8 @@ class CategoryField(Field):
             self._size(position, column, vocabulary)
             for position, (column, vocabulary) in enumerate(zip(columns, vocabularies, strict=True))
         ]
+        if self.one_hot:
+            return TensorSpec((sizes[0],)).between([(0.0, 1.0)])
         return TensorSpec(shape, "int64").between(by_column(shape, [(0, size - 1) for size in sizes]))
 
     def convert(
@@ -145,6 +155,9 @@ class CategoryField(Field):
                 zip(columns, values, _vocabularies(statistics, columns), strict=True)
             )
         ]
+        if self.one_hot:
+            size = self.row_spec(columns, statistics).shape[0]
+            return (made[0][:, None] == np.arange(size)).astype(np.float32)
         return np.ascontiguousarray(stacked(made, self.column is not None))
 
     def _classes(

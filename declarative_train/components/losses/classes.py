@@ -39,6 +39,7 @@ class OfClasses(Loss, ABC):
     """What the two have in common. `takes_parts`: a target may be a part for each class."""
 
     about: ClassVar[str] = "classes"
+    one_class: ClassVar[bool] = True
     takes_parts: ClassVar[bool] = False
 
     class_dim: ClassDim = -1

@@ -11,6 +11,8 @@ TRANSFORMS: Registry[Transform] = Registry(
     {
         "center_crop": "sizes.CenterCrop",
         "color_jitter": "colours.ColorJitter",
+        "cutmix": "pairs.CutMix",
+        "mixup": "pairs.MixUp",
         "normalize": "numbers.Normalize",
         "rand_augment": "policies.RandAugment",
         "random_crop": "sizes.RandomCrop",

@@ -147,6 +147,30 @@ def group_does_not_divide(span: Span, name: str, size: int, near: Sequence[int],
     return error("R104", span, message, f"set `over` to {' or '.join(f'{n} samples' for n in near)}")
 
 
+def pairs_torn(span: Span, name: str, batch: BatchSpec) -> Diagnostic:
+    """pairs-torn (R110)
+
+    Finds: `mixup` or `cutmix` where an odd number of samples goes through a rank at a time.
+    Why:   positions 2k and 2k + 1 of the epoch's order are mixed with each other; they have to be in one microbatch, so that
+           every layout mixes the same samples and no rank asks another one for its.
+    Diff:
+        data:
+          fields: {digit: {type: category, column: label, one_hot: true}}
+          transforms: [{type: mixup, fields: [pixels], labels: [digit]}]
+        parallelism: single
+        layout: {gpus: 1}
+    -   training: {global_batch_size: 15}
+    +   training: {global_batch_size: 16}
+    """  # noqa: E501
+    size = batch.microbatch_size
+    sizes = sorted({max(2, size - 1), size + 1})
+    more = batch.data_parallel_size * batch.accumulation * batch.num_microbatches
+    through = f"{counted(size, 'sample')} {'go' if size > 1 else 'goes'} through together"
+    message = f"`{name}` mixes samples two by two, and {through}"
+    hint = f"an even number: `global_batch_size: {' or '.join(str(each * more) for each in sizes)}`"
+    return error("R110", span, message, hint)
+
+
 def group_of_microbatch(span: Span, names: Sequence[str], batch: BatchSpec) -> Diagnostic:
     """group-of-microbatch (R105)
 

@@ -1,0 +1,119 @@
+"""Batches of the training set -> the same with samples mixed in pairs, as `mixup` and `cutmix` ask."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from declarative_train.components.component import Misfit
+from declarative_train.components.data import Transform
+from declarative_train.components.keyed import key_of, uniform
+from declarative_train.components.transforms import TRANSFORMS
+from declarative_train.components.transforms.pairs import PairTransform
+from declarative_train.data.batch import Batch
+from declarative_train.data.spec import DataSpec
+from declarative_train.terms.tensor_spec import TensorSpec
+
+if TYPE_CHECKING:
+    import torch
+
+
+def of_pairs(transforms: Sequence[Transform]) -> Iterator[tuple[int, PairTransform]]:
+    """Each with its place in the list."""
+    for place, transform in enumerate(transforms):
+        if isinstance(transform, PairTransform):
+            yield place, transform
+
+
+def mixing_types(spec: DataSpec) -> Iterator[tuple[int, str]]:
+    """Of the entries that mix, each with its place in the list."""
+    for place, each in enumerate(spec.transforms):
+        if each["type"] in TRANSFORMS and TRANSFORMS[str(each["type"])].of_pairs:
+            yield place, str(each["type"])
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """What mixes the samples of a training batch; `fields`: of each entry, those that it changes beside the labels."""
+
+    entries: tuple[tuple[int, PairTransform], ...]
+    fields: tuple[tuple[str, ...], ...]
+    seed: int
+
+    @classmethod
+    def of(cls, spec: DataSpec) -> Pairs | None:
+        """None for a recipe without. Raises ComponentError."""
+        entries = tuple(of_pairs([TRANSFORMS.read(each) for each in spec.transforms]))
+        if not entries:
+            return None
+        pictures = tuple(field.name for field in spec.fields if field.component["type"] == "image")
+        return cls(entries, tuple(pictures if each.fields is None else each.fields for _, each in entries), spec.seed)
+
+    def mixed(self, batch: Batch) -> Batch:
+        """At most one entry acts on a sample, and the partner is always the one without a change."""
+        import torch
+
+        if batch.num_rows < 2:
+            return batch
+        size = len(next(iter(batch.tensors.values())))
+        rows = np.arange(size)
+        partner = np.where((rows ^ 1) < batch.num_rows, rows ^ 1, rows)
+        partner[batch.num_rows :] = rows[batch.num_rows :]
+        numbers = np.zeros(size, np.int64)
+        numbers[: batch.num_rows] = batch.sample_ids
+        chosen = uniform(numbers, key_of("pairs", self.seed, batch.epoch))
+        tensors, begin, others = dict(batch.tensors), 0.0, dict[str, "torch.Tensor"]()
+        index = torch.from_numpy(partner)
+        for (place, entry), fields in zip(self.entries, self.fields, strict=True):
+            end = begin + entry.p
+            acts = (partner != rows) & (chosen >= begin) & ((chosen < end) | (end > 1 - 1e-9))
+            begin = end
+            for name in (*fields, *entry.labels):
+                if name not in others:
+                    values = batch.tensors[name]
+                    others[name] = values.index_select(0, index.to(values.device))
+            key = key_of("transform", self.seed, batch.epoch, place)
+            tensors |= entry.mixed(tensors, others, fields, numbers, acts, key)
+        return replace(batch, tensors=tensors)
+
+
+def misfits(
+    transforms: Sequence[Transform], specs: Mapping[str, TensorSpec], pictures: Sequence[str]
+) -> Iterator[tuple[tuple[int | str, ...], Misfit]]:
+    """What an entry that mixes cannot take, each with its place below `data.transforms`. `specs`: of the fields whose
+    shape is known; `pictures`: the names of those of `type: image`."""
+    entries = list(of_pairs(transforms))
+    whole = sum(entry.p for _, entry in entries)
+    if whole > 1 + 1e-9:
+        message = f"the shares `p` of entries that mix add up to {whole:g}, and at most one acts on a sample"
+        yield (entries[-1][0], "p"), Misfit(message, help=f"give each {1 / len(entries):.2g}")
+    for place, entry in entries:
+        later = next((each for each in transforms[place + 1 :] if not isinstance(each, PairTransform)), None)
+        if later is not None:
+            message = f"`{entry.type}` mixes finished samples, and `{later.type}` stands behind it"
+            yield (place, "type"), Misfit(message, help="put it at the end of the list")
+        yield from _of_names(place, entry, specs, pictures)
+
+
+def _of_names(
+    place: int, entry: PairTransform, specs: Mapping[str, TensorSpec], pictures: Sequence[str]
+) -> Iterator[tuple[tuple[int | str, ...], Misfit]]:
+    for at, name in enumerate(entry.fields or ()):
+        if name in entry.labels:
+            yield (place, "fields", at), Misfit(f"`{name}` stands under `labels` too", help="name it once")
+        elif entry.of_pictures and name in specs and name not in pictures:
+            message = f"`{name}` holds no pictures, and `{entry.type}` pastes parts of them"
+            yield (place, "fields", at), Misfit(message, help="name fields of `type: image`, or use `mixup`")
+    for key in ("fields", "labels"):
+        for at, name in enumerate(getattr(entry, key) or ()):
+            if name in specs and not specs[name].is_floating:
+                message = f"`{name}` is {specs[name].dtype}, and between two of its values there is none"
+                hint = "for classes: `type: category, one_hot: true`; for numbers: `dtype: float32`"
+                yield (place, key, at), Misfit(message, help=hint)
+    sizes = {name: specs[name].shape[-2:] for name in entry.fields or pictures if name in specs and name in pictures}
+    if entry.of_pictures and len(set(sizes.values())) > 1:
+        said = " and ".join(f"`{name}` {size[0]} x {size[1]}" for name, size in sizes.items())
+        yield (place, "type"), Misfit(f"pictures that share a rectangle have one size: {said}", help="name one field")

@@ -1,0 +1,235 @@
+"""Samples mixed in pairs: torchvision's formulas, the same for every layout, and never outside of training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from declarative_train.components.transforms import TRANSFORMS
+from declarative_train.components.transforms.pairs import CutMix, MixUp, beta, pasted, weighted
+from declarative_train.data.batches import EvaluationBatches, TrainingBatches
+from declarative_train.data.sets import open_sets
+from declarative_train.data.spec import BatchSpec, DataSpec
+from declarative_train.diagnostics.diagnostic import Diagnostic
+
+pytest.importorskip("PIL")
+ROWS = 45
+Describe = Callable[..., tuple[DataSpec | None, list[Diagnostic]]]
+FIELDS = {
+    "image": {"type": "image", "column": "image"},
+    "label": {"type": "category", "column": "label", "one_hot": True},
+    "price": {"column": "price"},
+}
+MIX = {"type": "mixup", "labels": ["label", "price"], "alpha": 0.6, "p": 0.4}
+CUT = {"type": "cutmix", "labels": ["label", "price"], "p": 0.4}
+FLIP = {"type": "random_flip"}
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    draws = np.random.default_rng(0)
+    pictures = draws.integers(0, 256, (ROWS, 8, 6, 3), np.uint8)
+    prices = draws.random(ROWS).astype(np.float32)
+    np.savez(tmp_path / "made.npz", image=pictures, label=np.arange(ROWS) % 5, price=prices)
+    return tmp_path / "made.npz"
+
+
+def described(look: Describe, table: Path, transforms: list[Any], **keys: Any) -> DataSpec:
+    source = {"type": "npy", "path": str(table)}
+    spec, found = look(source=source, fields=FIELDS, split={"validation": 0.2}, transforms=transforms, **keys)
+    assert not found
+    assert spec is not None
+    return spec
+
+
+def steps(
+    spec: DataSpec, ranks: int, accumulation: int, first: int = 1, count: int = 10
+) -> dict[tuple[int, int], dict[str, np.ndarray]]:
+    """Every sample's tensors, by step and number: 36 samples an epoch, 8 a step."""
+    found = {}
+    sets = open_sets(spec)
+    size = 8 // ranks // accumulation
+    for rank in range(ranks):
+        batches = TrainingBatches(spec, BatchSpec(8, ranks, accumulation, size, 1, 5), rank, sets)
+        for step, chunks in enumerate(batches.iterate(first, count), first):
+            for batch in chunks:
+                for row, sample in enumerate(batch.sample_ids.tolist()):
+                    found[step, sample] = {name: each[row].numpy().copy() for name, each in batch.tensors.items()}
+    return found
+
+
+def same(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> bool:
+    return all(np.array_equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.timeout(60)
+def test_every_layout_mixes_the_same_to_the_bit(look: Describe, table: Path, workers: int) -> None:
+    whole = steps(described(look, table, [FLIP, MIX, CUT]), 1, 1)
+    plain = steps(described(look, table, [FLIP]), 1, 1)
+    assert whole.keys() == plain.keys()
+    changed = [key for key in whole if not same(whole[key], plain[key])]
+    assert 0.6 * len(whole) < len(changed) < 0.95 * len(whole)  # 0.8 of them, but for rectangles without a pixel
+    assert all(whole[key]["label"].sum() == pytest.approx(1, abs=1e-6) for key in whole)
+    spec = described(look, table, [FLIP, MIX, CUT], workers=workers)
+    for ranks, accumulation in ((2, 1), (1, 2), (2, 2)):
+        found = steps(spec, ranks, accumulation)
+        assert found.keys() == whole.keys()
+        assert all(same(found[key], whole[key]) for key in whole)
+    resumed = steps(spec, 2, 1, 4, 5)
+    assert all(same(resumed[key], whole[key]) for key in resumed)
+
+
+def test_partners_are_neighbours_of_the_order(look: Describe, table: Path) -> None:
+    spec = described(look, table, [MIX | {"p": 1.0, "fields": ["image"]}])
+    plain = described(look, table, [])
+    for step in (1, 5):  # the last one has 4 samples
+        mixed, before = (
+            TrainingBatches(each, BatchSpec(8, 1, 1, 8, 1, 5), 0, open_sets(each)).step(step)[0]
+            for each in (spec, plain)
+        )
+        assert np.array_equal(mixed.sample_ids, before.sample_ids)
+        for row in range(mixed.num_rows):
+            own, other = before.tensors["label"][row], before.tensors["label"][row ^ 1]
+            share = float(mixed.tensors["label"][row] @ own)
+            if bool((own != other).any()):
+                wanted = weighted(
+                    before.tensors["image"][row : row + 1], before.tensors["image"][[row ^ 1]], np.array([share])
+                )
+                torch.testing.assert_close(mixed.tensors["image"][row : row + 1], wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_the_last_of_an_odd_number_and_padding_stay(look: Describe, table: Path) -> None:
+    spec = described(look, table, [MIX | {"p": 1.0}, CUT | {"p": 1e-6}][:1])
+    plain = described(look, table, [])
+    batch = BatchSpec(10, 1, 1, 10, 1, 4, pad_to_full=True)  # 36 samples: 10, 10, 10, 6
+    for sized in (batch, BatchSpec(34, 1, 1, 34, 1, 2)):
+        sets = [open_sets(each) for each in (spec, plain)]
+        mixed, before = (
+            TrainingBatches(each, sized, 0, own).step(sized.steps_per_epoch)[0]
+            for each, own in zip((spec, plain), sets, strict=True)
+        )
+        assert (mixed.num_rows, len(mixed.tensors["image"])) == ((6, 10) if sized is batch else (2, 2))
+        for row in range(mixed.num_rows, len(mixed.tensors["image"])):
+            assert torch.equal(mixed.tensors["image"][row], before.tensors["image"][row])
+    from declarative_train.data.pairs import Pairs
+
+    one = TrainingBatches(plain, BatchSpec(34, 1, 1, 34, 1, 2), 0, open_sets(plain)).step(1)[0]
+    three = type(one)({name: each[:3] for name, each in one.tensors.items()}, 3, None, one.sample_ids[:3], 0)
+    found = Pairs.of(spec)
+    assert found is not None
+    mixed = found.mixed(three)
+    assert torch.equal(mixed.tensors["image"][2], three.tensors["image"][2])
+    assert torch.equal(mixed.tensors["label"][2], three.tensors["label"][2])
+
+
+def test_evaluations_are_not_mixed(look: Describe, table: Path) -> None:
+    values = [
+        [batch.tensors for batch in EvaluationBatches(spec, "validation", open_sets(spec), batch_size=4).iterate()]
+        for spec in (described(look, table, [MIX, CUT]), described(look, table, []))
+    ]
+    for one, other in zip(*values, strict=True):
+        assert all(torch.equal(one[name], other[name]) for name in one)
+        assert set(one["label"].unique().tolist()) == {0.0, 1.0}
+
+
+@pytest.mark.long
+def test_the_formulas_are_torchvisions() -> None:
+    v2 = pytest.importorskip("torchvision.transforms.v2")
+    draws = torch.Generator().manual_seed(0)
+    pair = torch.rand(2, 3, 9, 7, generator=draws)
+    labels = torch.tensor([1, 3])
+    parts = torch.nn.functional.one_hot(labels, 5).float()
+    for share in (0.0, 0.13, 0.5, 0.97):
+        theirs = v2.MixUp(num_classes=5)
+        given = {"lam": share, "labels": labels, "batch_size": 2}
+        for own in (pair, parts):
+            found = weighted(own, own.flip(0), np.array([share, share]))
+            wanted = theirs.transform(own, given) if own is pair else theirs._mixup_label(labels, lam=share)
+            torch.testing.assert_close(found, wanted, rtol=0, atol=0)
+        numbers = np.array([5, 11])
+        cut = CutMix(labels=("label",))
+        top, left, bottom, right = cut.boxes(np.array([share, share]), numbers, 3, 9, 7)
+        for row in range(2):
+            box = (int(left[row]), int(top[row]), int(right[row]), int(bottom[row]))
+            found = pasted(pair, pair.flip(0), (top, left, bottom, right))[row]
+            wanted = v2.CutMix(num_classes=5).transform(pair.clone(), {"box": box, "labels": labels, "batch_size": 2})
+            assert torch.equal(found, wanted[row])
+
+
+@pytest.mark.long
+def test_the_box_of_cutmix_is_torchvisions(monkeypatch: pytest.MonkeyPatch) -> None:
+    v2 = pytest.importorskip("torchvision.transforms.v2")
+    cut, theirs = CutMix(labels=()), v2.CutMix(num_classes=5)
+    for number in range(40):
+        share = beta(np.array([number]), 9, 1.0)
+        top, left, bottom, right = cut.boxes(share, np.array([number]), 17, 30, 22)
+        from declarative_train.components.keyed import key_of, uniform
+
+        places = {
+            size: int(uniform(np.array([number]), key_of(17, side))[0] * size)
+            for side, size in (("height", 30), ("width", 22))
+        }
+        monkeypatch.setattr(torch, "randint", lambda high, size, places=places: torch.tensor([places[high]]))
+        monkeypatch.setattr(theirs._dist, "sample", lambda *_, share=share: torch.tensor([share[0]]))
+        wanted = theirs.make_params([torch.zeros(2, 3, 30, 22)])
+        assert wanted["box"] == (int(left[0]), int(top[0]), int(right[0]), int(bottom[0]))
+        area = 1 - (right[0] - left[0]) * (bottom[0] - top[0]) / (30 * 22)
+        assert wanted["lam_adjusted"] == pytest.approx(area, abs=1e-12)
+
+
+@pytest.mark.parametrize("alpha", [0.2, 1.0, 1.5, 8.0])
+def test_shares_follow_their_distribution(alpha: float) -> None:
+    found = beta(np.arange(20_000), 11, alpha)
+    wanted = np.random.default_rng(0).beta(alpha, alpha, 200_000)
+    shares = np.linspace(0.01, 0.99, 99)
+    here, there = ((each[:, None] <= shares).mean(0) for each in (found, wanted))
+    assert np.abs(here - there).max() < 0.012  # one in a million of a right one would miss it
+    picked = np.array([17, 3, 19_000])
+    assert np.array_equal(beta(picked, 11, alpha), found[picked])  # whoever else is in the batch
+
+
+@pytest.mark.parametrize(
+    ("transforms", "words"),
+    [
+        ([MIX | {"labels": ["labels"]}], "there is no field `labels`"),
+        ([MIX | {"labels": ["number"]}], "`number` is int64, and between two of its values there is none"),
+        ([MIX, FLIP], "`random_flip` stands behind it"),
+        ([MIX | {"p": 0.7}, CUT], "add up to 1.1"),
+        ([CUT | {"fields": ["price"], "labels": []}], "`price` holds no pictures"),
+        ([MIX | {"fields": ["image", "label"]}], "`label` stands under `labels` too"),
+        ([CUT | {"only": "evaluation"}], "`cutmix` draws"),
+    ],
+)
+def test_what_cannot_be_mixed_is_said(look: Describe, table: Path, transforms: list[Any], words: str) -> None:
+    fields = FIELDS | {"number": {"type": "category", "column": "label"}}
+    spec, found = look(source={"type": "npy", "path": str(table)}, fields=fields, transforms=transforms)
+    assert spec is None
+    assert any(words in each.message and each.code == "D042" for each in found), found
+
+
+def test_an_order_that_is_always_the_same_mixes_nothing_new(look: Describe, table: Path) -> None:
+    source = {"type": "npy", "path": str(table)}
+    spec, found = look(source=source, fields=FIELDS, transforms=[MIX], shuffle=False)
+    assert spec is None
+    assert "always the same two" in found[0].message
+
+
+def test_numbers_without_pictures_are_mixed_too(look: Describe, table: Path) -> None:
+    fields = {"x": {"column": "price", "scale": 2.0}, "y": {"column": "price"}}
+    transforms = [{"type": "mixup", "fields": ["x"], "labels": ["y"], "alpha": 1.0}]
+    spec, found = look(source={"type": "npy", "path": str(table)}, fields=fields, transforms=transforms)
+    assert not found
+    assert spec is not None
+    sets = open_sets(spec)
+    assert sets["training"].is_held
+    batches = TrainingBatches(spec, BatchSpec(8, 1, 1, 8, 1, 6), 0, sets)
+    (batch,) = next(iter(batches.iterate(1, 1)))
+    torch.testing.assert_close(batch.tensors["x"], 2 * batch.tensors["y"])
+    assert not np.isin(batch.tensors["y"].numpy(), sets["training"].gather(np.arange(ROWS))["y"].numpy()).any()
+    assert isinstance(TRANSFORMS.read(spec.transforms[0]), MixUp)
