@@ -73,3 +73,63 @@ def counted(folder: Path, checkpointing: str, blocks: int, widths: str = "one wi
     assert done.returncode == 0, done.stderr
     result: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return result
+
+
+TUNED = """
+import json, sys
+from functools import partialmethod
+from pathlib import Path
+import torch
+from torch._dynamo.utils import counters
+from tests.runtime.made_recipes import DEEP, compiled, merged, write_data
+from tests.runtime.parity import record_plan
+
+folder, backend, storage = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+if backend != "inductor":
+    torch.nn.Module.compile = partialmethod(torch.nn.Module.compile, backend=backend)
+write_data(folder)
+adapter = json.loads(sys.argv[4])
+parameters = {"up": {"adapter": adapter}, "lora_B": {"init": {"type": "normal", "std": 0.3}}}
+parameters["logits"] = {"frozen": False}
+if storage != "float32":
+    parameters["up"]["storage"] = storage
+tuned = merged(DEEP, {"model": {"parameters": parameters}})
+plain = compiled(folder, tuned)
+plan = compiled(folder, merged(tuned, {"training": {"compile": True, "activation_checkpointing": "blocks"}}))
+one, other = (record_plan(each, num_steps=3) for each in (plain, plan))
+assert set(one.gradients[0]) == set(other.gradients[0]) and any("lora_A" in name for name in one.gradients[0])
+print(json.dumps({
+    "frames": counters["frames"]["ok"], "left_out": counters["frames"]["total"] - counters["frames"]["ok"],
+    "breaks": sum(counters["graph_break"].values()),
+    "difference": max(abs(one.gradients[step][name] - other.gradients[step][name]).max()
+                      for step in range(3) for name in one.gradients[step]).item(),
+}))
+"""
+
+
+@pytest.mark.parametrize(
+    ("backend", "storage"),
+    [
+        pytest.param("aot_eager", "nf4", marks=LONG),
+        pytest.param("aot_eager", "float32", marks=LONG),
+        pytest.param("inductor", "float32", marks=LONG),
+        pytest.param("inductor", "nf4", marks=LONG),
+        pytest.param("inductor", "int8", marks=LONG),
+    ],
+)
+@pytest.mark.timeout(400)
+def test_adapters_and_packed_weights_are_compiled(tmp_path: Path, backend: str, storage: str) -> None:
+    """With the adapter and, packed, unpacked in the same program; nothing is left to the interpreter."""
+    found = tuned(tmp_path, backend, storage, {"type": "lora", "rank": 3})
+    assert 1 <= found["frames"] <= 5
+    assert found["left_out"] == found["breaks"] == 0
+    assert found["difference"] < 1e-6
+
+
+def tuned(folder: Path, *words: object) -> dict[str, float]:
+    given = [each if isinstance(each, str) else json.dumps(each) for each in words]
+    command = [sys.executable, "-W", "ignore", "-c", TUNED, str(folder), *given]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    result: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return result

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 import declarative_train as dt
 from declarative_train import recipe as recipe_room
 from declarative_train.components.layers.modules.packed import Packed, packed_in
-from declarative_train.components.storages import StorageName
+from declarative_train.components.storages import StorageName, held_bytes
 from declarative_train.inference.export.folder import export
 from declarative_train.inference.trained import open_trained
 from declarative_train.plan.compiler import compile as compile_plan
@@ -81,7 +81,7 @@ def test_a_run_is_the_one_on_what_is_left(tmp_path: Path, storage: StorageName, 
 
 
 @pytest.mark.parametrize("way", ["single", pytest.param("fsdp 2", marks=pytest.mark.long)])
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("precision", [pytest.param("fp32", marks=pytest.mark.long), "bf16"])
 def test_in_the_other_precisions(tmp_path: Path, precision: str, way: str) -> None:
     wanted = on_what_is_left(tmp_path, "nf4", precision)
     write_base(tmp_path)
@@ -118,7 +118,7 @@ def test_it_is_used_and_given_away_as_what_is_left(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("before", "after"), [("single", "single"), pytest.param("fsdp 2", "pipeline 2", marks=pytest.mark.long)]
 )
-@pytest.mark.parametrize("base", ["named", "whole"])
+@pytest.mark.parametrize("base", [pytest.param("named", marks=pytest.mark.long), "whole"])
 def test_a_run_goes_on(tmp_path: Path, base: str, before: str, after: str) -> None:
     write_base(tmp_path)
     recipe = merged(tuned("int8", "fp64"), {"checkpoint": {"base": base}} if base == "whole" else {})
@@ -175,3 +175,55 @@ def test_a_plan_says_what_is_held_how(tmp_path: Path) -> None:
     plan = compiled(tmp_path, merged(tuned("nf4"), {"model": {"weights": None}}))
     assert {item.storage for item in plan.parameters if item.name.endswith("norm.weight")} == {None}
     assert {item.storage for item in plan.parameters if item.name.endswith("up.weight")} == {"nf4"}
+
+
+LLAMA = """
+name: made
+data:
+  source: {type: synthetic, kind: tokens, vocabulary: 512, rows: 4000}
+  window: {length: 17, stride: 16}
+  fields: {tokens: {column: tokens, rows: ":-1"}, next: {column: tokens, rows: "1:"}}
+model:
+  graph:
+    lm: {type: llama, vocabulary: 512, layers: 3, width: 128, heads: 4, kv_heads: 2, hidden: 384, input: tokens}
+  parameters: {lm: {storage: nf4, adapter: {type: lora, rank: 4, alpha: 8}}}
+objective: {loss: {type: cross_entropy, input: lm, target: next}}
+training:
+  steps: 4
+  global_batch_size: 4
+  precision: PRECISION
+  activation_checkpointing: blocks
+  optimizer: {type: adamw, lr: 2e-4}
+parallelism: MODE
+layout: {device: cpu, gpus: GPUS}
+"""
+
+
+@pytest.mark.parametrize(
+    ("mode", "gpus", "precision"),
+    [
+        ("single", "1", "fp32"),
+        *(
+            pytest.param(*each, marks=pytest.mark.long)
+            for each in (("single", "1", "bf16"), ("fsdp", "2", "bf16"), ("ddp", "2", "fp32"))
+        ),
+    ],
+)
+def test_what_lives_is_what_the_plan_says(tmp_path: Path, mode: str, gpus: str, precision: str) -> None:
+    from tests.planner.measure import compiled as plan_of
+    from tests.planner.measure import measure_plan
+
+    path = tmp_path / "held.yaml"
+    text = LLAMA.replace("PRECISION", precision).replace("MODE", mode).replace("GPUS", gpus)
+    path.write_text(text)
+    plan = plan_of(path, "nf4")
+    held = measure_plan("nf4", plan)
+    assert held.is_close, (held.predicted, held.measured)
+    path.write_text(text.replace("storage: nf4, ", ""))
+    plain = measure_plan("float32", plan_of(path, "float32"))
+    saved = plain.measured.by_class["parameters"] - held.measured.by_class["parameters"]
+    weights = [item for item in plan.parameters if item.storage is not None]
+    assert sum(item.num_elements for item in weights) > 500_000
+    in_bytes = sum(4 * item.num_elements - held_bytes("nf4", item.shape) for item in weights)
+    tables = len(weights) * 256 * 2 * 4  # of levels: one beside each weight
+    assert saved == in_bytes // (2 if mode == "fsdp" else 1) - tables

@@ -61,14 +61,12 @@ def stored_and_tied(span: Span, name: str, storage: str, other: str) -> Diagnost
     Diff:
         model:
           graph:
-    +       first: {type: linear, out_features: 64, input: pixels}
-    +       second: {type: linear, out_features: 64, input: first}
-    +       hidden: {input: second}
+            first: {type: linear, out_features: 64, input: pixels}
+            second: {type: linear, out_features: 64, input: first}
+            hidden: {input: second}
           parameters:
-    -       second.weight: {tie: first.weight}
-    -       second: {frozen: true, storage: nf4}
-    +       second.weight: {tie: first.weight}
-    +       first: {frozen: true, storage: nf4}
+            second.weight: {tie: first.weight}
+            first: {frozen: true, storage: nf4}
     +       second: {frozen: true, storage: nf4}
     """
     message = f"`{name}` is to be held in {storage}, and shares its values with `{other}`, which is not"
