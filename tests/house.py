@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import ast
 import io
+import re
 import subprocess
 import tarfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,6 +26,7 @@ PACKAGE = ROOT / "declarative_train"
 
 MODE_CLASSES = {"Dp"}  # the one that is no product of axes
 MODE_WORDS = {"single", "dp", "ddp", "fsdp"}  # `pipeline` is the name of an axis, too
+MAY_ASK = re.compile(rf"""["'](?:{"|".join([*sorted(MODE_WORDS), "pipeline"])})["']|sections\.parallelism\b""")
 
 
 def working_tree() -> dict[str, str]:
@@ -68,16 +70,22 @@ def functions(text: str) -> list[int]:
     return [(node.end_lineno or 0) - node.lineno + 1 for node in nodes if isinstance(node, ast.FunctionDef)]
 
 
+@cache
+def imports_of(text: str) -> tuple[ast.Import | ast.ImportFrom, ...]:
+    """Of a module, wherever they stand."""
+    return tuple(node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Import | ast.ImportFrom))
+
+
 def import_graph(texts: Mapping[str, str]) -> dict[str, set[str]]:
     """The modules of the package that each of them names in an import, wherever it stands."""
     files = {module_of(name): text for name, text in texts.items()}
     graph = {}
     for name, text in files.items():
         found: set[str] = set()
-        for node in ast.walk(ast.parse(text)):
+        for node in imports_of(text):
             if isinstance(node, ast.Import):
                 found |= {alias.name for alias in node.names}
-            elif isinstance(node, ast.ImportFrom) and node.module:
+            elif node.module:
                 inside = {f"{node.module}.{alias.name}" for alias in node.names} & set(files)
                 found |= inside or {node.module}
         graph[name] = found & set(files) - {name}
@@ -131,6 +139,8 @@ def depth(graph: Mapping[str, set[str]]) -> int:
 
 def asks_for_a_mode(text: str) -> bool:
     """By its word, by its class, or by making one."""
+    if not MAY_ASK.search(text):
+        return False
     tree = ast.parse(text)
     classes = {
         alias.name

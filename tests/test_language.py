@@ -664,6 +664,12 @@ WAYS = {
     "fsdp": "parallelism: fsdp\nlayout: {gpus: 2}\n",
     "pipeline": PIPELINE,
 }
+
+
+def shortly(*quick: str) -> list[Any]:
+    return [pytest.param(way, marks=() if way in quick else pytest.mark.long) for way in WAYS]
+
+
 SHORT = ("training.epochs=1", "training.global_batch_size=300", "data.last_batch=drop")
 
 
@@ -696,7 +702,7 @@ def watched(
     return found
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", shortly("single", "fsdp"))  # the others: runtime/test_precision.py
 def test_q32_bf16_computes_in_half_and_keeps_everything_in_fp32(
     way: str, ask: Ask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -724,7 +730,7 @@ def test_q32_bf16_computes_in_half_and_keeps_everything_in_fp32(
     assert {dtype for each in found for dtype in each["computed"]} == {"half"}
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", shortly("dp", "pipeline"))
 def test_q33_frozen_is_no_gradient_and_evaluation_behaviour(
     way: str, ask: Ask, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -65,7 +65,7 @@ def test_in_a_pipeline_whose_first_stage_trains_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "way", ["single", "dp 2", *(pytest.param(way, marks=pytest.mark.long) for way in ("ddp 2", "fsdp 2", "pipeline 2"))]
+    "way", ["single", *(pytest.param(way, marks=pytest.mark.long) for way in ("dp 2", "ddp 2", "fsdp 2", "pipeline 2"))]
 )
 def test_it_follows_the_parameters_of_every_step(tmp_path: Path, way: str) -> None:
     write_data(tmp_path)

@@ -94,7 +94,7 @@ def steps_done_before(done: Done, saved_step: int) -> int:
     raise AssertionError(f"no checkpoint of step {saved_step}")
 
 
-@pytest.mark.parametrize("way", ["single", "fsdp 2"])
+@pytest.mark.parametrize("way", [pytest.param("single", marks=pytest.mark.long), "fsdp 2"])
 def test_a_save_that_fails_is_told_and_ends_the_run(  # with ranks whose standard error is no file
     directory: Path, way: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

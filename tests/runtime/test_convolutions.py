@@ -42,6 +42,10 @@ IMAGES: dict[str, Any] = {name: section for name, section in DIGITS.items() if n
 }
 
 
+LONG = pytest.mark.long
+QUICK = ("adafactor", "adamw", "sgd")  # one reads rows and columns of a weight, the others each number
+
+
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
     write_data(tmp_path)
@@ -110,7 +114,7 @@ def is_convolution(part: torch.nn.Module) -> bool:
 
 
 @pytest.mark.parametrize("norm", [{"type": "group_norm", "num_groups": 3}, {"type": "batch_norm", "over": "4 samples"}])
-@pytest.mark.parametrize("way", ["single", "dp 2", "ddp 2"])
+@pytest.mark.parametrize("way", ["single", *(pytest.param(way, marks=LONG) for way in ("dp 2", "ddp 2"))])
 def test_the_word_changes_no_number(directory: Path, way: str, norm: dict[str, Any]) -> None:
     graph = {name: norm if name == "norm" else node for name, node in IMAGES["model"]["graph"].items()}
     found = []
@@ -132,7 +136,10 @@ def test_a_cast_keeps_the_layout() -> None:
         module.bfloat16()
 
 
-@pytest.mark.parametrize("optimizer", [name for name in OPTIMIZERS if name != "muon"])
+@pytest.mark.parametrize(
+    "optimizer",
+    [pytest.param(name, marks=() if name in QUICK else LONG) for name in OPTIMIZERS if name != "muon"],
+)
 def test_every_optimizer_does_the_same_in_either_layout(
     directory: Path, optimizer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,7 +150,10 @@ def test_every_optimizer_does_the_same_in_either_layout(
     assert_same_tensors(last, last_tensors(go(directory, IMAGES, changes).run_dir), rtol=1e-8, atol=1e-10)
 
 
-@pytest.mark.parametrize(("before", "after"), [("single", "fsdp 2"), ("fsdp 2", "ddp 3"), ("ddp 3", "dp 2")])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("fsdp 2", "dp 2"), *(pytest.param(*each, marks=LONG) for each in (("single", "fsdp 2"), ("dp 2", "ddp 3")))],
+)
 def test_a_run_goes_on_in_the_other_layout(directory: Path, before: str, after: str) -> None:
     straight = last_tensors(go(directory, IMAGES).run_dir)
     first = go(directory, IMAGES, WAYS[before], max_steps=3)

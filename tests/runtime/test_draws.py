@@ -38,7 +38,10 @@ DROPS = merged(
 FORWARDS = {"single": 1, "ddp 2, accumulation 3": 6, "pipeline 2": 4, "zero bubble 2": 4, "pipeline 2 x ddp 2": 8}
 
 
-@pytest.mark.parametrize("way", FORWARDS)
+@pytest.mark.parametrize(
+    "way",  # copies of stages, ranks and microbatches; chunks; two stages on a rank
+    [pytest.param(way, marks=pytest.mark.long if way in ("single", "pipeline 2") else ()) for way in FORWARDS],
+)
 def test_no_mask_is_drawn_twice(tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     write_data(tmp_path)
     plan = compiled(tmp_path, merged(DROPS, WAYS[way]))  # which tries a step of its own

@@ -42,6 +42,8 @@ from tests.runtime.runs import last_tensors
 from tests.test_recipes import RECIPES, ROOT
 
 LIMIT_S = 100
+LONG = pytest.mark.long
+SIMPLER = [("fp32", "all"), ("bf16", "none")]  # than half precision that is computed again
 SHORT: dict[str, Any] = {
     "training": {"epochs": 1},
     "checkpoint": {"every": "3 steps", "keep": 9, "best": None},
@@ -144,10 +146,12 @@ def of_all_layers(directory: Path) -> dict[str, Any]:
     )
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_every_layer(directory: Path, precision: str) -> None:
-    again = {"activation_checkpointing": "all"} if precision == "fp32" else {}
-    found = run(directory, of_all_layers(directory), {"training": {"precision": precision, **again}})
+@pytest.mark.parametrize(
+    ("precision", "again"), [("bf16", "all"), *(pytest.param(*each, marks=LONG) for each in SIMPLER)]
+)
+def test_every_layer(directory: Path, precision: str, again: str) -> None:
+    training = {"precision": precision, "activation_checkpointing": again}
+    found = run(directory, of_all_layers(directory), {"training": training})
     assert found.waits_in_steps() == {}
 
 
@@ -285,7 +289,13 @@ SMALL: dict[str, tuple[str, ...]] = {
 }
 
 
-@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+QUICK = ("compare_modes", "digits_resnet", "gpt_nano_lora")  # no kind of node, loss or metric, which have tests above
+
+
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, marks=() if path.stem in QUICK else pytest.mark.long, id=path.stem) for path in RECIPES],
+)
 def test_every_shipped_recipe(tmp_path: Path, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A few steps in one process; how it would run on several is that of `test_every_way_to_run`."""
     monkeypatch.chdir(ROOT)
@@ -424,8 +434,8 @@ def as_rank(rank: int, plan: Plan, directory: Path, wraps: bool) -> None:
 WRAPPED = "ddp 2, by torch's wrapper"
 
 
-@pytest.mark.parametrize("precision", ["fp32", "fp16"])
-@pytest.mark.parametrize("way", ["ddp 2", WRAPPED, "pipeline 2"])
+@pytest.mark.parametrize("precision", ["fp16", pytest.param("fp32", marks=LONG)])
+@pytest.mark.parametrize("way", ["ddp 2", pytest.param(WRAPPED, marks=LONG), "pipeline 2"])
 def test_every_way_to_run(directory: Path, way: str, precision: str) -> None:
     changes = merged(merged(merged(DEEP, WAYS[way.partition(",")[0]]), SHORT), {"training": {"precision": precision}})
     plan = compiled(directory, changes)
