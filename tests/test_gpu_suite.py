@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +14,7 @@ from declarative_train import recipe as recipe_room
 from declarative_train.plan.compiler import compile as compile_plan
 from tests.gpu.device import NO_GPU, has_device
 from tests.gpu.run_cell import ROOT, ran
+from tests.started import finish, start
 
 
 @pytest.fixture(autouse=True)
@@ -27,24 +26,19 @@ def test_ranks_that_share_a_device_pass_their_tensors_by_the_cpu() -> None:
     assert ran("ways", names=["zero bubble 2"], precision_name="fp64")["zero bubble 2"] <= 1e-9
 
 
+@pytest.mark.long
 def test_a_resumed_run_is_the_one_that_was_never_stopped() -> None:
     found = ran("resumes", model="gpt", training={})
     assert (found["codes"], found["apart"]) == ([0, 0, 0], [])
 
 
-def test_without_a_gpu_one_line_says_so() -> None:
-    environment = {key: value for key, value in os.environ.items() if key != "DTRAIN_TEST_DEVICE"}
+def test_without_a_gpu_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     if has_device() and os.environ.get("DTRAIN_TEST_DEVICE") != "cpu":
         pytest.skip("there is one")
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.gpu"],
-        cwd=ROOT,
-        env=environment | {"CUDA_VISIBLE_DEVICES": ""},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stdout.strip()) == (0, NO_GPU)
+    monkeypatch.delenv("DTRAIN_TEST_DEVICE")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    code, out, _ = finish(start("tests.gpu", cwd=ROOT))
+    assert (code, out.strip()) == (0, NO_GPU)
 
 
 @pytest.mark.parametrize("job", jobs(tiny=True), ids=lambda job: job.name)
@@ -60,18 +54,13 @@ def test_what_is_timed_on_a_gpu_has_the_sizes_of_what_it_is_held_against(job: Jo
     assert ours == sum(parameter.numel() for parameter in by_hand(job).parameters())
 
 
-def test_the_benchmark_of_a_gpu_runs(tmp_path: Path) -> None:
+def test_the_benchmark_of_a_gpu_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its figures say nothing here."""
+    monkeypatch.setenv("DTRAIN_BENCH_DEVICE", "cpu")
     job = jobs(tiny=True)[0]
     write_data(job, tmp_path / "data.npz")
     for side in ("ours", "by_hand"):
-        done = subprocess.run(
-            [sys.executable, "-m", "benchmarks.gpu_step", job.name, side, "0", str(tmp_path / "data.npz")],
-            cwd=ROOT,
-            env=os.environ | {"DTRAIN_BENCH_DEVICE": "cpu"},
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=100,
-        )
-        assert json.loads(done.stdout.splitlines()[-1])["step_s"] > 0
+        words = (job.name, side, "0", str(tmp_path / "data.npz"))
+        code, out, errors = finish(start("benchmarks.gpu_step", *words, cwd=ROOT), 100)
+        assert code == 0, errors
+        assert json.loads(out.splitlines()[-1])["step_s"] > 0

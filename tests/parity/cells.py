@@ -562,13 +562,13 @@ def long_cells() -> tuple[Cell, ...]:
 def short_cells() -> tuple[Cell, ...]:
     """A part of the table for every test run: each way on 2 ranks at its hardest, and what mixes samples."""
     hardest = [cell for cell in cells() if cell.rows == "masked" and cell.accumulation == 2 and cell.model == "plain"]
-    mixing = [cell for cell in cells() if cell.model in MIXING and cell.gpus == 4]
+    mixing = [cell for cell in cells() if cell.model in MIXING and cell.way == "ddp, 4 ranks" and cell.over == 16]
     single = [cell for cell in cells() if cell.model == "one row" and cell.way in ("single", f"{SMALL_DDP}, 2 ranks")]
-    lora = [cell for cell in cells() if cell.model == "lora" and cell.way in ("fsdp, 2 ranks", pipeline("1f1b", 2)[0])]
+    lora = [cell for cell in cells() if cell.model == "lora" and cell.way == FSDP[0]]
     chunked = [cell for cell in cells() if cell.model == "chunked" and cell.way in ("single", "fsdp, 2 ranks")]
     shared = [cell for cell in cells() if cell.model == "shared" and cell.way == pipeline("1f1b", 2)[0]]
     leading = [cell for cell in cells() if cell.model == "leading" and cell.way == pipeline("1f1b", 2)[0]]
-    kept = (SINGLE[0], SMALL[0], FSDP[0], pipeline("1f1b", 2)[0])
+    kept = (SINGLE[0], pipeline("1f1b", 2)[0])
     drawn = [cell for cell in cells() if cell.model == "drawn" and cell.accumulation == 2 and cell.way in kept]
     packed = [cell for cell in cells() if cell.model == "packed" and cell.way in kept]
     more = mixing + single + lora + chunked + shared + leading + drawn + packed

@@ -108,18 +108,12 @@ QUICK = {
     ("llama", "single", "fp32", "none"),
     ("llama", "single", "bf16", "blocks"),
     ("llama", "dp 2", "fp32", "none"),
-    ("llama", "ddp 2", "bf16", "none"),
-    ("llama", "fsdp 2", "fp32", "blocks"),
     ("llama", "fsdp 2", "bf16", "none"),
-    ("llama", "hybrid 2x2", "fp32", "none"),
-    ("llama", "1f1b 2", "fp32", "none"),
     ("llama", "zbv 2", "bf16", "blocks"),
     ("llama", "1f1b 2 x fsdp 2", "bf16", "blocks"),
     ("tied", "1f1b 2", "fp32", "none"),
     ("vit", "single", "bf16", "blocks"),
     ("resnet", "ddp 2", "fp32", "none"),
-    ("lstm", "fsdp 2", "fp32", "none"),
-    ("llama", "single", "fp64", "blocks"),
 }
 
 

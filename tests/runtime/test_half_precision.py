@@ -146,7 +146,7 @@ def alone(directory: Path, precision: str) -> list[float]:
     return ALONE[precision]
 
 
-@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+@pytest.mark.parametrize("precision", ["bf16", pytest.param("fp16", marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     "way", ["pipeline 2", *(pytest.param(way, marks=pytest.mark.long) for way in WAYS if way != "pipeline 2")]
 )

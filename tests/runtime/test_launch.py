@@ -97,7 +97,7 @@ def test_two_ranks_tell_the_same_story_as_one(directory: Path) -> None:
     ("fault", "rank", "message"),
     [
         ("raise", 0, "ValueError: the dog ate the batch"),
-        ("memory", 0, "out of memory"),
+        pytest.param("memory", 0, "out of memory", marks=pytest.mark.long),
         ("space", 1, "no space left on the device (/runs/x)"),
     ],
 )
@@ -145,7 +145,7 @@ def test_four_ranks_and_the_last_one_fails(directory: Path) -> None:
     assert "rank 3, step 6: ValueError" in errors
 
 
-@pytest.mark.parametrize("stage", [0, 1])
+@pytest.mark.parametrize("stage", [pytest.param(0, marks=pytest.mark.long), 1])
 def test_a_layer_that_fails_in_a_pipeline_is_told_by_its_cause(directory: Path, stage: int) -> None:
     code, errors = finish(start(saved(directory, on("pipeline", 2)), "in a stage", stage, 6))
     assert code == 3
@@ -351,7 +351,9 @@ def test_a_run_folder_that_cannot_be_written_any_more(
     assert "Traceback" not in error
 
 
-@pytest.mark.parametrize(("mode", "rank"), [("fsdp", 0), ("fsdp", 1), ("pipeline", 1)])
+@pytest.mark.parametrize(
+    ("mode", "rank"), [pytest.param("fsdp", 0, marks=pytest.mark.long), ("fsdp", 1), ("pipeline", 1)]
+)
 def test_a_rank_that_cannot_write_its_part_of_a_checkpoint(
     directory: Path, mode: str, rank: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -421,7 +423,10 @@ def test_every_run_of_many_leaves_cleanly(directory: Path, mode: str) -> None:
         run_dir(directory).rename(directory / f"run_{time.monotonic_ns()}")
 
 
-@pytest.mark.parametrize(("before", "wanted"), [("torch.set_num_threads(1)", 2), ("torch.set_num_threads(2)", 1)])
+@pytest.mark.parametrize(
+    ("before", "wanted"),
+    [pytest.param("torch.set_num_threads(1)", 2, marks=pytest.mark.long), ("torch.set_num_threads(2)", 1)],
+)
 def test_a_parent_with_an_openmp_pool_gives_its_ranks_one_thread(before: str, wanted: int) -> None:
     code = (
         f"import torch\n{before}\n"

@@ -14,6 +14,7 @@ from tests.runtime.made_recipes import DIGITS, merged, write_data
 from tests.runtime.parity import Recording, ddp_buckets, largest_difference, record
 
 LIMIT = 1e-10
+LONG = pytest.mark.long
 SMALL: dict[str, Any] = merged(
     DIGITS,
     {
@@ -64,16 +65,28 @@ def reference(directory: Path) -> dict[str, Recording]:
 
 
 def counted(few: int, many: int, *hardest: str) -> list[Any]:
-    """Every case on few ranks; on many the hardest ones, where some have one row of the last batch and some have none.
-    The long tests take all."""
-    long = [pytest.param(case, many, marks=pytest.mark.long) for case in CASES if case not in hardest]
-    return [*((case, few) for case in CASES), *((case, many) for case in hardest), *long]
+    """The hardest cases on many ranks, where some have one row of the last batch and some have none. The long tests
+    take all, and on few."""
+    every = [(case, num_ranks) for num_ranks in (few, many) for case in CASES]
+    hard = [(case, many) for case in hardest]
+    return [*hard, *(pytest.param(*each, marks=LONG) for each in every if each not in hard)]
 
 
-@pytest.mark.parametrize(("case", "num_ranks"), [("clipped", 1), *counted(2, 4, "masked_accumulation", "two_terms")])
-@pytest.mark.parametrize("averaged", ["at once", "by torch's wrapper"])
+@pytest.mark.parametrize(
+    ("case", "num_ranks", "averaged"),
+    [
+        ("clipped", 2, "at once"),
+        ("two_terms", 4, "at once"),
+        ("masked_accumulation", 4, "at once"),
+        ("clipped", 2, "by torch's wrapper"),
+        ("two_terms", 4, "by torch's wrapper"),
+        ("masked_accumulation", 2, "by torch's wrapper"),
+        *(pytest.param(case, 2, "at once", marks=LONG) for case in CASES if case != "clipped"),
+        *(pytest.param("clipped", 1, averaged, marks=LONG) for averaged in ("at once", "by torch's wrapper")),
+    ],
+)
 def test_ddp_equals_one_process(
-    case: str, averaged: str, num_ranks: int, directory: Path, reference: dict[str, Recording]
+    case: str, num_ranks: int, averaged: str, directory: Path, reference: dict[str, Recording]
 ) -> None:
     changes = {"parallelism": "ddp", "layout": {"gpus": num_ranks}}
     with ddp_buckets(small=averaged == "at once"):
@@ -85,7 +98,7 @@ def test_ddp_equals_one_process(
     assert largest_difference(wanted, found) <= LIMIT
 
 
-@pytest.mark.parametrize(("case", "num_ranks"), counted(2, 4, "masked_accumulation", "clipped"))
+@pytest.mark.parametrize(("case", "num_ranks"), counted(2, 4, "masked_accumulation", "clipped", "two_terms"))
 def test_fsdp_equals_one_process(case: str, num_ranks: int, directory: Path, reference: dict[str, Recording]) -> None:
     changes = {"parallelism": "fsdp", "layout": {"gpus": num_ranks}}
     found = record(directory, merged(merged(SMALL, CASES[case]), changes))
@@ -93,7 +106,7 @@ def test_fsdp_equals_one_process(case: str, num_ranks: int, directory: Path, ref
     assert largest_difference(reference[case], found) <= LIMIT
 
 
-@pytest.mark.parametrize("case", ["masked_accumulation", "clipped"])
+@pytest.mark.parametrize("case", [pytest.param("masked_accumulation", marks=LONG), "clipped"])
 def test_hybrid_sharding_equals_one_process(case: str, directory: Path, reference: dict[str, Recording]) -> None:
     changes = {"parallelism": {"data": {"replicate": 2, "shard": "all"}}, "layout": {"gpus": 4}}
     found = record(directory, merged(merged(SMALL, CASES[case]), changes))

@@ -137,6 +137,11 @@ CASES: dict[str, dict[str, Any]] = {
     },
 }
 CHECKPOINTED = (("selective", "fsdp"), ("blocks", "ddp"), ("all", "dp"))  # each way and each choice once
+# ddp averages what has a gradient, fsdp cuts the graph into units of every name; `dp` takes little time
+QUICK = {
+    "ddp": ("tied", "frozen", "batch_norm_across", "contrast_across"),
+    "fsdp": ("repeated", "tied", "reused", "frozen", "named_like_torch", "batch_norm_across"),
+}
 MODES: dict[str, dict[str, Any]] = {
     "ddp": {"parallelism": "ddp", "layout": {"gpus": 2}},
     "fsdp": {"parallelism": "fsdp", "layout": {"gpus": 2}},
@@ -170,8 +175,14 @@ def reference(case: str, directory: Path, references: dict[str, Recording]) -> R
     return references[case]
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    ("case", "mode"),
+    [
+        pytest.param(case, mode, marks=() if case in QUICK.get(mode, CASES) else pytest.mark.long)
+        for case in CASES
+        for mode in MODES
+    ],
+)
 def test_equal(case: str, mode: str, directory: Path, references: dict[str, Recording]) -> None:
     if (case, mode) == ("batch_norm_across", "dp"):
         pytest.skip("refused: see test_dp_refuses_groups_across_replicas")

@@ -162,9 +162,9 @@ def test_to_the_bit_after_a_signal(directory: Path, way: str) -> None:
     changes = (
         WAYS[way],
         {
-            "training": {"epochs": None, "steps": 60},
-            "evaluation": {"every": "24 steps"},
-            "checkpoint": {"every": "12 steps", "keep": 100},
+            "training": {"epochs": None, "steps": 24},
+            "evaluation": {"every": "12 steps"},
+            "checkpoint": {"every": "6 steps", "keep": 100},
         },
     )
     recipe = DEEP
@@ -179,7 +179,7 @@ def test_to_the_bit_after_a_signal(directory: Path, way: str) -> None:
     assert code == 75, errors
     first, events = runs.newest(directory)
     stopped = next(event.step for event in events if isinstance(event, RunEnded))
-    assert 5 <= stopped < 60
+    assert 5 <= stopped < 24
     second = runs.go(directory, recipe, resume=str(first))
     assert (second.code, second.run_dir) == (0, first)
     assert everything(second) == everything(straight)

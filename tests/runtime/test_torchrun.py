@@ -51,9 +51,9 @@ def torchrun(directory: Path, recipe: dict[str, Any], *words: str, num_ranks: in
     return done.returncode, done.stderr
 
 
-def test_a_run(directory: Path) -> None:
-    code, errors = torchrun(directory, TWO)
-    assert code == 0, errors
+def test_a_run_goes_on(directory: Path) -> None:
+    """That of `dtrain run`; from the first step on: `test_the_line_of_the_readme_on_two_nodes`."""
+    assert launch.run(compiled(directory, TWO), quiet=True) == 0
     (run,) = (directory / "runs" / "made").iterdir()
     events = read_events(run / "events.jsonl")
     assert isinstance(events[0], RunStarted)
