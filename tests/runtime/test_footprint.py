@@ -85,7 +85,7 @@ def deep(
     ("parallelism", "gpus", "checkpointing", "accumulation"),
     [
         pytest.param("single", 1, "none", 1, marks=pytest.mark.long),
-        ("single", 1, "blocks", 2),
+        pytest.param("single", 1, "blocks", 2, marks=pytest.mark.long),
         pytest.param("fsdp", 2, "none", 2, marks=pytest.mark.long),
         ("fsdp", 2, "blocks", 1),
     ],
@@ -226,7 +226,9 @@ def test_auto_passes_over_what_does_not_fit_when_it_is_traced(tmp_path: Path) ->
     assert tracer.asked[0] == "ddp"
 
 
-@pytest.mark.parametrize("ways", [{}, {"parallelism": "ddp", "layout": {"gpus": 2}}])
+@pytest.mark.parametrize(
+    "ways", [pytest.param({}, marks=pytest.mark.long), {"parallelism": "ddp", "layout": {"gpus": 2}}]
+)
 def test_a_run_says_what_it_measured(tmp_path: Path, ways: dict[str, object]) -> None:
     write_data(tmp_path)
     plan = compiled(tmp_path, merged(DEEP, ways))
@@ -310,7 +312,7 @@ def test_what_would_take_too_long_says_how_long(tmp_path: Path, monkeypatch: pyt
     assert "calls of layers would take too long, 3 are tried at most" in found.why_not
 
 
-@pytest.mark.parametrize("parallelism", ["single", "fsdp"])
+@pytest.mark.parametrize("parallelism", [pytest.param("single", marks=pytest.mark.long), "fsdp"])
 def test_one_chunk_with_gradients_there_tells_of_several(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parallelism: str
 ) -> None:

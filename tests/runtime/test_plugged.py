@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from declarative_train.cli.main import main
+from tests.started import finish, start
 
 RECIPE = """
 plugins: [plugged.py]
@@ -47,10 +45,8 @@ def run(folder: Path, *words: str) -> tuple[list[dict[str, Any]], Path]:
     """The values of every step and evaluation, and the run's folder."""
     (folder / "plugged.py").write_text(Path(__file__).with_name("plugged.py").read_text())
     (folder / "r.yaml").write_text(RECIPE)
-    command = [sys.executable, "-m", "declarative_train", "run", "r.yaml", "--quiet", *words]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=110, env=environment)
-    assert done.returncode == 0, done.stdout + done.stderr
+    code, out, errors = finish(start("declarative_train", "run", "r.yaml", "--quiet", *words, cwd=folder), 110)
+    assert code == 0, out + errors
     (events,) = folder.glob("runs/r/*/events.jsonl")
     found = [json.loads(line) for line in events.read_text().splitlines()]
     return [each for each in found if each["event"] in ("StepDone", "EvaluationDone")], events.parent

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from declarative_train.plan.plan import Plan
 from declarative_train.runtime.footprint import forecast
 from declarative_train.runtime.footprint.forecast import Forecast
 from declarative_train.runtime.step.selective import ATTENTION, PRODUCTS
@@ -86,17 +87,27 @@ def test_attention_is_not_computed_again_and_half_of_the_products_is(plans: dict
         assert again["every second"][kind] == number / 2
 
 
+def staged(folder: Path) -> Plan:
+    return plan_of(Cell("llama", "1f1b 2", "fp32", FORMS["every second"]), folder)
+
+
 def test_of_a_pipeline_the_same_blocks_are_computed_again(tmp_path: Path) -> None:
     """They are counted in the model, not in each stage."""
-    plan = plan_of(Cell("llama", "1f1b 2", "fp32", FORMS["every second"]), tmp_path)
+    plan = staged(tmp_path)
     kept = [unit for unit in plan.layout.units if unit not in plan.training.recomputation.units(plan.layout.units)]
     assert [unit.rpartition(".")[2] for unit in kept] == ["1", "3"]
+
+
+@pytest.mark.long
+def test_what_lives_in_a_pipeline_is_foretold(tmp_path: Path) -> None:
+    plan = staged(tmp_path)
     (one, other), rows = live_bytes(plan), Forecast().memory(plan).rows
     for measured, row in zip((one, other), rows, strict=True):
         assert row.total == pytest.approx(measured.total, rel=0.06)
 
 
-@pytest.mark.parametrize(("layers", "every"), [(24, 3), pytest.param(27, 2, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize(("layers", "every"), [(24, 3), (27, 2)])
 def test_a_long_chain_is_carried_on_by_so_many_blocks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layers: int, every: int
 ) -> None:
