@@ -16,7 +16,9 @@ from xml.etree import ElementTree
 import jsonschema
 import pytest
 
-from declarative_train.cli.commands.lint import looks_like_recipe
+from declarative_train.api.compiling import Linted
+from declarative_train.cli.commands import lint
+from declarative_train.cli.commands.lint import lint_all, looks_like_recipe
 from declarative_train.diagnostics.diagnostic import Diagnostic, Fix, Related, Severity, error
 from declarative_train.diagnostics.render import Format, render
 from declarative_train.terms.span import Span
@@ -24,18 +26,23 @@ from tests.linted import CASES, dtrain
 from tests.sarif_schema import SCHEMA
 
 OFFICIAL = os.environ.get("DTRAIN_SARIF_SCHEMA")
+FOUND: list[Linted] = []
 HARD = "a b/ünï?#[1]:%2,é\n.yaml"  # a path that every format must escape
 
 
 @cache
 def written(format: Format) -> str:
-    """All the cases in one process, and an option that is wrong."""
-    before = Path.cwd()
-    os.chdir(CASES)
-    try:
+    """All the cases in one process, and an option that is wrong; what is found is written in each format."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lint, "lint_all", found_once)
+        patch.chdir(CASES)
         return dtrain("lint", "err", "ok", "--static", "--set", "training.epoch=3", "--format", format).out
-    finally:
-        os.chdir(before)
+
+
+def found_once(*words: Any) -> Linted:
+    if not FOUND:
+        FOUND.append(lint_all(*words))
+    return FOUND[0]
 
 
 def hard() -> list[Diagnostic]:
