@@ -31,7 +31,6 @@ IMPORTED = (  # what a run has imported by its end
     "torch.distributed.launcher.api",
     "torch.distributed.pipelining",
     "torch.utils.tensorboard",
-    "torchmetrics",
     "declarative_train.cli.main",
     "declarative_train.cli.commands.run",
     "declarative_train.logs.sinks.console",

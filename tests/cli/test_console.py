@@ -30,7 +30,7 @@ def only_run(directory: Path) -> RunEnded:
     return last
 
 
-@pytest.mark.parametrize(("mode", "gpus"), [("single", 1), ("ddp", 2)])
+@pytest.mark.parametrize(("mode", "gpus"), [pytest.param("single", 1, marks=pytest.mark.long), ("ddp", 2)])
 def test_a_run_goes_on_when_nobody_reads_it(directory: Path, mode: str, gpus: int) -> None:
     path = write_recipe(directory, merged(DIGITS, {"parallelism": mode, "layout": {"gpus": gpus}}))
     reader, writer = os.pipe()
@@ -41,7 +41,7 @@ def test_a_run_goes_on_when_nobody_reads_it(directory: Path, mode: str, gpus: in
     assert only_run(directory).status == "finished"
 
 
-@pytest.mark.parametrize("how", [">/dev/full 2>&1", ">&- 2>&-"])
+@pytest.mark.parametrize("how", [pytest.param(">/dev/full 2>&1", marks=pytest.mark.long), ">&- 2>&-"])
 def test_a_run_goes_on_without_a_console(directory: Path, how: str) -> None:
     path = write_recipe(directory, DIGITS)
     line = " ".join([*RUN, str(path), how])

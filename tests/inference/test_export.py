@@ -167,7 +167,7 @@ def test_tensors_have_the_recipes_names(runs: dict[str, Trained], tmp_path: Path
     ("to", "name"),
     [
         ("torch-export", "wine"),
-        ("safetensors", "wine"),
+        pytest.param("safetensors", "wine", marks=pytest.mark.long),
         pytest.param("state-dict", "wine", marks=pytest.mark.long),
         pytest.param("onnx", "wine", marks=pytest.mark.long),
         pytest.param("onnx", "vae", marks=pytest.mark.long),

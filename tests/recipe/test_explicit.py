@@ -27,6 +27,8 @@ SHIPPED = {path.stem: (path, ()) for path in [*RECIPES, *RIGHT]} | {
     f"compare_modes_{switch.stem}": (ROOT / "recipes" / "compare_modes.yaml", ("--with", str(switch)))
     for switch in SWITCHES
 }
+LONG = pytest.mark.long
+LARGE = ("gpt_7b_auto_32xh100", "dpo_chat", "sft_llama", "gpt_stdlib", "digits_images")
 OF_FILES: dict[str, Any] = {
     "files": (),
     "overrides": (),
@@ -61,7 +63,7 @@ def explicit(capsys: pytest.CaptureFixture[str], path: Path, *words: str) -> str
     return capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", SHIPPED)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=LONG if name in LARGE else ()) for name in SHIPPED])
 def test_all_defaults_written_out_are_the_same_plan(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

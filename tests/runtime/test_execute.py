@@ -91,7 +91,7 @@ def test_evaluation_is_exact_over_an_uneven_set(directory: Path) -> None:
     assert event.values["validation/accuracy"] == (logits.argmax(1) == values["y"]).double().mean().item()
 
 
-@pytest.mark.parametrize("mode", ["dp", "ddp", "fsdp"])
+@pytest.mark.parametrize("mode", ["dp", pytest.param("ddp", marks=pytest.mark.long), "fsdp"])
 def test_evaluation_is_the_same_in_every_mode(directory: Path, mode: str) -> None:
     metrics = {"accuracy": {}, "auroc": {}, "f1": {}}  # means, rows of all ranks, counts of all ranks
     exact = {"training": {"precision": "fp64"}, "evaluation": {"batch_size": 7}, "objective": {"metrics": metrics}}
