@@ -12,20 +12,33 @@ import pytest
 
 MEMORY = Path("/dev/shm")
 ROOM_BYTES = 6 * 2**30
-# half a minute and more each: begun first, no worker is left alone with one of them at the end
+# ten seconds and more each: begun first, no worker is left alone with one of them at the end
 LONGEST = (
-    "runtime/test_resume.py",
     "runtime/test_launch.py",
     "test_recipes.py",
-    "test_planner.py",
-    "runtime/test_resume_layouts.py",
     "test_parity.py",
-    "runtime/test_parity.py",
+    "runtime/test_resume.py",
     "runtime/test_parity_graphs.py",
-    "runtime/test_half_precision.py",
-    "test_fuzz.py",
+    "test_planner.py",
     "runtime/test_torchrun.py",
+    "runtime/test_parity.py",
+    "runtime/test_resume_layouts.py",
+    "test_rules.py",
+    "inference/test_export.py",
+    "test_fuzz.py",
+    "runtime/test_pretend_gpu.py",
+    "runtime/test_footprint.py",
+    "runtime/test_plugins.py",
+    "runtime/test_half_precision.py",
+    "components/test_layers_all.py",
+    "test_cases.py",
+    "runtime/test_execute.py",
     "test_gpu_suite.py",
+    "runtime/test_selective.py",
+    "runtime/test_background_saves.py",
+    "editor/test_language_server.py",
+    "test_language.py",
+    "runtime/test_engine_single.py",
 )
 
 

@@ -19,7 +19,7 @@ from declarative_train.components.datasets.text import TextDataset
 from declarative_train.data.opened import records
 from tests.runtime.on_ranks import forked
 
-FILES, LIMIT = 2_000, 200
+FILES, LIMIT = 500, 200
 
 
 def read(rank: int, kind: str, path: str, column: str, per_file: int) -> None:
