@@ -19,7 +19,9 @@ from declarative_train.diagnostics.diagnostic import Diagnostic, Related
 from declarative_train.terms.amounts import counted
 from declarative_train.terms.span import Span
 
-_OF_THE_DATA = frozenset({"least", "greatest"})  # what the rows hold, and no part of how they are read
+_OF_THE_DATA = frozenset(
+    {"least", "greatest", "template"}
+)  # what the rows hold, or are written by: a number is the same
 _SHOWN = 8
 
 

@@ -28,11 +28,18 @@ class Adapting:
         for inner, shape in maps.items() if self._rules else ():
             path = f"{layer}.{inner}" if inner else layer
             adapter = settings_of(self._rules, f"{path}.weight").adapter
+            if adapter is not None and self._is_tied(f"{path}.weight"):
+                adapter = None  # PEFT leaves it out, too: one weight in two places cannot have the adapter of one
             if adapter is not None and adapter.made_from is not None:
                 adapter = self._given(adapter, adapter.made_from, path, shape[0], report)
             if adapter is not None:
                 found[inner] = adapter
         return found
+
+    def _is_tied(self, name: str) -> bool:
+        """It has the values of another parameter, or another has its own."""
+        own = settings_of(self._rules, name).tie is not None
+        return own or any(rule.settings.tie == name for rule in self._rules)
 
     def _given(self, adapter: Adapter, folder: str, path: str, rows: int, report: Report) -> Adapter | None:
         """That of a linear map in a folder; None where it has none there."""

@@ -20,6 +20,7 @@ from declarative_train.components.data import SourceError, Table
 from declarative_train.components.datasets import DATASETS
 from declarative_train.components.datasets.files import expand, packing, shown
 from declarative_train.components.datasets.image_folder import ENDINGS, FilesTable
+from declarative_train.components.datasets.sqlite import only_table
 from declarative_train.diagnostics.suggest import did_you_mean
 from declarative_train.inference.input import Chunk, Input, InputError, Piece, Pieces, counting, slices
 from declarative_train.inference.text_files import csv_input, jsonl_input
@@ -30,8 +31,9 @@ if TYPE_CHECKING:
 
 
 STDIN, STDIN_TITLE = "-", "standard input"
-_KINDS = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".npy": "npy", ".npz": "npy", ".parquet": "parquet",
-          ".pq": "parquet", ".tsv": "csv"}  # fmt: skip
+_KINDS = {".csv": "csv", ".db": "sqlite", ".jsonl": "jsonl", ".ndjson": "jsonl", ".npy": "npy", ".npz": "npy",
+          ".parquet": "parquet", ".pq": "parquet", ".sqlite": "sqlite", ".sqlite3": "sqlite",
+          ".tsv": "csv"}  # fmt: skip
 _NEVER = frozenset({".bin", ".distcp", ".json", ".onnx", ".pt", ".py", ".safetensors", ".yaml", ".yml"})  # a table
 _FILE_VALUES = 1 << 16  # what a file in a column counts for
 _CHUNK_ROWS = 1 << 15
@@ -65,7 +67,17 @@ def open_input(paths: str | Sequence[str], source: Mapping[str, object], title: 
         return jsonl_input(files, title)
     if kind == "picture":
         return _table_input(FilesTable(files), files, title)
-    return _table_input(_table({"type": kind, "path": list(files)}), files, title, is_array=kind == "npy")
+    which = {"table": _table_of(files[0], source)} if kind == "sqlite" else {}
+    return _table_input(_table({"type": kind, "path": list(files), **which}), files, title, is_array=kind == "npy")
+
+
+def _table_of(file: str, source: Mapping[str, object]) -> str:
+    """The run's, or the only one that a file has. Raises InputError."""
+    own = source.get("table") if source.get("type") == "sqlite" else None
+    try:
+        return only_table(file, None if own is None else str(own))
+    except SourceError as error:
+        raise InputError(f"{error}{f'; help: {error.help}' if error.help else ''}") from None
 
 
 def _holds_pictures(folder: str) -> bool:
@@ -106,10 +118,10 @@ def kind_of_file(file: str, source: Mapping[str, object]) -> str:
     if kind is not None:
         return kind
     own = str(source.get("type"))
-    if own in ("csv", "jsonl", "npy", "parquet") and ending not in _NEVER:
+    if own in ("csv", "jsonl", "npy", "parquet", "sqlite") and ending not in _NEVER:
         return own
     raise UsageError(f"the name of {shown(file)} does not tell what it is; help: let it end in .csv, .jsonl, .parquet, "
-                     ".npy, .npz or as pictures do")  # fmt: skip
+                     ".db, .npy, .npz or as pictures do")  # fmt: skip
 
 
 def spooled() -> str:

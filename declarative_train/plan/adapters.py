@@ -63,19 +63,21 @@ def check_adapters(
     if not adapting:
         return
     weights = [weight_of(path) for path in maps]
+    tied = {found.tie: name for name, found in settings.items() if found.tie is not None}
+    tied |= {name: found.tie for name, found in settings.items() if found.tie is not None}
     for rule in adapting:
         met = [name for name in settings if rule.match(name) is not None]
-        if met and not rule.may_miss and not any(rule.match(name) is not None for name in weights):
+        mapped = [name for name in weights if rule.match(name) is not None]
+        if met and not rule.may_miss and not mapped:
             yield adapts_nothing(rule.span, rule.selector, met, list(maps))
-    tied = {name: found.tie for name, found in settings.items() if found.tie is not None}
+        elif mapped and all(name in tied for name in mapped):
+            yield adapted_and_tied(rule.span, mapped[0], tied[mapped[0]])
     for path, shape in maps.items():
         name = weight_of(path)
         adapter = settings[name].adapter
-        if adapter is None or (given is not None and path not in given):
+        if adapter is None or name in tied or (given is not None and path not in given):
             continue
-        if (other := tied.get(name) or next((each for each, end in tied.items() if end == name), None)) is not None:
-            yield adapted_and_tied(_span(rules, name, "adapter"), name, other)
-        elif settings[name].frozen is False:
+        if settings[name].frozen is False:
             yield adapted_and_trained(_span(rules, name, "frozen"), name)
         rank = getattr(adapter if given is None else given[path], "rank", 0)
         if rank >= min(shape):

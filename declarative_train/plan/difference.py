@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple, TypeGuard
@@ -11,6 +12,7 @@ from declarative_train.plan.codec import deciding
 from declarative_train.plan.plan import Plan
 
 _LONGEST = 60  # characters of a value that is shown
+_PLACES = frozenset({"path", "folder", "from", "pretrained"})
 
 # a path in the plan, and the recipe's key
 _KEYS = (
@@ -43,8 +45,9 @@ class Change(NamedTuple):
 
 def changes(before: Plan, now: Plan) -> list[Change]:
     """`training.optimizer.lr` was 0.1 and is 0.2: a sentence for each key; the copies of a `repeat` share one."""
-    old, new = _values(before), _values(now)
-    old_entries, new_entries = (set(_entries(deciding(plan))) for plan in (before, now))
+    was, found = _compared(before, now)
+    old, new = _values(before, was), _values(now, found)
+    old_entries, new_entries = set(_entries(was)), set(_entries(found))
     came_or_went = old_entries ^ new_entries
     changed = [key for key in dict.fromkeys((*old, *new)) if old.get(key) != new.get(key)]
     # all below them is shown by one word: another type has other fields
@@ -80,9 +83,27 @@ def _change(was: object, found: object) -> str:
     return f"was {_shown(was)} and is {_shown(found)}"
 
 
-def _values(plan: Plan) -> dict[str, object]:
+def _compared(before: Plan, now: Plan) -> tuple[object, object]:
+    """What decides. Of a folder that was moved with its recipe, files are where the recipe sees them."""
+    homes = [os.path.dirname(plan.files[0].path) if plan.files else "" for plan in (before, now)]
+    values = deciding(before), deciding(now)
+    if homes[0] == homes[1] or not all(map(os.path.isabs, homes)):
+        return values
+    return _seen_from(homes[0], values[0]), _seen_from(homes[1], values[1])
+
+
+def _seen_from(home: str, value: object, key: str = "") -> object:
+    if isinstance(value, Mapping):
+        return {name: _seen_from(home, item, name) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_seen_from(home, item, key) for item in value]
+    is_place = key in _PLACES and isinstance(value, str) and os.path.isabs(value)
+    return os.path.relpath(str(value), home) if is_place else value
+
+
+def _values(plan: Plan, of: object) -> dict[str, object]:
     """Every deciding value by its path. A run that lasts so many epochs is shown by them."""
-    found = dict(_leaves(deciding(plan)))
+    found = dict(_leaves(of))
     if plan.training.num_epochs is not None:
         found["training.epochs"] = plan.training.num_epochs
         del found["training.num_steps"]

@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from declarative_train.components.expressions.functions import INDEX, VIEWS
 from declarative_train.components.expressions.tree import Operation, Reference, Term
 from declarative_train.components.fields import FIELDS
+from declarative_train.components.fields.tokens import TokensField
+from declarative_train.components.layers.libraries import called
+from declarative_train.components.layers.transformers import MAIN, Transformers
+from declarative_train.components.texts.tokenizer import tokenizer
 from declarative_train.data.sample import Sample
 from declarative_train.data.spec import DataSpec, FieldSpec
 from declarative_train.diagnostics.diagnostic import Diagnostic
@@ -22,9 +27,10 @@ from declarative_train.plan.checks.inputs import (
     columns_of_other_magnitude,
     id_as_feature,
     large_targets,
+    padding_is_read,
     unscaled_input,
 )
-from declarative_train.recipe.model.tree import BlockNode, LayerNode, Scope, Wire, term_of
+from declarative_train.recipe.model.tree import BlockNode, ExpressionNode, LayerNode, ModelNode, Scope, Wire, term_of
 from declarative_train.recipe.recipe import Recipe
 from declarative_train.terms.span import Span
 
@@ -51,6 +57,7 @@ def check_inputs(recipe: Recipe, data: DataSpec, rows: Sample) -> Iterator[Diagn
     for name, place in _pictures(recipe.model.scope, {name: (name, None) for name in recipe.model.scope.inputs}):
         if name in fields and _is_channels_last(fields[name].tensor.shape):
             yield channels_last(place, name, fields[name].tensor.shape)
+    yield from _paddings(recipe.model.scope, fields, rows)
     for name, layers in read.items():
         if name in fields:
             yield from _of_field(recipe, data, fields[name], layers, rows)
@@ -111,6 +118,54 @@ def _of_field(
         numbers = [name for name, each in zip(field.columns, columns.T, strict=True) if _numbers_rows(name, each)]
         if numbers:
             yield id_as_feature(place, field.name, numbers[0])
+
+
+def _paddings(scope: Scope, fields: Mapping[str, FieldSpec], rows: Sample) -> Iterator[Diagnostic]:
+    """Encoders that read padded texts without a mask."""
+    texts: dict[Wire, str] = {name: name for name in scope.inputs if name in fields and _is_text(fields[name])}
+    for node in scope.nodes:
+        arriving = [texts[wire] for wire in node.inputs.values() if wire in texts]
+        if not arriving:
+            continue
+        if isinstance(node, ExpressionNode):
+            if _keeps(term_of(node), _SHAPED | {INDEX}):
+                texts[f"{node.name}:output"] = arriving[0]
+            continue
+        found = _encoder(node)
+        if found is None or found.mask in node.inputs:
+            continue
+        port = next((port for port, wire in node.inputs.items() if wire in texts), "")
+        if port in found.ports and _is_padded(fields[arriving[0]], rows):
+            place = node.input_spans.get(port, node.span)
+            yield padding_is_read(place, node.path, found.kind, arriving[0], (found.ports[-1], found.mask))
+
+
+class _Encoder(NamedTuple):
+    """`ports` that take texts, as the last of them is written beside others; `mask`: what hides padding."""
+
+    kind: str
+    ports: tuple[str, ...]
+    mask: str
+
+
+def _encoder(node: ModelNode) -> _Encoder | None:
+    if isinstance(node, BlockNode):
+        return _Encoder("bert", ("tokens",), "mask") if node.block == "bert" else None
+    if isinstance(node, LayerNode) and isinstance(node.layer, Transformers) and not node.layer.is_causal:
+        return _Encoder(called(node.layer.as_data()), (MAIN, "input_ids"), "attention_mask")
+    return None
+
+
+def _is_text(field: FieldSpec) -> bool:
+    return field.component.get("type") == "tokens" and field.component.get("output", "ids") == "ids"
+
+
+def _is_padded(field: FieldSpec, rows: Sample) -> bool:
+    values, read = rows.first(field.name, _ROWS), FIELDS.read(field.component)
+    if values is None or not isinstance(read, TokensField) or read.pack is not None:
+        return False
+    pad = read.pad_of(tokenizer(read.tokenizer))
+    return bool((values[:, -2:] == pad).all(axis=1).any())
 
 
 def _is_channels_last(shape: tuple[int, ...]) -> bool:

@@ -200,7 +200,7 @@ class Checkpoints:
         `CheckpointStore.newest`), as its content is not looked at again. Raises CheckpointFailure."""
         self.load_model(entry, with_base=True)
         if self._in_base:  # on what its checkpoint began with, whatever the recipe's files are now
-            self._base = entry.manifest.get("base", [])
+            self._base = [base.settled(record, entry.path) for record in entry.manifest.get("base", [])]
             self._in_base = base.names_in(self._base)
         self._load_optimizer(entry)
         state = RunState.from_json(entry.manifest["state"])
@@ -217,7 +217,7 @@ class Checkpoints:
         packed = packed_in(self._engine.model)
         beside = {f"model/{name}": name for name in base.names_in(records)}
         for record in records if with_base else ():
-            source = base.source_of(record)
+            source = base.source_of(record, entry.path)
             with torch.no_grad():
                 into = {name: wanted[f"model/{name}"] for name in source.shapes if f"model/{name}" in wanted}
                 write_packed(source, into, packed)
@@ -275,8 +275,11 @@ class Checkpoints:
             "num_ranks": self._num_ranks,
             "time_unix_s": time.time(),
             "state": state.as_json(),
-            **({"base": self._base} if self._base else {}),
+            **({"base": self._base_from(state.step)} if self._base else {}),
         }
+
+    def _base_from(self, step: int) -> list[base.Record]:
+        return [base.seen_from(record, self.store.path(step)) for record in self._base or ()]
 
     def _is_in_base(self, key: str) -> bool:
         return key.removeprefix("model/") in self._in_base

@@ -23,6 +23,9 @@ class Other(NamedTuple):
 _FIRST = "; `dtrain init --from {path} --target COLUMN` writes a first recipe"
 _TABLE = Other("a table", "a recipe names it under `data.source`" + _FIRST)
 _ARRAYS = Other("a file of arrays", "a recipe names it under `data.source`: `{{type: npy, path: {path}}}`")
+_DATABASE = Other(
+    "an SQLite database", "a recipe names it under `data.source`: `{{type: sqlite, path: {path}, table: ...}}`" + _FIRST
+)
 _WEIGHTS = Other("a file of weights", "a recipe names it under `model.weights`")
 _CODE = Other("Python code", "a layer of your own is named by a recipe: `plugins: [{path}]`")
 _PICTURE = Other("a picture", "a recipe names folders of them under `data.source`: `{{type: image_folder, path: ...}}`")
@@ -32,6 +35,7 @@ BY_NAME = {EVENTS: _EVENTS}
 BY_ENDING = {
     **dict.fromkeys((".csv", ".tsv", ".jsonl", ".ndjson", ".parquet", ".pq"), _TABLE),
     **dict.fromkeys((".npy", ".npz"), _ARRAYS),
+    **dict.fromkeys((".db", ".sqlite", ".sqlite3"), _DATABASE),
     **dict.fromkeys((".ckpt", ".distcp", ".onnx", ".pt", ".pt2", ".pth", ".safetensors"), _WEIGHTS),
     ".py": _CODE,
     ".ipynb": Other("a notebook", "in Python a recipe is opened by `declarative_train.load(...)`"),
@@ -41,6 +45,7 @@ BY_BYTES = {
     b"\xff\xd8\xff": _PICTURE,
     b"GIF8": _PICTURE,
     b"PAR1": _TABLE,
+    b"SQLite format 3\0": _DATABASE,
     b"\x93NUMPY": _ARRAYS,
     b"PK\x03\x04": Other("an archive", "name a recipe: a YAML file"),
     b"\x1f\x8b": Other("an archive", "name a recipe: a YAML file"),

@@ -98,6 +98,28 @@ def test_a_run_answers_and_so_does_what_it_left(folder: Path, capsys: pytest.Cap
     assert (folder / "out" / "chat_template.jinja").read_text() == TEMPLATE
 
 
+def test_another_template_is_another_run(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In its file, in the tokenizer's folder, and beside it."""
+    text = RECIPE.replace("steps: 90", "steps: 2").replace("90 steps", "1 step").replace("evaluation:", "# ")
+    own = text.replace(", template: chat.jinja", "").replace("name: chats", "name: own")
+    other = TEMPLATE.replace("<|im_end|>\n", "<|im_end|> ")
+    (folder / "r.yaml").write_text(text)
+    (folder / "own.yaml").write_text(own)
+    (folder / "words" / "chat_template.jinja").write_text(TEMPLATE)
+    for recipe, changed in (("r.yaml", "chat.jinja"), ("own.yaml", "words/chat_template.jinja")):
+        assert main(["run", recipe, "--quiet", "--max-steps", "1"]) == 0
+        capsys.readouterr()
+        (folder / changed).write_text(other)
+        assert main(["run", recipe, "--quiet", "--resume"]) == 3
+        assert "the contents of the data files changed" in capsys.readouterr().err
+        (folder / changed).write_text(TEMPLATE)
+        assert main(["run", recipe, "--quiet", "--resume"]) == 0
+    inline = text.replace("template: chat.jinja", f"template: {json.dumps(other)}")
+    (folder / "r.yaml").write_text(inline)
+    assert main(["run", "r.yaml", "--quiet", "--resume"]) == 3
+    assert "data.fields.chat.template" in capsys.readouterr().err
+
+
 def test_a_chat_needs_a_template(folder: Path) -> None:
     (folder / "plain.jsonl").write_text('{"text": "the sea is blue"}\n' * 40)
     text = RECIPE.replace("rows.jsonl", "plain.jsonl").replace("column: messages", "column: text")

@@ -87,3 +87,9 @@ def test_what_is_learnt_of_a_dialogue_is_marked(tmp_path: Path, capsys: pytest.C
     assert re.search(r"^ +<user>one\?<assistant> *$", told, re.M)
     assert re.search(r"^yes +two! *$", told, re.M)
     assert re.search(r"^messages +lists of messages +", told, re.M)
+    once, *others = [line for line in told.splitlines() if re.match(r"chat(\.\w+)? +(messages|as chat) ", line)][:5]
+    assert "one?" in once
+    assert [line.split()[0] for line in others] == [
+        f"chat.{name}" for name in ("mask", "segments", "positions", "trained")
+    ]
+    assert not any("one?" in line for line in others)

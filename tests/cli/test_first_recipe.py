@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import random
 import re
+import sqlite3
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -136,6 +138,27 @@ def test_other_files_are_read(kind: str, tmp_path: Path) -> None:
     text = init(path, "kind").read_text()
     assert f"source: {{type: {kind}, path: flowers.{kind}}}" in text
     assert "columns: [length, width]" in text
+
+
+def test_a_table_of_an_sqlite_file_is_read(tmp_path: Path, capsys: Captured) -> None:
+    path = tmp_path / "flowers.sqlite"
+    with closing(sqlite3.connect(path)) as file:
+        file.execute("CREATE TABLE flowers (length, width, kind)")
+        file.executemany("INSERT INTO flowers VALUES (?, ?, ?)", [tuple(row.values()) for row in flowers(60)])
+        file.commit()
+    recipe = init(path, "kind")
+    assert "source: {type: sqlite, path: flowers.sqlite, table: flowers}" in recipe.read_text()
+    assert problems(recipe) == []
+    with closing(sqlite3.connect(path)) as file:
+        file.execute("CREATE TABLE other (x)")
+    assert main(["init", "--from", str(path), "--target", "kind", "-o", str(tmp_path / "b.yaml")]) == 1
+    assert "no single table that could be meant" in capsys.readouterr().err
+    text = init(path, "kind", "--table", "flowers").read_text()
+    assert "table: flowers" in text
+    assert "--target kind --table flowers" in text
+    assert main(["init", "--from", str(path), "--target", "kind", "--table", "none"]) == 1
+    assert "has no table `none`\nhelp: it has `flowers`, `other`" in capsys.readouterr().err
+    assert main(["init", "--table", "flowers"]) == 2
 
 
 def test_a_rare_class_is_weighed_and_its_sets_are_named(tmp_path: Path) -> None:

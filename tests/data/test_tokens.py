@@ -180,8 +180,8 @@ def test_pieces_are_laid_out_as_one_would_write_them_one_by_one() -> None:
     [
         ("t.json", "{}", "is not a tokenizer", "Tokenizer.save"),
         ("t.json", '{"model": {"type": "Odd"}}', "cannot be used", None),
-        ("spiece.model", "\0", "is a model of sentencepiece", "AutoTokenizer"),
-        ("cl100k.tiktoken", "YQ== 0", "is a model of tiktoken", "AutoTokenizer"),
+        ("spiece.model", "\0", "is no model of sentencepiece", None),
+        ("cl100k.tiktoken", "YQ== 0", "is a file of tiktoken, which does not say how", "TikTokenConverter"),
     ],
 )
 def test_what_is_no_tokenizer_file_says_so(

@@ -18,9 +18,10 @@ from declarative_train.components.adapters.modules.lora import LoraLinear
 from declarative_train.graph.build import build
 from declarative_train.graph.cost import work_of
 from declarative_train.graph.initialise import initialise
-from declarative_train.graph.merge import without_adapters
+from declarative_train.graph.merge import adapters_of, without_adapters
 from declarative_train.plan.compiler import compile as compile_plan
 from declarative_train.plan.plan import Plan
+from declarative_train.plan.text.describe import describe
 from tests.runtime.made_recipes import compiled, write_recipe
 
 CLOSE = 1e-6
@@ -194,6 +195,13 @@ def test_what_a_file_does_not_fill_is_told(folder: Path, exclude: list[str], tie
     found = [item.message for item in compile_plan(loaded.recipe)[1] if item.code == "U124"]
     assert bool(found) == (said is not None)
     assert said is None or said in found[0]
+
+
+def test_a_tied_head_is_left_out_where_others_are_met(folder: Path) -> None:
+    parameters = {"*": {"adapter": {"type": "lora", "rank": 3}}, "logits.weight": {"tie": "embed.weight"}}
+    plan = compiled(folder, recipe(parameters))
+    assert {path.split(".")[0] for path in adapters_of(plan.graph)} == {"layers"}
+    assert "logits.weight is tied to embed.weight, and has no adapter" in describe(plan)
 
 
 @pytest.mark.parametrize("selector", ["layers", "attn", "layers.1"])

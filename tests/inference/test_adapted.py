@@ -70,6 +70,31 @@ def test_peft_loads_what_is_written_and_gives_the_same(trained: Trained) -> None
 
 
 @pytest.mark.long
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("to", ["onnx", "torch-export"])
+def test_as_a_program_it_is_merged(trained: Trained, to: str) -> None:
+    """One weight where the adapter was, and what the run's model gives with both."""
+    made = export(trained, to)
+    tokens = torch.randint(0, 32, (4, 12))
+    (wanted,) = trained.module()(tokens)
+    if to == "onnx":
+        import onnx
+        import onnxruntime
+
+        names = [each.name for each in onnx.load(made.folder / "model.onnx").graph.initializer]
+        session = onnxruntime.InferenceSession(made.folder / "model.onnx", providers=["CPUExecutionProvider"])
+        (found,) = map(torch.from_numpy, session.run(None, {"tokens": tokens.numpy()}))
+    else:
+        program = torch.export.load(made.folder / "model.pt2")
+        names = list(program.state_dict)
+        found = program.module()(tokens)
+        found = found[0] if isinstance(found, tuple) else found
+    assert names
+    assert not any("lora_" in name for name in names)
+    assert (found - wanted).abs().max() < 1e-5 * max(1.0, wanted.abs().max().item())
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("to", ["peft", "safetensors"])
 def test_the_code_beside_it_runs(trained: Trained, to: str) -> None:
     made = export(trained, to)

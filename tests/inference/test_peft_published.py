@@ -20,6 +20,7 @@ from tests.runtime import published_models as made
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft's of transformers 5
 TOKENS = torch.arange(12)[None] * 7 % 96
 TARGETS = {
+    "llama3": [],
     "llama": ["q_proj", "v_proj", "o_proj", "down_proj"],
     "qwen2": ["q_proj", "k_proj", "v_proj", "gate_proj"],
     "gpt2": ["c_attn", "c_proj"],
@@ -122,6 +123,20 @@ def test_peft_loads_ours_on_the_model_of_transformers(tmp_path: Path, name: str)
 def linted(path: Path, capsys: pytest.CaptureFixture[str]) -> str:
     assert main(["lint", str(path)]) == 1
     return capsys.readouterr().out
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("name", ["llama3", "gpt2"])
+def test_all_linear_maps_of_a_tied_model_are_those_of_peft(tmp_path: Path, name: str) -> None:
+    """An adapter on the whole node: the head that is the embedding has none, there as here."""
+    base, path = made.write(tmp_path, name)
+    adapted(base, tmp_path / "theirs", name, target_modules="all-linear")
+    run = dt.load(with_adapters(path, "{lm: {adapter: {type: lora, rank: 3}}}"), set={"training.steps": 1}).run(
+        quiet=True
+    )
+    ours = load_file(export(run.trained(), "peft", tmp_path / "out").folder / "adapter_model.safetensors")
+    wanted = load_file(tmp_path / "theirs" / "adapter_model.safetensors")
+    assert {each: item.shape for each, item in ours.items()} == {each: item.shape for each, item in wanted.items()}
 
 
 @pytest.mark.timeout(120)

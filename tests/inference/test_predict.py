@@ -9,6 +9,8 @@ import json
 import os
 import pickle
 import shutil
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -87,8 +89,17 @@ def test_every_kind_of_file_gives_the_same(wine: Path, tmp_path: Path, capsys: p
     np.savez(tmp_path / "new.npz", **{name: np.asarray(table.column(name).to_pylist()) for name in WINE_COLUMNS[:3]})
     known = predicted(capsys, wine, path)
     assert len(known) == 50
-    for name in ("new.parquet", "new.jsonl"):
+    with closing(sqlite3.connect(tmp_path / "new.db")) as file:
+        file.execute(f"CREATE TABLE wines ({', '.join(WINE_COLUMNS)})")
+        file.executemany(f"INSERT INTO wines VALUES ({', '.join('?' * len(WINE_COLUMNS))})", rows)
+        file.commit()
+    for name in ("new.parquet", "new.jsonl", "new.db"):
         assert predicted(capsys, wine, tmp_path / name) == known
+    with closing(sqlite3.connect(tmp_path / "new.db")) as file:
+        file.execute("CREATE VIEW others AS SELECT * FROM wines")
+    assert "no single table that could be meant\nhelp: it has `others`, `wines`" in refused(
+        capsys, 1, wine, tmp_path / "new.db"
+    )
     write_csv(tmp_path / "part_1.csv", WINE_COLUMNS, rows[:20])
     write_csv(tmp_path / "part_2.csv", WINE_COLUMNS, rows[20:])
     assert predicted(capsys, wine, tmp_path / "part_*.csv") == known

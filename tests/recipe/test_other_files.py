@@ -41,6 +41,7 @@ FILES: dict[str, tuple[bytes | str, str, str]] = {
     "wine.csv": ("a,b\n1,2\n", "a table", "dtrain init --from"),
     "rows.jsonl": ('{"a": 1}\n{"a": 2}\n', "a table", "dtrain init --from"),
     "events.jsonl": ('{"event": "RunStarted"}\n', "the record of a run", "dtrain trace"),
+    "shop.db": (b"SQLite format 3\0" + bytes(100), "an SQLite database", "dtrain init --from"),
     "x.npy": (array(), "a file of arrays", "type: npy"),
     "x.data": (array(), "a file of arrays", "type: npy"),
     "weights.safetensors": (NOISE, "a file of weights", "`model.weights`"),

@@ -93,6 +93,28 @@ def test_it_is_used_exported_and_started_from_with_its_base(tmp_path: Path) -> N
     assert_same_tensors(started.state_dict(), wanted.module().state_dict())
 
 
+def test_a_folder_that_was_moved_with_its_base_is_used_and_gone_on_with(tmp_path: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / "new" / "place"
+    old.mkdir()
+    write_base(old)
+    done = go(old, TUNED, max_steps=STOP)
+    before = open_trained(done.run_dir).module().state_dict()
+    new.parent.mkdir()
+    shutil.move(old, new)
+    run_dir = new / done.run_dir.relative_to(old)
+    assert_same_tensors(open_trained(run_dir).module().state_dict(), before)
+    assert go(new, TUNED, resume=str(run_dir)).code == 0
+    newest = sorted((run_dir / "checkpoints").glob("step_*/manifest.json"))[-1]
+    (record,) = json.loads(newest.read_text())["base"]
+    assert record["weights"]["path"] == str(new / "base.safetensors")
+    old.mkdir()  # one that lies where the first was, and is another
+    save_file({"other": torch.zeros(2)}, old / "base.safetensors")
+    assert_same_tensors(open_trained(run_dir / "checkpoints" / "step_00000010").module().state_dict(), before)
+    (new / "base.safetensors").rename(tmp_path / "elsewhere.safetensors")
+    with pytest.raises(CheckpointFailure, match=r"has changed: base\.safetensors at .*old/base"):
+        open_trained(run_dir / "checkpoints" / "step_00000010").module()
+
+
 @pytest.mark.parametrize("is_moved", [True, False])
 def test_a_base_that_is_elsewhere_or_another_is_told(
     tmp_path: Path, is_moved: bool, capsys: pytest.CaptureFixture[str]

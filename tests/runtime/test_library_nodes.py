@@ -93,6 +93,61 @@ def test_what_is_wrong_with_a_node_is_one_line(folder: Path, change: dict[str, A
     assert hint in found[1], found
 
 
+@pytest.mark.timeout(200)
+def test_an_adapter_on_a_whole_model_leaves_out_its_tied_head(folder: Path) -> None:
+    """As PEFT's `all-linear` does; the others are adapted, and a step trains them alone."""
+    import peft
+
+    base = made.publish("qwen3", folder / "tied")
+    recipe = made.recipe({"type": "transformers", "path": "tied", "input": "tokens"}, "next")
+    recipe["model"]["parameters"] = {"net": {"adapter": {"type": "lora", "rank": 4}}}
+    path = folder / "adapted.yaml"
+    path.write_text(yaml.safe_dump(recipe, sort_keys=False))
+    run = dt.load(path, set={"training.steps": 1}).run(quiet=True)
+    theirs: Any = peft.get_peft_model(base, peft.LoraConfig(r=4, target_modules="all-linear"))
+    wanted = {name.removeprefix("base_model.model.") for name, _ in theirs.named_parameters() if "lora_" in name}
+    ours = {name for name, item in run.module().named_parameters() if "lora_" in name}
+    assert ours == {f"net.{name.replace('.default', '')}" for name in wanted}
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize(
+    ("name", "inputs", "warns"),
+    [
+        ("bert", {"input_ids": "text"}, True),
+        ("bert", {"input_ids": "cut"}, True),
+        ("bert", {"input_ids": "text", "attention_mask": "text.mask"}, False),
+        ("llama", {"input_ids": "text"}, False),  # no token sees what stands behind it
+    ],
+)
+def test_padding_that_an_encoder_sees_is_told(tmp_path: Path, name: str, inputs: dict[str, str], warns: bool) -> None:
+    (tmp_path / "notes.csv").write_text("note,kind\ngood,0\nvery bad,1\nso so,2\n")
+    config = made.CONFIGS[name] | {"vocab_size": 256}
+    if name == "llama":
+        config |= {"architectures": ["LlamaForSequenceClassification"], "num_labels": 3, "pad_token_id": 0}
+    node = {"type": "transformers", "config": config, "inputs": inputs}
+    recipe = made.recipe(node, "kind") | {
+        "data": {
+            "source": {"type": "csv", "path": "notes.csv"},
+            "fields": {
+                "text": {"type": "tokens", "column": "note", "tokenizer": "bytes", "length": 8},
+                "kind": {"type": "category", "column": "kind", "num_classes": 3},
+            },
+        }
+    }
+    if "cut" in inputs.values():
+        recipe["model"]["graph"] = {"cut": "text[:, :6]", **recipe["model"]["graph"]}
+    recipe["training"]["global_batch_size"] = 3
+    path = tmp_path / "recipe.yaml"
+    path.write_text(yaml.safe_dump(recipe, sort_keys=False))
+    found = [each for each in dt.load(path).lint() if each.code == "R139"]
+    assert len(found) == warns
+    if warns:
+        assert found[0].message == (
+            "`net` sees the padding of `text`: a `BertForSequenceClassification` in which no `attention_mask` is wired"
+        )
+
+
 def test_a_pipeline_says_why_it_cannot_cut_a_model(folder: Path) -> None:
     node = {"type": "transformers", "config": made.CONFIGS["llama"], "input": "tokens"}
     stages = {"pipeline": {"stages": 2, "microbatches": 2}}

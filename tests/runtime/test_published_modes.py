@@ -39,3 +39,47 @@ def test_a_published_model_is_tuned_the_same_in_every_mode(tmp_path: Path, name:
         torch.testing.assert_close(spread.get_parameter(key), value, rtol=1e-9, atol=1e-9, msg=key)
         moved = max(moved, (value - started.get_parameter(key)).abs().max().item())
     assert moved > 1e-4
+
+
+TAUGHT = {
+    "ddp 2": {"parallelism": "ddp", "layout.gpus": 2},
+    "fsdp 2": {"parallelism": "fsdp", "layout.gpus": 2},
+    "fsdp 4": {"parallelism": "fsdp", "layout.gpus": 4},
+    "hybrid": {"parallelism": {"data": {"replicate": 2, "shard": 2}}, "layout.gpus": 4},
+    "pipeline": {"parallelism": {"pipeline": {"stages": 2, "microbatches": 2}}, "layout.gpus": 2},
+    "pipeline of fsdp": {
+        "parallelism": {"pipeline": {"stages": 2, "microbatches": 2}, "data": {"shard": 2}},
+        "layout.gpus": 4,
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def taught_alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Tensor]:
+    return taught({"parallelism": "single", "layout.gpus": 1}, tmp_path_factory.mktemp("alone"))
+
+
+def taught(how: dict[str, object], folder: Path) -> dict[str, torch.Tensor]:
+    """The parameters after three steps of the gallery's distillation from a published teacher."""
+    path = Path(__file__).parents[2] / "recipes" / "gallery" / "distil_llama.yaml"
+    few = {"training.epochs": None, "training.steps": 3, "layout.device": "cpu", "logging.dir": str(folder)}
+    run = dt.load(path, set=EXACT | few | {"evaluation": None} | how).run(quiet=True)
+    return dict(run.module().named_parameters())
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize(
+    "mode", [pytest.param(each, marks=() if each == "fsdp 2" else pytest.mark.long) for each in TAUGHT]
+)
+def test_a_student_of_a_published_teacher_learns_the_same_in_every_mode(
+    tmp_path: Path, taught_alone: dict[str, torch.Tensor], mode: str
+) -> None:
+    """The texts have different lengths, so that ranks count different numbers of tokens; the teacher rests."""
+    from safetensors.torch import load_file
+
+    spread = taught(TAUGHT[mode], tmp_path)
+    published = load_file(Path(__file__).parents[2] / "recipes" / "data" / "tiny_llama" / "model.safetensors")
+    assert torch.equal(spread["teacher.embed.weight"], published["model.embed_tokens.weight"].double())
+    assert spread.keys() == taught_alone.keys()
+    for name, value in taught_alone.items():
+        torch.testing.assert_close(spread[name], value, rtol=1e-9, atol=1e-9, msg=name)

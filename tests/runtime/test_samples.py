@@ -84,8 +84,9 @@ def test_texts_are_those_of_generate_and_the_training_is_the_same_to_the_bit(dir
         "pipeline 2",
         *(
             pytest.param(name, marks=pytest.mark.long)
-            for name in ("dp 2", "ddp 2", "fsdp 2", "interleaved 2", "pipeline 2 x ddp 2", "pipeline 2 x fsdp 2")
+            for name in ("dp 2", "ddp 2", "fsdp 2", "fsdp 4", "hybrid 2 x 2", "interleaved 2", "zero bubble 2")
         ),
+        *(pytest.param(name, marks=pytest.mark.long) for name in ("pipeline 2 x ddp 2", "pipeline 2 x fsdp 2")),
     ],
 )
 def test_every_mode_writes_what_one_process_writes(directory: Path, way: str) -> None:
@@ -97,6 +98,33 @@ def test_every_mode_writes_what_one_process_writes(directory: Path, way: str) ->
     wanted, found = ([event.texts for event in done.of(TextsWritten)] for done in (alone, others))
     assert found == wanted
     assert len(found) == 2
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("way", ["single", "ddp 2", "fsdp 2", "pipeline 2"])
+@pytest.mark.parametrize("how", [{"precision": "bf16"}, {"precision": "fp16"}, {"compile": True}], ids=str)
+def test_in_half_precision_and_compiled_the_training_is_the_same(
+    directory: Path, how: dict[str, Any], way: str
+) -> None:
+    """And what is written is what the model of that precision takes for the likeliest."""
+    likeliest = merged(SAMPLES, {"evaluation": {"samples": {"temperature": 0}}})
+    ways = ({"training": how}, WAYS[way])
+    without, done = go(directory, RECIPE, *ways), go(directory, RECIPE, likeliest, *ways)
+    assert (without.code, done.code) == (0, 0)
+    assert losses(done) == losses(without)
+    before, after = tensors(without), tensors(done)
+    assert all(value.equal(after[name]) for name, value in before.items())
+    events = done.of(TextsWritten)
+    assert [event.step for event in events] == [12, 24]
+    model = TextModel(open_trained(done.run_dir), "cpu")
+    for prompt, text in zip(events[-1].prompts, events[-1].texts, strict=True):
+        model.begin(given := model.words.encoded(prompt))
+        for token in model.words.tokenizer.encode(text) if text.isascii() else ():
+            near = model.logits.max() - model.logits[token]
+            assert near < (1e-3 if "compile" in how else 0.3), (prompt, text, near)
+            model.feed([token])
+        assert given
 
 
 def test_the_moving_average_writes_where_it_is_evaluated(directory: Path) -> None:

@@ -1,4 +1,5 @@
-"""How much of a file a rank reads: the pages of it that are in its memory when its start values are written."""
+"""How much of a file a rank reads: the pages of it that are in its memory when its start values are written, and the
+bytes that are asked of safetensors."""
 
 from __future__ import annotations
 
@@ -8,11 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors
 import torch
+import yaml
 from safetensors.torch import save_file
 
+import declarative_train as dt
 from declarative_train.plan.plan import Plan
 from declarative_train.runtime.step import load_weights
+from tests.runtime import library_models, published_encoders, published_models, published_vision
 from tests.runtime.made_recipes import compiled
 from tests.runtime.on_ranks import kept_engine, on_ranks
 
@@ -108,3 +113,103 @@ def test_a_rank_reads_what_it_holds(folder: Path, way: str) -> None:
     found = on_ranks(plan, seen, plan, file)
     assert sum(held for _, held in found) == pytest.approx(file.stat().st_size, rel=0.01)
     assert all(0.9 * held < read < 1.1 * held for read, held in found), found
+
+
+class Counted:
+    """What safetensors opens, and how many bytes of tensors are taken out of it, in this process."""
+
+    num_bytes = 0
+
+    def __init__(self, *words: Any, **keys: Any) -> None:
+        self._file: Any = OPEN(*words, **keys)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def __enter__(self) -> Counted:
+        return self
+
+    def __exit__(self, *reason: object) -> None:
+        self._file.__exit__(*reason)
+
+    def get_tensor(self, name: str) -> torch.Tensor:
+        return noted(self._file.get_tensor(name))
+
+    def get_slice(self, name: str) -> Sliced:
+        return Sliced(self._file.get_slice(name))
+
+
+class Sliced:
+    def __init__(self, part: Any) -> None:
+        self._part = part
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._part, name)
+
+    def __getitem__(self, index: Any) -> torch.Tensor:
+        return noted(self._part[index])
+
+
+def noted(tensor: torch.Tensor) -> torch.Tensor:
+    Counted.num_bytes += tensor.nbytes
+    return tensor
+
+
+def library(folder: Path, name: str) -> tuple[Any, Path]:
+    """A node of transformers with tied embeddings, from shards."""
+    library_models.write_data(folder)
+    model = library_models.publish("qwen3", folder / "published", max_shard_size="20KB")
+    node = {"type": "transformers", "path": "published", "input": "tokens"}
+    path = folder / "recipe.yaml"
+    text = yaml.safe_dump(library_models.recipe(node, "next"), sort_keys=False)
+    path.write_text(re.sub(r"layout:.*?(?=^\w|\Z)", "layout: {device: cpu}\n", text, flags=re.M | re.S))
+    return model, path
+
+
+OPEN = safetensors.safe_open
+MODELS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "llama": (published_models.write, {"max_shard_size": "20KB"}),  # queries, keys and values are one map here
+    "gpt2": (published_models.write, {}),  # its maps stand transposed in the file, its head is its embedding
+    "BertForSequenceClassification": (published_encoders.write, {}),
+    "timm_resnet": (published_vision.write, {"node": ", over: 2 samples"}),
+    "transformers": (library, {}),
+}
+MODES = {
+    "fsdp 2": "parallelism: fsdp",
+    "fsdp 4": "parallelism: fsdp",
+    "pipeline 2": "parallelism: {pipeline: {stages: 2, microbatches: 2}}",
+}
+QUICK = {("gpt2", "fsdp 4"), ("llama", "pipeline 2"), ("transformers", "fsdp 2")}
+
+
+def asked(plan: Plan) -> tuple[int, int]:
+    """(bytes that this rank took out of the files, those of what it holds)."""
+    safetensors.safe_open = Counted  # type: ignore[misc]
+    Counted.num_bytes = 0
+    with kept_engine(plan) as engine:
+        items = {id(item): item for _, item in engine.model.named_parameters()}
+        items |= {id(item): item for name, item in engine.model.named_buffers() if "running" in name}
+        return Counted.num_bytes, sum(getattr(item, "_local_tensor", item).nbytes for item in items.values())
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize(
+    ("name", "mode"),
+    [
+        pytest.param(name, mode, marks=() if (name, mode) in QUICK else pytest.mark.long)
+        for name in MODELS
+        for mode in MODES
+        if (name, mode) != ("transformers", "pipeline 2")  # which cannot cut it
+    ],
+)
+def test_a_rank_asks_for_what_it_holds(tmp_path: Path, name: str, mode: str) -> None:
+    """Joined, transposed, in shards, of convolutions, tied: a rank takes its share of a file, at most a tenth more."""
+    write, told = MODELS[name]
+    _, path = write(tmp_path, name, **told)
+    gpus = f"{{device: cpu, gpus: {mode.split()[1]}}}"
+    path.write_text(path.read_text().replace("{device: cpu}", gpus) + MODES[mode] + "\n")
+    plan = dt.load(path).plan().plan
+    found = on_ranks(plan, asked, plan)
+    assert len(found) == int(mode.split()[1])
+    for rank, (read, held) in enumerate(found):
+        assert 0 < read <= 1.1 * held, (rank, read, held)

@@ -55,8 +55,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", metavar="PATH", help="the same, where --from and --target stand first")
     parser.add_argument("--force", action="store_true", help="overwrite an existing file")
     parser.add_argument(
-        "--from", dest="from_", metavar="DATA", help="make it for a table: .csv, .tsv, .parquet, .jsonl"
+        "--from", dest="from_", metavar="DATA", help="make it for a table: .csv, .tsv, .parquet, .jsonl, .db, .sqlite"
     )
+    parser.add_argument("--table", metavar="NAME", help="with --from: which table or view of an SQLite file of several")
     parser.add_argument("--target", metavar="COLUMN", help="with --from: the column that is to be predicted")
     parser.add_argument(
         "--task", choices=TASKS, help="with --from: what the target holds, where a guess would be wrong"
@@ -64,8 +65,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.from_ is None and (args.target is not None or args.task is not None):
-        print("dtrain: --target and --task are about a table: name it with --from DATA", file=sys.stderr)
+    if args.from_ is None and not args.target is args.task is args.table is None:
+        print("dtrain: --target, --task and --table are about a table: name it with --from DATA", file=sys.stderr)
         return 2
     if args.path is not None and args.output is not None:
         print(f"dtrain: two files to write: {args.path} and {args.output}", file=sys.stderr)
@@ -102,9 +103,11 @@ def recipe_of_table(args: argparse.Namespace, path: Path) -> FirstRecipe | int:
     try:
         if args.target is None:
             raise UnusableError(
-                "say which column is to be predicted: --target COLUMN", columns_in_words(args.from_), is_word=True
+                "say which column is to be predicted: --target COLUMN",
+                columns_in_words(args.from_, args.table),
+                is_word=True,
             )
-        return make(args.from_, args.target, path, name_of(path.stem), SCHEMA, args.task)
+        return make(args.from_, args.target, path, name_of(path.stem), SCHEMA, args.task, args.table)
     except SourceError as error:
         return _refused(str(error), error.help, 2 if error.problem in ("not_found", "no_match") else 1)
     except UnusableError as error:

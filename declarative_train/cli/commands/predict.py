@@ -15,7 +15,10 @@ _SHOWN = 6
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run_argument(parser)
     parser.add_argument(
-        "input", nargs="+", metavar="INPUT", help="csv, jsonl, parquet, npy or npz files, or - for a csv on stdin"
+        "input",
+        nargs="+",
+        metavar="INPUT",
+        help="csv, jsonl, parquet, npy, npz or SQLite files, or - for a csv on stdin",
     )
     parser.add_argument(
         "-o", dest="out", default="-", metavar="OUT", help="a .csv, .parquet or .jsonl file; else stdout"

@@ -21,9 +21,12 @@ from declarative_train.terms.amounts import counted
 _MOST_SEEDS = 50
 
 
-def make(data: str, target: str, path: Path, name: str, schema: str, task: Task | None) -> FirstRecipe:
-    """`path`: where the recipe will lie, to which it names its data. Raises UnusableError and SourceError."""
-    source, table = open_source(data)
+def make(
+    data: str, target: str, path: Path, name: str, schema: str, task: Task | None, table_name: str | None = None
+) -> FirstRecipe:
+    """`path`: where the recipe will lie, to which it names its data; `table_name`: of an SQLite file. Raises
+    UnusableError and SourceError."""
+    source, table = open_source(data, table_name)
     answers = read_target(table, target, data, task)
     columns = list(judge(table, answers.values))
     if not any(each.use != "left out" for each in columns):
@@ -32,6 +35,7 @@ def make(data: str, target: str, path: Path, name: str, schema: str, task: Task 
     sizes = sizes_for(table.num_rows)
     seed, lacking = _seed(table, answers, sizes)
     words = ["dtrain init --from", data, "--target", target, *(["--task", task] if task else [])]
+    words += [] if table_name is None else ["--table", table_name]
     return FirstRecipe(
         path=str(path),
         command=" ".join(words),

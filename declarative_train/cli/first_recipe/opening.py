@@ -11,16 +11,20 @@ from declarative_train.components.datasets.csv import CsvDataset
 from declarative_train.components.datasets.files import expand, open_file, packing, shown
 from declarative_train.components.datasets.jsonl import JsonlDataset
 from declarative_train.components.datasets.parquet import ParquetDataset
+from declarative_train.components.datasets.sqlite import SqliteDataset, only_table
 
 if TYPE_CHECKING:
     import numpy as np
 
 _ENDINGS: dict[str, type[Dataset]] = {
     "csv": CsvDataset,
+    "db": SqliteDataset,
     "jsonl": JsonlDataset,
     "ndjson": JsonlDataset,
     "parquet": ParquetDataset,
     "pq": ParquetDataset,
+    "sqlite": SqliteDataset,
+    "sqlite3": SqliteDataset,
     "tsv": CsvDataset,
     "txt": CsvDataset,
 }
@@ -41,11 +45,14 @@ class UnusableError(Exception):
         self.is_word = is_word
 
 
-def open_source(path: str) -> tuple[Dataset, Table]:
-    """Raises SourceError and UnusableError."""
-    kind, _ = _kind(path), expand((path,))
+def open_source(path: str, name: str | None = None) -> tuple[Dataset, Table]:
+    """`name`: of the table, in a file of several. Raises SourceError and UnusableError."""
+    kind, files = _kind(path), expand((path,))
+    if name is not None and kind is not SqliteDataset:
+        raise UnusableError(f"{shown(path)} is one table: --table is for those of an SQLite file", is_word=True)
     if kind is not CsvDataset:
-        source = kind.from_data({"type": kind.model_fields["type"].default, "path": path})
+        which = {"table": only_table(files[0], name)} if kind is SqliteDataset else {}
+        source = kind.from_data({"type": kind.model_fields["type"].default, "path": path, **which})
         return source, _not_empty(path, source.open())
     found: dict[str, object] = {"type": "csv", "path": path}
     if (delimiter := _delimiter(path)) != ",":
@@ -139,7 +146,7 @@ def looked_at(table: Table) -> slice | np.ndarray:
     return np.linspace(0, table.num_rows - 1, LOOKED_AT).astype(np.int64)
 
 
-def columns_in_words(path: str) -> str:
+def columns_in_words(path: str, name: str | None = None) -> str:
     """The names that a target may be chosen of. Raises SourceError and UnusableError."""
-    names = list(open_source(path)[1].columns)
+    names = list(open_source(path, name)[1].columns)
     return f"its columns: {', '.join(names[:40])}" + (", ..." if len(names) > 40 else "")

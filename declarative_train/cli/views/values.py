@@ -89,7 +89,12 @@ def _field_rows(
 ) -> Iterator[tuple[str, str, str, str]]:
     """Field, what stands in its columns, how it is read, what it becomes."""
     row = np.asarray([_row(chosen, sample)])
+    known = {field.name for field in data.fields}
     for field in data.fields:
+        whole, _, output = field.name.rpartition(".")
+        if whole in known and field.component.get("output") == output:
+            yield field.name, f"as {whole}", _how(field), f"{_shape(made[field.name])} {numbers(made[field.name])}"
+            continue
         shown = field.columns[:MOST_COLUMNS]
         read = chosen.table.read(list(shown), row)
         words = ", ".join(f"{name} {_raw(read[name][0])}" for name in shown)

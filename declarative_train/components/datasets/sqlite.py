@@ -120,6 +120,31 @@ class SqliteDataset(FilesDataset):
                 yield pa.RecordBatch.from_arrays(_columns(rows, schema), schema=schema)
 
 
+def only_table(path: str, wanted: str | None = None) -> str:
+    """The table or view that is meant: `wanted`, as the file spells it, or the only one that there is. Raises
+    SourceError."""
+    import sqlite3
+    from pathlib import Path
+
+    if (local := local_path(path)) is None:
+        raise SourceError("unreadable", f"{shown(path)} is not on this machine", help="copy it")
+    check_beginning(path, "an SQLite database", _MAGIC)
+    try:
+        with closing(sqlite3.connect(f"{Path(local).absolute().as_uri()}?mode=ro", uri=True, timeout=_WAIT_S)) as file:
+            found = file.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")
+            names: list[str] = sorted(name for (name,) in found if not name.startswith("sqlite_"))
+    except sqlite3.Error as error:
+        raise SourceError("unreadable", f"cannot read {shown(path)}: {str(error).splitlines()[0]}") from error
+    same = None if wanted is None else next((name for name in names if name.lower() == wanted.lower()), None)
+    if same is not None:
+        return same
+    if wanted is None and len(names) == 1:
+        return names[0]
+    hint = f"it has {', '.join(f'`{name}`' for name in names[:8])}" if names else "it has none"
+    what = f"no table `{wanted}`" if wanted is not None else "no single table that could be meant"
+    raise SourceError("unreadable", f"{shown(path)} has {what}", help=hint)
+
+
 def _type_of(kinds: Collection[str]) -> Any:
     import pyarrow as pa
 

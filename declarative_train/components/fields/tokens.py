@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, cast
 
@@ -47,8 +48,8 @@ class TokensField(Field):
     assistant says is what stands in `{% generation %}`; of a template without it, what an answer adds to the text."""
     tokenizer: Annotated[str, Key(min_length=1)]
     """`bytes` (256 tokens, those of the UTF-8 text), a file `tokenizer.json` of Hugging Face's `tokenizers`, or the
-    folder of a model that holds one; relative to the recipe's file. Which tokens begin, end and pad a text is read from
-    the folder."""
+    folder of a model that holds one, or a `tokenizer.model` of sentencepiece (extra `sentencepiece`); relative to the
+    recipe's file. Which tokens begin, end and pad a text is read from the folder."""
     length: Annotated[int, Key(ge=1, le=1 << 24)]
     """Tokens of a sample."""
     pad: Annotated[int, Key(ge=0)] | Annotated[str, Key(min_length=1)] | None = None
@@ -132,7 +133,15 @@ class TokensField(Field):
     def misreads(self, statistics: Mapping[str, object]) -> str | None:
         before = statistics.get("tokenizer")
         is_other = before is not None and before != tokenizer(self.tokenizer).sha256
-        return "it has another tokenizer here, so that a number is another token" if is_other else None
+        if is_other:
+            return "it has another tokenizer here, so that a number is another token"
+        written = statistics.get("template")
+        if written is not None and written != self._template_sha256():
+            return "its chat template is another one now"
+        return None
+
+    def _template_sha256(self) -> str:
+        return hashlib.sha256(chat.template_text(self.template, tokenizer(self.tokenizer)).encode()).hexdigest()
 
     def tally(self, columns: Sequence[Column]) -> Tally | None:
         return _OfTokenizer(self, self.is_chat(columns))
@@ -258,5 +267,5 @@ class _OfTokenizer(Tally):
 
     def result(self) -> dict[str, object]:
         found = tokenizer(self._field.tokenizer)
-        about = {"dialogues": True} if self._is_chat else {}
+        about = {"dialogues": True, "template": self._field._template_sha256()} if self._is_chat else {}
         return {"num_tokens": found.num_tokens, "tokenizer": found.sha256, **about}

@@ -99,6 +99,15 @@ class Transformers(LibraryLayer):
         return None
 
     @property
+    def is_causal(self) -> bool:
+        """No token sees those behind it, and so no padding. Asked when `check` found nothing."""
+        from transformers.models.auto import modeling_auto as known
+
+        kind = str(self.config.get("model_type"))
+        hides = kind not in known.MODEL_FOR_MASKED_LM_MAPPING_NAMES
+        return hides and kind in known.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    @property
     def is_pretrained(self) -> bool:
         return self.path is not None if self.pretrained is None else self.pretrained
 

@@ -16,9 +16,12 @@ from typing import Any
 
 from declarative_train.components.data import SourceError
 from declarative_train.components.datasets.files import local_path, read_bytes, shown
+from declarative_train.components.texts.conversion import converted
+from declarative_train.components.texts.problem import TokenizerError as TokenizerError
 from declarative_train.terms.machine import install
 
 BYTES = "bytes"
+OF_SENTENCEPIECE = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model")
 WITH_TOKENIZER = ("text", "tokens")  # the source and the field whose `tokenizer` is a path, or `bytes`
 FILE = "tokenizer.json"
 CONFIG = "tokenizer_config.json"
@@ -40,14 +43,6 @@ def is_inline(template: str) -> bool:
     return "{%" in template or "{{" in template
 
 
-class TokenizerError(Exception):
-    """A tokenizer that cannot be used: the words for the user, and one hint."""
-
-    def __init__(self, message: str, help: str | None = None) -> None:
-        super().__init__(message)
-        self.help = help
-
-
 class Tokenizer(ABC):
     """`num_tokens`: token numbers go from 0 to this - 1. `special`: numbers of the tokens for bos, eos, pad and unk, as
     far as it has them. `chat_template`: Jinja. `sha256` tells two tokenizers apart."""
@@ -57,6 +52,8 @@ class Tokenizer(ABC):
     chat_template: str | None
     sha256: str
     files: tuple[str, ...] = ()
+    made: Mapping[str, bytes] = {}
+    """What stands in the place of some of `files` where they are copied to."""
 
     @abstractmethod
     def encode(self, text: str, *, adds_special: bool = True) -> list[int]:
@@ -122,8 +119,11 @@ class _Bytes(Tokenizer):
 class _FromFile(Tokenizer):
     """Of a file of the library `tokenizers`."""
 
-    def __init__(self, found: Any, path: str, content: bytes, beside: Mapping[str, bytes]) -> None:
+    def __init__(
+        self, found: Any, path: str, content: bytes, beside: Mapping[str, bytes], *, is_made: bool = False
+    ) -> None:
         self._found = found
+        self.made = {path: content} if is_made else {}
         found.no_truncation()  # the field's `length` decides
         found.no_padding()
         numbers = found.get_vocab(with_added_tokens=True)
@@ -165,9 +165,7 @@ def tokenizer(path: str) -> Tokenizer:
         return _Bytes()
     local = local_path(path)
     if local is not None and os.path.isdir(local):
-        path = local = os.path.join(local, FILE)
-        if not os.path.isfile(path):
-            raise _not_there(os.path.dirname(path), path)
+        path = local = _in_folder(local)
     if local is None:
         return _opened(path, 0)
     try:
@@ -176,34 +174,37 @@ def tokenizer(path: str) -> Tokenizer:
         raise TokenizerError(f"there is no file {shown(path)}") from None
 
 
-def _not_there(folder: str, path: str) -> TokenizerError:
+def _in_folder(folder: str) -> str:
+    """Its file. Raises TokenizerError."""
     names = os.listdir(folder)
-    slow = next((name for name in names if name.endswith((".model", ".tiktoken"))), None)
-    if slow is not None:
-        return _of_another_kind(os.path.join(folder, slow))
-    return TokenizerError(f"{shown(folder)} has no {FILE}", "name a file of the library `tokenizers`, or its folder")
+    for name in (FILE, *OF_SENTENCEPIECE):
+        if name in names:
+            return os.path.join(folder, name)
+    other = next((name for name in names if name.endswith(".tiktoken")), None)
+    if other is not None:
+        raise _of_tiktoken(os.path.join(folder, other))
+    raise TokenizerError(f"{shown(folder)} has no {FILE}", "name a file of the library `tokenizers`, or its folder")
 
 
-def _of_another_kind(path: str) -> TokenizerError:
-    """A model of sentencepiece or tiktoken: their merges alone do not say how a text is cut and normalised."""
-    kind = "tiktoken" if path.endswith(".tiktoken") else "sentencepiece"
-    folder = os.path.dirname(path) or "."
+def _of_tiktoken(path: str) -> TokenizerError:
+    """Its merges alone do not say how a text is cut."""
     code = (
-        "from transformers import AutoTokenizer as A; "
-        f"A.from_pretrained('{shown(folder)}').backend_tokenizer.save('{FILE}')"
+        "from transformers.convert_slow_tokenizer import TikTokenConverter as C; "
+        f"C('{shown(path)}', extra_special_tokens=['<|endoftext|>']).converted().save('{FILE}')"
     )
     return TokenizerError(
-        f"{shown(path)} is a model of {kind}, and a {FILE} is read",
-        f'convert it, with the packages transformers and {kind}: python -c "{code}"',
+        f"{shown(path)} is a file of tiktoken, which does not say how a text is cut, and a {FILE} is read",
+        f'published models have one; for texts cut as cl100k_base cuts them: python -c "{code}"',
     )
 
 
 @lru_cache(maxsize=16)
 def _opened(path: str, modified_ns: int) -> Tokenizer:
-    if path.endswith((".model", ".tiktoken")):
-        raise _of_another_kind(path)
+    if path.endswith(".tiktoken"):
+        raise _of_tiktoken(path)
+    is_made = path.endswith(".model")
     try:
-        content = read_bytes(path)
+        content = converted(path, modified_ns) if is_made and modified_ns else read_bytes(path)
     except SourceError as error:
         raise TokenizerError(str(error), error.help) from error
     try:
@@ -220,7 +221,7 @@ def _opened(path: str, modified_ns: int) -> Tokenizer:
         found = Library.from_str(content.decode())
     except Exception as error:  # the library raises plain ones
         raise TokenizerError(f"{shown(path)} cannot be used: {str(error).splitlines()[0][:200]}") from error
-    return _FromFile(found, path, content, _beside(path))
+    return _FromFile(found, path, content, _beside(path), is_made=is_made)
 
 
 def _beside(path: str) -> dict[str, bytes]:
@@ -236,7 +237,7 @@ def _beside(path: str) -> dict[str, bytes]:
 def _place_beside(path: str, name: str) -> str:
     """Of `tokenizer.json` in its folder; of another name, which may be one of several, behind that name."""
     folder, _, file = path.rpartition("/")
-    stem = "" if file == FILE else f"{file.removesuffix('.json')}."
+    stem = "" if file in (FILE, *OF_SENTENCEPIECE) else f"{file.removesuffix('.json').removesuffix('.model')}."
     return f"{folder}/{stem}{name}" if folder else f"{stem}{name}"
 
 
@@ -255,9 +256,11 @@ def copies(components: Iterable[Mapping[str, object]]) -> dict[str, bytes]:
         if not isinstance(path, str) or path == BYTES or component.get("type") not in WITH_TOKENIZER:
             continue
         name = _copy_of(path)
-        for each in tokenizer(path).files:
+        opened = tokenizer(path)
+        for each in opened.files:
             beside = next((other for other in BESIDE if each.endswith(other)), None)
-            found[name if beside is None else _place_beside(name, beside)] = _read(each)
+            content = opened.made.get(each) or _read(each)
+            found[name if beside is None else _place_beside(name, beside)] = content
     return found
 
 
@@ -274,7 +277,7 @@ def published_files(found: Tokenizer) -> dict[str, bytes]:
     files = {}
     for path in found.files:
         name = next((other for other in BESIDE if path.endswith(other)), FILE)
-        files[name] = _read(path)
+        files[name] = found.made.get(path) or _read(path)
     if CONFIG not in files:
         named = {f"{role}_token": found.written(number) for role, number in found.special.items()}
         config = {"tokenizer_class": "PreTrainedTokenizerFast", **named}

@@ -40,6 +40,7 @@ RULES: dict[str, str] = {
     "R136": "plugins.scalar_in_shards",
     "R137": "plugins.plugin_tensor_unregistered",
     "R138": "plugins.plugin_changes_input",
+    "R139": "inputs.padding_is_read",
     "U101": "parameters.init_does_not_fit",
     "U102": "parameters.tie_does_not_fit",
     "U103": "parameters.optimizer_does_not_fit",

@@ -69,8 +69,9 @@ def rank_is_full(span: Span, path: str, rank: int, shape: tuple[int, int]) -> Di
 def adapted_and_tied(span: Span, name: str, other: str) -> Diagnostic:
     """adapted-and-tied (U123)
 
-    Finds: an adapter on a weight that is tied to another parameter.
-    Why:   the two places would no longer have one weight, so the adapter could not be merged into it.
+    Finds: an adapter for a weight that is tied to another parameter, and for no other.
+    Why:   the two places would no longer have one weight, so the adapter could not be merged into it. Where a selector
+           meets others, too (all of a model with tied embeddings), the tied weight is left out, as PEFT does it.
     Diff:
         model:
     -     graph:

@@ -130,3 +130,33 @@ def id_as_feature(span: Span, field: str, column: str) -> Diagnostic:
     """  # noqa: E501
     message = f"`{field}` holds `{column}`, which counts the rows: it says nothing about them"
     return unverified("R134", span, message, f"leave it out, in a glob by `exclude: [{column}]`")
+
+
+def padding_is_read(span: Span, node: str, kind: str, field: str, ports: tuple[str, str]) -> Diagnostic:
+    """padding-is-read (R139)
+
+    Finds: texts of different lengths, and an encoder that sees what fills up the shorter ones.
+    Why:   every token looks at every other: what a text gives would depend on how much padding stands behind it, and on
+           `length`. A published model was trained with a mask.
+    Diff:
+        # file: recipe.yaml
+        extends: people.yaml
+        data:
+          source: {path: notes.csv}
+          fields:
+            size: {type: tokens, column: note, tokenizer: bytes, length: 8}
+        model:
+          graph:
+    -       text: {type: bert, vocabulary: 256, layers: 1, width: 8, heads: 2, head: pooler, input: size}
+    +       text:
+    +         {type: bert, vocabulary: 256, layers: 1, width: 8, heads: 2, head: pooler, inputs: {tokens: size, mask: size.mask}}
+            hidden: {input: text}
+        # file: notes.csv
+        note,age
+        good,12
+        very bad,30
+        so so,7
+    """  # noqa: E501
+    main, mask = ports
+    message = f"`{node}` sees the padding of `{field}`: a `{kind}` in which no `{mask}` is wired"
+    return warning("R139", span, message, f"`inputs: {{{main}: {field}, {mask}: {field}.mask}}`")

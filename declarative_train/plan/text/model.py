@@ -110,7 +110,8 @@ def _totals(plan: Plan) -> list[str]:
         held = [item for item in own if item.storage == storage]
         size = amount(sum(held_bytes(storage, item.shape) for item in held), "B")
         lines.append(f"{amount(sum(item.num_elements for item in held))} of them held in {storage}: {size}")
-    lines += [f"{item.name} is tied to {item.tie}" for item in plan.parameters if item.tie is not None]
+    bare = ", and has no adapter" if any(is_added(item.name) for item in plan.parameters) else ""
+    lines += [f"{item.name} is tied to {item.tie}{bare}" for item in plan.parameters if item.tie is not None]
     given = ((weights.node or "the model", _excluded(weights), shown(weights.path)) for weights in plan.weights)
     return lines + [f"start values of {held}{but} from {path}" for held, but, path in given]
 

@@ -3,13 +3,14 @@
 A record of a manifest's `base`: `weights`, how the files become parameters; `names`, the parameters that come from
 them, with the other names that a tied one has; `dtype`, what they are held in; `files`, by name their size and the
 SHA-256 of their content: of a file of more than `WHOLE_BYTES`, of its header and a piece of each tensor, from its
-middle.
+middle; `from_here`, where the files lie as the folder of the checkpoint sees it, so that both can be moved together.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from declarative_train.components.adapters.adapted import is_added
-from declarative_train.components.datasets.files import shown
+from declarative_train.components.datasets.files import local_path, shown
 from declarative_train.components.published import Part
 from declarative_train.graph.merge import adapters_of
 from declarative_train.plan.plan import PartPlan, TensorMapPlan, WeightsPlan
@@ -89,20 +90,43 @@ def names_in(records: list[Record]) -> set[str]:
     return {name for record in records for name in record["names"]}
 
 
-def source_of(record: Record) -> Tensors:
-    """The parameters of a record by their names, read from where the run had them. Raises CheckpointFailure where the
-    files are not there, or are not what they were."""
-    weights = _weights(record["weights"])
-    where = shown(weights.path)
-    try:
-        found = _files(weights.path)
-    except RunFailure:
-        message = f"a checkpoint holds adapters alone, and their base is not at {where}"
-        raise CheckpointFailure(f"{message}; help: put it back there, or a link to where it is now") from None
-    other = next((name for name, each in record["files"].items() if found.get(name) != each), None)
-    if other is not None:
-        message = f"the base of the adapters has changed: {other} at {where} is not the file that the run began with"
+def seen_from(record: Record, checkpoint: str) -> Record:
+    """For the manifest of a checkpoint that will lie there."""
+    path, folder = local_path(record["weights"]["path"]), local_path(checkpoint)
+    if path is None or folder is None:
+        return record
+    return record | {"from_here": os.path.relpath(path, folder)}
+
+
+def settled(record: Record, checkpoint: str) -> Record:
+    """With the place where the files lie now: where the run had them or, of a folder that was moved with its runs,
+    where the checkpoint sees them. Raises CheckpointFailure where they are not there, or are not what they were."""
+    weights = record["weights"]
+    places = [str(weights["path"])]
+    folder = local_path(checkpoint)
+    if folder is not None and "from_here" in record:
+        places.append(os.path.normpath(os.path.join(folder, record["from_here"])))
+    places, changed = list(dict.fromkeys(places)), None
+    for place in places:
+        try:
+            found = _files(place)
+        except RunFailure:
+            continue
+        other = next((name for name, each in record["files"].items() if found.get(name) != each), None)
+        if other is None:
+            return record | {"weights": weights | {"path": place}}
+        changed = changed or f"{other} at {shown(place)}"
+    if changed is not None:
+        message = f"the base of the adapters has changed: {changed} is not the file that the run began with"
         raise CheckpointFailure(f"{message}; help: put back that one, or a link to it")
+    message = f"a checkpoint holds adapters alone, and their base is not at {' nor at '.join(map(shown, places))}"
+    raise CheckpointFailure(f"{message}; help: put it back there, or a link to where it is now")
+
+
+def source_of(record: Record, checkpoint: str) -> Tensors:
+    """The parameters of a record by their names, read from where the files are. Raises CheckpointFailure where they are
+    not there, or are not what they were."""
+    weights = _weights(settled(record, checkpoint)["weights"])
     source = open_tensors(weights.path)
     if weights.tensors is not None:
         source = under_names(source, weights.tensors, weights.rename)

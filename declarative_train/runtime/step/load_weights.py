@@ -255,4 +255,4 @@ def _open_checkpoint(entry: Entry, kind: str = "model/") -> Source:
     )
     if not records:
         return held
-    return Beside(held, tuple(map(source_of, records)))
+    return Beside(held, tuple(source_of(record, entry.path) for record in records))

@@ -58,8 +58,12 @@ class LoraLinear(nn.Linear):
 
 def linear_maps(module: nn.Module) -> dict[str, tuple[int, int]]:
     """The path of each linear map in a layer's module ("" for itself) and the shape of its weight; those of an adapter
-    are none."""
-    return {path: (part.out_features, part.in_features) for path, part in _linear(module, "")}
+    are none, and none is one that has its weight from elsewhere in the module, as a tied head has."""
+    users: dict[int, int] = {}
+    for _, item in module.named_parameters(remove_duplicate=False):
+        users[id(item)] = users.get(id(item), 0) + 1
+    found = ((path, part) for path, part in _linear(module, "") if users[id(part.weight)] == 1)
+    return {path: (part.out_features, part.in_features) for path, part in found}
 
 
 def _linear(module: nn.Module, path: str) -> Iterator[tuple[str, nn.Linear]]:
