@@ -62,7 +62,7 @@ def linear_maps(module: nn.Module) -> dict[str, tuple[int, int]]:
     users: dict[int, int] = {}
     for _, item in module.named_parameters(remove_duplicate=False):
         users[id(item)] = users.get(id(item), 0) + 1
-    found = ((path, part) for path, part in _linear(module, "") if users[id(part.weight)] == 1)
+    found = ((path, part) for path, part in _linear(module, "") if users.get(id(part.weight), 1) == 1)
     return {path: (part.out_features, part.in_features) for path, part in found}
 
 
