@@ -103,16 +103,18 @@ def test_a_folder_that_was_moved_with_its_base_is_used_and_gone_on_with(tmp_path
     shutil.move(old, new)
     run_dir = new / done.run_dir.relative_to(old)
     assert_same_tensors(open_trained(run_dir).module().state_dict(), before)
+    old.mkdir()  # one that lies where the first was, and is another
+    save_file({"other": torch.zeros(2)}, old / "base.safetensors")
+    assert_same_tensors(open_trained(run_dir).module().state_dict(), before)
+    file = new / "base.safetensors"
+    file.rename(tmp_path / "elsewhere.safetensors")
+    with pytest.raises(CheckpointFailure, match=r"has changed: base\.safetensors at .*old/base"):
+        open_trained(run_dir).module()
+    (tmp_path / "elsewhere.safetensors").rename(file)
     assert go(new, TUNED, resume=str(run_dir)).code == 0
     newest = sorted((run_dir / "checkpoints").glob("step_*/manifest.json"))[-1]
     (record,) = json.loads(newest.read_text())["base"]
-    assert record["weights"]["path"] == str(new / "base.safetensors")
-    old.mkdir()  # one that lies where the first was, and is another
-    save_file({"other": torch.zeros(2)}, old / "base.safetensors")
-    assert_same_tensors(open_trained(run_dir / "checkpoints" / "step_00000010").module().state_dict(), before)
-    (new / "base.safetensors").rename(tmp_path / "elsewhere.safetensors")
-    with pytest.raises(CheckpointFailure, match=r"has changed: base\.safetensors at .*old/base"):
-        open_trained(run_dir / "checkpoints" / "step_00000010").module()
+    assert record["weights"]["path"] == str(file)
 
 
 @pytest.mark.parametrize("is_moved", [True, False])
