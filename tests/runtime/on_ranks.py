@@ -26,6 +26,7 @@ from torch import distributed
 from declarative_train.plan.plan import Plan
 from declarative_train.runtime.devices import start_autograd
 from declarative_train.runtime.engine import Engine
+from declarative_train.runtime.parallelise import pipeline, shard  # noqa: F401  # once here, not in each forked rank
 from declarative_train.runtime.processes import (
     announce,
     join_process_group,

@@ -15,15 +15,18 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image, ImageDraw, ImageFont  # noqa: F401  # these, what tensorboard writes, and modes: once here
+from tensorboard.plugins.hparams import api_pb2, plugin_data_pb2  # noqa: F401
 
 from declarative_train.data.batch import Batch
 from declarative_train.data.batches import TrainingBatches
 from declarative_train.logs.event import Event
-from declarative_train.logs.sinks import console, tensorboard  # noqa: F401  # once here, not in each forked rank
+from declarative_train.logs.sinks import console, tensorboard  # noqa: F401  # not in each forked rank
 from declarative_train.logs.sinks.jsonl import read_events
 from declarative_train.runtime import rank
 from declarative_train.runtime.job import default_sinks
 from declarative_train.runtime.launch import run
+from declarative_train.runtime.parallelise import pipeline, shard  # noqa: F401
 from declarative_train.runtime.storage.checkpoint_format import entries, load_tensors
 from declarative_train.runtime.storage.checkpoint_store import CheckpointStore
 from tests.runtime.made_recipes import compiled, merged

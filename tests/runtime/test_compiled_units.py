@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.started import finish, start
+
 CODE = """
 import json, sys
 from functools import partialmethod
@@ -68,10 +70,10 @@ def test_many_kinds_of_blocks_are_all_compiled(tmp_path: Path, checkpointing: st
 
 def counted(folder: Path, checkpointing: str, blocks: int, widths: str = "one width") -> dict[str, float]:
     """In a process of its own, as the compiler keeps what it made."""
-    command = [sys.executable, "-W", "ignore", "-c", CODE, str(folder), checkpointing, str(blocks), widths]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
-    assert done.returncode == 0, done.stderr
-    result: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    words = (str(folder), checkpointing, str(blocks), widths)
+    code, out, errors = finish(start("tests.code", CODE, *words), 100)
+    assert code == 0, errors
+    result: dict[str, float] = json.loads(out.splitlines()[-1])
     return result
 
 

@@ -19,6 +19,7 @@ from declarative_train.runtime.engine import Engine, StepResult
 from declarative_train.runtime.step.optimizers import build_optimizers
 from declarative_train.terms.tensor_spec import TensorSpec
 from tests.runtime.plans import CLASSES, FEATURES, layer, made_batch, made_data, make_plan, mlp, parameters_of
+from tests.started import finish, start
 
 CPU = torch.device("cpu")
 
@@ -296,7 +297,8 @@ for left, right in zip(one.model.state_dict().values(), other.model.state_dict()
     torch.testing.assert_close(left, right)
 assert len(compiled) == 3, compiled  # hidden, act, logits
 """
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=100)
+    ended, _, errors = finish(start("tests.code", code), 100)
+    assert ended == 0, errors
 
 
 def test_groups_and_several_optimizers() -> None:

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -51,8 +52,28 @@ def torchrun(directory: Path, recipe: dict[str, Any], *words: str, num_ranks: in
     return done.returncode, done.stderr
 
 
-def test_a_run_goes_on(directory: Path) -> None:
-    """That of `dtrain run`; from the first step on: `test_the_line_of_the_readme_on_two_nodes`."""
+def two_ranks(
+    directory: Path, recipe: dict[str, Any], monkeypatch: pytest.MonkeyPatch, *words: str
+) -> tuple[list[int], str]:
+    """Each in the environment that torchrun, mpirun or srun gives it, without the starter's own report."""
+    path = write_recipe(directory, recipe)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    for name, value in {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}.items():
+        monkeypatch.setenv(name, value)
+    ranks = []
+    for rank in range(2):
+        monkeypatch.setenv("RANK", str(rank))
+        monkeypatch.setenv("LOCAL_RANK", str(rank))
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+        ranks.append(start("declarative_train", "run", str(path), *words))
+    said = [finish(rank) for rank in ranks]
+    return [code for code, _, _ in said], "".join(errors for _, _, errors in said)
+
+
+def test_a_run_goes_on(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of `dtrain run`; by torchrun from the first step on: `test_the_line_of_the_readme_on_two_nodes`."""
     assert launch.run(compiled(directory, TWO), quiet=True) == 0
     (run,) = (directory / "runs" / "made").iterdir()
     events = read_events(run / "events.jsonl")
@@ -63,8 +84,8 @@ def test_a_run_goes_on(directory: Path) -> None:
     newest = run / "checkpoints" / "step_00000014"
     data = next(newest.glob("*.distcp"))
     data.write_bytes(data.read_bytes()[:-1] + b"?")
-    code, errors = torchrun(directory, TWO, "--resume")
-    assert code == 0, errors
+    codes, errors = two_ranks(directory, TWO, monkeypatch, "--resume")
+    assert codes == [0, 0], errors
     assert len(list((directory / "runs" / "made").iterdir())) == 1
     said = f"warning: passed over: the checkpoint {newest} is damaged: the checksum of {data.name} does not match"
     assert errors.count(said) == 1
@@ -75,13 +96,27 @@ def test_a_run_goes_on(directory: Path) -> None:
     assert data.read_bytes()[-1:] != b"?"
 
 
-def test_a_mistake_in_the_recipe_is_told_once(directory: Path) -> None:
-    code, errors = torchrun(directory, merged(TWO, {"model": {"graph": {"act": {"type": "relo"}}}}))
-    assert code != 0
+WRONG = merged(TWO, {"model": {"graph": {"act": {"type": "relo"}}}})
+
+
+def assert_told_once(errors: str, directory: Path) -> None:
     assert errors.count("`relo`") <= 2  # in the message and in the source line below it
     assert errors.count("error[") == 1
-    assert "exitcode  : 1" in errors
     assert not (directory / "runs").exists()
+
+
+def test_a_mistake_in_the_recipe_is_told_once(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    codes, errors = two_ranks(directory, WRONG, monkeypatch)
+    assert codes == [1, 1]
+    assert_told_once(errors, directory)
+
+
+@pytest.mark.long
+def test_a_mistake_in_the_recipe_is_told_once_by_torchrun_too(directory: Path) -> None:
+    code, errors = torchrun(directory, WRONG)
+    assert code != 0
+    assert "exitcode  : 1" in errors
+    assert_told_once(errors, directory)
 
 
 @pytest.mark.long
