@@ -261,16 +261,18 @@ class Transform(Component, ABC):
 
     `on_numbers`: it changes float32 arrays (C, H, W), else pictures of Pillow with 8 bits a channel; pictures come
     first. `is_random`: it draws, for the training set only, by (seed, epoch, sample, place in the list). `of_pairs`: it
-    mixes a sample of a training batch with another one, behind all that is done to each alone.
+    mixes a sample of a training batch with another one, behind all that is done to each alone. `moves`: it changes
+    where things are, and masks follow; None: nobody knows.
     """
 
     is_random: ClassVar[bool] = False
     on_numbers: ClassVar[bool] = False
     changes_colours: ClassVar[bool] = False
     of_pairs: ClassVar[bool] = False
+    moves: ClassVar[bool | None] = False
 
     fields: tuple[str, ...] | None = None
-    """The fields of pictures that it changes, all by the same draw; left out: every one."""
+    """The fields of pictures that it changes, all by the same draw, masks among them; left out: every one."""
     only: Literal["training", "evaluation"] | None = None
     """Where it acts: on the samples of a training step, or on those of evaluations and predictions; left out: on both,
     and a random one in training alone."""
@@ -298,6 +300,12 @@ class Transform(Component, ABC):
     @abstractmethod
     def apply(self, values: "list[Any]", drawn: "Drawn") -> "list[Any]":
         """New pictures, or arrays, of one sample: one of each field. Raises ValueError, in the recipe's words."""
+
+    def apply_to_masks(self, masks: "list[Any]", drawn: "Drawn") -> "list[Any]":
+        """The masks of the sample, moved as `apply` moves the pictures by an equal `drawn`; of what `moves`. Classes
+        are not mixed."""
+        nearest = {"method": "nearest"} if "method" in type(self).model_fields else {}
+        return self.model_copy(update=nearest).apply(masks, drawn)
 
 
 class Candidates(NamedTuple):

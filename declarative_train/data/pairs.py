@@ -49,7 +49,7 @@ class Pairs:
         entries = tuple(of_pairs([TRANSFORMS.read(each) for each in spec.transforms]))
         if not entries:
             return None
-        pictures = tuple(field.name for field in spec.fields if field.component["type"] == "image")
+        pictures = tuple(field.name for field in spec.fields if field.component["type"] in ("image", "mask"))
         return cls(entries, tuple(pictures if each.fields is None else each.fields for _, each in entries), spec.seed)
 
     def mixed(self, batch: Batch) -> Batch:
@@ -109,7 +109,8 @@ def _of_names(
             yield (place, "fields", at), Misfit(message, help="name fields of `type: image`, or use `mixup`")
     for key in ("fields", "labels"):
         for at, name in enumerate(getattr(entry, key) or ()):
-            if name in specs and not specs[name].is_floating:
+            is_pasted = key == "fields" and entry.of_pictures and name in pictures
+            if name in specs and not specs[name].is_floating and not is_pasted:
                 message = f"`{name}` is {specs[name].dtype}, and between two of its values there is none"
                 hint = "for classes: `type: category, one_hot: true`; for numbers: `dtype: float32`"
                 yield (place, key, at), Misfit(message, help=hint)

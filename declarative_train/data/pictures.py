@@ -16,10 +16,11 @@ from declarative_train.components.component import Misfit
 from declarative_train.components.data import BadValueError, Column, Size, Transform
 from declarative_train.components.keyed import Drawn, key_of
 from declarative_train.components.transforms import TRANSFORMS
+from declarative_train.components.transforms.sizes import same_size
 from declarative_train.terms.tensor_spec import TensorSpec
 
 if TYPE_CHECKING:
-    from declarative_train.components.fields.image import ImageField
+    from declarative_train.components.fields.image import PictureField
     from declarative_train.data.spec import DataSpec
 
 GLANCED = 8  # pictures of a set whose header is read beforehand
@@ -28,7 +29,7 @@ GLANCED = 8  # pictures of a set whose header is read beforehand
 class Given(NamedTuple):
     """What is read for a field of pictures: values (N,) of its column."""
 
-    field: ImageField
+    field: PictureField
     column: Column
     values: np.ndarray
 
@@ -64,10 +65,10 @@ class Chain:
         """Raises ComponentError."""
         return cls(tuple(TRANSFORMS.read(each) for each in spec.transforms), spec.seed)
 
-    def spec(self, name: str, field: ImageField, column: Column) -> TensorSpec:
+    def spec(self, name: str, field: PictureField, column: Column) -> TensorSpec:
         """What the field becomes, which is the same in training and outside of it. Raises TransformError."""
         ways = [self._spec(name, field, column, in_training) for in_training in (True, False)]
-        sizes = [spec.shape[1:] for spec in ways]
+        sizes = [spec.shape[-2:] for spec in ways]
         if sizes[0] != sizes[1]:
             said = " and ".join(
                 f"{'each its own size' if 0 in size else f'{size[0]} x {size[1]}'} {where}"
@@ -78,18 +79,24 @@ class Chain:
         if 0 in sizes[0]:
             hint = "say to which: `size: 224`, or a transform that crops"
             raise TransformError(None, Misfit("nothing brings its pictures to one size", help=hint))
+        if field.is_mask:
+            return ways[0]
         if not all(spec.intervals for spec in ways):
             return TensorSpec(ways[0].shape)
         ends = [end for spec in ways for end in spec.intervals]
         return ways[0].between([(min(low for low, _ in ends), max(high for _, high in ends))])
 
-    def _spec(self, name: str, field: ImageField, column: Column, in_training: bool) -> TensorSpec:
+    def _spec(self, name: str, field: PictureField, column: Column, in_training: bool) -> TensorSpec:
         size: Size = field.size_of(column)
         interval, are_numbers = (0.0, 1.0), False
         for place, transform in enumerate(self.transforms):
             if not transform.acts(in_training) or not transform.changes(name):
                 continue
-            misfit = transform.check(size, field.channels)
+            if field.is_mask and not transform.moves:
+                if (misfit := _of_mask(transform)) is not None:
+                    raise TransformError(place, misfit)
+                continue
+            misfit = None if field.is_mask else transform.check(size, field.channels)
             if misfit is None and are_numbers and not transform.on_numbers:
                 misfit = Misfit(
                     f"`{transform.type}` changes pictures, and an entry above made numbers of them",
@@ -100,20 +107,19 @@ class Chain:
                 raise TransformError(place, misfit)
             are_numbers |= transform.on_numbers
             size, interval = transform.size_after(size), transform.interval_after(interval, field.channels)
-        height, width = size
-        return TensorSpec((field.channels, height or 0, width or 0)).between([interval])
+        return field.sized_spec(size, interval)
 
     def arrays(
         self, given: Mapping[str, Given], shapes: Mapping[str, tuple[int, ...]], keys: np.ndarray, epoch: int | None
     ) -> dict[str, np.ndarray]:
-        """(N, C, H, W) by field. `keys`: the numbers of the samples; `epoch`: None outside of training. Raises
-        BadPictureError."""
+        """(N, C, H, W) by field, of masks (N, H, W). `keys`: the numbers of the samples; `epoch`: None outside of
+        training. Raises BadPictureError."""
         steps = [
             (key_of("transform", self.seed, epoch, place), transform)
             for place, transform in enumerate(self.transforms)
             if transform.acts(epoch is not None)
         ]
-        found = {name: np.empty((len(keys), *shapes[name]), np.float32) for name in given}
+        found = {name: np.empty((len(keys), *shapes[name]), each.field.dtype) for name, each in given.items()}
         for row, key in enumerate(keys.tolist()):
             for name, value in self._sample(given, steps, row, key).items():
                 found[name][row] = value
@@ -124,18 +130,22 @@ class Chain:
     ) -> dict[str, np.ndarray]:
         values: dict[str, Any] = pictures(given, row)
         for step_key, transform in steps:
-            names = [name for name in given if transform.changes(name)]
-            if not names:
-                continue
+            named = [name for name in given if transform.changes(name)]
+            names = [name for name in named if not given[name].field.is_mask]
+            masks = [name for name in named if given[name].field.is_mask and transform.moves]
             if transform.on_numbers:
                 values |= {name: _numbers(given[name].field, values[name]) for name in names}
             try:
-                changed = transform.apply([values[name] for name in names], Drawn(step_key, key))
+                if masks and transform.is_random:
+                    same_size([values[name] for name in (*names, *masks)])
+                changed = transform.apply([values[name] for name in names], Drawn(step_key, key)) if names else []
+                if masks:  # an equal draw
+                    changed += transform.apply_to_masks([values[name] for name in masks], Drawn(step_key, key))
             except (ValueError, OSError) as error:
                 message = f"`{transform.type}` cannot change it: {error}"
-                cause = BadValueError("unreadable", given[names[0]].column.name, message, row=row)
-                raise BadPictureError(names[0], row, cause) from error
-            values |= dict(zip(names, changed, strict=True))
+                cause = BadValueError("unreadable", given[named[0]].column.name, message, row=row)
+                raise BadPictureError(named[0], row, cause) from error
+            values |= dict(zip((*names, *masks), changed, strict=True))
         return {name: _numbers(each.field, values[name]) for name, each in given.items()}
 
 
@@ -153,10 +163,24 @@ def pictures(given: Mapping[str, Given], row: int) -> dict[str, Any]:
     return found
 
 
-def field_of_pictures(field: object) -> ImageField:
+def field_of_pictures(field: object) -> PictureField:
     """Of a field that `reads_late`."""
-    return cast("ImageField", field)
+    return cast("PictureField", field)
 
 
-def _numbers(field: ImageField, value: Any) -> np.ndarray:
+def _of_mask(transform: Transform) -> Misfit | None:
+    """Why a mask cannot stay as it is where pictures are changed."""
+    if transform.of_pairs and not getattr(transform, "of_pictures", False):
+        message = f"`{transform.type}` mixes pictures, and between two classes of a mask there is none"
+        return Misfit(message, field="type", help="use `cutmix`, which pastes parts of the mask too")
+    if transform.moves is None and transform.fields is None:
+        message = f"nothing says whether `{transform.type}` moves what is in a picture, and the mask with it"
+        return Misfit(message, field="type", help="name the pictures that it changes: `fields: [IMAGE]`")
+    if transform.fields is not None and not transform.of_pairs:
+        message = f"`{transform.type}` does not change a mask"
+        return Misfit(message, field="fields", help="name fields of `type: image`, or leave `fields` out")
+    return None
+
+
+def _numbers(field: PictureField, value: Any) -> np.ndarray:
     return value if isinstance(value, np.ndarray) else field.numbers(value)

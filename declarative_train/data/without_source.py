@@ -59,7 +59,7 @@ def of_transforms(section: DataSection, span: Place) -> Iterator[Diagnostic]:
                 known = name in section.fields
                 message = f"`{name}` holds no pictures" if known else f"there is no field `{name}`"
                 among = list(section.fields) if transform.of_pairs else late
-                hint = "name fields of `type: image`" if known else did_you_mean(name, among)
+                hint = "name fields of `type: image` or `mask`" if known else did_you_mean(name, among)
                 yield transform_does_not_fit(span(("data", "transforms", place, "fields", at)), message, hint)
         if not late and transform.fields is None:
             message = f"`{transform.type}` changes pictures, and no field is of `type: image`"

@@ -161,7 +161,7 @@ def test_each_epoch_has_every_sample_once_and_another_order(runs: Runs) -> None:
         ("pictures", "fsdp 2", "ddp 2", 1),
         ("mixed", "pipeline 2", "ddp 2", 1),
         pytest.param("mixed", "ddp 2, accumulation 3", "fsdp 2", 0, marks=pytest.mark.long),
-        pytest.param("mixed", "dp 2", "interleaved 2", 2, marks=pytest.mark.long),
+        pytest.param("mixed", "dp 2", "hybrid 2 x 2", 2, marks=pytest.mark.long),
         pytest.param("numbers", "ddp 2", "fsdp 2", 0, marks=pytest.mark.long),
         pytest.param("tokens", "single", "ddp 2", 0, marks=pytest.mark.long),
         pytest.param("numbers", "pipeline 2 x ddp 2", "ddp 3", 2, marks=pytest.mark.long),

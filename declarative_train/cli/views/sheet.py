@@ -46,7 +46,12 @@ def picture_sheet(data: DataSpec) -> bytes | None:
         before = pictures(given, row)
         for at, name in enumerate(names):
             top = _HEAD + (row * len(names) + at) * (_CELL + _GAP)
-            cells = [before[name].convert("RGB"), *(_picture(way[name][row]) for way in ways)]
+            first = given[name].field.numbers(before[name]) if given[name].field.is_mask else None
+            most = max([1, *(way[name].max() for way in ways if first is not None)])
+            cells = [
+                before[name].convert("RGB") if first is None else _picture(first[None] / most),
+                *(_picture(way[name][row] if first is None else way[name][row][None] / most) for way in ways),
+            ]
             for column, cell in enumerate(cells):
                 _place(sheet, cell, _GAP + column * (_CELL + _GAP), top)
     stream = io.BytesIO()

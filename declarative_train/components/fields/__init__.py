@@ -11,6 +11,7 @@ FIELDS: Registry[Field] = Registry(
     {
         "category": "category.CategoryField",
         "image": "image.ImageField",
+        "mask": "mask.MaskField",
         "tensor": "tensor.TensorField",
         "tokens": "tokens.TokensField",
     },

@@ -157,7 +157,8 @@ class CategoryField(Field):
         ]
         if self.one_hot:
             size = self.row_spec(columns, statistics).shape[0]
-            return (made[0][:, None] == np.arange(size)).astype(np.float32)
+            parts: np.ndarray = (made[0][:, None] == np.arange(size)).astype(np.float32)
+            return parts
         return np.ascontiguousarray(stacked(made, self.column is not None))
 
     def _classes(

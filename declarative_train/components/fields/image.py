@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from io import BytesIO
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
@@ -13,7 +14,7 @@ from declarative_train.components.component import Misfit
 from declarative_train.components.data import BadValueError, Column, Field, Size, Tally
 from declarative_train.components.transforms.sizes import Method, Sides, resized, sides
 from declarative_train.terms.machine import install
-from declarative_train.terms.tensor_spec import TensorSpec
+from declarative_train.terms.tensor_spec import DType, TensorSpec
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,25 +27,18 @@ class MissingPackageError(Exception):
     """Pillow is not installed."""
 
 
-class ImageField(Field):
-    """Pictures, float32 of shape (C, H, W), from 0 (dark) to 1. They are decoded by Pillow when a sample is asked for,
-    turned as their EXIF says, and brought to `mode` and `size`; then come the `transforms`.
+class PictureField(Field, ABC):
+    """What the fields of picture files have in common. They are decoded when a sample is asked for; `numbers` are made
+    behind the transforms."""
 
-    Without `size`, transforms must bring all pictures to one size.
-    """
-
-    meaning: ClassVar[tuple[str, ...]] = ("mode",)
     reads_late: ClassVar[bool] = True
+    dtype: ClassVar[DType] = "float32"
+    is_mask: ClassVar[bool] = False
 
-    type: Literal["image"] = "image"
     column: Annotated[str, Key(min_length=1)]
     """Files (`image` of an image_folder, bytes in Parquet), paths of files, or uint8 arrays (H, W) or (H, W, C)."""
-    mode: Literal["L", "RGB", "RGBA"] = "RGB"
-    """The channels: L is grey, RGB drops transparency. 16 bits a channel become 8."""
     size: Sides | None = None
     """Height and width that every picture is resized to, whatever its shape; a number: a square."""
-    method: Method = "bilinear"
-    """Pillow's filter for `size`; all but `nearest` weigh every pixel of a picture that shrinks."""
     folder: Annotated[str, Key(min_length=1)] | None = None
     """Where paths of `column` begin that are not absolute, relative to the recipe's file."""
 
@@ -57,20 +51,24 @@ class ImageField(Field):
         return None
 
     @property
-    def channels(self) -> int:
-        return CHANNELS[self.mode]
+    @abstractmethod
+    def channels(self) -> int: ...
 
-    def check(self, columns: Sequence[Column]) -> Misfit | None:
-        column = columns[0]
-        if column.dtype in ("bytes", "object") and not column.shape:
-            return None
-        if column.dtype == "uint8" and len(column.shape) in (2, 3) and _is_picture(column.shape):
-            return None
-        found = f"{column.dtype} of shape {column.shape}" if column.shape else column.dtype
-        found = "dates" if column.dtype.startswith("datetime") else found
-        message = f"`{column.name}` holds {found}, and pictures are files, paths, or uint8 arrays (H, W) or (H, W, C)"
-        hint = "for numbers that are no picture file use `type: tensor`" if column.shape else None
-        return Misfit(message, field="column", help=hint)
+    @property
+    @abstractmethod
+    def filter(self) -> Method:
+        """For `size`."""
+
+    @abstractmethod
+    def sized_spec(self, size: Size, interval: tuple[float, float]) -> TensorSpec:
+        """Of pictures of this size, with numbers in `interval`. A side of 0 is one that each picture has for itself."""
+
+    @abstractmethod
+    def decoded(self, picture: Any, column: Column, row: int) -> Any:
+        """A copy of an opened picture, upright, as transforms take it. Raises BadValueError and ValueError."""
+
+    @abstractmethod
+    def numbers(self, picture: Any) -> np.ndarray: ...
 
     def tally(self, columns: Sequence[Column]) -> Tally | None:
         return None
@@ -82,9 +80,8 @@ class ImageField(Field):
         return (column.shape[0], column.shape[1]) if column.shape else (None, None)
 
     def row_spec(self, columns: Sequence[Column], statistics: Mapping[str, object]) -> TensorSpec:
-        """Before the transforms. A side of 0 is one that each picture has for itself."""
-        height, width = self.size_of(columns[0])
-        return TensorSpec((self.channels, height or 0, width or 0)).between([(0.0, 1.0)])
+        """Before the transforms."""
+        return self.sized_spec(self.size_of(columns[0]), (0.0, 1.0))
 
     def convert(
         self, values: Sequence[np.ndarray], columns: Sequence[Column], statistics: Mapping[str, object]
@@ -96,16 +93,16 @@ class ImageField(Field):
         return np.stack(found)
 
     def picture(self, value: Any, column: Column, row: int = 0) -> Any:
-        """One value as a picture of Pillow, in `mode` and `size`. Raises BadValueError and MissingPackageError."""
+        """One value as a picture of Pillow, as transforms take it. Raises BadValueError and MissingPackageError."""
         try:
             with self._opened(value, column, row) as opened:
                 opened.load()
-                found = _in_mode(_upright(opened), self.mode)
+                found = self.decoded(opened, column, row)
         except (BadValueError, MissingPackageError):
             raise
         except Exception as error:  # each format has errors of its own for a damaged file
             raise _broken(column, row, error) from error
-        return found if self.size is None else resized(found, *sides(self.size), self.method)
+        return found if self.size is None else resized(found, *sides(self.size), self.filter)
 
     def glance(self, value: Any, column: Column, row: int) -> None:
         """Look at the header alone. Raises BadValueError and MissingPackageError."""
@@ -138,6 +135,48 @@ class ImageField(Field):
             raise BadValueError("unreadable", column.name, message, row=row, help=hint)
         return os.path.join(self.folder, value)
 
+
+class ImageField(PictureField):
+    """Pictures, float32 of shape (C, H, W), from 0 (dark) to 1. They are decoded by Pillow when a sample is asked for,
+    turned as their EXIF says, and brought to `mode` and `size`; then come the `transforms`.
+
+    Without `size`, transforms must bring all pictures to one size.
+    """
+
+    meaning: ClassVar[tuple[str, ...]] = ("mode",)
+
+    type: Literal["image"] = "image"
+    mode: Literal["L", "RGB", "RGBA"] = "RGB"
+    """The channels: L is grey, RGB drops transparency. 16 bits a channel become 8."""
+    method: Method = "bilinear"
+    """Pillow's filter for `size`; all but `nearest` weigh every pixel of a picture that shrinks."""
+
+    @property
+    def channels(self) -> int:
+        return CHANNELS[self.mode]
+
+    @property
+    def filter(self) -> Method:
+        return self.method
+
+    def check(self, columns: Sequence[Column]) -> Misfit | None:
+        column = columns[0]
+        if column.dtype in ("bytes", "object") and not column.shape:
+            return None
+        if column.dtype == "uint8" and len(column.shape) in (2, 3) and _is_picture(column.shape):
+            return None
+        found = f"{column.dtype} of shape {column.shape}" if column.shape else column.dtype
+        found = "dates" if column.dtype.startswith("datetime") else found
+        message = f"`{column.name}` holds {found}, and pictures are files, paths, or uint8 arrays (H, W) or (H, W, C)"
+        hint = "for numbers that are no picture file use `type: tensor`" if column.shape else None
+        return Misfit(message, field="column", help=hint)
+
+    def sized_spec(self, size: Size, interval: tuple[float, float]) -> TensorSpec:
+        return TensorSpec((self.channels, size[0] or 0, size[1] or 0)).between([interval])
+
+    def decoded(self, picture: Any, column: Column, row: int) -> Any:
+        return _in_mode(upright(picture), self.mode)
+
     def numbers(self, picture: Any) -> np.ndarray:
         """(C, H, W) float32, 0 to 1."""
         import numpy as np
@@ -152,7 +191,7 @@ def _is_picture(shape: tuple[int, ...]) -> bool:
     return len(shape) == 2 or shape[2] in (1, 3, 4)
 
 
-def _upright(picture: Any) -> Any:
+def upright(picture: Any) -> Any:
     """Turned as its EXIF says."""
     from PIL import ImageOps
 

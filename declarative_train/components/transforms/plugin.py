@@ -22,6 +22,7 @@ class PluginTransform(Plugged, Transform):
     generators of torch, numpy or Python, which are then seeded around it: that takes loader processes."""
 
     own: ClassVar[frozenset[str]] = frozenset({"type", "fields", "only"})
+    moves: ClassVar[bool | None] = None
     sides: ClassVar[tuple[int | str, int | str] | None] = None
     ends: ClassVar[tuple[float, float] | None] = None
     """What the class declares as `size` and `interval`."""

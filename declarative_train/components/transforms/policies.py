@@ -91,24 +91,31 @@ _CHANGES: dict[str, Change] = {
     "autocontrast": _of_colours("autocontrast"),
     "equalize": _of_colours("equalize"),
 }
+_MOVES = frozenset({"shear_x", "shear_y", "translate_x", "translate_y", "rotate"})
 _BOTH_WAYS = frozenset(
     {"shear_x", "shear_y", "translate_x", "translate_y", "rotate", "brightness", "saturation", "contrast", "sharpness"}
 )
 
 
-def _changed(values: list[Any], drawn: Drawn, level: int, greatest: dict[str, tuple[float, float]]) -> list[Any]:
-    """One change out of all. `greatest`: the amounts at level 0 and at the last one."""
+def _changed(
+    values: list[Any],
+    drawn: Drawn,
+    level: int,
+    greatest: dict[str, tuple[float, float]],
+    made: frozenset[str] = frozenset(_CHANGES),
+) -> list[Any]:
+    """One change out of all, if it is one of `made`. `greatest`: the amounts at level 0 and at the last one."""
     name = list(_CHANGES)[drawn.below(len(_CHANGES))]
     first, last = greatest.get(name, (0.0, 0.0))
     amount = first + (last - first) * level / (_LEVELS - 1)
     sign = -1.0 if drawn.happens(0.5) and name in _BOTH_WAYS else 1.0
-    changed = []
-    for each in values:
+    changed: list[Any] = []
+    for each in values if name in made else ():
         scale = 1.0
         if name.startswith("translate") and last < 1:  # a share of the side
             scale = each.width if name == "translate_x" else each.height
         changed.append(_CHANGES[name](each, sign * amount * scale))
-    return changed
+    return changed if name in made else values
 
 
 class TrivialAugment(Transform):
@@ -116,11 +123,15 @@ class TrivialAugment(Transform):
 
     is_random: ClassVar[bool] = True
     changes_colours: ClassVar[bool] = True
+    moves: ClassVar[bool | None] = True
 
     type: Literal["trivial_augment"] = "trivial_augment"
 
     def apply(self, values: list[Any], drawn: Drawn) -> list[Any]:
         return _changed(values, drawn, drawn.below(_LEVELS), _WIDE)
+
+    def apply_to_masks(self, masks: list[Any], drawn: Drawn) -> list[Any]:
+        return _changed(masks, drawn, drawn.below(_LEVELS), _WIDE, _MOVES)
 
 
 class RandAugment(Transform):
@@ -128,6 +139,7 @@ class RandAugment(Transform):
 
     is_random: ClassVar[bool] = True
     changes_colours: ClassVar[bool] = True
+    moves: ClassVar[bool | None] = True
 
     type: Literal["rand_augment"] = "rand_augment"
     num_ops: Annotated[int, Field(ge=1, le=14)] = 2
@@ -139,6 +151,11 @@ class RandAugment(Transform):
         for _ in range(self.num_ops):
             values = _changed(values, drawn, self.magnitude, _USUAL)
         return values
+
+    def apply_to_masks(self, masks: list[Any], drawn: Drawn) -> list[Any]:
+        for _ in range(self.num_ops):
+            masks = _changed(masks, drawn, self.magnitude, _USUAL, _MOVES)
+        return masks
 
 
 _WIDE: dict[str, tuple[float, float]] = {

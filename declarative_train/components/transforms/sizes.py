@@ -54,6 +54,8 @@ def same_size(values: list[Any]) -> tuple[int, int]:
 class Resize(Transform):
     """Another size. A number is the new length of the shorter side, and the other follows; two are height and width."""
 
+    moves: ClassVar[bool | None] = True
+
     type: Literal["resize"] = "resize"
     size: Sides
     """The shorter side, or height and width."""
@@ -81,6 +83,8 @@ class Resize(Transform):
 class CenterCrop(Transform):
     """The middle of a picture; one that is smaller gets black edges."""
 
+    moves: ClassVar[bool | None] = True
+
     type: Literal["center_crop"] = "center_crop"
     size: Sides
     """Height and width of the part; a number: a square."""
@@ -100,6 +104,7 @@ class RandomCrop(Transform):
     """A part of a picture at a random place."""
 
     is_random: ClassVar[bool] = True
+    moves: ClassVar[bool | None] = True
 
     type: Literal["random_crop"] = "random_crop"
     size: Sides
@@ -128,6 +133,7 @@ class RandomResizedCrop(Transform):
     """A part of random area and shape, resized: the crop of Szegedy et al., https://arxiv.org/abs/1409.4842."""
 
     is_random: ClassVar[bool] = True
+    moves: ClassVar[bool | None] = True
 
     type: Literal["random_resized_crop"] = "random_resized_crop"
     size: Sides

@@ -16,6 +16,7 @@ class RandomFlip(Transform):
     """Mirrored, or not."""
 
     is_random: ClassVar[bool] = True
+    moves: ClassVar[bool | None] = True
 
     type: Literal["random_flip"] = "random_flip"
     direction: Literal["horizontal", "vertical"] = "horizontal"
@@ -36,6 +37,7 @@ class RandomRotation(Transform):
     """Turned around its middle, by an angle out of -degrees to degrees; what comes from outside is black."""
 
     is_random: ClassVar[bool] = True
+    moves: ClassVar[bool | None] = True
 
     type: Literal["random_rotation"] = "random_rotation"
     degrees: Annotated[float, Field(gt=0, le=180)]

@@ -72,7 +72,9 @@ def _picture(entry: Entry, trained: Trained) -> dict[str, Any]:
     if not field.reads_late:
         return {}
     chain = Chain.of(trained.plan.data)
-    keys = {key: value for key, value in field.as_data().items() if key in ("mode", "size", "method")}
+    keys = {key: value for key, value in field.as_data().items() if key not in ("type", "column", "folder")}
+    if "mode" not in keys:
+        return {"before_the_model": ["a mask becomes class numbers, as `picture` says"], "picture": keys}
     size = "" if keys["size"] is None else f" and resized to `picture.size` ({keys['method']})"
     before = [f"a picture is decoded, turned as its EXIF says, brought to mode {keys['mode']}{size}"]
     done = [each.as_data() for each in chain.transforms if each.acts(False) and each.changes(entry.name)]
