@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -83,3 +84,64 @@ def test_a_student_of_a_published_teacher_learns_the_same_in_every_mode(
     assert spread.keys() == taught_alone.keys()
     for name, value in taught_alone.items():
         torch.testing.assert_close(spread[name], value, rtol=1e-9, atol=1e-9, msg=name)
+
+
+PAIRS = """
+name: pairs
+data:
+  source: {{type: jsonl, path: pairs.jsonl}}
+  fields:
+    asked:  {{type: tokens, column: asked, tokenizer: bytes, length: 20}}
+    answer: {{type: tokens, column: answer, tokenizer: bytes, length: 20}}
+  last_batch: drop
+model:
+  blocks:
+    pooled:                                                   # the mean over a text's own tokens
+      inputs: [states, mask]
+      graph:
+        real: unsqueeze(float(mask), -1)
+        mean: sum(states * real, dim=1) / sum(real, dim=1)
+      output: mean
+  graph:
+    states: {{type: bert, from: published, head: none, inputs: {{tokens: asked, mask: asked.mask}}}}
+    others: {{type: reuse, node: states, inputs: {{tokens: answer, mask: answer.mask}}}}
+    left:   {{type: pooled, inputs: [states, asked.mask]}}
+    right:  {{type: pooled, inputs: [others, answer.mask]}}
+  weights: {{states: {{path: published, format: huggingface}}}}
+objective: {{loss: {{type: info_nce, input: left, target: right, temperature: 0.2, over: 8 samples}}}}
+training: {{steps: 3, global_batch_size: 8, optimizer: {{type: adamw, lr: 1e-2}}, precision: fp64}}
+parallelism: {parallelism}
+layout: {{device: cpu, gpus: {gpus}}}
+logging: {{dir: runs}}
+"""
+
+
+def paired(folder: Path, parallelism: str, gpus: int) -> dict[str, torch.Tensor]:
+    path = folder / f"{gpus}.yaml"
+    path.write_text(PAIRS.format(parallelism=parallelism, gpus=gpus))
+    return dict(dt.load(path).run(quiet=True).module().named_parameters())
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize(
+    ("parallelism", "gpus"),
+    [
+        ("ddp", 2),
+        pytest.param("fsdp", 2, marks=pytest.mark.long),
+        pytest.param("fsdp", 4, marks=pytest.mark.long),
+        pytest.param("{data: {replicate: 2, shard: 2}}", 4, marks=pytest.mark.long),
+    ],
+)
+def test_sentences_that_belong_together_find_each_other_over_ranks(tmp_path: Path, parallelism: str, gpus: int) -> None:
+    """A published encoder on pairs of texts: each among the others of the whole batch, whichever rank holds them."""
+    published_encoders.make("BertModel", tmp_path / "published", vocab_size=256)
+    words = ["red", "green", "blue", "seven", "eight", "nine", "old", "young"]
+    rows = [{"asked": f"what is {one}?", "answer": f"{one} and {other}"} for one in words for other in words[:3]]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    alone, spread = paired(tmp_path, "single", 1), paired(tmp_path, parallelism, gpus)
+    moved = 0.0
+    started = dt.load(tmp_path / "1.yaml").plan().module()
+    for name, value in alone.items():
+        torch.testing.assert_close(spread[name], value, rtol=1e-8, atol=1e-8, msg=name)
+        moved = max(moved, (value - started.get_parameter(name)).abs().max().item())
+    assert moved > 1e-3
