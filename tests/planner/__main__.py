@@ -3,6 +3,7 @@
 python -m tests.planner [WORDS...]     only cells whose name holds the words; the page is not written then
 python -m tests.planner --anew         forget what runs/planner.jsonl holds; else what stands there is not run again
 python -m tests.planner --page         run nothing: the page of what stands there
+python -m tests.planner --size         only what is about large models: the end of the page, anew
 python -m tests.planner --check        write no page, fail where one is out of its bounds
 """
 
@@ -70,6 +71,10 @@ def main(words: list[str], record: Record | None = None) -> int:
     options, words = {word for word in words if word.startswith("--")}, [each for each in words if each[:2] != "--"]
     if "--anew" in options:
         record.lines.forget()
+    if "--size" in options:
+        begin = PAGE.read_text().partition(AT_SIZE)[0]
+        PAGE.write_text(begin + at_size())
+        return 0
     chosen = [cell for cell in cells() if all(word in cell.name for word in words)]
     if "--page" not in options:
         for cell in chosen:

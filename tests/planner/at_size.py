@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass, replace
+from datetime import date
 from pathlib import Path
 
 from declarative_train.plan.plan import Plan
@@ -20,6 +21,7 @@ from declarative_train.runtime.footprint.forecast import Forecast
 from declarative_train.runtime.footprint.pretend import pretended_step
 from tests.planner.allocator import reserved
 from tests.planner.measure import compiled
+from tests.record import commit
 
 LLAMA = """
 name: {name}
@@ -127,6 +129,7 @@ def at_size() -> str:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         parts = ["## Llama 3.1 8B on 8 ranks, fsdp, bf16, 2 x 8,192 tokens each", ""]
+        parts += [f"This and what follows: {date.today()}, at {commit()}.", ""]
         parts += ["| recompute | parameters | gradients | optimizer | gathered | activations | loss | together |"]
         parts += ["|---|---|---|---|---|---|---|---|"]
         found = {}

@@ -404,6 +404,7 @@ def cuda_patched(gpu: PretendGpu) -> Iterator[None]:
             "default_generators": (_Generator(),) * 8,
             "device_count": lambda: 8,
             "get_device_name": lambda device=None: "NVIDIA H100 80GB HBM3",
+            "is_current_stream_capturing": lambda: False,  # a CUDA build asks the driver
             "get_rng_state": lambda device="cuda": torch.zeros(16, dtype=torch.uint8),
             "max_memory_allocated": lambda device=None: 1 << 30,
             "mem_get_info": lambda device=None: (gpu.free_bytes, 80 << 30),

@@ -154,6 +154,12 @@ class RunningStage(PipelineStage):
     """torch's stage; in evaluation, two methods that assume a backward do nothing (V schedules would fail). What it
     sends lies in memory in order, as gloo and NCCL ask: gradients of a `permute` or a mean do not by themselves."""
 
+    def _get_init_p2p_neighbors_ops(self) -> Any:
+        """torch 2.11 tries each wire before the first step, also that to a stage of the same rank (zbv, dualpipev): gloo
+        has no connection of a rank to itself."""
+        tried = super()._get_init_p2p_neighbors_ops()
+        return [each for each in tried if each.group_peer != self.group_rank]
+
     def get_bwd_send_ops(self, bwd_chunk_id: int) -> Any:
         if bwd_chunk_id in self.bwd_cache:
             gradients = self.bwd_cache[bwd_chunk_id]

@@ -158,7 +158,18 @@ class Writer(FsspecWriter):
 
 
 class Reader(FsspecReader):
+    """`refused`: why the metadata was, which torch 2.11 does not hand on."""
+
+    refused: CheckpointFailure | None = None
+
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        try:
+            return self._metadata(*args, **kwargs)
+        except CheckpointFailure as error:
+            self.refused = error
+            raise
+
+    def _metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         with self.fs.create_stream(self._get_metadata_path(kwargs.get("rank")), "rb") as stream:
             found = AllowList(stream).load()
         if not isinstance(found, Metadata):
@@ -208,11 +219,12 @@ def save_tensors(
 def load_tensors(path: str, into: Mapping[str, torch.Tensor], *, alone: bool) -> None:
     """Fill `into` in place, whatever the layout that wrote them. Raises CheckpointFailure, and PeerFailure when
     another rank could not."""
+    reader = Reader(path)
     try:
         with quiet():
-            load(dict(into), storage_reader=Reader(path), planner=TensorsOnly(), no_dist=alone)
+            load(dict(into), storage_reader=reader, planner=TensorsOnly(), no_dist=alone)
     except CheckpointException as error:  # a BaseException
-        cause = cause_of(error, alone)
+        cause = reader.refused or cause_of(error, alone)
         if isinstance(cause, CheckpointFailure | PeerFailure):
             raise cause from None
         raise CheckpointFailure(f"cannot read the checkpoint {path}: {type(cause).__name__}: {cause}") from error
