@@ -83,8 +83,17 @@ class _Explicit:
         if name == "data" and data.window is not None and data.window.stride is None:
             window = data.window.model_copy(update={"stride": data.window.length})
             return data.model_copy(update={"window": window})
+        if name == "evaluation" and self._evaluates_each_epoch():
+            return self._recipe.evaluation.model_copy(update={"every": Duration(1, "epochs")})
         section: Section = getattr(self._recipe, name)
         return section
+
+    def _evaluates_each_epoch(self) -> bool:
+        """Unasked, for what waits for a metric. A run that is known to be shorter has one evaluation, at its end."""
+        recipe = self._recipe
+        waits = recipe.training.early_stop is not None or recipe.checkpoint.best is not None
+        is_shorter = recipe.training.epochs is not None and recipe.training.epochs < 1
+        return recipe.evaluation.every is None and waits and not is_shorter
 
     def _parallelism(self) -> object:
         """Axes where there are some."""

@@ -63,6 +63,31 @@ def explicit(capsys: pytest.CaptureFixture[str], path: Path, *words: str) -> str
     return capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("changes", "wanted"),
+    [
+        ("", None),
+        ("training: {early_stop: {metric: validation/loss, mode: min, patience: 2 steps}}", "1 epoch"),
+        ("checkpoint: {best: {metric: validation/loss, mode: min}}", "1 epoch"),
+        ("checkpoint: {best: {metric: validation/loss, mode: min}}\nevaluation: {every: 2 steps}", "2 steps"),
+        ("checkpoint: {best: {metric: validation/loss, mode: min}}\ntraining: {steps: null, epochs: 0.5}", None),
+    ],
+)
+def test_an_evaluation_that_another_key_asks_for_is_written(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, changes: str, wanted: str | None
+) -> None:
+    (tmp_path / "base.yaml").write_text("name: small\n" + SMALL)
+    (tmp_path / "recipe.yaml").write_text(f"extends: base.yaml\n{changes}\n")
+    text = explicit(capsys, tmp_path / "recipe.yaml")
+    (tmp_path / "explicit.yaml").write_text(text)
+    loaded = recipe_room.load(str(tmp_path / "explicit.yaml"))
+    assert loaded.recipe is not None, loaded.diagnostics
+    every = loaded.recipe.evaluation.every
+    assert (None if every is None else str(every)) == wanted
+    plans = [compiled(str(tmp_path / name)) for name in ("recipe.yaml", "explicit.yaml")]
+    assert plans[0].evaluation == plans[1].evaluation
+
+
 @pytest.mark.parametrize("name", [pytest.param(name, marks=LONG if name in LARGE else ()) for name in SHIPPED])
 def test_all_defaults_written_out_are_the_same_plan(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -315,6 +315,22 @@ def test_a_planted_object_in_the_metadata_is_not_run(tmp_path: Path) -> None:
     assert not sign.exists()
 
 
+def test_what_ranks_hold_alike_is_written_by_the_one_that_has_the_least_to_write() -> None:
+    """torch's plan of who writes what, of two ranks: a large tensor by one, the two small ones by the other."""
+    from torch.distributed.checkpoint import DefaultSavePlanner
+
+    planner = DefaultSavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
+    plans = []
+    for rank in range(2):
+        tensors = {"model/large": torch.zeros(10), "model/a": torch.zeros(4), "model/b": torch.zeros(4)}
+        planner.set_up_planner(tensors, is_coordinator=rank == 0)
+        plans.append(planner.create_local_plan())
+    written, _ = planner.create_global_plan(plans)
+    names = sorted(sorted(item.index.fqn for item in plan.items) for plan in written)
+    assert sum(map(len, names)) == 3
+    assert all(names)
+
+
 def test_an_entry_of_bytes_is_refused(tmp_path: Path) -> None:
     sign = tmp_path / "ran"
     (tmp_path / "c").mkdir()

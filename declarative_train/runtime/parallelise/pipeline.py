@@ -155,8 +155,8 @@ class RunningStage(PipelineStage):
     sends lies in memory in order, as gloo and NCCL ask: gradients of a `permute` or a mean do not by themselves."""
 
     def _get_init_p2p_neighbors_ops(self) -> Any:
-        """torch 2.11 tries each wire before the first step, also that to a stage of the same rank (zbv, dualpipev): gloo
-        has no connection of a rank to itself."""
+        """torch 2.11 tries each wire before the first step, also one between stages of the same rank (zbv, dualpipev):
+        gloo has no connection of a rank to itself."""
         tried = super()._get_init_p2p_neighbors_ops()
         return [each for each in tried if each.group_peer != self.group_rank]
 
