@@ -17,6 +17,7 @@ from declarative_train.data.blocks import blocks_of, mixed_order
 from declarative_train.data.mixing import MixedOrder
 from declarative_train.data.order import sample_index
 from declarative_train.data.pairs import Pairs
+from declarative_train.data.prepare import may_lie_on_gpu
 from declarative_train.data.rolling import RolledOrder
 from declarative_train.data.side_stream import copied_ahead, from_host, from_workers, is_gpu
 from declarative_train.data.slots import evaluation_slots, locate, slots
@@ -327,14 +328,12 @@ class EvaluationBatches:
 
 
 def has_room(samples: SampleSet, device: torch.device, steps_bytes: int = 0) -> bool:
-    """Whether a held set may lie on the device. Of a GPU it takes what the steps leave, and an eighth, at most, of what
-    is free before them."""
+    """Whether a held set may lie on the device."""
     import torch
 
     if not is_gpu(device):
         return True
-    free_bytes = torch.cuda.mem_get_info(device)[0]
-    return samples.held_bytes <= min(free_bytes // 8, free_bytes - steps_bytes)
+    return may_lie_on_gpu(samples.held_bytes, torch.cuda.mem_get_info(device)[0], steps_bytes)
 
 
 def spread(positions: np.ndarray, num_samples: int, total: int) -> np.ndarray:

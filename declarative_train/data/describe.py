@@ -438,6 +438,7 @@ class _Description:
                     each.num_samples,
                     source=None if own is None else own.as_data(),
                     split=None if split is None or own is not None else split.as_data(),
+                    held_bytes=each.held_bytes,
                 )
             )
         mix = self._mix(prepared[TRAINING])

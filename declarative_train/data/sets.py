@@ -59,7 +59,7 @@ class HeldSet(SampleSet):
                 rows = overlapping(rows, self._windows.length)[:, part.cut]
             self._fields[part.name] = (rows, dtype_of(part.sample))
         self.sample_bytes = _sample_bytes(prepared)
-        self.held_bytes = sum(rows.nbytes for rows in prepared.held.values())
+        self.held_bytes = prepared.held_bytes
 
     def gather(self, indices: np.ndarray, epoch: int | None = None) -> dict[str, torch.Tensor]:
         places = indices if self._windows is None else self._windows.starts(indices)

@@ -67,12 +67,14 @@ class MemberSpec:
 
 @dataclass(frozen=True, slots=True)
 class SetSpec:
-    """A named set of samples. `source` is None for a cut of the main source; `split` says which rows it takes."""
+    """A named set of samples. `source` is None for a cut of the main source; `split` says which rows it takes.
+    `held_bytes` of one that is held in memory, else 0."""
 
     name: str
     num_samples: int
     source: dict[str, object] | None = None
     split: dict[str, object] | None = None
+    held_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from declarative_train.plan.plan import PLAN_VERSION, Plan
 _DECIDING = ("seed", "batch_graph", "graph", "parameters", "objective", "weights")
 _TRAINING = ("num_steps", "optimizer", "lr_schedule", "num_warmup_steps", "clip_grad_norm", "precision", "non_finite")
 _PLACES = frozenset({"path", "folder", "workers", "files", "statistics_from"})
+_SIZES = frozenset({"held_bytes"})
 _OF_PLUGINS = frozenset({PLUGIN})  # where their code lies
 
 
@@ -102,7 +103,7 @@ def deciding(plan: Plan) -> dict[str, object]:
     training = cast(Mapping[str, object], data["training"])
     found = {key: data[key] for key in _DECIDING}
     found |= {"training": {key: training[key] for key in _TRAINING}}
-    found |= {"global_batch_size": plan.batch.global_batch_size, "data": _without(_PLACES, data["data"])}
+    found |= {"global_batch_size": plan.batch.global_batch_size, "data": _without(_PLACES | _SIZES, data["data"])}
     found["parameters"] = [
         {key: value for key, value in each.items() if key != "storage" or value is not None}  # as before there was one
         for each in cast(list[dict[str, object]], found["parameters"])

@@ -181,7 +181,7 @@ def _tried(recipe: Recipe, site: Site) -> Plan | None:
 
 
 def _most(plan: Plan) -> int:
-    return max(each.total for each in plan.memory)
+    return max(each.of_step for each in plan.memory)
 
 
 class Scales:

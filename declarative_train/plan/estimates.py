@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from declarative_train.components.hardware import HARDWARE
+from declarative_train.data.prepare import may_lie_on_gpu
+from declarative_train.data.spec import DataSpec
+from declarative_train.data.splitting import TRAINING
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.plan.auto.judge import ScaleOf
-from declarative_train.plan.auto.target import target_of
+from declarative_train.plan.auto.target import Target, target_of
 from declarative_train.plan.checks.stages import does_not_fit
 from declarative_train.plan.estimate.estimate import estimate
 from declarative_train.plan.estimate.memory import Scale, memory_of
@@ -15,7 +18,7 @@ from declarative_train.plan.estimate.model import facts_of
 from declarative_train.plan.estimate.placement import placement_of
 from declarative_train.plan.estimate.tracing import Tracer
 from declarative_train.plan.plan import Plan
-from declarative_train.plan.predicted import TAKEN, ChoicePlan
+from declarative_train.plan.predicted import TAKEN, ChoicePlan, MemoryPlan
 from declarative_train.recipe.recipe import Recipe
 from declarative_train.recipe.sections.parallelism import Auto
 
@@ -45,7 +48,11 @@ def with_estimates(
     if named is None and choice is None:
         return plan, []
     target = target_of(recipe.layout)
-    needed = max(each.total for each in plan.memory or memory_of(model, placement))
+    rows = plan.memory or tuple(memory_of(model, placement))
+    needed = max(each.of_step for each in rows)
+    rows = beside_set(rows, plan.data, target)
+    if plan.memory:
+        plan = replace(plan, memory=rows)
     diagnostics = []
     if choice is not None:
         plan = replace(plan, choice=_with_exact_memory(choice, needed))
@@ -55,8 +62,19 @@ def with_estimates(
     hardware = target.hardware if named is None else HARDWARE[named]
     if hardware is None:
         return plan, diagnostics
-    found = estimate(model, placement, hardware, plan.flops, plan.batch.global_batch_size, needed)
+    most = max(each.total for each in rows)
+    found = estimate(model, placement, hardware, plan.flops, plan.batch.global_batch_size, most)
     return replace(plan, estimate=found), diagnostics
+
+
+def beside_set(rows: tuple[MemoryPlan, ...], data: DataSpec, target: Target) -> tuple[MemoryPlan, ...]:
+    """With the training set on GPUs of a known size: a run puts it there where the steps leave room for it, and counts
+    it anew by what is free then."""
+    held, room = data.set(TRAINING).held_bytes, target.memory_bytes
+    if target.hardware is None or room is None or not held or data.workers:
+        return rows
+    lie_there = [may_lie_on_gpu(held, room - row.parameters, row.of_step - row.parameters) for row in rows]
+    return tuple(replace(row, held=held if lies else 0) for row, lies in zip(rows, lie_there, strict=True))
 
 
 def _not_traced(why: str, scale: Scale | None) -> str:

@@ -33,7 +33,7 @@ class MemoryPlan:
     """Bytes on one kind of device at the moment of a step at which it holds the most: what the optimizer's step begins
     with and keeps, what fsdp gathers, what waits for the backward or is worked on, what the loss makes, the batch.
     `is_traced`: counted in the engine's own step on tensors without memory (`runtime/footprint`); else derived from
-    such a count of the same model on one device."""
+    such a count of the same model on one device. `held`: the training set, where it lies on the device."""
 
     name: str
     parameters: int
@@ -44,11 +44,17 @@ class MemoryPlan:
     loss: int = 0
     data: int = 0
     is_traced: bool = False
+    held: int = 0
+
+    @property
+    def of_step(self) -> int:
+        """Without the training set, which lies on the device only where there is room for it."""
+        kept = self.parameters + self.gradients + self.optimizer
+        return kept + self.gathered + self.activations + self.loss + self.data
 
     @property
     def total(self) -> int:
-        held = self.parameters + self.gradients + self.optimizer
-        return held + self.gathered + self.activations + self.loss + self.data
+        return self.of_step + self.held
 
 
 @dataclass(frozen=True, slots=True)

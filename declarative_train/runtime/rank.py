@@ -117,8 +117,7 @@ def _train(job: Job, context: FailureContext, asked: Callable[[], bool], device:
         hold_on_device=True,
         steps_bytes=beside_model(plan, context.rank),
     )
-    if device.type == "cuda":
-        plan = with_set(plan, training.bytes_on_device)
+    plan = with_set(plan, training.bytes_on_device if device.type == "cuda" else 0)
     stop = StopAgreement(engine.ranks, asked, plan.training.max_time_s)
     samples = None if plan.evaluation is None else plan.evaluation.samples
     evaluator = Evaluator(

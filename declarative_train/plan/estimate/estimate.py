@@ -57,7 +57,7 @@ def _transfer(each: Transfer) -> TransferPlan:
 
 def assumptions(hardware: Hardware, precision: str) -> list[str]:
     peak = hardware.peak_of(precision)
-    not_counted = "not counted: evaluations, metrics, a data set that is held on the device, fragments of its memory"
+    not_counted = "not counted: evaluations, metrics, fragments of the device's memory"
     if peak is None:
         lacking = "its speed" if not hardware.peak_flops else precision
         return [f"there is no figure of {hardware.name} for {lacking}, and so no times", not_counted]

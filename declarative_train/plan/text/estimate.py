@@ -124,7 +124,12 @@ def _not_shown(choice: ChoicePlan) -> list[str]:
 def describe_memory(plan: Plan) -> list[str]:
     gathering = ["gathered"] if plan.layout.is_sharded else []
     head = ["", "parameters", "gradients", "optimizer", *gathering, "activations", "loss", "data", "together"]
-    return columns([head, *(_row(each, plan.layout.is_sharded) for each in memory(plan))])
+    rows = memory(plan)
+    held = max(each.held for each in rows)
+    said = (
+        [f"of data {amount(held, 'B')} are the training set, which fits on the device beside the steps"] if held else []
+    )
+    return [*columns([head, *(_row(each, plan.layout.is_sharded) for each in rows)]), *said]
 
 
 def memory_title(plan: Plan) -> str:
@@ -153,7 +158,15 @@ def memory(plan: Plan) -> Sequence[MemoryPlan]:
 
 def _row(each: MemoryPlan, is_sharded: bool) -> list[str]:
     gathered = [each.gathered] if is_sharded else []
-    cells = [each.parameters, each.gradients, each.optimizer, *gathered, each.activations, each.loss, each.data]
+    cells = [
+        each.parameters,
+        each.gradients,
+        each.optimizer,
+        *gathered,
+        each.activations,
+        each.loss,
+        each.data + each.held,
+    ]
     return [each.name, *(amount(cell, "B") for cell in (*cells, each.total))]
 
 

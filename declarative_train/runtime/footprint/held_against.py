@@ -62,15 +62,15 @@ def beside_model(plan: Plan, rank: int) -> int:
         return 0
     place = plan.layout.ranks[rank].coordinates.get("pipeline", 0)
     row = dict(zip(kinds_of_rank(plan.layout), plan.memory, strict=True))[place]
-    return row.total - row.parameters
+    return row.of_step - row.parameters
 
 
 def with_set(plan: Plan, bytes_on_device: int) -> Plan:
-    """With the training set, which lies on each device for the whole run."""
+    """With the training set where it lies, which the plan could only guess."""
+    rows = tuple(replace(row, held=bytes_on_device) for row in plan.memory)
     estimate = plan.estimate
-    if estimate is not None:
-        estimate = replace(estimate, memory_bytes=estimate.memory_bytes + bytes_on_device)
-    rows = tuple(replace(row, data=row.data + bytes_on_device) for row in plan.memory)
+    if estimate is not None and plan.memory:
+        estimate = replace(estimate, memory_bytes=max(row.total for row in rows))
     return replace(plan, memory=rows, estimate=estimate)
 
 
