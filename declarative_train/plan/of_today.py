@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from declarative_train.components.component import Component, Layer
 from declarative_train.components.datasets import DATASETS
 from declarative_train.components.expressions.grammar import parse
 from declarative_train.components.expressions.tree import ExpressionError
@@ -47,15 +48,14 @@ def of_today(plan: Plan) -> Plan:
     )
 
 
-def _read(read: Callable[[Mapping[str, object]], object], data: Data) -> Data:
+def _read(read: Callable[[Mapping[str, object]], Component], data: Data) -> Data:
     if PLUGIN in data:
         return data
     try:
         found = read(data)
     except (ComponentError, LookupError, ValueError):  # pydantic's is one of these
         return data
-    now: Data = getattr(found, "today", lambda: found)().as_data()
-    return now
+    return (found.today() if isinstance(found, Layer) else found).as_data()
 
 
 def _graph(graph: Graph) -> Graph:
