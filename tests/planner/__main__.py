@@ -31,8 +31,8 @@ HEAD = """# The planner's memory, held against real ranks
 
 The memory that `dtrain plan` shows is not reckoned: one rank of each kind makes a step of the real engine on tensors
 without memory (torch's fake tensors, and a process group that answers nothing), and all that lives is counted, the loss
-included. Of more than {long} equal blocks in a row, 3 and then 4 are tried, and the rest follows. This page holds it
-against the live bytes of real ranks (gloo, CPU), counted in their second step by the same rule
+included. Of more than {long} equal blocks in a row, 3 and then 4 are tried, of many microbatches three smaller numbers,
+and the rest follows. This page holds it against the live bytes of real ranks (gloo, CPU), counted in their second step by the same rule
 (`runtime/footprint/live_bytes.py`): each storage from the operation that makes it until it goes. All figures are of
 runs, made by `make planner`, which goes on where it was stopped; {quick} of the cells run in `make test`, all in
 `make test-long`.
@@ -43,9 +43,10 @@ Bounds: {bound:.0%} of all together, {class_bound:.0%} of a class that holds mor
 one furthest off is shown.
 
 What is not in it: what a kernel takes for a moment, the rounding and the fragments of CUDA's allocator, NCCL's buffers,
-CUDA's own context, what `compile` saves or keeps, metrics and evaluations. A training set that a run keeps on its GPU
-is counted when the run begins, which then knows whether it does: the steps come first. On a GPU nothing of this page
-has been measured yet. Where the device is a GPU the trace still chooses torch's CPU kernels.
+CUDA's own context, what `compile` saves or keeps, metrics and evaluations. A training set that a run will keep on its
+GPU is counted beside the step where the plan knows the GPU, and anew when the run begins, which knows what is free
+then: the steps come first, and whether a plan fits does not depend on it. On a GPU nothing of this page has been
+measured yet. Where the device is a GPU the trace still chooses torch's CPU kernels.
 
 An lstm's workspace, which torch calls empty on tensors without memory, is asked of oneDNN's own kernel at a small size
 and carried on (within 2%). Where a step cannot be tried the plan says so, with the reason: its figures are derived from
