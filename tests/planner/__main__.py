@@ -34,8 +34,8 @@ without memory (torch's fake tensors, and a process group that answers nothing),
 included. Of more than {long} equal blocks in a row, 3 and then 4 are tried, of many microbatches three smaller numbers,
 and the rest follows. This page holds it against the live bytes of real ranks (gloo, CPU), counted in their second step
 by the same rule (`runtime/footprint/live_bytes.py`): each storage from the operation that makes it until it goes. All
-figures are of runs, made by `make planner`, which goes on where it was stopped; {quick} of the cells run in `make test`, all in
-`make test-long`.
+figures are of runs, made by `make planner`, which goes on where it was stopped; {quick} of the cells run in
+`make test`, all in `make test-long`.
 
 {where}
 
