@@ -114,6 +114,9 @@ QUICK = {
     ("tied", "1f1b 2", "fp32", "none"),
     ("vit", "single", "bf16", "blocks"),
     ("resnet", "ddp 2", "fp32", "none"),
+    ("lstm", "single", "fp32", "none"),
+    ("llama", "ddp 2", "bf16", "none"),
+    ("llama", "single", "fp64", "blocks"),
 }
 
 
