@@ -17,11 +17,10 @@ from declarative_train.data.blocks import blocks_of, mixed_order
 from declarative_train.data.mixing import MixedOrder
 from declarative_train.data.order import sample_index
 from declarative_train.data.pairs import Pairs
-from declarative_train.data.prepare import may_lie_on_gpu
 from declarative_train.data.rolling import RolledOrder
 from declarative_train.data.side_stream import copied_ahead, from_host, from_workers, is_gpu
 from declarative_train.data.slots import evaluation_slots, locate, slots
-from declarative_train.data.spec import BatchSpec, DataError, DataSpec
+from declarative_train.data.spec import BatchSpec, DataError, DataSpec, may_lie_on_gpu
 from declarative_train.data.splitting import TRAINING
 
 if TYPE_CHECKING:

@@ -30,11 +30,6 @@ _SPARSE = 8  # neighbours of which fewer are wanted are not read as one stretch
 LOOKED_AT_ROWS = 1 << 16  # rows of a set that is not held whose values are checked beforehand
 
 
-def may_lie_on_gpu(held_bytes: int, free_bytes: int, steps_bytes: int) -> bool:
-    """Of a GPU a held set takes what the steps leave, and an eighth, at most, of what is free before them."""
-    return held_bytes <= min(free_bytes // 8, free_bytes - steps_bytes)
-
-
 class BadSampleError(Exception):
     """A value of a set that a field cannot take: `part` and the row of the table say where."""
 

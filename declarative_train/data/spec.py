@@ -77,6 +77,11 @@ class SetSpec:
     held_bytes: int = 0
 
 
+def may_lie_on_gpu(held_bytes: int, free_bytes: int, steps_bytes: int) -> bool:
+    """Of a GPU a held set takes what the steps leave, and an eighth, at most, of what is free before them."""
+    return held_bytes <= min(free_bytes // 8, free_bytes - steps_bytes)
+
+
 @dataclass(frozen=True, slots=True)
 class DataSpec:
     """`sets` holds `training` first, then the others in the order of the recipe. `roll`: None where any sample can

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from declarative_train.components.hardware import HARDWARE
-from declarative_train.data.prepare import may_lie_on_gpu
-from declarative_train.data.spec import DataSpec
+from declarative_train.data.spec import DataSpec, may_lie_on_gpu
 from declarative_train.data.splitting import TRAINING
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.plan.auto.judge import ScaleOf

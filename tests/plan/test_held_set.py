@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from declarative_train.api.tracer import LateTracer
-from declarative_train.data.prepare import may_lie_on_gpu
 from declarative_train.data.sets import open_sets
+from declarative_train.data.spec import may_lie_on_gpu
 from declarative_train.plan import compile as compile_plan
 from declarative_train.plan.codec import from_json, signed, to_json
 from declarative_train.plan.plan import Plan
