@@ -355,7 +355,7 @@ class Adapter(Component, ABC):
         return False
 
     @abstractmethod
-    def shapes(self, weight: tuple[int, int]) -> dict[str, tuple[int, int]]:
+    def shapes(self, weight: tuple[int, int]) -> dict[str, tuple[int, ...]]:
         """Its parameters, by the names that they have beside the map's own."""
 
     @abstractmethod

@@ -48,7 +48,8 @@ class Adapting:
         assert self._names is not None
         try:
             found = peft_folder(folder)
-            return found.adapter_of(self._names.slices(found, path, rows), getattr(adapter, "dropout", 0.0))
+            dropout = getattr(adapter, "dropout", 0.0)
+            return found.adapter_of(self._names.slices(found, path, rows), dropout, adapter.type)
         except PublishedError as problem:
             rule = next(each for each in reversed(self._rules) if each.match(f"{path}.weight") is not None)
             report(published_model(rule.span, str(problem), problem.hint))

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from declarative_train.components.adapters.adapted import is_added
-from declarative_train.components.adapters.peft_folder import PREFIX, A, B, PeftFolder, peft_folder
+from declarative_train.components.adapters.lora import MAGNITUDE, A, B
+from declarative_train.components.adapters.peft_folder import PREFIX, PeftFolder, peft_folder
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.graph.merge import adapters_of
 from declarative_train.plan.checks.parameters import weights_do_not_fit
@@ -56,16 +57,16 @@ def _folder(rule: ParameterRule) -> str | None:
 def _of_adapters(
     recipe: Recipe, lowered: Lowered, folder: PeftFolder, names: PublishedNames
 ) -> Iterator[tuple[str, list[PartPlan]]]:
-    for path in adapters_of(lowered.graph):
+    adapters = adapters_of(lowered.graph)
+    for path in adapters:
         adapter = settings_of(recipe.model.rules, f"{path}.weight").adapter
         if adapter is None or adapter.made_from != folder.path:
             continue
         present = folder.names_of(names.slices(folder, path, lowered.maps[path][0]))
         yield f"{path}.{A}", [PartPlan(f"{PREFIX}{each.module}.{A}", 1, False) for each in present]
-        yield (
-            f"{path}.{B}",
-            [PartPlan(f"{PREFIX}{each.module}.{B}", each.last - each.first, False) for each in present],
-        )
+        for own in (B, MAGNITUDE) if getattr(adapters[path], "has_magnitude", False) else (B,):
+            rows = [PartPlan(f"{PREFIX}{each.module}.{own}", each.last - each.first, False) for each in present]
+            yield f"{path}.{own}", rows
 
 
 def _of_others(

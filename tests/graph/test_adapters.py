@@ -82,22 +82,32 @@ def started(plan: Plan) -> torch.nn.Module:
 
 
 @pytest.mark.parametrize("fused", [True, False])
-@pytest.mark.parametrize("rslora", [True, False])
-def test_outputs_gradients_and_the_merged_weights_are_those_of_peft(folder: Path, fused: bool, rslora: bool) -> None:
-    adapter = {"type": "lora", "rank": 4, "alpha": 6, "rslora": rslora}
+@pytest.mark.parametrize(("kind", "rslora"), [("lora", True), ("lora", False), ("dora", False)])
+def test_outputs_gradients_and_the_merged_weights_are_those_of_peft(
+    folder: Path, fused: bool, kind: str, rslora: bool
+) -> None:
+    adapter = {"type": kind, "rank": 4, "alpha": 6, "rslora": rslora}
     parameters = {"layers": {"adapter": adapter}, "lora_B": {"init": {"type": "normal", "std": 0.3}}}
     plan = compiled(folder, recipe(parameters, fused=fused))
     model = started(plan)
     held = dict(model.named_parameters())
+    for part in model.modules():
+        if isinstance(part, LoraLinear) and part.has_magnitude:
+            with torch.no_grad():
+                part.start_magnitude()
+                part.lora_magnitude_vector *= 1 + 0.3 * torch.randn(part.out_features)
     base = build(without_adapters(plan.graph))
     base.load_state_dict({name: item for name, item in held.items() if ".lora_" not in name})
     targets = ["qkv", "query", "key", "value", "out", "gate", "down"]
-    config = peft.LoraConfig(r=4, lora_alpha=6, use_rslora=rslora, target_modules=targets, bias="none")  # type: ignore[arg-type]
+    config = peft.LoraConfig(r=4, lora_alpha=6, use_rslora=rslora, use_dora=kind == "dora", target_modules=targets)  # type: ignore[arg-type]
     theirs = peft.get_peft_model(base, config)  # type: ignore[arg-type]
-    named = {name.replace(".default", ""): item for name, item in theirs.named_parameters()}
+    spelt = {".default": "", "lora_magnitude_vector.weight": "lora_magnitude_vector"}
+    named = dict(theirs.named_parameters())
+    for theirs_word, word in spelt.items():
+        named = {name.replace(theirs_word, word): item for name, item in named.items()}
     added = {name for name in held if ".lora_" in name}
     assert {f"base_model.model.{name}" for name in added} == {name for name in named if ".lora_" in name}
-    assert len(added) == 2 * 2 * (4 if fused else 6)
+    assert len(added) == 2 * (3 if kind == "dora" else 2) * (4 if fused else 6)
     with torch.no_grad():
         for name in added:
             named[f"base_model.model.{name}"].copy_(held[name])
@@ -120,7 +130,7 @@ def test_outputs_gradients_and_the_merged_weights_are_those_of_peft(folder: Path
     merged = theirs.merge_and_unload()  # type: ignore[operator]
     for name, part in model.named_modules():
         if isinstance(part, LoraLinear):
-            own = {own: held[f"{name}.{own}"] for own in ("lora_A.weight", "lora_B.weight")}
+            own = {own: held[f"{name}.{own}"] for own in part.adapter.shapes((part.out_features, part.in_features))}
             assert (part.adapter.merged(part.weight, own) - merged.get_submodule(name).weight).abs().max() < CLOSE
 
 

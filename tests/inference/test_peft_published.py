@@ -34,7 +34,7 @@ def adapted(base: Any, folder: Path, name: str, **more: Any) -> Any:
     model = peft.get_peft_model(base, peft.LoraConfig(**settings)).eval()
     with torch.no_grad():
         for each, parameter in model.named_parameters():
-            if "lora_B" in each or "modules_to_save" in each:
+            if "lora_B" in each or "modules_to_save" in each or "magnitude" in each:
                 parameter.add_(torch.randn_like(parameter) * 0.2)
     model.save_pretrained(folder)
     return model
@@ -58,13 +58,16 @@ def logits_of(model: Any) -> torch.Tensor:
         ("llama", {"alpha_pattern": {"down_proj": 9}, "rank_pattern": {"o_proj": 2}}),
         ("qwen2", {"use_rslora": True, "modules_to_save": ["lm_head"]}),
         ("gpt2", {}),
+        ("llama", {"use_dora": True}),
+        pytest.param("gpt2", {"use_dora": True}, marks=pytest.mark.long),
     ],
 )
 def test_adapters_of_peft_come_in_and_go_out(tmp_path: Path, name: str, more: dict[str, Any]) -> None:
     """The same logits and gradients; untrained, the same tensors to the bit."""
     base, path = made.write(tmp_path, name)
     theirs = adapted(base, tmp_path / "adapter", name, **more)
-    plan = dt.load(with_adapters(path, "{lm: {adapter: {type: lora, from: adapter}}}")).plan()
+    kind = "dora" if more.get("use_dora") else "lora"
+    plan = dt.load(with_adapters(path, f"{{lm: {{adapter: {{type: {kind}, from: adapter}}}}}}")).plan()
     ours = plan.module()
     wanted, found = theirs(TOKENS).logits, logits_of(ours)
     assert (found - wanted).abs().max() < 1e-6 * max(1.0, wanted.abs().max().item())
@@ -80,9 +83,11 @@ def test_adapters_of_peft_come_in_and_go_out(tmp_path: Path, name: str, more: di
         "gpt2": ("mlp.c_proj",),
     }[name]
     top = "transformer.h.1." if name == "gpt2" else "model.layers.1."
-    for word in ("lora_A", "lora_B"):
-        grads = [theirs.get_parameter(f"base_model.model.{top}{each}.{word}.default.weight").grad for each in modules]
-        mine = ours.get_parameter(f"{layer}.{word}.weight").grad
+    words = ["lora_A.weight", "lora_B.weight", *(["lora_magnitude_vector"] if kind == "dora" else [])]
+    for word in words:
+        place = f"{word.removesuffix('.weight')}.default.weight"
+        grads = [theirs.get_parameter(f"base_model.model.{top}{each}.{place}").grad for each in modules]
+        mine = ours.get_parameter(f"{layer}.{word}").grad
         assert (mine - torch.cat(grads)).abs().max() < 1e-6
     run = dt.load(path, set={"training.steps": 1, "training.optimizer.lr": 0.0}).run(quiet=True)
     back = export(run.trained(), "peft", tmp_path / "back").folder

@@ -133,7 +133,6 @@ def test_what_is_built_is_not_called_not_built() -> None:
         ("data: {source: {type: webdataset, path: x}}", "here it is called `tar`"),
         ("model: {lora: {rank: 8}}", "adapter: {type: lora"),
         ("model: {parameters: {a: {adapter: {type: qlora}}}}", "storage: nf4"),
-        ("model: {parameters: {a: {adapter: {type: dora}}}}", "DoRA is not built"),
         ("data: {augmentation: [flip]}", "`data.transforms`"),
         ("kfold: 5", "there is no cross-validation; `sweep:"),
         ("training: {epochs: .inf}", "stop it by `early_stop` or `max_time`"),

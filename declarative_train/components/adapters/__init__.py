@@ -7,6 +7,7 @@ ADAPTERS: Registry[Adapter] = Registry(
     "adapter",
     "declarative_train.components.adapters",
     {
+        "dora": "lora.Dora",
         "lora": "lora.Lora",
     },
 )

@@ -88,7 +88,8 @@ class Adapted(Layer):
             weight = next(each for each in others if each.name == name)
             first = next(iter(self.base.products(use._replace(weights=(weight, trains)))))
             vectors, sides = first.flops // (2 * prod(weight.shape)), first.num_graded - weight.is_trained
-            down, up = (each for each in own if split_name(each.name)[0] == path)
+            mine = (each for each in own if split_name(each.name)[0] == path)
+            down, up = (each for each in mine if len(each.shape) == 2)
             yield Product(2 * vectors * prod(down.shape), sides + down.is_trained)
             yield Product(2 * vectors * prod(up.shape), int(sides + down.is_trained > 0) + up.is_trained)
 

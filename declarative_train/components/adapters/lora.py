@@ -1,4 +1,4 @@
-"""Low-rank adaptation: two thin matrices beside a frozen one."""
+"""Low-rank adaptation: two thin matrices beside a frozen one; and with a length of each row, trained apart."""
 
 from __future__ import annotations
 
@@ -17,16 +17,13 @@ if TYPE_CHECKING:
     from torch import nn
 
 FROM = "from"
+A, B, MAGNITUDE = "lora_A.weight", "lora_B.weight", "lora_magnitude_vector"
 
 
-class Lora(Adapter):
-    """Trains `scaling * B A` beside a linear map's frozen weight: `lora_A.weight` (rank, in), `lora_B.weight` (out,
-    rank). With `split`, the parts' A below each other (parts * rank, in), and the parts' rows of B.
+class LowRank(Adapter):
+    """Two thin matrices: `lora_A.weight` (rank, in), `lora_B.weight` (out, rank). With `split`, the parts' A below each
+    other (parts * rank, in), and the parts' rows of B."""
 
-    A starts as PEFT starts it, B at zero, so that the first step sees the base alone. Hu et al., LoRA, 2021.
-    """
-
-    type: Literal["lora"] = "lora"
     rank: int = Field(default=8, ge=1)
     """Rows of A and columns of B."""
     alpha: float = Field(default=8.0, gt=0, allow_inf_nan=False)
@@ -67,15 +64,22 @@ class Lora(Adapter):
         return self.dropout > 0
 
     @property
+    def has_magnitude(self) -> bool:
+        return False
+
+    @property
     def scaling(self) -> float:
         return self.alpha / (sqrt(self.rank) if self.rslora else self.rank)
 
-    def shapes(self, weight: tuple[int, int]) -> dict[str, tuple[int, int]]:
-        rows = weight[0] if self.split is None else sum(last - first for first, last in self.split)
-        return {"lora_A.weight": (self.rank * len(self.split or "1"), weight[1]), "lora_B.weight": (rows, self.rank)}
+    def shapes(self, weight: tuple[int, int]) -> dict[str, tuple[int, ...]]:
+        return {A: (self.rank * len(self.split or "1"), weight[1]), B: (self.num_rows(weight[0]), self.rank)}
+
+    def num_rows(self, rows: int) -> int:
+        """Those that are adapted."""
+        return rows if self.split is None else sum(last - first for first, last in self.split)
 
     def init_of(self, parameter: str) -> Init:
-        return linear_weight() if parameter == "lora_A.weight" else start("zeros")
+        return linear_weight() if parameter == A else start("zeros")
 
     def build(self, base: nn.Linear) -> nn.Module:
         from declarative_train.components.adapters.modules.lora import LoraLinear
@@ -83,7 +87,10 @@ class Lora(Adapter):
         return LoraLinear(base, self)
 
     def merged(self, weight: torch.Tensor, own: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        a, b = own["lora_A.weight"], own["lora_B.weight"]
+        return self.summed(weight, own[A], own[B])
+
+    def summed(self, weight: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        """The weight and the product of the two."""
         if self.split is None:
             return weight + b @ a * self.scaling
         changed, first_b = weight.clone(), 0
@@ -92,3 +99,39 @@ class Lora(Adapter):
             changed[first:last] += rows @ a[at * self.rank : (at + 1) * self.rank] * self.scaling
             first_b += last - first
         return changed
+
+
+class Lora(LowRank):
+    """Trains `scaling * B A` beside a linear map's frozen weight: `lora_A.weight` (rank, in), `lora_B.weight` (out,
+    rank).
+
+    A starts as PEFT starts it, B at zero, so that the first step sees the base alone. Hu et al., LoRA, 2021.
+    """
+
+    type: Literal["lora"] = "lora"
+
+
+class Dora(LowRank):
+    """Trains a weight's rows as length times direction: `m (W + scaling * B A)`, each row divided by its length.
+
+    Beside `lora_A.weight` and `lora_B.weight` stands `lora_magnitude_vector` (out,), m, which starts as the lengths of
+    the rows. No gradient flows through what is divided by, as the paper advises. Liu et al., DoRA, 2024.
+    """
+
+    type: Literal["dora"] = "dora"
+
+    @property
+    def has_magnitude(self) -> bool:
+        return True
+
+    def shapes(self, weight: tuple[int, int]) -> dict[str, tuple[int, ...]]:
+        return super().shapes(weight) | {MAGNITUDE: (self.num_rows(weight[0]),)}
+
+    def init_of(self, parameter: str) -> Init:
+        return start("ones") if parameter == MAGNITUDE else super().init_of(parameter)
+
+    def merged(self, weight: torch.Tensor, own: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        from declarative_train.components.adapters.modules.lora import row_factors
+
+        summed = self.summed(weight, own[A], own[B])
+        return summed * row_factors(summed, own[MAGNITUDE], self.split).unsqueeze(1)

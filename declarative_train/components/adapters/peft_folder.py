@@ -15,15 +15,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from declarative_train.components.adapters.lora import Lora
+from declarative_train.components.adapters.lora import A, Dora, Lora, LowRank
 from declarative_train.components.published import PublishedError
 from declarative_train.components.safetensors_header import read_header
 
 FILE, CONFIG = "adapter_model.safetensors", "adapter_config.json"
 PREFIX = "base_model.model."
-A, B = "lora_A.weight", "lora_B.weight"
 _NOT_BUILT = {  # key of the config: whether its value asks for what is not built
-    "use_dora": bool,
     "lora_bias": bool,
     "megatron_config": bool,
     "alora_invocation_tokens": bool,
@@ -56,8 +54,9 @@ class PeftFolder:
         """Those of the slices that have an adapter."""
         return [each for each in slices if f"{each.module}.{A}" in self.shapes]
 
-    def adapter_of(self, slices: Sequence[Slice], dropout: float) -> Lora | None:
-        """Of the linear map that is made of these modules; None where none of them has one. Raises PublishedError."""
+    def adapter_of(self, slices: Sequence[Slice], dropout: float, kind: str = "lora") -> LowRank | None:
+        """Of the linear map that is made of these modules; None where none of them has one. Raises PublishedError, also
+        where the recipe says another `kind`."""
         present = self.names_of(slices)
         if not present:
             return None
@@ -69,8 +68,11 @@ class PeftFolder:
             problem = f"{self.path}: {listed} have adapters of more than one {what}, and are one map here"
             hint = "tune with one for all three, or merge it into its base (`merge_and_unload` of PEFT)"
             raise PublishedError(problem, hint)
+        held: type[Lora | Dora] = Dora if self.config.get("use_dora") else Lora
+        if kind != (name := held.model_fields["type"].default):
+            raise PublishedError(f"{self.path} holds adapters of the type `{name}`", f"write `type: {name}`")
         split = None if len(slices) == 1 else tuple((each.first, each.last) for each in present)
-        return Lora(
+        return held(
             rank=ranks.pop(),
             alpha=alphas.pop(),
             rslora=bool(self.config.get("use_rslora")),

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from declarative_train.components.adapters.adapted import is_added
+from declarative_train.components.adapters.lora import MAGNITUDE, A, B
 from declarative_train.components.adapters.modules.lora import LoraLinear
-from declarative_train.components.adapters.peft_folder import CONFIG, FILE, PREFIX, A, B, Slice
+from declarative_train.components.adapters.peft_folder import CONFIG, FILE, PREFIX, Slice
 from declarative_train.components.published import architecture_of, family_of
 from declarative_train.inference.export.model_card import auto_of
 from declarative_train.inference.export.trouble import ExportFailure
@@ -40,6 +41,7 @@ class One(NamedTuple):
     b: torch.Tensor
     alpha: float
     is_transposed: bool
+    magnitude: torch.Tensor | None = None
 
 
 def write(program: Program, path: Path) -> None:
@@ -56,6 +58,8 @@ def tensors(program: Program) -> dict[str, torch.Tensor]:
     found: dict[str, torch.Tensor] = {}
     for each in _adapters(program):
         found |= {f"{PREFIX}{each.module}.{A}": each.a, f"{PREFIX}{each.module}.{B}": each.b}
+        if each.magnitude is not None:
+            found[f"{PREFIX}{each.module}.{MAGNITUDE}"] = each.magnitude
     held = program.network.state_dict()
     beside = [f"{module}." for module in _trained_beside(program)]
     for name, item in held.items():
@@ -72,10 +76,11 @@ def config_of(program: Program) -> dict[str, Any]:
     if not adapters:
         raise UsageError("the model has no adapters; help: --to safetensors writes its weights")
     ours = _modules(program).values()
-    flags = {(each.adapter.rslora, each.adapter.dropout) for each in ours}
+    flags = {(each.adapter.rslora, each.adapter.dropout, each.has_magnitude) for each in ours}
     if len(flags) > 1:
-        raise ExportFailure("PEFT has one `dropout` and one `rslora` for all adapters, and this model has several")
-    ((rslora, dropout),) = flags
+        words = "PEFT has one `type`, one `dropout` and one `rslora` for all adapters, and this model has several"
+        raise ExportFailure(words)
+    ((rslora, dropout, is_dora),) = flags
     ranks = {each.module: each.a.shape[0] for each in adapters}
     alphas = {each.module: _short(each.alpha) for each in adapters}
     rank = Counter(ranks.values()).most_common(1)[0][0]
@@ -90,6 +95,7 @@ def config_of(program: Program) -> dict[str, Any]:
         "lora_alpha": alpha,
         "lora_dropout": dropout,
         "use_rslora": rslora,
+        "use_dora": is_dora,
         "bias": "none",
         "fan_in_fan_out": all(each.is_transposed for each in adapters),
         "target_modules": sorted(ranks),
@@ -139,22 +145,25 @@ def _adapters(program: Program) -> Iterator[One]:
     for path, module in _modules(program).items():
         adapter = module.adapter
         a, b = module.lora_A.weight.detach(), module.lora_B.weight.detach()
+        m = module.lora_magnitude_vector.detach() if module.has_magnitude else None
         parts = list(_rows(program, f"{path}.weight", module.out_features))
         slices = [Slice(part.name.removesuffix(".weight"), first, last) for part, first, last in parts]
         flipped = parts[0][0].transpose
         if adapter.split is None:
             for each in slices:
-                yield One(each.module, a, b[each.first : each.last], adapter.alpha, flipped)
+                rows = slice(each.first, each.last)
+                yield One(each.module, a, b[rows], adapter.alpha, flipped, None if m is None else m[rows])
             continue
         named = {(each.first, each.last): each.module for each in slices}
         if set(named) >= set(adapter.split):
             first = 0
             for at, (begin, end) in enumerate(adapter.split):
-                own = a[at * adapter.rank : (at + 1) * adapter.rank], b[first : first + end - begin]
-                yield One(named[begin, end], *own, adapter.alpha, flipped)
+                rows = slice(first, first + end - begin)
+                own = a[at * adapter.rank : (at + 1) * adapter.rank], b[rows]
+                yield One(named[begin, end], *own, adapter.alpha, flipped, None if m is None else m[rows])
                 first += end - begin
             continue
-        if len(slices) > 1:
+        if len(slices) > 1 or m is not None:
             raise ExportFailure(f"the `split` of the adapter of `{path}` is not that of the published model")
         # one adapter of as many ranks: B has the parts on its diagonal
         count, first = len(adapter.split), 0

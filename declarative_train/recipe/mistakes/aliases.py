@@ -341,7 +341,7 @@ NOT_BUILT = {  # types that people look for; what to do instead
     "transformerdecoderlayer": "write it as a block of attention, norms and `linear` nodes, as in the shipped `gpt`",
     "transformerencoderlayer": "write it as a block of attention, norms and `linear` nodes, as in the shipped `vit`",
     "cosineannealingwarmrestarts": "schedules with restarts are not built; `cosine` and `one_cycle` are the nearest",
-    **dict.fromkeys(("dora", "qlora"), "`{adapter: {type: lora}, storage: nf4}` is QLoRA; DoRA is not built"),
+    "qlora": "`{adapter: {type: lora}, storage: nf4}` is QLoRA",
     "huggingface": "write the rows as parquet or jsonl and use that source",
     "plateau": "schedules that watch a metric are not built; `step` or `cosine` lower the lr",
     "reducelronplateau": "schedules that watch a metric are not built; `step` or `cosine` lower the lr",

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx, nn
 
+from declarative_train.components.adapters.lora import MAGNITUDE
 from declarative_train.components.layers.libraries.modules.node import LibraryNode
 from declarative_train.components.layers.modules.packed import hold
 from declarative_train.components.layers.sample_groups import MixesSamples, SampleGroups
@@ -76,13 +77,25 @@ def fill(held: Held, plan: Plan, device: torch.device, *, restores: bool = False
     else:
         allocate(held, plan, device)
     files = [] if restores else open_weights(held.model, plan.weights, whole=not held.stages)
-    replaced = [item.name for item in plan.parameters] if restores else names_in(held.model, files)
-    initialise(held.model, plan.graph, plan.parameters, plan.seed, plan.plugins, replaced=frozenset(replaced))
+    names = (item.name for item in plan.parameters) if restores else names_in(held.model, files)
+    replaced = frozenset(names)
+    initialise(held.model, plan.graph, plan.parameters, plan.seed, plan.plugins, replaced=replaced)
     widen(held, plan)  # drawn in float32 in every mode; those of a file may have more digits
     write_weights(held.model, files)
     for root in held.roots:
         root.to(device)
+    _start_magnitudes(held.model, {*replaced, *(item.name for item in plan.parameters if item.init is not None)})
     lay_out(held, plan, device)
+
+
+def _start_magnitudes(model: nn.Module, given: set[str]) -> None:
+    """Of adapters with lengths of rows: those of the weights beside them, which are there now."""
+    from declarative_train.components.adapters.modules.lora import LoraLinear
+
+    with torch.no_grad():
+        for name, part in model.named_modules():
+            if isinstance(part, LoraLinear) and part.has_magnitude and f"{name}.{MAGNITUDE}" not in given:
+                part.start_magnitude()
 
 
 def widen(held: Held, plan: Plan) -> None:

@@ -1,4 +1,4 @@
-"""A linear map with a trained product of two thin matrices beside its own, frozen one."""
+"""A linear map with a trained product of two thin matrices beside its own, frozen one; lengths of rows beside both."""
 
 from __future__ import annotations
 
@@ -21,6 +21,11 @@ class LoraLinear(nn.Linear):
     that files and checkpoints of the base fit; beside them stand `lora_A.weight` (rank, in) and `lora_B.weight` (out,
     rank), PEFT's names. Of a joined map that PEFT adapted as several, each part has an A of its own (`Lora.split`).
     Hu et al., LoRA, 2021, https://arxiv.org/abs/2106.09685, section 4.1.
+
+    With `lora_magnitude_vector` m (rows,): x (m W' / |W'|)^T + b, W' being the sum of both and |W'| the lengths of its
+    rows.
+    Of what is left out by `dropout` only the change is without, as with PEFT. Liu et al., DoRA, 2024,
+    https://arxiv.org/abs/2402.09353, sections 4.1 and 4.3.
     """
 
     def __init__(self, base: nn.Linear, adapter: Any) -> None:
@@ -28,15 +33,19 @@ class LoraLinear(nn.Linear):
         self.in_features, self.out_features = base.in_features, base.out_features
         self.weight, self.bias = base.weight, base.bias
         self.packed: Packed | None = None
-        place = {"dtype": base.weight.dtype, "device": base.weight.device}
-        (rows_a, _), (rows_b, _) = adapter.shapes((base.out_features, base.in_features)).values()
+        place: dict[str, Any] = {"dtype": base.weight.dtype, "device": base.weight.device}
+        (rows_a, _), (rows_b, _), *_ = adapter.shapes((base.out_features, base.in_features)).values()
         self.lora_A = nn.Linear(base.in_features, rows_a, bias=False, **place)
         self.lora_B = nn.Linear(adapter.rank, rows_b, bias=False, **place)
-        self.split = adapter.split
+        if adapter.has_magnitude:
+            self.lora_magnitude_vector = nn.Parameter(torch.ones(rows_b, **place))
+        self.has_magnitude, self.split = adapter.has_magnitude, adapter.split
         self.adapter = adapter
         self.scaling, self.dropout = adapter.scaling, adapter.dropout
 
     def forward(self, input: Tensor) -> Tensor:
+        if self.has_magnitude:
+            return self._by_length(input)
         y = product(input, self.weight, self.bias, self.packed)
         x = F.dropout(input, self.dropout) if self.training and self.dropout else input
         z: Tensor = self.lora_A(x)
@@ -44,6 +53,33 @@ class LoraLinear(nn.Linear):
             return self._in_parts(y, z)
         changed: Tensor = y + self.lora_B(z) * self.scaling
         return changed
+
+    def _by_length(self, input: Tensor) -> Tensor:
+        x = F.dropout(input, self.dropout) if self.training and self.dropout else input
+        y = product(input, self.weight, None, self.packed)
+        beside = y if x is input else product(x, self.weight, None, self.packed)
+        with torch.no_grad(), torch.autocast(input.device.type, enabled=False):
+            summed = self.summed(self.weight, self.lora_A.weight, self.lora_B.weight)
+        factors = row_factors(summed, self.lora_magnitude_vector, self.split).to(y.dtype)
+        z: Tensor = self.lora_A(x)
+        change = self.lora_B(z) * self.scaling if self.split is None else self._in_parts(torch.zeros_like(y), z)
+        made: Tensor = y + (factors - 1) * beside + factors * change
+        return made if self.bias is None else made + self.bias.to(made.dtype)
+
+    def summed(self, weight: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        """The weight and what is beside it, in float32 at least."""
+        wide = torch.promote_types(a.dtype, torch.float32)
+        whole = weight.to(wide) if self.packed is None else self.packed.unpack(weight, wide)
+        found: Tensor = self.adapter.summed(whole, a.to(wide), b.to(wide))
+        return found
+
+    def start_magnitude(self) -> None:
+        """The lengths of the rows of the weight, as it is now; those of sharded tensors are gathered for it."""
+        whole = [_whole(each.detach()) for each in (self.weight, self.lora_A.weight, self.lora_B.weight)]
+        lengths = torch.linalg.vector_norm(self.summed(*whole), dim=1)
+        if self.split is not None:
+            lengths = torch.cat([lengths[first:last] for first, last in self.split])
+        _write(self.lora_magnitude_vector, lengths)
 
     def _in_parts(self, y: Tensor, z: Tensor) -> Tensor:
         """Each part of z (..., parts * rank) changes its own rows of y; what lies between them stays."""
@@ -54,6 +90,37 @@ class LoraLinear(nn.Linear):
             found += [y[..., done:first], y[..., first:last] + rows * self.scaling]
             done, first_b = last, first_b + last - first
         return torch.cat([*found, y[..., done:]], -1)
+
+
+def row_factors(summed: Tensor, magnitude: Tensor, split: tuple[tuple[int, int], ...] | None) -> Tensor:
+    """(out,): by which each row is multiplied; 1 where `split` leaves rows out."""
+    lengths = torch.linalg.vector_norm(summed, dim=1)
+    lengths = lengths.clamp_min(torch.finfo(lengths.dtype).tiny)  # a row of zeros stays one
+    if split is None:
+        factors: Tensor = magnitude / lengths
+        return factors
+    found, done, first_m = [], 0, 0
+    for first, last in split:
+        part = magnitude[first_m : first_m + last - first] / lengths[first:last]
+        found += [torch.ones_like(lengths[done:first]), part]
+        done, first_m = last, first_m + last - first
+    return torch.cat([*found, torch.ones_like(lengths[done:])])
+
+
+def _whole(tensor: Tensor) -> Tensor:
+    found: Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+    return found
+
+
+def _write(tensor: Tensor, whole: Tensor) -> None:
+    if not hasattr(tensor, "placements"):
+        tensor.copy_(whole)
+        return
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
+    assert isinstance(tensor, DTensor)
+    local = distribute_tensor(whole, tensor.device_mesh, tensor.placements, src_data_rank=None)
+    tensor.to_local().copy_(local.to_local())
 
 
 def linear_maps(module: nn.Module) -> dict[str, tuple[int, int]]:
