@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from declarative_train.components.converters import PublishedError as PublishedError
-from declarative_train.components.converters import gemma, language, vision
+from declarative_train.components.converters import clip, gemma, language, vision
 from declarative_train.terms.machine import install
 
 _FOLDER = Path(__file__).parent.parent / "blocks" / "huggingface"
@@ -383,4 +383,4 @@ _ABSENT: dict[str, object] = {
     "skip_padding": False,
 }
 
-_CONVERTERS = {**gemma.CONVERTERS, **language.CONVERTERS, **vision.CONVERTERS}
+_CONVERTERS = {**clip.CONVERTERS, **gemma.CONVERTERS, **language.CONVERTERS, **vision.CONVERTERS}

@@ -71,11 +71,11 @@ def _pair(size: Any) -> tuple[int, int]:
     return int(first), int(second)
 
 
-def _read_image(config: Mapping[str, Any], key: str = "image_size") -> dict[str, object]:
+def read_image(config: Mapping[str, Any], key: str = "image_size") -> dict[str, object]:
     return {"positions": _positions(config, key), "patch_size": _pair(config["patch_size"])[0]}
 
 
-def _write_image(
+def write_image(
     config: Mapping[str, Any], params: Mapping[str, Any], key: str = "image_size", usual: int = 224
 ) -> dict[str, Any]:
     """The size that it has stays where there are as many patches; else that of a square image."""
@@ -129,14 +129,14 @@ def _write_timm(config: Mapping[str, Any], params: Mapping[str, Any]) -> dict[st
 
 
 CONVERTERS: dict[str, Converter] = {
-    "image": Converter(("positions", "patch_size"), _read_image, _write_image),
+    "image": Converter(("positions", "patch_size"), read_image, write_image),
     "labels": Converter(("out_features",), _read_labels, _write_labels),
     "mlp_ratio": Converter(("hidden",), _read_mlp_ratio, _write_mlp_ratio),
     "resnet": Converter(("width",), _read_resnet, _write_resnet),
     "timm": Converter(("out_features",), _read_timm, _write_timm),
     "timm_image": Converter(
         ("positions", "patch_size"),
-        lambda config: _read_image(config, "img_size"),
-        lambda config, params: _write_image(config, params, "img_size", 0),
+        lambda config: read_image(config, "img_size"),
+        lambda config, params: write_image(config, params, "img_size", 0),
     ),
 }

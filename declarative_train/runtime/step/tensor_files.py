@@ -61,15 +61,19 @@ def joined(source: Tensors, parts: Iterable[Part], first: int | None, last: int 
     """The rows from `first` to `last` of the parts below each other, or all of them; nothing else is read."""
     found = []
     for part, a, b in _rows_of(parts, source.shapes, first, last):
+        if part.ones < 0:  # the only row is all of the file's tensor
+            whole = source.read(part.name, None, None, 0)
+            found.append(whole.reshape((1,) * -part.ones + whole.shape)[a:b])
+            continue
         read = source.read(part.name, a, b, _rows_at(part))
-        read = read.reshape((1,) * -part.ones + read.shape[max(part.ones, 0) :]) if part.ones else read
+        read = read.reshape(read.shape[part.ones :]) if part.ones else read
         found.append(read.T if part.transpose else read)
     return torch.cat(found) if len(found) > 1 else found[0]
 
 
 def _rows_at(part: Part) -> int:
     """The dimension of the file that holds the rows of the parameter."""
-    return max(part.ones, 0) + (1 if part.transpose else 0)
+    return part.ones + (1 if part.transpose else 0)
 
 
 def _rows_of(

@@ -29,8 +29,8 @@ def test_a_shipped_block_reads_without_a_word_and_tells_what_it_is(name: str) ->
     assert name not in LAYERS
 
 
-def test_there_are_the_seven_that_are_promised() -> None:
-    assert shipped_names() == ("bert", "gemma", "gpt", "llama", "mlp", "resnet", "vit")
+def test_there_are_the_eight_that_are_promised() -> None:
+    assert shipped_names() == ("bert", "clip", "gemma", "gpt", "llama", "mlp", "resnet", "vit")
 
 
 def test_mlp_takes_a_list_of_any_length(open_model) -> None:

@@ -32,7 +32,8 @@ def tokens(length: int, vocabulary: int) -> dict[str, TensorSpec]:
 
 
 def shapes(block: str, fields: dict[str, TensorSpec]) -> tuple[Recipe, dict[str, tuple[int, ...]]]:
-    loaded = load("size.yaml", text=RECIPE.replace("BLOCK", block))
+    text = RECIPE.replace(", input: x}", "}") if "inputs:" in block else RECIPE
+    loaded = load("size.yaml", text=text.replace("BLOCK", block))
     assert loaded.recipe is not None, loaded.diagnostics
     lowered, problems = lower(loaded.recipe, fields)
     assert lowered is not None, problems
@@ -46,6 +47,11 @@ def shapes(block: str, fields: dict[str, TensorSpec]) -> tuple[Recipe, dict[str,
         ("type: resnet, depth: 50, out_features: 1000, norm: batch_norm", IMAGE, 25_557_032),
         ("type: vit, out_features: 1000", IMAGE, 22_050_664),  # ViT-S/16
         ("type: gemma, vocabulary: 256000", tokens(128, 256000), 2_506_172_416),  # Gemma 2B, tied
+        (
+            "type: clip, inputs: {image: image, tokens: x}",  # ViT-B/32
+            {**tokens(77, 49408), "image": TensorSpec((3, 224, 224))},
+            151_277_313,
+        ),
         ("type: gpt, vocabulary: 50257", tokens(1024, 50257), 124_439_808),  # GPT-2, tied
         (
             "type: llama, vocabulary: 128256, heads: 32, kv_heads: 8, hidden: 8192, tie: true",
