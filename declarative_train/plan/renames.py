@@ -1,34 +1,196 @@
-"""`rename` of `model.weights`: what names in a file become, and what is left out."""
+"""`rename` of `model.weights`: what names in a file become, which of them are joined, and what is left out.
+
+A key is the beginning of a name, or a selector where it has `*` or `{`: one without a dot is met at any depth, one with
+a dot from the root on, and what stands below is kept. `*` in the new name is what the key's stood for; tensors that the
+words of `{query,key,value}` tell apart are joined by rows, in that order, where the new name has no such words. The
+longest beginning that fits goes first, then all selectors, in the order of the recipe.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from typing import TypeVar
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from typing import NamedTuple, TypeVar
 
 from declarative_train.components.datasets.files import shown
+from declarative_train.components.published import Part
 from declarative_train.diagnostics.diagnostic import Diagnostic, Related
 from declarative_train.plan.checks.parameters import rename_matches_nothing
+from declarative_train.plan.run_folder import Shapes
 from declarative_train.recipe.recipe import Recipe, Weights
 from declarative_train.recipe.sections.model import DROP
 
 T = TypeVar("T")
+
+_TOKEN = re.compile(r"\*|\{[^{}]*\}|[A-Za-z0-9_.-]+")
+_RANGE = re.compile(r"(\d+)\.\.(\d+)")
 
 
 def renames_of(weights: Weights) -> dict[str, str | None]:
     return {prefix: None if into == DROP else into for prefix, into in weights.rename.items()}
 
 
+class _Selector(NamedTuple):
+    """A compiled key with its new name; `words` are those of its braces, which are joined unless `into` has as many."""
+
+    form: re.Pattern[str]
+    words: tuple[str, ...]
+    into: tuple[str, ...]
+    into_words: tuple[str, ...]
+
+    @property
+    def joins(self) -> bool:
+        return bool(self.words) and not self.into_words
+
+    def new_name(self, found: re.Match[str]) -> str:
+        groups = found.groupdict()
+        stars = iter([item for name, item in groups.items() if name.startswith("star")])
+        word = self.words.index(groups["word"]) if self.words else 0
+        said = [
+            next(stars) if token == "*" else self.into_words[word] if token == "{}" else token for token in self.into
+        ]
+        parts = (groups["head"].rstrip("."), "".join(said), groups["below"].lstrip("."))
+        return ".".join(part for part in parts if part)
+
+
+@cache
+def _selector(key: str, into: str | None) -> _Selector | None:
+    """None for the beginning of a name. Raises ValueError with what was wanted."""
+    if not re.search(r"[*{]", key):
+        if into is not None and re.search(r"[*{]", into):
+            raise ValueError(f"its new name `{into}` has `*` or `{{a,b}}`, which the key must have too")
+        return None
+    form, stars = "", 0
+    words: tuple[str, ...] = ()
+    for token in _tokens(key.removesuffix(".")):
+        if token == "*":
+            form += f"(?P<star{stars}>[^.]*)"
+            stars += 1
+        elif token.startswith("{") and (numbers := _RANGE.fullmatch(token[1:-1])):
+            listed = map(str, range(int(numbers[1]), int(numbers[2]) + 1))
+            form += f"(?P<star{stars}>{'|'.join(listed)})"
+            stars += 1
+        elif token.startswith("{"):
+            if words:
+                raise ValueError("one `{a,b}` in a key is enough: write two entries")
+            words = tuple(word.strip() for word in token[1:-1].split(","))
+            form += f"(?P<word>{'|'.join(map(re.escape, words))})"
+        else:
+            form += re.escape(token)
+    head = "" if "." in key.removesuffix(".") else r"(?:[^.]+\.)*?"
+    compiled = re.compile(rf"(?P<head>{head}){form}(?P<below>(?:\.[^.]+)*)")
+    if into is None:
+        return _Selector(compiled, words, (), words)
+    tokens = _tokens(into.removesuffix("."))
+    braces = [token for token in tokens if token.startswith("{")]
+    into_words = tuple(word.strip() for word in braces[0][1:-1].split(",")) if braces else ()
+    if len(braces) > 1 or (braces and len(into_words) != len(words)):
+        raise ValueError(f"its new name `{into}` has other words in braces than the key has")
+    if tokens.count("*") != stars:
+        raise ValueError(f"its new name `{into}` has {tokens.count('*')} `*`, and the key stands for {stars}")
+    return _Selector(compiled, words, tuple("{}" if token in braces else token for token in tokens), into_words)
+
+
+def _tokens(text: str) -> list[str]:
+    found = _TOKEN.findall(text)
+    if "".join(found) != text:
+        raise ValueError("a selector is names joined by dots, with `*`, `{0..7}` and `{a,b}` inside a name")
+    return found
+
+
+def bad_rename(rename: Mapping[str, str | None]) -> tuple[str, str | None] | None:
+    """The first entry that cannot be read."""
+    for key, into in rename.items():
+        try:
+            _selector(key, into)
+        except ValueError as problem:
+            return f"has `{key}` under `rename`: {problem}", None
+    return None
+
+
+class _Way(NamedTuple):
+    """Of a name in the file: the new one, None where it is left out; the entries that were met; and of those that join,
+    which of their words it has."""
+
+    new: str | None
+    keys: tuple[str, ...]
+    words: tuple[tuple[str, int], ...]
+
+
+def _ways(found: Iterable[str], rename: Mapping[str, str | None]) -> dict[str, _Way]:
+    """The longest beginning that fits first, then each selector in its order, which meets the name as it is by then."""
+    selectors = [(key, into, each) for key, into in rename.items() if (each := _selector(key, into)) is not None]
+    beginnings = sorted((key for key, into in rename.items() if _selector(key, into) is None), key=len, reverse=True)
+    return {name: _way(name, rename, beginnings, selectors) for name in found}
+
+
+def _way(
+    name: str,
+    rename: Mapping[str, str | None],
+    beginnings: Sequence[str],
+    selectors: Sequence[tuple[str, str | None, _Selector]],
+) -> _Way:
+    met: list[str] = []
+    words: list[tuple[str, int]] = []
+    begin = next((key for key in beginnings if name.startswith(key)), None)
+    if begin is not None:
+        met.append(begin)
+        into = rename[begin]
+        if into is None:
+            return _Way(None, tuple(met), ())
+        name = into + name.removeprefix(begin)
+    for key, into, selector in selectors:
+        at = selector.form.fullmatch(name)
+        if at is None:
+            continue
+        met.append(key)
+        if into is None:
+            return _Way(None, tuple(met), ())
+        if selector.joins:
+            words.append((key, selector.words.index(at["word"])))
+        name = selector.new_name(at)
+    return _Way(name, tuple(met), tuple(words))
+
+
 def renamed(found: Mapping[str, T], rename: Mapping[str, str | None]) -> dict[str, T]:
-    """The longest prefix that fits is replaced; what is renamed to None is left out."""
-    prefixes = sorted(rename, key=len, reverse=True)
-    kept: dict[str, T] = {}
-    for name, item in found.items():
-        prefix = next((each for each in prefixes if name.startswith(each)), "")
-        into = rename.get(prefix, prefix)
-        if into is not None:
-            kept[into + name.removeprefix(prefix)] = item
-    return kept
+    """By the new names, without what is left out. For entries that join nothing."""
+    ways = _ways(found, rename)
+    return {new: item for name, item in found.items() if (new := ways[name].new) is not None}
+
+
+def joins(rename: Mapping[str, str | None]) -> str | None:
+    """The first key that joins tensors."""
+    return next(
+        (key for key, into in rename.items() if (each := _selector(key, into)) is not None and each.joins), None
+    )
+
+
+def made_of(found: Shapes, rename: Mapping[str, str | None]) -> dict[str, tuple[Part, ...]]:
+    """The tensors of the file that each tensor is made of, rows below each other in the order of the key's words."""
+    made: dict[str, list[tuple[_Way, Part]]] = {}
+    for name, way in _ways(found, rename).items():
+        if way.new is not None:
+            shape = found[name]
+            made.setdefault(way.new, []).append((way, Part(name, shape[0] if shape else 1)))
+    return {
+        new: tuple(part for _, part in sorted(parts, key=lambda each: each[0].words)) for new, parts in made.items()
+    }
+
+
+def joined_shapes(
+    made: Mapping[str, Sequence[Part]], found: Shapes
+) -> tuple[dict[str, tuple[int, ...]], tuple[str, str | None] | None]:
+    """The shapes of what is made, and the first that cannot be: only rows stand below each other."""
+    shapes = {}
+    for new, parts in made.items():
+        given = [found[part.name] for part in parts]
+        if len(given) > 1 and (not all(given) or len({shape[1:] for shape in given}) > 1):
+            told = " and ".join(f"{part.name} {shape}" for part, shape in zip(parts, given, strict=True))
+            return {}, (f"has {told}, which `rename` joins by rows to {new}, and they differ in more than rows", None)
+        shapes[new] = given[0] if len(given) == 1 else (sum(shape[0] for shape in given), *given[0][1:])
+    return shapes, None
 
 
 def idle_renames(
@@ -52,19 +214,23 @@ def removed_renames(recipe: Recipe, node: str) -> tuple[Related, ...]:
 
 def unmatched(found: Iterable[str], rename: Mapping[str, str | None]) -> list[str]:
     """The entries of `rename` that rename nothing."""
-    names = list(found)
-    return [prefix for prefix in rename if not any(name.startswith(prefix) for name in names)]
+    met = {key for way in _ways(found, rename).values() for key in way.keys}
+    return [key for key in rename if key not in met]
 
 
 def same_name(found: Iterable[str], rename: Mapping[str, str | None]) -> tuple[str, str | None] | None:
-    """Two tensors of a file that `rename` gives one name, of which one would be lost, and one hint."""
-    before: dict[str, str] = {}
-    for name in found:
-        for new in renamed({name: name}, rename):
-            if new in before:
+    """Two tensors of a file that `rename` gives one name, of which one would be lost, and one hint; not those that the
+    same entries join, each of another word."""
+    before: dict[str, dict[str, _Way]] = {}
+    for name, way in _ways(found, rename).items():
+        if way.new is None:
+            continue
+        others = before.setdefault(way.new, {})
+        for other, its in others.items():
+            if way.words == its.words or [key for key, _ in way.words] != [key for key, _ in its.words]:
                 head, dot, _ = name.rpartition(".")
                 left_out = json.dumps(head + dot or name)
-                problem = f"has two tensors that would both be called {new}: {before[new]} and {name}"
+                problem = f"has two tensors that would both be called {way.new}: {other} and {name}"
                 return problem, f"rename one of them to another name, or leave it out: rename: {{{left_out}: drop}}"
-            before[new] = name
+        others[name] = way
     return None

@@ -42,7 +42,17 @@ from declarative_train.plan.published import (
     tensor_map,
     tensors_of,
 )
-from declarative_train.plan.renames import idle_renames, removed_renames, renamed, renames_of, same_name
+from declarative_train.plan.renames import (
+    bad_rename,
+    idle_renames,
+    joined_shapes,
+    joins,
+    made_of,
+    removed_renames,
+    renamed,
+    renames_of,
+    same_name,
+)
 from declarative_train.plan.run_folder import Shapes, shapes_in_folder, taken_in_folder
 from declarative_train.recipe.recipe import Recipe, Weights
 from declarative_train.terms.machine import extra_for
@@ -66,6 +76,9 @@ def plan_weights(
     plans, diagnostics = [], []
     module = None
     for weights in recipe.model.weights:
+        if bad := bad_rename(renames_of(weights)):
+            diagnostics.append(weights_do_not_fit(weights.span, weights.path, *bad))
+            continue
         if weights.format is not None:
             if not os.path.exists(weights.path):
                 diagnostics.append(weights_not_found(weights.span, weights.path))
@@ -105,7 +118,9 @@ def plan_weights(
             diagnostics += unmet
             problem_and_hint = None
             if found is not None and not unmet:
-                problem_and_hint = same_name(found, plan.rename) or misfit(module, plan, renamed(found, plan.rename))
+                problem_and_hint = same_name(found, plan.rename) or _joins_of_run(local, plan.rename)
+                shapes, wrong = joined_shapes(made_of(found, plan.rename), found)
+                problem_and_hint = problem_and_hint or wrong or misfit(module, plan, shapes)
             if problem_and_hint is not None:
                 message, hint = problem_and_hint
                 gone = removed_renames(recipe, weights.node)
@@ -156,6 +171,8 @@ def _published(
         config = read_config(weights.path) if is_folder else None
         tensors = tensor_map(fitting[0], library_of(weights.path) if is_folder else str(weights.format), config)
         rename = renames_of(weights)
+        if key := joins(rename):
+            return None, (f"has `{key}` under `rename`, which joins what its `format` joins by itself", None)
         plan = WeightsPlan(fitting[0].node, path, rename, tensors, list(weights.exclude))
         if not is_folder and (other := other_param(fitting[0], str(weights.format))):
             return plan, other
@@ -186,6 +203,13 @@ def _published(
     found = {name: shape for name, (shape, _) in header.items()}
     plan = replace(plan, drawn=published_drawn(held, plan, found))
     return plan, published_misfit(held, plan, found)
+
+
+def _joins_of_run(local: str, rename: Mapping[str, str | None]) -> tuple[str, str | None] | None:
+    """Tensors are joined while a file of them is read; a checkpoint is read in place."""
+    if not os.path.isdir(local) or (key := joins(rename)) is None:
+        return None
+    return f"is a run, and `{key}` under `rename` joins tensors of files alone", "`dtrain export` writes one"
 
 
 def _taken(path: str, local: str | None) -> str:

@@ -15,6 +15,9 @@ from declarative_train.terms import machine
 
 HIDDEN = {"weight": torch.zeros(32, 20), "bias": torch.zeros(32)}
 
+APART = {"a.weight": torch.zeros(20, 20), "b.weight": torch.zeros(12, 20)}
+APART |= {"b.bias": torch.zeros(12), "a.bias": torch.zeros(20)}
+
 
 def below(path: Path, rename: str = "{}") -> str:
     return f"model: {{weights: {{hidden: {{path: {path}, rename: {rename}}}}}}}"
@@ -35,6 +38,15 @@ def below(path: Path, rename: str = "{}") -> str:
         ({"weight": HIDDEN["weight"]}, "{}", "bias of the model below `hidden` not in the file", None),
         (HIDDEN | {"bias": torch.zeros(3)}, "{}", "bias is (3,) in the file, (32,) in the model", None),
         ({f"enc.{k}": v for k, v in HIDDEN.items()}, "{}", "of the file not in the model", '{"enc.": ""}'),
+        (APART, '{"{a,b}": ""}', None, None),
+        (APART | {"b.weight": torch.zeros(13, 20)}, '{"{a,b}": ""}', "weight is (33, 20) in the file, (32, 20)", None),
+        (APART | {"b.weight": torch.zeros(12, 19)}, '{"{a,b}": ""}', "by rows to weight, and they differ", None),
+        (APART | {"weight": HIDDEN["weight"]}, '{"{a,b}": ""}', "two tensors that would both be called weight", None),
+        (HIDDEN | {"0.freq": torch.zeros(3)}, '{"*.freq": drop}', None, None),
+        ({f"enc.7.{k}": v for k, v in HIDDEN.items()}, '{"enc.*.bias": "bias*", "enc.*": ""}', "has 0 `*`, and", None),
+        ({f"enc.7.{k}": v for k, v in HIDDEN.items()}, '{"enc.{0..9}.*": "*"}', "has 1 `*`, and the key", None),
+        (HIDDEN, '{"{a": ""}', "has `{a` under `rename`: a selector is names joined by dots", None),
+        (HIDDEN, '{a: "b*"}', "has `*` or `{a,b}`, which the key must have too", None),
     ],
 )  # fmt: skip
 def test_names_and_shapes_are_compared(  # type: ignore[no-untyped-def]
@@ -199,3 +211,9 @@ def test_a_strange_manifest_is_left_to_the_run(compiled, tmp_path: Path, text: s
     (tmp_path / "checkpoints/step_00000001/manifest.json").write_text(text)
     plan, diagnostics = compiled(below(tmp_path))
     assert plan is not None or [found.code for found in diagnostics] == ["U106"]
+
+
+def test_a_selector_of_rename_that_meets_nothing_is_told(compiled, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    save_file(HIDDEN, tmp_path / "w.safetensors")
+    _, (found,) = compiled(below(tmp_path / "w.safetensors", '{"layers.*.gamma": "*.weight"}'))
+    assert (found.code, "is met by `layers.*.gamma`: nothing is renamed" in found.message) == ("U107", True)

@@ -288,3 +288,54 @@ def test_replicas_in_threads_compute_in_the_dtype_of_the_caller() -> None:
     thread.start()
     thread.join()
     assert [tensor.dtype for tensor in made] == [torch.float16, torch.bfloat16]
+
+
+def apart(wanted: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """As another project has it: `qkv` in three, of 4, 2 and 2 rows, in another order in the file."""
+    stored = {"blocks.0.attn.inv_freq": torch.ones(2)}
+    for name, item in wanted.items():
+        other = name.replace("layers.", "blocks.").replace(".attention.", ".attn.")
+        if "qkv" in name:
+            query, key, value = item.split([4, 2, 2])
+            parts = {"value": value, "query": query, "key": key}
+            stored |= {other.replace("qkv", part): rows.clone() for part, rows in parts.items()}
+        else:
+            stored[other] = item.clone()
+    return stored
+
+
+RENAME = {"blocks.*.attn": "layers.*.attention", "{query,key,value}": "qkv", "*_freq": None}
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "pt"])
+def test_selectors_rename_and_join(tmp_path: Path, kind: str) -> None:
+    """In a whole model, and on rank 1 of 3, which has rows of two of the three parts."""
+    layer = lambda: nn.ModuleDict({"attention": nn.ModuleDict({"qkv": nn.Linear(4, 8), "out": nn.Linear(4, 4)})})  # noqa: E731
+    made = lambda: nn.ModuleDict({"layers": nn.ModuleList(layer() for _ in range(2))})  # noqa: E731
+    wanted = {name: item.clone() for name, item in made().state_dict().items()}
+    path = tmp_path / f"w.{kind}"
+    save_file(apart(wanted), path) if kind == "safetensors" else torch.save(apart(wanted), path)
+    found = made()
+    load_weights(found, [WeightsPlan("", str(path), RENAME)])
+    assert all(torch.equal(item, wanted[name]) for name, item in found.state_dict().items())
+    distributed.init_process_group("fake", store=FakeStore(), rank=1, world_size=3)
+    try:
+        mesh, found = init_device_mesh("cpu", (3,)), made()
+        for module in found.modules():
+            for name, parameter in list(module.named_parameters(recurse=False)):
+                sharded = distribute_tensor(torch.zeros_like(parameter), mesh, [Shard(0)], src_data_rank=None)
+                setattr(module, name, nn.Parameter(sharded))
+        load_weights(found, [WeightsPlan("", str(path), RENAME)])
+        for name, parameter in found.named_parameters():
+            assert torch.equal(parameter.to_local(), wanted[name].chunk(3)[1]), name  # type: ignore[attr-defined]
+    finally:
+        distributed.destroy_process_group()
+
+
+def test_a_checkpoint_is_not_joined(tmp_path: Path) -> None:
+    plan = make_plan()
+    engine = Engine(plan, torch.device("cpu"))
+    engine.model = nn.ModuleDict({"a": nn.Linear(4, 10)})
+    saved = Checkpoints(plan, engine, CheckpointStore(str(tmp_path))).save(RunState(step=1), is_best=False, keep=1)
+    with pytest.raises(RunFailure, match="is a checkpoint, and `rename` joins tensors of files alone"):
+        load_weights(nn.ModuleDict({"b": nn.Linear(4, 10)}), [WeightsPlan("", str(saved), {"{a}": "b"})])

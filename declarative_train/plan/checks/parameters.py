@@ -156,13 +156,14 @@ def words(prefix: str, path: str, names: Sequence[str]) -> tuple[str, str]:
     close = nearest(prefix, heads)
     listed = ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")
     hint = f"did you mean {close}?" if close else f"its names are {listed}" if names else "it holds nothing"
-    return f"no name in {path} begins with `{prefix}`: nothing is renamed", hint
+    how = "is met by" if "*" in prefix or "{" in prefix else "begins with"
+    return f"no name in {path} {how} `{prefix}`: nothing is renamed", hint
 
 
 def rename_matches_nothing(span: Span, prefix: str, path: str, names: Sequence[str]) -> Diagnostic:
     """rename-matches-nothing (U107)
 
-    Finds: an entry of `rename` that no name in the file of start values begins with.
+    Finds: an entry of `rename` that no name in the file of start values begins with, or that as a selector meets none.
     Why:   nothing is renamed by it: a slip in the name, or another file than the one it was written for.
     Diff:
         model:

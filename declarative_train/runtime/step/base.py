@@ -19,11 +19,10 @@ import torch
 
 from declarative_train.components.adapters.adapted import is_added
 from declarative_train.components.datasets.files import local_path, shown
-from declarative_train.components.published import Part
 from declarative_train.graph.merge import adapters_of
 from declarative_train.plan.plan import PartPlan, TensorMapPlan, WeightsPlan
 from declarative_train.plan.published import is_selected, parts_in, shape_of
-from declarative_train.plan.renames import renamed
+from declarative_train.plan.renames import made_of
 from declarative_train.plan.weights import INDEX, files_of_index
 from declarative_train.runtime.failures import CheckpointFailure, RunFailure
 from declarative_train.runtime.step.tensor_files import Tensors, joined, open_tensors, under_names
@@ -132,14 +131,14 @@ def source_of(record: Record, checkpoint: str) -> Tensors:
         source = under_names(source, weights.tensors, weights.rename)
     prefix = f"{weights.node}." if weights.node else ""
     parts = {}
-    stored = {} if weights.tensors is not None else renamed({name: name for name in source.shapes}, weights.rename)
+    made = {} if weights.tensors is not None else made_of(source.shapes, weights.rename)
     for name, others in record["names"].items():
         for each in (name, *others):
             inner = each.removeprefix(prefix)
             if weights.tensors is not None:
                 given = parts_in(weights.tensors, inner, source.shapes)
             else:
-                given = (Part(stored[inner]),) if inner in stored else ()
+                given = made.get(inner, ())
             if given and all(part.name in source.shapes for part in given):
                 parts[name] = given
                 break

@@ -16,7 +16,7 @@ from declarative_train.components.datasets.files import local_path
 from declarative_train.components.layers.modules.packed import Packed, as_written, packed_in
 from declarative_train.plan.checks.parameters import words
 from declarative_train.plan.published import Held, is_selected, parts_in, published_misfit, shape_of
-from declarative_train.plan.renames import renamed, same_name, unmatched
+from declarative_train.plan.renames import joined_shapes, joins, made_of, same_name, unmatched
 from declarative_train.plan.run_folder import EMA, Shapes
 from declarative_train.plan.weights import INDEX, TORCH_BEGINS, misfit
 from declarative_train.runtime.failures import RunFailure
@@ -27,6 +27,7 @@ from declarative_train.runtime.step.tensor_files import (
     of_tensors,
     open_tensors,
     read_bytes,
+    under_joins,
     under_names,
 )
 from declarative_train.runtime.storage.checkpoint_store import Entry, read_entry
@@ -79,14 +80,18 @@ def _opened(model: nn.Module, plan: WeightsPlan, whole: bool) -> Opened:
     if plan.tensors is not None:
         return _opened_published(model, plan, plan.tensors, source, whole)
     prefix = f"{plan.node}." if plan.node else ""
-    found = renamed({name: name for name in source.shapes}, plan.rename)
+    made = made_of(source.shapes, plan.rename)
     if not whole:
         held = model.state_dict()
-        found = {name: stored for name, stored in found.items() if f"{prefix}{name}" in held}
-    shapes = {name: source.shapes[stored] for name, stored in found.items()}
-    _require_none(plan, misfit(model, plan, shapes, whole=whole))
-    found = {name: stored for name, stored in found.items() if not is_selected(plan.exclude, name)}
-    return Opened(source, {f"{prefix}{name}": stored for name, stored in found.items()})
+        made = {name: parts for name, parts in made.items() if f"{prefix}{name}" in held}
+    shapes, wrong = joined_shapes(made, source.shapes)
+    _require_none(plan, wrong or misfit(model, plan, shapes, whole=whole))
+    made = {name: parts for name, parts in made.items() if not is_selected(plan.exclude, name)}
+    if joins(plan.rename) is None:
+        return Opened(source, {f"{prefix}{name}": part.name for name, (part,) in made.items()})
+    if not isinstance(source, Tensors):
+        raise RunFailure(f"model.weights: {plan.path} is a checkpoint, and `rename` joins tensors of files alone")
+    return Opened(under_joins(source, made), {f"{prefix}{name}": name for name in made})
 
 
 def _opened_published(

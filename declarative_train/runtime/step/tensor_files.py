@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ import torch
 from declarative_train.components.datasets.files import local_path
 from declarative_train.graph.initialise import held_rows, write_whole
 from declarative_train.plan.published import respelt
-from declarative_train.plan.renames import renamed
+from declarative_train.plan.renames import joined_shapes, renamed
 from declarative_train.plan.run_folder import Shapes
 from declarative_train.plan.weights import INDEX, files_of_index
 from declarative_train.runtime.failures import RunFailure
@@ -55,6 +55,20 @@ def under_names(source: Tensors, tensors: TensorMapPlan, rename: Mapping[str, st
     names = {respelt(tensors, new): old for new, old in names.items()}
     shapes = {new: source.shapes[old] for new, old in names.items()}
     return Tensors(shapes, lambda name, first, last, dim: source.read(names[name], first, last, dim))
+
+
+def under_joins(source: Tensors, made: Mapping[str, Sequence[Part]]) -> Tensors:
+    """The same by the names of what its tensors are made into."""
+    shapes, _ = joined_shapes(made, source.shapes)
+
+    def read(name: str, first: int | None, last: int | None, dim: int) -> torch.Tensor:
+        parts = made[name]
+        if len(parts) == 1:
+            return source.read(parts[0].name, first, last, dim)
+        assert dim == 0  # columns are those of a file
+        return joined(source, parts, first, last)
+
+    return Tensors(shapes, read)
 
 
 def joined(source: Tensors, parts: Iterable[Part], first: int | None, last: int | None) -> torch.Tensor:
