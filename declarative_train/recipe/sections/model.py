@@ -21,7 +21,7 @@ class WeightsSection(Section):
     `torchvision`: `path` is a file with its tensors, by the names that they have there."""
     rename: dict[str, str] = {}
     """Beginnings of names in the file, and what they become here, or `drop` to leave them out:
-    {"encoder.blocks.": "layers.", "head.": drop}. With `*` or `{a,b}` a selector: {"layers.*.attention": "layers.*.attn"}
+    {"encoder.blocks.": "layers.", "head.": drop}. With `*` or `{a,b}` a selector: {"h.*.attention": "layers.*.attn"}
     keeps what stands below, and {"{query,key,value}": qkv} joins tensors by rows."""
     exclude: tuple[str, ...] = ()
     """Selectors of parameters, by names below the node, that start anew: [logits] for a head of another size. What the
