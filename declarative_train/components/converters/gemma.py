@@ -14,6 +14,7 @@ from declarative_train.components.converters.language import (
 )
 
 _USUAL_PATTERN = {"gemma2": 2, "gemma3_text": 6}  # every so manieth layer sees all before it
+_IDLE_WINDOW = 4096  # transformers makes its mask, though no layer asks for it
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 
 
@@ -43,7 +44,7 @@ def _write(config: Mapping[str, Any], params: Mapping[str, object]) -> dict[str,
     scalar = float(str(params["attn_scalar"]))
     types = _types(int(str(params["global_every"])), int(str(params["layers"])))
     said = write_rotary(write_activation(config, params, "hidden_activation"), params) | {
-        "sliding_window": params["window"],
+        "sliding_window": _IDLE_WINDOW if params["global_every"] == 1 else params["window"],
         "layer_types": types,
         "query_pre_attn_scalar": int(scalar) if scalar.is_integer() else scalar,
         "attn_logit_softcapping": params["attn_cap"],
@@ -92,7 +93,7 @@ def _read_windows(config: Mapping[str, Any]) -> dict[str, object]:
     every = next((each for each in (usual, first) if _types(each, layers) == types), None)
     if every is None:
         raise PublishedError("its `layer_types` are not windows with every so manieth layer in full")
-    return {"window": config.get("sliding_window"), "global_every": every}
+    return {"window": None if every == 1 else config.get("sliding_window"), "global_every": every}
 
 
 def _types(every: int, layers: int) -> list[str]:
