@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import declarative_train as dt
-from declarative_train.components.published import Part
+from declarative_train.components.published import Part, config_of, family_of, params_of
 from declarative_train.plan.published import parts_in
 from declarative_train.runtime.step.tensor_files import Tensors, joined
 from tests.runtime import published_models as made
@@ -187,6 +187,45 @@ def test_configs_of_gemma_as_they_were_before(tmp_path: Path) -> None:
         config = {key: value for key, value in json.loads(place.read_text()).items() if key not in gone}
         place.write_text(json.dumps(config | told))
         assert params(path) == today
+
+
+OURS: dict[str, Any] = {
+    "vocabulary": 96,
+    "layers": 4,
+    "width": 32,
+    "heads": 4,
+    "kv_heads": 2,
+    "hidden": 64,
+    "eps": 1e-6,
+}
+OURS |= {"head_width": 8, "attn_scalar": 8.0, "rotary_base": 1e4, "local_rotary_base": 1e4, "activation": "gelu_tanh"}
+OURS |= dict.fromkeys(("attn_cap", "logit_cap", "rotary_scaling", "window", "padding"))
+OURS |= {"global_every": 1, "tie": True} | dict.fromkeys(("post_norms", "qk_norm", "qkv_bias", "out_bias"), False)
+OWN_WINDOWS = {"post_norms": True, "qk_norm": True, "window": 7, "global_every": 3, "local_rotary_base": 1e3}
+
+
+@pytest.mark.parametrize(
+    ("more", "kind"),
+    [
+        ({}, "gemma"),
+        ({"post_norms": True, "attn_cap": 5.0, "window": 3, "global_every": 2}, "gemma2"),
+        ({"post_norms": True}, "gemma2"),
+        (OWN_WINDOWS | {"rotary_scaling": {"type": "linear", "factor": 2.0}}, "gemma3_text"),
+    ],
+)
+def test_a_gemma_of_ones_own_has_a_config_that_transformers_runs(more: dict[str, Any], kind: str) -> None:
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    family = family_of("gemma")
+    assert family is not None
+    params = OURS | more
+    config = config_of(family, params)
+    assert params_of(family, config) == {key: value for key, value in params.items() if value is not None} | {
+        key: None for key in ("attn_cap", "logit_cap", "rotary_scaling", "window") if params[key] is None
+    }
+    assert config.pop("model_type") == kind
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **config))
+    assert model(ids()).logits.shape == (3, made.TOKENS, 96)
 
 
 def test_what_the_node_says_goes_before_the_config(tmp_path: Path) -> None:
