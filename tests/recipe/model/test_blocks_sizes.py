@@ -32,7 +32,9 @@ def tokens(length: int, vocabulary: int) -> dict[str, TensorSpec]:
 
 
 def shapes(block: str, fields: dict[str, TensorSpec]) -> tuple[Recipe, dict[str, tuple[int, ...]]]:
-    text = RECIPE.replace(", input: x}", "}") if "inputs:" in block else RECIPE
+    text = RECIPE
+    if "inputs:" in block:
+        text = text.replace(", input: x}", "}").replace("fields: {", "fields: {image: {column: image}, ")
     loaded = load("size.yaml", text=text.replace("BLOCK", block))
     assert loaded.recipe is not None, loaded.diagnostics
     lowered, problems = lower(loaded.recipe, fields)
