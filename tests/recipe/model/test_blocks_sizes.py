@@ -51,7 +51,7 @@ def shapes(block: str, fields: dict[str, TensorSpec]) -> tuple[Recipe, dict[str,
         ("type: gemma, vocabulary: 256000", tokens(128, 256000), 2_506_172_416),  # Gemma 2B, tied
         (
             "type: clip, inputs: {image: image, tokens: x}",  # ViT-B/32
-            {**tokens(77, 49408), "image": TensorSpec((3, 224, 224))},
+            {"x": tokens(77, 49408)["x"], "y": TensorSpec((), "int64", 512), "image": IMAGE["x"]},
             151_277_313,
         ),
         ("type: gpt, vocabulary: 50257", tokens(1024, 50257), 124_439_808),  # GPT-2, tied
