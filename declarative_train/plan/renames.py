@@ -193,6 +193,18 @@ def joined_shapes(
     return shapes, None
 
 
+def shapes_by(
+    rename: Mapping[str, str | None], found: Shapes, *, is_run: bool
+) -> tuple[dict[str, tuple[int, ...]], tuple[str, str | None] | None]:
+    """The shapes by their new names, and what is wrong with the entries. Tensors are joined while a file of them is
+    read; a checkpoint is read in place."""
+    if twice := same_name(found, rename):
+        return {}, twice
+    if is_run and (key := joins(rename)) is not None:
+        return {}, (f"is a run, and `{key}` under `rename` joins tensors of files alone", "`dtrain export` writes one")
+    return joined_shapes(made_of(found, rename), found)
+
+
 def idle_renames(
     recipe: Recipe, weights: Weights, rename: Mapping[str, str | None], found: Iterable[str]
 ) -> list[Diagnostic]:

@@ -45,13 +45,12 @@ from declarative_train.plan.published import (
 from declarative_train.plan.renames import (
     bad_rename,
     idle_renames,
-    joined_shapes,
     joins,
-    made_of,
     removed_renames,
     renamed,
     renames_of,
     same_name,
+    shapes_by,
 )
 from declarative_train.plan.run_folder import Shapes, shapes_in_folder, taken_in_folder
 from declarative_train.recipe.recipe import Recipe, Weights
@@ -118,9 +117,8 @@ def plan_weights(
             diagnostics += unmet
             problem_and_hint = None
             if found is not None and not unmet:
-                problem_and_hint = same_name(found, plan.rename) or _joins_of_run(local, plan.rename)
-                shapes, wrong = joined_shapes(made_of(found, plan.rename), found)
-                problem_and_hint = problem_and_hint or wrong or misfit(module, plan, shapes)
+                shapes, wrong = shapes_by(plan.rename, found, is_run=os.path.isdir(local))
+                problem_and_hint = wrong or misfit(module, plan, shapes)
             if problem_and_hint is not None:
                 message, hint = problem_and_hint
                 gone = removed_renames(recipe, weights.node)
@@ -203,13 +201,6 @@ def _published(
     found = {name: shape for name, (shape, _) in header.items()}
     plan = replace(plan, drawn=published_drawn(held, plan, found))
     return plan, published_misfit(held, plan, found)
-
-
-def _joins_of_run(local: str, rename: Mapping[str, str | None]) -> tuple[str, str | None] | None:
-    """Tensors are joined while a file of them is read; a checkpoint is read in place."""
-    if not os.path.isdir(local) or (key := joins(rename)) is None:
-        return None
-    return f"is a run, and `{key}` under `rename` joins tensors of files alone", "`dtrain export` writes one"
 
 
 def _taken(path: str, local: str | None) -> str:
