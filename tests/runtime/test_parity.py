@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -72,18 +73,20 @@ def counted(few: int, many: int, *hardest: str) -> list[Any]:
     return [*hard, *(pytest.param(*each, marks=LONG) for each in every if each not in hard)]
 
 
+DDP = (
+    ("clipped", 2, "at once"),
+    ("two_terms", 4, "at once"),
+    ("masked_accumulation", 4, "at once"),
+    ("clipped", 2, "by torch's wrapper"),
+    ("two_terms", 4, "by torch's wrapper"),
+    ("masked_accumulation", 2, "by torch's wrapper"),
+)
+EVERY_DDP = product(CASES, (1, 2, 4), ("at once", "by torch's wrapper"))
+
+
 @pytest.mark.parametrize(
     ("case", "num_ranks", "averaged"),
-    [
-        ("clipped", 2, "at once"),
-        ("two_terms", 4, "at once"),
-        ("masked_accumulation", 4, "at once"),
-        ("clipped", 2, "by torch's wrapper"),
-        ("two_terms", 4, "by torch's wrapper"),
-        ("masked_accumulation", 2, "by torch's wrapper"),
-        *(pytest.param(case, 2, "at once", marks=LONG) for case in CASES if case != "clipped"),
-        *(pytest.param("clipped", 1, averaged, marks=LONG) for averaged in ("at once", "by torch's wrapper")),
-    ],
+    [*DDP, *(pytest.param(*each, marks=LONG) for each in EVERY_DDP if each not in DDP)],
 )
 def test_ddp_equals_one_process(
     case: str, num_ranks: int, averaged: str, directory: Path, reference: dict[str, Recording]
