@@ -209,7 +209,16 @@ def test_the_chart_falls_with_the_loss() -> None:
     assert chart([], []) == "no loss was logged"
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "recipes").glob("*.yaml")), ids=lambda path: path.stem)
+LARGE = ("digits_timm", "gpt_7b_auto_32xh100")  # the one imports timm, the other is compared on many layouts
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, marks=pytest.mark.long if path.stem in LARGE else (), id=path.stem)
+        for path in sorted((ROOT / "recipes").glob("*.yaml"))
+    ],
+)
 def test_every_shipped_recipe_shows_its_way_and_it_fits_the_terminal(path: Path) -> None:
     """Nothing is lost, and no line of the flow is longer; a layer's may be, where its words alone fill it."""
     recipe = recipe_room.load(str(path)).recipe
