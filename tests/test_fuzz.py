@@ -19,16 +19,17 @@ TRUE = {"R108", "D033"}  # said of draws over several ranks, and of small sets t
 
 
 def test_mutated_recipes() -> None:
-    tally = fuzz(0, 70)
+    small = next(number for number, path in enumerate(SEEDS) if CASES in path.parents)  # the shipped ones take long
+    tally = fuzz(small, 40)
     assert tally.failures == []
     trained = {what: count for what, count in tally.counts.items() if what.startswith("trained")}
-    assert sum(trained.values()) > 5, tally.text()
-    assert tally.counts["refused by the static rules"] > 25, tally.text()
+    assert sum(trained.values()) > 3, tally.text()
+    assert tally.counts["refused by the static rules"] > 15, tally.text()
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("first", [70, 2070])
+@pytest.mark.parametrize("first", [0, 2000])
 def test_many_mutated_recipes(first: int) -> None:
     assert fuzz(first, 2000).failures == []
 
@@ -58,13 +59,13 @@ def check_generated(first: int, count: int) -> set[str]:
 
 
 def test_generated_recipes_are_clean() -> None:
-    assert check_generated(0, 40) == {"single", "dp", "ddp", "fsdp", "pipeline"}
+    assert check_generated(0, 25) == {"single", "dp", "ddp", "fsdp", "pipeline"}
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1200)
 def test_many_generated_recipes_are_clean() -> None:
-    check_generated(40, 500)
+    check_generated(25, 500)
 
 
 @pytest.mark.parametrize("first", [0, pytest.param(12, marks=pytest.mark.long)])
