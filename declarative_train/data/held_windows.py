@@ -10,21 +10,20 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Generic, TypeVar, cast
+from typing import Generic, TypeVar
 
 import numpy as np
 import torch
 
 from declarative_train.components.datasets.current_file import doing_of, turn_to
 from declarative_train.data.batch import Taken
-from declarative_train.data.order import shuffled
 from declarative_train.data.parts import Part
 from declarative_train.data.pictures import Given, field_of_pictures
 from declarative_train.data.prepare import BadSampleError, Prepared, convert_good
 from declarative_train.data.rolling import EpochLayout, RolledOrder, Window
 from declarative_train.data.sets import as_tensor, dtype_of, said
 from declarative_train.data.skipping import LOG, Skipped
-from declarative_train.data.stretches import Memory, run_of, together
+from declarative_train.data.stretches import Memory, Runs
 from declarative_train.data.waiting import CLOSE_S, LOOK_S, Wait
 
 _AHEAD = 0.25  # of the samples in use, the threads may hold so many more ready
@@ -37,11 +36,9 @@ Name = tuple[int, int]
 
 
 class HeldWindow:
-    """The samples of a window, in its order: field by field as rows, or as what pictures are made of.
-
-    `_is_plain`: row k is sample k, so that what a stream takes next lies side by side. Where samples share rows, or
-    others stand in the place of broken ones, `_index` has the row that each begins with.
-    """
+    """The samples of a window: the rows that its pieces have, field by field, or what pictures are made of. `_index`:
+    the row that each sample begins with, by its place in the window. What a stream takes next lies side by side there,
+    and anywhere among the rows: to move these once is less than to lay them out first."""
 
     def __init__(self, prepared: Prepared, order: RolledOrder, name: Name, memory: Memory) -> None:
         """Raises DataError."""
@@ -51,54 +48,43 @@ class HeldWindow:
         pieces = layout.pieces(self.window)
         with said(prepared):
             read = [_Read.of(prepared, piece.first, piece.count) for piece in pieces]
-        inner = shuffled(self.window.key, self.window.size)
+        inner = self.window.order()
         numbers = np.concatenate([np.arange(piece.first, piece.first + piece.count) for piece in pieces])
         self.samples = numbers.take(inner)
-        self._is_plain = prepared.windows is None and prepared.skips is None
         self._index, self._first_index, self._tried = inner, inner, dict[int, int]()
-        if not self._is_plain:
+        if prepared.windows is not None or prepared.skips is not None:
             offsets = np.cumsum([0, *(each.num_rows for each in read)]).tolist()
             starts = np.concatenate([each.starts + offset for each, offset in zip(read, offsets, strict=False)])
             self._index = self._first_index = starts.take(inner)
             if prepared.skips is not None:
                 self._first_index = self._index.copy()
-        rows_in_order = inner if self._is_plain else None
         parts = [part for part in prepared.parts if not part.field.reads_late]
-        self._rows = {
-            part.name: memory.joined([each.values[part.name] for each in read], rows_in_order) for part in parts
-        }
-        raw = {name: np.concatenate([each.raw[name] for each in read]) for name in read[0].raw}
-        self._raw = {name: values if rows_in_order is None else values.take(inner) for name, values in raw.items()}
+        self._rows = {part.name: memory.joined([each.values[part.name] for each in read]) for part in parts}
+        self._raw = {name: np.concatenate([each.raw[name] for each in read]) for name in read[0].raw}
 
     def release(self, memory: Memory) -> None:
         """Nothing of it is read any more."""
         for rows in self._rows.values():
             memory.give(rows)
 
-    def gather(self, places: np.ndarray) -> dict[str, np.ndarray]:
-        """(N, *sample shape) by field, at these places of the window; neighbours share its memory. Raises DataError."""
-        if self._is_plain:
-            at = run_of(places)
-            found = {
-                name: rows[at] if isinstance(at, slice) else rows.take(at, axis=0) for name, rows in self._rows.items()
-            }
-            return found | self._pictures(places, places) if self._raw else found
-        pictures = self._pictures(places, self._index.take(places)) if self._raw else {}
-        index = self._index.take(places)  # after the pictures, in whose place others may stand
-        return {
-            part.name: self._taken(part, index) for part in self._prepared.parts if part.name in self._rows
-        } | pictures
-
-    def numbers(self, places: np.ndarray) -> np.ndarray:
-        """Of the samples at these places."""
-        return np.asarray(self.samples[run_of(places)])
+    def gather(self, places: slice | np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """The numbers of the samples at these places of the window, and (N, *sample shape) by field. Raises
+        DataError."""
+        pictures = {}
+        if self._raw:
+            listed = np.arange(places.start, places.stop) if isinstance(places, slice) else places
+            pictures = self._pictures(listed, self._index.take(listed))
+        index = self._index[places]  # after the pictures, in whose place others may stand
+        parts = [part for part in self._prepared.parts if part.name in self._rows]
+        return self.samples[places], {part.name: self._taken(part, index) for part in parts} | pictures
 
     def _taken(self, part: Part, index: np.ndarray) -> np.ndarray:
         """By NumPy, which is several times as fast as `index_select` on short rows, and takes one thread."""
         windows = self._prepared.windows
-        if windows is None or isinstance(part.cut, int):
-            within = 0 if windows is None else range(windows.length)[cast("int", part.cut)]
-            return self._rows[part.name].take(index + within, axis=0)
+        if windows is None:
+            return self._rows[part.name].take(index, axis=0)
+        if isinstance(part.cut, int):
+            return self._rows[part.name].take(index + range(windows.length)[part.cut], axis=0)
         rows = index[:, None] + np.arange(windows.length)[part.cut]
         return self._rows[part.name].take(rows, axis=0)
 
@@ -220,25 +206,26 @@ class WindowsAhead:
         """The same, at places in the layout of the epoch."""
         while self._done:
             self._done.pop().release(self._memory)
-        number = self._order.epoch(epoch).number_of(places)
-        least = int(number.min())
-        number = (number - least).astype(np.min_scalar_type(int(number.max()) - least))  # sorted by radix, if short
-        by_window = np.argsort(number, kind="stable")
-        begins = np.flatnonzero(np.diff(number[by_window])) + 1
-        of_windows = np.split(by_window, begins)
-        pieces = [self._of_window(epoch, least + int(number[mine[0]]), places[mine]) for mine in of_windows]
-        ids, values = together(of_windows, pieces)
+        layout = self._order.epoch(epoch)
+        runs, numbers = Runs.of(places).cut(layout.cuts[:-1])
+        ids, values = np.empty(len(places), np.int64), dict[str, np.ndarray]()
+        for number, mine in runs.by(numbers):
+            samples, found = self._of_window(epoch, number, mine)
+            mine.put(ids, samples)
+            for name, rows in found.items():
+                if name not in values:
+                    values[name] = np.empty((len(places), *rows.shape[1:]), rows.dtype)
+                mine.put(values[name], rows)
         return ids, {
             part.name: as_tensor(values[part.name]).to(self._dtypes[part.name]) for part in self._prepared.parts
         }
 
-    def _of_window(self, epoch: int, number: int, places: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    def _of_window(self, epoch: int, number: int, runs: Runs) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         layout = self._order.epoch(epoch)
         if self._needs.has(self._order, (epoch, number)):
             window = self._take((epoch, number))
-            inside = places - window.window.start
-            return window.numbers(inside), window.gather(inside)
-        ids = layout.samples(places)  # padding: a row of the batch that another rank reads
+            return window.gather(runs.numbers(window.window.start))
+        ids = layout.samples(runs.listed())  # padding: a row of the batch that another rank reads
         with said(self._prepared):
             return ids, self._prepared.gather(ids, epoch=epoch)
 

@@ -46,16 +46,20 @@ def shuffled(key: int, size: int) -> np.ndarray:
     if size <= _FEW:
         return _sorted(key, size).copy()
     bits = (size - 1).bit_length()
+    kind = np.dtype(np.uint32 if bits <= 32 else np.uint64)  # the lower bits of what comes out need no others
+    every = (1 << 8 * kind.itemsize) - 1
+    factors = [key_of(key, number) for number in range(_FOLDS)]
+    folds = [(kind.type((factor | 1) & every), kind.type(factor >> 32)) for factor in factors]
+    mask, half = kind.type((1 << bits) - 1), kind.type((bits + 1) // 2)
     found = np.empty(size, np.int64)
     done = 0
     for start in range(0, 1 << bits, _AT_ONCE):
-        numbers = np.arange(start, min(start + _AT_ONCE, 1 << bits), dtype=np.uint64)
-        for number in range(_FOLDS):
-            factor = key_of(key, number)
-            numbers *= np.uint64(factor | 1)
-            numbers += np.uint64(factor >> 32)
-            numbers &= np.uint64((1 << bits) - 1)
-            numbers ^= numbers >> np.uint64((bits + 1) // 2)
+        numbers = np.arange(start, min(start + _AT_ONCE, 1 << bits), dtype=kind)
+        for factor, term in folds:
+            numbers *= factor
+            numbers += term
+            numbers &= mask
+            numbers ^= numbers >> half
         inside = numbers[numbers < size]
         found[done : done + len(inside)] = inside
         done += len(inside)

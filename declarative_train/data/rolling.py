@@ -53,18 +53,24 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Window:
-    """Samples that are mixed with each other. `start`: its first place in the layout of the epoch."""
+    """Samples that are mixed with each other. `start`: its first place in the layout of the epoch. `key` None: they keep
+    their order."""
 
     epoch: int
     number: int
     stream: int
     start: int
     size: int
-    key: int
+    key: int | None
+
+    def order(self) -> np.ndarray:
+        """(size,) int64: which of its samples stand at its places, numbered as its pieces have them."""
+        return np.arange(self.size) if self.key is None else shuffled(self.key, self.size)
 
     def inner(self, places: np.ndarray) -> np.ndarray:
         """Places in the layout -> which of the window's samples stand there, numbered as its pieces have them."""
-        return np.asarray(_mixed(self.key, self.size)[places - self.start])
+        places = places - self.start
+        return places if self.key is None else np.asarray(_mixed(self.key, self.size)[places])
 
 
 @lru_cache(maxsize=8)
@@ -73,9 +79,10 @@ def _mixed(key: int, size: int) -> np.ndarray:
 
 
 class RolledOrder:
-    """`starts` (blocks + 1,): the sample that each block begins with, and the end of the last."""
+    """`starts` (blocks + 1,): the sample that each block begins with, and the end of the last. `seed` None: blocks and
+    samples keep their order."""
 
-    def __init__(self, seed: int, starts: np.ndarray, roll: RollSpec, batch_size: int) -> None:
+    def __init__(self, seed: int | None, starts: np.ndarray, roll: RollSpec, batch_size: int) -> None:
         self.num_samples = int(starts[-1] - starts[0])
         self.num_streams = max(1, min(roll.streams, self.num_samples))
         self._seed = seed
@@ -150,11 +157,12 @@ def _stream_of(
 class EpochLayout:
     """The blocks of one epoch, laid out, with their windows: memory by the number of blocks."""
 
-    def __init__(self, seed: int, epoch: int, starts: np.ndarray, stretches: np.ndarray, window: int) -> None:
+    def __init__(self, seed: int | None, epoch: int, starts: np.ndarray, stretches: np.ndarray, window: int) -> None:
         self._epoch = epoch
-        self._key = key_of("window", seed, epoch)
-        num_blocks = len(starts) - 1
-        order = permuted(key_of("blocks", seed, epoch), np.arange(num_blocks), num_blocks)
+        self._key = None if seed is None else key_of("window", seed, epoch)
+        order = np.arange(len(starts) - 1)
+        if seed is not None:
+            order = permuted(key_of("blocks", seed, epoch), order, len(order))
         self._blocks = starts[order]
         self._laid = np.concatenate([[0], np.cumsum(np.diff(starts)[order])])
         cuts = [_cut(self._laid, *ends, window, stream, len(stretches) - 1) for stream, ends in _pairs(stretches)]
@@ -184,7 +192,8 @@ class EpochLayout:
     def window(self, number: int) -> Window:
         stream = int(np.searchsorted(self.windows_of, number, side="right")) - 1
         start, stop = int(self.cuts[number]), int(self.cuts[number + 1])
-        return Window(self._epoch, number, stream, start, stop - start, key_of(self._key, number))
+        key = None if self._key is None else key_of(self._key, number)
+        return Window(self._epoch, number, stream, start, stop - start, key)
 
     def pieces(self, window: Window) -> list[Piece]:
         """What it holds, in the order that `Window.inner` numbers."""

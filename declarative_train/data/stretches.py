@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
-from itertools import pairwise
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-_LONG = 8  # rows that lie together, on average, of batches that are written by runs
 _TOO_LARGE = 2  # times what is needed: left for another
-
-Stretch = tuple[int, int, int, int]
-"""Places of a batch: from `first` on, every `step`, `count` runs of `length`."""
 
 
 class Memory:
@@ -47,78 +43,81 @@ class Memory:
         with self._lock:
             self._spare.clear()
 
-    def joined(self, arrays: Sequence[np.ndarray], order: np.ndarray | None) -> np.ndarray:
-        """One below the other; row k is then row `order[k]`. By NumPy's `take`, which is several times as fast as
-        `index_select` on short rows, and takes one thread."""
-        shape = (sum(map(len, arrays)), *arrays[0].shape[1:])
-        whole = self.array(shape, np.result_type(*arrays))
+    def joined(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
+        """One below the other."""
+        whole = self.array((sum(map(len, arrays)), *arrays[0].shape[1:]), np.result_type(*arrays))
         np.concatenate(arrays, out=whole)
-        if order is None:
-            return whole
-        found = self.array(shape, whole.dtype)
-        np.take(whole, order, axis=0, out=found, mode="clip")  # other modes make a copy first
-        self.give(whole)
-        return found
+        return whole
 
 
-def run_of(places: np.ndarray) -> slice | np.ndarray:
-    """Neighbours in ascending order as a slice."""
-    if len(places) and int(places[-1] - places[0]) == len(places) - 1 and bool((np.diff(places) == 1).all()):
-        return slice(int(places[0]), int(places[-1]) + 1)
-    return places
+class Runs(NamedTuple):
+    """Rows of a batch that are neighbours elsewhere, too. (R,) each: where a run stands in the batch, the number of its
+    first row there, and its length; in the order of the batch."""
+
+    places: np.ndarray
+    firsts: np.ndarray
+    lengths: np.ndarray
+
+    @classmethod
+    def of(cls, numbers: np.ndarray) -> Runs:
+        """(N,) int64, the numbers of the rows of a batch."""
+        places = np.concatenate([np.zeros(1, np.int64), np.flatnonzero(np.diff(numbers) != 1) + 1])
+        return cls(places, numbers[places], np.diff(places, append=len(numbers)))
+
+    def cut(self, ends: np.ndarray) -> tuple[Runs, np.ndarray]:
+        """So that none goes over one of `ends`, ascending numbers, which begin at or before each run; and, for each
+        run, the last of the ends up to it."""
+        last = np.searchsorted(ends, self.firsts + self.lengths - 1, side="right") - 1
+        of = np.searchsorted(ends, self.firsts, side="right") - 1
+        if (of == last).all():
+            return self, of
+        counts = last - of + 1
+        run = np.repeat(np.arange(len(of)), counts)
+        of = np.arange(len(run)) - np.repeat(np.cumsum(counts) - counts, counts) + of[run]
+        begins = np.maximum(self.firsts[run], ends[of])
+        stops = np.minimum((self.firsts + self.lengths)[run], np.append(ends, np.iinfo(np.int64).max)[of + 1])
+        return Runs(self.places[run] + begins - self.firsts[run], begins, stops - begins), of
+
+    def by(self, owners: np.ndarray) -> Iterator[tuple[int, Runs]]:
+        """Those of each owner. `owners` (R,)."""
+        order = np.argsort(owners, kind="stable")
+        for mine in np.split(order, np.flatnonzero(np.diff(owners[order])) + 1):
+            yield int(owners[mine[0]]), Runs(self.places[mine], self.firsts[mine], self.lengths[mine])
+
+    def numbers(self, first: int = 0) -> slice | np.ndarray:
+        """Of all rows in turn, counted from `first`; one run after the other as a slice."""
+        begins = self.firsts - first
+        if bool((begins[1:] == begins[:-1] + self.lengths[:-1]).all()):
+            return slice(int(begins[0]), int(begins[-1] + self.lengths[-1]))
+        return _counted(begins, self.lengths)
+
+    def listed(self) -> np.ndarray:
+        return _counted(self.firsts, self.lengths)
+
+    def put(self, found: np.ndarray, rows: np.ndarray) -> None:
+        """Write the rows to where they stand in a batch."""
+        lengths, count, done = self.lengths, len(self.lengths), 0
+        begin = int(count > 1 and lengths[0] != lengths[1])  # the end of a window has cut it, or the last
+        stop = count - int(count > 1 and lengths[-1] != lengths[-2])
+        for each in (slice(0, begin), slice(begin, stop), slice(max(begin, stop), count)):
+            if size := int(lengths[each].sum()):
+                _put(found, self.places[each], lengths[each], rows[done : done + size])
+            done += size
 
 
-def together(
-    places: Sequence[np.ndarray], pieces: Sequence[tuple[np.ndarray, dict[str, np.ndarray]]]
-) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """What windows give, each for its ascending places of a batch, in memory of its own."""
-    stretches = [_parts_of(mine) for mine in places]
-    back = np.empty(sum(map(len, places)), np.int64)
-    if any(each is None for each in stretches):
-        back[np.concatenate(places)] = np.arange(len(back))
-
-    def joined(arrays: Sequence[np.ndarray]) -> np.ndarray:
-        if any(each is None for each in stretches):
-            return np.concatenate(arrays).take(back, axis=0)
-        found = np.empty((len(back), *arrays[0].shape[1:]), np.result_type(*arrays))
-        for array, each in zip(arrays, stretches, strict=True):
-            for rows, stretch in each or ():
-                _put(found, stretch, array[rows])
-        return found
-
-    names = pieces[0][1]
-    return joined([ids for ids, _ in pieces]), {name: joined([made[name] for _, made in pieces]) for name in names}
+def _put(found: np.ndarray, places: np.ndarray, lengths: np.ndarray, rows: np.ndarray) -> None:
+    count, length, first = len(places), int(lengths[0]), int(places[0])
+    step = int(places[1]) - first if count > 1 else length
+    if bool((lengths == length).all()) and bool((np.diff(places) == step).all()):
+        strides = (step * found.strides[0], *found.strides)
+        target = np.lib.stride_tricks.as_strided(found[first:], (count, length, *found.shape[1:]), strides)
+        target[...] = rows.reshape(count, length, *rows.shape[1:])
+    else:
+        found[_counted(places, lengths)] = rows
 
 
-def _parts_of(mine: np.ndarray) -> list[tuple[slice, Stretch]] | None:
-    """Ascending places as a few stretches: one, or what is cut by the end of a window; None where they are many."""
-    if (whole := _stretch(mine)) is not None:
-        return [(slice(0, len(mine)), whole)]
-    ends = [0, *(np.flatnonzero(np.diff(mine) != 1) + 1).tolist(), len(mine)]
-    if len(ends) > 1 + len(mine) // _LONG:
-        return None
-    return [(slice(begin, end), (int(mine[begin]), end - begin, 1, end - begin)) for begin, end in pairwise(ends)]
-
-
-def _stretch(mine: np.ndarray) -> Stretch | None:
-    """Ascending places as one; None where they are not."""
-    breaks = np.flatnonzero(np.diff(mine) != 1)
-    length = int(breaks[0]) + 1 if len(breaks) else len(mine)
-    count = len(breaks) + 1
-    if count * length != len(mine):
-        return None
-    firsts = mine[::length]
-    step = int(firsts[1] - firsts[0]) if count > 1 else length
-    is_even = bool((np.diff(firsts) == step).all()) and bool((breaks == np.arange(1, count) * length - 1).all())
-    return (int(mine[0]), step, count, length) if is_even else None
-
-
-def _put(found: np.ndarray, stretch: Stretch, rows: np.ndarray) -> None:
-    """Write rows to where they stand in a batch."""
-    first, step, count, length = stretch
-    if count == 1:
-        found[first : first + length] = rows
-        return
-    strides = (step * found.strides[0], *found.strides)
-    target = np.lib.stride_tricks.as_strided(found[first:], (count, length, *found.shape[1:]), strides)
-    target[...] = rows.reshape(count, length, *rows.shape[1:])
+def _counted(begins: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """From each of `begins` on, so many."""
+    before = np.cumsum(lengths) - lengths
+    found: np.ndarray = np.arange(int(lengths.sum())) + np.repeat(begins - before, lengths)
+    return found

@@ -25,7 +25,7 @@ from declarative_train.data.opened import prepared_sets
 from declarative_train.data.rows import RowShare
 from declarative_train.data.sets import SampleSet, open_sets
 from declarative_train.data.spec import BatchSpec, DataError, DataSpec
-from declarative_train.data.stretches import Memory, together
+from declarative_train.data.stretches import Memory, Runs
 
 Spec = Callable[..., DataSpec]
 SIZES = (700, 1, 333, 1000, 450)  # rows of the files
@@ -275,7 +275,7 @@ def test_windows_use_the_memory_of_those_before_them(
     for number, _ in enumerate(reader, 1):
         if number % per_epoch == 0:
             made.append(sum(fresh))
-    moved = 4096 * 4 * 2  # bytes of an epoch, joined and then mixed
+    moved = 4096 * 4  # bytes of an epoch
     assert made[0] > 512 * 4
     # those of other sizes, at the ends of streams, and what threads that were ahead of the reader needed
     assert made[2] - made[1] < 0.25 * moved
@@ -314,12 +314,21 @@ def test_rows_of_windows_come_together_as_they_stand_in_the_batch() -> None:
             owner[int(draws.integers(0, size)) :] += parts * int(draws.integers(0, 2))
         else:
             owner = draws.integers(0, parts, size)
-        places = [np.flatnonzero(owner == each) for each in np.unique(owner)]
-        rows = draws.random((size, 2)).astype(np.float32)
-        ids, found = together(places, [(mine * 3, {"x": rows[mine]}) for mine in places])
-        assert (ids == np.arange(size) * 3).all()
-        assert (found["x"] == rows).all()
-        assert not np.shares_memory(found["x"], rows)
+        numbers = np.empty(size, np.int64)  # those of one owner are neighbours, up to an end that cuts them
+        for each in np.unique(owner):
+            numbers[owner == each] = each * 1000 + np.arange((owner == each).sum())
+        ends = np.unique(np.concatenate([np.arange(2 * parts) * 1000, draws.integers(0, 2000 * parts, 5)]))
+        rows, found = draws.random((2000 * parts, 2)).astype(np.float32), np.full((size, 2), np.nan, np.float32)
+        seen = []
+        runs, owners = Runs.of(numbers).cut(ends)
+        for each, mine in runs.by(owners):
+            listed = np.arange(2000 * parts)[mine.numbers()]
+            assert (listed == mine.listed()).all()
+            assert (np.searchsorted(ends, listed, side="right") - 1 == each).all()
+            mine.put(found, rows[listed])
+            seen += listed.tolist()
+        assert sorted(seen) == sorted(numbers.tolist())
+        assert (found == rows[numbers]).all()
 
 
 def test_threads_hold_no_more_than_they_may() -> None:
