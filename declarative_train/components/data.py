@@ -251,6 +251,16 @@ class Field(Component, ABC):
         """(N, *row shape) in the row spec's dtype (bfloat16: as float32), from one array per column. Raises
         BadValueError."""
 
+    def convert_into(
+        self,
+        out: "np.ndarray",
+        values: "Sequence[np.ndarray]",
+        columns: Sequence[Column],
+        statistics: Mapping[str, object],
+    ) -> None:
+        """The same, into the memory of `out`, which lies in one piece."""
+        out[...] = self.convert(values, columns, statistics)
+
 
 Size = tuple[int | None, int | None]
 """Height and width of a picture; None: each has its own."""

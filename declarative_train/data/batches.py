@@ -7,7 +7,7 @@ number of ranks nor that of loaders changes which samples travel together.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -20,12 +20,14 @@ from declarative_train.data.pairs import Pairs
 from declarative_train.data.rolling import RolledOrder
 from declarative_train.data.side_stream import copied_ahead, from_host, from_workers, is_gpu
 from declarative_train.data.slots import evaluation_slots, locate, slots
-from declarative_train.data.spec import BatchSpec, DataError, DataSpec, may_lie_on_gpu
+from declarative_train.data.spec import BatchSpec, DataError, DataSpec, RollSpec, may_lie_on_gpu
 from declarative_train.data.splitting import TRAINING
 
 if TYPE_CHECKING:
     import torch
 
+    from declarative_train.data.held_windows import WindowsAhead
+    from declarative_train.data.mixed_windows import MixedWindows
     from declarative_train.data.sets import SampleSet
 
 __all__ = ["Batch", "EvaluationBatches", "TrainingBatches", "make_batches"]
@@ -79,6 +81,7 @@ class TrainingBatches:
             if blocks is None:
                 raise DataError("the training set has no blocks any more, and the plan reads it in blocks")
             self._order = RolledOrder(spec.seed, blocks, spec.roll, batch.global_batch_size)
+        self._in_order = self._file_order()
         stays = hold_on_device and self._set.is_held and not spec.workers
         self._is_on_device = self._device is not None and stays and has_room(self._set, self._device, steps_bytes)
         self.bytes_on_device = self._set.held_bytes if self._is_on_device else 0
@@ -122,6 +125,8 @@ class TrainingBatches:
 
         if self._order is not None and self._spec.rolls and not self._set.is_held:
             return self._rolled(self._order, first_step, num_steps)
+        if self._in_order is not None:
+            return self._rolled(self._in_order, first_step, num_steps)
         if self._spec.workers:
             made = by_workers(self._packed, first_step, num_steps, self._spec.workers)
             return from_workers(made, first_step, num_steps, self._device)
@@ -130,6 +135,16 @@ class TrainingBatches:
         if self._set.is_held:
             return self._by_block(first_step, num_steps, self._held, self._at_once)
         return ahead(self._one, first_step, num_steps)
+
+    def _file_order(self) -> RolledOrder | None:
+        """Of a set that is read in blocks and not shuffled: each is read once, ahead of its use. Not where bad rows are
+        skipped, whose place the next good one of the set takes, nor by loader processes, each of which makes whole
+        steps."""
+        prepared, spec = self._set.prepared, self._spec
+        if spec.shuffle or spec.mix or spec.workers or self._set.is_held or prepared.skips is not None:
+            return None
+        blocks = blocks_of(prepared)
+        return None if blocks is None else RolledOrder(None, blocks, RollSpec(1, 1), self._batch.global_batch_size)
 
     def _at_once(self, epoch: int | None, positions: np.ndarray) -> Taken:
         if isinstance(self._order, MixedOrder):
@@ -157,15 +172,22 @@ class TrainingBatches:
                 yield from ahead(lambda step: self._step(step, windows.gather), first_step, num_steps)
             else:
                 yield from self._by_block(
-                    first_step, num_steps, lambda runs: self._in_turn(runs, windows.gather), windows.gather
+                    first_step, num_steps, lambda runs: self._in_turn(runs, self._of_run(windows)), windows.gather
                 )
         finally:
             windows.close()
 
-    def _in_turn(self, runs: Sequence[_Run], take: Take) -> Taken:
+    def _of_run(self, windows: WindowsAhead | MixedWindows) -> Callable[[_Run], Taken]:
+        from declarative_train.data.held_windows import WindowsAhead
+
+        if not isinstance(windows, WindowsAhead):
+            return lambda run: windows.gather(run.epoch, self._positions(run))
+        return lambda run: windows.of_batches(run.epoch, self._positions(replace(run, count=1)), run.count)
+
+    def _in_turn(self, runs: Sequence[_Run], take: Callable[[_Run], Taken]) -> Taken:
         import torch
 
-        taken = [take(run.epoch, self._positions(run)) for run in runs]
+        taken = [take(run) for run in runs]
         if len(taken) == 1:
             return taken[0]
         names = taken[0][1]
@@ -234,7 +256,7 @@ class TrainingBatches:
 
     def _held(self, runs: Sequence[_Run]) -> Taken:
         if isinstance(self._order, MixedOrder):
-            return self._in_turn(runs, self._at_once)
+            return self._in_turn(runs, lambda run: self._at_once(run.epoch, self._positions(run)))
         samples = np.concatenate([self.samples(run.epoch, self._positions(run)) for run in runs])
         return samples, self._set.gather(samples)
 

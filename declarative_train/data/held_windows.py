@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -19,9 +20,9 @@ from declarative_train.components.datasets.current_file import doing_of, turn_to
 from declarative_train.data.batch import Taken
 from declarative_train.data.parts import Part
 from declarative_train.data.pictures import Given, field_of_pictures
-from declarative_train.data.prepare import BadSampleError, Prepared, convert_good
-from declarative_train.data.rolling import EpochLayout, RolledOrder, Window
-from declarative_train.data.sets import as_tensor, dtype_of, said
+from declarative_train.data.prepare import BadSampleError, Prepared, convert_good, convert_into
+from declarative_train.data.rolling import EpochLayout, Piece, RolledOrder, Window
+from declarative_train.data.sets import dtype_of, said
 from declarative_train.data.skipping import LOG, Skipped
 from declarative_train.data.stretches import Memory, Runs
 from declarative_train.data.waiting import CLOSE_S, LOOK_S, Wait
@@ -45,22 +46,52 @@ class HeldWindow:
         layout = order.epoch(name[0])
         self.window: Window = layout.window(name[1])
         self._prepared = prepared
-        pieces = layout.pieces(self.window)
-        with said(prepared):
-            read = [_Read.of(prepared, piece.first, piece.count) for piece in pieces]
-        inner = self.window.order()
-        numbers = np.concatenate([np.arange(piece.first, piece.first + piece.count) for piece in pieces])
-        self.samples = numbers.take(inner)
-        self._index, self._first_index, self._tried = inner, inner, dict[int, int]()
-        if prepared.windows is not None or prepared.skips is not None:
-            offsets = np.cumsum([0, *(each.num_rows for each in read)]).tolist()
-            starts = np.concatenate([each.starts + offset for each, offset in zip(read, offsets, strict=False)])
-            self._index = self._first_index = starts.take(inner)
-            if prepared.skips is not None:
-                self._first_index = self._index.copy()
+        pieces = [_Stretch.of(prepared, piece) for piece in layout.pieces(self.window)]
         parts = [part for part in prepared.parts if not part.field.reads_late]
-        self._rows = {part.name: memory.joined([each.values[part.name] for each in read]) for part in parts}
-        self._raw = {name: np.concatenate([each.raw[name] for each in read]) for name in read[0].raw}
+        with said(prepared):
+            starts = (
+                self._read(pieces, parts, memory) if prepared.skips is None else self._read_good(pieces, parts, memory)
+            )
+        inner = self.window.order()
+        self.samples = np.concatenate([np.arange(each.first, each.first + len(each.starts)) for each in pieces]).take(
+            inner
+        )
+        is_plain = prepared.windows is None and prepared.skips is None  # row k is sample k
+        self._index = inner if is_plain else starts.take(inner)
+        self._first_index = self._index if prepared.skips is None else self._index.copy()
+        self._tried: dict[int, int] = {}
+
+    def _read(self, pieces: Sequence[_Stretch], parts: Sequence[Part], memory: Memory) -> np.ndarray:
+        """The row that each sample begins with, as the pieces have them."""
+        offsets = np.cumsum([0, *(each.num_rows for each in pieces)]).tolist()
+        rows = {part: memory.array((offsets[-1], *part.row.shape), part.storage) for part in parts}
+        self._rows = {part.name: array for part, array in rows.items()}
+        raw = [
+            convert_into(
+                self._prepared,
+                piece.rows,
+                {part: array[begin:end] for part, array in rows.items()},
+                self._prepared.late,
+            )
+            for piece, (begin, end) in zip(pieces, pairwise(offsets), strict=True)
+        ]
+        self._raw = {name: np.concatenate([each[name] for each in raw]) for name in raw[0]}
+        return np.concatenate([piece.starts + offset for piece, offset in zip(pieces, offsets, strict=False)])
+
+    def _read_good(self, pieces: Sequence[_Stretch], parts: Sequence[Part], memory: Memory) -> np.ndarray:
+        """The same without bad rows: for each of those the next good one of its piece."""
+        starts, offset = [], 0
+        values: list[dict[str, np.ndarray]] = []
+        raws: list[dict[str, np.ndarray]] = []
+        for piece in pieces:
+            made, raw, stands = convert_good(self._prepared, piece.rows, parts, self._prepared.late)
+            starts.append((piece.starts if stands is None else stands[piece.starts]) + offset)
+            offset += piece.num_rows if stands is None else int(stands.max()) + 1
+            values.append(made)
+            raws.append(raw)
+        self._rows = {part.name: memory.joined([each[part.name] for each in values]) for part in parts}
+        self._raw = {name: np.concatenate([each[name] for each in raws]) for name in raws[0]}
+        return np.concatenate(starts)
 
     def release(self, memory: Memory) -> None:
         """Nothing of it is read any more."""
@@ -115,32 +146,24 @@ class HeldWindow:
         self._index[place] = self._first_index[(place + tried) % size]
 
 
-@dataclass(frozen=True, slots=True)
-class _Read:
-    """Samples of a piece: rows of fields, columns of pictures, and the row that each sample begins with."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _Stretch:
+    """Rows of a piece, its first sample, and the row, from the first of these on, that each sample begins with."""
 
+    rows: slice | np.ndarray
     num_rows: int
+    first: int
     starts: np.ndarray
-    values: dict[str, np.ndarray]
-    raw: dict[str, np.ndarray]
 
     @classmethod
-    def of(cls, prepared: Prepared, first: int, count: int) -> _Read:
-        """Raises BadSampleError and SourceError."""
-        windows = prepared.windows
-        if windows is None:
-            starts, stop = np.arange(first, first + count), first + count
-        else:
-            starts = windows.starts(np.arange(first, first + count))
+    def of(cls, prepared: Prepared, piece: Piece) -> _Stretch:
+        first, windows = piece.first, prepared.windows
+        starts, stop = np.arange(first, first + piece.count), first + piece.count
+        if windows is not None:
+            starts = windows.starts(starts)
             stop = int(starts[-1]) + windows.length
         begin = int(starts[0])
-        numbers = prepared.rows.between(begin, stop)
-        parts = [part for part in prepared.parts if not part.field.reads_late]
-        values, raw, stands = convert_good(prepared, numbers, parts, prepared.late)
-        starts = starts - begin
-        if stands is None:
-            return cls(stop - begin, starts, values, raw)
-        return cls(int(stands.max()) + 1, stands[starts], values, raw)
+        return cls(prepared.rows.between(begin, stop), stop - begin, first, starts - begin)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -202,23 +225,24 @@ class WindowsAhead:
         """The samples at these positions of an epoch, and their tensors. Positions do not go back. Raises DataError."""
         return self.at(of_epoch or 0, self._order.places(positions))
 
+    def of_batches(self, epoch: int, positions: np.ndarray, count: int) -> Taken:
+        """The same, of slots of a full batch and of those in the full batches behind it, `count` in all."""
+        return self.at(epoch, self._order.places_of_batches(positions, count))
+
     def at(self, epoch: int, places: np.ndarray) -> Taken:
         """The same, at places in the layout of the epoch."""
         while self._done:
             self._done.pop().release(self._memory)
         layout = self._order.epoch(epoch)
         runs, numbers = Runs.of(places).cut(layout.cuts[:-1])
-        ids, values = np.empty(len(places), np.int64), dict[str, np.ndarray]()
+        parts, ids = self._prepared.parts, np.empty(len(places), np.int64)
+        values = {part.name: np.empty((len(places), *part.sample.shape), part.storage) for part in parts}
         for number, mine in runs.by(numbers):
             samples, found = self._of_window(epoch, number, mine)
             mine.put(ids, samples)
             for name, rows in found.items():
-                if name not in values:
-                    values[name] = np.empty((len(places), *rows.shape[1:]), rows.dtype)
                 mine.put(values[name], rows)
-        return ids, {
-            part.name: as_tensor(values[part.name]).to(self._dtypes[part.name]) for part in self._prepared.parts
-        }
+        return ids, {name: torch.from_numpy(array).to(self._dtypes[name]) for name, array in values.items()}
 
     def _of_window(self, epoch: int, number: int, runs: Runs) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         layout = self._order.epoch(epoch)

@@ -30,6 +30,11 @@ class Part:
         """Raises BadValueError."""
         return self.field.convert([read[column.name] for column in self.columns], self.columns, self.statistics)
 
+    def values_into(self, read: Mapping[str, np.ndarray], out: np.ndarray) -> None:
+        """(N, *row shape) in `storage`, in one piece. Raises BadValueError."""
+        values = [read[column.name] for column in self.columns]
+        self.field.convert_into(out, values, self.columns, self.statistics)
+
     @property
     def cut(self) -> slice | int:
         """The rows of a window that it takes."""

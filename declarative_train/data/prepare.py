@@ -7,6 +7,7 @@ No torch here: lint prepares the sets too, since the conversion is the check of 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import cast
 
@@ -335,6 +336,19 @@ def convert_good(
     return values, {name: each[good] for name, each in raw.items()}, stands
 
 
+def convert_into(
+    prepared: Prepared, numbers: slice | np.ndarray, parts: Mapping[Part, np.ndarray], late: Sequence[Part]
+) -> dict[str, np.ndarray]:
+    """Values of neighbours that are not asked for again soon, into the memory beside each part, and columns of `late`.
+    Raises BadSampleError and SourceError."""
+    table = prepared.table
+    read = read_once(table, column_names(list(parts)), numbers) if parts else {}
+    for part, out in parts.items():
+        with _in_row(part, numbers):
+            part.values_into(read, out)
+    return read_once(table, column_names(late), numbers) if late else {}
+
+
 def read_once(table: Table, columns: Sequence[str], numbers: slice | np.ndarray) -> dict[str, np.ndarray]:
     """Rows in ascending order, by the stretch that they lie in. Raises SourceError."""
     if isinstance(numbers, slice):
@@ -350,12 +364,19 @@ def _values(
 ) -> dict[str, np.ndarray]:
     values = {}
     for part in parts:
-        try:
+        with _in_row(part, numbers):
             values[part.name] = part.values(read)
-        except BadValueError as error:
-            row = numbers.start + error.row if isinstance(numbers, slice) else int(numbers[error.row])
-            raise BadSampleError(part, row, error) from error
     return values
+
+
+@contextmanager
+def _in_row(part: Part, numbers: slice | np.ndarray) -> Iterator[None]:
+    """A bad value of these rows is a BadSampleError."""
+    try:
+        yield
+    except BadValueError as error:
+        row = numbers.start + error.row if isinstance(numbers, slice) else int(numbers[error.row])
+        raise BadSampleError(part, row, error) from error
 
 
 def chunk_rows(parts: Sequence[Part]) -> int:

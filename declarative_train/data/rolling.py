@@ -53,8 +53,8 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Window:
-    """Samples that are mixed with each other. `start`: its first place in the layout of the epoch. `key` None: they keep
-    their order."""
+    """Samples that are mixed with each other. `start`: its first place in the layout of the epoch. `key`: None where they
+    are not, and keep their order."""
 
     epoch: int
     number: int
@@ -102,6 +102,13 @@ class RolledOrder:
         """Positions of an epoch -> places in its layout: of any epoch the same."""
         streams, turns = self.turns(positions)
         return np.asarray(self.stretches[streams] + turns)
+
+    def places_of_batches(self, positions: np.ndarray, count: int) -> np.ndarray:
+        """The same of slots of a full batch, and of those in the full batches behind it, `count` in all."""
+        size, streams = self._batch_size, self.num_streams
+        if size % streams:
+            return self.places((positions + size * np.arange(count)[:, None]).ravel())
+        return np.asarray((self.places(positions) + size // streams * np.arange(count)[:, None]).ravel())
 
     def turns(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Positions of an epoch, slot by slot of its batches -> their streams, and which sample of the stream."""

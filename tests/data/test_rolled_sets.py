@@ -150,6 +150,39 @@ def test_each_block_is_read_by_one_rank_once(rolled: Spec, monkeypatch: pytest.M
     assert sum(read.values()) <= len(read) + 4 + 3 * 3  # ends of stretches; the last batch takes of other streams
 
 
+@pytest.mark.parametrize("window", [None, {"length": 5, "stride": 3}])
+def test_a_set_that_is_not_shuffled_reads_each_block_once(
+    rolled: Spec, monkeypatch: pytest.MonkeyPatch, window: dict[str, int] | None
+) -> None:
+    data = dataclasses.replace(rolled(window=window, split={"test": 0.1}), shuffle=False, roll=None)
+    monkeypatch.setattr(opened, "HOLD_BYTES", 0)  # as a set that does not fit
+    sets = open_sets(data)
+    assert not sets["training"].is_held
+    num_samples = data.sets[0].num_samples
+    per_epoch = -(-num_samples // 48)
+    read: Counter[tuple[str, int]] = Counter()
+    whole = ParquetTable._read_group
+
+    def counted(table: ParquetTable, path: str, number: int, *rest: object) -> object:
+        read[path, number] += 1
+        return whole(table, path, number, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(ParquetTable, "_read_group", counted)
+    one = steps(data, sets, layout(data, 48, 1), 1, 2 * per_epoch)
+    assert [number for step in one for number in step[0][0].sample_ids] == [*range(num_samples)] * 2
+    if window is None:
+        assert set(read.values()) == {2}
+    for ranks, accumulation, begin in [(2, 2, 1), (4, 1, per_epoch - 2)]:
+        batch = layout(data, 48, ranks, accumulation)
+        for number, step in enumerate(steps(data, sets, batch, begin, 5), begin):
+            assert ids(step) == ids(one[number - 1])
+            for rank, made in enumerate(step):
+                alone = TrainingBatches(data, batch, rank, sets).step(number)
+                for mine, other in zip(alone, made, strict=True):
+                    assert mine.sample_ids.tolist() == other.sample_ids.tolist()
+                    assert all(torch.equal(mine.tensors[name], other.tensors[name]) for name in mine.tensors)
+
+
 def test_windows_of_rows_roll(rolled: Spec) -> None:
     data = rolled(window={"length": 5, "stride": 3}, split={"test": {"type": "last", "fraction": 0.2}})
     assert data.roll is not None

@@ -99,11 +99,15 @@ def sized(shape: tuple[int, ...]) -> str:
     return f"({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})" if shape else "one value"
 
 
-def stacked(values: Sequence[np.ndarray], single: bool) -> np.ndarray:
-    """(N, ...) of the one column of `column`, (N, C, ...) of `columns`."""
+def stacked(values: Sequence[np.ndarray], single: bool, out: np.ndarray | None = None) -> np.ndarray:
+    """(N, ...) of the one column of `column`, (N, C, ...) of `columns`, in `out` if they are of its type."""
     import numpy as np
 
-    return values[0] if single else np.stack(values, axis=1)
+    if single:
+        return values[0]
+    if out is None or any(each.dtype != out.dtype for each in values):
+        return np.stack(values, axis=1)
+    return np.stack(values, axis=1, out=out.reshape(len(out), len(values), *values[0].shape[1:]))
 
 
 def by_column(shape: tuple[int, ...], intervals: Sequence[Interval]) -> Sequence[Interval]:

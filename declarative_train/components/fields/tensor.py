@@ -181,6 +181,29 @@ class TensorField(Field):
     def convert(
         self, values: Sequence[np.ndarray], columns: Sequence[Column], statistics: Mapping[str, object]
     ) -> np.ndarray:
+        return self._converted(values, columns, statistics, None)
+
+    def convert_into(
+        self,
+        out: np.ndarray,
+        values: Sequence[np.ndarray],
+        columns: Sequence[Column],
+        statistics: Mapping[str, object],
+    ) -> None:
+        import numpy as np
+
+        made = self._converted(values, columns, statistics, out)
+        if not np.may_share_memory(made, out):
+            out[...] = made
+
+    def _converted(
+        self,
+        values: Sequence[np.ndarray],
+        columns: Sequence[Column],
+        statistics: Mapping[str, object],
+        out: np.ndarray | None,
+    ) -> np.ndarray:
+        """In `out`, where nothing but its place changes."""
         import numpy as np
 
         spec = self.row_spec(columns, statistics)
@@ -189,7 +212,7 @@ class TensorField(Field):
             self._filled(column, array, each, spec) for column, array, each in zip(columns, values, fill, strict=True)
         ]
         if spec.dtype in FLOATING:
-            raw = stacked(present, self.column is not None)
+            raw = stacked(present, self.column is not None, out)
             try:
                 with np.errstate(over="raise"):
                     made = self._floating(raw, spec, statistics)
