@@ -53,8 +53,8 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Window:
-    """Samples that are mixed with each other. `start`: its first place in the layout of the epoch. `key`: None where they
-    are not, and keep their order."""
+    """Samples that are mixed with each other. `start`: its first place in the layout of the epoch. `key`: None where
+    they keep their order."""
 
     epoch: int
     number: int

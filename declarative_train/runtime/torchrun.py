@@ -41,6 +41,7 @@ from declarative_train.terms.amounts import counted
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
 
+    from declarative_train.data.spec import DataSpec
     from declarative_train.plan.plan import Plan
 
 Compile = Callable[[], "tuple[Plan | None, int]"]
@@ -91,6 +92,7 @@ def run_as_rank(
         job = _job(broadcast, rank, max_steps, sinks, quiet)
         check_disk(job, seat.host, broadcast.hosts)
         join(job, rank, seat.host, broadcast.hosts, store)
+        share_sets(job.plan.data, rank, seat.host, broadcast.hosts, store)
         code = run_rank(job, context, lambda: watch.is_asked)
     except BaseException as error:
         failure = describe_failure(error, rank, context.stage, context.step, None if job is None else job.run_dir)
@@ -149,6 +151,24 @@ def join(job: Job, rank: int, host: str, hosts: tuple[str, ...], store: Store) -
         if name is not None:
             os.environ["GLOO_SOCKET_IFNAME"] = name
     join_process_group(device_of(layout.ranks[rank], job.device_kind, job.device_index), store)
+
+
+def share_sets(data: DataSpec, rank: int, host: str, hosts: tuple[str, ...], store: Store) -> None:
+    """Sets that are held in memory are prepared by the first rank of each machine, and mapped by the others there.
+    Raises DataError on that rank; the others then find the same by themselves."""
+    from declarative_train.data.shared import accept, offer
+
+    first = hosts.index(host)
+    if hosts.count(host) == 1:
+        return
+    if rank == first:
+        made = None
+        try:
+            made = offer(data)
+        finally:
+            put(store, f"held/{first}", made)
+    elif (made := take(store, f"held/{first}")) is not None:
+        accept(data, made)
 
 
 def check_disk(job: Job, host: str, hosts: tuple[str, ...], wait_s: float = SHARED_DISK_S) -> None:

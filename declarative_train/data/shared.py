@@ -1,0 +1,116 @@
+"""Held sets that one process of a machine has prepared -> the others there, in memory that all of them map.
+
+The memory is a file without a name (memfd): it goes with the last process that has it open, however that ends. Each
+maps it privately, so that a write stays with who writes. Where that cannot be (another system, sets that are not held,
+code of one's own that does not travel) every process prepares its own.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import pickle
+import secrets
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+from declarative_train.components.data import SourceError, Table
+from declarative_train.data.opened import prepared_sets, remember
+from declarative_train.data.spec import DataSpec
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from declarative_train.data.prepare import Prepared
+
+_ALIGNED = 64  # bytes
+_AT_ONCE = 1 << 30  # bytes of a write
+
+
+class Offer(NamedTuple):
+    """An open file of another process. `mark`: the file begins with it, so that a process of the same number in another
+    container is not taken for it. `ends`: of what follows, the pickled sets and their arrays."""
+
+    pid: int
+    file: int
+    mark: bytes
+    ends: tuple[int, ...]
+
+
+def offer(spec: DataSpec) -> Offer | None:
+    """Prepare the sets of the spec, if they are not there, and lay them into shared memory, which this process uses
+    from now on, too. None: they cannot be shared. Raises DataError."""
+    sets = prepared_sets(spec)
+    if not hasattr(os, "memfd_create") or not all(each.is_held for each in sets.values()):
+        return None
+    buffers: list[pickle.PickleBuffer] = []
+    try:
+        without_tables = {name: replace(each, table=_Gone(each.table)) for name, each in sets.items()}
+        pickled = pickle.dumps(without_tables, protocol=5, buffer_callback=buffers.append)
+        made = _written([memoryview(pickled), *(each.raw() for each in buffers)])
+    except (pickle.PicklingError, AttributeError, TypeError, BufferError, OSError):  # each its own, as ever
+        return None
+    accept(spec, made)
+    return made
+
+
+def accept(spec: DataSpec, made: Offer) -> bool:
+    """From now on `prepared_sets` of the spec finds what another process has prepared. False: it cannot be had."""
+    try:
+        sets = _read(made)
+    except (OSError, ValueError, pickle.UnpicklingError, AttributeError, ImportError):
+        return False
+    remember(spec, sets)
+    return True
+
+
+def _written(pieces: Sequence[memoryview]) -> Offer:
+    mark = secrets.token_bytes(_ALIGNED)
+    ends = tuple(accumulate((each.nbytes for each in pieces), lambda end, size: _aligned(end) + size, initial=_ALIGNED))
+    file = os.memfd_create("dtrain-held")
+    try:
+        os.truncate(file, ends[-1])
+        _write(file, memoryview(mark), 0)
+        for piece, (end, _) in zip(pieces, pairwise(ends), strict=True):
+            _write(file, piece, _aligned(end))
+    except OSError:
+        os.close(file)
+        raise
+    return Offer(os.getpid(), file, mark, ends)
+
+
+def _write(file: int, piece: memoryview, place: int) -> None:
+    while piece.nbytes:
+        done = os.pwrite(file, piece[:_AT_ONCE], place)
+        piece, place = piece[done:], place + done
+
+
+def _read(made: Offer) -> dict[str, Prepared]:
+    file = os.open(f"/proc/{made.pid}/fd/{made.file}", os.O_RDONLY)
+    try:
+        mapped = mmap.mmap(file, made.ends[-1], mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE)
+    finally:
+        os.close(file)
+    whole = memoryview(mapped)
+    if bytes(whole[:_ALIGNED]) != made.mark:
+        raise ValueError("another process's file")
+    pickled, *buffers = [whole[_aligned(begin) : end] for begin, end in pairwise(made.ends)]
+    found: dict[str, Prepared] = pickle.loads(pickled, buffers=buffers)
+    return found
+
+
+def _aligned(place: int) -> int:
+    return -(-place // _ALIGNED) * _ALIGNED
+
+
+class _Gone(Table):
+    """The table of a held set in a process that has not opened it: what is known without reading."""
+
+    def __init__(self, table: Table) -> None:
+        self.columns, self.num_rows, self.files = {}, table.num_rows, table.files
+        self.members, self.blocks = table.members, table.blocks
+
+    def read(self, columns: Sequence[str], rows: slice | np.ndarray) -> dict[str, np.ndarray]:
+        raise SourceError("unreadable", "the rows of a held set were asked of its files, which are not open here")
