@@ -81,7 +81,7 @@ class TrainingBatches:
             if blocks is None:
                 raise DataError("the training set has no blocks any more, and the plan reads it in blocks")
             self._order = RolledOrder(spec.seed, blocks, spec.roll, batch.global_batch_size)
-        self._in_order = self._file_order()
+        self._in_order = None if spec.shuffle or spec.mix else file_order(spec, self._set, batch.global_batch_size)
         stays = hold_on_device and self._set.is_held and not spec.workers
         self._is_on_device = self._device is not None and stays and has_room(self._set, self._device, steps_bytes)
         self.bytes_on_device = self._set.held_bytes if self._is_on_device else 0
@@ -135,16 +135,6 @@ class TrainingBatches:
         if self._set.is_held:
             return self._by_block(first_step, num_steps, self._held, self._at_once)
         return ahead(self._one, first_step, num_steps)
-
-    def _file_order(self) -> RolledOrder | None:
-        """Of a set that is read in blocks and not shuffled: each is read once, ahead of its use. Not where bad rows are
-        skipped, whose place the next good one of the set takes, nor by loader processes, each of which makes whole
-        steps."""
-        prepared, spec = self._set.prepared, self._spec
-        if spec.shuffle or spec.mix or spec.workers or self._set.is_held or prepared.skips is not None:
-            return None
-        blocks = blocks_of(prepared)
-        return None if blocks is None else RolledOrder(None, blocks, RollSpec(1, 1), self._batch.global_batch_size)
 
     def _at_once(self, epoch: int | None, positions: np.ndarray) -> Taken:
         if isinstance(self._order, MixedOrder):
@@ -289,6 +279,7 @@ class EvaluationBatches:
     ) -> None:
         self._workers = spec.workers
         self._set = sets[name]
+        self._order = file_order(spec, self._set, batch_size * num_ranks)
         self._device = None if device is None or device.type == "cpu" else device
         total = self._set.num_samples
         self.num_samples = total if max_samples is None else min(max_samples, total)
@@ -311,6 +302,9 @@ class EvaluationBatches:
         if self._workers and not self._set.is_held:
             made = by_workers(lambda number: [self._packed(number)], 0, len(self), self._workers)
             return (batch for (batch,) in from_workers(made, 0, len(self), self._device))
+        if self._in_blocks:
+            made = from_host(([batch] for batch in self._by_windows()), 0, len(self), self._device)
+            return (batch for (batch,) in made)
         if is_gpu(self._device):  # sets that are held on the host, too
             copied = copied_ahead(lambda number: [self._on_host(number)], 0, len(self), self._device)
             return (batch for (batch,) in copied)
@@ -325,11 +319,29 @@ class EvaluationBatches:
         for (batch,) in from_host(([batch] for batch in made), 0, len(self), self._device):
             yield batch
 
+    @property
+    def _in_blocks(self) -> bool:
+        """All of it, so that blocks can be read one after the other; pictures are changed otherwise than in training."""
+        return self._order is not None and self.num_samples == self._total and not self._set.prepared.late
+
+    def _by_windows(self) -> Iterator[Batch]:
+        from declarative_train.data.held_windows import Needs, WindowsAhead
+
+        assert self._order is not None
+        prepared = self._set.prepared
+        windows = WindowsAhead(prepared, self._order, Needs((0,), np.empty(0, np.int64), 0, 0, 0))
+        try:
+            for slot in self._slots:
+                yield make_batches([slot], lambda _, positions: windows.gather(0, positions))[0]
+        finally:
+            windows.close()
+
     def _read_and_kept(self, key: object) -> Iterator[Batch]:
         from declarative_train.data.prefetch import ahead
 
         batches = []
-        for batch in ahead(self._on_host, 0, len(self)):
+        made = self._by_windows() if self._in_blocks else ahead(self._on_host, 0, len(self))
+        for batch in made:
             batches.append(batch)
             if len(batches) == len(self):
                 self._set.kept = {key: batches}
@@ -346,6 +358,16 @@ class EvaluationBatches:
     def _take(self, _: int | None, positions: np.ndarray) -> Taken:
         ids = spread(positions, self.num_samples, self._total)
         return ids, self._set.gather(ids)
+
+
+def file_order(spec: DataSpec, samples: SampleSet, batch_size: int) -> RolledOrder | None:
+    """Of a set that is read in blocks and not shuffled: each block is read once, ahead of its use. Not where bad rows
+    are skipped, whose place the next good one of the set takes, nor by loader processes: each makes whole steps."""
+    prepared = samples.prepared
+    if spec.workers or samples.is_held or prepared.skips is not None:
+        return None
+    blocks = blocks_of(prepared)
+    return None if blocks is None or len(blocks) < 2 else RolledOrder(None, blocks, RollSpec(1, 1), batch_size)
 
 
 def has_room(samples: SampleSet, device: torch.device, steps_bytes: int = 0) -> bool:

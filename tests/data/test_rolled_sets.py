@@ -215,6 +215,18 @@ def test_evaluations_keep_the_order_of_the_file_and_are_read_once(
     batches = EvaluationBatches(data, "validation", sets, batch_size=50)
     seen = np.concatenate([batch.tensors["id"].numpy() for batch in batches.iterate()])
     assert (np.diff(seen) > 0).all()
+    for ranks, pads in [(1, False), (2, True), (3, False)]:
+        for rank in range(ranks):
+            share = EvaluationBatches(
+                data, "validation", sets, batch_size=50, num_ranks=ranks, dp_rank=rank, pad_to_full=pads
+            )
+            sets["validation"].kept = {}
+            for number, made in enumerate(share.iterate()):
+                alone = share.batch(number)
+                assert made.sample_ids.tolist() == alone.sample_ids.tolist()
+                assert made.num_rows == alone.num_rows
+                assert all(torch.equal(made.tensors[name], alone.tensors[name]) for name in made.tensors)
+    list(batches.iterate())
     read: list[object] = []
     whole = ParquetTable._group
 
