@@ -280,6 +280,7 @@ class EvaluationBatches:
         self._workers = spec.workers
         self._set = sets[name]
         self._order = file_order(spec, self._set, batch_size * num_ranks)
+        self._batch_size = batch_size
         self._device = None if device is None or device.type == "cpu" else device
         total = self._set.num_samples
         self.num_samples = total if max_samples is None else min(max_samples, total)
@@ -321,7 +322,7 @@ class EvaluationBatches:
 
     @property
     def _in_blocks(self) -> bool:
-        """All of it, so that blocks can be read one after the other; pictures are changed otherwise than in training."""
+        """All of it, so that blocks can be read one after the other; in windows, pictures change as in training."""
         return self._order is not None and self.num_samples == self._total and not self._set.prepared.late
 
     def _by_windows(self) -> Iterator[Batch]:
@@ -331,8 +332,10 @@ class EvaluationBatches:
         prepared = self._set.prepared
         windows = WindowsAhead(prepared, self._order, Needs((0,), np.empty(0, np.int64), 0, 0, 0))
         try:
-            for slot in self._slots:
-                yield make_batches([slot], lambda _, positions: windows.gather(0, positions))[0]
+            most = max(1, _BLOCK_BYTES // max(1, self._batch_size * self._set.sample_bytes))
+            for start in range(0, len(self._slots), most):
+                at_once = self._slots[start : start + most]
+                yield from make_batches(at_once, lambda _, positions: windows.gather(0, positions))
         finally:
             windows.close()
 
