@@ -154,7 +154,8 @@ def test_each_block_is_read_by_one_rank_once(rolled: Spec, monkeypatch: pytest.M
 def test_a_set_that_is_not_shuffled_reads_each_block_once(
     rolled: Spec, monkeypatch: pytest.MonkeyPatch, window: dict[str, int] | None
 ) -> None:
-    data = dataclasses.replace(rolled(window=window, split={"test": 0.1}), shuffle=False, roll=None)
+    last = {"test": {"type": "last", "fraction": 0.1}}
+    data = dataclasses.replace(rolled(window=window, split=last), shuffle=False, roll=None)
     monkeypatch.setattr(opened, "HOLD_BYTES", 0)  # as a set that does not fit
     sets = open_sets(data)
     assert not sets["training"].is_held

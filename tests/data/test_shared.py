@@ -13,10 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch.distributed import HashStore
+from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 from declarative_train.data import opened, shared
 from declarative_train.data.opened import prepared_sets
+from declarative_train.data.prepare import Prepared
 from declarative_train.data.sets import open_sets
 from declarative_train.data.spec import DataError, DataSpec
 from declarative_train.runtime.torchrun import share_sets
@@ -58,7 +59,12 @@ def prepared(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Grows with each time that files are read."""
     times: list[int] = []
     whole = opened._prepare_all
-    monkeypatch.setattr(opened, "_prepare_all", lambda spec: times.append(1) or whole(spec))
+
+    def counted(spec: DataSpec) -> dict[str, Prepared]:
+        times.append(1)
+        return whole(spec)
+
+    monkeypatch.setattr(opened, "_prepare_all", counted)
     return times
 
 
