@@ -18,9 +18,10 @@ import torch
 
 from declarative_train.components.datasets.current_file import doing_of, turn_to
 from declarative_train.data.batch import Taken
+from declarative_train.data.neighbours import convert_good, convert_into
 from declarative_train.data.parts import Part
 from declarative_train.data.pictures import Given, field_of_pictures
-from declarative_train.data.prepare import BadSampleError, Prepared, convert_good, convert_into
+from declarative_train.data.prepare import BadSampleError, Prepared
 from declarative_train.data.rolling import EpochLayout, Piece, RolledOrder, Window
 from declarative_train.data.sets import dtype_of, said
 from declarative_train.data.skipping import LOG, Skipped

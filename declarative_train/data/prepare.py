@@ -27,7 +27,6 @@ HOLD_BYTES = 2 << 30  # a set up to here is held in memory
 NARROW_BYTES = 16 << 20  # integers of a field larger than this are held in the narrowest type that fits
 _CHUNK_BYTES = 32 << 20
 _CHUNK_ROWS = 1 << 16
-_SPARSE = 8  # neighbours of which fewer are wanted are not read as one stretch
 LOOKED_AT_ROWS = 1 << 16  # rows of a set that is not held whose values are checked beforehand
 
 
@@ -244,13 +243,13 @@ def _bad_rows(table: Table, rows: Rows, parts: Sequence[Part], most: int) -> Ite
         if start >= most:
             return
         listed = np.arange(numbers.start, numbers.stop) if isinstance(numbers, slice) else numbers
-        yield from _failing(table.read(column_names(parts), numbers), listed, parts)
+        yield from failing(table.read(column_names(parts), numbers), listed, parts)
 
 
-def _failing(read: Mapping[str, np.ndarray], rows: np.ndarray, parts: Sequence[Part]) -> Iterator[BadSampleError]:
+def failing(read: Mapping[str, np.ndarray], rows: np.ndarray, parts: Sequence[Part]) -> Iterator[BadSampleError]:
     def fails(start: int, stop: int) -> Exception | None:
         try:
-            _values({name: values[start:stop] for name, values in read.items()}, rows[start:stop], parts)
+            values_of({name: values[start:stop] for name, values in read.items()}, rows[start:stop], parts)
         except BadSampleError as found:
             return found
         return None
@@ -308,69 +307,21 @@ def converted(table: Table, rows: Rows, parts: Sequence[Part]) -> Iterator[tuple
 
 
 def _convert(table: Table, numbers: slice | np.ndarray, parts: Sequence[Part]) -> dict[str, np.ndarray]:
-    return _values(table.read(column_names(parts), numbers), numbers, parts)
+    return values_of(table.read(column_names(parts), numbers), numbers, parts)
 
 
-def convert_good(
-    prepared: Prepared, numbers: slice | np.ndarray, parts: Sequence[Part], late: Sequence[Part]
-) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], np.ndarray | None]:
-    """Values of `parts` and columns of `late` of neighbours that are not asked for again soon, and, where bad rows were
-    skipped, for each of the rows which of these stands for it: itself, or the next good one. Raises BadSampleError and
-    SourceError."""
-    table = prepared.table
-    read = read_once(table, column_names(parts), numbers) if parts else {}
-    raw = read_once(table, column_names(late), numbers) if late else {}
-    try:
-        return _values(read, numbers, parts), raw, None
-    except BadSampleError:
-        if prepared.skips is None or prepared.windows is not None:
-            raise
-    rows = np.arange(numbers.start, numbers.stop) if isinstance(numbers, slice) else numbers
-    bad = list(_failing(read, rows, parts))
-    good = np.flatnonzero(~np.isin(rows, [each.row for each in bad]))
-    if not len(good):
-        raise bad[0]
-    LOG.tell(*(Skipped(prepared.name, table.place(each.row), str(each.cause)) for each in bad))
-    values = _values({name: each[good] for name, each in read.items()}, rows[good], parts)
-    stands = np.searchsorted(good, np.arange(len(rows))) % len(good)
-    return values, {name: each[good] for name, each in raw.items()}, stands
-
-
-def convert_into(
-    prepared: Prepared, numbers: slice | np.ndarray, parts: Mapping[Part, np.ndarray], late: Sequence[Part]
-) -> dict[str, np.ndarray]:
-    """Values of neighbours that are not asked for again soon, into the memory beside each part, and columns of `late`.
-    Raises BadSampleError and SourceError."""
-    table = prepared.table
-    read = read_once(table, column_names(list(parts)), numbers) if parts else {}
-    for part, out in parts.items():
-        with _in_row(part, numbers):
-            part.values_into(read, out)
-    return read_once(table, column_names(late), numbers) if late else {}
-
-
-def read_once(table: Table, columns: Sequence[str], numbers: slice | np.ndarray) -> dict[str, np.ndarray]:
-    """Rows in ascending order, by the stretch that they lie in. Raises SourceError."""
-    if isinstance(numbers, slice):
-        return table.read_once(columns, numbers)
-    first, last = int(numbers[0]), int(numbers[-1]) + 1
-    if last - first > _SPARSE * len(numbers):
-        return table.read(columns, numbers)
-    return {name: values[numbers - first] for name, values in table.read_once(columns, slice(first, last)).items()}
-
-
-def _values(
+def values_of(
     read: Mapping[str, np.ndarray], numbers: slice | np.ndarray, parts: Sequence[Part]
 ) -> dict[str, np.ndarray]:
     values = {}
     for part in parts:
-        with _in_row(part, numbers):
+        with in_row(part, numbers):
             values[part.name] = part.values(read)
     return values
 
 
 @contextmanager
-def _in_row(part: Part, numbers: slice | np.ndarray) -> Iterator[None]:
+def in_row(part: Part, numbers: slice | np.ndarray) -> Iterator[None]:
     """A bad value of these rows is a BadSampleError."""
     try:
         yield

@@ -184,11 +184,7 @@ class TensorField(Field):
         return self._converted(values, columns, statistics, None)
 
     def convert_into(
-        self,
-        out: np.ndarray,
-        values: Sequence[np.ndarray],
-        columns: Sequence[Column],
-        statistics: Mapping[str, object],
+        self, out: np.ndarray, values: Sequence[np.ndarray], columns: Sequence[Column], statistics: Mapping[str, object]
     ) -> None:
         import numpy as np
 
@@ -203,8 +199,7 @@ class TensorField(Field):
         statistics: Mapping[str, object],
         out: np.ndarray | None,
     ) -> np.ndarray:
-        """In `out`, where nothing but its place changes."""
-        import numpy as np
+        import numpy as np  # in `out`, where nothing but the place of values changes
 
         spec = self.row_spec(columns, statistics)
         fill: Any = statistics.get("fill", [None] * len(columns))
