@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -227,3 +228,40 @@ def test_what_lives_is_what_the_plan_says(tmp_path: Path, mode: str, gpus: str, 
     in_bytes = sum(4 * item.num_elements - held_bytes("nf4", item.shape) for item in weights)
     tables = len(weights) * 256 * 2 * 4  # of levels: one beside each weight
     assert saved == in_bytes // (2 if mode == "fsdp" else 1) - tables
+
+
+def tied(folder: Path, chunks: int | None, *changes: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """A table that is the head, too, held in nf4 beside layers with adapters."""
+    from tests.graph.test_adapters import recipe
+
+    parameters = {
+        "embed": {"storage": "nf4"},
+        "logits.weight": {"storage": "nf4", "tie": "embed.weight"},
+        "layers": {"storage": "int8", "adapter": {"type": "lora", "rank": 3}},
+        "lora_B": {"init": {"type": "normal", "std": 0.3}},
+    }
+    made = merged(recipe(parameters), {"training": {"precision": "fp64"}, "checkpoint": {"every": "2 steps"}})
+    if chunks is not None:
+        made["objective"]["loss"]["chunks"] = chunks
+    random = np.random.default_rng(3)
+    np.savez(folder / "tokens.npz", tokens=random.integers(0, 32, (32, 12)), next=random.integers(0, 32, (32, 12)))
+    done = go(folder, made, *changes)
+    assert done.code == 0
+    found: dict[str, torch.Tensor] = checkpoints(done.run_dir)[4].tensors
+    return found
+
+
+@pytest.mark.parametrize(
+    ("way", "chunks"),
+    [
+        ("single", 3),
+        *(pytest.param(way, None, marks=pytest.mark.long) for way in ("ddp 2", "fsdp 2", "pipeline 2")),
+        *(pytest.param(way, 3, marks=pytest.mark.long) for way in ("fsdp 2", "pipeline 2")),
+    ],
+)
+def test_a_tied_table_and_the_head_of_a_loss_in_chunks(tmp_path: Path, way: str, chunks: int | None) -> None:
+    wanted = tied(tmp_path, None)
+    assert wanted["model/embed.weight"].shape == (32, 16)  # drawn, so that the checkpoint holds what is left of it
+    mode = {"pipeline": {"stages": 2, "schedule": "1f1b", "microbatches": 4, "cut_before": ["layers.1"]}}
+    changes = {"parallelism": mode, "layout": {"gpus": 2}} if way == "pipeline 2" else WAYS[way]
+    assert_same_tensors(tied(tmp_path, chunks, changes), wanted, rtol=1e-10, atol=1e-10)
