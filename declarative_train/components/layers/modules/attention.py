@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from declarative_train.components.layers.modules.documents import DocumentTable, attend_documents, serves
 from declarative_train.components.layers.modules.norms import RmsNorm
 from declarative_train.components.layers.modules.sequences import as_rows, mask_as_rows, placed
 
@@ -128,6 +129,7 @@ class SelfAttention(nn.Module):
             self.query_norm, self.key_norm = _norms_of(heads, dtype)
         self.out = nn.Linear(heads.query_width, width, heads.out_bias, dtype=dtype)
         self.tables = RotaryTables()
+        self.documents = DocumentTable()
 
     def forward(
         self,
@@ -139,7 +141,11 @@ class SelfAttention(nn.Module):
         dropout = self.heads.dropout if self.training else 0.0
         q_NHTK, k_NGTK, v_NGTK = self.projected(as_rows(x), positions=mask_as_rows(positions, x))
         seen, parts = mask_as_rows(mask, x), mask_as_rows(segments, x)
-        if parts is not None:
+        by_document = parts is not None and seen is None and serves(q_NHTK, dropout, self.heads.softcap)
+        found = self.documents(parts) if by_document and parts is not None else None
+        if found is not None:
+            y = attend_documents(q_NHTK, k_NGTK, v_NGTK, found, self.causal, self.heads.window, self.heads.scale)
+        elif parts is not None:
             allowed = within_segments(parts, seen, self.causal, self.heads.window)
             y = seen_at_all(q_NHTK, k_NGTK, v_NGTK, allowed, dropout, seen is None, self.heads)
         else:
@@ -309,10 +315,10 @@ class RotaryTables:
 
 
 def share_tables(model: nn.Module) -> None:
-    tables = RotaryTables()
+    tables, documents = RotaryTables(), DocumentTable()
     for part in model.modules():
         if isinstance(part, SelfAttention):
-            part.tables = tables
+            part.tables, part.documents = tables, documents
 
 
 def rotate(x_BHTK: Tensor, cos_TK: Tensor, sin_TK: Tensor) -> Tensor:
