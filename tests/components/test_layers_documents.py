@@ -11,15 +11,27 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from declarative_train.components.layers import LAYERS
 from declarative_train.components.layers.modules import attention, documents
+from declarative_train.runtime.step.selective import VARLEN
 from declarative_train.terms.tensor_spec import TensorSpec
 
 T, D = 24, 32
 SEGMENTS = torch.tensor(
     [[1] * 5 + [2] * 12 + [3] * 7, [1] * 24, [1] + [2] * 20 + [0] * 3]  # 0: padding, which is a document, too
 )
+
+
+class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.seen: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen.append(str(func))
+        return func(*args, **(kwargs or {}))
 
 
 class Double:
@@ -194,6 +206,11 @@ def test_torchs_own_function_takes_what_it_is_given() -> None:
         with torch.autograd.graph.saved_tensors_hooks(held, lambda each: each):
             found = documents.documents(segments)
             assert found is not None
+            operations = Operations()
+            with operations:
+                documents.attend_documents(q, k, v, found, True, 64, None)
+            assert VARLEN in operations.seen  # what selective checkpointing keeps
+            saved.clear()
             y = documents.attend_documents(q, k, v, found, True, 64, None)
         assert y.shape == q.shape
         assert [each.shape for each in torch.autograd.grad(y.sum(), (q, k, v))] == [q.shape, k.shape, v.shape]

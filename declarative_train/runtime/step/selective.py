@@ -29,6 +29,7 @@ ATTENTION = frozenset(
     )
     if (found := getattr(_aten, name, None)) is not None
 )
+VARLEN = "torch_attn._varlen_attn.default"  # which torch defines where it is asked for
 Contexts = tuple[AbstractContextManager[Any], AbstractContextManager[Any]]
 
 
@@ -42,7 +43,7 @@ class Policy:
         self._counts = {False: 0, True: 0}
 
     def __call__(self, context: Any, operation: Any, *inputs: Any, **more: Any) -> CheckpointPolicy:
-        if operation in self._kept:
+        if operation in self._kept or (self._kept and str(operation) == VARLEN):
             return CheckpointPolicy.MUST_SAVE
         if not self._step or operation not in PRODUCTS:
             return CheckpointPolicy.PREFER_RECOMPUTE
