@@ -68,10 +68,9 @@ def taught(how: dict[str, object], folder: Path) -> dict[str, torch.Tensor]:
     return dict(run.module().named_parameters())
 
 
+@pytest.mark.long
 @pytest.mark.timeout(200)
-@pytest.mark.parametrize(
-    "mode", [pytest.param(each, marks=() if each == "fsdp 2" else pytest.mark.long) for each in TAUGHT]
-)
+@pytest.mark.parametrize("mode", TAUGHT)
 def test_a_student_of_a_published_teacher_learns_the_same_in_every_mode(
     tmp_path: Path, taught_alone: dict[str, torch.Tensor], mode: str
 ) -> None:
@@ -122,15 +121,10 @@ def paired(folder: Path, parallelism: str, gpus: int) -> dict[str, torch.Tensor]
     return dict(dt.load(path).run(quiet=True).module().named_parameters())
 
 
+@pytest.mark.long
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize(
-    ("parallelism", "gpus"),
-    [
-        ("ddp", 2),
-        pytest.param("fsdp", 2, marks=pytest.mark.long),
-        pytest.param("fsdp", 4, marks=pytest.mark.long),
-        pytest.param("{data: {replicate: 2, shard: 2}}", 4, marks=pytest.mark.long),
-    ],
+    ("parallelism", "gpus"), [("ddp", 2), ("fsdp", 2), ("fsdp", 4), ("{data: {replicate: 2, shard: 2}}", 4)]
 )
 def test_sentences_that_belong_together_find_each_other_over_ranks(tmp_path: Path, parallelism: str, gpus: int) -> None:
     """A published encoder on pairs of texts: each among the others of the whole batch, whichever rank holds them."""
