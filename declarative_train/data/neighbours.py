@@ -21,8 +21,8 @@ def convert_good(
     skipped, for each of the rows which of these stands for it: itself, or the next good one. Raises BadSampleError and
     SourceError."""
     table = prepared.table
-    read = read_once(table, column_names(parts), numbers) if parts else {}
-    raw = read_once(table, column_names(late), numbers) if late else {}
+    read = read_once(table, column_names([*parts, *late]), numbers)  # together: files of a sample lie side by side
+    raw = {name: read[name] for name in column_names(late)}
     try:
         return values_of(read, numbers, parts), raw, None
     except BadSampleError:
@@ -44,12 +44,11 @@ def convert_into(
 ) -> dict[str, np.ndarray]:
     """Values of neighbours that are not asked for again soon, into the memory beside each part, and columns of `late`.
     Raises BadSampleError and SourceError."""
-    table = prepared.table
-    read = read_once(table, column_names(list(parts)), numbers) if parts else {}
+    read = read_once(prepared.table, column_names([*parts, *late]), numbers)
     for part, out in parts.items():
         with in_row(part, numbers):
             part.values_into(read, out)
-    return read_once(table, column_names(late), numbers) if late else {}
+    return {name: read[name] for name in column_names(late)}
 
 
 def read_once(table: Table, columns: Sequence[str], numbers: slice | np.ndarray) -> dict[str, np.ndarray]:

@@ -342,3 +342,24 @@ def test_memory_is_bounded(kind: str, tmp_path: Path) -> None:
         assert found[way][:2] == (900_000, 225)
     assert max(found["converted"][2:]) < 200  # MiB: some dozens of blocks, and what they become
     assert min(found["in memory"][2:]) > 240
+
+
+def test_messages_count_blank_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.jsonl"
+    text = [json.dumps({"n": n}) + "\n" * (1 + (n % 40 == 3)) for n in range(500)]  # a blank line behind 3, 43, ...
+    path.write_text("\n" + "".join(text))
+    table = opened("jsonl", path)
+    assert isinstance(table, ConvertedTable)
+    same(table, whole("jsonl", path, monkeypatch))
+    lines = path.read_text().split("\n")
+    for row in (0, 3, 4, 44, 300, 499):
+        assert table.place(row) == f"row {lines.index(json.dumps({'n': row})) + 1} of {path}"
+    assert table.skipped == ()
+    for number, line in enumerate(lines):
+        if line == '{"n": 300}':
+            lines[number] = '{"n": 300'
+            wanted = rf"row {number + 1} of .*a\.jsonl is not JSON"
+    path.write_text("\n".join(lines))
+    for read in (opened, lambda *given: whole(*given, monkeypatch)):
+        with pytest.raises(SourceError, match=wanted):
+            read("jsonl", path)

@@ -4,12 +4,14 @@ message."""
 from __future__ import annotations
 
 import re
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -19,6 +21,7 @@ from declarative_train.components.datasets import remote
 from declarative_train.components.datasets.csv import CsvDataset
 from declarative_train.components.datasets.files import read_bytes
 from declarative_train.components.datasets.parquet import ParquetDataset
+from declarative_train.components.datasets.tar import TarDataset
 
 pa = pytest.importorskip("pyarrow")
 pytest.importorskip("aiohttp")
@@ -249,3 +252,115 @@ def test_files_in_a_bucket_are_read_as_those_of_this_machine(server: Server, mon
             opened("parquet", "s3://made/data/three.parquet")
     finally:
         bucket.stop()
+
+
+@pytest.mark.parametrize(
+    ("url", "package", "extra"),
+    [
+        ("gs://bucket/a.csv", "gcsfs", "gcs"),
+        ("s3://bucket/*.csv", "s3fs", "s3"),
+        ("zip://a.csv::https://host/a.zip", "aiohttp", "http"),
+    ],
+)
+def test_a_package_that_is_missing_is_named_with_its_extra(
+    url: str, package: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fsspec import registry
+    from fsspec.implementations.http import HTTPFileSystem
+
+    for scheme in ("gs", "s3", "https"):
+        monkeypatch.delitem(registry._registry, scheme, raising=False)
+    for name in [name for name in sys.modules if name.partition(".")[0] == package]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delitem(sys.modules, HTTPFileSystem.__module__)
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(SourceError, match=rf"cannot open {re.escape(url)}: .*{package}") as found:
+        opened("csv", url)
+    assert found.value.problem == "no_file_system"
+    assert f"install 'declarative_train[{extra}]'" in (found.value.help or "")
+
+
+def test_google_cloud_storage_is_read_by_listing_and_range(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a file system that answers as gcsfs does, which asks nobody."""
+    import fsspec
+    from fsspec.implementations.memory import MemoryFileSystem
+
+    asked: list[str] = []
+    content = (server.folder / "a.parquet").read_bytes()
+
+    class Google(MemoryFileSystem):
+        protocol = ("gs", "gcs")
+        store: ClassVar[dict[str, Any]] = {}
+        pseudo_dirs: ClassVar[list[str]] = [""]
+
+        @classmethod
+        def _strip_protocol(cls, path: str) -> str:
+            return "/" + path.removeprefix("gs://").removeprefix("gcs://").strip("/")
+
+        def info(self, path: str, **keys: Any) -> dict[str, Any]:
+            asked.append("info")
+            return self._told(super().info(path, **keys))
+
+        def ls(self, path: str, detail: bool = True, **keys: Any) -> list[Any]:
+            asked.append("ls")
+            found = [self._told(each) for each in super().ls(path, detail=True, **keys)]
+            return found if detail else [each["name"] for each in found]
+
+        def cat_file(self, path: str, start: int | None = None, end: int | None = None, **keys: Any) -> bytes:
+            asked.append(f"{start}-{end}")
+            if "closed" in path:
+                raise PermissionError("Anonymous caller does not have storage.objects.get access")
+            return bytes(super().cat_file(path, start, end, **keys))
+
+        def _told(self, info: dict[str, Any]) -> dict[str, Any]:
+            return {**info, "etag": "CKi1", "md5Hash": "x"} if info["type"] == "file" else info
+
+    fsspec.register_implementation("gs", Google, clobber=True)
+    try:
+        client = fsspec.filesystem("gs")
+        for name in ("one", "two"):
+            client.pipe(f"gs://made/data/{name}.parquet", content)
+        client.pipe("gs://made/closed/a.csv", b"x\n1\n")
+        asked.clear()
+        table = opened("parquet", "gs://made/data/*.parquet")
+        assert table.files == ("gs://made/data/one.parquet", "gs://made/data/two.parquet")
+        assert "info" not in asked[1:]
+        wanted = opened("parquet", str(server.folder / "a.parquet"))
+        rows = np.asarray([5, 12_345])
+        assert (table.read(["x"], rows + ROWS)["x"] == wanted.read(["x"], rows)["x"]).all()
+        asked.clear()
+        opened("parquet", "gs://made/data/*.parquet").read(["x"], rows + ROWS)
+        assert not [each for each in asked if "-" in each]
+        with pytest.raises(SourceError, match=r"gs://made/closed/a\.csv: Anonymous caller does not have"):
+            opened("csv", "gs://made/closed/a.csv")
+        with pytest.raises(SourceError, match=r"there is no file gs://made/data/three\.parquet"):
+            opened("parquet", "gs://made/data/three.parquet")
+    finally:
+        from fsspec import registry
+
+        registry._registry.pop("gs", None)
+
+
+def test_archives_of_a_server_are_read_by_range(server: Server) -> None:
+    import io
+    import tarfile
+
+    with tarfile.open(server.folder / "a.tar", "w") as archive:
+        for number in range(300):
+            for ending, content in (("bin", bytes([number % 256]) * (number * 7)), ("txt", f"{number}".encode())):
+                member = tarfile.TarInfo(f"{number:04}.{ending}")
+                member.size = len(content)
+                archive.addfile(member, io.BytesIO(content))
+    size = (server.folder / "a.tar").stat().st_size
+    table = TarDataset(path=f"{server.address}/a.tar").open()
+    assert table.num_rows == 300
+    assert server.sent <= size  # once, to find where files begin
+    assert len(server.asked) < 12
+    server.asked.clear()
+    read = table.read(["bin", "txt"], np.random.default_rng(0).permutation(300))
+    assert all(
+        set(one) <= {int(two) % 256} and len(one) == 7 * int(two) for one, two in zip(*read.values(), strict=True)
+    )
+    assert server.asked == []
+    TarDataset(path=f"{server.address}/a.tar").open()
+    assert len(server.asked) == 1

@@ -22,7 +22,6 @@ CONTENT = np.random.default_rng(0).integers(0, 256, SIZE, np.uint8).tobytes()
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(range_cache, "_uncounted", 0)
     return tmp_path / "dtrain" / "remote"
 
 

@@ -16,6 +16,7 @@ DATASETS: Registry[Dataset] = Registry(
         "mix": "mix.MixDataset",
         "npy": "npy.NpyDataset",
         "parquet": "parquet.ParquetDataset",
+        "safetensors": "safetensors.SafetensorsDataset",
         "sqlite": "sqlite.SqliteDataset",
         "synthetic": "synthetic.SyntheticDataset",
         "tar": "tar.TarDataset",

@@ -156,12 +156,13 @@ class MemoryTable(Table):
     def __init__(
         self, pieces: Sequence[tuple[str, Any]], bad: Mapping[str, Sequence[tuple[int, str]]] | None = None
     ) -> None:
-        """`bad`: by file, rows that the pieces are without, counted from 0, and why."""
+        """`bad`: by file, rows that the pieces are without, counted from 0, and why ("": blank lines, which nobody
+        misses)."""
         import pyarrow as pa
 
         self._gone = {path: sorted(row for row, _ in rows) for path, rows in (bad or {}).items() if rows}
         self.skipped = tuple(
-            (f"row {row + 1} of {shown(path)}", why) for path, rows in (bad or {}).items() for row, why in rows
+            (f"row {row + 1} of {shown(path)}", why) for path, rows in (bad or {}).items() for row, why in rows if why
         )
 
         self.files = tuple(path for path, _ in pieces)
@@ -222,7 +223,9 @@ def place_among(files: Sequence[str], starts: Sequence[int], gone: Mapping[str, 
     position = bisect_right(starts, row) - 1
     inside = row - starts[position]
     for each in gone.get(files[position], ()):
-        inside += each <= inside
+        if each > inside:
+            break
+        inside += 1
     return f"row {inside + 1} of {shown(files[position])}"
 
 

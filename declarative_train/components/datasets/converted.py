@@ -186,7 +186,7 @@ class ConvertedTable(BlockTable):
         self._rows_of: list[int] = about["starts"]
         self._gone = {path: sorted(row for row, _ in rows) for path, rows in about["bad"].items()}
         self.skipped = tuple(
-            (f"row {row + 1} of {shown(path)}", why) for path, rows in about["bad"].items() for row, why in rows
+            (f"row {row + 1} of {shown(path)}", why) for path, rows in about["bad"].items() for row, why in rows if why
         )
         finalize(self, os.close, held)
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 _DEEPEST = 1_000  # lists and objects within each other; some ten thousand would overflow the stack of the reader
 _MOST_CHANGES = 100  # lines that hold another type of value, each found by reading the file once more
+_BLANK = re.compile(rb"(?:\A|\n)[ \t\r]*\n")
+_MOST_BLANK = 1 << 20  # lines of a file that is converted; beyond them rows are counted without
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"?')
 
 
@@ -48,7 +50,7 @@ class JsonlDataset(FilesDataset):
 
 
 def _read(path: str, bad: list[tuple[int, str]]) -> pa.Table:
-    """`bad`: takes the lines that are left out, where bad rows are skipped."""
+    """`bad`: takes the lines that are left out, where bad rows are skipped, and blank ones."""
     import pyarrow as pa
     from pyarrow import json
 
@@ -58,6 +60,7 @@ def _read(path: str, bad: list[tuple[int, str]]) -> pa.Table:
     try:
         with pa.input_stream(open_file(path), compression=kind) as file:
             content = file.read_buffer()
+        bad += _blank(content)
         if skips_bad_rows():
             return _read_good(path, content.to_pybytes(), bad)
         _check_depth(path, content)
@@ -65,9 +68,29 @@ def _read(path: str, bad: list[tuple[int, str]]) -> pa.Table:
         options = json.ReadOptions(use_threads=False, block_size=block)
         return json.read_json(pa.BufferReader(content), read_options=options)
     except pa.ArrowInvalid as error:
-        raise SourceError("unreadable", _explained(path, str(error))) from error
+        raise SourceError("unreadable", _explained(path, _with_lines(str(error), bad))) from error
     except OSError as error:
         raise SourceError("unreadable", f"cannot read {shown(path)}: {error}") from error
+
+
+def _blank(content: Any) -> list[tuple[int, str]]:
+    """Blank lines, from 0 on, but for the end of the last: they hold no row, and count as lines."""
+    if _BLANK.search(content) is None:
+        return []
+    lines = bytes(content).split(b"\n")
+    return [(number, "") for number, line in enumerate(lines) if not line.strip()][: None if lines[-1].strip() else -1]
+
+
+def _with_lines(error: str, gone: Sequence[tuple[int, str]]) -> str:
+    """What the reader says of a row, which counts those that it sees, of the line, which counts all."""
+
+    def line_of(found: re.Match[str]) -> str:
+        row = int(found[1])
+        for line, _ in sorted(gone):
+            row += line <= row
+        return f"in row {row}"
+
+    return re.sub(r"in row (\d+)", line_of, error)
 
 
 def _chunks(path: str) -> Iterator[tuple[int, bytes]]:
@@ -175,6 +198,9 @@ def _of_chunk(
     import pyarrow as pa
     from pyarrow import json
 
+    blank = _blank(content)
+    if len(bad) < _MOST_BLANK:
+        bad += [(row + first, why) for row, why in blank]
     try:
         if skips_bad_rows():
             own: list[tuple[int, str]] = []
@@ -191,7 +217,8 @@ def _of_chunk(
             table = json.read_json(pa.BufferReader(content), read_options=options, parse_options=parsing)
         return table if schema is None else table.select(schema.names)
     except pa.ArrowInvalid as error:
-        said = re.sub(r"in row (\d+)", lambda row: f"in row {int(row[1]) + first}", str(error))
+        said = _with_lines(str(error), blank)
+        said = re.sub(r"in row (\d+)", lambda row: f"in row {int(row[1]) + first}", said)
         raise SourceError("unreadable", _explained(path, said)) from error
 
 

@@ -20,6 +20,7 @@ from declarative_train.components.datasets.paths import file_system, local_path
 from declarative_train.components.datasets.remote import note, seen
 
 _USUAL_GB = 10.0
+_MOST_UNCOUNTED = 1 << 30
 _FORMAT = 1
 _HELD = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
 
@@ -88,7 +89,7 @@ def save(place: str | None, data: object) -> None:
         with suppress(OSError):
             os.remove(part)
         return
-    make_room(place)
+    count(os.path.getsize(place), place)
 
 
 def limit_bytes() -> int:
@@ -96,6 +97,19 @@ def limit_bytes() -> int:
         return int(float(os.environ["DTRAIN_CACHE_GB"]) * 1e9)
     except (KeyError, ValueError):
         return int(_USUAL_GB * 1e9)
+
+
+_uncounted: int | None = None
+
+
+def count(written: int, keep: str) -> None:
+    """So many bytes are new. Whether there is room is looked at when the process writes first, and after each 1/32 of
+    the limit: to look takes as long as there are files."""
+    global _uncounted
+    is_first, _uncounted = _uncounted is None, (_uncounted or 0) + written
+    if is_first or _uncounted > min(_MOST_UNCOUNTED, limit_bytes() // 32):
+        _uncounted = 0
+        make_room(keep)
 
 
 def make_room(keep: str, limit: int | None = None) -> None:

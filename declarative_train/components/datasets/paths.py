@@ -13,10 +13,12 @@ from typing import Any
 
 from declarative_train.components.data import SourceError
 from declarative_train.components.datasets.remote import RemoteError, again, is_of_network, masked, note, reason, seen
+from declarative_train.terms.machine import install
 
 _HERE = ("file://", "local://")
 _IN_PROCESS = ("memory://",)
 _LISTED = 8  # files of a folder that a message names
+_EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "http": "http", "https": "http"}
 _CHAIN = "::"  # between the links of a chained URL: zip://*.csv::data.zip is the files in an archive
 
 
@@ -41,6 +43,11 @@ def local_path(path: str) -> str | None:
     return None if "://" in path else path
 
 
+def _scheme(url: str) -> str:
+    """Of the last link, which says where the bytes are."""
+    return url.rpartition(_CHAIN)[2].partition("://")[0]
+
+
 def file_system(url: str) -> tuple[Any, str]:
     """fsspec's file system of a URL, and the path within it. Raises SourceError."""
     import fsspec
@@ -51,7 +58,9 @@ def file_system(url: str) -> tuple[Any, str]:
     try:
         found: tuple[Any, str] = fsspec.core.url_to_fs(url)
     except (ImportError, ValueError) as error:
-        raise SourceError("no_file_system", f"cannot open {shown(url)}: {reason(error)}") from error
+        extra = _EXTRAS.get(_scheme(url)) if isinstance(error, ImportError) else None
+        hint = None if extra is None else install(extra)
+        raise SourceError("no_file_system", f"cannot open {shown(url)}: {reason(error)}", help=hint) from error
     except Exception as error:
         raise unreadable("open", url, error) from error
     return found

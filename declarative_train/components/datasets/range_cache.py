@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from zlib import crc32
 
-from declarative_train.components.datasets.kept import is_at, is_locked, limit_bytes, make_room, place_of, used
+from declarative_train.components.datasets.kept import count, is_at, is_locked, limit_bytes, place_of, used
 
 GRAIN = 1 << 16
 _OF_SEGMENT = 64  # grains
@@ -30,9 +30,6 @@ _AHEAD = 4, 128  # grains that are read ahead of who reads one after the other: 
 _WAIT_S = 60.0  # for another process; then the bytes are asked for, and not kept
 _LOOK_S = 0.01
 _HEAD = struct.Struct(f"<{2 * _OF_SEGMENT}I")
-_MOST_UNCOUNTED = 1 << 30  # bytes that a process writes between two looks at the size of the cache; of its limit 1/32
-
-_uncounted = 0
 
 Fetch = Callable[[int, int], bytes]
 """The bytes from one place up to another; all of the file from a server that gives no parts."""
@@ -117,7 +114,7 @@ class Ranges:
             if mine:
                 with suppress(OSError):  # a full disk: it is asked for again
                     _put(handle, mine, found)
-                    _count(len(mine) * GRAIN, self._place(segment))
+                    count(len(mine) * GRAIN, self._place(segment))
         return found
 
     def _kept(self, first: int, last: int) -> dict[int, bytes]:
@@ -243,14 +240,6 @@ def _put(handle: int, grains: Sequence[int], content: dict[int, bytes]) -> None:
         head[2 * (grain % _OF_SEGMENT)] = slot + place
         head[2 * (grain % _OF_SEGMENT) + 1] = crc32(content[grain], grain)
     os.pwrite(handle, _HEAD.pack(*head), 0)
-
-
-def _count(written: int, place: str) -> None:
-    global _uncounted
-    _uncounted += written
-    if _uncounted > min(_MOST_UNCOUNTED, limit_bytes() // 32):
-        _uncounted = 0
-        make_room(place)
 
 
 def _runs(grains: Sequence[int]) -> list[tuple[int, int]]:

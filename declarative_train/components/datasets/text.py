@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -24,6 +24,7 @@ from declarative_train.components.datasets.files import (
 if TYPE_CHECKING:
     import numpy as np
 
+_STRETCH = 4 << 20  # bytes that are read together where the set rolls
 _BLOCK = 1 << 16  # bytes fetched at once for single rows of a remote file
 
 
@@ -69,6 +70,8 @@ class ByteTable(Table):
     """The bytes of files, mapped where they lie on this machine, else fetched by range."""
 
     def __init__(self, files: Sequence[str]) -> None:
+        import numpy as np
+
         sized = [(path, size) for path in files if (size := size_bytes(path))]  # an empty file cannot be mapped
         self.files = tuple(files)
         self.columns = {"tokens": Column("tokens", "uint8", (), 256)}
@@ -76,8 +79,13 @@ class ByteTable(Table):
         self._starts = [0, *accumulate(size for _, size in sized)]
         self._mapped = OpenFiles(mapped_bytes)
         self.num_rows = self._starts[-1]
+        stretches = [np.arange(start, stop, _STRETCH) for start, stop in pairwise(self._starts)]
+        self.blocks = np.concatenate([*stretches, [self.num_rows]]).astype(np.int64)
         for path in self._paths:
             self._bytes(path)  # one that is closed to us is reported when the source is opened
+
+    def size_bytes(self, columns: Sequence[str]) -> int | None:
+        return self.num_rows * len(columns)
 
     def _bytes(self, path: str) -> np.ndarray | None:
         """None: it is on another machine."""

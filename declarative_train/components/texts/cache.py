@@ -16,12 +16,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from declarative_train.components.data import BadValueError, SourceError
 from declarative_train.components.datasets.files import shown
+from declarative_train.components.datasets.kept import is_locked
 from declarative_train.terms.amounts import counted
 from declarative_train.terms.machine import num_cores
 
@@ -37,6 +38,8 @@ _LEAST_PART = 256  # texts
 _FEW = 1 << 15  # texts that one process makes
 _SMALL = 4 << 20  # bytes that one process makes
 _SAID_S = 2.0  # what takes longer is told
+_STUCK_S = 300.0  # without a sign of life of the process that makes the same; a text may be long, and far away
+_LOOK_S = 0.1
 
 
 class Work(NamedTuple):
@@ -139,16 +142,41 @@ def _mapped(path: str, dtype: str, size: int) -> np.ndarray:
 
 @contextmanager
 def _alone(folder: str) -> Iterator[None]:
-    """Of processes that want the same, one makes it, and the others wait until it is done or gone."""
-    import fcntl
-
-    with open(f"{folder}.lock", "w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            print("dtrain: waiting for another process that makes the same tokens", file=sys.stderr)
-            fcntl.flock(file, fcntl.LOCK_EX)
+    """Of processes that want the same, one makes it, and the others wait until it is done or gone. Raises SourceError
+    where it stands still."""
+    with open(f"{folder}.lock", "a+") as file:
+        if not is_locked(file.fileno()):
+            _wait(file, folder)
+        file.truncate(0)
+        file.write(f"{os.getpid()}")
+        file.flush()
         yield
+
+
+def _wait(file: IO[str], folder: str) -> None:
+    """Who makes tokens touches the lock while it gets on (`_lives`)."""
+    file.seek(0)
+    who = f"process {number}" if (number := file.read().strip()) else "another process"
+    print(f"dtrain: waiting for {who} that makes the same tokens", file=sys.stderr)
+    seen, since = os.fstat(file.fileno()).st_mtime_ns, time.monotonic()
+    while not is_locked(file.fileno()):
+        if (now := os.fstat(file.fileno()).st_mtime_ns) != seen:
+            seen, since = now, time.monotonic()
+        elif time.monotonic() - since > _STUCK_S:
+            message = f"{who} makes the same tokens, and stands still for {_STUCK_S:.0f} s"
+            raise SourceError("unreadable", message, help=f"end it: it holds {shown(folder)}.lock")
+        time.sleep(_LOOK_S)
+
+
+_lived = 0.0
+
+
+def _lives() -> None:
+    global _lived
+    if _current is not None and time.monotonic() - _lived > 1:
+        _lived = time.monotonic()
+        with suppress(OSError):
+            os.utime(f"{_current[1].removesuffix('.making')}.lock")
 
 
 def _dtype(vocabulary: int) -> str:
@@ -175,7 +203,10 @@ def _encoded(work: Work, start: int, stop: int) -> tuple[np.ndarray, np.ndarray,
     """(tokens, tokens of each text, 1 for those to be learnt or nothing)."""
     import numpy as np
 
-    found = [work.encode(value, start + at) for at, value in enumerate(work.read(start, stop))]
+    found = []
+    for at, value in enumerate(work.read(start, stop)):
+        found.append(work.encode(value, start + at))
+        _lives()
     lengths = np.fromiter((len(tokens) for tokens, _ in found), np.int64, len(found))
     tokens = np.fromiter((token for tokens, _ in found for token in tokens), _dtype(work.vocabulary), lengths.sum())
     if not work.has_trained:
@@ -199,9 +230,9 @@ def _write(work: Work, folder: str) -> None:
                 _write_part(number, start, stop)
         else:
             _in_processes(parts, num_processes)
+        num_tokens = _join(work, making, len(parts))
     finally:
         _current = None
-    num_tokens = _join(work, making, len(parts))
     shutil.rmtree(folder, ignore_errors=True)  # one that is not whole
     os.rename(making, folder)
     if (took := time.monotonic() - begun) > _SAID_S:
@@ -294,6 +325,7 @@ def _join(work: Work, making: str, num_parts: int) -> int:
     for kind in ("tokens", "trained") if work.has_trained else ("tokens",):
         with open(os.path.join(making, kind), "wb") as whole:
             for base in bases:
+                _lives()
                 with open(f"{base}.{kind}", "rb") as part:
                     shutil.copyfileobj(part, whole, 1 << 22)
     for name in os.listdir(making):

@@ -1,0 +1,63 @@
+"""Processes that want the same tokens: one makes them, and the others wait, but not for one that stands still."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from declarative_train.components.data import SourceError
+from declarative_train.components.datasets.kept import is_locked
+from declarative_train.components.texts import cache
+from declarative_train.components.texts.cache import Encoded, Work, made
+
+
+def work(pause_s: float = 0.0) -> Work:
+    def encode(value: int, _: int) -> Encoded:
+        time.sleep(pause_s)
+        return [value], None
+
+    return Work(40, lambda start, stop: range(start, stop), encode, 100, about=["alone"])
+
+
+@pytest.fixture
+def lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(cache, "_LOOK_S", 0.01)
+    (tmp_path / "dtrain" / "tokens").mkdir(parents=True)
+    folder = cache._folder(["alone"])
+    assert folder is not None
+    return Path(f"{folder}.lock")
+
+
+def test_one_that_stands_still_is_named(lock: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lock.write_text("4711")
+    handle = os.open(lock, os.O_RDWR)
+    assert is_locked(handle)
+    monkeypatch.setattr(cache, "_STUCK_S", 0.2)
+    try:
+        with pytest.raises(SourceError, match="process 4711 makes the same tokens, and stands still for 0 s") as found:
+            made(work())
+        assert found.value.help is not None
+        assert "end it" in found.value.help
+    finally:
+        os.close(handle)
+    assert made(work()).tokens.tolist() == list(range(40))
+
+
+def test_one_that_gets_on_is_waited_for(
+    lock: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cache, "_STUCK_S", 2.0)
+    child = os.fork()
+    if not child:
+        made(work(0.1))  # 4 s: longer than it may stand still
+        os._exit(0)
+    until = time.monotonic() + 10
+    while not (lock.exists() and lock.read_text()) and time.monotonic() < until:
+        time.sleep(0.01)
+    assert made(work()).tokens.tolist() == list(range(40))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert f"waiting for process {child} that makes the same tokens" in capsys.readouterr().err
