@@ -4,6 +4,7 @@ wrong."""
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -177,3 +178,25 @@ def test_a_cache_that_cannot_be_written_costs_time_only(tmp_path: Path, monkeypa
     assert server.opened().read(10, SIZE) == CONTENT[10:]
     assert server.opened().read(10, 20) == CONTENT[10:20]
     assert len(server.asked) == 2
+
+
+def test_a_process_that_is_forked_meanwhile_holds_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    children: list[int] = []
+
+    class Forking(Server):
+        def __call__(self, start: int, stop: int) -> bytes:
+            if not (child := os.fork()):
+                time.sleep(60)
+                os._exit(0)
+            children.append(child)
+            return super().__call__(start, stop)
+
+    try:
+        Forking().opened().read(0, 10)
+        begun = time.monotonic()
+        Server().opened().read(5 * GRAIN, 6 * GRAIN)
+        assert time.monotonic() - begun < 10
+    finally:
+        for child in children:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)

@@ -162,7 +162,7 @@ class Ranges:
                     while True:
                         handle = os.open(place, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
                         closing = stack.enter_context(ExitStack())
-                        closing.callback(os.close, handle)
+                        closing.callback(_release, handle)
                         while not (locked := is_locked(handle)) and time.monotonic() < until:
                             time.sleep(_LOOK_S)
                         if not locked or is_at(handle, place):
@@ -212,6 +212,15 @@ class RangeFile(io.RawIOBase):
 
     def seekable(self) -> bool:
         return True
+
+
+def _release(handle: int) -> None:
+    """Unlocked by name: a process that was forked meanwhile has the handle, too."""
+    import fcntl
+
+    with suppress(OSError):
+        fcntl.flock(handle, fcntl.LOCK_UN)
+    os.close(handle)
 
 
 def is_on() -> bool:
