@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +11,7 @@ import pytest
 import torch
 
 from declarative_train.components.data import SourceError, Table
-from declarative_train.components.datasets import DATASETS, safetensors
-from declarative_train.data.batches import TrainingBatches
-from declarative_train.data.sets import open_sets
-from declarative_train.data.spec import BatchSpec, DataSpec
+from declarative_train.components.datasets import DATASETS
 
 torch_files = pytest.importorskip("safetensors.torch")
 SIZES = (40, 1, 73)
@@ -77,23 +74,6 @@ def test_files_of_another_machine_are_read_by_range(folder: Path) -> None:
     for rows in (slice(2, 100), np.asarray([113, 0, 41, 2]), np.asarray([113, 41])):
         for name, values in table.read(list(table.columns), rows).items():
             np.testing.assert_array_equal(values, here.read([name], rows)[name])
-
-
-def test_it_rolls(folder: Path, spec: Callable[..., DataSpec], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(safetensors, "_BLOCK_BYTES", 200)
-    fields = {"x": {"column": "x"}, "id": {"column": "id", "dtype": "int64"}}
-    source = {"type": "safetensors", "path": str(folder)}
-    assert spec(source=source, fields=fields).roll is None  # held
-    data = spec(source=source, fields=fields, shuffle_window=60)
-    assert data.roll is not None
-    seen: list[int] = []
-    for rank in range(2):
-        for chunks in TrainingBatches(data, BatchSpec(12, 2, 1, 6, 1, 10), rank, open_sets(data)).iterate(1, 10):
-            for batch in chunks:
-                ids = batch.tensors["id"][: batch.num_rows]
-                assert torch.equal(batch.tensors["x"][: batch.num_rows, 1], 2.0 * ids)
-                seen += ids.tolist()
-    assert sorted(seen) == list(range(114))
 
 
 def header(path: Path, items: Mapping[str, object], content: bytes = b"") -> Path:

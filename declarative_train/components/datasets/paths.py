@@ -12,7 +12,7 @@ from glob import glob, has_magic
 from typing import Any
 
 from declarative_train.components.data import SourceError
-from declarative_train.components.datasets.remote import RemoteError, again, is_of_network, masked, note, reason, seen
+from declarative_train.components.datasets.remote import RemoteError, again, masked, note, reason, seen
 from declarative_train.terms.machine import install
 
 _HERE = ("file://", "local://")
@@ -115,9 +115,9 @@ def _is_file(system: Any, url: str, path: str, listed: Mapping[str, Any] | None 
     except FileNotFoundError:
         return False
     except RemoteError as error:
-        if is_of_network(error.__cause__):
-            raise
-        return False
+        if isinstance(error.__cause__, LookupError | NotADirectoryError | IsADirectoryError):
+            return False
+        raise
 
 
 def _same_place(url: str, file: str) -> str:
