@@ -115,7 +115,7 @@ def _is_file(system: Any, url: str, path: str, listed: Mapping[str, Any] | None 
     except FileNotFoundError:
         return False
     except RemoteError as error:
-        if isinstance(error.__cause__, LookupError | NotADirectoryError | IsADirectoryError):
+        if isinstance(error.__cause__, LookupError | ValueError | NotADirectoryError | IsADirectoryError):
             return False
         raise
 
