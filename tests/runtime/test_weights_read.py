@@ -4,6 +4,7 @@ bytes that are asked of safetensors."""
 from __future__ import annotations
 
 import gc
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,41 @@ def test_a_rank_reads_what_it_holds(folder: Path, way: str) -> None:
     found = on_ranks(plan, seen, plan, file)
     assert sum(held for _, held in found) == pytest.approx(file.stat().st_size, rel=0.01)
     assert all(0.9 * held < read < 1.1 * held for read, held in found), found
+
+
+def packed_share(plan: Plan, file: Path) -> tuple[int, int, int, bool]:
+    """(what this rank read, the bytes of its parameters, what they take in the file, whether its first rows are those
+    of the file, packed)."""
+    from safetensors.torch import load_file
+
+    from declarative_train.components.layers.modules.packed import pack, packed_in
+    from declarative_train.graph.initialise import held_rows
+
+    read, held = seen(plan, file)
+    with kept_engine(plan) as engine:
+        packed, in_file = packed_in(engine.model), 0
+        for name, item in engine.model.named_parameters():
+            local = getattr(item, "_local_tensor", item)
+            in_file += 4 * len(local) * packed[name].columns if name in packed else local.nbytes
+        rows = held_rows(engine.model.get_parameter("lm.embed.weight"))
+        assert rows is not None
+        table = load_file(file)["model.embed_tokens.weight"][rows.first : rows.first + len(rows.values)]
+        return read, held, in_file, torch.equal(pack(table, "nf4"), rows.values)
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="Linux says what of a file is in memory")
+@pytest.mark.long
+@pytest.mark.timeout(150)
+def test_a_rank_packs_what_it_reads(folder: Path) -> None:
+    """Joined projections too; a rank reads its rows alone, and holds less than a seventh of them."""
+    recipe = json.loads(json.dumps(RECIPE)) | WAYS["fsdp 4"]
+    recipe["model"]["parameters"] = {"lm": {"storage": "nf4"}} | recipe["model"]["parameters"]
+    plan = compiled(folder, recipe)
+    file = folder / "base" / "model.safetensors"
+    for read, held, in_file, is_packed in on_ranks(plan, packed_share, plan, file):
+        assert 0.9 * in_file < read < 1.1 * in_file
+        assert held < in_file / 7
+        assert is_packed
 
 
 class Counted:
