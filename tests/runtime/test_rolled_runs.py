@@ -158,8 +158,8 @@ def test_each_epoch_has_every_sample_once_and_another_order(runs: Runs) -> None:
 @pytest.mark.parametrize(
     ("name", "before", "after", "workers"),
     [
-        ("pictures", "fsdp 2", "ddp 2", 1),
-        ("mixed", "pipeline 2", "ddp 2", 1),
+        ("mixed", "pipeline 2", "ddp 2", 1),  # pictures and more
+        pytest.param("pictures", "fsdp 2", "ddp 2", 1, marks=pytest.mark.long),
         pytest.param("mixed", "ddp 2, accumulation 3", "fsdp 2", 0, marks=pytest.mark.long),
         pytest.param("mixed", "dp 2", "hybrid 2 x 2", 2, marks=pytest.mark.long),
         pytest.param("numbers", "ddp 2", "fsdp 2", 0, marks=pytest.mark.long),
