@@ -1,6 +1,7 @@
 """What a plan will need of memory: its own step, tried by one rank of each kind on tensors without memory.
 
-Of long chains of equal blocks two short ones are tried and carried on (`extrapolate.py`), of very many ranks a few.
+Of long chains of equal blocks two short ones are tried and carried on (`extrapolate.py`), of very many ranks a few, of
+many microbatches three smaller numbers.
 Small plans are tried on real tensors, but for pipelines, which is sooner done than importing what fake ones need. A
 pipeline of so many microbatches that trying it would take longer than a few seconds is left to
 `plan/estimate/memory.py`, on the scale of the same model on one device.
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
+from declarative_train.components.pipeline_schedules import PIPELINE_SCHEDULES
 from declarative_train.plan.estimate.memory import Scale, copied_bytes
 from declarative_train.plan.estimate.shortened import Run, fewer_ranks, kinds_of_rank, runs_of, shortened
 from declarative_train.plan.estimate.tracing import Traced
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
 MOST_CALLS = 2500  # of layers and expressions, in all tries together: about 2 ms each
 SMALL_PARAMETERS, SMALL_WORK = 1_000_000, 8_000_000  # elements
 MOST_RUNS = 4
+EVEN = 0.002  # of all: what may be between two steps of the same size
 LONG = 2 * FEW + 2  # copies from which on two short chains are sooner tried than the whole one
 
 Found = dict[int, Any]  # (operations, kinds) of a step, as floats, by the place in the pipeline
@@ -106,12 +109,61 @@ def _deciding(plan: Plan) -> Plan:
 
 def _every_kind(small: Plan, is_begun: bool) -> Found:
     """Of each kind of rank, by its place in the pipeline."""
+    few = _fewer_microbatches(small)
+    if few:
+        found = carried_on([_each_kind(each, is_begun) for each in few], _chunks(small), list(map(_chunks, few)))
+        if found is not None:
+            return found
+    return _each_kind(small, is_begun)
+
+
+def _each_kind(small: Plan, is_begun: bool) -> Found:
     runs = _long_runs(small)
     calls = _calls(small, runs) * (1 + len(runs))
     if calls > MOST_CALLS:
         raise TooLongError(f"{calls:,} calls of layers would take too long, {MOST_CALLS:,} are tried at most")
     kinds = kinds_of_rank(small.layout)
     return {place: _moments(small, runs, rank.rank, is_begun) for place, rank in kinds.items()}
+
+
+def _chunks(plan: Plan) -> int:
+    return plan.batch.accumulation * plan.batch.num_microbatches
+
+
+def _fewer_microbatches(plan: Plan) -> list[Plan]:
+    """Three plans with fewer, so many more each time as the pipeline has ranks; none where that would not be less work.
+    Once it is full a schedule goes round: what it holds grows evenly, or not at all."""
+    pipeline, ranks, number = plan.layout.pipeline, plan.layout.size("pipeline"), _chunks(plan)
+    if pipeline is None:
+        return []
+    first = 2 * pipeline.num_stages + (number - 2 * pipeline.num_stages) % ranks
+    numbers = [first, first + ranks, first + 2 * ranks]
+    takes = PIPELINE_SCHEDULES[pipeline.schedule].takes
+    if sum(numbers) >= number or not all(takes(each, ranks, pipeline.num_stages) for each in numbers):
+        return []
+    rows = plan.batch.microbatch_size * plan.batch.data_parallel_size
+    return [
+        replace(
+            plan,
+            batch=replace(plan.batch, accumulation=1, num_microbatches=each, global_batch_size=each * rows),
+            layout=replace(plan.layout, pipeline=replace(pipeline, num_microbatches=each)),
+        )
+        for each in numbers
+    ]
+
+
+def carried_on(tried: list[Found], number: int, numbers: list[int]) -> Found | None:
+    """The peak of each place with `number` microbatches, of three tries with fewer; None where it does not grow
+    evenly."""
+    found: Found = {}
+    for place in tried[0]:
+        one, two, three = (moments[place][int(moments[place].sum(axis=1).argmax())] for moments in tried)
+        off = abs(three - 2 * two + one)
+        if (off > EVEN * max(1.0, three.sum())).any():
+            return None
+        more = (number - numbers[-1]) / (numbers[-1] - numbers[-2])
+        found[place] = (three + more * (three - two))[None, :]
+    return found
 
 
 def _row(plan: Plan, small: Plan, place: int, moments: Any) -> MemoryPlan:
@@ -200,9 +252,7 @@ def _long_runs(plan: Plan) -> list[Run]:
 
 
 def _calls(plan: Plan, runs: list[Run]) -> int:
-    few = shortened(plan, runs, _few(plan, runs))
-    chunks = plan.batch.accumulation * plan.batch.num_microbatches
-    return _leaves(few.graph) * chunks
+    return _leaves(shortened(plan, runs, _few(plan, runs)).graph) * _chunks(plan)
 
 
 def _leaves(graph: Graph) -> int:
