@@ -4,12 +4,15 @@
 
 The table is a Parquet file of 2,000,000 rows of 16 float32 in row groups of 50,000 (128 MB), of which 400,000 are mixed
 with each other. In order: pyarrow's row groups one after the other, stacked to (rows, 16), cut into batches. Sets of
-10 MB and of 10 GB are the first row groups of the file, and the file named 80 times.
+10 MB and of 10 GB are the first row groups of the file, and the file named 80 times. Lint is of 10,000 names of one
+file of 4,096 rows.
 """
 
 from __future__ import annotations
 
 import argparse
+import subprocess
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -37,6 +40,7 @@ from declarative_train.runtime.devices import keep_freed_memory
 
 BEGIN, END = "<!-- begin: tables -->", "<!-- end: tables -->"
 ROWS, COLUMNS, GROUP, BATCH = 2_000_000, 16, 50_000, 256
+SHARDS = 10_000
 RECIPE = """
 data:
   source: {{type: parquet, path: {path}}}
@@ -116,6 +120,27 @@ def first_batch(data: DataSpec, step: int = 1) -> float:
     found = time.perf_counter() - start
     made.close()  # type: ignore[attr-defined]
     return found
+
+
+def lint_of(folder: Path, path: object) -> float:
+    """Seconds of the command."""
+    data_of(folder, path, None)  # which writes the recipe
+    start = time.perf_counter()
+    command = [sys.executable, "-m", "declarative_train", "lint", str(folder / "bench.yaml")]
+    subprocess.run(command, check=True, capture_output=True, timeout=300)
+    return time.perf_counter() - start
+
+
+def lints(folder: Path, rounds: int) -> tuple[float, float]:
+    """Of one small file and of SHARDS of them, whose footers were read before: medians of interleaved rounds."""
+    shards = folder / "shards"
+    shards.mkdir()
+    one = shards / "00000.parquet"
+    pq.write_table(pa.table({f"c{number:02d}": np.ones(4096, np.float32) for number in range(COLUMNS)}), one)
+    for number in range(1, SHARDS):
+        (shards / f"{number:05}.parquet").hardlink_to(one)
+    both = [(lint_of(folder, one), lint_of(folder, shards / "*.parquet")) for _ in range(rounds)]
+    return median(each[0] for each in both), median(each[1] for each in both)
 
 
 def resident() -> int:
@@ -204,6 +229,8 @@ def main() -> None:
             spec = data_of(folder, path, None)
             took = median(first_batch(spec) for _ in range(args.rounds))
             say(f"first batch of {what}", f"{took:.2f} s")
+        one, many = lints(folder, args.rounds)
+        say(f"lint of {SHARDS:,} files that it has seen, beside one", f"{many:.2f} s, {one:.2f} s")
     if args.write:
         text = REPORT.read_text(encoding="utf-8")
         before, _, rest = text.partition(BEGIN)
