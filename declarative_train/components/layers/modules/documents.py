@@ -77,14 +77,14 @@ class DocumentTable:
     """The documents of a batch are looked up once for all layers of a model: the host waits for their number."""
 
     def __init__(self) -> None:
-        self._segments: Tensor | None = None
-        self._found: Documents | None = None
+        self._kept: tuple[Tensor, Documents | None] | None = None
 
     def __call__(self, segments: Tensor) -> Documents | None:
         """None where a number comes again behind another one: a mask says it."""
-        if self._segments is not segments:
-            self._segments, self._found = segments, documents(segments)
-        return self._found
+        kept = self._kept
+        if kept is None or kept[0] is not segments:
+            self._kept = kept = segments, documents(segments)
+        return kept[1]
 
     def __deepcopy__(self, memo: dict[int, object]) -> DocumentTable:
         return DocumentTable()
