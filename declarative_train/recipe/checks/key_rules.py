@@ -158,6 +158,8 @@ def _of_objective(draft: Draft) -> Iterator[Diagnostic]:
         ignored = getattr(term.component, "ignore_index", None)
         field = None if draft.data is None else draft.data.fields.get(term.target or "")
         classes = getattr(field, "num_classes", None)
+        if isinstance(classes, int) and getattr(field, "ignore", None) is not None:
+            classes += 1  # of a mask: the number of the pixels without a class
         if ignored is not None and isinstance(classes, int) and not 0 <= ignored < classes:
             reason = f"the classes of `{term.target}` are 0 to {classes - 1}, none is {ignored}"
             yield _idle(draft.span(f"{path}.ignore_index"), "ignore_index", reason)
