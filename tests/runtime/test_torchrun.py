@@ -107,7 +107,8 @@ def assert_told_once(errors: str, directory: Path) -> None:
 
 def test_a_mistake_in_the_recipe_is_told_once(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     codes, errors = two_ranks(directory, WRONG, monkeypatch)
-    assert codes == [1, 1]
+    assert codes[0] == 1
+    assert codes[1] != 0  # rank 0 is the meeting place here, too, and may be gone before its word is heard
     assert_told_once(errors, directory)
 
 
