@@ -103,8 +103,18 @@ def test_every_mode_writes_what_one_process_writes(directory: Path, way: str) ->
 @pytest.mark.long
 @pytest.mark.timeout(400)
 @pytest.mark.filterwarnings("default")  # of torch's own compiler
-@pytest.mark.parametrize("way", ["single", "ddp 2", "fsdp 2", "pipeline 2"])
-@pytest.mark.parametrize("how", [{"precision": "bf16"}, {"precision": "fp16"}, {"compile": True}], ids=str)
+@pytest.mark.parametrize(
+    ("how", "way"),
+    [
+        *(
+            ({"precision": each}, way)
+            for each in ("bf16", "fp16")
+            for way in ("single", "ddp 2", "fsdp 2", "pipeline 2")
+        ),
+        ({"compile": True}, "single"),
+    ],
+    ids=str,
+)
 def test_in_half_precision_and_compiled_the_training_is_the_same(
     directory: Path, how: dict[str, Any], way: str
 ) -> None:
