@@ -55,11 +55,12 @@ class Table(ABC):
     """An opened source: rows that can be read by number, in any order, any time. Safe to use after a fork.
 
     `columns` in the order of the file; `left_out` says why a column of the file cannot be read; `files` are those it
-    rests on. `blocks`: (blocks + 1,) the row that each run of rows begins with that is read as a whole (a row group,
-    a record batch), and `num_rows`; None where a row costs no more than its own bytes. `fingerprint`: other for other
-    files, sizes and dates; None: what is found out about the rows is not kept for the next time. `members`: of a
-    mixture, its sources in order, each with its first row; `tables`: those, opened. `skipped`: rows
-    of the files that do not parse and were left out, where they stand and why.
+    rests on. `blocks`: (blocks + 1,) the row that each run of rows begins with that is read as a whole (a row group, a
+    record batch), and `num_rows`; None where a row costs no more than its own bytes. `blocks_may_be_cut`: they are but
+    neighbours, and a part of one costs a part of its bytes. `fingerprint`: other for other files, sizes and dates;
+    None: what is found out about the rows is not kept for the next time. `members`: of a mixture, its sources in
+    order, each with its first row; `tables`: those, opened. `skipped`: rows of the files that do not parse and were
+    left out, where they stand and why.
     """
 
     columns: Mapping[str, Column]
@@ -68,6 +69,7 @@ class Table(ABC):
     read_with: tuple[str, ...] = ()  # files without rows that decide what is read: a tokenizer
     left_out: Mapping[str, str] = {}
     blocks: "np.ndarray | None" = None
+    blocks_may_be_cut: bool = False
     fingerprint: str | None = None
     members: tuple[tuple[str, int], ...] = ()
     tables: "tuple[Table, ...]" = ()

@@ -10,10 +10,12 @@ import numpy as np
 from declarative_train.components.data import Table
 from declarative_train.data.mixing import MixedOrder, shares
 from declarative_train.data.prepare import HOLD_BYTES, Prepared
-from declarative_train.data.rolling import POOL_BYTES, chosen
+from declarative_train.data.rolling import LEAST_BYTES, POOL_BYTES, chosen
 from declarative_train.data.rows import RowChain, RowList, RowRange, Rows, RowShare
 from declarative_train.data.spec import DataError, DataSpec, MemberSpec, RollSpec
 from declarative_train.data.windows import Windows
+
+MOST_SAMPLES = 1 << 17  # of a block that may be cut: windows of a text that overlap are many in a few bytes
 
 
 def sample_blocks(table: Table, rows: Rows, windows: Windows | None) -> np.ndarray | None:
@@ -74,7 +76,7 @@ def mixed(
             own = blocks[(blocks >= starts[number]) & (blocks < starts[number + 1])]
             part = parts[number] / sum(parts)
             sample_bytes = -(-size // training.num_samples)
-            most = max(1, round(part * (window or max(1, POOL_BYTES // max(sample_bytes, 1)))))
+            most = max(1, round(part * (window or max(1, POOL_BYTES // max(sample_bytes, LEAST_BYTES)))))
             if len(own) > 1:
                 roll = chosen(sizes[number], len(own), sample_bytes, most, streams)
         found.append(MemberSpec(name, parts[number], sizes[number], roll))
@@ -108,7 +110,17 @@ def rolled(training: Prepared, window: int | None, streams: int | None) -> RollS
 
 
 def blocks_of(prepared: Prepared) -> np.ndarray | None:
-    return sample_blocks(prepared.table, prepared.rows, prepared.windows)
+    found = sample_blocks(prepared.table, prepared.rows, prepared.windows)
+    return found if found is None or not prepared.table.blocks_may_be_cut else cut(found, MOST_SAMPLES)
+
+
+def cut(starts: np.ndarray, most: int) -> np.ndarray:
+    """(blocks + 1,) -> the same with blocks of more than `most` samples cut into equal ones."""
+    sizes = np.diff(starts)
+    pieces = -(-sizes // most)
+    block = np.repeat(np.arange(len(sizes)), pieces)
+    inside = np.arange(len(block)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+    return np.concatenate([starts[block] + sizes[block] * inside // pieces[block], starts[-1:]])
 
 
 def _places(starts: np.ndarray, rows: Rows) -> np.ndarray | None:

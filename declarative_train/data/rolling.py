@@ -28,13 +28,14 @@ from declarative_train.data.spec import RollSpec
 
 STREAMS = 32  # of a recipe that names no number: at most
 POOL_BYTES = 512 << 20  # of samples that are mixed with each other, of a recipe that names no number
+LEAST_BYTES = 32  # that a sample in a window takes: its number, and where it lies
 _LEAST_BLOCKS = 2  # of a window, as long as there may be fewer streams
 
 
 def chosen(num_samples: int, num_blocks: int, sample_bytes: int, window: int | None, streams: int | None) -> RollSpec:
     """Streams and blocks per window that come nearest to `window` samples in memory (None: `POOL_BYTES` of them)."""
     per_block = max(num_samples / max(num_blocks, 1), 1e-9)
-    blocks = (window or max(1, POOL_BYTES // max(sample_bytes, 1))) / per_block  # in memory at a time
+    blocks = (window or max(1, POOL_BYTES // max(sample_bytes, LEAST_BYTES))) / per_block  # in memory at a time
     if streams is None:
         streams = 1
         while streams < STREAMS and 2 * streams * _LEAST_BLOCKS <= blocks:

@@ -155,7 +155,7 @@ def test_a_table_of_an_sqlite_file_is_read(tmp_path: Path, capsys: Captured) -> 
     assert "no single table that could be meant" in capsys.readouterr().err
     text = init(path, "kind", "--table", "flowers").read_text()
     assert "table: flowers" in text
-    assert "--target kind --table flowers" in text
+    assert "--target kind --table flowers" in " ".join(text.replace("#", " ").split())  # wrapped where paths are long
     assert main(["init", "--from", str(path), "--target", "kind", "--table", "none"]) == 1
     assert "has no table `none`\nhelp: it has `flowers`, `other`" in capsys.readouterr().err
     assert main(["init", "--table", "flowers"]) == 2

@@ -7,6 +7,7 @@ import hashlib
 import numpy as np
 import pytest
 
+from declarative_train.data.blocks import cut
 from declarative_train.data.rolling import POOL_BYTES, STREAMS, RolledOrder, chosen
 from declarative_train.data.spec import RollSpec
 
@@ -137,3 +138,8 @@ def test_streams_and_windows_follow_from_the_blocks(
     num_samples: int, num_blocks: int, sample_bytes: int, window: int | None, streams: int | None, wanted: RollSpec
 ) -> None:
     assert chosen(num_samples, num_blocks, sample_bytes, window, streams) == wanted
+
+
+def test_blocks_of_many_samples_are_cut_into_equal_ones() -> None:
+    assert cut(np.asarray([0, 3, 13, 14]), 4).tolist() == [0, 3, 6, 9, 13, 14]
+    assert cut(np.asarray([5, 9]), 4).tolist() == [5, 9]

@@ -58,6 +58,8 @@ def _is_folder(path: str) -> bool:
 
 
 class SafetensorsTable(Table):
+    blocks_may_be_cut = True
+
     def __init__(self, files: Sequence[str]) -> None:
         import numpy as np
 

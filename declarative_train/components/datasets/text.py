@@ -69,6 +69,8 @@ class TextDataset(FilesDataset):
 class ByteTable(Table):
     """The bytes of files, mapped where they lie on this machine, else fetched by range."""
 
+    blocks_may_be_cut = True
+
     def __init__(self, files: Sequence[str]) -> None:
         import numpy as np
 
