@@ -159,13 +159,10 @@ def test_the_gallery_can_be_run_in_every_mode(path: Path, mode: str, capsys: pyt
         assert code == 0, said
 
 
-QUICK = ("vae",)
-
-
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "path",
-    [pytest.param(path, marks=() if path.stem in QUICK else pytest.mark.long, id=path.stem) for path in GALLERY],
+    [pytest.param(path, marks=pytest.mark.long, id=path.stem) for path in GALLERY],
 )
 def test_the_gallery_learns_what_its_stories_say(path: Path, tmp_path: Path) -> None:
     """Every figure of a line such as `Expect: validation/mse below 11`, which the story holds beside a baseline."""

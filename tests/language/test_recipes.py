@@ -131,6 +131,7 @@ def test_a_small_gpt_learns(folder: Path) -> None:
     assert last(events)["validation/perplexity"] < 40
 
 
+@pytest.mark.long
 def test_frauds_are_found(folder: Path) -> None:
     events = trained(folder, "11_imbalanced", "training.epochs=15", "training.global_batch_size=128")
     assert falls(events, to=0.8)

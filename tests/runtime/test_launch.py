@@ -352,7 +352,8 @@ def test_a_run_folder_that_cannot_be_written_any_more(
 
 
 @pytest.mark.parametrize(
-    ("mode", "rank"), [pytest.param("fsdp", 0, marks=pytest.mark.long), ("fsdp", 1), ("pipeline", 1)]
+    ("mode", "rank"),
+    [("fsdp", 1), *(pytest.param(*each, marks=pytest.mark.long) for each in (("fsdp", 0), ("pipeline", 1)))],
 )
 def test_a_rank_that_cannot_write_its_part_of_a_checkpoint(
     directory: Path, mode: str, rank: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]

@@ -139,8 +139,8 @@ CASES: dict[str, dict[str, Any]] = {
 CHECKPOINTED = (("selective", "fsdp"), ("blocks", "ddp"), ("all", "dp"))  # each way and each choice once
 # ddp averages what has a gradient, fsdp cuts the graph into units of every name; `dp` takes little time
 QUICK = {
-    "ddp": ("tied", "frozen", "batch_norm_across", "contrast_across"),
-    "fsdp": ("repeated", "tied", "reused", "frozen", "named_like_torch", "batch_norm_across"),
+    "ddp": ("tied", "batch_norm_across", "contrast_across"),
+    "fsdp": ("repeated", "tied", "reused", "frozen", "named_like_torch"),
 }
 MODES: dict[str, dict[str, Any]] = {
     "ddp": {"parallelism": "ddp", "layout": {"gpus": 2}},
