@@ -63,8 +63,8 @@ def of_transforms(section: DataSection, span: Place) -> Iterator[Diagnostic]:
                 yield transform_does_not_fit(span(("data", "transforms", place, "fields", at)), message, hint)
         if not late and transform.fields is None:
             message = f"`{transform.type}` changes pictures, and no field is of `type: image`"
-            hint = "name the fields of numbers that it mixes: `fields: [NAME]`" if transform.type == "mixup" else None
-            yield transform_does_not_fit(span(("data", "transforms", place)), message, hint)
+            help_ = "name the fields of numbers that it mixes: `fields: [NAME]`" if transform.type == "mixup" else None
+            yield transform_does_not_fit(span(("data", "transforms", place)), message, help_)
         for at, name in enumerate(getattr(transform, "labels", ()) if transform.of_pairs else ()):
             if name not in section.fields:
                 hint = did_you_mean(name, list(section.fields))

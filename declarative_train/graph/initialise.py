@@ -97,8 +97,8 @@ def initialise(
     libraries = [part for part in module.modules() if isinstance(part, LibraryNode)]
     own_code |= {id(inner) for part in libraries for inner in part.modules() if inner is not part}
     with torch.no_grad():
-        for part in packed.values():  # before what is packed is unpacked
-            part.reset_buffers()
+        for each in packed.values():  # before what is packed is unpacked
+            each.reset_buffers()
         for part in list(module.modules()):
             _put_back(part)
         for start in parameters:
