@@ -30,7 +30,7 @@ def only_run(directory: Path) -> RunEnded:
     return last
 
 
-@pytest.mark.parametrize(("mode", "gpus"), [pytest.param("single", 1, marks=pytest.mark.long), ("ddp", 2)])
+@pytest.mark.parametrize(("mode", "gpus"), [("single", 1), pytest.param("ddp", 2, marks=pytest.mark.long)])
 def test_a_run_goes_on_when_nobody_reads_it(directory: Path, mode: str, gpus: int) -> None:
     path = write_recipe(directory, merged(DIGITS, {"parallelism": mode, "layout": {"gpus": gpus}}))
     reader, writer = os.pipe()

@@ -124,6 +124,7 @@ def test_the_lstm_learns(folder: Path) -> None:
     assert {"validation/rmse", "validation/mape", "test/loss"} <= last(events).keys()
 
 
+@pytest.mark.long
 def test_a_small_gpt_learns(folder: Path) -> None:
     events = trained(folder, "02_gpt", *SMALL_GPT)
     assert losses(events)[0] == pytest.approx(5.5, abs=0.3)  # ln 256

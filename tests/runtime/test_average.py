@@ -49,6 +49,7 @@ def test_a_stage_that_trains_nothing_has_none() -> None:
     assert average.tensors == {}
 
 
+@pytest.mark.long
 def test_in_a_pipeline_whose_first_stage_trains_nothing(tmp_path: Path) -> None:
     """Its rank has no average, and none to exchange, to save or to load."""
     write_data(tmp_path)

@@ -325,6 +325,7 @@ def test_one_chunk_with_gradients_there_tells_of_several(
     assert one.total == pytest.approx(both.total, rel=0.001)
 
 
+@pytest.mark.long
 def test_whole_gradients_do_not_shrink_with_the_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of many ranks a few are tried; what is a share is scaled to theirs, what every rank holds whole is not."""
     plan = deep(tmp_path, "fsdp", 16)

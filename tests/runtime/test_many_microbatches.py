@@ -40,6 +40,7 @@ def test_few_microbatches_tell_of_many(
         assert row.total == pytest.approx(whole.total, rel=0.01)
 
 
+@pytest.mark.long
 def test_64_microbatches_are_tried_and_not_derived(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[int] = []
     course = forecast._course

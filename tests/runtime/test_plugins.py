@@ -224,6 +224,7 @@ def test_the_code_is_constructed_once_and_its_relations_hold(directory: Path) ->
     assert torch.equal(model.get_parameter("inner.inner.weight"), torch.load(directory / "inner.pt")["weight"])
 
 
+@pytest.mark.long
 def test_what_the_code_freezes_stays_as_it_started(directory: Path) -> None:
     """Under weight decay, in a mode that holds it whole and in one that shards it."""
     decay = {"precision": "fp32", "optimizer": {"type": "adamw", "lr": 0.1, "weight_decay": 0.5}}
