@@ -10,18 +10,16 @@ from pydantic import Field as Key
 from pydantic import model_validator
 
 from declarative_train.components.component import Misfit
-from declarative_train.components.data import MESSAGES, BadValueError, Column, Field, NoStatisticsError, Tally
+from declarative_train.components.data import MESSAGES, BadValueError, Column, NoStatisticsError, Tally
 from declarative_train.components.fields.columns import (
     Columns,
+    FieldOfColumns,
     by_column,
-    check_one_of,
     first_of,
     integers,
-    parse_cut,
     row_of,
     same_shape,
     stacked,
-    wanted,
 )
 from declarative_train.terms.amounts import counted
 from declarative_train.terms.tensor_spec import TensorSpec
@@ -33,7 +31,7 @@ Classes = Annotated[int, Key(ge=1)]
 _MOST = 1_000_000  # values in a vocabulary: it travels in the plan
 
 
-class CategoryField(Field):
+class CategoryField(FieldOfColumns):
     """Class numbers, int64. Their range travels on: an `embedding` needs no `num_embeddings`.
 
     Whole numbers with `num_classes` are class numbers already. Text, and numbers without `num_classes`, get theirs
@@ -63,8 +61,6 @@ class CategoryField(Field):
 
     @model_validator(mode="after")
     def _agrees(self) -> CategoryField:
-        check_one_of(self.column, self.columns, self.exclude)
-        parse_cut(self.rows)
         sizes = self.num_classes if isinstance(self.num_classes, tuple) else (self.num_classes,)
         if isinstance(self.num_classes, tuple) and self.column is not None and len(sizes) > 1:
             raise ValueError(f"`num_classes` names {len(sizes)} columns, and there is one")
@@ -74,22 +70,6 @@ class CategoryField(Field):
         if least is not None and self.unknown is not None and self.unknown >= least:
             raise ValueError(f"`unknown` is class {self.unknown}, and classes go from 0 to {least - 1}")
         return self
-
-    @property
-    def wanted(self) -> tuple[str, ...]:
-        return wanted(self.column, self.columns)
-
-    @property
-    def unwanted(self) -> tuple[str, ...]:
-        return wanted(None, self.exclude)
-
-    @property
-    def cut(self) -> slice | int | None:
-        return parse_cut(self.rows)
-
-    @property
-    def _key(self) -> str:
-        return "columns" if self.column is None else "column"
 
     def check(self, columns: Sequence[Column]) -> Misfit | None:
         dates = next((column for column in columns if column.dtype.startswith("datetime")), None)

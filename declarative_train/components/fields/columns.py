@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
+
+from pydantic import model_validator
 
 from declarative_train.components.component import Misfit
-from declarative_train.components.data import BadValueError, Column
+from declarative_train.components.data import BadValueError, Column, Field
 from declarative_train.terms.names import distinct
 from declarative_train.terms.tensor_spec import Interval
 
@@ -19,6 +21,42 @@ Columns = str | tuple[str, ...]
 
 _SLICE = re.compile(r"(-?\d+)?:(-?\d+)?(?::(\d+))?")
 _EXACT = 2**53
+
+
+class FieldOfColumns(Field):
+    """One `column`, or several `columns`."""
+
+    if TYPE_CHECKING:  # declared by each, where they stand in the documentation
+        column: str | None
+        columns: Columns | None
+        exclude: Columns | None
+        rows: str | int | None
+
+    @model_validator(mode="after")
+    def _names_columns(self) -> Self:
+        check_one_of(self.column, self.columns, self.exclude)
+        parse_cut(self.rows)
+        return self
+
+    @property
+    def wanted(self) -> tuple[str, ...]:
+        return (self.column,) if self.column is not None else _as_tuple(self.columns)
+
+    @property
+    def unwanted(self) -> tuple[str, ...]:
+        return _as_tuple(self.exclude)
+
+    @property
+    def cut(self) -> slice | int | None:
+        return parse_cut(self.rows)
+
+    @property
+    def _key(self) -> str:
+        return "columns" if self.column is None else "column"
+
+
+def _as_tuple(names: Columns | None) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else names or ()
 
 
 def is_glob(name: str) -> bool:
@@ -64,12 +102,6 @@ def check_one_of(column: str | None, columns: Columns | None, exclude: Columns |
         raise ValueError("`columns` names no column")
     if isinstance(columns, tuple):
         distinct(columns)
-
-
-def wanted(column: str | None, columns: Columns | None) -> tuple[str, ...]:
-    if column is not None:
-        return (column,)
-    return (columns,) if isinstance(columns, str) else columns or ()
 
 
 def parse_cut(rows: str | int | None) -> slice | int | None:

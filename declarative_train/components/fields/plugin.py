@@ -10,9 +10,9 @@ from pydantic import Field as Key
 from pydantic import PrivateAttr, model_validator
 
 from declarative_train.components.component import Misfit
-from declarative_train.components.data import BadValueError, Column, Field, Tally
+from declarative_train.components.data import BadValueError, Column, Tally
 from declarative_train.components.datasets.plugin_columns import ColumnKeys
-from declarative_train.components.fields.columns import Columns, check_one_of, parse_cut, wanted
+from declarative_train.components.fields.columns import Columns, FieldOfColumns
 from declarative_train.components.plugged import Plugged, line_in_plugin, seeded_object
 from declarative_train.terms.amounts import counted
 from declarative_train.terms.tensor_spec import FLOATING, DType, TensorSpec
@@ -24,7 +24,7 @@ Size = int | str
 """A number, or the name of the argument that has it."""
 
 
-class PluginField(Plugged, Field):
+class PluginField(Plugged, FieldOfColumns):
     """`decode` gives the tensor of one row, of the values of its columns; `decode_rows` those of several rows at once,
     of arrays (N, ...)."""
 
@@ -73,37 +73,24 @@ class PluginField(Plugged, Field):
 
     @model_validator(mode="after")
     def _agrees(self) -> PluginField:
-        check_one_of(self.column, self.columns, self.exclude)
-        parse_cut(self.rows)
         for size in (*self.sizes, *([] if self.count is None else [self.count])):
             found = self._size(size)
             if not isinstance(found, int) or found < 1:
                 raise ValueError(f"`{size}` is {found}, and the size of a tensor is a number of 1 or more")
         return self
 
-    @property
-    def wanted(self) -> tuple[str, ...]:
-        return wanted(self.column, self.columns)
-
-    @property
-    def unwanted(self) -> tuple[str, ...]:
-        return wanted(None, self.exclude)
-
-    @property
-    def cut(self) -> slice | int | None:
-        return parse_cut(self.rows)
-
     def check(self, columns: Sequence[Column]) -> Misfit | None:
-        key = "columns" if self.column is None else "column"
         if not self.is_variadic and len(columns) != self.num_arguments:
             message = f"`{self.method}` of `{self.type}` takes {counted(self.num_arguments, 'column')}"
-            return Misfit(f"{message}, and it has {len(columns)}", field=key)
+            return Misfit(f"{message}, and it has {len(columns)}", field=self._key)
         for column in columns:
             if (column.dtype == "object") != self.takes_text:
                 holds = "text" if column.dtype == "object" else column.dtype
                 hint = "`takes_text = True` in the class says that its columns hold text" if holds == "text" else None
                 takes = "text" if self.takes_text else "no text"
-                return Misfit(f"`{column.name}` holds {holds}, and `{self.type}` takes {takes}", field=key, help=hint)
+                return Misfit(
+                    f"`{column.name}` holds {holds}, and `{self.type}` takes {takes}", field=self._key, help=hint
+                )
         return None
 
     def row_spec(self, columns: Sequence[Column], statistics: Mapping[str, object]) -> TensorSpec:

@@ -14,7 +14,6 @@ from declarative_train.components.data import (
     MESSAGES,
     BadValueError,
     Column,
-    Field,
     NoStatisticsError,
     Preparation,
     Tally,
@@ -22,17 +21,15 @@ from declarative_train.components.data import (
 )
 from declarative_train.components.fields.columns import (
     Columns,
+    FieldOfColumns,
     by_column,
-    check_one_of,
     first_of,
     integers,
     is_glob,
-    parse_cut,
     row_of,
     same_shape,
     sized,
     stacked,
-    wanted,
 )
 from declarative_train.terms.amounts import counted
 from declarative_train.terms.tensor_spec import FLOATING, DType, TensorSpec
@@ -48,7 +45,7 @@ _NO_NUMBERS: dict[str, tuple[str, str | None]] = {  # by dtype: what a column ho
 }
 
 
-class TensorField(Field):
+class TensorField(FieldOfColumns):
     """Numbers, as they are or scaled and normalised."""
 
     meaning: ClassVar[tuple[str, ...]] = ("normalize", "scale")
@@ -78,8 +75,6 @@ class TensorField(Field):
 
     @model_validator(mode="after")
     def _agrees(self) -> TensorField:
-        check_one_of(self.column, self.columns, self.exclude)
-        parse_cut(self.rows)
         if self.scale == 0:
             raise ValueError("`scale: 0` makes every value 0: nothing is left to learn from")
         if isinstance(self.missing, float) and not math.isfinite(self.missing):
@@ -93,22 +88,6 @@ class TensorField(Field):
             if isinstance(self.missing, float) and not self.missing.is_integer():
                 raise ValueError(f"`missing: {self.missing}` is not a whole number, as `dtype: {self.dtype}` asks for")
         return self
-
-    @property
-    def wanted(self) -> tuple[str, ...]:
-        return wanted(self.column, self.columns)
-
-    @property
-    def unwanted(self) -> tuple[str, ...]:
-        return wanted(None, self.exclude)
-
-    @property
-    def cut(self) -> slice | int | None:
-        return parse_cut(self.rows)
-
-    @property
-    def _key(self) -> str:
-        return "columns" if self.column is None else "column"
 
     def check(self, columns: Sequence[Column]) -> Misfit | None:
         for column in columns:
