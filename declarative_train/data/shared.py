@@ -11,14 +11,15 @@ import mmap
 import os
 import pickle
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from declarative_train.components.data import SourceError, Table
 from declarative_train.data.opened import prepared_sets, remember
-from declarative_train.data.spec import DataSpec
+from declarative_train.data.spec import DataError, DataSpec
 
 if TYPE_CHECKING:
     import numpy as np
@@ -54,6 +55,20 @@ def offer(spec: DataSpec) -> Offer | None:
         return None
     accept(spec, made)
     return made
+
+
+@contextmanager
+def offered(spec: DataSpec) -> Iterator[Offer | None]:
+    """As long as the others may ask for it."""
+    try:
+        made = offer(spec)
+    except DataError:  # which the others find, too, and say
+        made = None
+    try:
+        yield made
+    finally:
+        if made is not None:
+            os.close(made.file)
 
 
 def accept(spec: DataSpec, made: Offer) -> bool:

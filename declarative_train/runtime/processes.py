@@ -19,7 +19,7 @@ import time
 import uuid
 import warnings
 from collections.abc import Iterable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
@@ -54,6 +54,8 @@ if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
     from torch.distributed.launcher.api import LaunchConfig
 
+    from declarative_train.data.shared import Offer
+
 OUTCOME, LATE = "outcome.json", "late"
 FORKS_TIMEOUT_S = 60.0
 DEAF_S = 5.0  # longer than the grace: a rank that has not even heard by then does not run Python any more
@@ -73,6 +75,8 @@ def launch_ranks(job: Job) -> tuple[int, list[str]]:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import elastic_launch
 
+    from declarative_train.data.shared import offered
+
     silence_loggers()
     num_ranks = len(job.plan.layout.ranks)
     method = start_method(job.device_kind)
@@ -91,7 +95,8 @@ def launch_ranks(job: Job) -> tuple[int, list[str]]:
     deaths: dict[int, int] = {}
     try:
         launch = elastic_launch(launch_config(num_ranks, scratch, method), rank_main)
-        codes = launch(job, safe_threads(threads) if method == "fork" else threads, method)
+        with nullcontext() if method == "fork" else offered(job.plan.data) as made:
+            codes = launch(job, safe_threads(threads) if method == "fork" else threads, method, made)
         code = max(codes.values())
     except ChildFailedError as error:
         deaths = {rank: failure.exitcode for rank, failure in error.failures.items()}
@@ -155,7 +160,7 @@ def launch_config(num_ranks: int, scratch: Path, method: Literal["fork", "spawn"
     )
 
 
-def rank_main(job: Job, num_threads: int, method: str) -> int:
+def rank_main(job: Job, num_threads: int, method: str, shared: Offer | None = None) -> int:
     """In the rank. It leaves by returning: a forked child then ends by `os._exit` (torch-facts, section 4)."""
     import torch
 
@@ -177,6 +182,10 @@ def rank_main(job: Job, num_threads: int, method: str) -> int:
     context = FailureContext(rank)
     try:
         torch.set_num_threads(num_threads)
+        if shared is not None:
+            from declarative_train.data.shared import accept
+
+            accept(job.plan.data, shared)
         wait_for_forks(scratch, len(job.plan.layout.ranks))
         join_process_group(device_of(job.plan.layout.ranks[rank], job.device_kind))
         code = run_rank(job, context, lambda: watch.is_asked)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from declarative_train.data import shared
 from declarative_train.logs.event import RunEnded
 from declarative_train.plan.layout import LayoutPlan, RankPlan
 from declarative_train.runtime import devices, processes, rank
@@ -155,11 +156,23 @@ def test_no_child_is_forked_that_could_not_differentiate(monkeypatch: pytest.Mon
     assert processes.start_method("cpu") == "spawn"
 
 
-def test_ranks_that_are_spawned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_that_are_spawned_map_the_data_that_are_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They cannot read them: the files are gone when they start."""
     write_data(tmp_path)
+    offer, made = shared.offer, []
+
+    def and_gone(spec: Any) -> Any:
+        made.append(offer(spec))
+        (tmp_path / "data.npz").unlink()
+        return made[-1]
+
+    monkeypatch.setattr(shared, "offer", and_gone)
     monkeypatch.setattr(processes, "start_method", lambda kind: "spawn")
     done = go(tmp_path, DIGITS, {"parallelism": "ddp", "layout": {"gpus": 2}})
     assert done.code == 0
+    (one,) = made
+    with pytest.raises(OSError, match="Bad file"):
+        os.fstat(one.file)
     assert done.of(RunEnded)[-1].status == "finished"
 
 
