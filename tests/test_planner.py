@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import time
 from pathlib import Path
 
@@ -15,8 +16,9 @@ from declarative_train.runtime.footprint.live_bytes import CLASSES
 from tests.planner import __main__ as planner
 from tests.planner.allocator import MIB, Allocator
 from tests.planner.cells import QUICK, WAYS, Cell, cells
-from tests.planner.measure import Result, compared, measure, off_by, plan_of
+from tests.planner.measure import Result, compared, measure, measure_plan, off_by, plan_of
 from tests.planner.record import Record
+from tests.planner.shipped import RECIPES, TOO_LARGE, Shipped, shipped
 from tests.record import Lines
 from tests.runtime.live_bytes import live_bytes
 
@@ -38,6 +40,24 @@ def test_the_plan_is_what_happens(cell: Cell) -> None:
 def test_the_plan_is_what_happens_everywhere(cell: Cell) -> None:
     found = measure(cell)
     assert found.is_close, told(found)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("recipe", shipped(), ids=lambda each: each.name)
+def test_a_shipped_recipe_needs_what_its_plan_says(recipe: Shipped) -> None:
+    found = measure_plan(recipe.name, recipe.plan())
+    assert found.is_close, told(found)
+
+
+def test_no_recipe_is_forgotten() -> None:
+    """Every file of recipes/ is measured, but for what is too large, and the page has a row of each, and of each cell."""
+    measured = {path for each in shipped() for path in (each.path, *each.switches)}
+    left_out = {path for path in RECIPES.rglob("*.yaml") if path not in measured}
+    assert {path.stem for path in left_out} == set(TOO_LARGE)
+    page = planner.PAGE.read_text(encoding="utf-8").partition(planner.AT_SIZE)[0]
+    rows = re.findall(r"^\| (.*?) \| \d+ \|", page, re.M)
+    assert rows == [each.name for each in (*shipped(), *ALL)], "run make planner"
 
 
 @pytest.mark.long

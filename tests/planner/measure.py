@@ -86,8 +86,8 @@ def plan_of(cell: Cell, folder: Path) -> Plan:
     return compiled(path, cell.name)
 
 
-def compiled(path: Path, name: str) -> Plan:
-    loaded = recipe_room.load(str(path))
+def compiled(path: Path, name: str, switches: Sequence[Path] = ()) -> Plan:
+    loaded = recipe_room.load(str(path), with_=[str(switch) for switch in switches])
     assert loaded.recipe is not None, (name, loaded.diagnostics)
     plan, diagnostics = compile_plan(loaded.recipe)
     assert plan is not None, (name, diagnostics)
