@@ -46,12 +46,12 @@ GPU is counted beside the step where the plan knows the GPU, and anew when the r
 then: the steps come first, and whether a plan fits does not depend on it. On a GPU nothing of this page has been
 measured yet. Where the device is a GPU the trace still chooses torch's CPU kernels.
 
-Ranks on the CPU talk over gloo, which computes in threads of its own. Such a thread holds what it carried until it comes
-to run again, though the collective is done: the copy of a unit's gradients that a reduce-scatter makes, or what an
-all-gather was of. On a busy machine they are now and then still there in the operations that follow. `vit, fsdp 2, bf16,
-none` has 0.40 MB gathered at its peak, and in 5 of 118 steps at a load of 17 on 2 cores 0.60 or 0.65 MB (2.83 and
-2.88 MB together in place of 2.73). That can only add, so of {counted} counted steps the least stands here; a run on the
-CPU counts one step, and may meet it. On a GPU no such copy is made.
+Ranks on the CPU talk over gloo, which computes in threads of its own. Such a thread holds what it carried until it
+comes to run again, though the collective is done: the copy of a unit's gradients that a reduce-scatter makes, or what
+an all-gather was of. On a busy machine they are now and then still there in the operations that follow.
+`vit, fsdp 2, bf16, none` has 0.40 MB gathered at its peak, and in 5 of 118 steps at a load of 17 on 2 cores 0.60 or
+0.65 MB (2.83 and 2.88 MB together in place of 2.73). That can only add, so of {counted} counted steps the least stands
+here; a run on the CPU counts one step, and may meet it. On a GPU no such copy is made.
 
 An lstm's workspace, which torch calls empty on tensors without memory, is asked of oneDNN's own kernel at a small size
 and carried on (within 2%). Where a step cannot be tried the plan says so, with the reason: its figures are derived from
@@ -125,8 +125,8 @@ def page(results: Sequence[Result], recipes: Sequence[Result], commits: Sequence
     off = [abs(each.ratio - 1) for each in (*results, *recipes)]
     within = f"The furthest off is {max(off):.1%}, {sum(each < 0.01 for each in off)} are within 1%."
     left_out = f"{' and '.join(f'`{each}`' for each in TOO_LARGE)} is too large for ranks here."
-    said = f"{len(results)} of the {len(list(cells()))} cells stand here, and all {len(recipes)} shipped recipes, that with"
-    said = f"{said} switches with each; {left_out} {within}"
+    said = f"{len(results)} of the {len(list(cells()))} cells stand here, and {len(recipes)} rows of shipped recipes."
+    said = f"{said} {left_out} {within}"
     return "\n".join(
         [head, said, "", "## Shipped recipes", "", table(recipes), "", "## Cells", "", table(results), "", SAVED, size]
     )

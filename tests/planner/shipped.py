@@ -1,4 +1,4 @@
-"""The shipped recipes, as the planner's table has them: all that stand in recipes/, one of them with its switches too."""
+"""The shipped recipes of the planner's table: all that stand in recipes/, one of them with each of its switches too."""
 
 from __future__ import annotations
 
