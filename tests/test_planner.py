@@ -51,7 +51,7 @@ def test_a_shipped_recipe_needs_what_its_plan_says(recipe: Shipped) -> None:
 
 
 def test_no_recipe_is_forgotten() -> None:
-    """Every file of recipes/ is measured, but for what is too large, and the page has a row of each and of each cell."""
+    """Every file of recipes/ is measured but for what is too large, and the page has a row of each and of each cell."""
     measured = {path for each in shipped() for path in (each.path, *each.switches)}
     left_out = {path for path in RECIPES.rglob("*.yaml") if path not in measured}
     assert {path.stem for path in left_out} == set(TOO_LARGE)

@@ -49,9 +49,9 @@ measured yet. Where the device is a GPU the trace still chooses torch's CPU kern
 Ranks on the CPU talk over gloo, which computes in threads of its own. Such a thread holds what it carried until it
 comes to run again, though the collective is done: the copy of a unit's gradients that a reduce-scatter makes, or what
 an all-gather was of. On a busy machine they are now and then still there in the operations that follow.
-`vit, fsdp 2, bf16, none` has 0.40 MB gathered at its peak, and in 5 of 118 steps at a load of 17 on 2 cores 0.60 or
-0.65 MB (2.83 and 2.88 MB together in place of 2.73). That can only add, so of {counted} counted steps the least stands
-here; a run on the CPU counts one step, and may meet it. On a GPU no such copy is made.
+`vit, fsdp 2, bf16, none` has 0.40 MB gathered at its peak, and in 5 of 118 steps, at a load of 12 to 17 on 2 cores,
+0.60 or 0.65 MB (2.83 and 2.88 MB together in place of 2.73). That can only add, so of {counted} counted steps the least
+stands here; a run on the CPU counts one step, and may meet it. On a GPU no such copy is made.
 
 An lstm's workspace, which torch calls empty on tensors without memory, is asked of oneDNN's own kernel at a small size
 and carried on (within 2%). Where a step cannot be tried the plan says so, with the reason: its figures are derived from
