@@ -39,8 +39,8 @@ was stopped; a part of it runs in `make test`, more of it in `make test-long`.
   losses with three denominators. mixes: batch norm over groups of N samples of the global batch. contrast: InfoNCE over
   such groups. recurrent: LSTM and GRU, and pipeline stages that begin with a transpose or a mean. convolutions: over
   images, their weights channels-last where the mode lays them out so. optimizers: three of them, with lr scales and
-  weight decay by parameter. lora: adapters beside frozen weights, and stages that train nothing. chunked: the loss with
-  the head inside of a block, in 3 parts. shared: a tie from the
+  weight decay by parameter. lora and dora: adapters beside frozen weights, and stages that train nothing. chunked: the
+  loss with the head inside of a block, in 3 parts. shared: a tie from the
   first node to the last, another one, and a block called again, with clipping: in a pipeline the stages hold copies.
 - ddp: by torch's DistributedDataParallel, as models of more than 25 MiB are. ddp of a small model: in one message after
   the last backward, as smaller ones are.

@@ -322,6 +322,9 @@ LORA = PLAIN.replace(
 objective:""",
 )
 
+# and trained lengths of the rows of their sum
+DORA = LORA.replace("type: lora", "type: dora")
+
 # reads across the batch, over groups of 4 (within a rank) and of 16 or 32 (over several)
 MIXES = (
     """
@@ -351,6 +354,7 @@ MODELS = {
     "chunked": CHUNKED,
     "optimizers": OPTIMIZERS,
     "lora": LORA,
+    "dora": DORA,
     "one row": ONE_ROW,
     "shared": SHARED,
     "packed": PACKED,
@@ -507,7 +511,7 @@ def cells() -> tuple[Cell, ...]:
     # adapters: stages that train nothing, units of which a part is frozen
     staged = (pipeline("1f1b", 2), pipeline("interleaved_zero_bubble", 2), pipeline("1f1b", 2, "ddp"))
     staged = (HYBRID, *staged, pipeline("zbv", 2, "fsdp"), pipeline("1f1b", 2, "hybrid"))
-    found += [Cell(*each, 2, "masked", "lora") for each in (*NOT_IN_STAGES, *staged)]
+    found += [Cell(*each, 2, "masked", model) for model in ("lora", "dora") for each in (*NOT_IN_STAGES, *staged)]
     found += [Cell(*pipeline(name, 2, "hybrid"), 2, "masked", "terms") for name in ("1f1b", "zbv")]
     # a loss in chunks, by the head where it is the last stage's
     staged = (pipeline("1f1b", 2), pipeline("zbv", 2), pipeline("zbv", 2, "fsdp"))

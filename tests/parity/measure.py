@@ -94,6 +94,12 @@ def reference_gradients(plan: Plan, cell: Cell) -> tuple[Gradients, list[tuple[i
         model = build(plan.graph, ties=ties)
         initialise(model, plan.graph, plan.parameters, plan.seed)
         model.double().train()
+        for module in model.modules():
+            if isinstance(lengths := getattr(module, "lora_magnitude_vector", None), torch.nn.Parameter):
+                weight, a, b = (
+                    module.get_parameter(each).data for each in ("weight", "lora_A.weight", "lora_B.weight")
+                )
+                lengths.data.copy_(torch.linalg.vector_norm(weight + 3 / 2 * b @ a, dim=1))
         frozen = {item.name for item in plan.parameters if item.frozen}
         for name, parameter in model.named_parameters():
             parameter.requires_grad_(name not in frozen)
