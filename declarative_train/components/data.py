@@ -1,6 +1,8 @@
 """The families of things that make samples, as interfaces: sources, fields, transforms and splits.
 
 As in `components/component.py`, nothing here imports torch at the top of a module; NumPy neither.
+
+Over 400 lines because much of each interface is what it promises to the others.
 """
 
 from abc import ABC, abstractmethod
@@ -37,13 +39,15 @@ class SourceError(Exception):
 
 
 MESSAGES = "messages"
+LISTS = "lists"
 
 
 class Column(NamedTuple):
     """A column of a table. `dtype` is numpy's name of what `Table.read` gives: a number, `bool`, `datetime64[ns]`, or
     `object` for text (str, None where missing), `bytes` for whole files (bytes, or pictures of Pillow; None where
-    missing), MESSAGES for lists of objects (str, the JSON of each; None where missing); `shape` is that of one row's
-    value; `num_values` is n when the source itself promises integers in 0..n-1 (token ids)."""
+    missing), MESSAGES for lists of objects (str, the JSON of each; None where missing), LISTS for lists of lists or of
+    texts, or of different lengths (the same); `shape` is that of one row's value; `num_values` is n when the source
+    itself promises integers in 0..n-1 (token ids)."""
 
     name: str
     dtype: str
@@ -87,6 +91,9 @@ class Table(ABC):
     def read_once(self, columns: Sequence[str], rows: slice) -> "dict[str, np.ndarray]":
         """The same, of rows that will not be asked for again soon: nothing of them is kept."""
         return self.read(columns, rows)
+
+    def take_lists(self, names: "Sequence[str]") -> None:  # noqa: B027  most sources have no such lists
+        """Columns of lists that may have other lengths than the first: from now on they are read as LISTS."""
 
     def size_bytes(self, columns: Sequence[str]) -> int | None:
         """What the columns take in the files, unpacked; None: the source does not know."""
@@ -187,7 +194,8 @@ class Field(Component, ABC):
 
     `meaning` names the keys that decide what its numbers stand for: a model that starts from the weights of a run
     must read them alike. `reads_late`: its values are made when a sample is asked for, and neither held nor looked at
-    beforehand (pictures). `takes_text`: its column holds texts, whatever they look like.
+    beforehand (pictures). `takes_text`: its column holds texts, whatever they look like; `takes_lists`: its columns
+    hold lists, which may be of any length.
 
     `outputs`: a field that makes several tensors names them; the first is what its own name stands for, the others are
     `NAME.OUTPUT`.
@@ -196,6 +204,7 @@ class Field(Component, ABC):
     meaning: ClassVar[tuple[str, ...]] = ()
     reads_late: ClassVar[bool] = False
     takes_text: ClassVar[bool] = False
+    takes_lists: ClassVar[bool] = False
     outputs: ClassVar[tuple[str, ...]] = ()
 
     def output_of(self, name: str) -> "Field":
@@ -268,13 +277,21 @@ Size = tuple[int | None, int | None]
 """Height and width of a picture; None: each has its own."""
 
 
+class Motion(NamedTuple):
+    """Where points of a picture go: (x, y) to (a x + b y + c, d x + e y + f), in pixels from the upper left corner of
+    the picture, in a picture of `size` (height, width)."""
+
+    matrix: tuple[float, float, float, float, float, float]
+    size: tuple[int, int]
+
+
 class Transform(Component, ABC):
     """A change of the pictures of a sample, in the order of the list.
 
     `on_numbers`: it changes float32 arrays (C, H, W), else pictures of Pillow with 8 bits a channel; pictures come
     first. `is_random`: it draws, for the training set only, by (seed, epoch, sample, place in the list). `of_pairs`: it
     mixes a sample of a training batch with another one, behind all that is done to each alone. `moves`: it changes
-    where things are, and masks follow; None: nobody knows.
+    where things are, and masks and boxes follow; None: nobody knows.
     """
 
     is_random: ClassVar[bool] = False
@@ -284,7 +301,8 @@ class Transform(Component, ABC):
     moves: ClassVar[bool | None] = False
 
     fields: tuple[str, ...] | None = None
-    """The fields of pictures that it changes, all by the same draw, masks among them; left out: every one."""
+    """The fields of pictures that it changes, all by the same draw, masks among them; left out: every one. Boxes follow
+    their picture."""
     only: Literal["training", "evaluation"] | None = None
     """Where it acts: on the samples of a training step, or on those of evaluations and predictions; left out: on both,
     and a random one in training alone."""
@@ -318,6 +336,11 @@ class Transform(Component, ABC):
         are not mixed."""
         nearest = {"method": "nearest"} if "method" in type(self).model_fields else {}
         return self.model_copy(update=nearest).apply(masks, drawn)
+
+    def motions(self, size: tuple[int, int], drawn: "Drawn") -> "Sequence[Motion]":
+        """How `apply` moves the points of a picture of this size by an equal `drawn`, one after the other; of what
+        `moves`."""
+        raise NotImplementedError(self.type)
 
 
 class Candidates(NamedTuple):

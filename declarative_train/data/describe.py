@@ -214,6 +214,8 @@ class _Description:
             if unwanted == column:
                 single = isinstance(getattr(field, "exclude", None), str)
                 return self.span(("data", "fields", name, "exclude", *(() if single else (position,))))
+        if field.takes_lists and column == getattr(field, "labels", None):
+            return self.span(f"data.fields.{name}.labels")
         if getattr(field, "column", None) is not None:
             return self.span(f"data.fields.{name}.column")
         if isinstance(getattr(field, "columns", None), tuple) and column in field.wanted:
@@ -341,7 +343,7 @@ class _Description:
 
     def _check_pairs(self, parts: Mapping[str, Part]) -> None:
         specs = {name: part.sample for name, part in parts.items()}
-        pictures = [name for name, part in parts.items() if part.field.reads_late]
+        pictures = [name for name, part in parts.items() if part.field.reads_late and not part.field.takes_lists]
         for place, misfit in misfits(self.section.transforms, specs, pictures):
             span = self.span(("data", "transforms", *place))
             self.report(transform_does_not_fit(span, misfit.message, misfit.help))

@@ -20,7 +20,7 @@ from declarative_train.components.datasets.current_file import doing_of, turn_to
 from declarative_train.data.batch import Taken
 from declarative_train.data.neighbours import convert_good, convert_into
 from declarative_train.data.parts import Part
-from declarative_train.data.pictures import Given, field_of_pictures
+from declarative_train.data.pictures import Given
 from declarative_train.data.prepare import BadSampleError, Prepared
 from declarative_train.data.rolling import EpochLayout, Piece, RolledOrder, Window
 from declarative_train.data.sets import dtype_of, said
@@ -121,10 +121,8 @@ class HeldWindow:
         return self._rows[part.name].take(rows, axis=0)
 
     def _pictures(self, places: np.ndarray, index: np.ndarray) -> dict[str, np.ndarray]:
-        given = {
-            part.name: Given(field_of_pictures(part.field), part.columns[0], self._raw[part.columns[0].name][index])
-            for part in self._prepared.late
-        }
+        raw = {name: values[index] for name, values in self._raw.items()}
+        given = {part.name: Given.of(part.field, part.columns, raw) for part in self._prepared.late}
         with said(self._prepared):
             try:
                 return self._prepared.pictures(given, self.samples[places], self.window.epoch)

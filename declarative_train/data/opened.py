@@ -82,6 +82,8 @@ def opened(dataset: Dataset, fields: Mapping[str, Field], *, skips: bool) -> Tab
         table = dataset.open()
     if skips:
         as_numbers(table, fields.values())
+    if lists := [name for field in fields.values() if field.takes_lists for name in field.wanted]:
+        table.take_lists(lists)
     return table
 
 

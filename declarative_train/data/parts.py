@@ -9,7 +9,7 @@ import numpy as np
 
 from declarative_train.components.data import Column, Field, Table
 from declarative_train.components.fields.columns import matching
-from declarative_train.data.pictures import NO_TRANSFORMS, Chain, field_of_pictures
+from declarative_train.data.pictures import NO_TRANSFORMS, Chain
 from declarative_train.data.spec import WindowSpec
 from declarative_train.terms.tensor_spec import TensorSpec
 
@@ -62,7 +62,7 @@ def make_part(
 ) -> Part:
     """Raises TransformError."""
     if field.reads_late:
-        row = (chain or NO_TRANSFORMS).spec(name, field_of_pictures(field), columns[0])
+        row = (chain or NO_TRANSFORMS).spec(name, field, columns)
     else:
         row = field.row_spec(columns, statistics)
     return Part(name, field, columns, statistics, row, _sample(field, row, window))

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import numpy as np
 
 from declarative_train.components.component import Misfit
-from declarative_train.components.data import BadValueError, Column, Size, Transform
+from declarative_train.components.data import BadValueError, Column, Field, Size, Transform
+from declarative_train.components.fields.boxes import Boxes, BoxesField
 from declarative_train.components.keyed import Drawn, key_of
 from declarative_train.components.transforms import TRANSFORMS
-from declarative_train.components.transforms.sizes import same_size
+from declarative_train.components.transforms.sizes import same_size, scaling
 from declarative_train.terms.tensor_spec import TensorSpec
 
 if TYPE_CHECKING:
@@ -27,11 +28,32 @@ GLANCED = 8  # pictures of a set whose header is read beforehand
 
 
 class Given(NamedTuple):
-    """What is read for a field of pictures: values (N,) of its column."""
+    """What is read for a field of pictures: values (N,) of its column. For one of boxes, `beside` are the values of the
+    column of their classes."""
 
-    field: PictureField
+    field: PictureField | BoxesField
     column: Column
     values: np.ndarray
+    beside: tuple[Column, np.ndarray] | None = None
+
+    @classmethod
+    def of(cls, field: Field, columns: Sequence[Column], read: Mapping[str, np.ndarray]) -> Given:
+        beside = (columns[1], read[columns[1].name]) if len(columns) > 1 else None
+        return cls(cast("PictureField | BoxesField", field), columns[0], read[columns[0].name], beside)
+
+    def boxes(self, row: int) -> Boxes:
+        """Of a field of boxes, as the file has them. Raises BadValueError."""
+        assert isinstance(self.field, BoxesField)
+        columns = (self.column,) if self.beside is None else (self.column, self.beside[0])
+        labels = None if self.beside is None else self.beside[1][row]
+        return self.field.read(self.values[row], labels, columns, row)
+
+    def glance(self, row: int) -> None:
+        """Raises BadValueError and MissingPackageError."""
+        if isinstance(self.field, BoxesField):
+            self.boxes(row)
+        else:
+            self.field.glance(self.values[row], self.column, row)
 
 
 class BadPictureError(Exception):
@@ -65,8 +87,25 @@ class Chain:
         """Raises ComponentError."""
         return cls(tuple(TRANSFORMS.read(each) for each in spec.transforms), spec.seed)
 
-    def spec(self, name: str, field: PictureField, column: Column) -> TensorSpec:
+    def spec(self, name: str, field: Field, columns: Sequence[Column]) -> TensorSpec:
         """What the field becomes, which is the same in training and outside of it. Raises TransformError."""
+        if isinstance(field, BoxesField):
+            self._check_boxes(name, field)
+            return field.row_spec(columns, {})
+        return self._spec_of_pictures(name, field_of_pictures(field), columns[0])
+
+    def _check_boxes(self, name: str, field: BoxesField) -> None:
+        for place, transform in enumerate(self.transforms):
+            misfit = None
+            if transform.changes(field.picture) and not transform.moves:
+                misfit = _of_boxes(transform)
+            elif transform.fields is not None and name in transform.fields and field.picture not in transform.fields:
+                hint = f"name `{field.picture}`, with which they are moved"
+                misfit = Misfit(f"`{name}` are boxes, and move with their picture alone", field="fields", help=hint)
+            if misfit is not None:
+                raise TransformError(place, misfit)
+
+    def _spec_of_pictures(self, name: str, field: PictureField, column: Column) -> TensorSpec:
         ways = [self._spec(name, field, column, in_training) for in_training in (True, False)]
         sizes = [spec.shape[-2:] for spec in ways]
         if sizes[0] != sizes[1]:
@@ -112,8 +151,8 @@ class Chain:
     def arrays(
         self, given: Mapping[str, Given], shapes: Mapping[str, tuple[int, ...]], keys: np.ndarray, epoch: int | None
     ) -> dict[str, np.ndarray]:
-        """(N, C, H, W) by field, of masks (N, H, W). `keys`: the numbers of the samples; `epoch`: None outside of
-        training. Raises BadPictureError."""
+        """(N, C, H, W) by field, of masks (N, H, W), of boxes as `BoxesField.made`. `keys`: the numbers of the
+        samples; `epoch`: None outside of training. Raises BadPictureError."""
         steps = [
             (key_of("transform", self.seed, epoch, place), transform)
             for place, transform in enumerate(self.transforms)
@@ -128,39 +167,94 @@ class Chain:
     def _sample(
         self, given: Mapping[str, Given], steps: Sequence[tuple[int, Transform]], row: int, key: int
     ) -> dict[str, np.ndarray]:
-        values: dict[str, Any] = pictures(given, row)
+        of_boxes = {name: each for name, each in given.items() if isinstance(each.field, BoxesField)}
+        given = {name: each for name, each in given.items() if name not in of_boxes}
+        whole = whole_pictures(given, row)
+        values: dict[str, Any] = {name: _field(given[name]).brought_to_size(each) for name, each in whole.items()}
+        boxes = placed(of_boxes, {name: (_size(whole[name]), _size(each)) for name, each in values.items()}, row)
         for step_key, transform in steps:
             named = [name for name in given if transform.changes(name)]
-            names = [name for name in named if not given[name].field.is_mask]
-            masks = [name for name in named if given[name].field.is_mask and transform.moves]
+            names = [name for name in named if not _is_mask(given[name])]
+            masks = [name for name in named if _is_mask(given[name]) and transform.moves]
+            before = {name: _size(values[name]) for name in named}
             if transform.on_numbers:
-                values |= {name: _numbers(given[name].field, values[name]) for name in names}
+                values |= {name: _numbers(_field(given[name]), values[name]) for name in names}
             try:
                 if masks and transform.is_random:
                     same_size([values[name] for name in (*names, *masks)])
                 changed = transform.apply([values[name] for name in names], Drawn(step_key, key)) if names else []
                 if masks:  # an equal draw
                     changed += transform.apply_to_masks([values[name] for name in masks], Drawn(step_key, key))
+                values |= dict(zip((*names, *masks), changed, strict=True))
+                for picture in boxes.keys() & set(named):
+                    moved = transform.motions(before[picture], Drawn(step_key, key)) if transform.moves else ()
+                    boxes[picture] = {base: each.moved(moved) for base, each in boxes[picture].items()}
+                    if any(each.size != _size(values[picture]) for each in boxes[picture].values()):
+                        raise ValueError(f"it changes the size of `{picture}`, and does not say where boxes are then")
             except (ValueError, OSError) as error:
                 message = f"`{transform.type}` cannot change it: {error}"
                 cause = BadValueError("unreadable", given[named[0]].column.name, message, row=row)
                 raise BadPictureError(named[0], row, cause) from error
-            values |= dict(zip((*names, *masks), changed, strict=True))
-        return {name: _numbers(each.field, values[name]) for name, each in given.items()}
+        found = {name: _numbers(_field(each), values[name]) for name, each in given.items()}
+        for name, each in of_boxes.items():
+            field = cast("BoxesField", each.field)
+            found[name] = field.made(boxes[field.picture][_base(name)])
+        return found
 
 
 NO_TRANSFORMS = Chain()
 
 
-def pictures(given: Mapping[str, Given], row: int) -> dict[str, Any]:
-    """As Pillow holds them, before the transforms. Raises BadPictureError."""
+def whole_pictures(given: Mapping[str, Given], row: int) -> dict[str, Any]:
+    """As Pillow holds them, in the size that they have in the file. Raises BadPictureError."""
     found = {}
     for name, each in given.items():
+        if isinstance(each.field, BoxesField):
+            continue
         try:
-            found[name] = each.field.picture(each.values[row], each.column, row)
+            found[name] = each.field.whole(each.values[row], each.column, row)
         except BadValueError as error:
             raise BadPictureError(name, row, error) from error
     return found
+
+
+def placed(
+    given: Mapping[str, Given], sizes: Mapping[str, tuple[tuple[int, int], tuple[int, int]]], row: int
+) -> dict[str, dict[str, Boxes]]:
+    """By picture and field, before the transforms; the outputs of a field are read once. `sizes`: of the picture in the
+    file, and when it was brought to its `size`. Raises BadPictureError."""
+    found: dict[str, dict[str, Boxes]] = {}
+    for name, each in given.items():
+        field = cast("BoxesField", each.field)
+        of_picture = found.setdefault(field.picture, {})
+        if _base(name) in of_picture:
+            continue
+        try:
+            own, brought_to = sizes[field.picture]
+            read = field.placed(each.boxes(row), own, each.column, row)
+            of_picture[_base(name)] = read if own == brought_to else read.moved([scaling(own, brought_to)])
+        except BadValueError as error:
+            raise BadPictureError(name, row, error) from error
+    return found
+
+
+def _base(name: str) -> str:
+    return name.partition(".")[0]
+
+
+def _field(given: Given) -> PictureField:
+    return field_of_pictures(given.field)
+
+
+def _is_mask(given: Given) -> bool:
+    return _field(given).is_mask
+
+
+def _size(value: Any) -> tuple[int, int]:
+    """Height and width of a picture of Pillow, or of an array (C, H, W)."""
+    if isinstance(value, np.ndarray):
+        return int(value.shape[-2]), int(value.shape[-1])
+    return int(value.height), int(value.width)
 
 
 def field_of_pictures(field: object) -> PictureField:
@@ -179,6 +273,17 @@ def _of_mask(transform: Transform) -> Misfit | None:
     if transform.fields is not None and not transform.of_pairs:
         message = f"`{transform.type}` does not change a mask"
         return Misfit(message, field="fields", help="name fields of `type: image`, or leave `fields` out")
+    return None
+
+
+def _of_boxes(transform: Transform) -> Misfit | None:
+    """Why boxes cannot stay as they are where their picture is changed."""
+    if transform.of_pairs:
+        message = f"`{transform.type}` mixes pictures, and the boxes stay those of one"
+        return Misfit(message, field="type", help="leave it out, or name other fields")
+    if transform.moves is None and transform.fields is None:
+        message = f"nothing says whether `{transform.type}` moves what is in a picture, and the boxes with it"
+        return Misfit(message, field="type", help="name the pictures that it changes: `fields: [IMAGE]`")
     return None
 
 

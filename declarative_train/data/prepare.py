@@ -15,8 +15,8 @@ import numpy as np
 
 from declarative_train.components.data import BadValueError, SourceError, Table
 from declarative_train.data.known import Known
-from declarative_train.data.parts import Part, column_names
-from declarative_train.data.pictures import GLANCED, NO_TRANSFORMS, BadPictureError, Chain, Given, field_of_pictures
+from declarative_train.data.parts import Part, base_of, column_names
+from declarative_train.data.pictures import GLANCED, NO_TRANSFORMS, BadPictureError, Chain, Given
 from declarative_train.data.rows import RowRange, Rows
 from declarative_train.data.skipping import LOG, Skipped, Skips, bad_places
 from declarative_train.data.texts import BadTextError, with_tokens
@@ -27,6 +27,7 @@ HOLD_BYTES = 2 << 30  # a set up to here is held in memory
 NARROW_BYTES = 16 << 20  # integers of a field larger than this are held in the narrowest type that fits
 _CHUNK_BYTES = 32 << 20
 _CHUNK_ROWS = 1 << 16
+_GLANCED_ROWS = 1 << 12
 LOOKED_AT_ROWS = 1 << 16  # rows of a set that is not held whose values are checked beforehand
 
 
@@ -142,10 +143,7 @@ class Prepared:
         """What the fields of pictures are made of. Raises SourceError."""
         late = self.late
         read = self.table.read(column_names(late), self.rows.at(samples))
-        return {
-            part.name: Given(field_of_pictures(part.field), part.columns[0], read[part.columns[0].name])
-            for part in late
-        }
+        return {part.name: Given.of(part.field, part.columns, read) for part in late}
 
     def _others(self, samples: np.ndarray, parts: Sequence[Part]) -> dict[str, np.ndarray]:
         if not parts:
@@ -259,20 +257,23 @@ def failing(read: Mapping[str, np.ndarray], rows: np.ndarray, parts: Sequence[Pa
 
 
 def glance(table: Table, rows: Rows, late: Sequence[Part], skips: Skips | None = None, name: str = "") -> None:
-    """Look at the headers of the first pictures: the rest is found when it is asked for. `skips`: takes what is bad.
-    Raises BadSampleError,
-    SourceError and MissingPackageError."""
-    first = rows.at(np.arange(min(len(rows), GLANCED)))
+    """Look at the headers of the first pictures, and at the numbers of boxes: the rest is found when it is asked for.
+    `skips`: takes what is bad. Raises BadSampleError, SourceError and MissingPackageError."""
     for part in late:
-        column = part.columns[0]
-        for place, value in enumerate(table.read([column.name], first)[column.name]):
-            try:
-                field_of_pictures(part.field).glance(value, column, place)
-            except BadValueError as error:
-                if skips is None:
-                    raise BadSampleError(part, int(first[place]), error) from error
-                skips.add(int(first[place]))
-                skips.left_out.append(Skipped(name, table.place(int(first[place])), str(error)))
+        if part.name != base_of(part.name):
+            continue
+        most = LOOKED_AT_ROWS if part.field.takes_lists else GLANCED
+        for begin in range(0, min(len(rows), most), _GLANCED_ROWS):
+            first = rows.at(np.arange(begin, min(len(rows), most, begin + _GLANCED_ROWS)))
+            given = Given.of(part.field, part.columns, table.read(column_names([part]), first))
+            for place in range(len(first)):
+                try:
+                    given.glance(place)
+                except BadValueError as error:
+                    if skips is None:
+                        raise BadSampleError(part, int(first[place]), error) from error
+                    if skips.add(int(first[place])):
+                        skips.left_out.append(Skipped(name, table.place(int(first[place])), str(error)))
 
 
 def _with(parts: Sequence[Part], stores: Mapping[str, np.dtype[np.generic]]) -> list[tuple[Part, np.dtype[np.generic]]]:

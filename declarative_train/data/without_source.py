@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from declarative_train.components.fields.boxes import BoxesField
 from declarative_train.components.transforms.plugin import PluginTransform
 from declarative_train.data.checks.pictures import transform_does_not_fit
 from declarative_train.data.checks.samples import (
@@ -50,6 +51,12 @@ def of_rows(section: DataSection, span: Place) -> Iterator[Diagnostic]:
 
 def of_transforms(section: DataSection, span: Place) -> Iterator[Diagnostic]:
     late = [name for name, field in section.fields.items() if field.reads_late]
+    pictures = [name for name in late if not section.fields[name].takes_lists]
+    for name, field in section.fields.items():
+        if isinstance(field, BoxesField) and field.picture not in pictures:
+            message = f"its boxes lie in the pictures of `{field.picture}`, and no field of pictures is called so"
+            hint = did_you_mean(field.picture, pictures) if pictures else "add a field of `type: image`"
+            yield column_does_not_fit(span(f"data.fields.{name}.picture"), name, message, hint)
     if late and section.window is not None:
         message = f"`{late[0]}` holds pictures, and windows are made of numbers: a sample is one picture"
         yield transform_does_not_fit(span("data.window"), message, "leave `window` out")
@@ -61,7 +68,7 @@ def of_transforms(section: DataSection, span: Place) -> Iterator[Diagnostic]:
                 among = list(section.fields) if transform.of_pairs else late
                 hint = "name fields of `type: image` or `mask`" if known else did_you_mean(name, among)
                 yield transform_does_not_fit(span(("data", "transforms", place, "fields", at)), message, hint)
-        if not late and transform.fields is None:
+        if not pictures and transform.fields is None:
             message = f"`{transform.type}` changes pictures, and no field is of `type: image`"
             help_ = "name the fields of numbers that it mixes: `fields: [NAME]`" if transform.type == "mixup" else None
             yield transform_does_not_fit(span(("data", "transforms", place)), message, help_)

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from declarative_train.components.data import BadValueError, Column, Field, SourceError
+from declarative_train.components.data import LISTS, BadValueError, Column, Field, SourceError
 from declarative_train.components.fields import FIELDS
+from declarative_train.components.fields.boxes import BoxesField
 from declarative_train.components.fields.columns import sized
 from declarative_train.components.fields.image import MissingPackageError
-from declarative_train.data.pictures import BadPictureError, Chain, Given, field_of_pictures
+from declarative_train.data.pictures import BadPictureError, Chain, Given
 from declarative_train.diagnostics.suggest import did_you_mean
 from declarative_train.inference.input import Chunk, Input, InputError, check_columns
 from declarative_train.inference.trained import UsageError
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     from declarative_train.data.spec import DataSpec, FieldSpec
 
-_Want = Literal["text", "number", "picture"]
+_Want = Literal["text", "number", "picture", "lists"]
 _PICTURES = 64  # decoded at once
 
 
@@ -36,6 +37,8 @@ class Fields:
     def __init__(self, data: DataSpec, names: Collection[str], input: Input, keep: Sequence[str] = ()) -> None:
         """`data`: of the run; `names`: of fields; `keep`: columns to read beside theirs. Raises UsageError for one that
         is not there."""
+        own = [FIELDS.read(spec.component) for spec in data.fields if spec.name in names]
+        names = {*names, *(field.picture for field in own if isinstance(field, BoxesField))}  # whose size they need
         specs = [spec for spec in data.fields if spec.name in names]
         if unknown := [name for name in keep if name not in input.names]:
             raise UsageError(f"--keep {unknown[0]}: {input.title} has no such column; help: "
@@ -50,7 +53,7 @@ class Fields:
         self._wants: dict[str, _Want] = {}
         for maker in self._makers:
             self._wants |= maker.wants()
-        self._wants |= dict.fromkeys(self._pictures.columns, "picture")
+        self._wants |= self._pictures.wants
 
     @property
     def read_columns(self) -> tuple[str, ...]:
@@ -106,13 +109,16 @@ class _Pictures:
     def __init__(self, data: DataSpec, specs: Sequence[FieldSpec]) -> None:
         self._chain = Chain.of(data)
         self._specs = {spec.name: spec for spec in specs}
-        self._fields = {spec.name: field_of_pictures(FIELDS.read(spec.component)) for spec in specs}
-        self.columns = tuple(spec.columns[0] for spec in specs)
+        self._fields = {spec.name: FIELDS.read(spec.component) for spec in specs}
+        self.wants: dict[str, _Want] = {}
+        for spec in specs:
+            self.wants |= dict.fromkeys(spec.columns, "lists" if self._fields[spec.name].takes_lists else "picture")
+        self.columns = tuple(self.wants)
 
     def make(self, read: Mapping[str, np.ndarray], chunk: Chunk) -> dict[str, np.ndarray]:
         if not self._specs:
             return {}
-        given = {name: self._given(name, spec, read[spec.columns[0]], chunk) for name, spec in self._specs.items()}
+        given = {name: self._given(name, spec, read, chunk) for name, spec in self._specs.items()}
         shapes = {name: spec.tensor.shape for name, spec in self._specs.items()}
         keys = np.arange(chunk.start, chunk.start + chunk.num_rows)
         try:
@@ -122,13 +128,17 @@ class _Pictures:
         except MissingPackageError as error:
             raise UsageError(str(error)) from None
 
-    def _given(self, name: str, spec: FieldSpec, values: np.ndarray, chunk: Chunk) -> Given:
-        is_file = values.dtype == object and isinstance(next((each for each in values if each is not None), ""), bytes)
-        dtype = "bytes" if is_file else "object" if values.dtype == object else str(values.dtype)
-        column = Column(spec.columns[0], dtype, values.shape[1:])
-        if (misfit := self._fields[name].check([column])) is not None:
+    def _given(self, name: str, spec: FieldSpec, read: Mapping[str, np.ndarray], chunk: Chunk) -> Given:
+        columns = []
+        for each in spec.columns:
+            values = read[each]
+            first = next((value for value in values if value is not None), "") if values.dtype == object else None
+            dtype = "bytes" if isinstance(first, bytes) else "object" if values.dtype == object else str(values.dtype)
+            is_list = dtype == "object" and self.wants[each] == "lists"
+            columns.append(Column(each, LISTS if is_list else dtype, values.shape[1:]))
+        if (misfit := self._fields[name].check(columns)) is not None:
             raise InputError(f"{chunk.title}: field `{name}`: {misfit.message}")
-        return Given(self._fields[name], column, values)
+        return Given.of(self._fields[name], columns, read)
 
 
 class _Maker:
@@ -210,6 +220,8 @@ def _numpy(name: str, want: _Want, chunk: Chunk, decimal: str) -> np.ndarray:
     is_file = pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type)
     if want == "picture" and is_file:
         return to_numpy(Column(name, "bytes"), values, chunk.title)
+    if want == "lists" and pa.types.is_nested(values.type):
+        return to_numpy(Column(name, LISTS), values, chunk.title)
     if want != "number" and not pa.types.is_nested(values.type):
         values = values.cast(pa.string())
     elif pa.types.is_string(values.type) or pa.types.is_large_string(values.type):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from declarative_train.cli.first_recipe.opening import looked_at
-from declarative_train.components.data import MESSAGES, Column, Table
+from declarative_train.components.data import LISTS, MESSAGES, Column, Table
 from declarative_train.terms.amounts import counted
 
 if TYPE_CHECKING:
@@ -90,6 +90,10 @@ def judge(table: Table, target: Values) -> Iterator[Judged]:
             yield Judged(name, "left out", "files: pictures take a field of `type: image`")
         elif column.dtype == MESSAGES:
             yield Judged(name, "left out", "lists of messages: dialogues take a field of `type: tokens`")
+        elif column.dtype == LISTS:
+            yield Judged(
+                name, "left out", "lists of lists or of texts: boxes of pictures take a field of `type: boxes`"
+            )
         elif name != target.name:
             yield _judged(read_column(table, name), target, table.num_rows)
     for name, why in table.left_out.items():

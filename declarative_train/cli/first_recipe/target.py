@@ -9,7 +9,7 @@ from typing import Literal
 
 from declarative_train.cli.first_recipe.columns import Values, read_column
 from declarative_train.cli.first_recipe.opening import UnusableError
-from declarative_train.components.data import MESSAGES, Table
+from declarative_train.components.data import LISTS, MESSAGES, Table
 from declarative_train.components.datasets.files import shown
 from declarative_train.components.fields.columns import is_glob
 from declarative_train.diagnostics.suggest import did_you_mean
@@ -82,8 +82,9 @@ def _check(table: Table, values: Values, where: str) -> None:
     if column.dtype.startswith("datetime") or column.shape:
         held = "dates" if not column.shape else "lists of numbers"
         raise UnusableError(f"`{name}` holds {held}, and a target is a number or a class", is_word=True)
-    if column.dtype == MESSAGES:
-        message = f"`{name}` holds lists of messages, and a target is a number or a class"
+    if column.dtype in (MESSAGES, LISTS):
+        held = "lists of messages" if column.dtype == MESSAGES else "lists"
+        message = f"`{name}` holds {held}, and a target is a number or a class"
         raise UnusableError(message, is_word=True)
     if not values.words:
         raise UnusableError(f"`{name}` has no value in any row of {where}")

@@ -14,7 +14,7 @@ import numpy as np
 
 from declarative_train.cli.views.shown import Shown
 from declarative_train.cli.views.texts import learnt, lengths
-from declarative_train.components.data import MESSAGES, Column
+from declarative_train.components.data import LISTS, MESSAGES, Column
 from declarative_train.data.mixing import MIXTURE, mixture
 from declarative_train.data.opened import prepared_sets
 from declarative_train.data.prepare import Prepared
@@ -83,7 +83,7 @@ def _short(text: str) -> str:
 
 
 def _kind(column: Column) -> str:
-    word = {"object": "text", MESSAGES: "lists of messages", "bytes": "files or pictures"}.get(
+    word = {"object": "text", MESSAGES: "lists of messages", LISTS: "lists", "bytes": "files or pictures"}.get(
         column.dtype, column.dtype
     )
     return f"{word} ({', '.join(map(str, column.shape))})" if column.shape else word

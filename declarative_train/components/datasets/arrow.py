@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from declarative_train.components.data import MESSAGES, Column, SourceError, Table
+from declarative_train.components.data import LISTS, MESSAGES, Column, SourceError, Table
 from declarative_train.components.datasets.files import objects, shown
 
 if TYPE_CHECKING:
@@ -59,6 +59,8 @@ def _describe_list(name: str, kind: Any, first: Any) -> Column | str:
 
     if pa.types.is_struct(kind.value_type) and _is_of_json(kind.value_type):
         return Column(name, MESSAGES)
+    if _is_of_lists(kind):
+        return Column(name, LISTS)
     inner = describe(name, kind.value_type)
     if isinstance(inner, str) or inner.dtype not in _NUMBERS | {"bool"} or inner.shape:
         return f"it holds {kind}, and only lists of numbers, or of messages, can be read"
@@ -80,6 +82,25 @@ def _is_of_json(kind: Any) -> bool:
         return _is_of_json(kind.value_type)
     tests = (types.is_string, types.is_large_string, types.is_integer, types.is_floating, types.is_boolean)
     return types.is_null(kind) or any(test(kind) for test in tests)
+
+
+def _is_of_lists(kind: Any) -> bool:
+    """Lists of lists of numbers, or lists of texts."""
+    import pyarrow as pa
+
+    types = pa.types
+
+    def is_list(each: Any) -> bool:
+        return bool(types.is_list(each) or types.is_large_list(each) or types.is_fixed_size_list(each))
+
+    inner = kind.value_type
+    if types.is_string(inner) or types.is_large_string(inner):
+        return True
+    if not is_list(inner):
+        return False
+    while is_list(inner):
+        inner = inner.value_type
+    return bool(types.is_integer(inner) or types.is_floating(inner) or types.is_null(inner))
 
 
 _NUMBERS = frozenset(
@@ -105,7 +126,7 @@ def to_numpy(column: Column, values: Any, where: str) -> np.ndarray:
         values = pc.struct_field(values, "bytes")
     if column.dtype in ("object", "bytes"):
         return objects(values.to_pylist())
-    if column.dtype == MESSAGES:
+    if column.dtype in (MESSAGES, LISTS):
         found = values.to_pylist()
         return objects([None if each is None else json.dumps(each, ensure_ascii=False) for each in found])
     if column.dtype == "datetime64[ns]":
@@ -187,6 +208,11 @@ class MemoryTable(Table):
     def read(self, columns: Sequence[str], rows: slice | np.ndarray) -> dict[str, np.ndarray]:
         return {name: self._column(name)[rows] for name in columns}
 
+    def take_lists(self, names: Sequence[str]) -> None:
+        self.columns = with_lists(self.columns, names, self._arrow.schema)
+        for name in names:
+            self._numpy.pop(name, None)
+
     def read_as_numbers(self, name: str) -> None:
         """Of a column of text that holds numbers but for a few values (one in five, at most): those are missing."""
         import numpy as np
@@ -259,6 +285,19 @@ def describe_all(schema: Any, first: Any) -> tuple[dict[str, Column], dict[str, 
         else:
             columns[field.name] = found
     return columns, left_out
+
+
+def with_lists(columns: Mapping[str, Column], names: Sequence[str], schema: Any) -> dict[str, Column]:
+    """The columns, with those `names` as LISTS that hold lists of any length."""
+    import pyarrow as pa
+
+    found = dict(columns)
+    for name in names:
+        place = schema.get_field_index(name)
+        kind = pa.null() if place < 0 else schema.field(place).type
+        if name in found and found[name].shape and (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
+            found[name] = Column(name, LISTS)
+    return found
 
 
 def check_distinct(path: str, names: Sequence[str]) -> list[str]:

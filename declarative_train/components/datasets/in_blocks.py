@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from declarative_train.components.data import Column, SourceError, Table
+from declarative_train.components.data import LISTS, MESSAGES, Column, SourceError, Table
 from declarative_train.components.datasets.files import OpenFiles, by_piece, local_path, masked, shown
 from declarative_train.components.datasets.kept import Stamp, load, place_of, save, stamp
 
@@ -70,6 +70,14 @@ class BlockTable(Table):
         self._sizes = index.sizes
         index.keep()
 
+    def take_lists(self, names: Sequence[str]) -> None:
+        from declarative_train.components.datasets.arrow import with_lists
+
+        if any(self.columns[name].shape for name in names if name in self.columns):
+            schema = self._form.schema(self._opened.get(self.files[0]))
+            self.columns = with_lists(self.columns, names, schema)
+            self._cache.clear()
+
     def _first(self, name: str) -> Any:
         for path, number in self._groups:
             present = self._read_group(path, number, [name]).column(name).drop_null()
@@ -116,7 +124,8 @@ class BlockTable(Table):
     def _none(self, name: str) -> np.ndarray:
         import numpy as np
 
-        return np.empty((0, *self.columns[name].shape), self.columns[name].dtype)
+        column = self.columns[name]
+        return np.empty((0, *column.shape), object if column.dtype in (MESSAGES, LISTS) else column.dtype)
 
     def _group(self, group: int, names: Sequence[str]) -> dict[str, np.ndarray]:
         """Columns of one row group; the last used ones stay decoded. Several threads may come at once."""

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, SerializeAsAny, StringConstraints, model_validator
 
 from declarative_train.components.component import Keys
-from declarative_train.components.data import Column, Dataset, SourceError, Table
+from declarative_train.components.data import LISTS, MESSAGES, Column, Dataset, SourceError, Table
 
 if TYPE_CHECKING:
     import numpy as np
 
+_OBJECTS = ("object", "bytes", MESSAGES, LISTS)
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$")]
 
 
@@ -88,11 +89,17 @@ class MixTable(Table):
         self.read_with = tuple(dict.fromkeys(path for table in self.tables for path in table.read_with))
         self.skipped = tuple(each for table in self.tables for each in table.skipped)
         self.columns, self.left_out = _common(tables)
+        self._tables = tables
         if any(table.blocks is not None for table in self.tables):
             begins = [_begins(table) + start for table, start in zip(self.tables, self._starts, strict=False)]
             self.blocks = np.unique(np.concatenate([*begins, [self.num_rows]])).astype(np.int64)
         prints = [table.fingerprint for table in self.tables]
         self.fingerprint = None if None in prints else repr((list(tables), prints))
+
+    def take_lists(self, names: Sequence[str]) -> None:
+        for table in self.tables:
+            table.take_lists(names)
+        self.columns, self.left_out = _common(self._tables)
 
     def read(self, columns: Sequence[str], rows: slice | np.ndarray) -> dict[str, np.ndarray]:
         import numpy as np
@@ -162,7 +169,7 @@ class MixTable(Table):
         found = {}
         for name in columns:
             values, wanted = read[name], self.columns[name].dtype
-            is_exact = wanted in ("object", "bytes") or values.dtype.kind == "f"
+            is_exact = wanted in _OBJECTS or values.dtype.kind == "f"
             found[name] = values if is_exact or str(values.dtype) == wanted else values.astype(wanted)
         return found
 
@@ -220,13 +227,15 @@ def _joined(columns: list[Column]) -> Column | None:
     most = None if None in sizes else max(size for size in sizes if size is not None)
     if len(kinds) == 1:
         return first._replace(num_values=most)
-    if kinds & {"object", "bytes", "bool", "datetime64[ns]"}:
+    if kinds & {*_OBJECTS, "bool", "datetime64[ns]"}:
         return None
     return Column(first.name, str(np.result_type(*map(np.dtype, kinds))), first.shape, most)
 
 
 def _kind(column: Column) -> str:
-    what = {"object": "text", "bytes": "files", "bool": "bool"}.get(column.dtype, column.dtype)
+    what = {"object": "text", "bytes": "files", "bool": "bool", MESSAGES: "lists of messages", LISTS: "lists"}.get(
+        column.dtype, column.dtype
+    )
     return f"{what} {list(column.shape)}" if column.shape else what
 
 

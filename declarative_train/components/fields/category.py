@@ -10,7 +10,7 @@ from pydantic import Field as Key
 from pydantic import model_validator
 
 from declarative_train.components.component import Misfit
-from declarative_train.components.data import MESSAGES, BadValueError, Column, NoStatisticsError, Tally
+from declarative_train.components.data import LISTS, MESSAGES, BadValueError, Column, NoStatisticsError, Tally
 from declarative_train.components.fields.columns import (
     Columns,
     FieldOfColumns,
@@ -82,6 +82,10 @@ class CategoryField(FieldOfColumns):
         if lists is not None:
             message = f"`{lists.name}` holds lists of messages, and a category is a word or a whole number"
             return Misfit(message, field=self._key, help="for tokens of them, use `type: tokens`")
+        nested = next((column for column in columns if column.dtype == LISTS), None)
+        if nested is not None:
+            message = f"`{nested.name}` holds lists, and a category is a word or a whole number"
+            return Misfit(message, field=self._key)
         if self.one_hot and columns[0].shape:
             message = f"`{columns[0].name}` holds {columns[0].shape} values a row, and `one_hot` takes one"
             return Misfit(message, field="one_hot")

@@ -94,6 +94,13 @@ class PictureField(Field, ABC):
 
     def picture(self, value: Any, column: Column, row: int = 0) -> Any:
         """One value as a picture of Pillow, as transforms take it. Raises BadValueError and MissingPackageError."""
+        return self.brought_to_size(self.whole(value, column, row))
+
+    def brought_to_size(self, picture: Any) -> Any:
+        return picture if self.size is None else resized(picture, *sides(self.size), self.filter)
+
+    def whole(self, value: Any, column: Column, row: int = 0) -> Any:
+        """The same, in the size that it has in the file."""
         try:
             with self._opened(value, column, row) as opened:
                 opened.load()
@@ -102,7 +109,7 @@ class PictureField(Field, ABC):
             raise
         except Exception as error:  # each format has errors of its own for a damaged file
             raise _broken(column, row, error) from error
-        return found if self.size is None else resized(found, *sides(self.size), self.filter)
+        return found
 
     def glance(self, value: Any, column: Column, row: int) -> None:
         """Look at the header alone. Raises BadValueError and MissingPackageError."""

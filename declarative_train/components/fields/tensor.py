@@ -11,6 +11,7 @@ from pydantic import model_validator
 
 from declarative_train.components.component import Misfit
 from declarative_train.components.data import (
+    LISTS,
     MESSAGES,
     BadValueError,
     Column,
@@ -41,6 +42,7 @@ _NO_NUMBERS: dict[str, tuple[str, str | None]] = {  # by dtype: what a column ho
     "datetime": ("dates", None),
     "bytes": ("files", "for pictures, use `type: image`"),
     MESSAGES: ("lists of messages", "for tokens of them, use `type: tokens`"),
+    LISTS: ("lists of lists or of texts", "for boxes of pictures, use `type: boxes`"),
     "object": ("text", "for a word out of a list, use `type: category`"),
 }
 

@@ -5,14 +5,15 @@ The lists and their strengths are those of the papers; what a shear or a turn br
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from declarative_train.components.data import Transform
+from declarative_train.components.data import Motion, Transform
 from declarative_train.components.keyed import Drawn
 from declarative_train.components.transforms.colours import enhanced
+from declarative_train.components.transforms.turns import turning
 
 _LEVELS = 31  # strengths of a change, from none to the greatest
 Change = Callable[[Any, float], Any]
@@ -97,6 +98,23 @@ _BOTH_WAYS = frozenset(
 )
 
 
+def _change(
+    drawn: Drawn, level: int, greatest: dict[str, tuple[float, float]]
+) -> tuple[str, Callable[[int, int], float]]:
+    """One out of all, and its amount for a picture of a height and width. `greatest`: the amounts at level 0 and at the
+    last one."""
+    name = list(_CHANGES)[drawn.below(len(_CHANGES))]
+    first, last = greatest.get(name, (0.0, 0.0))
+    amount = first + (last - first) * level / (_LEVELS - 1)
+    sign = -1.0 if drawn.happens(0.5) and name in _BOTH_WAYS else 1.0
+    is_share = name.startswith("translate") and last < 1  # of the side
+
+    def of(height: int, width: int) -> float:
+        return sign * amount * ((width if name == "translate_x" else height) if is_share else 1.0)
+
+    return name, of
+
+
 def _changed(
     values: list[Any],
     drawn: Drawn,
@@ -104,18 +122,26 @@ def _changed(
     greatest: dict[str, tuple[float, float]],
     made: frozenset[str] = frozenset(_CHANGES),
 ) -> list[Any]:
-    """One change out of all, if it is one of `made`. `greatest`: the amounts at level 0 and at the last one."""
-    name = list(_CHANGES)[drawn.below(len(_CHANGES))]
-    first, last = greatest.get(name, (0.0, 0.0))
-    amount = first + (last - first) * level / (_LEVELS - 1)
-    sign = -1.0 if drawn.happens(0.5) and name in _BOTH_WAYS else 1.0
-    changed: list[Any] = []
-    for each in values if name in made else ():
-        scale = 1.0
-        if name.startswith("translate") and last < 1:  # a share of the side
-            scale = each.width if name == "translate_x" else each.height
-        changed.append(_CHANGES[name](each, sign * amount * scale))
-    return changed if name in made else values
+    """By one change out of all, if it is one of `made`."""
+    name, amount = _change(drawn, level, greatest)
+    return [_CHANGES[name](each, amount(each.height, each.width)) for each in values] if name in made else values
+
+
+def _motions(
+    size: tuple[int, int], drawn: Drawn, level: int, greatest: dict[str, tuple[float, float]]
+) -> Sequence[Motion]:
+    name, amount_of = _change(drawn, level, greatest)
+    if name not in _MOVES:
+        return []
+    amount = amount_of(*size)
+    if name == "rotate":
+        return [turning(size, amount)]
+    if name.startswith("translate"):  # pixels are taken from where the amount says, and so go the other way
+        return [Motion((1.0, 0.0, -amount if name == "translate_x" else 0.0, 0.0, 1.0,
+                        -amount if name == "translate_y" else 0.0), size)]  # fmt: skip
+    if name == "shear_x":
+        return [Motion((1.0, -amount, amount * size[0] / 2, 0.0, 1.0, 0.0), size)]
+    return [Motion((1.0, 0.0, 0.0, -amount, 1.0, amount * size[1] / 2), size)]
 
 
 class TrivialAugment(Transform):
@@ -132,6 +158,9 @@ class TrivialAugment(Transform):
 
     def apply_to_masks(self, masks: list[Any], drawn: Drawn) -> list[Any]:
         return _changed(masks, drawn, drawn.below(_LEVELS), _WIDE, _MOVES)
+
+    def motions(self, size: tuple[int, int], drawn: Drawn) -> Sequence[Motion]:
+        return _motions(size, drawn, drawn.below(_LEVELS), _WIDE)
 
 
 class RandAugment(Transform):
@@ -156,6 +185,9 @@ class RandAugment(Transform):
         for _ in range(self.num_ops):
             masks = _changed(masks, drawn, self.magnitude, _USUAL, _MOVES)
         return masks
+
+    def motions(self, size: tuple[int, int], drawn: Drawn) -> Sequence[Motion]:
+        return [each for _ in range(self.num_ops) for each in _motions(size, drawn, self.magnitude, _USUAL)]
 
 
 _WIDE: dict[str, tuple[float, float]] = {

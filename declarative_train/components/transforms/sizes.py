@@ -7,11 +7,12 @@ torchvision's functions of the same names.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from declarative_train.components.data import Size, Transform
+from declarative_train.components.data import Motion, Size, Transform
 from declarative_train.components.keyed import Drawn
 
 Side = Annotated[int, Field(ge=1, le=65_535)]
@@ -38,6 +39,14 @@ def cropped(picture: Any, top: int, left: int, height: int, width: int) -> Any:
     if (left, top, width, height) == (0, 0, *picture.size):
         return picture
     return picture.crop((left, top, left + width, top + height))
+
+
+def scaling(old: tuple[int, int], new: tuple[int, int]) -> Motion:
+    return Motion((new[1] / old[1], 0.0, 0.0, 0.0, new[0] / old[0], 0.0), new)
+
+
+def cropping(top: int, left: int, height: int, width: int) -> Motion:
+    return Motion((1.0, 0.0, float(-left), 0.0, 1.0, float(-top)), (height, width))
 
 
 def same_size(values: list[Any]) -> tuple[int, int]:
@@ -79,6 +88,9 @@ class Resize(Transform):
     def apply(self, values: list[Any], drawn: Drawn) -> list[Any]:
         return [resized(each, *self._scaled(each.height, each.width), self.method) for each in values]
 
+    def motions(self, size: tuple[int, int], drawn: Drawn) -> Sequence[Motion]:
+        return [scaling(size, self._scaled(*size))]
+
 
 class CenterCrop(Transform):
     """The middle of a picture; one that is smaller gets black edges."""
@@ -93,11 +105,15 @@ class CenterCrop(Transform):
         return sides(self.size)
 
     def apply(self, values: list[Any], drawn: Drawn) -> list[Any]:
-        height, width = sides(self.size)
-        return [
-            cropped(each, round((each.height - height) / 2), round((each.width - width) / 2), height, width)
-            for each in values
-        ]
+        return [cropped(each, *self._middle(each.height, each.width)) for each in values]
+
+    def motions(self, size: tuple[int, int], drawn: Drawn) -> Sequence[Motion]:
+        return [cropping(*self._middle(*size))]
+
+    def _middle(self, height: int, width: int) -> tuple[int, int, int, int]:
+        """Top, left, height and width of the part."""
+        tall, wide = sides(self.size)
+        return round((height - tall) / 2), round((width - wide) / 2), tall, wide
 
 
 class RandomCrop(Transform):
@@ -117,10 +133,16 @@ class RandomCrop(Transform):
         return sides(self.size)
 
     def apply(self, values: list[Any], drawn: Drawn) -> list[Any]:
-        height, width = sides(self.size)
-        there = same_size(values)
-        top, left = (self._place(drawn, side, wanted) for side, wanted in ((there[0], height), (there[1], width)))
-        return [cropped(each, top, left, height, width) for each in values]
+        part = self._part(*same_size(values), drawn)
+        return [cropped(each, *part) for each in values]
+
+    def motions(self, size: tuple[int, int], drawn: Drawn) -> Sequence[Motion]:
+        return [cropping(*self._part(*size, drawn))]
+
+    def _part(self, height: int, width: int, drawn: Drawn) -> tuple[int, int, int, int]:
+        tall, wide = sides(self.size)
+        top = self._place(drawn, height, tall)
+        return top, self._place(drawn, width, wide), tall, wide
 
     def _place(self, drawn: Drawn, side: int, wanted: int) -> int:
         least, greatest = -self.padding, side + self.padding - wanted
@@ -159,6 +181,10 @@ class RandomResizedCrop(Transform):
         top, left, height, width = self._part(*same_size(values), drawn)
         box = (left, top, left + width, top + height)
         return [resized(each, *sides(self.size), self.method, box) for each in values]
+
+    def motions(self, size: tuple[int, int], drawn: Drawn) -> Sequence[Motion]:
+        part = self._part(*size, drawn)
+        return [cropping(*part), scaling(part[2:], sides(self.size))]
 
     def _part(self, height: int, width: int, drawn: Drawn) -> tuple[int, int, int, int]:
         """Ten tries; then the largest part in the middle whose shape is allowed."""

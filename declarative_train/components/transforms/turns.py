@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from declarative_train.components.data import Transform
+from declarative_train.components.data import Motion, Transform
 from declarative_train.components.keyed import Drawn
 
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -32,6 +34,13 @@ class RandomFlip(Transform):
         way = "FLIP_LEFT_RIGHT" if self.direction == "horizontal" else "FLIP_TOP_BOTTOM"
         return [each.transpose(Image.Transpose[way]) for each in values]
 
+    def motions(self, size: tuple[int, int], drawn: Drawn) -> Sequence[Motion]:
+        if not drawn.happens(self.p):
+            return []
+        if self.direction == "horizontal":
+            return [Motion((-1.0, 0.0, float(size[1]), 0.0, 1.0, 0.0), size)]
+        return [Motion((1.0, 0.0, 0.0, 0.0, -1.0, float(size[0])), size)]
+
 
 class RandomRotation(Transform):
     """Turned around its middle, by an angle out of -degrees to degrees; what comes from outside is black."""
@@ -48,5 +57,18 @@ class RandomRotation(Transform):
     def apply(self, values: list[Any], drawn: Drawn) -> list[Any]:
         from PIL import Image
 
-        angle = drawn.uniform(-self.degrees, self.degrees)
+        angle = self._angle(drawn)
         return [each.rotate(angle, Image.Resampling[self.method.upper()]) for each in values]
+
+    def motions(self, size: tuple[int, int], drawn: Drawn) -> Sequence[Motion]:
+        return [turning(size, self._angle(drawn))]
+
+    def _angle(self, drawn: Drawn) -> float:
+        return drawn.uniform(-self.degrees, self.degrees)
+
+
+def turning(size: tuple[int, int], degrees: float) -> Motion:
+    """Around the middle, against the clock."""
+    cos, sin = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
+    y, x = size[0] / 2, size[1] / 2
+    return Motion((cos, sin, x - cos * x - sin * y, -sin, cos, y + sin * x - cos * y), size)

@@ -73,6 +73,8 @@ def _picture(entry: Entry, trained: Trained) -> dict[str, Any]:
         return {}
     chain = Chain.of(trained.plan.data)
     keys = {key: value for key, value in field.as_data().items() if key not in ("type", "column", "folder")}
+    if field.takes_lists:
+        return {"before_the_model": ["boxes are moved with their picture, as `picture` says"], "picture": keys}
     if "mode" not in keys:
         return {"before_the_model": ["a mask becomes class numbers, as `picture` says"], "picture": keys}
     size = "" if keys["size"] is None else f" and resized to `picture.size` ({keys['method']})"

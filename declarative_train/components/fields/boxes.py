@@ -1,0 +1,302 @@
+"""A column of lists of bounding boxes -> float32 (length, 4), beside a mask and the numbers of their classes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
+
+from pydantic import Field as Key
+from pydantic import model_validator
+
+from declarative_train.components.component import Misfit
+from declarative_train.components.data import LISTS, BadValueError, Column, Field, Motion, Tally
+from declarative_train.terms.amounts import counted
+from declarative_train.terms.tensor_spec import DType, TensorSpec
+
+if TYPE_CHECKING:
+    import numpy as np
+
+Format = Literal["xyxy", "xywh", "cxcywh"]
+Name = Annotated[str, Key(min_length=1)]
+_BEYOND = 0.01  # of a side, or one pixel: so far a box may reach out of its picture, and is cut off
+_LEAST = 1e-6  # of its area: a box with less is on the edge, by rounding
+_ORDER = {"xyxy": "left, top, right, bottom", "xywh": "left, top, width, height", "cxcywh": "middle, width, height"}
+
+
+class Boxes(NamedTuple):
+    """Of one sample. `corners`: (N, 4) float64 left, top, right, bottom, in pixels of a picture of `size` (height,
+    width), or, without one, as the file has them; `classes`: (N,) int64; `visible`: (N,) the share of the area that
+    transforms have left inside the picture."""
+
+    corners: np.ndarray
+    classes: np.ndarray
+    visible: np.ndarray
+    size: tuple[int, int] | None = None
+
+    def moved(self, motions: Sequence[Motion]) -> Boxes:
+        """The upright boxes around the moved ones, cut off at the edges of the picture, each time."""
+        import numpy as np
+
+        found = self
+        for matrix, size in motions:
+            a, b, c, d, e, f = matrix
+            x, y = found.corners[:, [0, 2, 2, 0]], found.corners[:, [1, 1, 3, 3]]
+            across, down = a * x + b * y + c, d * x + e * y + f
+            around = np.stack([across.min(1), down.min(1), across.max(1), down.max(1)], 1)
+            inside, share = _cut(around, size)
+            found = Boxes(inside, found.classes, found.visible * share, size)
+        return found
+
+
+class BoxesField(Field):
+    """Bounding boxes of a picture, float32 of shape (length, 4). Transforms move them by the draw that moves the
+    picture, cut them off at its edges, and drop those of which nothing is left; they then come first, padding last.
+
+    `NAME.mask` is true where there is a box; `NAME.labels` are the numbers of their classes, int64 of shape (length,),
+    and in padding the number behind the last class, which a loss leaves out: with 20 classes `ignore_index: 20`.
+    """
+
+    meaning: ClassVar[tuple[str, ...]] = ("num_classes", "values", "out_format", "out_relative")
+    outputs: ClassVar[tuple[str, ...]] = ("boxes", "mask", "labels")
+    reads_late: ClassVar[bool] = True
+    takes_lists: ClassVar[bool] = True
+
+    type: Literal["boxes"] = "boxes"
+    column: Name
+    """Lists of boxes, four numbers each; a list of four numbers is one box, an empty list none."""
+    picture: Name = "image"
+    """The field of the pictures that they lie in."""
+    labels: Name | None = None
+    """A column of lists with the class of each box, numbers or texts; left out: all are of class 0."""
+    num_classes: Annotated[int, Key(ge=1)] | None = None
+    """Classes go from 0 to this - 1. Needed for `labels`, where `values` are not given."""
+    values: Annotated[tuple[int | Name, ...], Key(min_length=1)] | None = None
+    """What stands in `labels` for class 0, 1, ...: `[cat, dog]`, or numbers that leave some out."""
+    format: Format = "xyxy"
+    """What the four numbers are: left, top, right and bottom; left, top, width and height; or the middle (x, y), width
+    and height. They are counted from the upper left corner of the picture, turned as its EXIF says."""
+    relative: bool = False
+    """The numbers are shares of the picture's width and height, from 0 to 1; false: pixels of the file."""
+    length: Annotated[int, Key(ge=1, le=65_536)]
+    """Boxes of a sample; the rest is padding. A picture with more is an error."""
+    pad: Annotated[float, Key(allow_inf_nan=False)] = 0.0
+    """The numbers of padding. `NAME.mask` tells it from a box."""
+    min_visibility: Annotated[float, Key(ge=0, lt=1)] = 0.0
+    """A box of which transforms leave less than this share of its area in the picture is dropped, its class too."""
+    out_format: Format = "xyxy"
+    """As `format`, of what the model gets."""
+    out_relative: bool = True
+    """The model gets shares of the picture's width and height, from 0 to 1; false: pixels."""
+    output: Literal["boxes", "mask", "labels"] = "boxes"
+    """What `NAME` is; the others are `NAME.OUTPUT`."""
+
+    @model_validator(mode="after")
+    def _agrees(self) -> BoxesField:
+        said = [key for key in ("num_classes", "values") if getattr(self, key) is not None]
+        if self.labels is None and said:
+            raise ValueError(f"`{said[0]}` is about classes, and no column has them: name it, `labels: COLUMN`")
+        if self.labels is not None and len(said) != 1:
+            raise ValueError("say which classes `labels` has: `num_classes`, or a list of `values`, and one of them")
+        if self.values is not None and len(set(self.values)) < len(self.values):
+            raise ValueError("`values` names a class twice")
+        return self
+
+    @property
+    def wanted(self) -> tuple[str, ...]:
+        return (self.column,) if self.labels is None else (self.column, self.labels)
+
+    @property
+    def cut(self) -> None:
+        return None
+
+    @property
+    def dtype(self) -> DType:
+        kinds: dict[str, DType] = {"boxes": "float32", "mask": "bool", "labels": "int64"}
+        return kinds[self.output]
+
+    @property
+    def _num_classes(self) -> int:
+        return len(self.values) if self.values is not None else self.num_classes or 1
+
+    def output_of(self, name: str) -> BoxesField:
+        return self.model_copy(update={"output": name})
+
+    def check(self, columns: Sequence[Column]) -> Misfit | None:
+        boxes = columns[0]
+        are_boxes = boxes.dtype == LISTS or (
+            boxes.dtype.startswith(("int", "uint", "float")) and boxes.shape and boxes.shape[-1] == 4
+        )
+        if not are_boxes or len(boxes.shape) > 2:
+            message = f"`{boxes.name}` holds {_held(boxes)}, and boxes are lists of four numbers each"
+            return Misfit(message, field="column")
+        for labels in columns[1:]:
+            kinds = ("int", "uint") if not labels.shape else ("int", "uint", "float")  # `null` makes fractions of them
+            if labels.dtype not in (LISTS, "object") and not labels.dtype.startswith(kinds):
+                message = f"`{labels.name}` holds {_held(labels)}, and the classes of boxes are whole numbers or texts"
+                return Misfit(message, field="labels")
+        return None
+
+    def tally(self, columns: Sequence[Column]) -> Tally | None:
+        return None
+
+    def row_spec(self, columns: Sequence[Column], statistics: Mapping[str, object]) -> TensorSpec:
+        if self.output == "mask":
+            return TensorSpec((self.length,), "bool")
+        if self.output == "labels":
+            return TensorSpec((self.length,), "int64").between([(0, self._num_classes)])
+        spec = TensorSpec((self.length, 4))
+        return spec.between([(min(0.0, self.pad), max(1.0, self.pad))]) if self.out_relative else spec
+
+    def convert(
+        self, values: Sequence[np.ndarray], columns: Sequence[Column], statistics: Mapping[str, object]
+    ) -> np.ndarray:
+        raise TypeError("boxes are made beside their picture")
+
+    def read(self, value: Any, labels: Any, columns: Sequence[Column], row: int = 0) -> Boxes:
+        """As the file has them; `labels`: None for a field without. Raises BadValueError."""
+        import numpy as np
+
+        name = columns[0].name
+        numbers = self._numbers(value, name, row)
+        if len(numbers) > self.length:
+            message = f"`{name}` has {counted(len(numbers), 'box')}, and `length` is {self.length:,}"
+            raise BadValueError("outside", name, message, row=row, key="length", help="give the longest its length")
+        corners = _corners(numbers, self.format)
+        low = np.flatnonzero(~((corners[:, 2] > corners[:, 0]) & (corners[:, 3] > corners[:, 1])))
+        if low.size:
+            said = ", ".join(f"{number:g}" for number in numbers[low[0]])
+            message = f"`{name}` has a box ({said}), which as {_ORDER[self.format]} has no area"
+            hint = "mend or remove the box, or say how the numbers are meant: `format`"
+            raise BadValueError("outside", name, message, row=row, key="format", help=hint)
+        classes = np.zeros(len(numbers), np.int64)
+        if self.labels is not None:
+            classes = self._classes(labels, len(numbers), columns[1], row)
+        return Boxes(corners, classes, np.ones(len(numbers)))
+
+    def _numbers(self, value: Any, name: str, row: int) -> np.ndarray:
+        """(N, 4) float64 as they stand in the file."""
+        import numpy as np
+
+        if value is None:
+            hint = "write an empty list for a picture without boxes"
+            raise BadValueError("missing", name, f"`{name}` misses a list of boxes", row=row, help=hint)
+        try:
+            found = np.asarray(json.loads(value) if isinstance(value, str) else value, np.float64)
+        except (TypeError, ValueError):
+            found = np.zeros(1)  # lists of different lengths
+        if found.size == 0:
+            return np.zeros((0, 4))
+        found = found[None] if found.ndim == 1 else found
+        if found.ndim != 2 or found.shape[1] != 4:
+            raise BadValueError("unreadable", name, f"`{name}` has a box that is not four numbers", row=row)
+        if not np.isfinite(found).all():
+            raise BadValueError("missing", name, f"`{name}` has a box with a missing or infinite number", row=row)
+        return found
+
+    def _classes(self, value: Any, count: int, column: Column, row: int) -> np.ndarray:
+        """A value that is no list is the class of one box."""
+        import numpy as np
+
+        name = column.name
+        if value is None:
+            raise BadValueError("missing", name, f"`{name}` misses the classes of the boxes", row=row)
+        given = value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+        if column.dtype == LISTS:
+            given = json.loads(given)
+        listed = given if isinstance(given, list) else [given]
+        if len(listed) != count:
+            message = f"`{name}` has {counted(len(listed), 'class')} for {counted(count, 'box')}"
+            raise BadValueError("outside", name, message, row=row)
+        known = range(self._num_classes) if self.values is None else self.values
+        for each in listed:
+            if each not in known:
+                what = "none of `values`" if self.values is not None else f"none of {self._num_classes} classes"
+                key = "values" if self.values is not None else "num_classes"
+                raise BadValueError("outside", name, f"`{name}` has `{each}`, which is {what}", row=row, key=key)
+        return np.asarray([known.index(each) for each in listed], np.int64)
+
+    def placed(self, boxes: Boxes, size: tuple[int, int], column: Column, row: int = 0) -> Boxes:
+        """In pixels of the picture as it is in the file, of this height and width. Raises BadValueError."""
+        import numpy as np
+
+        sides = np.asarray([size[1], size[0], size[1], size[0]], np.float64)
+        corners = boxes.corners * sides if self.relative else boxes.corners
+        beyond = np.maximum(-corners, corners - sides).max(1) if len(corners) else np.zeros(0)
+        if (beyond > max(1.0, _BEYOND * max(size))).any():
+            said = ", ".join(f"{number:g}" for number in boxes.corners[int(beyond.argmax())])
+            message = f"`{column.name}` has a box from ({said}) that reaches out of its picture, {size[0]} x {size[1]}"
+            hint = "leave `relative` out for pixels" if self.relative else "say how the numbers are meant: `format`"
+            raise BadValueError("outside", column.name, message, row=row, help=hint)
+        if len(corners) and not self.relative and corners.max() <= 1.0 and max(size) > 1:
+            message = f"`{column.name}` has no box that reaches beyond the first pixel"
+            hint = "where the numbers are shares of the picture's sides: `relative: true`"
+            raise BadValueError("outside", column.name, message, row=row, help=hint)
+        inside, _ = _cut(corners, size)
+        return Boxes(inside, boxes.classes, boxes.visible, size)
+
+    def kept(self, boxes: Boxes) -> Boxes:
+        """Without those of which too little is left."""
+        is_kept = boxes.visible >= max(self.min_visibility, _LEAST)
+        return Boxes(boxes.corners[is_kept], boxes.classes[is_kept], boxes.visible[is_kept], boxes.size)
+
+    def made(self, boxes: Boxes) -> np.ndarray:
+        """The `output`, padded."""
+        import numpy as np
+
+        found, count = self.kept(boxes), 0
+        count = len(found.corners)
+        if self.output == "mask":
+            return np.arange(self.length) < count
+        if self.output == "labels":
+            classes = np.full(self.length, self._num_classes, np.int64)
+            classes[:count] = found.classes
+            return classes
+        numbers = np.full((self.length, 4), self.pad, np.float32)
+        height, width = boxes.size or (1, 1)
+        scale = np.asarray([width, height] * 2, np.float64) if self.out_relative else 1.0
+        numbers[:count] = _as(found.corners / scale, self.out_format)
+        return numbers
+
+    def corners(self, values: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+        """(N, 4) in pixels of a picture of this height and width, of values (length, 4) that a batch holds."""
+        import numpy as np
+
+        found = _corners(values[~(values == np.float32(self.pad)).all(1)].astype(np.float64), self.out_format)
+        return found * np.asarray([size[1], size[0]] * 2) if self.out_relative else found
+
+
+def _corners(numbers: np.ndarray, format: Format) -> np.ndarray:
+    """(N, 4) left, top, right, bottom."""
+    import numpy as np
+
+    if format == "xyxy":
+        return numbers
+    first, sides = numbers[:, :2], numbers[:, 2:]
+    first = first - sides / 2 if format == "cxcywh" else first
+    return np.concatenate([first, first + sides], 1)
+
+
+def _as(corners: np.ndarray, format: Format) -> np.ndarray:
+    import numpy as np
+
+    if format == "xyxy":
+        return corners
+    sides = corners[:, 2:] - corners[:, :2]
+    first = (corners[:, :2] + corners[:, 2:]) / 2 if format == "cxcywh" else corners[:, :2]
+    return np.concatenate([first, sides], 1)
+
+
+def _cut(corners: np.ndarray, size: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
+    """What lies inside of a picture of this height and width, and which share of each area that is."""
+    import numpy as np
+
+    inside = np.clip(corners, 0.0, [size[1], size[0], size[1], size[0]])
+    left, whole = (np.prod(each[:, 2:] - each[:, :2], axis=1) for each in (inside, corners))
+    return inside, np.divide(left, whole, out=np.zeros(len(corners)), where=whole > 0)
+
+
+def _held(column: Column) -> str:
+    if column.dtype == "object":
+        return "text"
+    return f"{column.dtype} of shape {column.shape}" if column.shape else column.dtype

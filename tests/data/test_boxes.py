@@ -1,0 +1,361 @@
+"""Boxes of pictures: read in three formats, moved with the picture by one draw, cut, dropped and padded."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from declarative_train.components.data import LISTS, BadValueError, Column
+from declarative_train.components.fields.boxes import Boxes, BoxesField
+from declarative_train.components.keyed import Drawn
+from declarative_train.components.transforms import TRANSFORMS
+from declarative_train.data.batches import TrainingBatches
+from declarative_train.data.sets import open_sets
+from declarative_train.data.spec import BatchSpec, DataSpec
+from declarative_train.diagnostics.diagnostic import Diagnostic
+
+Image = pytest.importorskip("PIL.Image")
+Describe = Callable[..., tuple[DataSpec | None, list[Diagnostic]]]
+COLUMN = Column("boxes", LISTS)
+COLUMNS = (COLUMN, Column("kinds", LISTS))
+MOVING: dict[str, dict[str, Any]] = {
+    "center_crop": {"size": 30},
+    "rand_augment": {"magnitude": 12},
+    "random_crop": {"size": 30, "padding": 6},
+    "random_flip": {},
+    "random_resized_crop": {"size": (24, 31), "method": "nearest"},
+    "random_rotation": {"degrees": 60.0, "method": "nearest"},
+    "resize": {"size": 30, "method": "nearest"},
+    "trivial_augment": {},
+}
+
+
+def field(**keys: Any) -> BoxesField:
+    return BoxesField.model_validate({"column": "boxes", "length": 3, **keys})
+
+
+def placed(boxes: list[list[float]], size: tuple[int, int] = (40, 50), **keys: Any) -> tuple[BoxesField, Boxes]:
+    made = field(**keys)
+    return made, made.placed(made.read(json.dumps(boxes), None, [COLUMN]), size, COLUMN)
+
+
+@pytest.mark.parametrize(
+    ("keys", "numbers"),
+    [
+        ({}, [10, 4, 30, 20]),
+        ({"format": "xywh"}, [10, 4, 20, 16]),
+        ({"format": "cxcywh"}, [20, 12, 20, 16]),
+        ({"relative": True}, [0.2, 0.1, 0.6, 0.5]),
+        ({"relative": True, "format": "cxcywh"}, [0.4, 0.3, 0.4, 0.4]),
+    ],
+)
+def test_all_formats_say_the_same_box(keys: dict[str, Any], numbers: list[float]) -> None:
+    for out, wanted in (("xyxy", [10, 4, 30, 20]), ("xywh", [10, 4, 20, 16]), ("cxcywh", [20, 12, 20, 16])):
+        made, boxes = placed([numbers], out_format=out, out_relative=False, **keys)
+        found = made.made(boxes)
+        assert found.dtype == np.float32
+        assert np.allclose(found, [wanted, [0] * 4, [0] * 4])
+        shares = made.model_copy(update={"out_relative": True, "pad": -1.0})
+        assert np.allclose(shares.made(boxes), [np.array(wanted) / [50, 40, 50, 40], [-1] * 4, [-1] * 4])
+        assert np.allclose(shares.corners(shares.made(boxes), (40, 50)), [[10, 4, 30, 20]], atol=1e-4)
+    assert made.output_of("mask").made(boxes).tolist() == [True, False, False]
+    assert made.output_of("labels").made(boxes).tolist() == [0, 1, 1]
+
+
+def test_classes_stand_beside_and_are_dropped_with_their_boxes() -> None:
+    made = field(labels="kinds", values=("cat", "dog"), min_visibility=0.4)
+    read = made.read(json.dumps([[0, 0, 10, 10], [20, 20, 30, 40]]), '["dog", "cat"]', COLUMNS)
+    boxes = made.placed(read, (40, 50), COLUMN)
+    crop = TRANSFORMS["center_crop"].model_validate({"type": "center_crop", "size": (40, 42)})
+    left = boxes.moved(crop.motions((40, 50), Drawn(0, 0)))
+    assert left.visible.tolist() == [0.6, 1.0]
+    assert made.output_of("labels").made(left).tolist() == [1, 0, 2]
+    strict = made.model_copy(update={"min_visibility": 0.7})
+    assert strict.output_of("labels").made(left).tolist() == [0, 2, 2]
+    assert strict.output_of("mask").made(left).tolist() == [True, False, False]
+    assert np.allclose(strict.made(left)[0], np.array([16, 20, 26, 40]) / [42, 40, 42, 40])
+    assert made.output_of("labels").row_spec(COLUMNS, {}).num_values == 3
+    numbers = field(labels="kinds", num_classes=9)
+    assert numbers.read("[[0, 0, 1, 2]]", np.int64(7), (COLUMN, Column("kinds", "int64"))).classes.tolist() == [7]
+    word = field(labels="kinds", values=("7",))
+    assert word.read("[0, 0, 1, 2]", "7", (COLUMN, Column("kinds", "object"))).classes.tolist() == [0]
+    assert not len(numbers.read("[]", "[]", COLUMNS).corners)
+
+
+@pytest.mark.parametrize(
+    ("value", "keys", "words"),
+    [
+        (None, {}, "misses a list"),
+        ("[[1, 2, 3]]", {}, "not four numbers"),
+        ("[[1, 2, 3, 4], [1, 2]]", {}, "not four numbers"),
+        ("[[1, 2, 3, null]]", {}, "missing or infinite"),
+        ("[[9, 2, 3, 4]]", {}, r"\(9, 2, 3, 4\), which as left, top, right, bottom has no area"),
+        ("[[9, 2, -3, 4]]", {"format": "xywh"}, "as left, top, width, height has no area"),
+        ("[[1, 2, 3, 4], [1, 2, 3, 4], [1, 2, 3, 4], [1, 2, 3, 4]]", {}, "has 4 boxes, and `length` is 3"),
+        ("[[30, 30, 45, 39]]", {"format": "xywh"}, "reaches out of its picture, 40 x 50"),
+        ("[[3, 3, 40, 39]]", {"relative": True}, "reaches out"),
+        ("[[0.1, 0.1, 0.5, 0.6]]", {}, "beyond the first pixel"),
+    ],
+)
+def test_what_is_no_box_says_so(value: str | None, keys: dict[str, Any], words: str) -> None:
+    made = field(**keys)
+    with pytest.raises(BadValueError, match=words):
+        made.placed(made.read(value, None, [COLUMN]), (40, 50), COLUMN)
+
+
+def test_what_is_no_class_says_so_and_keys_that_do_not_agree() -> None:
+    made = field(labels="kinds", num_classes=2)
+    for labels, words in (("[0]", "1 class for 2 boxes"), ("[0, 2]", "has `2`, which is none of 2"), (None, "misses")):
+        with pytest.raises(BadValueError, match=words):
+            made.read("[[1, 2, 3, 4], [1, 2, 3, 4]]", labels, COLUMNS)
+    for keys, words in (
+        ({"labels": "kinds"}, "which classes"),
+        ({"labels": "kinds", "num_classes": 2, "values": ("a",)}, "one of them"),
+        ({"num_classes": 2}, "no column has them"),
+        ({"labels": "kinds", "values": ("a", "a")}, "twice"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            field(**keys)
+
+
+@pytest.mark.parametrize("kind", MOVING)
+def test_a_box_stays_around_what_it_is_around(kind: str) -> None:
+    """A bright rectangle is moved by Pillow, its box by arithmetic."""
+    transform = TRANSFORMS[kind].model_validate({"type": kind, **MOVING[kind]})
+    _, boxes = placed([[12, 9, 33, 31]], out_relative=False)
+    pixels = np.zeros((40, 50), np.uint8)
+    pixels[9:31, 12:33] = 255
+    seen = 0
+    for sample in range(60):
+        (image,) = transform.apply_to_masks([Image.fromarray(pixels)], Drawn(3, sample))
+        moved = boxes.moved(transform.motions((40, 50), Drawn(3, sample)))
+        assert moved.size == (image.height, image.width)
+        down, across = np.nonzero(np.asarray(image))
+        if not len(down):
+            assert moved.visible[0] < 0.1
+            continue
+        around = [across.min(), down.min(), across.max() + 1, down.max() + 1]
+        several = kind == "rand_augment"  # the box around a turned box is larger than what is in it
+        gap = np.abs(np.asarray(around) - moved.corners[0])
+        if several:
+            assert (moved.corners[0][:2] <= np.asarray(around[:2]) + 1.5).all()
+            assert (moved.corners[0][2:] >= np.asarray(around[2:]) - 1.5).all()
+        else:
+            assert gap.max() <= 1.5, (sample, around, moved.corners)
+        seen += 1
+    assert seen > 30
+    assert {name for name, each in TRANSFORMS.items() if each.moves} == set(MOVING)
+
+
+@pytest.mark.long
+def test_boxes_move_as_torchvisions() -> None:
+    """Its functions on `tv_tensors.BoundingBoxes`, given the parameters that are drawn here."""
+    v2 = pytest.importorskip("torchvision.transforms.v2.functional")
+    from torchvision import tv_tensors
+
+    draws = np.random.default_rng(0)
+    first = draws.uniform(0, [38, 28], (16, 2))
+    corners = np.concatenate([first, first + draws.uniform(2, 12, (16, 2))], 1)
+    theirs = tv_tensors.BoundingBoxes(torch.from_numpy(corners), format="XYXY", canvas_size=(40, 50))
+    made = BoxesField.model_validate({"column": "boxes", "length": 16})
+    ours = made.placed(made.read(json.dumps(corners.tolist()), None, [COLUMN]), (40, 50), COLUMN)
+
+    def same(kind: str, number: int, keys: dict[str, Any], wanted: Any) -> None:
+        transform = TRANSFORMS[kind].model_validate({"type": kind, **keys})
+        found = ours.moved(transform.motions((40, 50), Drawn(1, number)))
+        assert found.size == tuple(wanted.canvas_size)
+        is_left = found.visible > 0
+        assert np.allclose(found.corners[is_left], wanted.numpy()[is_left], atol=1e-4), (kind, number)
+        sides = wanted.numpy()[:, 2:] - wanted.numpy()[:, :2]
+        assert np.array_equal(is_left, (sides > 1e-9).all(1))
+
+    same("resize", 0, {"size": 25}, v2.resize(theirs, [25]))
+    same("resize", 0, {"size": (33, 21)}, v2.resize(theirs, [33, 21]))
+    same("center_crop", 0, {"size": 24}, v2.center_crop(theirs, [24, 24]))
+    same("random_flip", 0, {"p": 1.0}, v2.horizontal_flip(theirs))
+    same("random_flip", 0, {"p": 1.0, "direction": "vertical"}, v2.vertical_flip(theirs))
+    resized = TRANSFORMS["random_resized_crop"].model_validate({"type": "random_resized_crop", "size": (24, 31)})
+    cropped = TRANSFORMS["random_crop"].model_validate({"type": "random_crop", "size": 30, "padding": 4})
+    turned = TRANSFORMS["random_rotation"].model_validate({"type": "random_rotation", "degrees": 90})
+    for number in range(20):
+        part: Any = resized._part(40, 50, Drawn(1, number))  # type: ignore[attr-defined]
+        same("random_resized_crop", number, {"size": (24, 31)}, v2.resized_crop(theirs, *part, [24, 31]))
+        part = cropped._part(40, 50, Drawn(1, number))  # type: ignore[attr-defined]
+        same("random_crop", number, {"size": 30, "padding": 4}, v2.crop(theirs, *part))
+        angle: Any = turned._angle(Drawn(1, number))  # type: ignore[attr-defined]
+        same("random_rotation", number, {"degrees": 90}, v2.rotate(theirs, angle))
+
+
+def png(pixels: np.ndarray) -> bytes:
+    stream = io.BytesIO()
+    Image.fromarray(pixels).save(stream, "PNG")
+    return stream.getvalue()
+
+
+def made_rows(count: int = 48) -> list[dict[str, Any]]:
+    """One to three rectangles on grey, of a brightness each; their numbers as x, y, width, height."""
+    draws = np.random.default_rng(0)
+    rows = []
+    for _ in range(count):
+        pixels = np.full((24, 32), 40, np.uint8)
+        boxes, kinds = [], []
+        for number in range(int(draws.integers(0, 4))):
+            left, top = int(draws.integers(0, 22)), int(draws.integers(0, 14))
+            width, height = (int(each) for each in draws.integers(4, 10, 2))
+            pixels[top : top + height, left : left + width] = 120 + 60 * (number % 2)
+            boxes.append([left, top, width, height])
+            kinds.append(["dim", "bright"][number % 2])
+        rows.append({"picture": png(pixels), "boxes": boxes, "kinds": kinds})
+    return rows
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    parquet.write_table(pa.Table.from_pylist(made_rows()), tmp_path / "made.parquet", row_group_size=8)
+    return tmp_path / "made.parquet"
+
+
+FIELDS: dict[str, Any] = {
+    "image": {"type": "image", "column": "picture", "mode": "L"},
+    "boxes": {
+        "type": "boxes",
+        "column": "boxes",
+        "labels": "kinds",
+        "values": ["dim", "bright"],
+        "format": "xywh",
+        "out_format": "xywh",
+        "length": 4,
+        "out_relative": False,
+        "min_visibility": 0.1,
+    },
+}
+CHANGES: list[Any] = [
+    {"type": "random_flip"},
+    {"type": "random_resized_crop", "size": [20, 26], "scale": [0.5, 1.0], "method": "nearest"},
+    {"type": "resize", "size": [20, 26], "only": "evaluation"},
+    {"type": "color_jitter", "strength": 0.1, "fields": ["image"]},
+]
+
+
+def test_one_draw_serves_pictures_and_boxes(look: Describe, table: Path) -> None:
+    spec, found = look(source={"type": "parquet", "path": str(table)}, fields=FIELDS, transforms=CHANGES)
+    assert not found
+    assert spec is not None
+    assert {field.name: str(field.tensor) for field in spec.fields} == {
+        "image": "(B, 1, 20, 26)",
+        "boxes": "(B, 4, 4)",
+        "boxes.mask": "(B, 4)",
+        "boxes.labels": "(B, 4)",
+    }
+    (batch,) = TrainingBatches(spec, BatchSpec(24, 1, 1, 24, 1, 2), 0, open_sets(spec)).step(1)
+    images, boxes, mask, labels = (batch.tensors[name] for name in ("image", "boxes", "boxes.mask", "boxes.labels"))
+    assert int(mask.sum()) > 20
+    assert torch.equal(mask, labels < 2)
+    assert bool((boxes[~mask] == 0).all())
+    tops = []
+    for image, own, inside in zip(images, boxes, mask, strict=True):
+        bright = image[0] > 0.28  # not the grey around
+        covered = torch.zeros_like(bright)
+        for left, top, width, height in own[inside].tolist():
+            covered[
+                max(round(top) - 1, 0) : round(top + height) + 1, max(round(left) - 1, 0) : round(left + width) + 1
+            ] = 1
+            tops.append(image[0, min(int(top + height / 2), 19), min(int(left + width / 2), 25)].item())
+        assert int((bright & ~covered).sum()) <= 6  # of a box that too little was left of
+    assert float(np.mean(np.asarray(tops) > 0.28)) == 1.0
+
+
+def test_the_same_bits_in_all_layouts_and_with_workers(look: Describe, table: Path) -> None:
+    def of(workers: int, shards: int) -> dict[str, torch.Tensor]:
+        keys: dict[str, Any] = {"shuffle_window": 2} if shards else {}
+        spec, found = look(
+            source={"type": "parquet", "path": str(table)}, fields=FIELDS, transforms=CHANGES, workers=workers, **keys
+        )
+        assert spec is not None, found
+        ranks = 2
+        batches = [
+            next(iter(TrainingBatches(spec, BatchSpec(24, 1, ranks, 12, 1, 2), rank, open_sets(spec)).step(1)))
+            for rank in range(ranks)
+        ]
+        whole = next(iter(TrainingBatches(spec, BatchSpec(24, 1, 1, 24, 1, 2), 0, open_sets(spec)).step(1)))
+        ids = np.concatenate([each.sample_ids for each in batches])
+        order, wanted = np.argsort(ids), np.argsort(whole.sample_ids)
+        assert np.array_equal(ids[order], np.asarray(whole.sample_ids)[wanted])
+        for name in whole.tensors:
+            joined = torch.cat([each.tensors[name] for each in batches])
+            assert torch.equal(joined[order], whole.tensors[name][wanted]), name
+        return {name: each[wanted] for name, each in whole.tensors.items()} | {"ids": torch.from_numpy(ids[order])}
+
+    one, several = of(0, 0), of(2, 0)
+    assert all(torch.equal(one[name], several[name]) for name in one)
+    of(0, 1)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"transforms": [{"type": "mixup", "labels": []}]}, "the boxes stay those of one"),
+        ({"transforms": [{"type": "cutmix", "labels": []}]}, "the boxes stay those of one"),
+        ({"transforms": [{"type": "random_flip", "fields": ["boxes"]}]}, "move with their picture alone"),
+        ({"boxes": {"picture": "photo"}}, "no field of pictures is called so"),
+        ({"boxes": {"column": "kinds"}}, "not four numbers"),
+        ({"boxes": {"column": "picture"}}, "boxes are lists of four numbers"),
+        ({"boxes": {"length": 2}}, "has 3 boxes, and `length` is 2"),
+        ({"boxes": {"format": "xyxy"}}, "as left, top, right, bottom has no area"),
+        ({"boxes": {"values": ["dim"]}}, "`bright`, which is none of `values`"),
+    ],
+)
+def test_what_does_not_fit_is_said_before_the_run(
+    look: Describe, table: Path, change: dict[str, Any], words: str
+) -> None:
+    fields = FIELDS | {"boxes": FIELDS["boxes"] | change.get("boxes", {})}
+    spec, found = look(
+        source={"type": "parquet", "path": str(table)}, fields=fields, transforms=change.get("transforms", [])
+        or [{"type": "resize", "size": [20, 26]}],
+    )  # fmt: skip
+    assert spec is None
+    assert any(words in each.message for each in found), found
+
+
+def test_bad_rows_are_skipped_and_listed(look: Describe, tmp_path: Path) -> None:
+    rows = made_rows(12)
+    for row in rows:
+        del row["picture"]
+        row["path"] = "one.png"
+    rows[3]["boxes"], rows[5]["kinds"] = [[5, 5, -2, 3]], ["other"] * (len(rows[5]["boxes"]) + 1)
+    (tmp_path / "one.png").write_bytes(png(np.zeros((24, 32), np.uint8)))
+    (tmp_path / "made.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
+    image = {"type": "image", "column": "path", "mode": "L", "folder": str(tmp_path), "size": [12, 16]}
+    spec, found = look(
+        source={"type": "jsonl", "path": str(tmp_path / "made.jsonl")},
+        fields=FIELDS | {"image": image},
+        on_bad_row="skip",
+    )
+    assert spec is not None, found
+    assert "2 rows" in found[0].message, found
+    training = open_sets(spec)["training"]
+    good = [row for at, row in enumerate(rows) if at not in (3, 5)]
+    taken = training.prepared.gather(np.arange(12))
+    first = np.asarray(good[0]["boxes"], np.float32).reshape(-1, 4) / 2
+    assert np.allclose(taken["boxes"][0, : len(first)], first)  # the picture is brought to half its size
+
+
+def test_the_sheet_draws_boxes_and_masks(look: Describe, table: Path) -> None:
+    from declarative_train.cli.views.sheet import picture_sheet
+
+    spec, _ = look(source={"type": "parquet", "path": str(table)}, fields=FIELDS, transforms=CHANGES)
+    assert spec is not None
+    content = picture_sheet(spec)
+    assert content is not None
+    pixels = np.asarray(Image.open(io.BytesIO(content)).convert("RGB"))
+    assert int((pixels == (230, 60, 30)).all(2).sum()) > 500
