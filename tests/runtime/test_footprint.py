@@ -94,12 +94,48 @@ def test_three_and_four_blocks_tell_of_twelve(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parallelism: str, gpus: int, checkpointing: str, accumulation: int
 ) -> None:
     plan = deep(tmp_path, parallelism, gpus, checkpointing, accumulation)
-    monkeypatch.setattr(forecast, "SMALL_WORK", 0)  # as a large model is tried
+    monkeypatch.setattr(forecast, "_is_small", lambda _: False)  # as a large model is tried
     (carried_on,) = Forecast().memory(plan).rows
     every = whole(plan)
     assert carried_on.is_traced
     assert carried_on.total == pytest.approx(every.total, rel=0.001)
     assert replace(carried_on, name="") == replace(every, name="")
+
+
+@pytest.mark.parametrize(("parallelism", "gpus"), [("single", 1), pytest.param("fsdp", 2, marks=pytest.mark.long)])
+def test_a_step_on_real_tensors_tells_as_much(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parallelism: str, gpus: int
+) -> None:
+    plan = deep(tmp_path, parallelism, gpus, batch=128)
+    monkeypatch.setattr(forecast, "SMALL_WORK", 0)
+    asked: list[bool] = []
+    course = forecast._course
+    monkeypatch.setattr(forecast, "in_child", lambda work: work())
+    monkeypatch.setattr(forecast, "_course", lambda *given: (asked.append(given[-1]), course(*given))[1])
+    (real,) = Forecast().memory(plan).rows
+    assert asked == [False]
+    monkeypatch.setattr(forecast, "_is_small", lambda _: False)
+    (fake,) = Forecast().memory(plan).rows
+    assert asked[1:] == [True] * len(asked[1:]) != []
+    assert real.is_traced
+    assert real.total == pytest.approx(fake.total, rel=0.001)
+
+
+def test_what_is_tried_on_real_tensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is sooner done so: on the CPU, which needs as much for the run, by the operations of a step of one rank."""
+    plan = deep(tmp_path, "single", 1)
+    monkeypatch.setattr(forecast, "SMALL_WORK", 0)
+    on_cpu = replace(plan, layout=replace(plan.layout, device="cpu"))
+    assert forecast._is_small(on_cpu)
+    assert not forecast._is_small(replace(plan, layout=replace(plan.layout, device="cuda")))
+    operations = (plan.flops.forward + plan.flops.backward) * plan.batch.global_batch_size
+    halves = replace(on_cpu, training=replace(plan.training, precision="bf16"))
+    monkeypatch.setattr(forecast, "SLOW_OPERATIONS", operations / 2)
+    assert not forecast._is_small(halves)
+    monkeypatch.setattr(forecast, "SLOW_OPERATIONS", operations)
+    assert forecast._is_small(halves)
+    monkeypatch.setattr(forecast, "CPU_CALLS", 12)
+    assert not forecast._is_small(on_cpu)
 
 
 @pytest.mark.long
@@ -111,7 +147,7 @@ def test_few_blocks_with_adapters_tell_of_twelve(tmp_path: Path, monkeypatch: py
         DEEP_MODEL.replace("objective:", "  parameters: {{layers: {{adapter: {{type: lora, rank: 2}}}}}}\nobjective:"),
     )
     plan = deep(tmp_path, "fsdp", 2)
-    monkeypatch.setattr(forecast, "SMALL_WORK", 0)
+    monkeypatch.setattr(forecast, "_is_small", lambda _: False)
     every = whole(plan)
     monkeypatch.setattr(forecast, "_course", _of_a_short_chain(forecast._course))
     (carried_on,) = Forecast().memory(plan).rows
@@ -276,7 +312,7 @@ def test_a_recurrent_model_needs_as_much_on_tensors_without_memory(
     plan, diagnostics = compile_plan(recipe)
     assert plan is not None, diagnostics
     (real,) = Forecast().memory(plan).rows
-    monkeypatch.setattr(forecast, "SMALL_WORK", 0)
+    monkeypatch.setattr(forecast, "_is_small", lambda _: False)
     (fake,) = Forecast().memory(plan).rows
     assert fake.is_traced
     assert fake.activations == pytest.approx(real.activations, rel=0.02)
@@ -329,7 +365,7 @@ def test_one_chunk_with_gradients_there_tells_of_several(
 def test_whole_gradients_do_not_shrink_with_the_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of many ranks a few are tried; what is a share is scaled to theirs, what every rank holds whole is not."""
     plan = deep(tmp_path, "fsdp", 16)
-    monkeypatch.setattr(forecast, "SMALL_WORK", 0)
+    monkeypatch.setattr(forecast, "_is_small", lambda _: False)
     (of_few,) = Forecast().memory(plan).rows
     monkeypatch.setattr(shortened_room, "MOST_RANKS", 16)
     (of_all,) = Forecast().memory(plan).rows

@@ -2,7 +2,8 @@
 
 Of long chains of equal blocks two short ones are tried and carried on (`extrapolate.py`), of very many ranks a few, of
 many microbatches three smaller numbers.
-Small plans are tried on real tensors, but for pipelines, which is sooner done than importing what fake ones need. A
+Where a step is sooner done than what fake tensors need is imported (1.3 s of the processor) it is tried on real ones,
+but for pipelines. A
 pipeline of so many microbatches that trying it would take longer than a few seconds is left to
 `plan/estimate/memory.py`, on the scale of the same model on one device.
 """
@@ -35,6 +36,7 @@ from declarative_train.runtime.footprint.live_bytes import (
     WHOLE,
 )
 from declarative_train.runtime.footprint.pretend import pretended_step
+from declarative_train.runtime.rank import slots_of
 
 if TYPE_CHECKING:
     from declarative_train.graph.graph import Graph
@@ -44,6 +46,10 @@ if TYPE_CHECKING:
 
 MOST_CALLS = 2500  # of layers and expressions, in all tries together: about 2 ms each
 SMALL_PARAMETERS, SMALL_WORK = 1_000_000, 8_000_000  # elements
+CPU_PARAMETERS, CPU_WORK = 8_000_000, 64_000_000  # of a run on the CPU, which takes as much itself
+CPU_OPERATIONS = {"fp32": 16e9, "fp64": 8e9}  # in a step of one rank: some tenths of a second of one core
+CPU_CALLS = 1000  # of layers and expressions
+SLOW_OPERATIONS = 2e9  # in half precision, which many processors emulate
 MOST_RUNS = 4
 EVEN = 0.002  # of all: what may be between two steps of the same size
 LONG = 2 * FEW + 2  # copies from which on two short chains are sooner tried than the whole one
@@ -94,10 +100,21 @@ class Forecast:
         if small.layout.is_one_process:
             found = _every_kind(small, is_begun)
         else:
+            _import_for_ranks(small)
             with _one_thread():
                 found = in_child(lambda: _every_kind(small, is_begun))
         self._tried.append((key, is_begun, found))
         return found
+
+
+def _import_for_ranks(plan: Plan) -> None:
+    """More than a second's work, which the child would do for itself, and ranks that are forked afterwards again."""
+    if not _is_small(plan):
+        import torch._dynamo  # noqa: F401
+    if plan.layout.is_sharded:
+        import declarative_train.runtime.parallelise.shard
+    if plan.layout.pipeline is not None:
+        import declarative_train.runtime.parallelise.pipeline  # noqa: F401
 
 
 def _deciding(plan: Plan) -> Plan:
@@ -266,8 +283,14 @@ def _is_small(plan: Plan) -> bool:
     from declarative_train.graph.cost import activations
 
     held = sum(item.num_elements for item in plan.parameters)
-    given = sum(map(activations, plan.graph.nodes)) * plan.batch.global_batch_size
-    return held <= SMALL_PARAMETERS and given <= SMALL_WORK
+    each = sum(map(activations, plan.graph.nodes))
+    if held <= SMALL_PARAMETERS and each * plan.batch.global_batch_size <= SMALL_WORK:
+        return True
+    if plan.layout.device != "cpu" or _leaves(plan.graph) * _chunks(plan) > CPU_CALLS:
+        return False
+    rows, most = slots_of(plan).microbatch_size, CPU_OPERATIONS.get(plan.training.precision, SLOW_OPERATIONS)
+    operations = (plan.flops.forward + plan.flops.backward + plan.flops.recomputed) * rows * _chunks(plan)
+    return held <= CPU_PARAMETERS and each * rows <= CPU_WORK and operations <= most
 
 
 def _share(plan: Plan, shards: int) -> float:
