@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from declarative_train.runtime.failures import RunFailure
+from declarative_train.runtime.launchers import local_rank
 from declarative_train.terms.amounts import counted
 from declarative_train.terms.machine import num_cores
 
@@ -144,14 +145,7 @@ def has_mps() -> bool:
 
 def own_seat() -> Seat:
     """Of a process that forks no ranks: it may ask CUDA itself."""
-    local = next((os.environ[name] for name in _LOCAL_RANK if os.environ.get(name, "").isdigit()), None)
-    return Seat(
-        socket.gethostname(), None if local is None else int(local), tuple(map(_name_of_gpu, range(num_gpus())))
-    )
-
-
-# of torchrun, Slurm, Open MPI
-_LOCAL_RANK = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK")
+    return Seat(socket.gethostname(), local_rank(), tuple(map(_name_of_gpu, range(num_gpus()))))
 
 
 def _name_of_gpu(index: int) -> str:

@@ -1,7 +1,8 @@
 """Ranks that somebody else started: `torchrun ... -m declarative_train run RECIPE`, srun, mpirun.
 
 Rank 0 compiles and sends the plan to the others, so that a mistake is reported once; the world must be the plan's.
-They meet in the launcher's store: which device and which network a rank uses is only known with the plan.
+They meet in the launcher's store: which device and which network a rank uses is only known with the plan. Where the
+launcher has none, rank 0 holds it, and leaves last.
 Every rank leaves by `os._exit`: torchrun's own code and report stand.
 """
 
@@ -13,6 +14,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import count
@@ -31,6 +33,7 @@ from declarative_train.runtime.failures import (
     write_failure,
 )
 from declarative_train.runtime.job import Job, SinkFactory, check_sinks, default_sinks
+from declarative_train.runtime.launchers import OF_TORCH, started_by
 from declarative_train.runtime.processes import LOOPBACK, join_process_group
 from declarative_train.runtime.signals import EXIT_FAILED, StopRequest, leave
 from declarative_train.runtime.storage.checkpoint_store import Entry, damage
@@ -48,6 +51,7 @@ Compile = Callable[[], "tuple[Plan | None, int]"]
 
 COMPILE_TIMEOUT_S = 1800.0  # for rank 0 to read the data and compile; that it has gone shows sooner
 NEEDED = ("MASTER_ADDR", "MASTER_PORT")
+PARTING_S = 10.0  # until the others have gone; one of them may have been killed
 SHARED_DISK_S = 20.0  # until another machine sees a folder that was made on a shared disk
 
 
@@ -78,7 +82,7 @@ def run_as_rank(
     from declarative_train.runtime.rank import FailureContext, run_rank
 
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    watch, context, job, lock = StopRequest(), FailureContext(rank), None, RunLock()
+    watch, context, job, lock, words = StopRequest(), FailureContext(rank), None, RunLock(), None
     watch.install()
     try:
         store, seat = meet(), own_seat()
@@ -88,12 +92,14 @@ def run_as_rank(
             words.send(_prepared(compile_plan, resume, words, lock, folder))
         broadcast = _received(store, rank, world)
         if broadcast.plan_json is None:
+            part(store, rank, world)
             leave(broadcast.code)
         job = _job(broadcast, rank, max_steps, sinks, quiet)
         check_disk(job, seat.host, broadcast.hosts)
         join(job, rank, seat.host, broadcast.hosts, store)
         share_sets(job.plan.data, rank, seat.host, broadcast.hosts, store)
         code = run_rank(job, context, lambda: watch.is_asked)
+        part(store, rank, world)
     except BaseException as error:
         failure = describe_failure(error, rank, context.stage, context.step, None if job is None else job.run_dir)
         if job is not None:
@@ -104,6 +110,9 @@ def run_as_rank(
             print(f"dtrain: the run failed: {headline(failure, world)}", file=sys.stderr)
             if failure.is_ours:
                 print(failure.trace, file=sys.stderr)
+        if words is not None and not words.is_last_said:
+            words.send(BroadcastJob(None, EXIT_FAILED))
+            part(store, rank, world)
         code = EXIT_FAILED
     lock.release()
     try:
@@ -118,12 +127,13 @@ def meet() -> Store:
     from torch.distributed.distributed_c10d import PrefixStore
     from torch.distributed.rendezvous import rendezvous
 
+    launcher = started_by()
     missing = [name for name in NEEDED if not os.environ.get(name)]
     if missing:
         raise RunFailure(
-            f"RANK and WORLD_SIZE are set, so this is one rank of many, and {' and '.join(missing)} "
+            f"{launcher.rank} and {launcher.world} are set, so this is one rank of many, and {' and '.join(missing)} "
             f"{'are' if len(missing) > 1 else 'is'} not; help: set the address and a free port of rank 0's machine, "
-            "or start with torchrun, or unset RANK and WORLD_SIZE"
+            f"or start with torchrun, or unset {launcher.rank} and {launcher.world}"
         )
     store, _, _ = next(rendezvous("env://", timeout=timedelta(seconds=COMPILE_TIMEOUT_S)))
     return PrefixStore("dtrain", store)
@@ -137,6 +147,18 @@ def put(store: Any, key: str, value: object) -> None:
 def take(store: Store, key: str) -> Any:
     """Waits until it is there. It comes from a rank of this run, which may run any code anyway."""
     return pickle.loads(store.get(key))
+
+
+def part(store: Store, rank: int, world: int) -> None:
+    """Before a rank leaves in order. Where rank 0 holds the store it waits for the others: one that still reads there
+    would take its end for a failure, of which torch prints the C++ frames."""
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        return
+    if rank != 0:
+        put(store, f"left/{rank}", True)
+        return
+    with suppress(RuntimeError):  # torch.distributed.DistStoreError: not all within this time
+        store.wait([f"left/{other}" for other in range(1, world)], timedelta(seconds=PARTING_S))
 
 
 def join(job: Job, rank: int, host: str, hosts: tuple[str, ...], store: Store) -> None:
@@ -237,9 +259,11 @@ class _Words:
         self.store = store
         self.world = world
         self._number = -1
+        self.is_last_said = False
 
     def send(self, word: BroadcastJob | Entry) -> None:
         self._number += 1
+        self.is_last_said = isinstance(word, BroadcastJob)
         put(self.store, f"word/{self._number}", word)
 
     def damage(self, entry: Entry) -> str | None:
@@ -286,14 +310,20 @@ def _prepared(
 
 
 def check_world(plan: Plan, num_started: int) -> None:
-    """Raises RunFailure when torchrun started another number of ranks than the plan has."""
-    wanted = len(plan.layout.ranks)
-    if wanted != num_started:
-        raise RunFailure(
-            f"the plan is for {counted(wanted, 'rank')} ({plan.layout.mode}), torchrun started "
-            f"{num_started}; help: --nnodes {plan.layout.num_nodes} --nproc-per-node "
-            f"{wanted // plan.layout.num_nodes}, or another layout.gpus"
-        )
+    """Raises RunFailure when another number of ranks was started than the plan has."""
+    wanted, launcher = len(plan.layout.ranks), started_by()
+    if wanted == num_started:
+        return
+    if launcher is OF_TORCH:
+        fix = f"--nnodes {plan.layout.num_nodes} --nproc-per-node {wanted // plan.layout.num_nodes}, or "
+    elif wanted > 1:
+        fix = f"start {wanted}, or "
+    else:  # perhaps many runs were meant, each of one process
+        fix = f"`env -u {launcher.rank} dtrain run ...` for as many runs, each by itself, or "
+    raise RunFailure(
+        f"the plan is for {counted(wanted, 'rank')} ({plan.layout.mode}), {launcher.name} started {num_started}; "
+        f"help: {fix}another layout.gpus"
+    )
 
 
 def _job(broadcast: BroadcastJob, rank: int, max_steps: int | None, sinks: SinkFactory | None, quiet: bool) -> Job:

@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -56,20 +56,32 @@ def two_ranks(
     directory: Path, recipe: dict[str, Any], monkeypatch: pytest.MonkeyPatch, *words: str
 ) -> tuple[list[int], str]:
     """Each in the environment that torchrun, mpirun or srun gives it, without the starter's own report."""
-    path = write_recipe(directory, recipe)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    meeting_place(monkeypatch)
+    words = ("declarative_train", "run", str(write_recipe(directory, recipe)), *words)
+    said = of_ranks(monkeypatch, ("RANK", "LOCAL_RANK"), "WORLD_SIZE", *words)
+    return [code for code, _, _ in said], "".join(errors for _, _, errors in said)
+
+
+def meeting_place(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    for name, value in {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}.items():
-        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", str(port))
+
+
+def of_ranks(
+    monkeypatch: pytest.MonkeyPatch, numbers: Sequence[str], num: str, module: str, *words: str, num_ranks: int = 2
+) -> list[tuple[int, str, str]]:
+    """Of each its exit code, output and errors. `numbers`: variables of its number, `num`: of how many there are."""
+    monkeypatch.setenv(num, str(num_ranks))
     ranks = []
-    for rank in range(2):
-        monkeypatch.setenv("RANK", str(rank))
-        monkeypatch.setenv("LOCAL_RANK", str(rank))
-        monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-        ranks.append(start("declarative_train", "run", str(path), *words))
-    said = [finish(rank) for rank in ranks]
-    return [code for code, _, _ in said], "".join(errors for _, _, errors in said)
+    for rank in range(num_ranks):
+        for name in numbers:
+            monkeypatch.setenv(name, str(rank))
+        ranks.append(start(module, *words))
+    return [finish(rank) for rank in ranks]
 
 
 def test_a_run_goes_on(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,9 +119,17 @@ def assert_told_once(errors: str, directory: Path) -> None:
 
 def test_a_mistake_in_the_recipe_is_told_once(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     codes, errors = two_ranks(directory, WRONG, monkeypatch)
-    assert codes[0] == 1
-    assert codes[1] != 0  # rank 0 is the meeting place here, too, and may be gone before its word is heard
+    assert codes == [1, 1]
+    assert "frame #" not in errors  # torch's, of a store that went with rank 0
     assert_told_once(errors, directory)
+
+
+def test_what_breaks_before_there_is_a_plan_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    meeting_place(monkeypatch)
+    said = of_ranks(monkeypatch, ("RANK",), "WORLD_SIZE", "tests.runtime.unready")
+    assert [code for code, _, _ in said] == [3, 3]
+    assert "ZeroDivisionError: planted" in said[0][2]
+    assert said[1][1:] == ("", "")
 
 
 @pytest.mark.long
@@ -153,17 +173,41 @@ def test_a_rank_that_does_not_know_where_the_others_are(
     assert errors.count("\n") == 1
 
 
-def test_ranks_without_words_about_their_place(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As mpirun and srun start them: no LOCAL_RANK, no LOCAL_WORLD_SIZE."""
-    path = write_recipe(directory, TWO)
-    for name, value in {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29517"}.items():
+def test_ranks_of_a_step_of_slurm(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They have no other variables than Slurm's, and find each other."""
+    step = {"SLURM_JOB_ID": str(os.getpid()), "SLURM_STEP_ID": "0", "SLURM_STEP_NODELIST": "127.0.0.1"}
+    for name, value in step.items():
         monkeypatch.setenv(name, value)
-    ranks = []
-    for rank in range(2):
-        monkeypatch.setenv("RANK", str(rank))
-        ranks.append(start("declarative_train", "run", str(path)))
-    said = [finish(rank) for rank in ranks]
+    words = ("declarative_train", "run", str(write_recipe(directory, TWO)))
+    said = of_ranks(monkeypatch, ("SLURM_PROCID", "SLURM_LOCALID"), "SLURM_STEP_NUM_TASKS", *words)
     assert [code for code, _, _ in said] == [0, 0], said
+    assert len(list((directory / "runs" / "made").iterdir())) == 1
+
+
+def test_many_runs_of_one_process_are_not_taken_for_ranks_in_silence(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    meeting_place(monkeypatch)
+    words = ("declarative_train", "run", str(write_recipe(directory, DIGITS)))
+    said = of_ranks(monkeypatch, ("OMPI_COMM_WORLD_RANK",), "OMPI_COMM_WORLD_SIZE", *words, num_ranks=3)
+    assert [code for code, _, _ in said] == [3, 3, 3], said
+    (line,) = "".join(errors for _, _, errors in said).splitlines()
+    assert line == (
+        "dtrain: the plan is for 1 rank (single), mpirun started 3; help: `env -u OMPI_COMM_WORLD_RANK dtrain run ...` "
+        "for as many runs, each by itself, or another layout.gpus"
+    )
+    assert not (directory / "runs").exists()
+
+
+def test_a_dry_run_of_ranks_trains_nothing(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And as mpirun and srun start them: no LOCAL_RANK, no LOCAL_WORLD_SIZE."""
+    meeting_place(monkeypatch)
+    words = ("declarative_train", "run", str(write_recipe(directory, TWO)), "--dry-run")
+    said = of_ranks(monkeypatch, ("PMI_RANK",), "PMI_SIZE", *words)
+    assert [code for code, _, _ in said] == [0, 0], said
+    assert said[0][1].startswith("made: ddp on 2")
+    assert said[1][1] == ""
+    assert not (directory / "runs").exists()
 
 
 def lines_for_many_nodes() -> dict[str, str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from functools import partial
 from pathlib import Path
@@ -19,6 +18,7 @@ from declarative_train.cli.compile import (
 )
 from declarative_train.cli.numbers import positive
 from declarative_train.plan.plan import Plan
+from declarative_train.runtime.launchers import is_one_of_many
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,21 +42,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    compiled = partial(compile_or_report, args)
+    compiled = partial(plan_to_run, args)
     folder = None if args.run_dir is None else Path(args.run_dir)
     if folder is not None and args.resume not in (None, "auto"):
         print("dtrain: --run-dir names the folder of the run, so --resume takes no other path", file=sys.stderr)
         return 2
     how = {"resume": args.resume, "max_steps": args.max_steps, "quiet": args.quiet, "folder": folder}
-    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+    if is_one_of_many():
         from declarative_train.runtime.torchrun import run_as_rank
 
         return run_as_rank(compiled, **how, on_end=partial(tell_result, args.json))
     plan, code = compiled()
-    if plan is not None and args.dry_run:
-        from declarative_train.plan.text.describe import describe
-
-        print(describe(plan))
+    if args.dry_run and code == 0:
         return 0
     run_dir = None
     if plan is not None:
@@ -85,6 +82,17 @@ def tell_result(as_json: bool, run_dir: Path, code: int | None = None) -> None:
         print(json.dumps(result_json(record) | {"exit_code": code}))
     else:
         print(result_text(record))
+
+
+def plan_to_run(args: argparse.Namespace) -> tuple[Plan | None, int]:
+    """As `compile_or_report`; of a dry run it is printed, and there is none to run."""
+    plan, code = compile_or_report(args)
+    if plan is not None and args.dry_run:
+        from declarative_train.plan.text.describe import describe
+
+        print(describe(plan))
+        return None, code
+    return plan, code
 
 
 def compile_or_report(args: argparse.Namespace) -> tuple[Plan | None, int]:
