@@ -53,14 +53,17 @@ def shuffled(key: int, size: int) -> np.ndarray:
     mask, half = kind.type((1 << bits) - 1), kind.type((bits + 1) // 2)
     found = np.empty(size, np.int64)
     done = 0
+    first = np.arange(min(_AT_ONCE, 1 << bits), dtype=kind)
+    numbers, upper = np.empty_like(first), np.empty_like(first)
     for start in range(0, 1 << bits, _AT_ONCE):
-        numbers = np.arange(start, min(start + _AT_ONCE, 1 << bits), dtype=kind)
+        np.add(first, kind.type(start), out=numbers)
         for factor, term in folds:
             numbers *= factor
             numbers += term
             numbers &= mask
-            numbers ^= numbers >> half
-        inside = numbers[numbers < size]
+            np.right_shift(numbers, half, out=upper)
+            numbers ^= upper
+        inside = np.compress(numbers < size, numbers)
         found[done : done + len(inside)] = inside
         done += len(inside)
     return found

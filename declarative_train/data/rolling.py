@@ -111,6 +111,15 @@ class RolledOrder:
             return self.places((positions + size * np.arange(count)[:, None]).ravel())
         return np.asarray((self.places(positions) + size // streams * np.arange(count)[:, None]).ravel())
 
+    def runs_of_batch(self, positions: np.ndarray) -> tuple[np.ndarray, int]:
+        """Of slots of a full batch that are all that it takes of some streams: the place in the layout of the first of
+        each, and how many they are; the full batches behind it go on there. 0: they are others."""
+        length, rest = divmod(self._batch_size, self.num_streams)
+        if rest or len(positions) % length:
+            return np.empty(0, np.int64), 0
+        places = self.places(positions).reshape(-1, length)
+        return places[:, 0], length if bool((np.diff(places) == 1).all()) else 0
+
     def turns(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Positions of an epoch, slot by slot of its batches -> their streams, and which sample of the stream."""
         size, count = self._batch_size, self.num_streams

@@ -1,53 +1,46 @@
-"""Rows of windows -> the rows of a batch, by few copies of many; memory for windows that is used again and again."""
+"""Rows of windows -> the rows of a batch, by few copies of many; the memory that the rows of windows lie in."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
 
-_TOO_LARGE = 2  # times what is needed: left for another
 
+class Arena:
+    """Memory for the rows of windows, those of a field all in one array: what a batch takes of several windows is then
+    one gather. It is used again and again, the first pages first, since a fresh page costs its first touch as much as
+    filling it, and those that are never needed cost nothing. Threads may come at once.
 
-class Memory:
-    """Arrays that are used again. A fresh one costs its first touch, as much as filling it, and what an allocator keeps
-    of those that went differs from run to run. `most_bytes` may lie ready. Threads may come at once."""
+    rows  by field, (capacity, *row shape)
+    """
 
-    def __init__(self, most_bytes: int) -> None:
-        self._most = most_bytes
-        self._spare: list[np.ndarray] = []  # bytes
+    def __init__(self, capacity: int, kinds: Mapping[str, tuple[tuple[int, ...], np.dtype[np.generic]]]) -> None:
+        self.rows = {name: np.empty((capacity, *shape), dtype) for name, (shape, dtype) in kinds.items()}
+        self._free = [(0, capacity)]  # stretches (first, end), ascending, never side by side
         self._lock = threading.Lock()
 
-    def array(self, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> np.ndarray:
-        """With any content. What is given back is as large, or less than twice so."""
-        need = int(np.prod(shape)) * dtype.itemsize
+    def take(self, count: int) -> int | None:
+        """The first of so many neighbouring rows, with any content; None: there are not so many."""
         with self._lock:
-            fits = [place for place, each in enumerate(self._spare) if need <= len(each) <= _TOO_LARGE * need]
-            best = min(fits, key=lambda place: len(self._spare[place]), default=None)
-            found = np.empty(need, np.uint8) if best is None else self._spare.pop(best)
-        return found[:need].view(dtype).reshape(shape)
+            for place, (first, end) in enumerate(self._free):
+                if end - first >= count:
+                    self._free[place : place + 1] = [(first + count, end)] if end - first > count else []
+                    return first
+        return None
 
-    def give(self, array: np.ndarray) -> None:
-        """One that `array` gave: nobody reads it any more."""
-        whole = array
-        while isinstance(whole.base, np.ndarray):
-            whole = whole.base
+    def give(self, first: int, count: int) -> None:
+        """Rows that were taken: nobody reads them any more."""
         with self._lock:
-            self._spare.append(whole)
-            while sum(map(len, self._spare)) > self._most:
-                self._spare.pop(0)  # of a size that is not asked for now
-
-    def clear(self) -> None:
-        with self._lock:
-            self._spare.clear()
-
-    def joined(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
-        """One below the other."""
-        whole = self.array((sum(map(len, arrays)), *arrays[0].shape[1:]), np.result_type(*arrays))
-        np.concatenate(arrays, out=whole)
-        return whole
+            stretches = sorted([*self._free, (first, first + count)])
+            self._free = stretches[:1]
+            for begin, end in stretches[1:]:
+                if begin == self._free[-1][1]:
+                    self._free[-1] = (self._free[-1][0], end)
+                else:
+                    self._free.append((begin, end))
 
 
 class Runs(NamedTuple):
@@ -93,6 +86,10 @@ class Runs(NamedTuple):
 
     def listed(self) -> np.ndarray:
         return _counted(self.firsts, self.lengths)
+
+    def standing(self) -> np.ndarray:
+        """Where all rows stand in the batch, in turn."""
+        return _counted(self.places, self.lengths)
 
     def put(self, found: np.ndarray, rows: np.ndarray) -> None:
         """Write the rows to where they stand in a batch."""

@@ -19,7 +19,8 @@ from torch.utils.data import _utils
 
 from declarative_train.components.datasets.current_file import Doing, Slots, turn_to
 from declarative_train.components.datasets.parquet import ParquetFormat
-from declarative_train.data import held_windows, prefetch, waiting
+from declarative_train.data import ahead as windows_ahead
+from declarative_train.data import prefetch, waiting
 from declarative_train.data.batches import TrainingBatches
 from declarative_train.data.prefetch import ahead, by_workers
 from declarative_train.data.sets import open_sets
@@ -32,7 +33,7 @@ AWAKE = threading.Event()  # ends threads that are stuck
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """What is told, by clocks that run faster."""
-    for module in (prefetch, held_windows):
+    for module in (prefetch, windows_ahead):
         monkeypatch.setattr(module, "LOOK_S", 0.05)
         monkeypatch.setattr(module, "CLOSE_S", 0.2)
     monkeypatch.setattr(waiting, "TELL_S", 0.3)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from declarative_train.components.datasets.parquet import ParquetFormat
-from declarative_train.data import held_windows, waiting
+from declarative_train.data import ahead, waiting
 from declarative_train.logs.event import EvaluationDone, Notice, StepDone
 from declarative_train.runtime import meter
 from declarative_train.runtime.job import default_sinks
@@ -199,7 +199,7 @@ def test_a_run_says_what_it_waits_for(tmp_path: Path, monkeypatch: pytest.Monkey
         return read(form, *given)
 
     monkeypatch.setattr(ParquetFormat, "read", slow)
-    monkeypatch.setattr(held_windows, "LOOK_S", 0.05)
+    monkeypatch.setattr(ahead, "LOOK_S", 0.05)
     monkeypatch.setattr(waiting, "TELL_S", 0.1)
     monkeypatch.setattr(meter, "LONG_WAIT_S", 0.1)
     assert run(plan, sinks=default_sinks(quiet=True), max_steps=2) == 0

@@ -23,6 +23,7 @@ from declarative_train.components.data import (
 from declarative_train.components.fields.columns import (
     Columns,
     FieldOfColumns,
+    adds_up,
     by_column,
     first_of,
     integers,
@@ -204,7 +205,7 @@ class TensorField(FieldOfColumns):
     def _filled(self, column: Column, values: np.ndarray, mean: list[float] | None, spec: TensorSpec) -> np.ndarray:
         import numpy as np
 
-        if values.dtype.kind != "f":
+        if values.dtype.kind != "f" or adds_up(values):
             return values
         odd = ~np.isfinite(values)
         if not odd.any():
