@@ -126,6 +126,14 @@ def test_what_is_wrong_has_its_row(tmp_path: Path) -> None:
     assert not list((tmp_path / "cache").rglob("*.arrow*"))
 
 
+def test_rows_of_a_csv_may_be_longer_than_what_is_parsed_at_a_time(tmp_path: Path) -> None:
+    long = "z" * (40 << 20)
+    (tmp_path / "a.csv").write_text(f"a,b\n1,q\n2,{long}\n3,q\n")
+    read = opened("csv", tmp_path / "a.csv").read(["a", "b"], np.arange(3))
+    assert read["a"].tolist() == [1, 2, 3]
+    assert [len(text) for text in read["b"]] == [1, len(long), 1]
+
+
 @pytest.mark.parametrize(
     "value",
     ["1.5", "true", "2020-01-03", "2020-01-03T01:02:03.5", "2020-01-03T00:00:00Z", 'a "q" \n,b', "1,5", "\u00fc"],

@@ -126,6 +126,8 @@ def test_a_packed_file_and_a_url_in_memory(tmp_path: Path) -> None:
     [
         ("a,b\n1,2\n3\n", "unreadable", "line 3 of"),
         ("a,b\n1,2\n3\n", "unreadable", "has 1 value where the others have 2"),
+        ('a,b\n1,"x\ny"\n3\n', "unreadable", "line 4 of"),
+        ("a,b\n\n1,2\n\n\n3,4,5\n", "unreadable", "line 6 of"),
         ("", "unreadable", "is empty"),
         ("a,a\n1,2\n", "different_columns", "two columns called `a`"),
     ],
@@ -135,6 +137,22 @@ def test_what_is_wrong_with_a_file_is_said_in_words(tmp_path: Path, text: str, p
         CsvDataset(path=write(tmp_path / "a.csv", text)).open()
     assert found.value.problem == problem
     assert words in str(found.value)
+
+
+def test_a_row_may_be_longer_than_what_is_parsed_at_a_time(tmp_path: Path) -> None:
+    long = "z" * (3 << 20)
+    table = CsvDataset(path=write(tmp_path / "a.csv", f"a,b\n1,q\n2,{long}\n3,q\n")).open()
+    read = table.read(["a", "b"], slice(0, 3))
+    assert read["a"].tolist() == [1, 2, 3]
+    assert read["b"].tolist() == ["q", long, "q"]
+
+
+@pytest.mark.parametrize("coding", ["utf-16", "utf-16-be"])
+def test_utf16_is_told(tmp_path: Path, coding: str) -> None:
+    (tmp_path / "a.csv").write_text("\ufeffa,b\n1,2\n".removeprefix("\ufeff" * (coding == "utf-16")), coding)
+    with pytest.raises(SourceError, match="it is text in UTF-16") as found:
+        CsvDataset(path=str(tmp_path / "a.csv")).open()
+    assert "UTF-8" in str(found.value.help)
 
 
 def test_another_delimiter_is_proposed(tmp_path: Path) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import csv
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
+from io import TextIOWrapper
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
@@ -26,7 +29,22 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _MISFIT = re.compile(r"In CSV column #(\d+): .*?conversion error to [^:]*: (?:invalid value '(.*)'$)?", re.DOTALL)
+_STRADDLES = "straddling object straddles two block boundaries"
+_MOST_BLOCK = 1 << 30
 _WRONG_WIDTH = re.compile(r"(?:Row #(\d+): )?Expected (\d+) columns, got (\d+)")
+
+
+class _Room:
+    """The bytes that are parsed at a time: a row must fit in."""
+
+    def __init__(self, block: int) -> None:
+        self.block = block
+
+    def grow(self, error: SourceError) -> None:
+        """Raises the error again if it is another, or if there is room for no more."""
+        if _STRADDLES not in str(error.__cause__) or self.block >= _MOST_BLOCK:
+            raise error
+        self.block = min(self.block * 16, _MOST_BLOCK)
 
 
 class CsvDataset(FilesDataset):
@@ -53,20 +71,30 @@ class CsvDataset(FilesDataset):
 
         if is_large(files := self.files()):
             options = {key: value for key, value in self.as_data().items() if key != "path"}
-            table = converted(files, self.type, options, self._schema, self._batches)
+            room = _Room(BLOCK_BYTES)
+            table = converted(files, self.type, options, partial(self._schema, room), partial(self._batches, room))
             if table is not None:
                 return _without_bytes(table)
         bad: dict[str, list[tuple[int, str]]] = {}
         return _without_bytes(MemoryTable([(path, self._read(path, bad.setdefault(path, []))) for path in files], bad))
 
     def _read(self, path: str, bad: list[tuple[int, str]]) -> pa.Table:
-        from pyarrow import csv
+        room = _Room(BLOCK_BYTES)
+        while True:
+            bad.clear()
+            try:
+                return self._whole(path, bad, room)
+            except SourceError as error:
+                room.grow(error)
+
+    def _whole(self, path: str, bad: list[tuple[int, str]], room: _Room) -> pa.Table:
+        from pyarrow import csv as arrow_csv
 
         with self._opened(path) as file:
-            table = csv.read_csv(
+            table = arrow_csv.read_csv(
                 file,
                 # threads of a pool are not there after a fork, and without them errors name their row
-                read_options=csv.ReadOptions(use_threads=False, column_names=self.columns),
+                read_options=arrow_csv.ReadOptions(use_threads=False, column_names=self.columns, block_size=room.block),
                 parse_options=self._parsing(bad),
                 convert_options=self.conversion(),
             )
@@ -91,7 +119,7 @@ class CsvDataset(FilesDataset):
         except OSError as error:
             raise SourceError("unreadable", f"cannot read {shown(path)}: {error}") from error
 
-    def _schema(self, files: Sequence[str], lives: Callable[[], None]) -> Any:
+    def _schema(self, room: _Room, files: Sequence[str], lives: Callable[[], None]) -> Any:
         """The types that hold all values of all files, found in the order in which pyarrow tries them: those of the
         first block, and from the start again where a later value does not fit."""
         import pyarrow as pa
@@ -100,7 +128,11 @@ class CsvDataset(FilesDataset):
         while True:
             found: dict[str, Any] = {}
             for path in files:
-                misfit = self._misfit(path, files[0], found, wider, lives)
+                try:
+                    misfit = self._misfit(room, path, files[0], found, wider, lives)
+                except SourceError as error:
+                    room.grow(error)
+                    break
                 if misfit is not None:
                     name, value = misfit
                     wider[name] = self._next_type({**found, **wider}[name], value)
@@ -109,12 +141,18 @@ class CsvDataset(FilesDataset):
                 return pa.schema(list(found.items()))
 
     def _misfit(
-        self, path: str, first: str, found: dict[str, Any], wider: dict[str, Any], lives: Callable[[], None]
+        self,
+        room: _Room,
+        path: str,
+        first: str,
+        found: dict[str, Any],
+        wider: dict[str, Any],
+        lives: Callable[[], None],
     ) -> tuple[str, str | None] | None:
         """The first value that its type does not hold, and its column. `found`: takes the types of the first file."""
         import pyarrow as pa
 
-        with self._opened(path) as file, self._in_blocks(file, {}, []) as reader:
+        with self._opened(path) as file, self._in_blocks(room, file, {}, []) as reader:
             header = list(reader.schema.names)
         names = check_distinct(path, [name.strip() for name in header])
         if found:
@@ -122,7 +160,7 @@ class CsvDataset(FilesDataset):
         types = {**found, **wider}
         raw = {name: types[name.strip()] for name in header if name.strip() in types}
         try:
-            with self._opened(path) as file, self._in_blocks(file, raw, []) as reader:
+            with self._opened(path) as file, self._in_blocks(room, file, raw, []) as reader:
                 found |= dict(zip(names, reader.schema.types, strict=True))
                 for _ in reader:
                     lives()
@@ -137,7 +175,7 @@ class CsvDataset(FilesDataset):
     def _next_type(self, kind: Any, value: str | None) -> Any:
         """The type to try after `kind`, which does not hold the value."""
         import pyarrow as pa
-        from pyarrow import csv
+        from pyarrow import csv as arrow_csv
 
         order = [pa.null(), pa.int64(), pa.bool_(), pa.date32(), pa.time32("s")]
         order += [pa.timestamp(unit, zone) for unit in ("s", "ns") for zone in (None, "UTC")]
@@ -145,41 +183,41 @@ class CsvDataset(FilesDataset):
         place = order.index(kind) + 1
         if value is not None:
             alone = 'x\n"{}"\n'.format(value.replace('"', '""')).encode()
-            usual = csv.ReadOptions(use_threads=False, block_size=len(alone) + 1)
-            parsing = csv.ParseOptions(newlines_in_values=True)
-            read = csv.read_csv(pa.BufferReader(alone), usual, parsing, self.conversion())
+            usual = arrow_csv.ReadOptions(use_threads=False, block_size=len(alone) + 1)
+            parsing = arrow_csv.ParseOptions(newlines_in_values=True)
+            read = arrow_csv.read_csv(pa.BufferReader(alone), usual, parsing, self.conversion())
             place = max(place, order.index(read.schema.types[0]))
         return order[place]
 
-    def _batches(self, path: str, schema: Any, bad: list[tuple[int, str]]) -> Iterator[Any]:
+    def _batches(self, room: _Room, path: str, schema: Any, bad: list[tuple[int, str]]) -> Iterator[Any]:
         import pyarrow as pa
 
-        with self._opened(path) as file, self._in_blocks(file, {}, []) as reader:
+        with self._opened(path) as file, self._in_blocks(room, file, {}, []) as reader:
             header = list(reader.schema.names)
         names = [name.strip() for name in header]
         types = {name: schema.field(name.strip()).type for name in header}
-        with self._opened(path) as file, self._in_blocks(file, types, bad) as reader:
+        with self._opened(path) as file, self._in_blocks(room, file, types, bad) as reader:
             for batch in reader:
                 columns = [batch.column(names.index(field.name)) for field in schema]
                 yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
-    def _in_blocks(self, file: Any, types: dict[str, Any], bad: list[tuple[int, str]]) -> Any:
-        from pyarrow import csv
+    def _in_blocks(self, room: _Room, file: Any, types: dict[str, Any], bad: list[tuple[int, str]]) -> Any:
+        from pyarrow import csv as arrow_csv
 
         options = self.conversion()
         options.column_types = types
-        return csv.open_csv(
+        return arrow_csv.open_csv(
             file,
-            read_options=csv.ReadOptions(use_threads=False, column_names=self.columns, block_size=BLOCK_BYTES),
+            read_options=arrow_csv.ReadOptions(use_threads=False, column_names=self.columns, block_size=room.block),
             parse_options=self._parsing(bad),
             convert_options=options,
         )
 
     def _parsing(self, bad: list[tuple[int, str]]) -> Any:
         """`bad`: takes what is left out, rows counted from 0 behind the header."""
-        from pyarrow import csv
+        from pyarrow import csv as arrow_csv
 
-        usual = csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=True)
+        usual = arrow_csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=True)
         if skips_bad_rows():
             header = 1 if self.columns is None else 0
 
@@ -192,23 +230,47 @@ class CsvDataset(FilesDataset):
         return usual
 
     def conversion(self) -> Any:
-        from pyarrow import csv
+        from pyarrow import csv as arrow_csv
 
-        usual = csv.ConvertOptions(strings_can_be_null=True, decimal_point=self.decimal)
+        usual = arrow_csv.ConvertOptions(strings_can_be_null=True, decimal_point=self.decimal)
         usual.null_values = [*usual.null_values, *self.missing_values]
         return usual
 
     def explained(self, path: str, error: str) -> SourceError:
         width = _WRONG_WIDTH.search(error)
         if width is not None:
-            line, wanted, got = width.groups()
-            where = f"line {line} of {shown(path)}" if line else shown(path)
+            row, wanted, got = width.groups()
+            where = f"{self._line(path, int(row))} of {shown(path)}" if row else shown(path)
             what = f"has {got} {'value' if got == '1' else 'values'} where the others have {wanted}"
             return SourceError("unreadable", f"{where} {what}", help=_other_delimiter(path, self.delimiter))
         if "Empty CSV" in error:
             return SourceError("unreadable", f"{shown(path)} is empty")
+        if _STRADDLES in error:
+            message = (
+                f"a row of {shown(path)} is longer than {_MOST_BLOCK >> 20:,} MiB, or a quote in it is never closed"
+            )
+            return SourceError("unreadable", message)
         reason = error.removeprefix("CSV parse error: ").splitlines()[0]
         return SourceError("unreadable", f"cannot read {shown(path)}: {reason[:200]}")
+
+    def _line(self, path: str, row: int) -> str:
+        """Where a row begins that pyarrow counts from 1 on, the header too, but neither blank lines nor those within
+        quotes. It has failed already: the file may be read once more."""
+        begin, left = 1, row
+        most = csv.field_size_limit(_MOST_BLOCK)
+        try:
+            with _unpacked(path) as file, TextIOWrapper(file, "utf-8", "replace", newline="") as text:
+                rows = csv.reader(text, delimiter=self.delimiter)
+                for values in rows:
+                    left -= bool(values)
+                    if left == 0:
+                        return f"line {begin}"
+                    begin = rows.line_num + 1
+        except (csv.Error, OSError):
+            pass
+        finally:
+            csv.field_size_limit(most)
+        return f"row {row - (self.columns is None)}"
 
 
 def _without_bytes(table: Table) -> Table:

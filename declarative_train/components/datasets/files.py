@@ -36,12 +36,15 @@ Paths = (
     | Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(min_length=1)]
 )
 
+_AS_UTF8 = "save it as UTF-8 (from Excel: `CSV UTF-8`)"
 _BEGINNINGS = {
     b"\x93NUMPY": ("a NumPy array", "the source `npy` reads arrays; let its name end in `.npy`"),
     b"PK\x03\x04": ("a zip archive", "the source `npy` reads archives of arrays; let its name end in `.npz`"),
     b"PAR1": ("a Parquet file", "the source `parquet` reads it"),
     b"ARROW1": ("an Arrow file", "the source `arrow` reads it"),
     b"SQLite format 3\0": ("an SQLite database", "the source `sqlite` reads it"),
+    b"\xff\xfe": ("text in UTF-16", _AS_UTF8),
+    b"\xfe\xff": ("text in UTF-16", _AS_UTF8),
     b"\x1f\x8b": ("packed by gzip", "let its name end in `.gz`, or unpack it"),
 }
 _MOST_OPEN = 64  # files of one table; processes may often have 1,024 open, on some systems 256
