@@ -229,7 +229,7 @@ class Checkpoints:
         has_averages = averages.keys() <= entries(entry.path).keys()
         with ExitStack() as written:
             wanted |= {
-                name: written.enter_context(as_written(item, packed[name.removeprefix("model/")]))
+                name: written.enter_context(as_written(item, packed[name.removeprefix("model/")], on_host=True))
                 for name, item in wanted.items()
                 if name.removeprefix("model/") in packed
             }

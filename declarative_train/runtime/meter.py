@@ -102,7 +102,8 @@ class Meter:
     def _peak_memory(self, now_s: float) -> int:
         """Asking the system costs as much as half a small step: now and then is enough for a peak."""
         if now_s - self._memory_s >= MEMORY_EVERY_S:
-            self._memory_bytes, self._memory_s = peak_memory_bytes(self._engine.device), now_s
+            self._memory_bytes = max(self._memory_bytes, peak_memory_bytes(self._engine.device))
+            self._memory_s = now_s
         return self._memory_bytes
 
     def epoch_done(self, step: int, epoch: int, means: Means, evaluations: dict[str, float]) -> EpochDone:

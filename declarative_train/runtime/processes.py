@@ -25,7 +25,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from declarative_train.logs.streams import lasting_streams
-from declarative_train.runtime.devices import device_of, safe_threads, start_autograd, threads_per_rank
+from declarative_train.runtime.devices import (
+    device_of,
+    join_freed_memory,
+    safe_threads,
+    start_autograd,
+    threads_per_rank,
+)
 from declarative_train.runtime.failures import (
     VICTIM_WAIT_S,
     Failure,
@@ -246,6 +252,7 @@ def join_process_group(device: torch.device, store: Store | None = None) -> None
     if store is not None:
         settings |= {"store": store, "rank": int(os.environ["RANK"]), "world_size": int(os.environ["WORLD_SIZE"])}
     if device.type == "cuda":
+        join_freed_memory()
         torch.cuda.set_device(device)
         os.environ.setdefault(QUIET_P2P, "false")
         distributed.init_process_group("cpu:gloo,cuda:nccl", device_id=device, **settings)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -26,7 +25,7 @@ from declarative_train.logs.sink import FanOut
 from declarative_train.plan.text.describe import describe, summary
 from declarative_train.runtime.checkpoint import Checkpoints
 from declarative_train.runtime.collectives import finish_together
-from declarative_train.runtime.devices import device_of, keep_freed_memory
+from declarative_train.runtime.devices import device_of, join_freed_memory, keep_freed_memory
 from declarative_train.runtime.engine import Engine
 from declarative_train.runtime.evaluate import Evaluator
 from declarative_train.runtime.execute import execute
@@ -66,9 +65,7 @@ def run_rank(job: Job, context: FailureContext, asked: Callable[[], bool]) -> in
     context.stage = rank_plan.stages[0] if rank_plan.stages else None
     device = device_of(rank_plan, job.device_kind, job.device_index)
     if device.type == "cuda":
-        # read when the device is first used: what is freed can be joined, so that less is lost at the edge of memory
-        if "PYTORCH_CUDA_ALLOC_CONF" not in os.environ:
-            os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
+        join_freed_memory()
         torch.cuda.set_device(device)
     else:
         keep_freed_memory()

@@ -137,6 +137,7 @@ class PretendGpu(TorchFunctionMode):
         self._copied: dict[int, StorageWeakRef] = {}  # storages that the side stream has filled
         self.num_taken_over = 0
         self.free_bytes = 80 << 30
+        self.peak_bytes = 1 << 30  # of the start; that of steps is half of it
         self._patches = ExitStack()
 
     def waits_in_steps(self) -> dict[tuple[str, str], int]:
@@ -281,6 +282,9 @@ class PretendGpu(TorchFunctionMode):
         if any(not held.expired() for tensor in tensors if (held := self._copied.get(_key(tensor))) is not None):
             raise MixedStreamsError(f"{name}: of a tensor that the side stream copies, at {_asking()[0]}")
 
+    def forget_peak(self, device: Any = None) -> None:
+        self.peak_bytes = 1 << 29
+
     def take_over(self, tensor: torch.Tensor, stream: Any) -> None:
         self.num_taken_over += self._copied.pop(_key(tensor), None) is not None
 
@@ -406,7 +410,8 @@ def cuda_patched(gpu: PretendGpu) -> Iterator[None]:
             "get_device_name": lambda device=None: "NVIDIA H100 80GB HBM3",
             "is_current_stream_capturing": lambda: False,  # a CUDA build asks the driver
             "get_rng_state": lambda device="cuda": torch.zeros(16, dtype=torch.uint8),
-            "max_memory_allocated": lambda device=None: 1 << 30,
+            "max_memory_allocated": lambda device=None: gpu.peak_bytes,
+            "reset_peak_memory_stats": gpu.forget_peak,
             "mem_get_info": lambda device=None: (gpu.free_bytes, 80 << 30),
             "set_device": lambda device: None,
             "Stream": mock.MagicMock(),

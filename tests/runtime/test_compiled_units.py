@@ -77,6 +77,36 @@ def counted(folder: Path, checkpointing: str, blocks: int, widths: str = "one wi
     return result
 
 
+@pytest.mark.parametrize(("capability", "fewer"), [((9, 0), True), ((7, 5), False)])
+def test_what_is_compiled_for_a_gpu_is_one_program_where_heads_share_keys(
+    capability: tuple[int, int], fewer: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether torch has a kernel that takes fewer keys is no question for the compiler: it would cut the layer."""
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    from declarative_train.components.layers.modules.attention import Heads, attend
+    from declarative_train.runtime.step.compiled import compile_units
+
+    code = []
+
+    def backend(module: torch.fx.GraphModule, inputs: object) -> object:
+        code.append(module.code)
+        return module.forward
+
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: capability)
+    heads = Heads(4, 2, 8)
+    compile_units(torch.nn.Identity(), [])
+    torch._dynamo.reset()
+    with FakeTensorMode():
+        q, k = (torch.empty(2, number, 16, 8, dtype=torch.bfloat16, device="cuda") for number in (4, 2))
+        call = torch.compile(lambda q, k: attend(q, k, k, None, True, 0.0, heads), backend=backend, fullgraph=True)
+        assert call(q, k).shape == q.shape
+    assert len(code) == 1
+    assert ("enable_gqa = True" in code[0]) is fewer
+    assert ("repeat_interleave" in code[0]) is not fewer
+
+
 TUNED = """
 import json, sys
 from functools import partialmethod

@@ -199,7 +199,14 @@ def test_deterministic_is_set_before_anything_is_computed(
 
 def test_a_rank_on_a_gpu_is_bound_to_it_before_it_meets_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[Any] = []
-    monkeypatch.setattr(torch.cuda, "set_device", lambda device: calls.append(str(device)))
+    for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+
+    def set_device(device: torch.device) -> None:  # which makes the allocator of each device, with its settings
+        calls.append((str(device), os.environ.get("PYTORCH_ALLOC_CONF")))
+
+    monkeypatch.setattr(torch.cuda, "set_device", set_device)
     monkeypatch.setattr(torch.distributed, "init_process_group", lambda *words, **more: calls.append((words, more)))
     monkeypatch.setenv("DTRAIN_TIMEOUT_S", "90")
     monkeypatch.setenv(processes.QUIET_P2P, "")
@@ -207,8 +214,19 @@ def test_a_rank_on_a_gpu_is_bound_to_it_before_it_meets_the_others(monkeypatch: 
     processes.join_process_group(torch.device("cuda", 1))
     assert os.environ[processes.QUIET_P2P] == "false"
     bound, (words, more) = calls
-    assert (bound, words) == ("cuda:1", ("cpu:gloo,cuda:nccl",))
+    assert (bound, words) == (("cuda:1", "expandable_segments:True"), ("cpu:gloo,cuda:nccl",))
     assert more == {"timeout": timedelta(seconds=90), "device_id": torch.device("cuda", 1)}
+
+
+def test_a_rank_that_somebody_else_started_asks_cuda_when_the_allocator_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    seen = []
+    monkeypatch.setattr(devices, "num_gpus", lambda: 1)
+    monkeypatch.setattr(devices, "_name_of_gpu", lambda index: str(seen.append(os.environ.get("PYTORCH_ALLOC_CONF"))))
+    devices.own_seat()
+    assert seen == ["expandable_segments:True"]
 
 
 def test_what_linux_alone_has_is_asked_in_one_place() -> None:

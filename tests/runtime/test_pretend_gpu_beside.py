@@ -203,6 +203,7 @@ def test_a_set_lies_on_the_gpu_where_the_steps_leave_room_and_is_counted(
     held = open_sets(plan.data)["training"].held_bytes
     assert 0 < held < 1 << 20
     assert measured.predicted == [wide.total + held * lies_there]
+    assert measured.measured == [1 << 29]  # of a step alone
 
 
 class Gloo(Ranks):

@@ -34,6 +34,9 @@ class MemoryCheck:
         self._peak = 0
 
     def step(self, number: int, batches: Sequence[Batch], **more: Any) -> StepResult:
+        if number == self._at and self._how == ALLOCATED:
+            # what came before is none of a step: start values, and kernels that cuDNN tried
+            torch.cuda.reset_peak_memory_stats(self._engine.device)
         if number != self._at or self._how == ALLOCATED:
             return self._engine.step(number, batches, **more)
         from declarative_train.runtime.footprint.live_bytes import LiveBytes

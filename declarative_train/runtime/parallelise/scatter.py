@@ -134,9 +134,9 @@ class Replicas:
         for position in range(1, count):
             tensors = copies[position * width : (position + 1) * width]
             for place, tensor in zip(self._places[position - 1], tensors, strict=True):
-                cast_one = tensor if self._dtype is None else tensor.to(self._dtype)
+                stands = tensor if self._dtype is None or not tensor.is_floating_point() else tensor.to(self._dtype)
                 for module, name in place:
-                    setattr(module, name, cast_one)
+                    setattr(module, name, stands)
         made: list[tuple[torch.Tensor, ...]] = torch.nn.parallel.parallel_apply(
             cast(list[nn.Module], in_dtype_of_caller(self.modules[:count], self._devices[0].type)),
             [tuple(rows) for rows in slices],

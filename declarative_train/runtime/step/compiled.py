@@ -14,6 +14,7 @@ from collections.abc import Hashable, Sequence
 import torch
 from torch import fx, nn
 
+from declarative_train.components.layers.modules.attention import has_flash
 from declarative_train.components.losses.modules.chunked import ChunkedHead
 
 # of one unit: training and evaluation, a full and a last batch, and what torch makes anew for dynamic sizes
@@ -27,6 +28,7 @@ def compile_units(module: nn.Module, units: Sequence[nn.Module]) -> None:
     for part in module.modules():
         if isinstance(part, ChunkedHead):
             part.forward = torch.compiler.disable(part.forward)  # type: ignore[method-assign, no-untyped-call]
+    torch.compiler.assume_constant_result(has_flash)  # type: ignore[no-untyped-call]
     wanted = PROGRAMS_OF_A_UNIT * len(units)
     config.recompile_limit = max(config.recompile_limit, wanted)
     config.accumulated_recompile_limit = max(config.accumulated_recompile_limit, wanted)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from declarative_train.components.layers.modules.documents import DocumentTable, attend_documents, serves
+from declarative_train.components.layers.modules.documents import LEAST, WIDEST, DocumentTable, attend_documents, serves
 from declarative_train.components.layers.modules.norms import RmsNorm
 from declarative_train.components.layers.modules.sequences import as_rows, mask_as_rows, placed
 
@@ -287,8 +287,16 @@ def takes_fewer_keys(q_BHTK: Tensor, k_BGSK: Tensor, v_BGSK: Tensor, causal: boo
     """Whether a fast kernel reads keys and values that several heads share without a copy for each head."""
     if not q_BHTK.is_cuda:
         return False
+    if torch.compiler.is_compiling():  # which cannot ask torch, and splits its program in two at every layer for it
+        half = q_BHTK.dtype in (torch.bfloat16, torch.float16)
+        return half and q_BHTK.shape[-1] <= WIDEST and has_flash(q_BHTK.device.index)
     asked = torch.backends.cuda.SDPAParams(q_BHTK, k_BGSK, v_BGSK, None, dropout, causal, True)
     return torch.backends.cuda.can_use_flash_attention(asked)
+
+
+def has_flash(device: int) -> bool:
+    """What the compiler asks once, and takes for settled (`runtime/step/compiled.py`)."""
+    return torch.backends.cuda.flash_sdp_enabled() and torch.cuda.get_device_capability(device) >= LEAST
 
 
 class RotaryTables:

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 _HALF = (torch.bfloat16, torch.float16)
-_WIDEST = 256  # head width of the kernels
-_LEAST = (8, 0)  # compute capability
+WIDEST = 256  # head width of the kernels
+LEAST = (8, 0)  # compute capability
 _pretended_gpu = ContextVar("pretended_gpu", default=False)
 
 
@@ -48,13 +48,13 @@ def serves(q_BHTK: Tensor, dropout: float, softcap: float | None) -> bool:
     if dropout or softcap is not None or torch.compiler.is_compiling() or varlen() is None:
         return False
     K = q_BHTK.shape[-1]
-    return q_BHTK.dtype in _HALF and K % 8 == 0 and K <= _WIDEST and has_kernel(q_BHTK)
+    return q_BHTK.dtype in _HALF and K % 8 == 0 and K <= WIDEST and has_kernel(q_BHTK)
 
 
 def has_kernel(like: Tensor) -> bool:
     if is_pretended(like):
         return _pretended_gpu.get()
-    return like.is_cuda and torch.cuda.get_device_capability(like.device) >= _LEAST
+    return like.is_cuda and torch.cuda.get_device_capability(like.device) >= LEAST
 
 
 @contextmanager

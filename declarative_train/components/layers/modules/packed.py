@@ -250,20 +250,26 @@ def as_computed(module: nn.Module) -> dict[str, Tensor]:
 
 
 def unpacked(tensor: Tensor, packed: Packed) -> Tensor:
-    """In float32, laid out over ranks as it is: a rank unpacks its own rows."""
-    return _with_local(tensor, packed, packed.unpack(_local(tensor), torch.float32))
+    """In float32, on the host, since it is more than a GPU may have room for; laid out over ranks as it is, and then on
+    its device: a rank unpacks its own rows."""
+    if hasattr(tensor, "placements"):
+        return _with_local(tensor, packed, packed.unpack(_local(tensor), torch.float32))
+    tables = None if packed.tables is None else packed.tables.cpu()
+    return unpack(tensor.detach().cpu(), tables, packed.storage, packed.columns, torch.float32)
 
 
 @contextmanager
-def as_written(tensor: Tensor, packed: Packed | None) -> Iterator[Tensor]:
-    """A place for values: the tensor, or, where it is held as bytes, one of float32 that is packed into it."""
+def as_written(tensor: Tensor, packed: Packed | None, *, on_host: bool = False) -> Iterator[Tensor]:
+    """A place for values: the tensor, or, where it is held as bytes, one of float32 that is packed into it. `on_host`:
+    there, where several are written together."""
     if packed is None:
         yield tensor
         return
     local = _local(tensor)
-    values = torch.zeros(len(local), packed.columns, dtype=torch.float32, device=local.device)
+    device = "cpu" if on_host and not hasattr(tensor, "placements") else local.device
+    values = torch.zeros(len(local), packed.columns, dtype=torch.float32, device=device)
     yield _with_local(tensor, packed, values)
-    local.copy_(pack(values, packed.storage))
+    local.copy_(pack(values.to(local.device), packed.storage))
 
 
 def _local(tensor: Tensor) -> Tensor:
