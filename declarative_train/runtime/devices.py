@@ -145,19 +145,8 @@ def has_mps() -> bool:
 
 def own_seat() -> Seat:
     """Of a process that forks no ranks: it may ask CUDA itself."""
-<<<<<<< HEAD
-    return Seat(socket.gethostname(), local_rank(), tuple(map(_name_of_gpu, range(num_gpus()))))
-=======
     join_freed_memory()
-    local = next((os.environ[name] for name in _LOCAL_RANK if os.environ.get(name, "").isdigit()), None)
-    return Seat(
-        socket.gethostname(), None if local is None else int(local), tuple(map(_name_of_gpu, range(num_gpus())))
-    )
-
-
-# of torchrun, Slurm, Open MPI
-_LOCAL_RANK = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK")
->>>>>>> fabc940 (On GPUs: one program of attention with shared keys, the bytes of packed weights in dp, the allocator's settings in time; a pretended GPU runs adapters, libraries, samples, the gallery)
+    return Seat(socket.gethostname(), local_rank(), tuple(map(_name_of_gpu, range(num_gpus()))))
 
 
 def _name_of_gpu(index: int) -> str:
@@ -212,6 +201,14 @@ def safe_threads(wanted: int) -> int:
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     return 1
+
+
+def bind_to_gpu(device: torch.device) -> None:
+    """What this process computes without another word is computed there."""
+    import torch
+
+    join_freed_memory()
+    torch.cuda.set_device(device)
 
 
 def join_freed_memory() -> None:

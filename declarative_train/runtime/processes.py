@@ -25,13 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from declarative_train.logs.streams import lasting_streams
-from declarative_train.runtime.devices import (
-    device_of,
-    join_freed_memory,
-    safe_threads,
-    start_autograd,
-    threads_per_rank,
-)
+from declarative_train.runtime.devices import bind_to_gpu, device_of, safe_threads, start_autograd, threads_per_rank
 from declarative_train.runtime.failures import (
     VICTIM_WAIT_S,
     Failure,
@@ -245,15 +239,13 @@ def join_process_group(device: torch.device, store: Store | None = None) -> None
 
     Without a timeout, a rank of another machine that was lost would be waited for half an hour.
     """
-    import torch
     from torch import distributed
 
     settings: dict[str, Any] = {"timeout": timedelta(seconds=limit_s("DTRAIN_TIMEOUT_S"))}
     if store is not None:
         settings |= {"store": store, "rank": int(os.environ["RANK"]), "world_size": int(os.environ["WORLD_SIZE"])}
     if device.type == "cuda":
-        join_freed_memory()
-        torch.cuda.set_device(device)
+        bind_to_gpu(device)
         os.environ.setdefault(QUIET_P2P, "false")
         distributed.init_process_group("cpu:gloo,cuda:nccl", device_id=device, **settings)
     else:

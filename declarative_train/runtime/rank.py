@@ -25,7 +25,7 @@ from declarative_train.logs.sink import FanOut
 from declarative_train.plan.text.describe import describe, summary
 from declarative_train.runtime.checkpoint import Checkpoints
 from declarative_train.runtime.collectives import finish_together
-from declarative_train.runtime.devices import device_of, join_freed_memory, keep_freed_memory
+from declarative_train.runtime.devices import bind_to_gpu, device_of, keep_freed_memory
 from declarative_train.runtime.engine import Engine
 from declarative_train.runtime.evaluate import Evaluator
 from declarative_train.runtime.execute import execute
@@ -65,8 +65,7 @@ def run_rank(job: Job, context: FailureContext, asked: Callable[[], bool]) -> in
     context.stage = rank_plan.stages[0] if rank_plan.stages else None
     device = device_of(rank_plan, job.device_kind, job.device_index)
     if device.type == "cuda":
-        join_freed_memory()
-        torch.cuda.set_device(device)
+        bind_to_gpu(device)
     else:
         keep_freed_memory()
     with default_dtype(plan), same_bits(plan.training.deterministic), products(plan.training.matmul, device):

@@ -17,6 +17,7 @@ from declarative_train import plan as plan_room
 from declarative_train import recipe as recipe_room
 from declarative_train.components.layers.modules import attention
 from declarative_train.components.layers.modules.packed import Packed, as_written, pack, unpacked
+from declarative_train.plan.plan import Plan
 from tests.runtime import library_models, test_samples
 from tests.runtime.made_recipes import DEEP, WAYS, compiled, merged, write_data
 from tests.runtime.pretend_gpu import PretendGpu
@@ -142,17 +143,17 @@ def test_pictures_are_mixed_in_pairs_on_the_gpu(tmp_path: Path, kind: str) -> No
 @pytest.mark.parametrize("path", [pytest.param(path, marks=LONG, id=path.stem) for path in GALLERY])
 def test_the_gallery(tmp_path: Path, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    assert of_gallery(path.stem, tmp_path).waits_in_steps() == {}
+    assert on_gpu(of_gallery(path.stem), tmp_path / "run").waits_in_steps() == {}
 
 
-def of_gallery(name: str, directory: Path, *changes: str) -> PretendGpu:
+def of_gallery(name: str, *changes: str) -> Plan:
     words = ["parallelism=single", "training.steps=4", "checkpoint={every: 2 steps, keep: 9}"]
     words += ["evaluation.every=2 steps", "layout={gpus: 1}", *changes]
     loaded = recipe_room.load(f"recipes/gallery/{name}.yaml", set_=words)
     assert loaded.recipe is not None, loaded.diagnostics
     plan, diagnostics = plan_room.compile(loaded.recipe)
     assert plan is not None, diagnostics
-    return on_gpu(plan, directory / "run")
+    return plan
 
 
 @LONG
@@ -173,10 +174,11 @@ def test_packed_documents_wait_once_for_their_lengths(
         k, v = (part.repeat_interleave(shared, dim=1) for part in (k, v))
         return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=allowed, scale=scale)
 
+    monkeypatch.chdir(ROOT)
+    plan = of_gallery("sft_llama", f"training.precision={precision}", "evaluation.samples=null")
     monkeypatch.setattr(attention, "serves", lambda *_: True)
     monkeypatch.setattr(attention, "attend_documents", by_mask)
-    monkeypatch.chdir(ROOT)
-    found = of_gallery("sft_llama", tmp_path, f"training.precision={precision}").waits_in_steps()
+    found = on_gpu(plan, tmp_path / "run").waits_in_steps()
     assert calls
     assert {(what, line.split(":")[0]) for what, line in found} == {
         (what, "components/layers/modules/documents.py") for what in ("nonzero", "tolist")
