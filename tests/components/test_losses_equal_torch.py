@@ -62,6 +62,29 @@ weights = torch.tensor(WEIGHTS, dtype=torch.float64)
 token_mask, token_amounts = normal(ROWS, 4, seed=8) > 0, normal(ROWS, 4, seed=9).abs()
 
 
+first, sides = normal(ROWS, 2, 2, seed=20), normal(ROWS, 2, 2, seed=21).abs() + 0.1
+corners = torch.cat([first, first + sides], -1)
+other_corners = torch.cat([first + 0.4, first + 1.3 * sides + 0.5], -1)
+box_mask = torch.tensor([[1.0, 0.0], [2.0, 0.5], [1.0, 1.0]] * 4, dtype=torch.float64)[:ROWS]
+
+
+def giou_of(a: Tensor, b: Tensor) -> Tensor:
+    """One box, by the definition, with what torchvision adds below."""
+    sides = [torch.minimum(a[2 + k], b[2 + k]) - torch.maximum(a[k], b[k]) for k in (0, 1)]
+    both = sides[0] * sides[1] if sides[0] > 0 and sides[1] > 0 else torch.zeros((), dtype=a.dtype)
+    union = (a[2] - a[0]) * (a[3] - a[1]) + (b[2] - b[0]) * (b[3] - b[1]) - both
+    around = (torch.maximum(a[2], b[2]) - torch.minimum(a[0], b[0])) * (
+        torch.maximum(a[3], b[3]) - torch.minimum(a[1], b[1])
+    )
+    return 1 - (both / (union + 1e-7) - (around - union) / (around + 1e-7))
+
+
+def giou_mean(a: Tensor, b: Tensor, amounts: Tensor | None = None) -> Tensor:
+    each = torch.stack([giou_of(*pair) for pair in zip(a.reshape(-1, 4), b.reshape(-1, 4), strict=True)])
+    weight = torch.ones_like(each) if amounts is None else amounts.reshape(-1)
+    return (each * weight).sum() / weight.sum()
+
+
 def over_tokens(**options: object) -> Callable[[Tensor, Tensor], Tensor]:
     return lambda a, b: F.cross_entropy(a.movedim(-1, 1), b, **options)  # type: ignore[arg-type]
 
@@ -90,6 +113,26 @@ CASES = [
     Case("huber", {"type": "huber", "delta": 0.3}, x, y, lambda a, b: F.huber_loss(a, b, delta=0.3)),
     Case("smooth_l1", {"type": "smooth_l1", "beta": 0.3}, x, y, lambda a, b: F.smooth_l1_loss(a, b, beta=0.3)),
     Case("smooth_l1, beta 0", {"type": "smooth_l1", "beta": 0.0}, x, y, F.l1_loss),
+    Case("giou", {"type": "giou"}, corners, other_corners, giou_mean),
+    Case("giou of one box", {"type": "giou"}, corners[:, 0], other_corners[:, 1], giou_mean),
+    Case(
+        "giou, weights",
+        {"type": "giou"},
+        corners,
+        other_corners,
+        lambda a, b: giou_mean(a, b, box_mask),
+        box_mask,
+        True,
+    ),
+    Case(
+        "giou of widths",
+        {"type": "giou", "format": "xywh"},
+        torch.cat([first, sides], -1),
+        torch.cat([first + 0.3, sides], -1),
+        lambda a, b: giou_mean(
+            torch.cat([a[..., :2], a[..., :2] + a[..., 2:]], -1), torch.cat([b[..., :2], b[..., :2] + b[..., 2:]], -1)
+        ),
+    ),
     Case("poisson_nll", {"type": "poisson_nll"}, x, numbers(5, ROWS, 3).double(), F.poisson_nll_loss),
     Case(
         "poisson_nll, rates",

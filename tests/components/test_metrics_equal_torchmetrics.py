@@ -107,6 +107,21 @@ tied = (normal(ROWS, seed=9) * 2).round()
 soft = torch.softmax(normal(ROWS, CLASSES, seed=10), 1)
 rare = label.masked_fill(label > 2, 0)  # classes 3 and 4 never occur
 
+boxes = torch.cat([normal(ROWS, 2, 2, seed=20), normal(ROWS, 2, 2, seed=21).abs() + 0.1], -1)
+moved = boxes + 0.3 * normal(ROWS, 2, 4, seed=22).abs()
+
+
+def box_ious(keep: Tensor | None = None) -> Tensor:
+    """Left, top, width and height, box by box."""
+    found = []
+    for one, other in zip(boxes.reshape(-1, 4).tolist(), moved.reshape(-1, 4).tolist(), strict=True):
+        sides = [min(one[k] + one[2 + k], other[k] + other[2 + k]) - max(one[k], other[k]) for k in (0, 1)]
+        both = max(sides[0], 0) * max(sides[1], 0)
+        found.append(both / (one[2] * one[3] + other[2] * other[3] - both))
+    values = torch.tensor(found)
+    return (values if keep is None else values[keep.reshape(-1)]).mean()
+
+
 flat, flat_token = text.reshape(-1, CLASSES), token.reshape(-1)
 valid = padded.reshape(-1) != -100
 
@@ -217,7 +232,12 @@ CASES = [
             label,
             multi(getattr(tmc, f"multiclass_{long}"), average=average),
         )
-        for name, long in (("precision", "precision"), ("recall", "recall"), ("f1", "f1_score"))
+        for name, long in (
+            ("precision", "precision"),
+            ("recall", "recall"),
+            ("f1", "f1_score"),
+            ("iou", "jaccard_index"),
+        )
         for average in ("macro", "micro", "weighted")
     ),
     *(
@@ -228,7 +248,12 @@ CASES = [
             fraud,
             lambda long=long: getattr(tmc, f"binary_{long}")(score, fraud),  # type: ignore[misc]
         )
-        for name, long in (("precision", "precision"), ("recall", "recall"), ("f1", "f1_score"))
+        for name, long in (
+            ("precision", "precision"),
+            ("recall", "recall"),
+            ("f1", "f1_score"),
+            ("iou", "jaccard_index"),
+        )
     ),
     Case(
         "f1, rare classes, ignored",
@@ -245,6 +270,23 @@ CASES = [
         frauds,
         lambda: tmc.binary_recall(scores[some], frauds[some].long()),
         some,
+    ),
+    Case(
+        "iou of images, rare classes",
+        {"type": "iou"},
+        image,
+        pixel.masked_fill(pixel > 2, 0),
+        lambda: tmc.multiclass_jaccard_index(image, pixel.masked_fill(pixel > 2, 0), num_classes=CLASSES),
+        class_dim=1,
+    ),
+    Case("box_iou", {"type": "box_iou", "format": "xywh"}, boxes, moved, box_ious),
+    Case(
+        "box_iou, mask",
+        {"type": "box_iou", "format": "xywh"},
+        boxes,
+        moved,
+        lambda: box_ious(some[:, :2]),
+        some[:, :2],
     ),
     Case("auroc", {"type": "auroc"}, score, fraud, lambda: tmc.binary_auroc(score, fraud)),
     Case("auroc with ties", {"type": "auroc"}, tied, fraud, lambda: tmc.binary_auroc(tied.double(), fraud)),
@@ -456,7 +498,7 @@ def test_top_k() -> None:
         metric(type="accuracy", top_k=0)
 
 
-MEANS = {"accuracy", "mae", "mape", "mean", "mse", "perplexity", "rmse"}
+MEANS = {"accuracy", "box_iou", "mae", "mape", "mean", "mse", "perplexity", "rmse"}
 LOWER = {"mae", "mape", "mean", "mse", "perplexity", "rmse"}
 
 

@@ -193,6 +193,32 @@ def test_boxes_move_as_torchvisions() -> None:
         same("random_rotation", number, {"degrees": 90}, v2.rotate(theirs, angle))
 
 
+@pytest.mark.long
+def test_giou_is_torchvisions() -> None:
+    ops = pytest.importorskip("torchvision.ops")
+    from declarative_train.components.losses import LOSSES
+    from declarative_train.terms.tensor_spec import TensorSpec
+
+    draws = torch.Generator().manual_seed(0)
+    first = torch.rand(64, 3, 2, generator=draws, dtype=torch.float64)
+    second = torch.rand(64, 3, 2, generator=draws, dtype=torch.float64)
+    one = torch.cat([first, first + torch.rand(64, 3, 2, generator=draws, dtype=torch.float64)], -1)
+    other = torch.cat([second, second + torch.rand(64, 3, 2, generator=draws, dtype=torch.float64)], -1)
+    ours, theirs = one.clone().requires_grad_(), one.clone().requires_grad_()
+    mask = torch.rand(64, 3, generator=draws) > 0.3
+    loss = LOSSES["giou"].model_validate({"type": "giou"})
+    spec = TensorSpec((3, 4))
+    made = loss.build(spec, spec, TensorSpec((3,), "bool"))
+    value = made.sum(ours, torch.where(mask[..., None], other, torch.nan), mask, None) / mask.sum()
+    wanted = ops.generalized_box_iou_loss(theirs[mask], other[mask], reduction="mean")
+    assert torch.allclose(value, wanted, atol=1e-12)
+    value.backward()
+    wanted.backward()
+    assert ours.grad is not None
+    assert theirs.grad is not None
+    assert torch.allclose(ours.grad, theirs.grad, atol=1e-9)
+
+
 def png(pixels: np.ndarray) -> bytes:
     stream = io.BytesIO()
     Image.fromarray(pixels).save(stream, "PNG")

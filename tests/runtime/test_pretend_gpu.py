@@ -236,9 +236,11 @@ def test_every_function_of_an_expression(directory: Path) -> None:
 # every loss, counted by rows, by values and by weights; and every metric
 CLASSES = {"input": "logits", "target": "y"}
 PAIR = {"input": "wide", "target": "x"}
+BOXES = {"input": "sides", "target": "placed", "mask": "some_boxes", "format": "cxcywh"}
 TERMS: dict[str, dict[str, Any]] = {
     "bce_with_logits": {"input": "wide", "target": "yes", "pos_weight": 2.0},
     "cross_entropy": {**CLASSES, "ignore_index": 3, "class_weights": [1.0, 2.0] * 5},
+    "giou": BOXES,
     "huber": PAIR,
     "info_nce": {"input": "wide", "target": "x", "over": "12 samples"},
     "kl_div": {"input": "log_probabilities", "target": "even"},
@@ -249,7 +251,8 @@ TERMS: dict[str, dict[str, Any]] = {
     "poisson_nll": {"input": "wide", "target": "positive"},
     "smooth_l1": PAIR,
 }
-OF_CLASSES = frozenset(["accuracy", "auroc", "average_precision", "f1", "perplexity", "precision", "recall"])
+OTHERS = {"box_iou": BOXES, "mean": {"input": "wide"}}
+OF_CLASSES = frozenset(["accuracy", "auroc", "average_precision", "f1", "iou", "perplexity", "precision", "recall"])
 
 
 def all_terms() -> dict[str, Any]:
@@ -261,11 +264,11 @@ def all_terms() -> dict[str, Any]:
         "yes": "float(x > 0)",
         "positive": "exp(x)",
         "many": "x > 0",
+        "sides": "reshape(sigmoid(wide), B, 5, 4)",
+        "placed": "reshape(sigmoid(x), B, 5, 4)",
+        "some_boxes": "x[:, :5] > 0",
     }
-    metrics = {
-        name: {"type": name, **(CLASSES if name in OF_CLASSES else {"input": "wide"} if name == "mean" else PAIR)}
-        for name in METRICS
-    }
+    metrics = {name: {"type": name, **(CLASSES if name in OF_CLASSES else OTHERS.get(name, PAIR))} for name in METRICS}
     objective = {"loss": None, "losses": {name: {"type": name, **term} for name, term in TERMS.items()}}
     return {"model": {"graph": graph}, "objective": {**objective, "metrics": metrics}}
 

@@ -56,7 +56,7 @@ def _yes_or_no(type: str, target: TensorSpec) -> Misfit | None:
 
 
 class Counted(Metric, ABC):
-    """What the three have in common; `modules/items.py` has the ratio of each under its name."""
+    """What they have in common; `modules/items.py` has the ratio of each under its name."""
 
     about: ClassVar[str] = "classes"
 
@@ -110,6 +110,17 @@ class F1(Counted):
     """
 
     type: Literal["f1"] = "f1"
+
+
+class Iou(Counted):
+    """Intersection over union: of the items said to be of a class or that are, the part that is both. `macro` is the
+    mean IoU of segmentation.
+
+    An input of the target's shape is scores of yes and no, whose yes counts; otherwise its class dimension has a score
+    for each class.
+    """
+
+    type: Literal["iou"] = "iou"
 
 
 class Ranked(Metric, ABC):

@@ -79,6 +79,10 @@ def f1(right: Tensor, said: Tensor, there: Tensor) -> Tensor:
     return _divide(2 * right, said + there)
 
 
+def iou(right: Tensor, said: Tensor, there: Tensor) -> Tensor:
+    return _divide(right, said + there - right)
+
+
 class FromCounts(MetricModule):
     """`threshold` None: multiclass, the highest score is what is said. Else binary: C is 1, about the yes alone.
 

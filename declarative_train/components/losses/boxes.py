@@ -1,0 +1,46 @@
+"""Losses of bounding boxes: input and target are lists of boxes, four numbers each, and are compared in their order."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from declarative_train.components.component import Loss, LossModule, Misfit
+from declarative_train.components.losses.fit import needs_float, needs_mask_shape, needs_same_shape, needs_target
+from declarative_train.terms.tensor_spec import TensorSpec
+
+Format = Literal["xyxy", "xywh", "cxcywh"]
+
+
+def boxes(type: str, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> Misfit | None:
+    """Input and target (..., 4), and a mask with a value for each box."""
+    if (misfit := needs_target(type, target)) is not None or target is None:
+        return misfit
+    if not input.shape or input.shape[-1] != 4:
+        message = f"`{type}` compares boxes, four numbers in the last dimension, but the input is {input}"
+        return Misfit(message, port="input", help="give the node that makes them 4 outputs for each box")
+    return (
+        needs_float(type, "input", input)
+        or needs_float(type, "target", target)
+        or needs_same_shape(type, input, target)
+        or needs_mask_shape(type, mask, input.shape[:-1])
+    )
+
+
+class Giou(Loss):
+    """1 - the generalized intersection over union of boxes, over the boxes: Rezatofighi et al.,
+    https://arxiv.org/abs/1902.09630. A mask has a value for each box."""
+
+    about: ClassVar[str] = "numbers"
+
+    type: Literal["giou"] = "giou"
+    format: Format = "xyxy"
+    """What the four numbers are, of input and target: left, top, right, bottom; left, top, width, height; or the middle
+    (x, y), width and height. Widths and heights are not negative."""
+
+    def check(self, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> Misfit | None:
+        return boxes(self.type, input, target, mask)
+
+    def build(self, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> LossModule:
+        from declarative_train.components.losses.modules.boxes import Generalized
+
+        return Generalized(self.format, input.shape[:-1], mask is not None)

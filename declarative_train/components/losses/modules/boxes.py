@@ -1,0 +1,70 @@
+"""Boxes (..., 4) against boxes: what they have in common of what they cover."""
+
+from __future__ import annotations
+
+from math import prod
+
+import torch
+from torch import Tensor, nn
+
+from declarative_train.components.component import LossModule
+from declarative_train.components.losses.modules.elementwise import count_items, in_full, item_weight
+
+_EPS = 1e-7  # below every division, as torchvision has it
+
+
+def corners(boxes: Tensor, format: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Left, top, right, bottom, (...) each."""
+    a, b, c, d = boxes.unbind(-1)
+    if format == "xywh":
+        return a, b, a + c, b + d
+    if format == "cxcywh":
+        return a - c / 2, b - d / 2, a + c / 2, b + d / 2
+    return a, b, c, d
+
+
+def overlap(one: Tensor, other: Tensor, format: str) -> tuple[Tensor, Tensor, Tensor]:
+    """Of boxes (..., 4): the areas of the intersection, of the union, and of the smallest box around both, (...)."""
+    left, top, right, bottom = corners(one, format)
+    left2, top2, right2, bottom2 = corners(other, format)
+    wide = (torch.minimum(right, right2) - torch.maximum(left, left2)).clamp(min=0)
+    tall = (torch.minimum(bottom, bottom2) - torch.maximum(top, top2)).clamp(min=0)
+    both = wide * tall
+    union = (right - left) * (bottom - top) + (right2 - left2) * (bottom2 - top2) - both
+    around = (torch.maximum(right, right2) - torch.minimum(left, left2)) * (
+        torch.maximum(bottom, bottom2) - torch.minimum(top, top2)
+    )
+    return both, union, around
+
+
+def iou(one: Tensor, other: Tensor, format: str) -> Tensor:
+    both, union, _ = overlap(one, other, format)
+    return both / union.clamp(min=_EPS)
+
+
+class Generalized(nn.Module, LossModule):
+    """input, target: (B, *shape, 4); mask: (B, *shape). The count is that of the boxes, or the sum of their mask.
+
+    Where the mask is 0 the numbers do not matter, not even nan.
+    """
+
+    def __init__(self, format: str, shape: tuple[int, ...], masked: bool) -> None:
+        super().__init__()
+        self.format = format
+        self.num_items = prod(shape)
+        self.items_per_row = None if masked else float(self.num_items)
+
+    def sum(self, input: Tensor, target: Tensor | None, mask: Tensor | None, row_weight: Tensor | None) -> Tensor:
+        assert target is not None
+        x = in_full(input)
+        y = target.to(x.dtype)
+        if mask is not None:
+            keep = (mask != 0).unsqueeze(-1)
+            x, y = torch.where(keep, x, 0), torch.where(keep, y, 0)
+        both, union, around = overlap(x, y, self.format)
+        each = 1 - both / (union + _EPS) + (around - union) / (around + _EPS)
+        weight = item_weight(mask, row_weight, each.ndim, x.dtype)
+        return each.sum() if weight is None else (each * weight).sum()
+
+    def count(self, target: Tensor | None, mask: Tensor | None, row_weight: Tensor | None, rows: int) -> Tensor:
+        return count_items(mask, row_weight, rows, self.num_items)

@@ -1,0 +1,32 @@
+"""Metrics of bounding boxes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from declarative_train.components.component import Judged, Metric, MetricModule, Misfit
+from declarative_train.components.losses.boxes import Format, boxes
+
+if TYPE_CHECKING:
+    import torch
+
+
+class BoxIou(Metric):
+    """Intersection over union of boxes (..., 4), each with the one in its place: the mean over the boxes. A mask has a
+    value for each box."""
+
+    about: ClassVar[str] = "numbers"
+    is_mean: ClassVar[bool] = True
+
+    type: Literal["box_iou"] = "box_iou"
+    format: Format = "xyxy"
+    """What the four numbers are, of input and target: left, top, right, bottom; left, top, width, height; or the middle
+    (x, y), width and height."""
+
+    def check(self, edges: Judged) -> Misfit | None:
+        return boxes(self.type, edges.input, edges.target, edges.mask)
+
+    def build(self, edges: Judged, device: torch.device) -> MetricModule:
+        from declarative_train.components.metrics.modules.means import BoxOverlap, MeanOfItems
+
+        return MeanOfItems(BoxOverlap(self.format), device)
