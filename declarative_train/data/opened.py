@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 
 import numpy as np
@@ -188,7 +189,10 @@ def record(path: str, *, whole: bool) -> FileRecord:
 
 
 def _folder_record(path: str, folder: str) -> FileRecord:
-    found = {name: os.stat(os.path.join(folder, name)) for name in sorted(pictures_in(folder))}
+    found = {}
+    for name in sorted(pictures_in(folder)):
+        with suppress(OSError):  # a link that leads nowhere: who decodes it says so
+            found[name] = os.stat(os.path.join(folder, name))
     digest = hashlib.sha256("".join(f"{name}\0{each.st_size}\n" for name, each in found.items()).encode())
     latest = max((each.st_mtime_ns for each in found.values()), default=0)
     return FileRecord(path, sum(each.st_size for each in found.values()), digest.hexdigest(), latest)

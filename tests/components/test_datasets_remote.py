@@ -73,6 +73,8 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
                 return
             if fault == "slow":
                 time.sleep(0.3)
+            if fault == "silent":
+                time.sleep(5)
             content, status, size = file.read_bytes(), 200, file.stat().st_size
             if wanted := re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", "")):
                 begin, end = int(wanted[1]), min(int(wanted[2]) + 1, size)
@@ -136,6 +138,16 @@ def test_what_fails_for_good_is_one_message(server: Server, fault: str, why: str
     assert re.fullmatch(rf"cannot read `x` in row group 5 of http://\S+/a.parquet\?key=\*\*\*: .*{why}.*", said), said
     assert "tried 5 times in" in said
     assert "s3cret" not in said
+
+
+def test_a_server_that_is_silent_is_not_waited_for_without_end(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "SILENT_S", 0.4)
+    table = opened("parquet", f"{server.address}/a.parquet")
+    server.fault = lambda _: "silent"
+    begun = time.monotonic()
+    with pytest.raises(SourceError, match=r"it sent nothing for 0.4 s, tried 2 times"):
+        table.read(["x"], slice(10_000, 10_010))
+    assert time.monotonic() - begun < 4
 
 
 def test_a_server_that_always_fails_is_not_a_file_that_is_missing(server: Server) -> None:

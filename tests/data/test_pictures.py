@@ -319,6 +319,24 @@ def test_a_torn_picture_ends_the_run_with_its_name(look: Describe, folder: Path,
         open_sets(spec)["training"].gather(np.arange(12))
 
 
+def test_a_link_that_leads_nowhere_is_a_bad_row(look: Describe, tmp_path: Path) -> None:
+    for number in range(12):
+        Image.new("RGB", (8, 8), (number, 0, 0)).save(tmp_path / f"{number:02}.png")
+    (tmp_path / "10b.png").symlink_to(tmp_path / "nowhere.png")
+    assert record(str(tmp_path), whole=True).sha256
+    fields = {"image": {"type": "image", "column": "image", "size": 8}}
+    source = {"type": "image_folder", "path": str(tmp_path)}
+    spec, found = look(source=source, fields=fields)
+    assert not found
+    assert spec is not None
+    with pytest.raises(DataError, match=r"`image` cannot be decoded: no such file or directory, in .*10b\.png"):
+        open_sets(spec)["training"].gather(np.arange(13))
+    spec, found = look(source=source, fields=fields, on_bad_row="skip")
+    assert spec is not None
+    seen = open_sets(spec)["training"].gather(np.arange(13))["image"][:, 0, 0, 0] * 255
+    assert [round(float(each)) for each in seen] == [*range(11), 11, 11]
+
+
 @pytest.mark.parametrize("kind", sorted(TRANSFORMS))
 @pytest.mark.parametrize("mode", ["L", "RGB", "RGBA"])
 def test_every_transform_keeps_what_it_promises(kind: str, mode: str) -> None:

@@ -80,10 +80,21 @@ class FilesTable(Table):
             assert self._labels is not None
             return np.asarray(self._labels[rows])
         paths = [os.path.join(self._root, each) for each in self._names[rows]]
-        return objects(paths if name == "path" else [read_bytes(path) for path in paths])
+        return objects(paths if name == "path" else [_content(path) for path in paths])
 
     def place(self, row: int) -> str:
         return shown(os.path.join(self._root, self._names[row]))
+
+
+def _content(path: str) -> bytes | OSError:
+    """The error in the place of a file that went away, a link that leads nowhere, or one that may not be read: its row
+    alone is bad, and who decodes it raises the error. Raises SourceError."""
+    try:
+        return read_bytes(path)
+    except SourceError as error:
+        if isinstance(error.__cause__, FileNotFoundError | PermissionError):
+            return error.__cause__
+        raise
 
 
 def _table_of(root: str) -> FilesTable:

@@ -12,7 +12,7 @@ from glob import glob, has_magic
 from typing import Any
 
 from declarative_train.components.data import SourceError
-from declarative_train.components.datasets.remote import RemoteError, again, masked, note, reason, seen
+from declarative_train.components.datasets.remote import RemoteError, again, masked, note, patience, reason, seen
 from declarative_train.terms.machine import install
 
 _HERE = ("file://", "local://")
@@ -56,7 +56,9 @@ def file_system(url: str) -> tuple[Any, str]:
     if _CHAIN in url and archive is not None and not os.path.isfile(archive):
         _expand_local(archive, archive)  # says that it is missing, and what is there
     try:
-        found: tuple[Any, str] = fsspec.core.url_to_fs(url)
+        scheme = _scheme(url)
+        options = {scheme: patience()} if scheme in ("http", "https") else {}
+        found: tuple[Any, str] = fsspec.core.url_to_fs(url, **options)
     except (ImportError, ValueError) as error:
         extra = _EXTRAS.get(_scheme(url)) if isinstance(error, ImportError) else None
         hint = None if extra is None else install(extra)

@@ -15,7 +15,8 @@ TRIES = 5
 FIRST_PAUSE_S = 0.5  # doubled after each try: 7.5 s together
 _BUSY = (408, 425, 429)  # of HTTP: later it may work; and all from 500 on
 _FINAL = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, NotImplementedError, ValueError)
-_NO_SERVER_TRIES = 2  # where no connection came about: mostly a wrong address
+_NO_SERVER_TRIES = 2  # where no connection came about, mostly a wrong address, and where nothing comes for SILENT_S
+SILENT_S = 60.0  # a server that is connected and sends nothing for so long does not answer
 _USER = re.compile(r"(?<=://)(?:[^/\s\"'@:]+:(?!:)[^\s\"']+|[^/\s\"']+)@")  # a key may hold `/`
 _QUERY = re.compile(r"([?&][\w.-]+=)[^&#\s\"']+")
 
@@ -73,9 +74,11 @@ def again(call: Callable[[], T]) -> T:
             is_passing = _is_passing(error)
             if isinstance(error, FileNotFoundError) and not is_passing:
                 raise
-            if number == (_NO_SERVER_TRIES if _has_no_server(error) else TRIES) or not is_passing:
+            most = _NO_SERVER_TRIES if _has_no_server(error) or _is_silent(error) else TRIES
+            if number == most or not is_passing:
                 tried = f", tried {number} times in {time.monotonic() - begun:.0f} s" if number > 1 else ""
-                raise RemoteError(f"{reason(_told_by(error))}{tried}") from error
+                why = f"it sent nothing for {SILENT_S:g} s" if _is_silent(error) else reason(_told_by(error))
+                raise RemoteError(f"{why}{tried}") from error
         time.sleep(pause_s)
         pause_s *= 2
     raise AssertionError("the last try returns or raises")
@@ -103,6 +106,17 @@ def is_of_network(error: BaseException | None) -> bool:
 def _has_no_server(error: BaseException) -> bool:
     cause = _told_by(error)
     return isinstance(cause, ConnectionRefusedError) or type(cause).__name__.startswith("ClientConnector")
+
+
+def _is_silent(error: BaseException) -> bool:
+    return isinstance(_told_by(error), TimeoutError)
+
+
+def patience() -> dict[str, Any]:
+    """Of a client of HTTP, as fsspec takes it: aiohttp's own is 300 s for a whole answer, however much it is."""
+    from aiohttp import ClientTimeout
+
+    return {"client_kwargs": {"timeout": ClientTimeout(total=None, sock_connect=SILENT_S, sock_read=SILENT_S)}}
 
 
 def reason(error: BaseException) -> str:

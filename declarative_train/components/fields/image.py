@@ -127,6 +127,8 @@ class PictureField(Field, ABC):
             raise MissingPackageError(f"pictures need the package Pillow; help: {install('images')}") from None
         if value is None:
             raise BadValueError("missing", column.name, f"`{column.name}` misses a picture", row=row)
+        if isinstance(value, OSError):
+            raise value
         if column.shape:
             return Image.fromarray(value[:, :, 0] if value.ndim == 3 and value.shape[2] == 1 else value)
         if isinstance(value, Image.Image):  # whose owner may give it again
