@@ -270,24 +270,27 @@ class WindowsAhead:
     def _of_streams(self, epoch: int, firsts: np.ndarray, length: int, count: int) -> Taken:
         """Batches that take `length` samples of each of some streams, from these places of the layout on."""
         layout, size = self._order.epoch(epoch), count * length
-        samples, index = np.zeros((2, len(firsts), size), np.int64)
+        samples, index = np.empty((2, count, len(firsts), length), np.int64)
         apart: list[_Apart] = []
         for row, first in enumerate(firsts.tolist()):
+            parts: list[tuple[np.ndarray, np.ndarray]] = []
             done = 0
             while done < size:
                 number = int(layout.number_of(np.asarray(first + done)))
                 stop = min(size, int(layout.cuts[number + 1]) - first)
-                places = slice(first + done, first + stop)
                 if (window := self._together(epoch, number)) is not None:
-                    inside = slice(places.start - window.window.start, places.stop - window.window.start)
-                    samples[row, done:stop], index[row, done:stop] = window.samples[inside], window.index[inside]
+                    inside = slice(first + done - window.window.start, first + stop - window.window.start)
+                    parts.append((window.samples[inside], window.index[inside]))
                 else:
-                    samples[row, done:stop], found = self._apart(epoch, number, np.arange(places.start, places.stop))
+                    ids, values = self._apart(epoch, number, np.arange(first + done, first + stop))
                     turn, slot = np.divmod(np.arange(done, stop), length)
-                    apart.append(_Apart((turn * len(firsts) + row) * length + slot, found))
+                    apart.append(_Apart((turn * len(firsts) + row) * length + slot, values))
+                    parts.append((ids, np.zeros_like(ids)))
                 done = stop
-        samples, index = (each.reshape(-1, count, length).swapaxes(0, 1).reshape(-1) for each in (samples, index))
-        return samples, self._gathered(index, apart)
+            for found, pieces in zip((samples, index), zip(*parts, strict=True), strict=True):
+                whole = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+                found[:, row] = whole.reshape(count, length)
+        return samples.reshape(-1), self._gathered(index.reshape(-1), apart)
 
     def at(self, epoch: int, places: np.ndarray) -> Taken:
         """The same, at places in the layout of the epoch."""
