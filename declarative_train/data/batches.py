@@ -228,14 +228,12 @@ class TrainingBatches:
 
     def _block(self, runs: Sequence[_Run], take: TakeRuns) -> Iterator[list[Batch]]:
         """Full steps by one gather: positions in the order (step, chunk, row)."""
-        import torch
-
         batch, size = self._batch, self._batch.microbatch_size
         num_chunks = batch.accumulation * batch.num_microbatches
         samples, gathered = take(runs)
         tensors = tensors_moved(gathered, self._device)
         names = list(tensors)
-        pieces = zip(*(torch.split(tensor, size) for tensor in tensors.values()), strict=True)
+        pieces = zip(*(tensor.unflatten(0, (-1, size)).unbind() for tensor in tensors.values()), strict=True)
         ids = samples.reshape(-1, size)
         epochs = [run.epoch for run in runs for _ in range(run.count)]
         for number, epoch in enumerate(epochs):
