@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from torch import nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
+from declarative_train.runtime.parallelise.packed_shards import integers_as_they_are
 from declarative_train.runtime.parallelise.sharing import Sharing
 from declarative_train.runtime.step.model import unit_modules
 from declarative_train.runtime.step.precision import shard_policy
@@ -37,11 +38,12 @@ def shard(plan: Plan, held: Held, place: Place, runner: StepRunner) -> Sharing:
     # torch warns of units that return a view, since an in-place operation on it would lose a hook; no layer and no
     # expression works in place
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
-    for modules, reshard in groups(held.model, plan.layout.units, sharding):
-        fully_shard(modules, mesh=mesh, reshard_after_forward=reshard, mp_policy=policy)
-    roots: list[FSDPModule] = [
-        fully_shard(module, mesh=mesh, reshard_after_forward=False, mp_policy=policy) for module in held.roots
-    ]
+    with integers_as_they_are(held.model):
+        for modules, reshard in groups(held.model, plan.layout.units, sharding):
+            fully_shard(modules, mesh=mesh, reshard_after_forward=reshard, mp_policy=policy)
+        roots: list[FSDPModule] = [
+            fully_shard(module, mesh=mesh, reshard_after_forward=False, mp_policy=policy) for module in held.roots
+        ]
     one_chunk = plan.layout.pipeline is not None or plan.batch.accumulation == 1
 
     def begin(num_rows: int | None, is_last: bool) -> None:
