@@ -44,7 +44,7 @@ def test_the_table_has_both_sizes() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("row", ROWS, ids=" ".join)
 def test_a_plan_says_what_the_docs_say(
     tmp_path: Path, row: tuple[str, ...], capsys: pytest.CaptureFixture[str]

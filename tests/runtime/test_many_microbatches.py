@@ -22,7 +22,7 @@ def with_microbatches(folder: Path, schedule: str, number: int, precision: str) 
 
 
 @pytest.mark.long
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved_1f1b", "looped_bfs", "zbv", "dualpipev"])
 def test_few_microbatches_tell_of_many(
