@@ -15,7 +15,8 @@ import numpy as np
 from declarative_train.components.data import Dataset, Field, SourceError, Split, Table
 from declarative_train.components.datasets import DATASETS
 from declarative_train.components.datasets.files import local_path, read_bytes, size_bytes, skipping
-from declarative_train.components.datasets.image_folder import pictures_in
+from declarative_train.components.datasets.image_folder import pictures_in, remote_pictures
+from declarative_train.components.datasets.remote_folder import told_of
 from declarative_train.components.fields import FIELDS
 from declarative_train.components.fields.image import MissingPackageError
 from declarative_train.components.registry import ComponentError
@@ -167,7 +168,7 @@ SAMPLE_BYTES = 64 << 10
 
 def records(paths: Iterable[str]) -> list[FileRecord]:
     """Of every file that a recipe rests on. Raises SourceError."""
-    sizes = {path: size_bytes(path) for path in paths}
+    sizes = {path: 0 if _is_remote_folder(path) else size_bytes(path) for path in paths}
     are_few = sum(sizes.values()) <= ALL_BYTES
     return [record(path, whole=are_few and size <= WHOLE_BYTES) for path, size in sizes.items()]
 
@@ -179,6 +180,8 @@ def record(path: str, *, whole: bool) -> FileRecord:
     local = local_path(path)
     if local is not None and os.path.isdir(local):
         return _folder_record(path, local)
+    if _is_remote_folder(path):
+        return _remote_folder_record(path)
     size = size_bytes(path)
     if whole:
         return FileRecord(path, size, hashlib.sha256(read_bytes(path)).hexdigest())
@@ -196,3 +199,15 @@ def _folder_record(path: str, folder: str) -> FileRecord:
     digest = hashlib.sha256("".join(f"{name}\0{each.st_size}\n" for name, each in found.items()).encode())
     latest = max((each.st_mtime_ns for each in found.values()), default=0)
     return FileRecord(path, sum(each.st_size for each in found.values()), digest.hexdigest(), latest)
+
+
+def _is_remote_folder(path: str) -> bool:
+    return path.endswith("/") and local_path(path) is None
+
+
+def _remote_folder_record(path: str) -> FileRecord:
+    """What its listing says of the pictures: their names, and sizes and tags where it says them."""
+    root = path.rstrip("/")
+    found = {name: told_of(root, name) for name in sorted(remote_pictures(root))}
+    digest = hashlib.sha256("".join(f"{name}\0{size}\0{tag}\n" for name, (size, tag) in found.items()).encode())
+    return FileRecord(path, sum(size for size, _ in found.values()), digest.hexdigest(), 0)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, unquote
 
 import numpy as np
 import pytest
@@ -20,8 +21,10 @@ from declarative_train.components.data import SourceError, Table
 from declarative_train.components.datasets import remote
 from declarative_train.components.datasets.csv import CsvDataset
 from declarative_train.components.datasets.files import read_bytes
+from declarative_train.components.datasets.image_folder import ImageFolderDataset
 from declarative_train.components.datasets.parquet import ParquetDataset
 from declarative_train.components.datasets.tar import TarDataset
+from declarative_train.data.opened import record
 
 pa = pytest.importorskip("pyarrow")
 pytest.importorskip("aiohttp")
@@ -65,7 +68,10 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
             with lock:
                 found.asked.append(self.path)
                 fault = found.fault(len(found.asked))
-            file = found.folder / self.path.partition("?")[0].strip("/")
+            file = found.folder / unquote(self.path.partition("?")[0]).strip("/")
+            if file.is_dir() and not fault.isdigit():
+                self._listing(file)
+                return
             if fault.isdigit() or not file.is_file():
                 self.send_response(int(fault) if fault.isdigit() else 404)
                 self.send_header("Content-Length", "0")
@@ -91,6 +97,18 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
                 self.wfile.write(content[: len(content) // 2] if fault == "cut" else content)
             if fault == "cut":
                 self.close_connection = True
+
+        def _listing(self, folder: Path) -> None:
+            links = ['<a href="?C=N;O=D">Name</a>', '<a href="../">up</a>']
+            names = sorted(each.name + "/" * each.is_dir() for each in folder.iterdir())
+            links += [f'<a href="{quote(name)}">{name}</a>' for name in names]
+            content = "<br>".join(links).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html")
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(content)
 
         def log_message(self, *_: object) -> None:
             pass
@@ -262,6 +280,18 @@ def test_files_in_a_bucket_are_read_as_those_of_this_machine(server: Server, mon
         assert asked == []
         with pytest.raises(SourceError, match=r"there is no file s3://made/data/three\.parquet"):
             opened("parquet", "s3://made/data/three.parquet")
+        here = pets(server.folder)
+        client.put(str(here), "made/pets", recursive=True)
+        asked.clear()
+        pictures = ImageFolderDataset(path="s3://made/pets").open()
+        assert len(asked) <= 2
+        same_as_here(pictures, here)
+        assert len([line for line in asked if line.startswith("HEAD")]) == 0  # the listing says size and tag of each
+        asked.clear()
+        same_as_here(pictures, here)
+        assert asked == []
+        with pytest.raises(SourceError, match="there is no picture in s3://made/cats"):
+            ImageFolderDataset(path="s3://made/cats").open()
     finally:
         bucket.stop()
 
@@ -375,3 +405,47 @@ def test_archives_of_a_server_are_read_by_range(server: Server) -> None:
     assert server.asked == []
     TarDataset(path=f"{server.address}/a.tar").open()
     assert len(server.asked) == 1
+
+
+def pets(folder: Path) -> Path:
+    """Files that look like pictures of a name, in two classes; and others beside them."""
+    for name in ("big cat/1.png", "big cat/2.jpg", "dog/deep/3.png", "dog/4.PNG", "dog/.hidden.png", "dog/notes.txt"):
+        (folder / "pets" / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "pets" / name).write_bytes(f"picture {name}".encode() * 9_000)  # more than a grain of the cache
+    return folder / "pets"
+
+
+def same_as_here(table: Table, here: Path) -> None:
+    wanted = ImageFolderDataset(path=str(here)).open()
+    assert table.num_rows == wanted.num_rows == 4
+    for column in ("label", "image"):
+        found, expected = table.read([column], slice(0, 4)), wanted.read([column], slice(0, 4))
+        assert found[column].tolist() == expected[column].tolist()
+    assert table.read(["image"], np.asarray([2]))["image"][0] == wanted.read(["image"], np.asarray([2]))["image"][0]
+
+
+def test_a_folder_of_pictures_behind_a_server_is_that_of_this_machine(server: Server) -> None:
+    here = pets(server.folder)
+    server.fault = every_third("500")
+    table = ImageFolderDataset(path=f"{server.address}/pets/").open()
+    same_as_here(table, here)
+    server.fault = lambda _: ""
+    server.sent = 0
+    same_as_here(table, here)
+    assert server.sent == 0  # kept on disk
+    before = record(table.files[0], whole=False)
+    assert before == record(table.files[0], whole=False)
+    (here / "dog" / "5.png").write_bytes(b"new")
+    assert before != record(table.files[0], whole=False)
+    assert ImageFolderDataset(path=f"{server.address}/pets").open().num_rows == 5
+    server.fault = lambda _: "500"
+    with pytest.raises(SourceError, match="500"):  # never a folder without some of its pictures
+        ImageFolderDataset(path=f"{server.address}/pets").open()
+
+
+def test_a_folder_that_is_not_there_or_has_no_picture_says_so(server: Server) -> None:
+    with pytest.raises(SourceError, match="there is no folder"):
+        ImageFolderDataset(path=f"{server.address}/cats").open()
+    (server.folder / "empty").mkdir()
+    with pytest.raises(SourceError, match="there is no picture in"):
+        ImageFolderDataset(path=f"{server.address}/empty").open()

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Literal
+from urllib.parse import unquote
 
 from pydantic import Field
 
 from declarative_train.components.data import Column, Dataset, SourceError, Table
-from declarative_train.components.datasets.files import is_remote, local_path, objects, read_bytes, shown
+from declarative_train.components.datasets.files import local_path, objects, read_bytes, shown
+from declarative_train.components.datasets.remote_folder import files_below, read_all
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,19 +30,23 @@ class ImageFolderDataset(Dataset):
 
     type: Literal["image_folder"] = "image_folder"
     path: Annotated[str, Field(min_length=1)]
-    """The folder that holds those of the classes, relative to the recipe's file."""
+    """The folder that holds those of the classes, relative to the recipe's file; or a URL of one (`s3://bucket/pets`),
+    which is listed when the source is opened, and whose files are kept in the user's cache as they are read."""
 
     @property
     def paths(self) -> tuple[str, ...]:
         return (self.path,)
 
     def open(self) -> Table:
-        if is_remote(self.path) or (root := local_path(self.path)) is None:
-            message = f"{shown(self.path)} is not on this machine, and a folder of pictures is read here"
-            raise SourceError("unreadable", message, help="copy it, or pack it into Parquet files")
+        root = local_path(self.path)
+        if root is None:
+            return _table_of(self.path.rstrip("/"), remote_pictures(self.path))
         if not os.path.isdir(root):
             raise _no_folder(root)
-        return _table_of(root)
+        try:
+            return _table_of(root, pictures_in(root))
+        except OSError as error:
+            raise SourceError("unreadable", f"cannot look at {shown(root)}: {error.strerror}") from error
 
 
 def _no_folder(root: str) -> SourceError:
@@ -58,7 +64,7 @@ class FilesTable(Table):
     file has none."""
 
     def __init__(self, files: Sequence[str], root: str = "", labels: Sequence[str | None] | None = None) -> None:
-        self.files = (root,) if root else tuple(files)
+        self.files = (f"{root}/" if is_elsewhere(root) else root,) if root else tuple(files)
         self.num_rows = len(files)
         self.columns = {"image": Column("image", "bytes"), "path": Column("path", "object")}
         self._root = root
@@ -80,7 +86,9 @@ class FilesTable(Table):
             assert self._labels is not None
             return np.asarray(self._labels[rows])
         paths = [os.path.join(self._root, each) for each in self._names[rows]]
-        return objects(paths if name == "path" else [_content(path) for path in paths])
+        if name == "path":
+            return objects(paths)
+        return objects(read_all(paths, _content) if is_elsewhere(self._root) else [_content(path) for path in paths])
 
     def place(self, row: int) -> str:
         return shown(os.path.join(self._root, self._names[row]))
@@ -97,18 +105,29 @@ def _content(path: str) -> bytes | OSError:
         raise
 
 
-def _table_of(root: str) -> FilesTable:
-    try:
-        names = sorted(tuple(name.split(os.sep)) for name in pictures_in(root))
-    except OSError as error:
-        raise SourceError("unreadable", f"cannot look at {shown(root)}: {error.strerror}") from error
+def is_elsewhere(root: str) -> bool:
+    """A URL, not a folder of this machine."""
+    return local_path(root) is None
+
+
+def _table_of(root: str, found: Iterable[str]) -> FilesTable:
+    names = sorted(tuple(name.split("/" if is_elsewhere(root) else os.sep)) for name in found)
     if not names:
         kinds = ", ".join(sorted(ENDINGS))
         raise SourceError("no_match", f"there is no picture in {shown(root)}", help=f"looked for: {kinds}")
-    classes = {parts[0]: parts[0] for parts in names}  # one string of each
+    is_quoted = root.startswith(("http://", "https://"))
+    classes = {parts[0]: unquote(parts[0]) if is_quoted else parts[0] for parts in names}  # one string of each
     has_classes = any(len(parts) > 1 for parts in names)
     labels = [classes[parts[0]] if len(parts) > 1 else None for parts in names] if has_classes else None
-    return FilesTable([os.sep.join(parts) for parts in names], root, labels)
+    return FilesTable(["/".join(parts) if is_elsewhere(root) else os.sep.join(parts) for parts in names], root, labels)
+
+
+def remote_pictures(root: str) -> Iterator[str]:
+    """Paths below a folder of another machine, by the rules of `pictures_in`. Raises SourceError."""
+    for name in files_below(root.rstrip("/")):
+        is_hidden = any(part.startswith(".") for part in name.split("/"))
+        if not is_hidden and os.path.splitext(name)[1].lower() in ENDINGS:
+            yield name
 
 
 def pictures_in(root: str) -> Iterator[str]:
