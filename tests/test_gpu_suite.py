@@ -22,8 +22,10 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DTRAIN_TEST_DEVICE", "cpu")
 
 
-def test_ranks_that_share_a_device_pass_their_tensors_by_the_cpu() -> None:
-    assert ran("ways", names=["zero bubble 2"], precision_name="fp64")["zero bubble 2"] <= 1e-9
+@pytest.mark.parametrize("spawns", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_ranks_that_share_a_device_pass_their_tensors_by_the_cpu(spawns: bool) -> None:
+    """Spawned: as on a machine with a GPU."""
+    assert ran("ways", names=["zero bubble 2"], precision_name="fp64", spawns=spawns)["zero bubble 2"] <= 1e-9
 
 
 @pytest.mark.long

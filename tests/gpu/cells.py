@@ -11,16 +11,20 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from declarative_train import recipe as recipe_room
+from declarative_train.api.tracer import LateTracer
 from declarative_train.components.layers import LAYERS
 from declarative_train.components.optimizers import OPTIMIZERS
 from declarative_train.data.batches import TrainingBatches
 from declarative_train.data.sets import open_sets
 from declarative_train.data.slots import locate
+from declarative_train.plan.compiler import compile as compile_plan
 from declarative_train.runtime import rank as rank_module
 from declarative_train.runtime.engine import Engine
 from declarative_train.runtime.launch import run
@@ -30,7 +34,7 @@ from tests.gpu.device import kind
 from tests.gpu.recipes import MODELS, write_all
 from tests.gpu.run_cell import MARK
 from tests.gpu.shared_device import shared_device
-from tests.runtime.made_recipes import WAYS, compiled, merged
+from tests.runtime.made_recipes import WAYS, compiled, merged, write_recipe
 from tests.runtime.parity import Recording, largest_difference, record_plan
 from tests.runtime.runs import go, last_tensors
 
@@ -50,10 +54,12 @@ def recipe(model: str, *changes: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def recorded(folder: Path, model: str, *changes: dict[str, Any], device: str = DEVICE) -> Recording:
+def recorded(
+    folder: Path, model: str, *changes: dict[str, Any], device: str = DEVICE, spawns: bool = DEVICE != "cpu"
+) -> Recording:
     plan = compiled(folder, recipe(model, *changes, {"layout": {"device": "auto"}}))
     with same_bits(plan.training.deterministic), shared_device():
-        return record_plan(plan, device=device)
+        return record_plan(plan, device=device, spawns=spawns)
 
 
 def precision(name: str) -> dict[str, Any]:
@@ -91,12 +97,12 @@ def difference(reference: Recording, found: Recording, name: str) -> float:
     return largest
 
 
-def ways(folder: Path, names: list[str], precision_name: str) -> dict[str, Any]:
-    """Ranks that share the device, beside one process on the CPU."""
+def ways(folder: Path, names: list[str], precision_name: str, spawns: bool = DEVICE != "cpu") -> dict[str, Any]:
+    """Ranks that share the device, beside one process on the CPU. That has made a backward: see `on_ranks`."""
     reference = recorded(folder, "mlp", precision("fp64"), device="cpu")
     found = {}
     for name in names:
-        made = recorded(folder, "mlp", WAYS[name], precision(precision_name))
+        made = recorded(folder, "mlp", WAYS[name], precision(precision_name), spawns=spawns)
         found[name] = difference(reference, made, precision_name)
     return found
 
@@ -105,7 +111,13 @@ def compiled_units(folder: Path, model: str, precision_name: str, again: str) ->
     training = {"precision": precision_name, "activation_checkpointing": again}
     eager = recorded(folder, model, {"training": training})
     made = recorded(folder, model, {"training": {**training, "compile": True}})
-    return {"difference": difference(eager, made, precision_name if precision_name == "fp64" else "whole")}
+    from torch._dynamo.utils import counters
+
+    breaks = sum(counters["graph_break"].values())
+    return {
+        "difference": difference(eager, made, precision_name if precision_name == "fp64" else "whole"),
+        "breaks": breaks,
+    }
 
 
 def components(folder: Path) -> dict[str, Any]:
@@ -286,13 +298,25 @@ def command(folder: Path, changes: list[dict[str, Any]], model: str) -> dict[str
 def memory(folder: Path, model: str, training: dict[str, Any], sizes: dict[str, Any]) -> dict[str, Any]:
     """The most that three steps held, and what the plan said of them. On the CPU nothing is measured."""
     change = {"model": {"graph": {"logits": MODELS[model]["model"]["graph"]["logits"] | sizes}}}
-    plan = compiled(folder, recipe(model, change, {"training": training, "evaluation": None, "layout": ESTIMATED}))
-    assert plan.estimate is not None
+    return memory_of(compiled_path(folder, recipe(model, change, {"training": training, "evaluation": None})))
+
+
+def compiled_path(folder: Path, found: dict[str, Any]) -> Path:
+    return write_recipe(folder, merged(found, {"layout": ESTIMATED}))
+
+
+def memory_of(path: Path) -> dict[str, Any]:
+    """With the memory traced, as `dtrain plan` has it."""
+    loaded = recipe_room.load(str(path))
+    assert loaded.recipe is not None, loaded.diagnostics
+    plan, diagnostics = compile_plan(loaded.recipe, tracer=LateTracer(), traces_all=True)
+    assert plan is not None, diagnostics
+    (row,) = plan.memory
     if DEVICE != "cpu":
         torch.cuda.reset_peak_memory_stats()
     record_plan(plan, num_steps=3, device=DEVICE)
     measured = torch.cuda.max_memory_allocated() if DEVICE != "cpu" else None
-    return {"predicted": plan.estimate.memory_bytes, "measured": measured}
+    return {"predicted": row.total - row.held, "measured": measured, "is_traced": row.is_traced}
 
 
 ESTIMATED = {"device": "auto", "hardware": "h100-sxm"}
@@ -357,7 +381,8 @@ def main() -> None:
     warnings.simplefilter("ignore")
     assert rank_module.__name__
     write_all(Path(folder))
-    found = globals()[name](Path(folder), **json.loads(options))
+    cell = globals().get(name) or getattr(import_module("tests.gpu.feature_cells"), name)
+    found = cell(Path(folder), **json.loads(options))
     print(MARK + json.dumps(found), flush=True)
 
 

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -23,17 +25,27 @@ MARK = "\nresult: "
 def ran(name: str, **options: Any) -> dict[str, Any]:
     """Raises AssertionError with the end of what the process said when it fails."""
     with TemporaryDirectory(prefix="dtrain_gpu_") as folder:
-        done = subprocess.run(
+        process = subprocess.Popen(
             [sys.executable, "-m", "tests.gpu.cells", name, folder, json.dumps(options)],
             cwd=ROOT,
             env={"OMP_NUM_THREADS": "2"} | os.environ | {"DTRAIN_TEST_DEVICE": kind(), "PYTHONPATH": python_path()},
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            timeout=LIMIT_S,
-            check=False,
+            start_new_session=True,
         )
-    assert done.returncode == 0, f"{name} {options}:\n{done.stdout[-1000:]}\n{done.stderr[-4000:]}"
-    found: dict[str, Any] = json.loads(done.stdout.rpartition(MARK)[2])
+        late = ""
+        try:
+            out, errors = process.communicate(timeout=LIMIT_S)
+        except subprocess.TimeoutExpired:
+            late = f" did not end within {LIMIT_S} s"
+        finally:  # and its ranks, which would hold the pipes open, and the GPU
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+        if late:
+            out, errors = process.communicate()
+    assert process.returncode == 0, f"{name} {options}{late}:\n{out[-1000:]}\n{errors[-4000:]}"
+    found: dict[str, Any] = json.loads(out.rpartition(MARK)[2])
     return found
 
 

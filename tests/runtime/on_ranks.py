@@ -9,9 +9,11 @@ Without a plan, for what needs a process group alone: `forked(2, look, *words)` 
 
 from __future__ import annotations
 
+import atexit
 import multiprocessing
 import os
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -35,14 +37,18 @@ from declarative_train.runtime.processes import (
     wait_for_forks,
 )
 from declarative_train.runtime.rank import default_dtype
+from declarative_train.runtime.step.randomness import same_bits
 
 Seen = TypeVar("Seen")
 _ALIVE: list[object] = []
 start_autograd()  # before a test uses fake tensors, after which nothing could be forked on a CUDA build
 
 
-def on_ranks(plan: Plan, look: Callable[..., Seen], *words: object, device: str = "cpu") -> list[Seen]:
-    """`look(*words)` of each rank; without ranks, here. All ranks share a device that is not the CPU."""
+def on_ranks(
+    plan: Plan, look: Callable[..., Seen], *words: object, device: str = "cpu", spawns: bool = False
+) -> list[Seen]:
+    """`look(*words)` of each rank; without ranks, here. All ranks share a device that is not the CPU. On a machine with
+    a GPU no process can be forked any more that could compute, after a backward even on the CPU: `spawns`."""
     if plan.layout.is_one_process:
         return [look(*words)]
     torch.set_num_threads(1)
@@ -52,8 +58,9 @@ def on_ranks(plan: Plan, look: Callable[..., Seen], *words: object, device: str 
     silence_loggers()
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     with TemporaryDirectory() as scratch:
-        config = launch_config(len(plan.layout.ranks), Path(scratch), "fork")
-        found = elastic_launch(config, _as_rank)(look, words, scratch, device)
+        config = launch_config(len(plan.layout.ranks), Path(scratch), "spawn" if spawns else "fork")
+        called = _as_spawned if spawns else _as_rank
+        found = elastic_launch(config, called)(look, words, scratch, device)
     return [found[rank] for rank in sorted(found)]
 
 
@@ -67,6 +74,17 @@ def _as_rank(look: Callable[..., Seen], words: tuple[object, ...], scratch: str,
         torch.cuda.set_device(device)
         distributed.init_process_group("cpu:gloo,cuda:gloo", timeout=timedelta(seconds=100))
     return look(*words)
+
+
+def _as_spawned(look: Callable[..., Seen], words: tuple[object, ...], scratch: str, device: str) -> Seen:
+    """Nothing is as the parent has set it."""
+    from tests.gpu.shared_device import shared_device
+
+    atexit.register(os._exit, 0)  # before torch's own threads can abort the end of the interpreter
+    warnings.simplefilter("ignore")
+    plans = [word for word in words if isinstance(word, Plan)]
+    with same_bits(any(plan.training.deterministic for plan in plans)), shared_device():
+        return _as_rank(look, words, scratch, device)
 
 
 @contextmanager

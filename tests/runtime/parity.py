@@ -53,9 +53,12 @@ def record(directory: Path, recipe: Mapping[str, Any], *, num_steps: int = 3, fi
     return record_plan(compiled(directory, recipe), num_steps=num_steps, first_step=first_step)
 
 
-def record_plan(plan: Plan, *, num_steps: int = 3, first_step: int = 1, device: str = "cpu") -> Recording:
+def record_plan(
+    plan: Plan, *, num_steps: int = 3, first_step: int = 1, device: str = "cpu", spawns: bool = False
+) -> Recording:
     """On another device than the CPU, which all ranks share, under `tests.gpu.shared_device`."""
-    return merged_ranks(on_ranks(plan, _recorded, plan, num_steps, first_step, device, device=device), plan)
+    found = on_ranks(plan, _recorded, plan, num_steps, first_step, device, device=device, spawns=spawns)
+    return merged_ranks(found, plan)
 
 
 def largest_difference(reference: Recording, found: Recording) -> float:
