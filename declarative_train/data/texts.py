@@ -182,12 +182,13 @@ class TextRows(Table):
 
 
 class PackedRows(Table):
-    """Samples of several texts each. Its own column of text is what they hold, for people."""
+    """Samples of several texts each. Its own column of text is what they hold, for people. `source`: whose rows they
+    are made of."""
 
     def __init__(self, table: Table, name: str, part: Part, tokens: Tokens, chosen: np.ndarray) -> None:
         field = field_of(part)
         assert field.pack is not None
-        self._field, self._tokens, self._chosen, self._table = field, tokens, chosen, table
+        self._field, self._tokens, self._chosen, self.source = field, tokens, chosen, table
         firsts = [int(np.searchsorted(chosen, first)) for _, first in table.members] or [0]
         each = [pack(sizes, field.length, field.pack) for sizes in np.split(tokens.sizes[chosen], firsts[1:])]
         self.packing: Packing = each[0] if len(each) == 1 else joined(each, firsts)
@@ -228,4 +229,4 @@ class PackedRows(Table):
         """That of its first text."""
         packing = self.packing
         text = int(self._chosen[packing.texts[packing.begins[row]]])
-        return f"sample {row + 1}, which begins in {self._table.place(text)}"
+        return f"sample {row + 1}, which begins in {self.source.place(text)}"

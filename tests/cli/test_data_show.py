@@ -93,3 +93,26 @@ def test_what_is_learnt_of_a_dialogue_is_marked(tmp_path: Path, capsys: pytest.C
         f"chat.{name}" for name in ("mask", "segments", "positions", "trained")
     ]
     assert not any("one?" in line for line in others)
+
+
+def test_columns_of_packed_texts_are_those_of_the_source(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{"id": number, "text": f"word {number % 3}" if number % 4 else "gone"} for number in range(40)]
+    (tmp_path / "texts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    recipe = {
+        "data": {
+            "source": {"type": "jsonl", "path": str(tmp_path / "texts.jsonl")},
+            "fields": {
+                "words": {"type": "tokens", "column": "text", "tokenizer": "bytes", "length": 33, "pack": "best_fit"}
+            },
+        },
+        "model": {"graph": {"n": "float(words)", "out": {"type": "linear", "out_features": 1}}},
+        "objective": {"loss": {"type": "mse", "input": "out", "target": "n"}},
+        "training": {"steps": 1, "global_batch_size": 2, "optimizer": {"type": "sgd", "lr": 0.1}},
+    }
+    (tmp_path / "recipe.yaml").write_text(json.dumps(recipe))
+    assert main(["data", "show", str(tmp_path / "recipe.yaml")]) == 0
+    said = capsys.readouterr().out
+    assert "columns, all 40 rows" in said, said
+    columns = {line.split()[0]: line for line in said.splitlines() if line.startswith(("id ", "text "))}
+    assert "0 to 39" in columns["id"]
+    assert re.search(r"text +4 different values: .*gone.* words", columns["text"]), columns["text"]

@@ -14,12 +14,13 @@ import numpy as np
 
 from declarative_train.cli.views.shown import Shown
 from declarative_train.cli.views.texts import learnt, lengths
-from declarative_train.components.data import LISTS, MESSAGES, Column
+from declarative_train.components.data import LISTS, MESSAGES, Column, Table
 from declarative_train.data.mixing import MIXTURE, mixture
 from declarative_train.data.opened import prepared_sets
 from declarative_train.data.prepare import Prepared
 from declarative_train.data.spec import DataSpec, FieldSpec
 from declarative_train.data.splitting import TRAINING
+from declarative_train.data.texts import PackedRows
 from declarative_train.terms.amounts import counted
 
 _LOOKED_AT = 1 << 16  # rows of the source
@@ -45,7 +46,7 @@ def sections(data: DataSpec) -> list[Shown]:
 
 def _columns(data: DataSpec, training: Prepared) -> Shown:
     """Of the main source."""
-    table = training.table
+    table = training.table.source if isinstance(training.table, PackedRows) else training.table
     looked = min(table.num_rows, _LOOKED_AT)
     readers: dict[str, list[str]] = {}
     for field in data.fields:
@@ -53,7 +54,7 @@ def _columns(data: DataSpec, training: Prepared) -> Shown:
             readers.setdefault(name, []).append(field.name)
     rows: list[tuple[str, ...]] = []
     for name, column in list(table.columns.items())[:_COLUMNS]:
-        missing, holds = ("", "files") if column.dtype == "bytes" else _held(training, column, looked)
+        missing, holds = ("", "files") if column.dtype == "bytes" else _held(table, column, looked)
         rows.append((name, _kind(column), missing, holds, ", ".join(readers.get(name, []))))
     rows += [(name, "not read", "", why, "") for name, why in list(table.left_out.items())[:_COLUMNS]]
     title = f"columns, {_rows_of(looked, table.num_rows)}"
@@ -62,8 +63,8 @@ def _columns(data: DataSpec, training: Prepared) -> Shown:
     return Shown(title, ("column", "holds", "missing", "values", "read by"), rows, (2,))
 
 
-def _held(training: Prepared, column: Column, looked: int) -> tuple[str, str]:
-    values = training.table.read([column.name], slice(0, looked))[column.name]
+def _held(table: Table, column: Column, looked: int) -> tuple[str, str]:
+    values = table.read([column.name], slice(0, looked))[column.name]
     if values.dtype == object:
         present = Counter(value for value in values.ravel().tolist() if value is not None)
         lacking = values.size - present.total()
