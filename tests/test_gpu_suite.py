@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import tomllib
+from importlib.metadata import requires
 from pathlib import Path
 
 import pytest
@@ -13,6 +16,7 @@ from benchmarks.gpu_models import Job, by_hand, jobs, recipe, write_data
 from declarative_train import recipe as recipe_room
 from declarative_train.plan.compiler import compile as compile_plan
 from tests.gpu.device import NO_GPU, has_device
+from tests.gpu.needs import OF_TESTS, PACKAGES, missing, what_to_do
 from tests.gpu.run_cell import ROOT, ran
 from tests.started import finish, start
 
@@ -41,6 +45,17 @@ def test_without_a_gpu_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     code, out, _ = finish(start("tests.gpu", cwd=ROOT))
     assert (code, out.strip()) == (0, NO_GPU)
+
+
+def test_what_it_imports_is_what_the_package_depends_on() -> None:
+    """And what is not there is told, with a way on."""
+    text = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    names = {re.split(r"[<>=]", each)[0] for each in text}
+    inside = {re.split(r"[<>=!~; \[]", each)[0].lower() for each in requires("pydantic") or () if "extra" not in each}
+    assert names - {"torch"} | inside == set(PACKAGES)
+    assert missing((*PACKAGES, *OF_TESTS)) == []
+    assert missing(("numpy", "no-such-package")) == ["no-such-package"]
+    assert "wheels no-such-package\n" in what_to_do(["no-such-package"])
 
 
 @pytest.mark.parametrize("job", jobs(tiny=True), ids=lambda job: job.name)
