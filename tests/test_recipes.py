@@ -6,6 +6,7 @@ Everything goes through the real command line. `ACCEPT=1` rewrites the golden pl
 from __future__ import annotations
 
 import csv
+import io
 import json
 import os
 import re
@@ -190,6 +191,25 @@ def test_the_baselines_of_the_gallery_are_what_they_are() -> None:
     assert counts.argmax() == ord(" ")
     said("bert", counts.max() / counts.sum(), 2)
     said("reviews", of_counted_words(), 1)
+    background, mean_box, most_often = of_shapes()
+    said("segmentation", background, 2)
+    said("localization", mean_box, 2)
+    said("localization", most_often, 2)
+
+
+def of_shapes() -> tuple[float, float, float]:
+    """The mean IoU of nothing but background, the IoU of the mean box, and how often the most frequent kind is it."""
+    from PIL import Image
+    from pyarrow import parquet
+
+    rows = parquet.read_table(ROOT / "recipes" / "data" / "shapes.parquet").to_pylist()
+    masks = np.stack([np.asarray(Image.open(io.BytesIO(row["mask"]))) for row in rows])
+    first, sides = np.split(np.asarray([row["box"][0] for row in rows], float), 2, axis=1)
+    low, high = first.mean(0), (first + sides).mean(0)
+    both = np.clip(np.minimum(first + sides, high) - np.maximum(first, low), 0, None).prod(1)
+    ious = both / (sides.prod(1) + (high - low).prod() - both)
+    kinds = Counter(row["kind"][0] for row in rows)
+    return float((masks == 0).mean()) / 4, float(ious.mean()), max(kinds.values()) / len(rows)
 
 
 def of_counted_words() -> float:
@@ -215,6 +235,23 @@ def test_made_data_is_made_by_what_says_so() -> None:
     made = runpy.run_path(str(ROOT / "recipes" / "data" / "make.py"))
     for name in ("hours", "clicks"):
         assert made[name]() == (ROOT / "recipes" / "data" / f"{name}.csv").read_text()
+
+
+def test_made_shapes_are_made_by_what_says_so() -> None:
+    """The pixels; how they are packed is Pillow's."""
+    from PIL import Image
+    from pyarrow import parquet
+
+    made = runpy.run_path(str(ROOT / "recipes" / "data" / "make_shapes.py"))
+    draws = np.random.default_rng(5)
+    rows = parquet.read_table(ROOT / "recipes" / "data" / "shapes.parquet").to_pylist()
+    assert len(rows) == made["NUM_PICTURES"]
+    for row in rows[:40]:
+        again = made["one"](draws)
+        assert (again["box"], again["kind"]) == (row["box"], row["kind"])
+        for name in ("picture", "mask"):
+            one, other = (np.asarray(Image.open(io.BytesIO(each[name]))) for each in (again, row))
+            assert np.array_equal(one, other)
 
 
 def test_made_dialogues_are_made_by_what_says_so() -> None:
