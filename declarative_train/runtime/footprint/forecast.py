@@ -2,8 +2,7 @@
 
 Of long chains of equal blocks two short ones are tried and carried on (`extrapolate.py`), of very many ranks a few, of
 many microbatches three smaller numbers.
-Where a step is sooner done than what fake tensors need is imported (1.3 s of the processor) it is tried on real ones,
-but for pipelines. A
+Where a step is sooner done than what fake tensors need is imported (1.3 s of the processor) it is tried on real ones. A
 pipeline of so many microbatches that trying it would take longer than a few seconds is left to
 `plan/estimate/memory.py`, on the scale of the same model on one device.
 """
@@ -109,7 +108,7 @@ class Forecast:
 
 def _import_for_ranks(plan: Plan) -> None:
     """More than a second's work, which the child would do for itself, and ranks that are forked afterwards again."""
-    if not _is_small(plan):
+    if plan.layout.is_sharded or not _is_small(plan):
         import torch._dynamo  # noqa: F401
     if plan.layout.is_sharded:
         import declarative_train.runtime.parallelise.shard
@@ -277,20 +276,19 @@ def _leaves(graph: Graph) -> int:
 
 
 def _is_small(plan: Plan) -> bool:
-    """And no pipeline: what pretended ranks send has no values, and its stages tell each other sizes of memory."""
-    if plan.layout.pipeline is not None:
-        return False
+    """Whether a step on real tensors is sooner done. Pipelines of GPUs are never tried so."""
     from declarative_train.graph.cost import activations
 
     held = sum(item.num_elements for item in plan.parameters)
     each = sum(map(activations, plan.graph.nodes))
-    if held <= SMALL_PARAMETERS and each * plan.batch.global_batch_size <= SMALL_WORK:
+    if plan.layout.pipeline is None and held <= SMALL_PARAMETERS and each * plan.batch.global_batch_size <= SMALL_WORK:
         return True
     if plan.layout.device != "cpu" or _leaves(plan.graph) * _chunks(plan) > CPU_CALLS:
         return False
     rows, most = slots_of(plan).microbatch_size, CPU_OPERATIONS.get(plan.training.precision, SLOW_OPERATIONS)
     operations = (plan.flops.forward + plan.flops.backward + plan.flops.recomputed) * rows * _chunks(plan)
-    return held <= CPU_PARAMETERS and each * rows <= CPU_WORK and operations <= most
+    at_once = rows * plan.batch.num_microbatches  # a pipeline may hold those of all
+    return held <= CPU_PARAMETERS and each * at_once <= CPU_WORK and operations <= most
 
 
 def _share(plan: Plan, shards: int) -> float:

@@ -147,20 +147,26 @@ class Sent:
 
 @contextmanager
 def _messages_held() -> Iterator[None]:
-    """What a group that answers nothing gives for a message holds nothing."""
+    """What a group that answers nothing gives for a message holds nothing. Before the first step stages ask each other
+    whether they know the sizes of what travels: they do, where this one does."""
+    from torch import distributed
     from torch.distributed.pipelining import schedules
 
-    send = schedules._batch_p2p
+    send, receive = schedules._batch_p2p, distributed.recv
 
     def sent(operations: list[Any], *more: Any, **named: Any) -> list[Any]:
         tensors = [each.tensor for each in operations]
         return [Sent(work, tensors) for work in send(operations, *more, **named)]
 
-    schedules._batch_p2p = sent  # type: ignore[assignment]
+    def agreed(tensor: torch.Tensor, *_: Any, **__: Any) -> int:
+        tensor.fill_(1)
+        return 0
+
+    schedules._batch_p2p, distributed.recv = sent, agreed  # type: ignore[assignment]
     try:
         yield
     finally:
-        schedules._batch_p2p = send
+        schedules._batch_p2p, distributed.recv = send, receive
 
 
 @contextmanager
