@@ -233,7 +233,7 @@ class TrainingBatches:
         samples, gathered = take(runs)
         tensors = tensors_moved(gathered, self._device)
         names = list(tensors)
-        pieces = zip(*(tensor.unflatten(0, (-1, size)).unbind() for tensor in tensors.values()), strict=True)
+        pieces = zip(*(tensor.view(-1, size, *tensor.shape[1:]).unbind() for tensor in tensors.values()), strict=True)
         ids = samples.reshape(-1, size)
         epochs = [run.epoch for run in runs for _ in range(run.count)]
         for number, epoch in enumerate(epochs):
