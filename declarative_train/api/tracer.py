@@ -20,6 +20,10 @@ class LateTracer:
     def memory(self, plan: Plan) -> Traced:
         return self._found().memory(plan)
 
+    @property
+    def spent_s(self) -> float:
+        return 0.0 if self._tracer is None else self._tracer.spent_s
+
     def scale(self, plan: Plan, model: ModelFacts) -> Scale | None:
         return self._found().scale(plan, model)
 

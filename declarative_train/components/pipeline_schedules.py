@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-InFlight = Literal["all", "one_forward_one_backward", "interleaved", "two_per_rank"]
+InFlight = Literal["all", "one_forward_one_backward", "interleaved", "interleaved_split", "v", "v_overlapping"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +81,17 @@ class PipelineSchedule:
             return (num_ranks - 1) * both
         return (num_ranks - 1) * both / num_chunks
 
-    def most_in_flight(self, rank: int, num_ranks: int, num_chunks: int, num_microbatches: int) -> float:
-        """Microbatches that wait for their backward on a rank, those of each of its stages counted; at most."""
+    def most_in_flight(self, rank: int, num_ranks: int, num_chunks: int, num_microbatches: int) -> int:
+        """The most microbatches that wait for their backward on a rank at a time, those of each of its stages counted;
+        where the backward is split, for the weights' half of it."""
+        in_a_round = num_microbatches // max(1, num_microbatches // num_ranks)
         most = {
             "all": num_chunks * num_microbatches,
             "one_forward_one_backward": num_ranks - rank,
-            "interleaved": 1.5 * num_ranks * num_chunks,
-            "two_per_rank": 2 * num_ranks + 1,
+            "interleaved": (num_chunks - 1) * in_a_round + 2 * (num_ranks - 1 - rank) + 1,
+            "interleaved_split": (num_chunks - 1) * in_a_round + num_ranks,
+            "v": min(2 * num_ranks, num_microbatches + 1 + rank),
+            "v_overlapping": 2 * num_ranks + 1,
         }[self.in_flight]
         return min(most, num_chunks * num_microbatches)
 
@@ -95,13 +99,13 @@ class PipelineSchedule:
 PIPELINE_SCHEDULES: dict[str, PipelineSchedule] = {
     "1f1b": PipelineSchedule("Schedule1F1B", (1, 1), fills_first=True, in_flight="one_forward_one_backward"),
     "dualpipev": PipelineSchedule(
-        "ScheduleDualPipeV", (2, 2), is_v=True, splits_backward=True, fills_first=True, in_flight="two_per_rank"
+        "ScheduleDualPipeV", (2, 2), is_v=True, splits_backward=True, fills_first=True, in_flight="v_overlapping"
     ),
     "gpipe": PipelineSchedule("ScheduleGPipe", (1, 1)),
     "interleaved_1f1b": PipelineSchedule("ScheduleInterleaved1F1B", (2, None), in_rounds=True, in_flight="interleaved"),
     "interleaved_zero_bubble": PipelineSchedule(
-        "ScheduleInterleavedZeroBubble", (2, None), splits_backward=True, in_rounds=True, in_flight="interleaved"
+        "ScheduleInterleavedZeroBubble", (2, None), splits_backward=True, in_rounds=True, in_flight="interleaved_split"
     ),
     "looped_bfs": PipelineSchedule("ScheduleLoopedBFS", (2, None)),
-    "zbv": PipelineSchedule("ScheduleZBVZeroBubble", (2, 2), is_v=True, splits_backward=True, in_flight="two_per_rank"),
+    "zbv": PipelineSchedule("ScheduleZBVZeroBubble", (2, 2), is_v=True, splits_backward=True, in_flight="v"),
 }

@@ -14,7 +14,7 @@ from declarative_train.graph.check_disguises import check_disguises
 from declarative_train.graph.check_targets import check_targets, units
 from declarative_train.graph.lower import Lowered, lower
 from declarative_train.plan.auto.choose import choose, judged
-from declarative_train.plan.auto.judge import Judge
+from declarative_train.plan.auto.judge import Judge, Verdict
 from declarative_train.plan.auto.target import target_of
 from declarative_train.plan.channels_last import check_channels_last
 from declarative_train.plan.checks import metric_of_another_kind
@@ -54,7 +54,8 @@ from declarative_train.recipe.recipe import Recipe
 from declarative_train.recipe.sections.parallelism import Auto, Axes, DataAxes
 from declarative_train.terms.machine import own_version
 
-MOST_TRIED = 4  # candidates of `auto` that the estimate says are too large, and as many that it says fit
+MOST_TRIED_S = 20.0  # of a processor, about: `auto` tries no more doubtful candidates then
+MOST_TOO_LARGE = 4  # candidates that fit by the estimate alone, or are the smallest, and that a trace finds too large
 SCALE_ROWS = 2
 
 
@@ -102,11 +103,9 @@ def compile(  # noqa: A001 (plan.compile reads as what it does)
         assert site is not None
         plan, found = _chosen(recipe, site)
     else:
-        batch, found = batch_of(recipe, data)
-        if site is None or batch is None:
-            return None, diagnostics + found
-        plan, more = _assembled(recipe, site, batch, None)
-        found = [*found, *more]
+        if site is None:
+            return None, diagnostics + batch_of(recipe, data)[1]
+        plan, found = _planned(recipe, site, None)
     diagnostics += found
     if plan is None or any(item.is_error for item in diagnostics):
         return None, diagnostics
@@ -129,42 +128,72 @@ class Site:
 
 
 def _chosen(recipe: Recipe, site: Site) -> tuple[Plan | None, list[Diagnostic]]:
-    """`auto`: candidates are judged by what one trace tells of all. What is taken is traced itself, and where it does
-    not fit after all the next one is taken; so is what would be taken if the judgement were too high. When so many were
-    tried the plan says what was left out."""
+    """`auto`: candidates are judged by what one trace tells of all. What decides is traced itself (`auto/choose.py`),
+    and so is what is taken; where that does not fit after all the search goes on. When the time for it is used up the
+    plan says what was left out."""
     assert site.parameters is not None
-    target = target_of(recipe.layout)
+    target, tracer = target_of(recipe.layout), site.tracer
     judge = Judge.of(recipe, site.lowered, site.parameters, site.data, target, site.scales)
     verdicts, known = judged(judge), dict[str, int]()
-    num_doubtful = num_too_large = 0
+    num_hopeless = num_too_large = 0
+    begun_s = 0.0 if tracer is None else tracer.spent_s
     while True:
-        may_trace = site.tracer is not None and num_doubtful < MOST_TRIED
+        may_trace = tracer is not None and tracer.spent_s - begun_s < MOST_TRIED_S and num_hopeless < MOST_TOO_LARGE
         choice = choose(judge, verdicts, known, may_trace=may_trace)
         if choice.doubtful is not None:
-            tried = _tried(recipe._replace(parallelism=choice.doubtful.parallelism), site)
+            tried, found = _tried(recipe._replace(parallelism=choice.doubtful.parallelism), site)
             words = choice.doubtful.words
-            estimated = next(each.memory_bytes for each in verdicts if each.candidate.words == words)
-            known[words] = estimated if tried is None else _most(tried)
-            num_doubtful += 1
+            at = next(at for at, each in enumerate(verdicts) if each.candidate.words == words)
+            if found:
+                verdicts[at] = Verdict(choice.doubtful, found[0])
+            else:
+                known[words] = verdicts[at].memory_bytes if tried is None else _most(tried)
+            num_hopeless += choice.is_last_hope
             continue
         if choice.recipe is None or choice.plan is None:
             return None, choice.diagnostics
-        batch, found = batch_of(choice.recipe, site.data)
-        if batch is None:
-            return None, [*choice.diagnostics, *found]
-        plan, more = _assembled(choice.recipe, site, batch, choice.plan)
+        plan, more = _planned(choice.recipe, site, choice.plan)
         taken = next(each.parallelism for each in choice.plan.candidates if each.verdict == TAKEN)
-        if site.tracer is not None and plan is not None and plan.memory and taken not in known:
+        refusals = _of_mode(recipe, more)
+        if refusals:
+            at = next(at for at, each in enumerate(verdicts) if each.candidate.words == taken)
+            verdicts[at] = Verdict(verdicts[at].candidate, refusals[0])
+            continue
+        if tracer is not None and plan is not None and plan.memory and taken not in known:
             known[taken] = _most(plan)
             if not target.holds(known[taken]):
-                num_too_large += 1
-                if num_too_large < MOST_TRIED:
+                num_too_large += not may_trace
+                if num_too_large < MOST_TOO_LARGE:
                     continue
                 assert target.memory_bytes is not None
                 place, certain = recipe.span("parallelism"), target.hardware is not None
                 room = target.memory_bytes
                 more = [*more, does_not_fit(place, taken, known[taken], room, ways(plan), is_certain=certain)]
-        return _told(plan, len(known)), [*choice.diagnostics, *found, *more]
+        return _told(plan, len(known)), [*choice.diagnostics, *more]
+
+
+def _tried(recipe: Recipe, site: Site) -> tuple[Plan | None, list[Diagnostic]]:
+    """With its memory, or why there is none."""
+    plan, found = _planned(recipe, site, None)
+    return (plan if plan is not None and plan.memory else None), _of_mode(recipe, found)
+
+
+def _planned(recipe: Recipe, site: Site, choice: ChoicePlan | None) -> tuple[Plan | None, list[Diagnostic]]:
+    batch, found = batch_of(recipe, site.data)
+    if batch is None:
+        return None, found
+    plan, more = _assembled(recipe, site, batch, choice)
+    return plan, [*found, *more]
+
+
+def _of_mode(recipe: Recipe, diagnostics: list[Diagnostic]) -> list[Diagnostic]:
+    """What speaks against this mode, and not against all."""
+    places = (recipe.span("parallelism"), recipe.span("parallelism.pipeline"), recipe.span("parallelism.data"))
+    return [each for each in diagnostics if each.is_error and each.span in places]
+
+
+def _most(plan: Plan) -> int:
+    return max(each.of_step for each in plan.memory)
 
 
 def _told(plan: Plan | None, num_traced: int) -> Plan | None:
@@ -172,16 +201,6 @@ def _told(plan: Plan | None, num_traced: int) -> Plan | None:
     if plan is None or plan.choice is None:
         return plan
     return replace(plan, choice=replace(plan.choice, num_traced=num_traced))
-
-
-def _tried(recipe: Recipe, site: Site) -> Plan | None:
-    batch, _ = batch_of(recipe, site.data)
-    plan = None if batch is None else _assembled(recipe, site, batch, None)[0]
-    return plan if plan is not None and plan.memory else None
-
-
-def _most(plan: Plan) -> int:
-    return max(each.of_step for each in plan.memory)
 
 
 class Scales:

@@ -19,11 +19,11 @@ from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.plan import compile as compile_plan
 from declarative_train.plan import sharding
 from declarative_train.plan.auto.candidates import Candidate
-from declarative_train.plan.auto.choose import _untried
+from declarative_train.plan.auto.choose import _may_fit, _untried
 from declarative_train.plan.auto.judge import Verdict
 from declarative_train.plan.auto.target import Target
 from declarative_train.plan.codec import from_json, to_json
-from declarative_train.plan.compiler import MOST_TRIED
+from declarative_train.plan.compiler import MOST_TOO_LARGE, MOST_TRIED_S
 from declarative_train.plan.estimate import shortened as shortened_room
 from declarative_train.plan.estimate.memory import Scale
 from declarative_train.plan.estimate.model import ModelFacts
@@ -240,10 +240,14 @@ def test_a_child_that_computes_without_end_is_ended(monkeypatch: pytest.MonkeyPa
 
 
 class Tracer:
-    """Says that ddp needs more than there is."""
+    """Says that ddp needs more than there is. Each try takes a second."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
+
+    @property
+    def spent_s(self) -> float:
+        return float(len(self.asked))
 
     def memory(self, plan: Plan) -> Traced:
         self.asked.append(plan.layout.mode)
@@ -433,34 +437,40 @@ def auto_plan(folder: Path, tracer: Tracer) -> tuple[Plan | None, list[Diagnosti
 
 
 def test_auto_says_when_it_tried_no_more(tmp_path: Path) -> None:
-    """Nothing fits by the estimate, and what is tried does not either: after so many it is an error."""
+    """Nothing fits by the estimate by far, and what is tried does not either: after so many it is an error."""
     tracer = Sized(10**12, 1e9)
     plan, diagnostics = auto_plan(tmp_path, tracer)
     assert plan is None
     assert [each.code for each in diagnostics if each.is_error] == ["P108"]
-    assert len(tracer.asked) == MOST_TRIED
+    assert len(tracer.asked) == MOST_TOO_LARGE
 
 
 def test_auto_does_not_take_what_a_trace_says_is_too_large(tmp_path: Path) -> None:
-    """All fit by the estimate and none by a trace: the last one tried is refused with what the trace says."""
+    """All fit by the estimate and none by a trace: they are tried until the time for it is used up, and a few more;
+    the last one tried is refused with what the trace says."""
     tracer = Sized(10**12, 0.0)
     plan, diagnostics = auto_plan(tmp_path, tracer)
     assert plan is None
     (error,) = (each for each in diagnostics if each.is_error)
     assert error.code == "P108"
     assert "1 TB" in error.message or "1000 GB" in error.message
-    assert len(tracer.asked) == MOST_TRIED
+    assert len(tracer.asked) == MOST_TRIED_S + MOST_TOO_LARGE
 
 
 def test_the_plan_names_what_auto_left_untried() -> None:
     verdicts = [
         Verdict(Candidate(Axes(), name), None, needed, step_s, fits=needed < 10, least_bytes=1)
-        for name, needed, step_s in (("slow", 5, 9.0), ("fast", 50, 1.0), ("faster", 60, 0.5), ("slower", 70, 20.0))
+        for name, needed, step_s in (
+            ("slow", 5, 9.0),
+            ("fast", 11, 1.0),
+            ("faster", 11, 0.5),
+            ("too large by far", 50, 0.5),
+            ("slower", 11, 20.0),
+        )
     ]
     target = Target(None, 10, ())
-    known = {"slow": 5}
-    best = verdicts[0]
-    assert list(_untried(verdicts, best, known, target)) == ["faster", "fast"]
+    may_fit = _may_fit(verdicts, {"slow": 5}, target)
+    assert list(_untried(filter(may_fit, verdicts), verdicts[0])) == ["faster", "fast"]
     choice = ChoicePlan("because", (), 4, (), num_traced=4, untried=("faster", "fast"))
     text = " ".join(_traced(choice))
     assert "4 candidates" in text

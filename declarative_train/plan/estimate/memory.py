@@ -6,7 +6,8 @@ where they are kept over several microbatches and reduced once a step. What fsdp
 at work and the next), in a pipeline the whole stage; everywhere else forward and backward read copies of the parameters
 in half precision. What the nodes give is counted from shapes, and set to scale by a trace of the same model (`Scale`):
 what layers keep inside, the widths of mixed precision and the loss are in it then. Without a trace the loss is a bound
-for the usual one, over classes: its input three times in float32.
+for the usual one, over classes: its input three times in float32, once of which waits for its backward. A rank of a
+pipeline has room for all that it receives in a step, as torch's stages take it.
 """
 
 from __future__ import annotations
@@ -77,19 +78,22 @@ def _of(part: Part, model: ModelFacts, placement: Placement, scale: Scale, has_l
     in_buckets = averages and held.trained * wide > BUCKET_BYTES  # which stay from step to step
     gradients = whole.trained * wide if keeps_whole and placement.num_microbatches > 1 else held.trained * wide
     gathered, reduced = _gathered(part, model, placement), _reduced(part, model, placement)
-    is_begun = placement.num_microbatches > 1 or in_buckets
+    waiting, rows = max(1.0, sum(part.in_flight) / len(part.stages)), placement.rows
+    is_begun = in_buckets or placement.num_microbatches > (1 if placement.pipes is None else waiting)
+    steady = copies + _received(part, placement)
+    waits = (waiting - 1) * min(scale.loss, max(4, COMPUTE_BYTES[model.precision]) * model.judged)
     behind_loss = MemoryPlan(
         name=part.name,
         parameters=held.weights * wide + held.packed,
         gradients=gradients if is_begun else 0,
         optimizer=held.state * wide,
         gathered=gathered,
-        activations=copies + ceil((_kept(part, model) * scale.kept + scale.working) * placement.rows),
-        loss=ceil(scale.loss * placement.rows) if has_loss else 0,
+        activations=steady + ceil((_kept(part, model) * scale.kept + scale.working) * rows),
+        loss=ceil((scale.loss + waits) * rows) if has_loss else 0,
     )
-    working = ceil(scale.working * placement.rows)
+    working = ceil(scale.working * rows)
     at_end = replace(
-        behind_loss, gradients=gradients, gathered=gathered + reduced, activations=copies + working, loss=0
+        behind_loss, gradients=gradients, gathered=gathered + reduced, activations=steady + working, loss=0
     )
     return max(behind_loss, at_end, key=lambda memory: memory.total)
 
@@ -110,6 +114,16 @@ def _gathered(part: Part, model: ModelFacts, placement: Placement) -> int:
     at_work = everything - sum(units) + sum(units[-2:])
     kept = 0 if reshard is True else sum(units[:-2]) // reshard
     return at_work + kept
+
+
+def _received(part: Part, placement: Placement) -> int:
+    """What comes from other stages, of all microbatches."""
+    if placement.pipes is None:
+        return 0
+    wires = placement.pipes.wires
+    ahead = sum(wires[number - 1].forward for number in part.numbers if number)
+    back = sum(wires[number].backward for number in part.numbers if number < len(wires))
+    return (ahead + back) * placement.rows * placement.num_microbatches
 
 
 def _reduced(part: Part, model: ModelFacts, placement: Placement) -> int:

@@ -24,6 +24,11 @@ class Traced:
 class Tracer(Protocol):
     """Tries steps on tensors without memory."""
 
+    @property
+    def spent_s(self) -> float:
+        """What all that it was asked for takes, about, in seconds of a processor: by the number of calls, so that the
+        same recipe gives the same plan on every machine."""
+
     def memory(self, plan: Plan) -> Traced: ...
 
     def scale(self, plan: Plan, model: ModelFacts) -> Scale | None:

@@ -43,7 +43,8 @@ if TYPE_CHECKING:
     from declarative_train.plan.layout import LayoutPlan
     from declarative_train.plan.plan import Plan
 
-MOST_CALLS = 2500  # of layers and expressions, in all tries together: about 2 ms each
+MOST_CALLS = 2500  # of layers and expressions, in all tries together
+START_S, CALL_S = 0.5, 2e-3  # of a try, and of a call in it
 SMALL_PARAMETERS, SMALL_WORK = 1_000_000, 8_000_000  # elements
 CPU_PARAMETERS, CPU_WORK = 8_000_000, 64_000_000  # of a run on the CPU, which takes as much itself
 CPU_OPERATIONS = {"fp32": 16e9, "fp64": 8e9}  # in a step of one rank: some tenths of a second of one core
@@ -65,6 +66,7 @@ class Forecast:
 
     def __init__(self) -> None:
         self._tried: list[tuple[Plan, bool, Found]] = []
+        self.spent_s = 0.0
 
     def memory(self, plan: Plan) -> Traced:
         try:
@@ -93,6 +95,7 @@ class Forecast:
     def _found(self, small: Plan, is_begun: bool) -> Found:
         """Raises what its tries raise."""
         key = _deciding(small)
+        self.spent_s += START_S + _all_calls(small) * CALL_S
         for known, was_begun, found in self._tried:
             if known == key and was_begun == is_begun:
                 return found
@@ -140,6 +143,13 @@ def _each_kind(small: Plan, is_begun: bool) -> Found:
         raise TooLongError(f"{calls:,} calls of layers would take too long, {MOST_CALLS:,} are tried at most")
     kinds = kinds_of_rank(small.layout)
     return {place: _moments(small, runs, rank.rank, is_begun) for place, rank in kinds.items()}
+
+
+def _all_calls(small: Plan) -> int:
+    """Of `_every_kind`; none where that is too many."""
+    every = [(each, _long_runs(each)) for each in _fewer_microbatches(small) or [small]]
+    number = sum(_calls(plan, runs) * (1 + len(runs)) for plan, runs in every)
+    return number if number <= MOST_CALLS * len(every) else 0
 
 
 def _chunks(plan: Plan) -> int:
