@@ -9,6 +9,8 @@ from declarative_train.components.data import SourceError, Table
 from declarative_train.components.datasets.files import FilesDataset, check_beginning, local_path, open_file, shown
 from declarative_train.components.datasets.in_blocks import BlockTable, Format, reason
 
+_KEPT_FOOTERS = 256  # 1 MB each where a file has many row groups and columns
+
 
 class ParquetDataset(FilesDataset):
     """Rows of Parquet files. Only the columns that fields use are read; data larger than memory are read by row group.
@@ -31,6 +33,9 @@ class ParquetFormat(Format):
     kind: ClassVar[str] = "parquet"
     block: ClassVar[str] = "row group"
 
+    def __init__(self) -> None:
+        self._footers: dict[str, Any] = {}  # of files of this machine: each thread that opens one needs it
+
     def open(self, path: str) -> Any:
         import pyarrow as pa
         from pyarrow import parquet
@@ -39,7 +44,11 @@ class ParquetFormat(Format):
         try:
             if local is not None:
                 # not mapped: what was read would count as memory in use, and a file cut short would end the process
-                return parquet.ParquetFile(local, pre_buffer=False)
+                found = parquet.ParquetFile(local, pre_buffer=False, metadata=self._footers.get(path))
+                if len(self._footers) >= _KEPT_FOOTERS:  # a file that was changed is told by who opens it
+                    self._footers.clear()
+                self._footers[path] = found.metadata
+                return found
             return parquet.ParquetFile(open_file(path), pre_buffer=True)  # columns that lie together at once
         except (pa.ArrowInvalid, OSError) as error:
             check_beginning(path, "a Parquet file", b"PAR1")
