@@ -295,4 +295,6 @@ def test_other_command_lines_name_what_is_there() -> None:
     assert [word for word in words if not re.search(rf"^[\w -]*\b{word}\b[\w -]*:", makefile, re.M)] == []
     started = [line for line in lines if re.search(r"\b(torchrun|srun|mpirun)\b.*\brun\b", line)]
     assert started
-    assert [line for line in started if "-m declarative_train run" not in line] == []
+    modules = [line for line in started if "torchrun" in line]
+    assert [line for line in modules if "-m declarative_train run" not in line] == []
+    assert [line for line in started if line not in modules and "dtrain run" not in line] == []
