@@ -70,13 +70,15 @@ def launch_ranks(job: Job) -> tuple[int, list[str]]:
 
     num_threads = torch.get_num_threads()
     torch.set_num_threads(1)  # a parent with an OpenMP pool must not fork (torch-facts, section 4)
-    import torch._dynamo  # DDP and fully_shard need it: once here, and not in every rank
     from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import elastic_launch
 
     from declarative_train.data.shared import offered
+    from declarative_train.runtime.parallelise.replicate import are_alone
 
+    if not are_alone(job.plan):
+        import torch._dynamo  # DDP, fully_shard and schedules need it: once here, and not in every rank
     silence_loggers()
     num_ranks = len(job.plan.layout.ranks)
     method = start_method(job.device_kind)

@@ -42,6 +42,7 @@ from declarative_train.runtime.footprint.footprint import footprint_of
 from declarative_train.runtime.footprint.forecast import Forecast
 from declarative_train.runtime.footprint.live_bytes import LiveBytes
 from declarative_train.runtime.footprint.pretend import pretended_step
+from declarative_train.runtime.parallelise.replicate import are_alone
 from tests.planner.at_size import eight_ranks, many_ranks, whole
 from tests.runtime.made_recipes import DEEP, compiled, merged, write_data
 
@@ -129,6 +130,15 @@ def test_a_step_on_real_tensors_tells_as_much(
     assert len(real.rows) == (2 if parallelism == STAGES else 1)
     for one, other in zip(real.rows, fake.rows, strict=True):
         assert one.total == pytest.approx(other.total, rel=0.001)
+
+
+def test_small_copies_need_nothing_that_imports_torchs_compiler(tmp_path: Path) -> None:
+    plan = deep(tmp_path, "ddp", 2)
+    assert are_alone(plan)
+    assert not are_alone(replace(plan, training=replace(plan.training, compile=True)))
+    assert not are_alone(replace(plan, parameters=(replace(plan.parameters[0], num_elements=1 << 24),)))
+    assert not are_alone(deep(tmp_path, "fsdp", 2))
+    assert not are_alone(deep(tmp_path, STAGES, 2))
 
 
 def test_what_is_tried_on_real_tensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from declarative_train.runtime.step.step_runner import StepRunner, Sums
 
 BUCKET_BYTES = 25 << 20  # as DistributedDataParallel's, which has a first one of 1 MiB that leaves early
+WIDEST_BYTES = 8  # of a number
 UNDER_WAY = 2  # buckets at most, besides the one that is put together
 
 # running statistics are averaged, not taken from rank 0 in every forward; the word changed in torch 2.13
@@ -67,6 +68,14 @@ def replicate(plan: Plan, held: Held, place: Place, runner: StepRunner) -> Shari
         model.require_backward_grad_sync = is_last
 
     return Sharing(call=model, finish=runner.finish, begin=begin, is_replicated=True)
+
+
+def are_alone(plan: Plan) -> bool:
+    """Whether ranks with whole copies do all without torch's classes, which import `torch._dynamo`: for half a second
+    and more of each rank."""
+    held = [item.num_elements for item in plan.parameters if not item.frozen and item.tie is None]
+    is_plain = not plan.layout.is_sharded and plan.layout.pipeline is None and not plan.training.compile
+    return is_plain and sum(held) * WIDEST_BYTES <= BUCKET_BYTES
 
 
 def wrapped(model: nn.Module, device: torch.device) -> nn.parallel.DistributedDataParallel:
