@@ -18,7 +18,7 @@ write = JsonlSink.write
 
 def and_note(sink: JsonlSink, event: Event) -> None:
     if isinstance(event, Progress):
-        JsonlSink.write = write  # type: ignore[method-assign, assignment]
+        JsonlSink.write = write  # type: ignore[method-assign]
         Path(sink._stream.name).with_name(NAME).write_text(repr(time.time()))
     write(sink, event)
 

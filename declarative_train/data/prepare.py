@@ -198,7 +198,7 @@ def prepare(
     looked at before; `is_checked`: they were. Raises BadSampleError, SourceError, MissingPackageError."""
     chain = chain or NO_TRANSFORMS
     try:
-        table, rows, every = with_tokens(table, rows, every)
+        table, rows, every = with_tokens(table, rows, every, skips=skips is not None)
     except BadTextError as error:
         raise BadSampleError(error.part, error.cause.row, error.cause) from error
     parts = tuple(part for part in every if not part.field.reads_late)

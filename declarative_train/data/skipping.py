@@ -135,6 +135,11 @@ def as_numbers(table: Table, fields: Collection[Field]) -> None:
                 table.read_as_numbers(name)
 
 
+def is_scanned(table: Table) -> bool:
+    """Whether rows that miss a value are looked for before a run."""
+    return table.num_rows <= _SCANNED
+
+
 def needs_values(field: Field, column: Column) -> bool:
     """Whether a row that misses a value of the column cannot be used."""
     if field.type == "tensor":
@@ -155,7 +160,7 @@ def whole_rows(
         for column in columns
         if needs_values(field, table.columns[column])
     }
-    if not asked or table.num_rows > _SCANNED:
+    if not asked or not is_scanned(table):
         return dict(rows), {name: [] for name in rows}
     kept: dict[str, Rows] = {}
     skipped: dict[str, list[Skipped]] = {}

@@ -16,11 +16,12 @@ from declarative_train.components.data import BadValueError, Column, Field, Tabl
 from declarative_train.components.datasets.files import local_path, objects, size_bytes
 from declarative_train.components.fields.tokens import TokensField
 from declarative_train.components.texts import layout
-from declarative_train.components.texts.cache import Tokens, Work, made
+from declarative_train.components.texts.cache import Encoded, Tokens, Work, made
 from declarative_train.components.texts.packing import Packing, joined, pack
 from declarative_train.components.texts.tokenizer import Tokenizer, tokenizer
 from declarative_train.data.parts import Part, base_of, column_names
 from declarative_train.data.rows import RowRange, Rows
+from declarative_train.data.skipping import is_scanned, needs_values
 from declarative_train.data.spec import WindowSpec
 
 _PROBED = 16  # texts that a cache's name is made of, too
@@ -39,13 +40,15 @@ def is_of_tokens(part: Part) -> bool:
     return isinstance(part.field, TokensField)
 
 
-def with_tokens(table: Table, rows: Rows, parts: Sequence[Part]) -> tuple[Table, Rows, tuple[Part, ...]]:
+def with_tokens(
+    table: Table, rows: Rows, parts: Sequence[Part], *, skips: bool = False
+) -> tuple[Table, Rows, tuple[Part, ...]]:
     """The same samples with tokens in the place of texts; those of a packed field are rows of a table of their own.
-    Raises BadTextError and SourceError."""
+    `skips`: rows without a text are among no samples. Raises BadTextError and SourceError."""
     mine = {base_of(part.name): part for part in reversed(parts) if is_of_tokens(part)}
     if not mine or isinstance(table, TextRows | PackedRows):
         return table, rows, tuple(parts)
-    found = {name: tokens_of(table, part) for name, part in mine.items()}
+    found = {name: tokens_of(table, part, skips=skips) for name, part in mine.items()}
     changed = tuple(
         replace(part, columns=(column_of(base_of(part.name), field_of(part)),)) if is_of_tokens(part) else part
         for part in parts
@@ -72,22 +75,30 @@ def column_of(name: str, field: TokensField) -> Column:
     return Column(f"{field.output} of {name}", layout.DTYPES[field.output], (field.length,))
 
 
-def tokens_of(table: Table, part: Part) -> Tokens:
-    """Of all rows of the table. Raises BadTextError and SourceError."""
+def tokens_of(table: Table, part: Part, *, skips: bool = False) -> Tokens:
+    """Of all rows of the table; with `skips` none of those without a text, which were left out. Raises BadTextError and
+    SourceError."""
     field, columns = field_of(part), part.columns
     found = tokenizer(field.tokenizer)
+    skips = skips and is_scanned(table) and all(needs_values(field, column) for column in columns)
 
     def read(start: int, stop: int) -> Sequence[object]:
         values = table.read(column_names([part]), slice(start, stop))
         return field.together([values[column.name] for column in columns])
 
+    def encoded(value: Any, row: int) -> Encoded:
+        if skips and (value is None or (field.prompt is not None and None in value)):
+            return [], None
+        return field.encoded(value, columns, row, found)
+
+    about = _about(table, part, found)
     work = Work(
         table.num_rows,
         read,
-        lambda value, row: field.encoded(value, columns, row, found),
+        encoded,
         found.num_tokens,
         field.marks_trained(columns),
-        _about(table, part, found),
+        [about, "skip"] if skips and about is not None else about,
         sum(size_bytes(path) for path in table.files if local_path(path) is not None and os.path.isfile(path)),
     )
     try:

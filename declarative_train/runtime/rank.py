@@ -20,7 +20,7 @@ from declarative_train.data.sets import SampleSet, open_sets
 from declarative_train.data.skipping import FILE, LOG, in_words, listed
 from declarative_train.data.spec import BatchSpec
 from declarative_train.data.waiting import PATIENCE, TELL_S
-from declarative_train.logs.event import Notice, RunEnded, RunStarted
+from declarative_train.logs.event import Event, Notice, Progress, RunEnded, RunStarted
 from declarative_train.logs.sink import FanOut
 from declarative_train.plan.text.describe import describe, summary
 from declarative_train.runtime.checkpoint import Checkpoints
@@ -132,14 +132,13 @@ def _train(job: Job, context: FailureContext, asked: Callable[[], bool], device:
             sinks.write(Notice(message, time.time()))
     if plan.checkpoint is not None:
         checkpoints.look_at_base()
-        checkpoints.import_ahead()
     collect_garbage()
     steps = followed(training.iterate(state.step + 1, last_step - state.step), context, state.step + 1)
     events = execute(
         plan, engine, steps, state, last_step=last_step, evaluator=evaluator, checkpoints=checkpoints, stop=stop
     )
     try:
-        for event in events:
+        for event in behind_first_step(events, checkpoints.import_ahead if plan.checkpoint is not None else None):
             if isinstance(event, RunEnded) and (found := listed(str(skipped))):
                 sinks.write(Notice(f"{in_words(found)}; {skipped} has all", time.time(), is_warning=True))
             sinks.write(event)
@@ -157,6 +156,15 @@ def followed(steps: Iterable[Sequence[Batch]], context: FailureContext, first_st
         yield batches
         context.step = step + 1
     context.step = None
+
+
+def behind_first_step(events: Iterable[Event], act: Callable[[], None] | None) -> Iterator[Event]:
+    """What a thread does beside the first step holds that up: both are mostly Python."""
+    for event in events:
+        yield event
+        if act is not None and isinstance(event, Progress):
+            act()
+            act = None
 
 
 def collect_garbage() -> None:

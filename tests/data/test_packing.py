@@ -17,6 +17,7 @@ from declarative_train.components.datasets.text import TextDataset
 from declarative_train.components.texts import cache
 from declarative_train.components.texts.packing import Packing, Way, pack
 from declarative_train.components.texts.tokenizer import tokenizer
+from declarative_train.data import opened
 from declarative_train.data.batches import TrainingBatches
 from declarative_train.data.opened import prepared_sets
 from declarative_train.data.prepare import prepare
@@ -121,6 +122,31 @@ def pieces_in(batch: dict[str, Any]) -> list[str]:
     for tokens, segments in zip(batch["text"].numpy(), batch["text.segments"].numpy(), strict=True):
         found += [bytes(tokens[segments == each].tolist()).decode() for each in range(1, segments.max() + 1)]
     return found
+
+
+@pytest.mark.parametrize("pack_", [*WAYS, None])
+def test_a_row_without_a_text_is_left_out_where_that_is_asked_for(
+    tmp_path: Path, look: Callable[..., Described], pack_: str | None
+) -> None:
+    path = tmp_path / "rows.jsonl"
+    texts = ["abc", None, "defg", "hi", None, "jklmn", "op", "q"]
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    field = {"type": "tokens", "column": "text", "tokenizer": "bytes", "length": 8, "pack": pack_}
+    keys: dict[str, Any] = {
+        "source": {"type": "jsonl", "path": str(path)},
+        "fields": {"text": {key: value for key, value in field.items() if value is not None}},
+    }
+    for _ in range(2):  # what was made for the one is not taken for the other
+        assert [each.code for each in look(**keys)[1]] == ["D007"]
+        opened._latest.clear()
+        found, (told,) = look(on_bad_row="skip", **keys)
+        assert found is not None
+        assert (told.code, told.message.split(":")[0]) == ("D024", "2 rows skipped")
+        made = prepared_sets(found)["training"]
+        letters = made.gather(np.arange(made.num_samples))["text"]
+        assert sorted(map(chr, letters[letters > 0].tolist())) == list("abcdefghijklmnopq")
+        assert pack_ is not None or made.num_samples == 6
+        opened._latest.clear()
 
 
 @pytest.mark.parametrize("way", WAYS)

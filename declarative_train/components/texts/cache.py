@@ -8,6 +8,7 @@ of it is there.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -92,7 +93,8 @@ def made(work: Work) -> Tokens:
     except OSError as error:
         if not os.access(os.path.dirname(folder), os.W_OK):
             return _in_memory(work)
-        reason = (error.strerror or str(error)).lower()
+        # numpy says of a short write how many items were written, not why
+        reason = (error.strerror or os.strerror(errno.ENOSPC)).lower()
         message = f"cannot keep tokens in {shown(os.path.dirname(folder))}: {reason}"
         raise SourceError("unreadable", message, help="name another place: XDG_CACHE_HOME") from error
     found = found or _opened(folder)
