@@ -30,7 +30,7 @@ README.md
         test_parity.py::test_a_way_to_run_computes_the_same_gradients
     they depend on the layout, and lint reports them (R108, R105)
         test_rules.py::test_the_bad_example_fires_inside_its_text
-    it takes the fastest of those that fit
+    it takes the one that it expects to be the fastest of those that fit
         plan/test_auto.py::test_on_known_hardware_the_least_time_of_what_fits
     `--static` without torch
         test_layers.py::test_static_lint_never_imports_torch
