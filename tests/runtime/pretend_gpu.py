@@ -406,7 +406,8 @@ def cuda_patched(gpu: PretendGpu) -> Iterator[None]:
         for name, value in {
             "current_device": lambda: 0,
             "default_generators": (_Generator(),) * 8,
-            "device_count": lambda: 8,
+            # a CUDA build asks this whether there is CUDA: beside Apple's GPU there is none, and DCP copies otherwise
+            "device_count": lambda: 8 if gpu.device == GPU else 0,
             "get_device_name": lambda device=None: "NVIDIA H100 80GB HBM3",
             "is_current_stream_capturing": lambda: False,  # a CUDA build asks the driver
             "get_rng_state": lambda device="cuda": torch.zeros(16, dtype=torch.uint8),
