@@ -154,14 +154,9 @@ class Trained:
 
     @cached_property
     def _tensors(self) -> dict[str, torch.Tensor]:
-        from declarative_train.components.layers.modules.packed import Packed
         from declarative_train.runtime.step.load_weights import read_averages, read_weights
 
-        found = read_weights(self.path)
-        for item in self.plan.parameters:
-            if item.storage is not None and item.name in found:  # the model was trained beside what is left of it
-                whole = found[item.name]
-                found[item.name] = Packed(item.storage, whole.shape[1], whole.device).rounded(whole)
+        found = read_weights(self.path)  # of a base in fewer bits what is left of it
         return found if self.weights == "trained" else found | read_averages(self.path)
 
     def merged(self) -> Trained:

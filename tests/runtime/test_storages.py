@@ -15,6 +15,7 @@ import declarative_train as dt
 from declarative_train import recipe as recipe_room
 from declarative_train.components.layers.modules.packed import Packed, packed_in
 from declarative_train.components.storages import StorageName, held_bytes
+from declarative_train.inference.evaluate import evaluate
 from declarative_train.inference.export.folder import export
 from declarative_train.inference.trained import open_trained
 from declarative_train.plan.compiler import compile as compile_plan
@@ -114,6 +115,41 @@ def test_it_is_used_and_given_away_as_what_is_left(tmp_path: Path) -> None:
     assert (exported["layers.2.up.weight"] - wanted).abs().max() < 1e-6
     manifest = json.loads((Path(other.path) / "manifest.json").read_text())
     assert manifest["shapes"]["layers.2.up.weight"] == [16, 16]
+
+
+@pytest.mark.parametrize(
+    ("base", "storage", "way"),
+    [
+        ("named", None, "single"),
+        *(
+            pytest.param(*each, marks=pytest.mark.long)
+            for each in (
+                ("named", "nf4", "single"),
+                ("named", "nf4", "fsdp 2"),
+                ("named", None, "fsdp 2"),
+                ("whole", None, "single"),
+            )
+        ),
+    ],
+)
+def test_a_new_run_starts_from_what_the_run_was_trained_beside(
+    tmp_path: Path, base: str, storage: StorageName | None, way: str
+) -> None:
+    """However it holds it, whether the checkpoint names its base or has it."""
+    write_base(tmp_path)
+    recipe = merged(tuned("nf4", "fp64"), {"checkpoint": {"base": base}} if base == "whole" else {})
+    done = go(tmp_path, recipe)
+    wanted = open_trained(done.run_dir).module().state_dict()
+    in_file = load_file(tmp_path / "base.safetensors")["layers.2.up.weight"]
+    assert (wanted["layers.2.up.weight"] - in_file).abs().max() > 0.01
+    still = {"optimizer": {"type": "sgd", "lr": 1e-30}, "steps": 1, "epochs": None, "lr_schedule": None}
+    again = merged(tuned(storage, "fp64", **still), {"model": {"weights": str(done.run_dir)}})
+    found = go(tmp_path, again, WAYS[way])
+    assert found.code == 0
+    ours = open_trained(found.run_dir)
+    assert_same_tensors(ours.module().state_dict(), wanted, rtol=0, atol=1e-25)
+    loss = evaluate(open_trained(done.run_dir)).values["validation/loss"]
+    assert ours.values["validation/loss"] == pytest.approx(loss, rel=1e-10)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ A rank reads what it holds: of a sharded parameter its rows, of a file on this m
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -17,9 +18,9 @@ from declarative_train.components.layers.modules.packed import Packed, as_writte
 from declarative_train.plan.checks.parameters import words
 from declarative_train.plan.published import Held, is_selected, parts_in, published_misfit, shape_of
 from declarative_train.plan.renames import joined_shapes, joins, made_of, same_name, unmatched
-from declarative_train.plan.run_folder import EMA, Shapes
+from declarative_train.plan.run_folder import EMA, PLAN, Shapes
 from declarative_train.plan.weights import INDEX, TORCH_BEGINS, misfit
-from declarative_train.runtime.failures import RunFailure
+from declarative_train.runtime.failures import CheckpointFailure, RunFailure
 from declarative_train.runtime.step.base import source_of
 from declarative_train.runtime.step.tensor_files import (
     Tensors,
@@ -27,6 +28,7 @@ from declarative_train.runtime.step.tensor_files import (
     of_tensors,
     open_tensors,
     read_bytes,
+    rounded,
     under_joins,
     under_names,
 )
@@ -34,6 +36,7 @@ from declarative_train.runtime.storage.checkpoint_store import Entry, read_entry
 
 if TYPE_CHECKING:
     from declarative_train.components.published import Part
+    from declarative_train.components.storages import StorageName
     from declarative_train.plan.plan import TensorMapPlan, WeightsPlan
 
 
@@ -178,7 +181,7 @@ class CheckpointTensors:
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """What a checkpoint holds, and the base that it names."""
+    """What a checkpoint holds, and the base that it names, as its run held that."""
 
     held: CheckpointTensors
     base: tuple[Tensors, ...]
@@ -260,4 +263,20 @@ def _open_checkpoint(entry: Entry, kind: str = "model/") -> Source:
     )
     if not records:
         return held
-    return Beside(held, tuple(source_of(record, entry.path) for record in records))
+    storages = storages_in(entry)
+    return Beside(held, tuple(rounded(source_of(record, entry.path), storages) for record in records))
+
+
+def storages_in(entry: Entry) -> dict[str, StorageName]:
+    """What the run of a checkpoint held weights in, by name. Raises CheckpointFailure."""
+    from fsspec.core import url_to_fs
+
+    if PLAN not in entry.manifest["files"]:
+        return {}
+    fs, inner = url_to_fs(entry.path)
+    try:
+        plan = json.loads(fs.cat_file(f"{inner}/{PLAN}"))
+        held = {item["name"]: item.get("storage") for item in plan["parameters"]}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointFailure(f"the checkpoint {entry.path} is damaged: {PLAN} cannot be read: {error}") from None
+    return {name: storage for name, storage in held.items() if storage is not None}

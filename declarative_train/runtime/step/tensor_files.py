@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from declarative_train.components.datasets.files import local_path
+from declarative_train.components.layers.modules.packed import Packed
 from declarative_train.graph.initialise import held_rows, write_whole
 from declarative_train.plan.published import respelt
 from declarative_train.plan.renames import joined_shapes, renamed
@@ -20,6 +21,7 @@ from declarative_train.terms.machine import install
 
 if TYPE_CHECKING:
     from declarative_train.components.published import Part
+    from declarative_train.components.storages import StorageName
     from declarative_train.plan.plan import TensorMapPlan
 
 
@@ -69,6 +71,19 @@ def under_joins(source: Tensors, made: Mapping[str, Sequence[Part]]) -> Tensors:
         return joined(source, parts, first, last)
 
     return Tensors(shapes, read)
+
+
+def rounded(source: Tensors, storages: Mapping[str, StorageName]) -> Tensors:
+    """The same with what is left of the weights that these names are held in: rows are rounded each by itself."""
+
+    def read(name: str, first: int | None, last: int | None, dim: int) -> torch.Tensor:
+        values = source.read(name, first, last, dim)
+        if name not in storages:
+            return values
+        assert dim == 0
+        return Packed(storages[name], values.shape[1], values.device).rounded(values)
+
+    return Tensors(source.shapes, read)
 
 
 def joined(source: Tensors, parts: Iterable[Part], first: int | None, last: int | None) -> torch.Tensor:

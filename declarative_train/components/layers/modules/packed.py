@@ -76,7 +76,7 @@ class Packed(nn.Module):
     def rounded(self, values: Tensor) -> Tensor:
         """What is left of weights (R, C) when they are held so."""
         self.reset_buffers()
-        return self.unpack(pack(values, self.storage), torch.float32).to(values.dtype)
+        return self.unpack(pack(values.float(), self.storage), torch.float32).to(values.dtype)
 
 
 def pack(values_RC: Tensor, storage: StorageName) -> Tensor:
