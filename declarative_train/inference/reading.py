@@ -95,6 +95,9 @@ def files_of(paths: Sequence[str]) -> list[str]:
 
 def of_table(table: pa.Table) -> Input:
     """Rows in memory: an Arrow table."""
+    from declarative_train.components.datasets.arrow import without_views
+
+    table = without_views(table)
 
     def pieces(columns: Sequence[str], most: int | None = None) -> Pieces:
         return slices(table.num_rows, _CHUNK_ROWS if most is None else min(_CHUNK_ROWS, most))

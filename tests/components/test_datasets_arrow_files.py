@@ -47,6 +47,31 @@ def test_rows_of_files_and_streams(tmp_path: Path, stream: bool, packed: bool) -
     assert found.place(105).startswith("row 6 of ")
 
 
+@pytest.mark.skipif(not hasattr(pa, "string_view"), reason="pyarrow 15 has none")
+def test_texts_that_are_views_are_read(tmp_path: Path) -> None:
+    """As polars writes them; they were refused."""
+    words, view = ["a", None, "b"], pa.string_view()
+    pieces = pa.DictionaryArray.from_arrays(pa.array([0, None, 1], pa.int32()), pa.array(["a", "b"], view))
+    file = pa.array([{"bytes": b"x", "path": "p"}] * 3, pa.struct([("bytes", pa.binary_view()), ("path", view)]))
+    chat = pa.array([[{"role": "user"}]] * 3, pa.list_(pa.struct([("role", view)])))
+    plain = {"word": pa.array(words, view), "kind": pieces, "file": file, "chat": chat}
+    lists = {
+        "names": pa.array([["a"], [], ["b", "c"]], pa.large_list(view)),
+        "raw": pa.array([b"y"] * 3, pa.binary_view()),
+    }
+    write(tmp_path / "a.arrow", pa.table(plain | lists))
+    found = ArrowDataset(path=str(tmp_path / "a.arrow")).open()
+    assert {name: column.dtype for name, column in found.columns.items()} == {
+        "word": "object", "kind": "object", "file": "bytes", "chat": "messages", "names": "lists", "raw": "bytes"
+    }  # fmt: skip
+    read = found.read(list(found.columns), np.asarray([2, 1, 0]))
+    assert read["word"].tolist() == read["kind"].tolist() == ["b", None, "a"]
+    assert read["file"].tolist() == [b"x"] * 3
+    assert read["raw"].tolist() == [b"y"] * 3
+    assert read["chat"].tolist() == ['[{"role": "user"}]'] * 3
+    assert read["names"].tolist() == ['["b", "c"]', "[]", '["a"]']
+
+
 def test_feather_is_read(tmp_path: Path) -> None:
     feather.write_feather(table(), str(tmp_path / "a.feather"))
     assert ArrowDataset(path=str(tmp_path / "a.feather")).open().num_rows == ROWS

@@ -307,6 +307,14 @@ def test_a_header_that_is_not_utf8_is_named(tmp_path: Path) -> None:
     assert "UTF-8" in (found.value.help or "")
 
 
+def test_a_value_that_is_not_utf8_is_named_with_its_row(tmp_path: Path) -> None:
+    lines = ["word,x", *(f"plain,{row}" for row in range(99)), "größe,99", "plain,100"]
+    (tmp_path / "a.csv").write_bytes("\n".join(lines).encode("latin-1"))
+    found = CsvDataset(path=str(tmp_path / "a.csv")).open()
+    assert list(found.columns) == ["x"]
+    assert r"first `gr\xf6\xdfe` in row 100 of " in found.left_out["word"]
+
+
 def test_json_lines_that_are_nested_too_deep_are_refused(tmp_path: Path) -> None:
     flat = "[" + ",".join("[1]" for _ in range(2_000)) + "]"
     brackets = '"' + "[{" * 2_000 + '"'

@@ -256,5 +256,34 @@ def test_sizes_that_do_not_agree() -> None:
 def test_huge_whole_numbers_stay_exact() -> None:
     ids = np.asarray([9007199254740993, 9007199254740992, 5])
     assert made(CategoryField(column="id"), {"id": ids}).tolist() == [2, 1, 0]
-    with pytest.raises(BadValueError, match="not a whole number"):
+    with pytest.raises(BadValueError, match=r"`id` is 36028797018963968 as float64.*2\^53") as found:
         made(CategoryField(column="id"), {"id": ids.astype(np.float64) * 4})
+    assert found.value.problem == "outside"
+
+
+@pytest.mark.parametrize("kind", ["int32", "int64", "uint32", "uint64"])
+def test_whole_numbers_that_float32_would_merge_are_refused(kind: str) -> None:
+    """Two ids were one."""
+    ids = {"a": np.asarray([1, 2, 3], kind), "id": np.asarray([2**24, 2**24 + 1, 5], kind)}
+    with pytest.raises(BadValueError, match="`id` is 16777217, and float32 would make it 16777216") as found:
+        made(TensorField(columns=("a", "id")), ids)
+    assert (found.value.problem, found.value.row) == ("outside", 1)
+    assert "`dtype: int64`" in (found.value.help or "")
+    del ids["a"]
+    assert made(TensorField(column="id", dtype="int64"), ids).tolist() == [2**24, 2**24 + 1, 5]
+    asked: list[dict[str, Any]] = [{"dtype": "float32"}, {"scale": 0.5}, {"normalize": "standard"}]
+    for keys in asked:
+        assert made(TensorField(column="id", **keys), ids).dtype == np.float32
+    even = {"id": np.asarray([2**24 + 2, 2**30, 0], kind)}
+    assert made(TensorField(column="id"), even).tolist() == [2**24 + 2, 2**30, 0]
+    assert made(TensorField(column="id"), {"id": np.asarray([2**24 + 1.0])}).tolist() == [2**24]  # a measure
+
+
+def test_a_negative_id_and_one_beside_missing_values() -> None:
+    with pytest.raises(BadValueError, match="`id` is -16777217"):
+        made(TensorField(column="id"), {"id": np.asarray([-(2**24) - 1])})
+    field, column = TensorField(column="id", missing=0.5), Column("id", "int64")
+    with pytest.raises(BadValueError, match="`id` is 16777219") as found:
+        field.convert([np.asarray([np.nan, 2**24 + 3.0])], [column], {})
+    assert found.value.row == 1
+    assert field.convert([np.asarray([np.nan, 7.0])], [column], {}).tolist() == [0.5, 7.0]

@@ -91,7 +91,7 @@ def _kind(column: Column) -> str:
 
 
 def _number(value: object) -> str:
-    return f"{value:.6g}" if isinstance(value, int | float | np.floating) else str(value)
+    return f"{value:.6g}" if isinstance(value, float | np.floating) else str(value)
 
 
 def _rows_of(looked: int, total: int) -> str:
@@ -105,13 +105,16 @@ def _fields(data: DataSpec, training: Prepared) -> Shown:
     made = training.gather(chosen, epoch=0)
     rows = []
     for field in data.fields:
-        values = made[field.name].astype(np.float64)
+        values = made[field.name]
+        whole = values.dtype.kind in "iub"
+        ends = [f"{int(value)}" if whole else f"{value:.4g}" for value in (values.min(), values.max())]
+        values = values.astype(np.float64)
         rows.append(
             (
                 field.name,
                 str(field.component["type"]),
                 f"({', '.join(map(str, field.tensor.shape))}) {field.tensor.dtype}",
-                *(f"{value:.4g}" for value in (values.min(), values.mean(), values.max(), values.std())),
+                *(ends[0], f"{values.mean():.4g}", ends[1], f"{values.std():.4g}"),
             )
         )
     header = ("field", "type", "sample", "least", "mean", "greatest", "deviation")

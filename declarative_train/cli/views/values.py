@@ -120,7 +120,7 @@ def _raw(value: Any) -> str:
         return f"a file of {counted(len(value), 'byte')}"
     if isinstance(value, np.ndarray) and value.ndim:
         return numbers(value)
-    return f"{value:g}" if isinstance(value, int | float | np.number) else str(value)
+    return f"{value:g}" if isinstance(value, float | np.floating) else str(value)  # of an id, every digit
 
 
 def _shape(values: np.ndarray) -> str:
@@ -130,7 +130,7 @@ def _shape(values: np.ndarray) -> str:
 def numbers(values: np.ndarray) -> str:
     """The first numbers of a tensor, in the order of its memory."""
     flat = np.ravel(values)
-    shown = " ".join(f"{value:.4g}" for value in flat[:MOST_NUMBERS].tolist())
+    shown = " ".join(f"{value:.4g}" if type(value) is float else f"{value:d}" for value in flat[:MOST_NUMBERS].tolist())
     return shown + (" ..." if flat.size > MOST_NUMBERS else "")
 
 

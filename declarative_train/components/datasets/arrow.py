@@ -23,6 +23,7 @@ def describe(name: str, kind: Any, first: Any = None) -> Column | str:
     import pyarrow as pa
 
     types = pa.types
+    kind = _without_views(kind)
     if types.is_dictionary(kind):
         kind = kind.value_type
     if types.is_boolean(kind):
@@ -42,6 +43,51 @@ def describe(name: str, kind: Any, first: Any = None) -> Column | str:
     if types.is_fixed_size_list(kind) or types.is_list(kind) or types.is_large_list(kind):
         return _describe_list(name, kind, first)
     return f"it holds {kind}, which is not a number, a text or a date"
+
+
+def _without_views(kind: Any) -> Any:
+    """The type with text and bytes as most of Arrow's functions take them, which have none for views (polars writes
+    them)."""
+    import pyarrow as pa
+
+    types = pa.types
+    if not hasattr(types, "is_string_view"):  # pyarrow 15
+        return kind
+    if types.is_string_view(kind):
+        return pa.large_string()
+    if types.is_binary_view(kind):
+        return pa.large_binary()
+    if types.is_dictionary(kind):
+        return pa.dictionary(kind.index_type, _without_views(kind.value_type), kind.ordered)
+    if types.is_list(kind) or types.is_large_list(kind):
+        make = pa.list_ if types.is_list(kind) else pa.large_list
+        return make(kind.value_field.with_type(_without_views(kind.value_type)))
+    if types.is_fixed_size_list(kind):
+        return pa.list_(kind.value_field.with_type(_without_views(kind.value_type)), kind.list_size)
+    if types.is_struct(kind):
+        return pa.struct(
+            [each.with_type(_without_views(each.type)) for each in map(kind.field, range(kind.num_fields))]
+        )
+    return kind
+
+
+def without_views(table: Any) -> Any:
+    """The Table, or the same with columns of other types."""
+    for place, field in enumerate(table.schema):
+        kind = _without_views(field.type)
+        if kind != field.type:
+            table = table.set_column(place, field.with_type(kind), _cast(table.column(place), kind))
+    return table
+
+
+def _cast(values: Any, kind: Any) -> Any:
+    import pyarrow as pa
+
+    if not pa.types.is_dictionary(kind):
+        return values.cast(kind)
+    pieces = [(each.indices, each.dictionary.cast(kind.value_type)) for each in values.chunks]
+    made = [pa.DictionaryArray.from_arrays(*piece, ordered=kind.ordered) for piece in pieces]
+    return pa.chunked_array(made, kind)
 
 
 def _holds_files(kind: Any) -> bool:
@@ -209,6 +255,12 @@ class MemoryTable(Table):
 
     def read(self, columns: Sequence[str], rows: slice | np.ndarray) -> dict[str, np.ndarray]:
         return {name: self._column(name)[rows] for name in columns}
+
+    def read_once(self, columns: Sequence[str], rows: slice) -> dict[str, np.ndarray]:
+        start, stop, _ = rows.indices(self.num_rows)
+        kept = {name: self._numpy[name][rows] for name in columns if name in self._numpy}
+        pieces = {name: self._arrow.column(name).slice(start, stop - start) for name in columns if name not in kept}
+        return kept | {name: to_numpy(self.columns[name], piece, self.files[0]) for name, piece in pieces.items()}
 
     def take_lists(self, names: Sequence[str]) -> None:
         self.columns = with_lists(self.columns, names, self._arrow.schema)

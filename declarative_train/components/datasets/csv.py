@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 _MISFIT = re.compile(r"In CSV column #(\d+): .*?conversion error to [^:]*: (?:invalid value '(.*)'$)?", re.DOTALL)
 _STRADDLES = "straddling object straddles two block boundaries"
 _MOST_BLOCK = 1 << 30
+_LOOKED_AT = 1 << 20  # rows, for the one that is not UTF-8
 _WRONG_WIDTH = re.compile(r"(?:Row #(\d+): )?Expected (\d+) columns, got (\d+)")
 
 
@@ -275,10 +276,23 @@ class CsvDataset(FilesDataset):
 
 def _without_bytes(table: Table) -> Table:
     """In other sources bytes are files."""
-    lost = [name for name, column in table.columns.items() if column.dtype == "bytes"]
+    lost = {name: _no_text(table, name) for name, column in table.columns.items() if column.dtype == "bytes"}
     table.columns = {name: column for name, column in table.columns.items() if name not in lost}
-    table.left_out = {**table.left_out, **dict.fromkeys(lost, "it holds bytes that are not UTF-8 text")}
+    table.left_out = {**table.left_out, **lost}
     return table
+
+
+def _no_text(table: Table, name: str) -> str:
+    """Why a column of bytes is left out, with the first of them that are to blame, if it is near the beginning."""
+    for start in range(0, min(table.num_rows, _LOOKED_AT), _LOOKED_AT // 16):
+        for row, value in enumerate(table.read_once([name], slice(start, start + _LOOKED_AT // 16))[name], start):
+            try:
+                (value or b"").decode()
+            except UnicodeDecodeError:
+                shown_value = value.decode("utf-8", "backslashreplace")
+                where = f"first `{shown_value:.40}` in {table.place(row)}"
+                return f"it holds bytes that are not UTF-8, {where}: save the file as UTF-8 (from Excel: `CSV UTF-8`)"
+    return "it holds bytes that are not UTF-8 text"
 
 
 def _unpacked(path: str) -> Any:

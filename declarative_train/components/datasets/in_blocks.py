@@ -153,8 +153,10 @@ class BlockTable(Table):
         """`most`: only so many of its first rows are needed."""
         import pyarrow as pa
 
+        from declarative_train.components.datasets.arrow import without_views
+
         try:
-            return self._form.read(self._opened.get(path), number, names, most)
+            return without_views(self._form.read(self._opened.get(path), number, names, most))
         except (pa.ArrowInvalid, OSError) as error:
             what = ", ".join(f"`{name}`" for name in names[:3])
             message = f"cannot read {what} in {self._form.block} {number} of {shown(path)}: {reason(error)}"

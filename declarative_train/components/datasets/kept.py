@@ -21,7 +21,7 @@ from declarative_train.components.datasets.remote import note, seen
 
 _USUAL_GB = 10.0
 _MOST_UNCOUNTED = 1 << 30
-_FORMAT = 1
+_FORMAT = 2
 _HELD = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
 
 Stamp = list[int | str]

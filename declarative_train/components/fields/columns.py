@@ -21,6 +21,8 @@ Columns = str | tuple[str, ...]
 
 _SLICE = re.compile(r"(-?\d+)?:(-?\d+)?(?::(\d+))?")
 _EXACT = 2**53
+_EXACT_IN_FLOAT32 = 2**24
+_WIDE = frozenset({"int32", "int64", "uint32", "uint64"})
 
 
 class FieldOfColumns(Field):
@@ -186,6 +188,32 @@ def integers(column: Column, values: np.ndarray, key: str | None = None) -> np.n
     bad = ~(np.floor(values) == values) | (np.abs(values) > _EXACT)
     if bad.any():
         row, found = first_of(values, bad)
+        if np.isfinite(found) and np.floor(found) == found:
+            message = f"`{column.name}` is {found:.0f} as float64, which does not tell whole numbers beyond 2^53 apart"
+            advice = "write ids that long as text (`id-1234`), or number them anew"
+            raise BadValueError("outside", column.name, message, row=row, help=advice, key=key)
         message = f"`{column.name}` is {found:g}, which is not a whole number"
         raise BadValueError("fraction", column.name, message, row=row, key=key)
     return values.astype(np.int64)
+
+
+def check_rounding(columns: Sequence[Column], values: Sequence[np.ndarray], made: np.ndarray) -> None:
+    """Raises BadValueError for a whole number of a column of them that `made`, float32, holds as another one."""
+    import numpy as np
+
+    wide = [place for place, column in enumerate(columns) if column.dtype in _WIDE]
+    if not wide or not made.size or max(made.max(), -made.min()) < _EXACT_IN_FLOAT32:
+        return
+    for place in wide:
+        raw = values[place]
+        bad = raw.astype(np.float32).astype(np.float64) != raw
+        if raw.dtype.kind == "f":  # beside missing ones, which may be filled by a fraction
+            bad &= np.floor(raw) == raw
+        if bad.any():
+            row, found = first_of(raw, bad)
+            name = columns[place].name
+            message = f"`{name}` is {int(found)}, and float32 would make it {int(np.float32(found))}"
+            advice = (
+                "`dtype: int64` for an id; for an amount `normalize: standard`, or `dtype: float32` to let it round"
+            )
+            raise BadValueError("outside", name, message, row=row, help=advice)

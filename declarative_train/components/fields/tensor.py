@@ -25,6 +25,7 @@ from declarative_train.components.fields.columns import (
     FieldOfColumns,
     adds_up,
     by_column,
+    check_rounding,
     first_of,
     integers,
     is_glob,
@@ -59,7 +60,8 @@ class TensorField(FieldOfColumns):
     columns: Columns | None = None
     """Several columns, or a glob (`"p*"`, in the order of the file): shape (C,) per row, (1,) for a list of one."""
     dtype: DType | None = None
-    """Left out: int64 for columns whose range the source knows (tokens), else float32."""
+    """Left out: int64 for columns whose range the source knows (tokens), else float32. A whole number that float32
+    would round, beyond 2^24, is then an error where it is neither scaled nor normalised."""
     scale: float | None = None
     """Values are multiplied by this, after missing ones were filled."""
     normalize: Literal["standard", "minmax"] | None = None
@@ -195,6 +197,8 @@ class TensorField(FieldOfColumns):
                     made = self._floating(raw, spec, statistics)
             except FloatingPointError:
                 raise self._beyond(raw, columns, spec.dtype) from None
+            if self.dtype is None and self.scale is None and self.normalize is None:
+                check_rounding(columns, present, made)
         elif spec.dtype == "bool":
             made = stacked(present, self.column is not None) != 0
         else:
