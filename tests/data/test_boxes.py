@@ -20,6 +20,7 @@ from declarative_train.data.batches import TrainingBatches
 from declarative_train.data.sets import open_sets
 from declarative_train.data.spec import BatchSpec, DataSpec
 from declarative_train.diagnostics.diagnostic import Diagnostic
+from tests.runtime.on_ranks import forked
 
 Image = pytest.importorskip("PIL.Image")
 Describe = Callable[..., tuple[DataSpec | None, list[Diagnostic]]]
@@ -226,19 +227,21 @@ def png(pixels: np.ndarray) -> bytes:
 
 
 def made_rows(count: int = 48) -> list[dict[str, Any]]:
-    """One to three rectangles on grey, of a brightness each; their numbers as x, y, width, height."""
+    """None to three rectangles on grey, of a brightness each; their numbers as x, y, width, height; and a mask of
+    them."""
     draws = np.random.default_rng(0)
     rows = []
     for _ in range(count):
-        pixels = np.full((24, 32), 40, np.uint8)
+        pixels, drawn = np.full((24, 32), 40, np.uint8), np.zeros((24, 32), np.uint8)
         boxes, kinds = [], []
         for number in range(int(draws.integers(0, 4))):
             left, top = int(draws.integers(0, 22)), int(draws.integers(0, 14))
             width, height = (int(each) for each in draws.integers(4, 10, 2))
             pixels[top : top + height, left : left + width] = 120 + 60 * (number % 2)
+            drawn[top : top + height, left : left + width] = 1 + number % 2
             boxes.append([left, top, width, height])
             kinds.append(["dim", "bright"][number % 2])
-        rows.append({"picture": png(pixels), "boxes": boxes, "kinds": kinds})
+        rows.append({"picture": png(pixels), "drawn": png(drawn), "boxes": boxes, "kinds": kinds})
     return rows
 
 
@@ -255,6 +258,7 @@ FIELDS: dict[str, Any] = {
     "image": {"type": "image", "column": "picture", "mode": "L"},
     "boxes": {
         "type": "boxes",
+        "picture": "image",
         "column": "boxes",
         "labels": "kinds",
         "values": ["dim", "bright"],
@@ -265,6 +269,7 @@ FIELDS: dict[str, Any] = {
         "min_visibility": 0.1,
     },
 }
+WITH_MASK: dict[str, Any] = FIELDS | {"mask": {"type": "mask", "column": "drawn", "num_classes": 3}}
 CHANGES: list[Any] = [
     {"type": "random_flip"},
     {"type": "random_resized_crop", "size": [20, 26], "scale": [0.5, 1.0], "method": "nearest"},
@@ -301,30 +306,41 @@ def test_one_draw_serves_pictures_and_boxes(look: Describe, table: Path) -> None
     assert float(np.mean(np.asarray(tops) > 0.28)) == 1.0
 
 
-def test_the_same_bits_in_all_layouts_and_with_workers(look: Describe, table: Path) -> None:
-    def of(workers: int, shards: int) -> dict[str, torch.Tensor]:
-        keys: dict[str, Any] = {"shuffle_window": 2} if shards else {}
-        spec, found = look(
-            source={"type": "parquet", "path": str(table)}, fields=FIELDS, transforms=CHANGES, workers=workers, **keys
-        )
-        assert spec is not None, found
-        ranks = 2
-        batches = [
-            next(iter(TrainingBatches(spec, BatchSpec(24, 1, ranks, 12, 1, 2), rank, open_sets(spec)).step(1)))
-            for rank in range(ranks)
-        ]
-        whole = next(iter(TrainingBatches(spec, BatchSpec(24, 1, 1, 24, 1, 2), 0, open_sets(spec)).step(1)))
-        ids = np.concatenate([each.sample_ids for each in batches])
-        order, wanted = np.argsort(ids), np.argsort(whole.sample_ids)
-        assert np.array_equal(ids[order], np.asarray(whole.sample_ids)[wanted])
-        for name in whole.tensors:
-            joined = torch.cat([each.tensors[name] for each in batches])
-            assert torch.equal(joined[order], whole.tensors[name][wanted]), name
-        return {name: each[wanted] for name, each in whole.tensors.items()} | {"ids": torch.from_numpy(ids[order])}
+def epoch_of(rank: int, spec: DataSpec, num_ranks: int) -> dict[str, torch.Tensor]:
+    """Two steps of 24 samples as one rank has them, by its loader processes; `ids` are the numbers of all ranks'
+    samples, step by step."""
+    made = TrainingBatches(spec, BatchSpec(24, num_ranks, 1, 24 // num_ranks, 1, 2), rank, open_sets(spec))
+    batches = [batch for (batch,) in made.iterate(1, 2)]
+    own = torch.stack([torch.from_numpy(np.asarray(batch.sample_ids)) for batch in batches])
+    every = [torch.empty_like(own) for _ in range(num_ranks)]
+    if num_ranks > 1:
+        torch.distributed.all_gather(every, own)
+    found = {name: torch.cat([batch.tensors[name] for batch in batches]) for name in batches[0].tensors}
+    return found | {"own": own.ravel(), "ids": torch.cat(every if num_ranks > 1 else [own], 1)}
 
-    one, several = of(0, 0), of(2, 0)
-    assert all(torch.equal(one[name], several[name]) for name in one)
-    of(0, 1)
+
+def test_the_same_bits_in_all_layouts_and_with_workers(look: Describe, table: Path) -> None:
+    def of(num_ranks: int, **keys: Any) -> dict[str, torch.Tensor]:
+        spec, found = look(source={"type": "parquet", "path": str(table)}, fields=WITH_MASK, transforms=CHANGES, **keys)
+        assert spec is not None, found
+        assert spec.rolls == ("shuffle_window" in keys)
+        ranks = forked(num_ranks, epoch_of, spec, num_ranks)
+        assert all(torch.equal(each["ids"], ranks[0]["ids"]) for each in ranks)
+        made = {name: torch.cat([each[name] for each in ranks]) for name in ranks[0] if name != "ids"}
+        order = made.pop("own").argsort()
+        return {name: each[order] for name, each in made.items()} | {"ids": ranks[0]["ids"].sort(1).values}
+
+    whole = of(1)
+    assert whole["ids"].ravel().sort().values.tolist() == list(range(48))
+    assert len(whole["mask"].unique()) == 3
+    rolled = of(1, shuffle_window=16)
+    for wanted, keys in ((whole, {}), (rolled, {"shuffle_window": 16})):
+        for workers in (0, 2):
+            found = of(2, workers=workers, **keys)
+            assert found.keys() == wanted.keys()
+            assert all(torch.equal(found[name], wanted[name]) for name in wanted), (workers, keys)
+    assert not torch.equal(rolled["ids"], whole["ids"])
+    assert all(torch.equal(rolled[name], whole[name]) for name in whole if name != "ids")  # of the same samples
 
 
 @pytest.mark.parametrize(
@@ -356,7 +372,7 @@ def test_what_does_not_fit_is_said_before_the_run(
 def test_bad_rows_are_skipped_and_listed(look: Describe, tmp_path: Path) -> None:
     rows = made_rows(12)
     for row in rows:
-        del row["picture"]
+        del row["picture"], row["drawn"]
         row["path"] = "one.png"
     rows[3]["boxes"], rows[5]["kinds"] = [[5, 5, -2, 3]], ["other"] * (len(rows[5]["boxes"]) + 1)
     (tmp_path / "one.png").write_bytes(png(np.zeros((24, 32), np.uint8)))
@@ -379,9 +395,26 @@ def test_bad_rows_are_skipped_and_listed(look: Describe, tmp_path: Path) -> None
 def test_the_sheet_draws_boxes_and_masks(look: Describe, table: Path) -> None:
     from declarative_train.cli.views.sheet import picture_sheet
 
-    spec, _ = look(source={"type": "parquet", "path": str(table)}, fields=FIELDS, transforms=CHANGES)
-    assert spec is not None
-    content = picture_sheet(spec)
-    assert content is not None
-    pixels = np.asarray(Image.open(io.BytesIO(content)).convert("RGB"))
-    assert int((pixels == (230, 60, 30)).all(2).sum()) > 500
+    def drawn(fields: dict[str, Any]) -> np.ndarray:
+        spec, found = look(source={"type": "parquet", "path": str(table)}, fields=fields, transforms=CHANGES)
+        assert spec is not None, found
+        content = picture_sheet(spec)
+        assert content is not None
+        return np.asarray(Image.open(io.BytesIO(content)).convert("RGB"))
+
+    alone, both = drawn(FIELDS), drawn(WITH_MASK)
+    head, cell = 28, 136  # of eight samples, the mask below the picture
+    assert both.shape == (head + 16 * cell, *alone.shape[1:])
+    rows = both[head:].reshape(8, 2, cell, *both.shape[1:])
+    assert np.array_equal(rows[:, 0].reshape(-1, *alone.shape[1:]), alone[head:])
+    assert int((alone == (230, 60, 30)).all(2).sum()) > 500
+    masks = rows[:, 1]
+    assert not (masks == (230, 60, 30)).all(3).any()
+    of_classes = [[value, value, value] for value in (0, 128, 255)]  # of 3 classes, and the white of the sheet
+    colours, counts = np.unique(masks.reshape(-1, 3), axis=0, return_counts=True)
+    assert colours.tolist() == of_classes
+    assert counts.min() > 2_000
+    for column in range(5):  # as decoded, in three epochs and an evaluation, with the rectangles of both classes
+        left = 8 + column * cell
+        shown = masks[:, :96, left : left + 128]
+        assert {0, 128, 255} <= set(np.unique(shown).tolist()), column
