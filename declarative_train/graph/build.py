@@ -11,13 +11,14 @@ of `graph.outputs`; a nested one returns its only output bare, several as a tupl
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from keyword import iskeyword
 from typing import Any, TypeVar
 
 import torch
 from torch import fx, nn
+from torch.fx.node import map_arg
 from torch.overrides import TorchFunctionMode
 
 from declarative_train.components.expressions.grammar import parse
@@ -205,25 +206,40 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 
 
 def direct(module: fx.GraphModule) -> Callable[..., Any]:
-    """What `module.forward` computes, from the same modules and parameters. Hooks and compiled forms are looked for
-    now: a module that has some is called as usual, one that gets them later is called without."""
+    """What `module.forward` computes, from the same modules and parameters, in one function: blocks stand in it line by
+    line. Hooks and compiled forms are looked for now: a module that has some is called as usual, one that gets them
+    later is called without."""
     lines = fx.Graph()
-    values: dict[fx.Node, fx.Node] = {}
-    for node in module.graph.nodes:
-        values[node] = lines.node_copy(node, values.__getitem__)
-        if node.op == "call_module":
-            values[node].op = "call_function"
-            values[node].target = _named(node.name, _call_of(module.get_submodule(node.target)))
+    given = [lines.placeholder(node.name) for node in module.graph.nodes if node.op == "placeholder"]
+    lines.output(_inlined(module, lines, given))
     found: Callable[..., Any] = fx.GraphModule(nn.Module(), lines).forward
     return found
 
 
-def _call_of(module: nn.Module) -> Callable[..., Any]:
-    if module._compiled_call_impl is not None or any(getattr(module, hooks) for hooks in _HOOKS):
-        return module
-    if isinstance(module, fx.GraphModule) and "forward" not in vars(module):  # checkpointing puts its own there
-        return direct(module)
-    return module.forward
+def _inlined(module: fx.GraphModule, lines: fx.Graph, given: Iterable[Any]) -> Any:
+    """Write down the lines of a module that takes `given`; what comes out, which may be a tuple."""
+    values: dict[fx.Node, Any] = {}
+    inputs = iter(given)
+    for node in module.graph.nodes:
+        taken = map_arg(node.args, values.__getitem__)
+        if node.op == "placeholder":
+            values[node] = next(inputs)
+        elif node.op == "output":
+            return taken[0]
+        elif node.target is operator.getitem and isinstance(taken[0], tuple):
+            values[node] = taken[0][taken[1]]
+        elif node.op != "call_module":
+            values[node] = lines.node_copy(node, values.__getitem__)
+        else:
+            called = module.get_submodule(node.target)
+            is_hooked = called._compiled_call_impl is not None or any(getattr(called, hooks) for hooks in _HOOKS)
+            if is_hooked:
+                values[node] = lines.call_function(_named(node.name, called), taken)
+            elif isinstance(called, fx.GraphModule) and "forward" not in vars(called):  # checkpointing puts its own
+                values[node] = _inlined(called, lines, taken)
+            else:
+                values[node] = lines.call_function(_named(node.name, called.forward), taken)
+    raise AssertionError("a graph has an output")
 
 
 def _named(name: str, call: Callable[..., Any]) -> Callable[..., Any]:

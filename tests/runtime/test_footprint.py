@@ -36,7 +36,7 @@ from declarative_train.plan.text.estimate import _traced
 from declarative_train.recipe.sections.parallelism import Axes
 from declarative_train.runtime import launch
 from declarative_train.runtime.footprint import child, forecast
-from declarative_train.runtime.footprint.child import ChildError, in_child
+from declarative_train.runtime.footprint.child import ChildError, in_child, in_children
 from declarative_train.runtime.footprint.extrapolate import Course, UnevenError, extrapolated
 from declarative_train.runtime.footprint.footprint import footprint_of
 from declarative_train.runtime.footprint.forecast import Forecast
@@ -235,6 +235,20 @@ def test_a_child_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(child, "MOST_S", 0.2)
     with pytest.raises(ChildError, match="took longer than"):
         in_child(lambda: time.sleep(30))
+
+
+def test_children_work_at_the_same_time_and_answer_in_order() -> None:
+    def after(seconds: float) -> tuple[float, float, bytes]:
+        begun = time.monotonic()
+        time.sleep(seconds)
+        return begun, time.monotonic(), bytes(1 << 18)  # more than a pipe holds
+
+    first, second = in_children([lambda: after(0.4), lambda: after(0.2)])
+    assert max(first[0], second[0]) < min(first[1], second[1])
+    assert first[1] - first[0] > second[1] - second[0]
+    assert len(first[2]) == 1 << 18
+    with pytest.raises(ChildError, match="ZeroDivisionError"):
+        in_children([lambda: 1, lambda: 1 // 0])
 
 
 def test_a_child_that_computes_without_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:

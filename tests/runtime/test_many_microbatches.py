@@ -50,7 +50,7 @@ def test_64_microbatches_are_tried_and_not_derived(tmp_path: Path, monkeypatch: 
         return course(plan, *args)
 
     monkeypatch.setattr(forecast, "_course", counted)
-    monkeypatch.setattr(forecast, "in_child", lambda make: make())
+    monkeypatch.setattr(forecast, "in_children", lambda works: [work() for work in works])
     plan = with_microbatches(tmp_path, "1f1b", 64, "fp32")
     found = Forecast().memory(plan)
     assert found.rows, found.why_not

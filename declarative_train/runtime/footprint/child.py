@@ -1,4 +1,4 @@
-"""A function in a forked child: what pretended ranks leave behind in torch (groups, meshes, what it remembers of shards
+"""Functions in forked children: what pretended ranks leave behind in torch (groups, meshes, what it remembers of shards
 by them) would be taken for their own by the real ranks that this process forks afterwards."""
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 LIMIT_S = 120.0  # of the processor: a machine that does other things, too, gives another plan no sooner
@@ -27,34 +27,51 @@ class ChildError(Exception):
 
 def in_child(work: Callable[[], T]) -> T:
     """What it returns, which goes through pickle. Raises ChildError where it fails or takes too long."""
-    reading, writing = os.pipe()
+    return in_children([work])[0]
+
+
+def in_children(works: Sequence[Callable[[], T]]) -> list[T]:
+    """What each returns, all at the same time, as `in_child`. Of errors the first in their order is told."""
     sys.stdout.flush()
     sys.stderr.flush()
-    child = os.fork()
-    if child == 0:
-        try:
-            _limit_memory()
-            resource.setrlimit(resource.RLIMIT_CPU, (round(LIMIT_S), round(LIMIT_S)))
-            os.close(reading)
-            with os.fdopen(writing, "wb") as stream:
-                pickle.dump(_outcome(work), stream)
-        finally:
-            os._exit(0)
-    os.close(writing)
+    children: dict[int, int] = {}  # by the pipe that they answer on
     try:
-        data = _read(reading, time.monotonic() + MOST_S)
+        for work in works:
+            reading, writing = os.pipe()
+            children[reading] = _forked(work, writing, [*children, reading])
+            os.close(writing)
+        answers = _read(list(children), time.monotonic() + MOST_S)
     finally:
-        os.close(reading)
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
+        for reading, child in children.items():
+            os.close(reading)
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+    return [_value(answers[reading]) for reading in children]
+
+
+def _forked(work: Callable[[], T], writing: int, others: Sequence[int]) -> int:
+    child = os.fork()
+    if child:
+        return child
     try:
-        found, error = pickle.loads(data)
+        _limit_memory()
+        resource.setrlimit(resource.RLIMIT_CPU, (round(LIMIT_S), round(LIMIT_S)))
+        for pipe in others:
+            os.close(pipe)
+        with os.fdopen(writing, "wb") as stream:
+            pickle.dump(_outcome(work), stream)
+    finally:
+        os._exit(0)
+
+
+def _value(answer: bytes) -> Any:
+    try:
+        found, error = pickle.loads(answer)
     except (pickle.UnpicklingError, EOFError):
         raise ChildError(f"its process ended, or took longer than {LIMIT_S:g} s of the processor") from None
     if error:
         raise ChildError(error)
-    value: T = found
-    return value
+    return found
 
 
 def _outcome(work: Callable[[], T]) -> tuple[T | None, str]:
@@ -84,12 +101,14 @@ def _limit_memory() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
 
 
-def _read(pipe: int, deadline_s: float) -> bytes:
-    parts = []
-    while (left := deadline_s - time.monotonic()) > 0:
-        if select.select([pipe], [], [], left)[0]:
+def _read(pipes: Sequence[int], deadline_s: float) -> dict[int, bytes]:
+    """All that comes out of each until it is closed."""
+    parts: dict[int, list[bytes]] = {pipe: [] for pipe in pipes}
+    waiting = list(pipes)
+    while waiting and (left := deadline_s - time.monotonic()) > 0:
+        for pipe in select.select(waiting, [], [], left)[0]:
             part = os.read(pipe, 1 << 16)
+            parts[pipe].append(part)
             if not part:
-                break
-            parts.append(part)
-    return b"".join(parts)
+                waiting.remove(pipe)
+    return {pipe: b"".join(read) for pipe, read in parts.items()}

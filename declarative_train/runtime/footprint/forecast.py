@@ -9,9 +9,10 @@ pipeline of so many microbatches that trying it would take longer than a few sec
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from math import ceil, prod
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -22,7 +23,7 @@ from declarative_train.plan.estimate.memory import Scale, copied_bytes
 from declarative_train.plan.estimate.shortened import Run, fewer_ranks, kinds_of_rank, runs_of, shortened
 from declarative_train.plan.estimate.tracing import Traced
 from declarative_train.plan.predicted import MemoryPlan
-from declarative_train.runtime.footprint.child import ChildError, in_a_line, in_child
+from declarative_train.runtime.footprint.child import ChildError, in_a_line, in_children
 from declarative_train.runtime.footprint.extrapolate import FEW, UnevenError, course_of, extrapolated
 from declarative_train.runtime.footprint.live_bytes import (
     ACTIVATIONS,
@@ -36,6 +37,7 @@ from declarative_train.runtime.footprint.live_bytes import (
 )
 from declarative_train.runtime.footprint.pretend import pretended_step
 from declarative_train.runtime.rank import slots_of
+from declarative_train.terms.machine import num_cores
 
 if TYPE_CHECKING:
     from declarative_train.graph.graph import Graph
@@ -100,11 +102,12 @@ class Forecast:
             if known == key and was_begun == is_begun:
                 return found
         if small.layout.is_one_process:
-            found = _every_kind(small, is_begun)
+            found = _every_kind(small, is_begun, list(kinds_of_rank(small.layout)))
         else:
             _import_for_ranks(small)
             with _one_thread():
-                found = in_child(lambda: _every_kind(small, is_begun))
+                shares = [partial(_every_kind, small, is_begun, places) for places in _shared_out(small.layout)]
+                found = dict(sorted(item for share in in_children(shares) for item in share.items()))
         self._tried.append((key, is_begun, found))
         return found
 
@@ -126,23 +129,31 @@ def _deciding(plan: Plan) -> Plan:
     return replace(plan, name="", layout=layout, fingerprint="", identity="", **nothing)
 
 
-def _every_kind(small: Plan, is_begun: bool) -> Found:
-    """Of each kind of rank, by its place in the pipeline."""
+def _shared_out(layout: LayoutPlan) -> list[list[int]]:
+    """The places of the pipeline, for so many processes as there are cores."""
+    places = list(kinds_of_rank(layout))
+    number = min(num_cores(), len(places))
+    return [places[first::number] for first in range(number)]
+
+
+def _every_kind(small: Plan, is_begun: bool, places: Sequence[int]) -> Found:
+    """Of the kinds of rank at these places of the pipeline."""
     few = _fewer_microbatches(small)
     if few:
-        found = carried_on([_each_kind(each, is_begun) for each in few], _chunks(small), list(map(_chunks, few)))
+        tried = [_each_kind(each, is_begun, places) for each in few]
+        found = carried_on(tried, _chunks(small), list(map(_chunks, few)))
         if found is not None:
             return found
-    return _each_kind(small, is_begun)
+    return _each_kind(small, is_begun, places)
 
 
-def _each_kind(small: Plan, is_begun: bool) -> Found:
+def _each_kind(small: Plan, is_begun: bool, places: Sequence[int]) -> Found:
     runs = _long_runs(small)
     calls = _calls(small, runs) * (1 + len(runs))
     if calls > MOST_CALLS:
         raise TooLongError(f"{calls:,} calls of layers would take too long, {MOST_CALLS:,} are tried at most")
     kinds = kinds_of_rank(small.layout)
-    return {place: _moments(small, runs, rank.rank, is_begun) for place, rank in kinds.items()}
+    return {place: _moments(small, runs, kinds[place].rank, is_begun) for place in places}
 
 
 def _all_calls(small: Plan) -> int:
