@@ -23,9 +23,12 @@ from tests.planner.cells import MODELS, RECIPE
 
 H100 = HARDWARE["h100-sxm"]
 LIMIT = 1.02  # of what is needed: a room in which it just fits
+KNOWN = 21_500_000  # bytes: where a search of four tries took what is slower, of the llama on 4 GPUs
 
 
-def site_of(folder: Path, model: str, gpus: int, tracer: Forecast | None) -> tuple[Recipe, compiler.Site]:
+def site_of(
+    folder: Path, model: str, gpus: int, tracer: Forecast | None, batch: int = 16
+) -> tuple[Recipe, compiler.Site]:
     """What `auto` chooses from."""
     drawn = np.random.default_rng(5)
     np.savez(folder / "data.npz", x=drawn.random((64, 3, 16, 16), dtype=np.float32), y=drawn.integers(0, 10, 64))
@@ -42,6 +45,7 @@ def site_of(folder: Path, model: str, gpus: int, tracer: Forecast | None) -> tup
         runs=folder / "runs",
     )
     path = folder / "recipe.yaml"
+    text = text.replace("global_batch_size: 16", f"global_batch_size: {batch}")
     path.write_text(text.replace("device: cpu", "hardware: h100-sxm"))
     recipe = recipe_room.load(str(path)).recipe
     assert recipe is not None
@@ -110,18 +114,18 @@ def test_an_estimate_within_its_bounds_keeps_nothing_out(tmp_path: Path) -> None
     assert 1 < most < len(needed) / 2
 
 
-CELLS = [("llama", 2), ("lstm", 2)]
+CELLS = [("llama", 2, 16), ("lstm", 2, 16), ("llama", 4, 64)]
 
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize(("model", "gpus"), CELLS)
+@pytest.mark.parametrize(("model", "gpus", "batch"), CELLS)
 def test_auto_takes_what_is_fastest_when_all_are_traced(
-    tmp_path: Path, model: str, gpus: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, model: str, gpus: int, batch: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In rooms in which each candidate just fits, and in some a little larger."""
     tracer = Forecast()
-    recipe, site = site_of(tmp_path, model, gpus, tracer)
+    recipe, site = site_of(tmp_path, model, gpus, tracer, batch)
     verdicts = judged(judge_of(recipe, site, None))
     needed = {}
     for each in verdicts:
@@ -131,7 +135,7 @@ def test_auto_takes_what_is_fastest_when_all_are_traced(
             needed[each.candidate.words] = compiler._most(plan)
             assert each.memory_bytes <= TOO_HIGH * needed[each.candidate.words]
     rooms = list(rooms_of(needed))
-    for room in rooms[:: max(1, len(rooms) // 16)]:
+    for room in [*rooms[:: max(1, len(rooms) // 16)], KNOWN]:
         monkeypatch.setattr(compiler, "target_of", lambda _, room=room: Target(H100, room, ()))
         plan, diagnostics = compiler.compile(recipe, tracer=tracer)
         taken = None

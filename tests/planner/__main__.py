@@ -68,8 +68,8 @@ trace of the sharded model, and the room for all that a stage receives. Then wha
 that no figure rules out is traced, until it fits. Ruled out is what the update alone has no room for, what a trace
 found too large, and what is estimated at more than 1.25 times the room; at more than 1.1 times, where a pipeline of
 the same kind with other microbatches was traced, which tells how far off the estimate is. What is found is then what
-tracing all would find (`tests/plan/test_auto_search.py`: a llama and an LSTM on 2 GPUs, in rooms of every size; there
-and for a ViT and a ResNet on 2 and a llama on 4 GPUs the estimates were 0.75 to 1.19 of the trace).
+tracing all would find (`tests/plan/test_auto_search.py`: a llama and an LSTM on 2 GPUs and a llama on 4, in rooms of
+every size; there and for a ViT and a ResNet on 2 GPUs the estimates were 0.75 to 1.19 of the trace).
 
 It can still miss: where an estimate is further off than these bounds, and where about 20 s of the processor, reckoned
 by the number of calls so that the same recipe gives the same plan everywhere, are used up. The plan then names what

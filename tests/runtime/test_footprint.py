@@ -174,6 +174,28 @@ def test_few_blocks_with_adapters_tell_of_twelve(tmp_path: Path, monkeypatch: py
     assert replace(carried_on, name="") == replace(every, name="")
 
 
+@pytest.mark.parametrize(
+    ("parallelism", "gpus", "checkpointing"),
+    [
+        ("single", 1, "none"),
+        pytest.param("single", 1, "blocks", marks=pytest.mark.long),
+        pytest.param("ddp", 2, "selective", marks=pytest.mark.long),
+        pytest.param("{data: {replicate: 2, shard: all}}", 4, "none", marks=pytest.mark.long),
+    ],
+)
+def test_few_blocks_in_half_precision_tell_of_twelve(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parallelism: str, gpus: int, checkpointing: str
+) -> None:
+    """A block more has its casts before the forward, too, where parameters are cast once a step."""
+    plan = deep(tmp_path, parallelism, gpus, checkpointing)
+    plan = replace(plan, training=replace(plan.training, precision="bf16"))
+    monkeypatch.setattr(forecast, "_is_small", lambda _: False)
+    every = whole(plan)
+    monkeypatch.setattr(forecast, "_course", _of_a_short_chain(forecast._course))
+    (carried_on,) = Forecast().memory(plan).rows
+    assert replace(carried_on, name="") == replace(every, name="")
+
+
 def _of_a_short_chain(course: Callable[..., Any]) -> Callable[..., Any]:
     def tried(plan: Plan, *more: Any) -> Any:
         assert not any(item.name.startswith("m.layers.5.") for item in plan.parameters)

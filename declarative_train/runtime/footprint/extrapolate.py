@@ -29,7 +29,7 @@ class UnevenError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """`names` of the operations, pass by pass (forward, backward, ...); `bytes` (operations, kinds) after each."""
+    """Names of the operations, pass by pass (casts, forward, backward, ...); `bytes` (operations, kinds) after each."""
 
     passes: tuple[tuple[str, ...], ...]
     bytes: Any

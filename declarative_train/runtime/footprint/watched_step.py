@@ -50,8 +50,9 @@ def claim_state(engine: Engine, live: LiveBytes) -> None:
 
 @contextmanager
 def _phases(engine: Engine, live: LiveBytes) -> Iterator[None]:
-    """What is made by the loss, and in its own part of the backward, is the loss's."""
-    objective, update = engine.objective, engine._update
+    """What is made by the loss, and in its own part of the backward, is the loss's. The casts of all parameters, which
+    come before the forward, are a pass of their own."""
+    objective, update, casts = engine.objective, engine._update, engine._in_compute_dtype
     sums = objective.sums
 
     def watched_sums(values: Mapping[str, torch.Tensor], row_weight: torch.Tensor | None) -> Any:
@@ -83,11 +84,20 @@ def _phases(engine: Engine, live: LiveBytes) -> Iterator[None]:
                 live.claim(value, OPTIMIZER)
         return found
 
+    @contextmanager
+    def watched_casts() -> Iterator[None]:
+        live.between = "casts"
+        with casts:
+            live.between = "forward"
+            yield
+
     live.phase = ACTIVATIONS
+    engine._in_compute_dtype = watched_casts()
     objective.sums = watched_sums  # type: ignore[method-assign]
     engine._update = watched_update  # type: ignore[assignment]
     try:
         yield
     finally:
         del objective.sums
+        engine._in_compute_dtype = casts
         engine._update = update
