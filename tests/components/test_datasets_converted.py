@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
 import os
@@ -289,6 +290,35 @@ def test_what_is_in_use_is_not_removed_and_what_is_damaged_is_made_again(
     for kept in (tmp_path / "cache").rglob("*.arrow"):
         kept.write_bytes(kept.read_bytes()[:-100])
     assert opened("csv", tmp_path / "b.csv").num_rows == 100
+
+
+def test_it_is_read_where_no_address_is_left_to_map_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was converted again without an end, below `ulimit -v`."""
+    import pyarrow as pa
+
+    def full(path: str) -> None:
+        raise OSError(errno.ENOMEM, "Memory mapping file failed")
+
+    write_csv(tmp_path / "a.csv", lines(300))
+    wanted = whole("csv", tmp_path / "a.csv", monkeypatch)
+    monkeypatch.setattr(pa, "memory_map", full)
+    same(opened("csv", tmp_path / "a.csv"), wanted)
+    assert capsys.readouterr().err.count("it is converted once") == 1
+
+
+def test_what_cannot_be_read_is_converted_no_third_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(*_: object) -> None:
+        raise SourceError("unreadable", "no")
+
+    monkeypatch.setattr(converted, "ConvertedTable", fails)
+    write_csv(tmp_path / "a.csv", lines(30))
+    with pytest.raises(SourceError, match=r"a\.csv was converted to .*, which cannot be read: no"):
+        opened("csv", tmp_path / "a.csv")
+    assert capsys.readouterr().err.count("it is converted once") == 2
 
 
 def test_without_a_place_to_keep_it_is_read_into_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,7 +74,7 @@ class ArrowFormat(Format):
         import pyarrow as pa
 
         try:
-            return _Batches(pa.memory_map(local_path(path)))
+            return _Batches(_opened(local_path(path)))
         except (pa.ArrowInvalid, OSError) as error:
             check_beginning(path, "a file of Arrow's record batches", b"ARROW1")
             raise SourceError("unreadable", f"cannot read {shown(path)}: {reason(error)}") from error
@@ -97,6 +97,20 @@ class ArrowFormat(Format):
 
         table = pa.Table.from_batches([opened.batch(number)]).select(names)
         return table if most is None else table.slice(0, most)
+
+
+def _opened(path: str | None) -> Any:
+    """Mapped; read batch by batch where addresses are few: each thread maps the whole file (`ulimit -v`)."""
+    import resource
+
+    import pyarrow as pa
+
+    if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
+        return pa.OSFile(path)
+    try:
+        return pa.memory_map(path)
+    except OSError:
+        return pa.OSFile(path)
 
 
 class _Batches:

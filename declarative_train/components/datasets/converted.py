@@ -47,6 +47,7 @@ def converted(files: Sequence[str], kind: str, options: object, schema_of: Schem
     place = place_of("converted", kind, list(files), stamps, options, skips_bad_rows(), ending="arrow")
     if place is None or not _can_write(os.path.dirname(place)):
         return None
+    lost = False
     while True:
         held = _hold(place)
         if held is None:
@@ -55,7 +56,11 @@ def converted(files: Sequence[str], kind: str, options: object, schema_of: Schem
         used(place)
         try:
             return ConvertedTable(files, place, held)
-        except (SourceError, KeyError, ValueError):  # what is kept was cut off: made again
+        except (SourceError, KeyError, ValueError) as error:  # what is kept was cut off: made again
+            if lost:
+                message = f"{_shown(files)} was converted to {place}, which cannot be read: {error}"
+                raise SourceError("unreadable", message) from error
+            lost = True
             with suppress(OSError):
                 os.remove(place)
             os.close(held)
@@ -177,7 +182,7 @@ class ConvertedTable(BlockTable):
         from pyarrow import ipc
 
         super().__init__([place], ArrowFormat())
-        with pa.memory_map(place) as source:
+        with pa.OSFile(place) as source:
             reader = ipc.open_file(source)
             last = reader.get_batch_with_custom_metadata(reader.num_record_batches - 1)
             about = json.loads(last.custom_metadata[_ABOUT])
