@@ -52,6 +52,7 @@ def main() -> None:
         sys.exit(what_to_do(lacking))
     begun_s = time.monotonic()
     lines: list[str] = []
+    failures: list[str] = []
     with tempfile.TemporaryDirectory() as folder:
         for job in jobs(TINY):
             if args.only and job.name not in args.only:
@@ -60,9 +61,13 @@ def main() -> None:
             write_data(job, data)
             for compiled in (False, True):
                 if lines and time.monotonic() - begun_s > args.seconds:
-                    lines.append(f"| {job.name}{', compiled' if compiled else ''} | left out: time | | | | | |")
+                    lines.append(_row_without(job, compiled, "left out: time"))
                 else:
-                    lines.append(_row(job, compiled, data, args.rounds, begun_s + args.seconds))
+                    try:
+                        lines.append(_row(job, compiled, data, args.rounds, begun_s + args.seconds))
+                    except VariantError as failure:  # the others have their rows all the same
+                        failures.append(str(failure))
+                        lines.append(_row_without(job, compiled, failure.word))
                 print(lines[-1], flush=True)
             data.unlink()
     table = "\n".join([*_header(args.rounds), *lines])
@@ -71,6 +76,8 @@ def main() -> None:
         before, _, rest = REPORT.read_text().partition(BEGIN)
         _, _, after = rest.partition(END)
         REPORT.write_text(f"{before}{BEGIN}\n{table}\n{END}{after}")
+    if failures:
+        sys.exit("\n\n".join(failures))
 
 
 def _has_device() -> bool:
@@ -79,6 +86,18 @@ def _has_device() -> bool:
     import torch
 
     return torch.cuda.is_available()
+
+
+class VariantError(Exception):
+    """One that gave no figures; `word` is for its row."""
+
+    def __init__(self, word: str, message: str) -> None:
+        super().__init__(message)
+        self.word = word
+
+
+def _row_without(job: Job, compiled: bool, word: str) -> str:
+    return f"| {job.name}{', compiled' if compiled else ''} | {word} | | | | | |"
 
 
 def _row(job: Job, compiled: bool, data: Path, rounds: int, until_s: float) -> str:
@@ -131,9 +150,14 @@ def _header(rounds: int) -> list[str]:
 
 def _measured(job: Job, side: str, compiled: bool, data: Path) -> Result:
     command = [sys.executable, "-m", "benchmarks.gpu_step", job.name, side, str(int(compiled)), str(data)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
+    words = " ".join(command[1:])
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
+    except subprocess.TimeoutExpired:
+        raise VariantError(f"{side}: over {LIMIT_S} s", f"{words} did not end within {LIMIT_S} s") from None
     if done.returncode:
-        sys.exit(f"{' '.join(command)} failed with {done.returncode}:\n{done.stdout}\n{done.stderr}")
+        end = f"{done.stdout[-1000:]}\n{done.stderr[-3000:]}"
+        raise VariantError(f"{side}: failed", f"{words} failed with {done.returncode}:\n{end}")
     result: Result = json.loads(done.stdout.splitlines()[-1])
     return result
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from benchmarks import gpu
 from benchmarks.gpu_models import Job, by_hand, jobs, recipe, write_data
 from declarative_train import recipe as recipe_room
 from declarative_train.plan.compiler import compile as compile_plan
@@ -29,7 +30,10 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("spawns", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_ranks_that_share_a_device_pass_their_tensors_by_the_cpu(spawns: bool) -> None:
     """Spawned: as on a machine with a GPU."""
-    assert ran("ways", names=["zero bubble 2"], precision_name="fp64", spawns=spawns)["zero bubble 2"] <= 1e-9
+    ways = ["zero bubble 2", "fsdp 2"]
+    found = ran("ways", names=ways, precision_name="fp64", spawns=spawns)
+    assert list(found) == ways
+    assert max(found.values()) <= 1e-9
 
 
 @pytest.mark.long
@@ -81,3 +85,17 @@ def test_the_benchmark_of_a_gpu_runs(tmp_path: Path, monkeypatch: pytest.MonkeyP
         code, out, errors = finish(start("benchmarks.gpu_step", *words, cwd=ROOT), 100)
         assert code == 0, errors
         assert json.loads(out.splitlines()[-1])["step_s"] > 0
+
+
+def test_a_variant_that_is_late_or_fails_leaves_the_rows_of_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in (("TINY", True), ("LIMIT_S", 0.01), ("REPORT", tmp_path / "report.md"), ("missing", list)):
+        monkeypatch.setattr(gpu, name, value)
+    gpu.REPORT.write_text(f"before\n{gpu.BEGIN}\n{gpu.END}\nbehind\n")
+    monkeypatch.setattr("sys.argv", ["gpu", "--only", "resnet_50", "--write"])
+    with pytest.raises(SystemExit, match=r"(?s)gpu_step resnet_50 ours 0 .*did not end.*gpu_step resnet_50 ours 1"):
+        gpu.main()
+    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| resnet_50")]
+    assert rows[:2] == [f"| resnet_50{word} | ours: over 0.01 s | | | | | |" for word in ("", ", compiled")]
+    assert rows[0] in gpu.REPORT.read_text()

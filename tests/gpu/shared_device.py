@@ -19,9 +19,10 @@ def shared_device() -> Iterator[None]:
     """For this process and those that it forks: FSDP adds up where it would average, pipelines send CPU tensors."""
     fully_shard = shard.fully_shard
 
-    def summing(module: nn.Module, **settings: Any) -> Any:
-        sharded = fully_shard(module, **settings)
-        sharded.set_force_sum_reduction_for_comms(True)
+    def summing(modules: nn.Module | list[nn.Module], **settings: Any) -> Any:
+        sharded = fully_shard(modules, **settings)
+        for each in sharded if isinstance(sharded, list) else [sharded]:
+            each.set_force_sum_reduction_for_comms(True)
         return sharded
 
     with mock.patch.object(shard, "fully_shard", summing), mock.patch.object(schedules, "_batch_p2p", over_the_cpu):
