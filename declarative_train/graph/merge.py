@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from declarative_train.components.adapters import ADAPTERS
-from declarative_train.components.adapters.adapted import KEY, is_added, split_name
+from declarative_train.components.adapters.adapted import KEY, split_name
 
 if TYPE_CHECKING:
     import torch
@@ -42,15 +42,23 @@ def without_adapters(graph: Graph) -> Graph:
     return replace(graph, nodes=tuple(map(bare, graph.nodes)))
 
 
-def merged_tensors(graph: Graph, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The tensors of `without_adapters(graph)`; they are computed in float64 and given in their own dtype."""
-    found = {name: tensor for name, tensor in tensors.items() if not is_added(name)}
+def merged_reading(
+    graph: Graph, names: Iterable[str], read: Callable[[str], torch.Tensor]
+) -> Callable[[str], torch.Tensor]:
+    """Reads the tensors of `without_adapters(graph)` by name, where `read` reads those of `graph`: a weight is merged
+    when it is read, in float64, and given in its own dtype. What adapters add is read now."""
+    adapters = adapters_of(graph)
     own: dict[str, dict[str, torch.Tensor]] = {}
-    for name, tensor in tensors.items():
+    for name in names:
         path, word = split_name(name)
         if word is not None:
-            own.setdefault(path, {})[word] = tensor.double()
-    for path, adapter in adapters_of(graph).items():
-        weight = found[f"{path}.weight"]
-        found[f"{path}.weight"] = adapter.merged(weight.double(), own[path]).to(weight.dtype)
-    return found
+            own.setdefault(path, {})[word] = read(name).double()
+
+    def merged(name: str) -> torch.Tensor:
+        tensor = read(name)
+        path, _, last = name.rpartition(".")
+        if last != "weight" or path not in adapters:
+            return tensor
+        return adapters[path].merged(tensor.double(), own[path]).to(tensor.dtype)
+
+    return merged

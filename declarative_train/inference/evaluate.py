@@ -212,7 +212,7 @@ class _Model:
     ) -> None:
         self.device, self.dp_rank, self.ranks = exact_device(device), 0, ranks
         self.gatherers = gatherers
-        self._module = trained.module(device)
+        self._module = trained.module(device, as_held=True)
         self._runner = StepRunner(trained.plan, self._module, device, Alone(), RankContext())
         self.objective = self._runner.objective
         held = [term.name for term, module in zip(self.objective.terms, self.objective.modules, strict=True)

@@ -30,7 +30,7 @@ class Forward:
 
     def __init__(self, trained: Trained, outputs: Sequence[str], device: torch.device) -> None:
         plan = trained.plan
-        self.network = trained.network(outputs, device)
+        self.network = trained.network(outputs, device, as_held=True)
         self.device = device
         self.drawing = drawing(self.network.graph)
         self._specs: dict[str, FieldSpec] = {name: trained.fields[name] for name in self.network.inputs}

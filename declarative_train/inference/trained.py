@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from declarative_train.components.data import Unit
     from declarative_train.data.spec import FieldSpec
     from declarative_train.plan.plan import Plan
+    from declarative_train.runtime.step.load_weights import Source
 
 Weights = Literal["trained", "ema"]
 
@@ -134,16 +135,17 @@ class Trained:
         """Every node that can be asked for, as `network` takes it."""
         return nodes_of(self.plan)
 
-    def module(self, device: torch.device | str = "cpu") -> nn.Module:
+    def module(self, device: torch.device | str = "cpu", *, as_held: bool = False) -> nn.Module:
         """The model as it was trained, in evaluation mode, under the recipe's names. It takes what `plan.graph.inputs`
-        names, by position, and returns a tuple in the order of `plan.graph.outputs`. Raises CheckpointFailure."""
-        return self._built(self.plan.graph, device)
+        names, by position, and returns a tuple in the order of `plan.graph.outputs`. `as_held`: what the run held in
+        fewer bits is so here, as bytes; else it is what is left of it, in float32. Raises CheckpointFailure."""
+        return self._built(self.plan.graph, device, as_held)
 
-    def network(self, outputs: Sequence[str], device: torch.device | str = "cpu") -> Network:
+    def network(self, outputs: Sequence[str], device: torch.device | str = "cpu", *, as_held: bool = False) -> Network:
         """From fields to these outputs: names of what the objective reads, of nodes, or of nodes inside of blocks
-        (`gpt.layers.0.attn`). Raises UsageError for a name that is none of them."""
+        (`gpt.layers.0.attn`). `as_held`: as `module` has it. Raises UsageError for a name that is none of them."""
         graph = self.graph(outputs)
-        return Network(self._built(graph, device), graph)
+        return Network(self._built(graph, device, as_held), graph)
 
     def graph(self, outputs: Sequence[str]) -> Graph:
         """What `network` builds. Raises UsageError."""
@@ -153,20 +155,25 @@ class Trained:
             raise UsageError(f"{unknown}; help: {did_you_mean(unknown.name, unknown.known)}") from None
 
     @cached_property
-    def _tensors(self) -> dict[str, torch.Tensor]:
-        from declarative_train.runtime.step.load_weights import read_averages, read_weights
+    def _source(self) -> Source:
+        """Every tensor by its name; of a base in fewer bits what is left of it."""
+        from declarative_train.runtime.step.load_weights import open_averages, open_source
 
-        found = read_weights(self.path)  # of a base in fewer bits what is left of it
-        return found if self.weights == "trained" else found | read_averages(self.path)
+        return open_source(self.path) if self.weights == "trained" else open_averages(self.path)
 
     def merged(self) -> Trained:
-        """The same model without adapters: what they change is in the weights beside them."""
-        from declarative_train.graph.merge import adapters_of, merged_tensors
+        """The same model without adapters, and with all weights in float32: what adapters change is in the weights
+        beside them."""
+        from declarative_train.components.adapters.adapted import is_added
+        from declarative_train.graph.merge import adapters_of, merged_reading
+        from declarative_train.runtime.step.tensor_files import Tensors
 
         if not adapters_of(self.plan.graph):
             return self
-        found = replace(self, plan=self.base_plan)
-        found.__dict__["_tensors"] = merged_tensors(self.plan.graph, self._tensors)
+        source, found = self._source, replace(self, plan=unheld(self.base_plan))
+        read = merged_reading(self.plan.graph, source.shapes, source.whole)
+        shapes = {name: shape for name, shape in source.shapes.items() if not is_added(name)}
+        found.__dict__["_source"] = Tensors(shapes, lambda name, *_: read(name))
         return found
 
     @property
@@ -182,30 +189,55 @@ class Trained:
         kept = tuple(item for item in plan.parameters if not is_added(item.name))
         return signed(replace(plan, graph=without_adapters(plan.graph), parameters=kept))
 
-    def _built(self, graph: Graph, device: torch.device | str) -> fx.GraphModule:
+    def _built(self, graph: Graph, device: torch.device | str, as_held: bool) -> fx.GraphModule:
         import torch
 
+        from declarative_train.components.layers.modules.packed import hold, packed_in
         from declarative_train.graph.build import build, tie
+        from declarative_train.graph.initialise import initialise
+        from declarative_train.runtime.step.load_weights import write_packed
+        from declarative_train.runtime.step.model import materialise, storages_of
 
-        plan = self.plan
-        module = build(graph, plan.plugins, seed=plan.seed)
+        plan, shapes = self.plan, self._source.shapes
+        storages = storages_of(plan) if as_held else {}
+        module = build(graph, plan.plugins, seed=plan.seed, device="meta" if storages else None)
+        names = dict(module.named_parameters(remove_duplicate=False))
+        ties = {item.name: item.tie for item in plan.parameters if item.tie is not None and item.name in names}
+        tie(module, {name: source for name, source in ties.items() if source in names})
+        if storages:
+            hold([module], storages)
+            materialise([module], torch.device("cpu"))
+            initialise(module, graph, (), plan.seed, plan.plugins)  # buffers that follow from the recipe
         if plan.training.precision == "fp64":
             module.double()
-        names = dict(module.named_parameters(remove_duplicate=False))
         persistent = module.state_dict(keep_vars=True)
-        ties = {item.name: item.tie for item in plan.parameters if item.tie is not None and item.name in names}
-        saved = {id(held): name for name, held in persistent.items() if name in self._tensors}
+        saved = {id(held) for name, held in persistent.items() if name in shapes}
+        into: dict[str, torch.Tensor] = {}
+        again: list[tuple[torch.Tensor, str]] = []
+        for name, held in persistent.items():
+            # one that is tied to a parameter of a node that is not here is filled by its own name
+            source = ties.get(name, name)
+            if source in into:
+                again.append((held, source))
+                continue
+            if source not in shapes and id(held) in saved:
+                continue  # a library's model holds one parameter under two names, and it is saved under one
+            if source not in shapes:
+                raise CheckpointFailure(f"the checkpoint {shown(self.path)} lacks {source}")
+            into[source] = held
+        packed = {ties.get(name, name): each for name, each in packed_in(module).items()}
         with torch.no_grad():
-            for name, held in persistent.items():
-                if name not in ties and name not in self._tensors and id(held) in saved:
-                    continue  # a library's model holds one parameter under two names, and it is saved under one
-                # one that is tied to a parameter of a node that is not here is filled by its own name
-                source = ties.get(name, name)
-                if source not in self._tensors:
-                    raise CheckpointFailure(f"the checkpoint {shown(self.path)} lacks {source}")
-                held.copy_(self._tensors[source])
-        tie(module, {name: source for name, source in ties.items() if source in names})
+            write_packed(self._source, {name: held.detach() for name, held in into.items()}, packed)
+            for held, source in again:
+                held.copy_(into[source])
         return module.to(device).eval().requires_grad_(False)
+
+
+def unheld(plan: Plan) -> Plan:
+    """The same with all weights in the dtype that is computed in."""
+    from declarative_train.plan.codec import signed
+
+    return signed(replace(plan, parameters=tuple(replace(item, storage=None) for item in plan.parameters)))
 
 
 def open_trained(

@@ -13,12 +13,14 @@ from safetensors.torch import load_file, save_file
 
 import declarative_train as dt
 from declarative_train import recipe as recipe_room
+from declarative_train.components.layers.modules import packed
 from declarative_train.components.layers.modules.packed import Packed, packed_in
 from declarative_train.components.storages import StorageName, held_bytes
 from declarative_train.inference.evaluate import evaluate
 from declarative_train.inference.export.folder import export
-from declarative_train.inference.trained import open_trained
+from declarative_train.inference.trained import Trained, open_trained
 from declarative_train.plan.compiler import compile as compile_plan
+from declarative_train.runtime.footprint.live_bytes import LiveBytes
 from tests.runtime.made_recipes import DEEP, WAYS, compiled, merged, write_data, write_recipe
 from tests.runtime.runs import assert_same_tensors, checkpoints, go
 
@@ -109,6 +111,8 @@ def test_it_is_used_and_given_away_as_what_is_left(tmp_path: Path) -> None:
     assert torch.equal(held["layers.2.up.weight"], base["layers.2.up.weight"])
     exported = load_file(export(ours, "safetensors", tmp_path / "out").folder / "model.safetensors")
     assert set(exported) == set(base)
+    model = dt.load_plan(str(tmp_path / "out" / "plan.json")).module()  # as the load.py beside it does
+    model.load_state_dict(exported)
     assert exported["layers.2.up.weight"].dtype == torch.float32
     a, b = (held[f"layers.2.up.lora_{each}.weight"].double() for each in "AB")
     wanted = base["layers.2.up.weight"].double() + b @ a * 8 / 3
@@ -118,15 +122,61 @@ def test_it_is_used_and_given_away_as_what_is_left(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("precision", "base"),
+    [
+        ("fp32", "reference"),
+        *(pytest.param(*each, marks=pytest.mark.long) for each in (("bf16", "reference"), ("fp64", "whole"))),
+    ],
+)
+def test_it_is_used_as_it_was_held(tmp_path: Path, precision: str, base: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the memory that training needed for it, with the same answers; merged, in that of the model alone."""
+    monkeypatch.setattr(packed, "AT_ONCE", 1 << 14)
+    width, depth = 256, 16
+    graph = {"hidden": {"out_features": width}, "layers": {"repeat": depth}}
+    wide = {"model": {"blocks": {"block": {"graph": {"up": {"out_features": width}}}}, "graph": graph}}
+    write_data(tmp_path)
+    plain = dt.load(str(write_recipe(tmp_path, merged(DEEP, wide), "plain.yaml"))).plan().module()
+    save_file(dict(plain.state_dict()), tmp_path / "base.safetensors")
+    training = {"ema": {"decay": 0.9}, "epochs": None, "steps": 1, "lr_schedule": None}
+    averaged = {"training": training, "checkpoint": {"base": base}}
+    done = go(tmp_path, merged(merged(tuned("nf4", precision), wide), averaged))
+    assert done.code == 0
+    num_bytes = sum(item.numel() for item in plain.parameters()) * (8 if precision == "fp64" else 4)
+    for weights in ("trained", "ema"):
+        trained = open_trained(done.run_dir, weights=weights)
+        dense, held = (built(trained, as_held) for as_held in (False, True))
+        assert len(packed_in(held[0])) == depth + 1
+        assert packed_in(dense[0]) == {}
+        whole, least = (sum(item.nbytes for item in made[0].state_dict().values()) for made in (dense, held))
+        one = width * width * 4
+        assert least < 0.3 * whole
+        assert held[1] < least + depth * 2048 + 4 * one, "one weight at a time is whole"
+        row = torch.rand(3, 20, dtype=dense[0].get_parameter("logits.weight").dtype)
+        with torch.no_grad():
+            assert torch.equal(dense[0](row)[0], held[0](row)[0])
+        merged_peak = built(trained.merged(), False)[1]
+        assert num_bytes <= merged_peak < num_bytes + 8 * one * (2 if precision == "fp64" else 1)
+    found = evaluate(open_trained(done.run_dir))
+    assert found.values["validation/loss"] == pytest.approx(found.logged["validation/loss"], rel=1e-6)
+
+
+def built(trained: Trained, as_held: bool) -> tuple[torch.nn.Module, int]:
+    """And the most bytes that lived meanwhile."""
+    with LiveBytes() as live:
+        module = trained.module(as_held=as_held)
+    return module, live.peak
+
+
+@pytest.mark.parametrize(
     ("base", "storage", "way"),
     [
-        ("named", None, "single"),
+        ("reference", None, "single"),
         *(
             pytest.param(*each, marks=pytest.mark.long)
             for each in (
-                ("named", "nf4", "single"),
-                ("named", "nf4", "fsdp 2"),
-                ("named", None, "fsdp 2"),
+                ("reference", "nf4", "single"),
+                ("reference", "nf4", "fsdp 2"),
+                ("reference", None, "fsdp 2"),
                 ("whole", None, "single"),
             )
         ),
@@ -137,7 +187,7 @@ def test_a_new_run_starts_from_what_the_run_was_trained_beside(
 ) -> None:
     """However it holds it, whether the checkpoint names its base or has it."""
     write_base(tmp_path)
-    recipe = merged(tuned("nf4", "fp64"), {"checkpoint": {"base": base}} if base == "whole" else {})
+    recipe = merged(tuned("nf4", "fp64"), {"checkpoint": {"base": base}})
     done = go(tmp_path, recipe)
     wanted = open_trained(done.run_dir).module().state_dict()
     in_file = load_file(tmp_path / "base.safetensors")["layers.2.up.weight"]
@@ -155,7 +205,7 @@ def test_a_new_run_starts_from_what_the_run_was_trained_beside(
 @pytest.mark.parametrize(
     ("before", "after"), [("single", "single"), pytest.param("fsdp 2", "pipeline 2", marks=pytest.mark.long)]
 )
-@pytest.mark.parametrize("base", [pytest.param("named", marks=pytest.mark.long), "whole"])
+@pytest.mark.parametrize("base", [pytest.param("reference", marks=pytest.mark.long), "whole"])
 def test_a_run_goes_on(tmp_path: Path, base: str, before: str, after: str) -> None:
     write_base(tmp_path)
     recipe = merged(tuned("int8", "fp64"), {"checkpoint": {"base": base}} if base == "whole" else {})

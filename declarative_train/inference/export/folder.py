@@ -16,6 +16,7 @@ import torch
 from declarative_train.components.adapters.adapted import is_added
 from declarative_train.components.datasets.files import masked
 from declarative_train.diagnostics.suggest import did_you_mean
+from declarative_train.graph.build import build
 from declarative_train.inference.export import DTYPES, NAMES, PUBLISHED
 from declarative_train.inference.export.about import about
 from declarative_train.inference.export.formats import FORMATS, check
@@ -24,7 +25,7 @@ from declarative_train.inference.export.peft import auto_class as peft_base
 from declarative_train.inference.export.program import Inputs, Program, make_program
 from declarative_train.inference.export.published import published_base, write_published
 from declarative_train.inference.export.snippets import loading_code, readme
-from declarative_train.inference.trained import Trained, UsageError
+from declarative_train.inference.trained import Trained, UsageError, unheld
 from declarative_train.inference.writing import as_created
 from declarative_train.plan.codec import to_json
 from declarative_train.plan.plan import PublishedPlan
@@ -178,13 +179,16 @@ def _write_beside(trained: Trained, program: Program, to: str, folder: Path) -> 
     (folder / MARK).write_text(json.dumps(found, indent=1, ensure_ascii=False, default=str) + "\n", encoding="utf-8")
     (folder / "load.py").write_text(code, encoding="utf-8")
     (folder / "README.md").write_text(readme(found, code), encoding="utf-8")
-    (folder / PLAN).write_text(masked(to_json(trained.base_plan)), encoding="utf-8")
+    # adapters go beside the base as it was held; else the file has the tensors of a model without bytes
+    plan = trained.base_plan if to == "peft" else unheld(trained.base_plan)
+    (folder / PLAN).write_text(masked(to_json(plan)), encoding="utf-8")
     if FORMATS[to].is_program:
         _write_sample(program, folder / "sample.npz")
 
 
 def _num_tensors(trained: Trained) -> int:
-    return len(trained.module().state_dict())
+    plan = trained.plan
+    return len(build(plan.graph, plan.plugins, device="meta").state_dict())
 
 
 def _write_sample(program: Program, path: Path) -> None:

@@ -49,6 +49,9 @@ class Source(Protocol):
     def write(self, into: Mapping[str, torch.Tensor]) -> None:
         """Their values, or this rank's part of them."""
 
+    def whole(self, name: str) -> torch.Tensor:
+        """One of them, as it is there."""
+
     def all(self) -> dict[str, torch.Tensor]:
         """Every tensor, whole."""
 
@@ -132,7 +135,8 @@ def write_weights(model: nn.Module, opened: Iterable[Opened]) -> None:
 
 def write_packed(source: Source, into: Mapping[str, torch.Tensor], packed: Mapping[str, Packed]) -> None:
     """Also into what is held as bytes: one weight after the other, so that one alone is there in float32."""
-    source.write({name: target for name, target in into.items() if name not in packed})
+    if plain := {name: target for name, target in into.items() if name not in packed}:
+        source.write(plain)
     for name in into:
         if name in packed:
             with as_written(into[name], packed[name]) as values:
@@ -173,6 +177,11 @@ class CheckpointTensors:
             if read[name] is not target:
                 target.copy_(read[name])
 
+    def whole(self, name: str) -> torch.Tensor:
+        found = torch.empty(self.shapes[name], dtype=self.dtypes[name])
+        self.write({name: found})
+        return found
+
     def all(self) -> dict[str, torch.Tensor]:
         found = {name: torch.empty(shape, dtype=self.dtypes[name]) for name, shape in self.shapes.items()}
         self.write(found)
@@ -196,20 +205,21 @@ class Beside:
 
     def write(self, into: Mapping[str, torch.Tensor]) -> None:
         for source in self._all:
-            source.write({name: target for name, target in into.items() if name in source.shapes})
+            if held := {name: target for name, target in into.items() if name in source.shapes}:
+                source.write(held)
+
+    def whole(self, name: str) -> torch.Tensor:
+        return next(source for source in self._all if name in source.shapes).whole(name)
 
     def all(self) -> dict[str, torch.Tensor]:
         return {name: item for source in self._all for name, item in source.all().items()}
 
 
-def read_weights(path: str) -> dict[str, torch.Tensor]:
-    """Tensors by name, whole, of whatever `open_source` opens. Raises RunFailure."""
-    return open_source(path).all()
-
-
-def read_averages(path: str) -> dict[str, torch.Tensor]:
-    """Of a checkpoint's folder, by the parameters' names; empty where the run kept none. Raises RunFailure."""
-    return _open_checkpoint(read_entry(path), EMA).all()
+def open_averages(path: str) -> Source:
+    """The weights of a checkpoint's folder with the moving averages of those that have one. Raises RunFailure."""
+    entry = read_entry(path)
+    weights, averages = _open_checkpoint(entry), _open_checkpoint(entry, EMA)
+    return Tensors(weights.shapes, lambda name, *_: (averages if name in averages.shapes else weights).whole(name))
 
 
 def open_source(path: str) -> Source:

@@ -42,8 +42,11 @@ class Tensors:
             else:
                 rows.values.copy_(self.read(name, rows.first, rows.first + len(rows.values), 0))
 
+    def whole(self, name: str) -> torch.Tensor:
+        return self.read(name, None, None, 0)
+
     def all(self) -> dict[str, torch.Tensor]:
-        return {name: self.read(name, None, None, 0) for name in self.shapes}
+        return {name: self.whole(name) for name in self.shapes}
 
 
 def open_tensors(path: str) -> Tensors:
