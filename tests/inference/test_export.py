@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 import torch
@@ -148,6 +149,18 @@ def raw_gaps(trained: Trained) -> dict[str, np.ndarray]:
     return {"x": frame.loc[numbers, ["f_size", "f_rooms"]].to_numpy(np.float64)}
 
 
+@pytest.mark.long
+def test_what_onnx_itself_finds_wrong_is_told(
+    runs: dict[str, Trained], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def check_model(*_: object, **__: object) -> None:
+        raise onnx.shape_inference.InferenceError("[ShapeInferenceError] of rank: (3) vs (4)")
+
+    monkeypatch.setattr(onnx.checker, "check_model", check_model)
+    with pytest.raises(ExportFailure, match=r"^the model cannot be written as ONNX: .*\(3\) vs \(4\)"):
+        export(runs["gaps"], "onnx", tmp_path / "out")
+
+
 @pytest.mark.parametrize(("to", "names"), [("safetensors", "wine"), ("state-dict", "wine"), ("safetensors", "gpt")])
 def test_tensors_have_the_recipes_names(runs: dict[str, Trained], tmp_path: Path, to: str, names: str) -> None:
     made = export(runs[names], to, tmp_path / "out")
@@ -183,7 +196,8 @@ def test_the_snippet_runs_as_it_stands(runs: dict[str, Trained], tmp_path: Path,
     elsewhere = tmp_path / "moved"
     made.folder.rename(elsewhere)
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    command = [sys.executable, "-W", "error", "load.py"]
+    of_torch = "ignore:The given buffer is not writable:UserWarning"  # 2.11, of its own `torch.export.load`
+    command = [sys.executable, "-W", "error", "-W", of_torch, "load.py"]
     result = subprocess.run(command, cwd=elsewhere, env=environment, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     assert (made.outputs[0] if to in FORMATS else "hidden.weight") in result.stdout

@@ -24,6 +24,7 @@ import torch
 from torch import fx, nn
 
 from declarative_train.inference.export import peft
+from declarative_train.inference.export.older_torch import states_in_shape
 from declarative_train.inference.export.program import Program
 from declarative_train.inference.export.trouble import ExportFailure, told_of_node
 from declarative_train.terms.machine import install
@@ -117,7 +118,7 @@ def _exported(module: nn.Module, inputs: tuple[Any, ...]) -> torch.export.Export
         {0: rows} if isinstance(each, torch.Tensor) and each.dim() and each.shape[0] == _EXAMPLE_ROWS else None
         for each in inputs
     )
-    with torch.no_grad(), _quietly():
+    with torch.no_grad(), _quietly(), states_in_shape():
         return torch.export.export(module, inputs, dynamic_shapes=shapes, strict=False)
 
 
@@ -154,13 +155,13 @@ def _write_onnx(program: Program, path: Path) -> None:
     names = [entry.name for entry in program.inputs], [answer.name for answer in program.outputs]
     size = sum(tensor.numel() * tensor.element_size() for tensor in program.network.state_dict().values())
     inputs = program.arguments(program.rows(_EXAMPLE_ROWS))
+    import onnx
+
     with told_of_node(
         program.module, inputs, "written as ONNX", lambda part, given: _onnx(_exported_alone(part, given))
     ):
         _onnx(exported, path, names, beside=size > _ONE_FILE_BYTES)
-    import onnx
-
-    onnx.checker.check_model(str(path), full_check=True)
+        onnx.checker.check_model(str(path), full_check=True)
 
 
 def _onnx(
@@ -170,7 +171,7 @@ def _onnx(
     beside: bool = False,
 ) -> None:
     inputs, outputs = names or (None, None)
-    with _quietly():
+    with _quietly(), states_in_shape():
         torch.onnx.export(
             exported,
             f=None if path is None else str(path),
