@@ -5,7 +5,7 @@
 The table is a Parquet file of 2,000,000 rows of 16 float32 in row groups of 50,000 (128 MB), of which 400,000 are mixed
 with each other. In order: pyarrow's row groups one after the other, stacked to (rows, 16), cut into batches. Sets of
 10 MB and of 10 GB are the first row groups of the file, and the file named 80 times. Lint is of 10,000 names of one
-file of 4,096 rows.
+file of 4,096 rows. Text and tar archives: `benchmarks/rolled_files.py`.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
+from benchmarks import rolled_files
 from benchmarks.__main__ import REPORT
 from declarative_train.components.datasets.parquet import ParquetTable
 from declarative_train.data import opened
@@ -42,6 +43,7 @@ from declarative_train.runtime.devices import keep_freed_memory
 BEGIN, END = "<!-- begin: tables -->", "<!-- end: tables -->"
 ROWS, COLUMNS, GROUP, BATCH = 2_000_000, 16, 50_000, 256
 SHARDS = 10_000
+RATIOS = "shuffled / that: median of rounds, best of each, by time of processors"
 RECIPE = """
 data:
   source: {{type: parquet, path: {path}}}
@@ -81,10 +83,10 @@ def batches(data: DataSpec, first: int = 1, ranks: int = 1, rank: int = 0) -> It
     return (step[0].tensors["x"] for step in steps)
 
 
-def epochs(data: DataSpec, count: int) -> Iterator[Iterator[torch.Tensor]]:
-    """Of one run, in turn."""
-    per_epoch = -(-data.sets[0].num_samples // BATCH)
-    spec = BatchSpec(BATCH, 1, 1, BATCH, 1, per_epoch)
+def epochs(data: DataSpec, count: int, size: int = BATCH) -> Iterator[Iterator[torch.Tensor]]:
+    """Of one run, in turn, in batches of `size`."""
+    per_epoch = -(-data.sets[0].num_samples // size)
+    spec = BatchSpec(size, 1, 1, size, 1, per_epoch)
     steps = TrainingBatches(data, spec, 0, open_sets(data)).iterate(1, count * per_epoch)
     for _ in range(count):
         yield (step[0].tensors["x"] for step in islice(steps, per_epoch))
@@ -112,13 +114,29 @@ def in_order_by_hand(path: Path) -> Iterator[torch.Tensor]:
             yield batch[0]
 
 
-def rate(made: Iterator[torch.Tensor]) -> np.ndarray:
-    """Rows a second of the clock, and of processors."""
+def rate(made: Iterator[torch.Tensor], wanted: int = ROWS) -> np.ndarray:
+    """Samples a second of the clock, and of processors."""
     start, used, count = time.perf_counter(), time.process_time(), 0
     for rows in made:
         count += len(rows)
-    assert count == ROWS
+    assert count == wanted
     return np.asarray([count / (time.perf_counter() - start), count / (time.process_time() - used)])
+
+
+def beside(case: rolled_files.Case, rounds: int) -> tuple[str, str]:
+    """Of text or an archive: values a second in order, and shuffled / that, as for tables."""
+    count = case.data.sets[0].num_samples
+    run = epochs(case.data, rounds + 1, case.batch)
+    rate(next(run), count)  # which touches the memory of its windows for the first time
+    found = np.asarray([[rate(next(run), count), rate(case.in_order(), count)] for _ in range(rounds)])
+    return f"{np.median(found[:, 1, 0]) * case.values:,.0f}", ratios_of(found[:, 0], found[:, 1])
+
+
+def ratios_of(mine: np.ndarray, theirs: np.ndarray) -> str:
+    """Of (rounds, 2) rates: the median of the ratios of rounds and the ratio of the best ones by the clock, and the
+    median by time of processors."""
+    ratios, best = mine / theirs, mine.max(0) / theirs.max(0)
+    return ", ".join(f"{each:.2f}" for each in (np.median(ratios[:, 0]), best[0], np.median(ratios[:, 1])))
 
 
 def first_batch(data: DataSpec, step: int = 1) -> float:
@@ -222,9 +240,14 @@ def main() -> None:
         say("`shuffle: false`, rows/s; shuffled / that", f"{plain:,.0f}; {mine / plain:.1f}")
         for what, place, figure in (("alone", 1, theirs), ("and what a loop needs", 2, same)):
             say(f"in order by pyarrow {what}, rows/s", f"{figure:,.0f}")
-            ratios, best = rounds[:, 0] / rounds[:, place], rounds[:, 0].max(0) / rounds[:, place].max(0)
-            figures = ", ".join(f"{each:.2f}" for each in (np.median(ratios[:, 0]), best[0], np.median(ratios[:, 1])))
-            say("shuffled / that: median of rounds, best of each, by time of processors", figures)
+            say(RATIOS, ratios_of(rounds[:, 0], rounds[:, place]))
+        for made, what in (
+            (rolled_files.text, "text in order by a memory map, tokens/s"),
+            (rolled_files.archive, "pictures of a tar archive in order by `tarfile` and Pillow, pictures/s"),
+        ):
+            rate_in_order, compared = beside(made(folder), args.rounds)
+            say(what, rate_in_order)
+            say(RATIOS, compared)
         grown, windows = growth(data)
         say(f"memory, the second epoch's most / the first's ({windows} windows)", f"{grown:.2f}")
         for ranks in (2, 4, 8):

@@ -19,7 +19,7 @@ from declarative_train.data.batch import Taken
 from declarative_train.data.neighbours import convert_good, convert_into
 from declarative_train.data.parts import Part
 from declarative_train.data.pictures import Given
-from declarative_train.data.prepare import BadSampleError, Prepared
+from declarative_train.data.prepare import BadSampleError, Prepared, stored_as
 from declarative_train.data.rolling import EpochLayout, Piece, RolledOrder, Window
 from declarative_train.data.sets import dtype_of, said
 from declarative_train.data.skipping import LOG, Skipped
@@ -29,6 +29,7 @@ from declarative_train.data.windows import Windows
 _AHEAD = 0.25  # of the samples in use, the threads may hold so many more ready
 _SPARE = 2  # windows that there is room for besides
 _THREADS = 4
+_LONG = 8  # rows of a window from which on they are moved together
 
 
 class HeldWindow:
@@ -69,7 +70,7 @@ class HeldWindow:
         """For the rows of each field."""
         self._num_rows, self._place = num_rows, None if self._prepared.late else self._arena.take(num_rows)
         if self._place is None:
-            own = {part: np.empty((num_rows, *part.row.shape), part.storage) for part in parts}
+            own = {part: np.empty((num_rows, *part.row.shape), _kind(self._prepared, part)) for part in parts}
             self._rows = {part.name: array for part, array in own.items()}
             return own
         self._rows = self._arena.rows
@@ -105,7 +106,7 @@ class HeldWindow:
             values.append(made)
             raws.append(raw)
         for part, room in self._room(parts, offset).items():
-            np.concatenate([each[part.name] for each in values], out=room)
+            np.concatenate([each[part.name] for each in values], out=room, casting="unsafe")  # into narrow integers
         self._raw = {name: np.concatenate([each[name] for each in raws]) for name in raws[0]}
         return np.concatenate(starts)
 
@@ -152,12 +153,29 @@ def taken(prepared: Prepared, rows: Mapping[str, np.ndarray], index: np.ndarray)
     windows, found = prepared.windows, {}
     for part in prepared.parts:
         if part.name in rows:
-            places = index
+            own, places = rows[part.name], index
             if windows is not None:
-                lengths = np.arange(windows.length)[part.cut]
-                places = index[:, None] + lengths if lengths.ndim else index + lengths
-            found[part.name] = rows[part.name].take(places, axis=0)
+                cut = range(windows.length)[part.cut]
+                if isinstance(cut, range) and cut.step == 1 and len(cut) >= _LONG:
+                    found[part.name] = _runs(own, index + cut.start, len(cut))
+                    continue
+                places = index + cut if isinstance(cut, int) else index[:, None] + np.asarray(cut)
+            found[part.name] = own.take(places, axis=0)
     return found
+
+
+def _runs(rows: np.ndarray, begins: np.ndarray, length: int) -> np.ndarray:
+    """(N, length, *row shape): neighbours from each of `begins` on, moved as a whole, which takes a third of the time
+    that each row by its number does."""
+    shape = len(rows) - length + 1, length, *rows.shape[1:]
+    strides = rows.strides[0], *rows.strides
+    every = np.lib.stride_tricks.as_strided(rows, shape, strides, writeable=False)
+    return np.asarray(every[begins])
+
+
+def _kind(prepared: Prepared, part: Part) -> np.dtype[np.generic]:
+    """Of its rows in a window: tokens are as narrow there as in a set that is held."""
+    return stored_as(part, len(prepared.rows))
 
 
 def _of_pieces(pieces: Sequence[tuple[int, int]]) -> np.ndarray:
@@ -243,7 +261,7 @@ class WindowsAhead:
         in_use = len(needs.streams) * per_window
         room = int(in_use * (1 + _AHEAD))
         rows_each = 1 if prepared.windows is None else prepared.windows.stride
-        kinds = {part.name: (part.row.shape, part.storage) for part in prepared.parts if not prepared.late}
+        kinds = {part.name: (part.row.shape, _kind(prepared, part)) for part in prepared.parts if not prepared.late}
         # what is dropped in one gather, at most a window of each stream, is read to its end while others are made
         self._arena = Arena(int(rows_each * (room + in_use + _SPARE * per_window)) + 1, kinds)
         self._done: list[HeldWindow] = []  # that may be read in the gather that drops them, and no longer
@@ -321,7 +339,8 @@ class WindowsAhead:
                 values[name][each.places] = rows
         while self._done:
             self._done.pop().release()
-        return {name: torch.from_numpy(array).to(self._dtypes[name]) for name, array in values.items()}
+        wide = {part.name: values[part.name].astype(part.storage, copy=False) for part in parts}  # by this thread
+        return {name: torch.from_numpy(array).to(self._dtypes[name]) for name, array in wide.items()}
 
     def _together(self, epoch: int, number: int) -> HeldWindow | None:
         """The window, if its samples are gathered together with those of others."""

@@ -73,7 +73,7 @@ class Prepared:
     def size_bytes(self) -> int | None:
         """Of all its rows in memory, and of its pictures in the files; None: nobody knows."""
         parts = [part for part in self.parts if not part.field.reads_late]
-        numbers = sum(_store(part, len(self.rows)).itemsize * part.row.num_elements for part in parts)
+        numbers = sum(stored_as(part, len(self.rows)).itemsize * part.row.num_elements for part in parts)
         if not self.late:
             return numbers * len(self.rows)
         of_table = self.table.size_bytes(column_names(self.late))
@@ -205,7 +205,7 @@ def prepare(
     glance(table, rows, [part for part in every if part.field.reads_late], skips, name)
     if not parts:
         return Prepared(name, table, rows, windows, every, {}, chain, skips)
-    stores = {part.name: _store(part, len(rows)) for part in parts}
+    stores = {part.name: stored_as(part, len(rows)) for part in parts}
     if sum(store.itemsize * part.row.num_elements * len(rows) for part, store in _with(parts, stores)) > hold_bytes:
         if skips is not None and windows is None:
             for found in _bad_rows(table, rows, parts, LOOKED_AT_ROWS):
@@ -280,8 +280,8 @@ def _with(parts: Sequence[Part], stores: Mapping[str, np.dtype[np.generic]]) -> 
     return [(part, stores[part.name]) for part in parts]
 
 
-def _store(part: Part, num_rows: int) -> np.dtype[np.generic]:
-    """The type in which a field is held: its own, but for large integer fields of known range."""
+def stored_as(part: Part, num_rows: int) -> np.dtype[np.generic]:
+    """The type in which a field of a set is held: its own, but for large integer fields of known range."""
     size = part.row.num_values
     if size is None or part.row.dtype in FLOATING or part.row.num_elements * num_rows * 8 <= NARROW_BYTES:
         return part.storage

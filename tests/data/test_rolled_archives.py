@@ -9,6 +9,7 @@ import resource
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,9 +18,11 @@ import torch
 from declarative_train.components.datasets import safetensors, tar, text
 from declarative_train.components.datasets.tar import TarDataset, TarTable
 from declarative_train.components.datasets.text import ByteTable
+from declarative_train.data import prepare
 from declarative_train.data.batches import Batch, TrainingBatches
 from declarative_train.data.sets import SampleSet, open_sets
 from declarative_train.data.spec import BatchSpec, DataSpec
+from declarative_train.data.stretches import Arena
 
 pytest.importorskip("PIL")
 Spec = Callable[..., DataSpec]
@@ -148,17 +151,39 @@ def test_neighbours_in_an_archive_are_read_together(archives: str, monkeypatch: 
     assert {0, 100, 101, 158, 361, 451, 600} <= set(table.blocks.tolist())
 
 
-@pytest.mark.parametrize("split", [{}, {"test": {"type": "last", "fraction": 0.2}}])
+CUTS: dict[str, slice | int] = {
+    "past": slice(0, 16),
+    "next": slice(1, None),
+    "third": slice(None, None, 3),
+    "few": slice(2, 5),
+    "last": 16,
+}
+
+
+@pytest.mark.parametrize(
+    ("split", "narrow"), [({}, True), ({}, False), ({"test": {"type": "last", "fraction": 0.2}}, True)]
+)
 def test_text_rolls_by_stretches(
-    spec: Spec, tmp_path: Path, split: dict[str, object], monkeypatch: pytest.MonkeyPatch
+    spec: Spec, tmp_path: Path, split: dict[str, object], narrow: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """`narrow`: in memory as the bytes that they are, as what is large."""
     monkeypatch.setattr(text, "_STRETCH", 512)
+    monkeypatch.setattr(prepare, "NARROW_BYTES", 0 if narrow else 16 << 20)
+    made = Arena.__init__
+    held: set[np.dtype[np.generic]] = set()
+
+    def noted(arena: Arena, *given: Any) -> None:
+        made(arena, *given)
+        held.update(rows.dtype for rows in arena.rows.values())
+
+    monkeypatch.setattr(Arena, "__init__", noted)
     whole = np.random.default_rng(0).integers(0, 256, 16 * 1247 + 17, np.uint8)  # 26 steps of 48 samples
     for number, part in enumerate(np.split(whole, [3_000, 3_001, 12_000])):
         (tmp_path / f"{number}.txt").write_bytes(part.tobytes())
     data = spec(
         source={"type": "text", "path": str(tmp_path / "*.txt")},
-        fields={"x": {"column": "tokens", "dtype": "int64"}},
+        fields={"x": {"column": "tokens"}}
+        | {name: {"column": "tokens", "rows": _said(cut)} for name, cut in CUTS.items()},
         window={"length": 17, "stride": 16},
         split=split,
         shuffle_window=400,
@@ -182,9 +207,19 @@ def test_text_rolls_by_stretches(
     for number, step in enumerate(steps(data, sets, layout(data, 48, 8), 1, per_epoch)):
         assert ids(step) == ids(first[number])
         for batch in step:
-            wanted = whole[batch.sample_ids[:, None] * 16 + np.arange(17)]
-            assert torch.equal(batch.tensors["x"][: batch.num_rows], torch.from_numpy(wanted).long())
+            wanted = torch.from_numpy(whole[batch.sample_ids[:, None] * 16 + np.arange(17)]).long()
+            assert torch.equal(batch.tensors["x"][: batch.num_rows], wanted)
+            for name, cut in CUTS.items():
+                assert torch.equal(batch.tensors[name][: batch.num_rows], wanted[:, cut]), name
+    assert held == {np.dtype("uint8" if narrow else "int64")}
     assert split or read <= 1.2 * once  # where no partial batch needs windows of other ranks' streams
+
+
+def _said(cut: slice | int) -> str | int:
+    if isinstance(cut, int):
+        return cut
+    numbers = ["" if each is None else str(each) for each in (cut.start, cut.stop, cut.step)]
+    return ":".join(numbers if cut.step else numbers[:2])
 
 
 def test_safetensors_roll(tmp_path: Path, spec: Spec, monkeypatch: pytest.MonkeyPatch) -> None:

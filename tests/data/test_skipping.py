@@ -218,9 +218,11 @@ def test_without_skip_a_broken_picture_ends_the_run_with_its_place(look: Look, t
         list(TrainingBatches(data, layout(10, 1, 20), 0, open_sets(data)).iterate(1, 2))
 
 
+@pytest.mark.parametrize("narrow", [0, 16 << 20])  # a large set of few classes lies in memory in fewer bytes
 def test_a_bad_value_of_a_rolled_set_is_stood_in_for(
-    look: Look, tmp_path: Path, log: Path, monkeypatch: pytest.MonkeyPatch
+    look: Look, tmp_path: Path, log: Path, narrow: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(prepare, "NARROW_BYTES", narrow)
     values = np.arange(400).astype("f4")
     values[[37, 38, 250]] = [1000, 1000, 1000]
     pq.write_table(pa.table({"x": values}), tmp_path / "a.parquet", row_group_size=20)

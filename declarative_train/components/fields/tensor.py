@@ -201,6 +201,9 @@ class TensorField(FieldOfColumns):
                 check_rounding(columns, present, made)
         elif spec.dtype == "bool":
             made = stacked(present, self.column is not None) != 0
+        elif out is not None and len(present) == 1 and np.can_cast(present[0].dtype, out.dtype):
+            out[...] = present[0].reshape(out.shape)  # tokens, which are narrow in their files: widened once
+            return out
         else:
             whole = [_fitting(column, array, spec.dtype) for column, array in zip(columns, present, strict=True)]
             made = stacked(whole, self.column is not None)

@@ -1,0 +1,121 @@
+"""Text and tar archives that roll, each beside a loop that reads the file in order: for `benchmarks.tables`.
+
+The text is 64 MB of bytes, of which samples of 1,024 are cut; in order: a memory map, cut into batches and made int64.
+The archive holds 2,048 JPEG files of 160 x 120 and their classes; in order: `tarfile`'s stream, as webdataset reads it,
+each file decoded with Pillow and stacked. A fifth of the samples are mixed with each other.
+"""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+
+from declarative_train.data.describe import describe
+from declarative_train.data.spec import DataSpec
+from declarative_train.recipe import load
+
+SHARE = 5  # one of so many samples is in memory
+LENGTH, TEXTS, TEXT_BATCH = 1024, 1 << 16, 32
+PICTURES, PICTURE_BATCH, WIDTH, HEIGHT = 2048, 32, 160, 120
+TEXT = f"""
+data:
+  source: {{{{type: text, path: {{path}}}}}}
+  window: {{{{length: {LENGTH}, stride: {LENGTH}}}}}
+  fields: {{{{x: {{{{column: tokens}}}}}}}}
+  shuffle_window: {TEXTS // SHARE}
+model: {{{{graph: {{{{vectors: {{{{type: embedding, num_embeddings: 256, embedding_dim: 8, input: x}}}},
+  logits: {{{{type: linear, out_features: 256}}}}}}}}}}}}
+objective: {{{{loss: {{{{type: cross_entropy, input: logits, target: x}}}}}}}}
+training: {{{{epochs: 1, global_batch_size: {TEXT_BATCH}, optimizer: {{{{type: sgd, lr: 0.1}}}}}}}}
+"""
+TAR = f"""
+data:
+  source: {{{{type: tar, path: {{path}}}}}}
+  fields:
+    x: {{{{type: image, column: jpg, size: [{HEIGHT}, {WIDTH}]}}}}
+    label: {{{{type: category, column: cls}}}}
+  shuffle_window: {PICTURES // SHARE}
+model: {{{{graph: {{{{flat: {{{{type: flatten, input: x}}}}, logits: {{{{type: linear, out_features: 4}}}}}}}}}}}}
+objective: {{{{loss: {{{{type: cross_entropy, input: logits, target: label}}}}}}}}
+training: {{{{epochs: 1, global_batch_size: {PICTURE_BATCH}, optimizer: {{{{type: sgd, lr: 0.1}}}}}}}}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """`in_order`: an epoch of batches by the loop. `values`: of a sample, to be counted."""
+
+    data: DataSpec
+    batch: int
+    in_order: Callable[[], Iterator[torch.Tensor]]
+    values: int
+
+
+def text(folder: Path) -> Case:
+    path = folder / "large.txt"
+    path.write_bytes(np.random.default_rng(0).integers(97, 123, TEXTS * LENGTH, dtype=np.uint8).tobytes())
+    return Case(data_of(folder, TEXT, path), TEXT_BATCH, lambda: text_in_order(path), LENGTH)
+
+
+def archive(folder: Path) -> Case:
+    path = folder / "large.tar"
+    write_archive(path)
+    return Case(data_of(folder, TAR, path), PICTURE_BATCH, lambda: archive_in_order(path), 1)
+
+
+def data_of(folder: Path, text: str, path: Path) -> DataSpec:
+    recipe = folder / "file.yaml"
+    recipe.write_text(text.format(path=path))
+    read = load(str(recipe))
+    assert read.recipe is not None, read.diagnostics
+    data, diagnostics = describe(read.recipe.data, 0, read.recipe.span)
+    assert data is not None, diagnostics
+    assert data.rolls, data
+    return data
+
+
+def text_in_order(path: Path) -> Iterator[torch.Tensor]:
+    tokens = np.memmap(path, np.uint8, "r").reshape(-1, LENGTH)
+    for start in range(0, len(tokens), TEXT_BATCH):
+        yield torch.from_numpy(tokens[start : start + TEXT_BATCH].astype(np.int64))
+
+
+def write_archive(path: Path) -> None:
+    """Colours that change slowly, and some noise."""
+    draw = np.random.default_rng(0)
+    with tarfile.open(path, "w") as file:
+        for number in range(PICTURES):
+            coarse = Image.fromarray(draw.integers(0, 256, (6, 8, 3), dtype=np.uint8))
+            smooth = np.asarray(coarse.resize((WIDTH, HEIGHT), Image.Resampling.BICUBIC), np.int16)
+            noisy = (smooth + draw.integers(-12, 13, smooth.shape)).clip(0, 255).astype(np.uint8)
+            with io.BytesIO() as made:
+                Image.fromarray(noisy).save(made, "JPEG", quality=95)
+                content = made.getvalue()
+            for ending, each in (("jpg", content), ("cls", f"{number % 4}".encode())):
+                member = tarfile.TarInfo(f"{number:06}.{ending}")
+                member.size = len(each)
+                file.addfile(member, io.BytesIO(each))
+
+
+def archive_in_order(path: Path) -> Iterator[torch.Tensor]:
+    pictures: list[np.ndarray] = []
+    labels: list[int] = []
+    with tarfile.open(path, "r|") as file:
+        for member in file:
+            content = file.extractfile(member)
+            assert content is not None
+            if member.name.endswith(".cls"):
+                labels.append(int(content.read()))
+                continue
+            with Image.open(io.BytesIO(content.read())) as picture:
+                pictures.append(np.asarray(picture.convert("RGB")))
+            if len(pictures) == PICTURE_BATCH:
+                yield torch.from_numpy(np.stack(pictures)).permute(0, 3, 1, 2).contiguous().float().div(255)
+                pictures, labels = [], []
