@@ -30,10 +30,11 @@ HEAD = """# The planner's memory, held against real ranks
 The memory that `dtrain plan` shows is not reckoned: one rank of each kind makes a step of the real engine on tensors
 without memory (torch's fake tensors, and a process group that answers nothing), and all that lives is counted, the loss
 included. Of more than {long} equal blocks in a row, 3 and then 4 are tried, of many microbatches three smaller numbers,
-and the rest follows. This page holds it against the live bytes of real ranks (gloo, CPU), counted in their second step
-by the same rule (`runtime/footprint/live_bytes.py`): each storage from the operation that makes it until it goes. All
-figures are of runs, made by `make planner`, which goes on where it was stopped; {quick} of the cells run in
-`make test`, all and the shipped recipes in `make test-long`.
+and the rest follows; where a block more is not one piece more of each pass (dp, pipelines without bubbles), all are
+tried. This page holds it against the live bytes of real ranks (gloo, CPU), counted in their second step by the same
+rule (`runtime/footprint/live_bytes.py`): each storage from the operation that makes it until it goes. All figures are
+of runs, made by `make planner`, which goes on where it was stopped; {quick} of the cells run in `make test`,
+all and the shipped recipes in `make test-long`.
 
 {where}
 

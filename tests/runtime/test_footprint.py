@@ -196,6 +196,26 @@ def test_few_blocks_in_half_precision_tell_of_twelve(
     assert replace(carried_on, name="") == replace(every, name="")
 
 
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("schedule", "precision"), [("gpipe", "fp32"), ("1f1b", "bf16")])
+def test_few_blocks_of_a_stage_tell_of_ten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, schedule: str, precision: Any
+) -> None:
+    """A block more has operations in each forward and backward, and several of these follow each other."""
+    monkeypatch.setattr(sys.modules[__name__], "DEEP_MODEL", DEEP_MODEL.replace("layers: 12", "layers: 20"))
+    plan = deep(tmp_path, STAGES.replace("1f1b", schedule), 2)
+    plan = replace(plan, training=replace(plan.training, precision=precision))
+    monkeypatch.setattr(forecast, "_is_small", lambda _: False)
+    with monkeypatch.context() as patch:
+        patch.setattr(forecast, "LONG", 100)
+        every = Forecast().memory(plan)
+    monkeypatch.setattr(forecast, "_course", _of_a_short_chain(forecast._course))
+    found = Forecast().memory(plan)
+    assert (found.why_not, len(found.rows)) == ("", 2)
+    assert found.rows == every.rows
+
+
 def _of_a_short_chain(course: Callable[..., Any]) -> Callable[..., Any]:
     def tried(plan: Plan, *more: Any) -> Any:
         assert not any(item.name.startswith("m.layers.5.") for item in plan.parameters)

@@ -27,12 +27,17 @@ class UnevenError(Exception):
     """The longer step is not the shorter one with a copy more."""
 
 
+Passes = tuple[tuple[str, ...], ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Course:
-    """Names of the operations, pass by pass (casts, forward, backward, ...); `bytes` (operations, kinds) after each."""
+    """Names of the operations, pass by pass (casts, forward, backward, ...); `bytes` (operations, kinds) after each.
+    `joined`: passes of a kind that follow each other as one."""
 
-    passes: tuple[tuple[str, ...], ...]
+    passes: Passes
     bytes: Any
+    joined: Passes = ()
 
 
 def course_of(live: LiveBytes) -> Course:
@@ -42,8 +47,10 @@ def course_of(live: LiveBytes) -> Course:
     steps[np.arange(1, len(more) + 1), kinds] = more
     levels = steps.cumsum(axis=0)
     ends = np.array([end for _, end, _ in live.operations], dtype=np.int64)
-    grouped = groupby(live.operations, key=lambda operation: operation[2])
-    return Course(tuple(tuple(name for name, _, _ in part) for _, part in grouped), levels[ends])
+    each = groupby(live.operations, key=lambda operation: operation[2])
+    of_a_kind = groupby(live.operations, key=lambda operation: operation[2][0])
+    passes, joined = (tuple(tuple(name for name, *_ in part) for _, part in parts) for parts in (each, of_a_kind))
+    return Course(passes, levels[ends], joined)
 
 
 def extrapolated(base: Course, longer: Sequence[Course], copies: Sequence[int]) -> Any:
@@ -58,10 +65,17 @@ def extrapolated(base: Course, longer: Sequence[Course], copies: Sequence[int]) 
 def _brought(base: Course, longer: Course) -> Any:
     """(operations, kinds): bytes that a copy more brings to each moment of `base`, the larger one where a moment may
     be counted from either end."""
-    if len(base.passes) != len(longer.passes):
+    try:
+        return _brought_in(base.passes, longer.passes, base, longer)
+    except UnevenError:  # where backward is cut, for weights alone, a copy may have passes of its own
+        return _brought_in(base.joined, longer.joined, base, longer)
+
+
+def _brought_in(fewer: Passes, more: Passes, base: Course, longer: Course) -> Any:
+    if not fewer or len(fewer) != len(more):
         raise UnevenError
     parts, here, there = [], 0, 0
-    for short, long in zip(base.passes, longer.passes, strict=True):
+    for short, long in zip(fewer, more, strict=True):
         now, then = base.bytes[here : here + len(short)], longer.bytes[there : there + len(long)]
         parts.append(_brought_in_pass(short, long, now, then))
         here, there = here + len(short), there + len(long)

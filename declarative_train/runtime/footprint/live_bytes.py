@@ -47,16 +47,16 @@ class Storage:
 class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts while it is entered. `phase` is the class of what is made now; `changes` are all (storage, bytes more) in
     their order; `operations` (name, number of changes until its end, its pass) that changed something. A pass is
-    "backward" where autograd is at work, else what `between` says.
+    ("backward", a number of torch's) where autograd is at work, else what `between` says.
     `copies_reduced`: groups that answer nothing stand for those of gloo, and the copy that it would make is counted."""
 
     def __init__(self, *, copies_reduced: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._copies_reduced = copies_reduced
         self.phase = ACTIVATIONS
-        self.between = "forward"
+        self.between = ("forward", 0)
         self.changes: list[tuple[Storage, int]] = []
-        self.operations: list[tuple[str, int, str]] = []
+        self.operations: list[tuple[str, int, tuple[str, int]]] = []
         self.total = self.peak = 0
         self._stored: dict[int, Storage] = {}
         self._lock = threading.RLock()
@@ -133,8 +133,8 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         # what is only asked of a tensor (`prim::device`) may be remembered, and then comes through here no more
         is_new = not self.operations or len(self.changes) > self.operations[-1][1]
         if is_new and func.namespace != "prim":
-            is_backward = torch._C._current_graph_task_id() >= 0
-            self.operations.append((name, len(self.changes), "backward" if is_backward else self.between))
+            backward = torch._C._current_graph_task_id()
+            self.operations.append((name, len(self.changes), ("backward", backward) if backward >= 0 else self.between))
         del copy
         return made
 

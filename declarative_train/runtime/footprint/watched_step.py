@@ -51,7 +51,7 @@ def claim_state(engine: Engine, live: LiveBytes) -> None:
 @contextmanager
 def _phases(engine: Engine, live: LiveBytes) -> Iterator[None]:
     """What is made by the loss, and in its own part of the backward, is the loss's. The casts of all parameters, which
-    come before the forward, are a pass of their own."""
+    come before the forward, are a pass of their own, and so is each forward of a stage."""
     objective, update, casts = engine.objective, engine._update, engine._in_compute_dtype
     sums = objective.sums
 
@@ -86,13 +86,17 @@ def _phases(engine: Engine, live: LiveBytes) -> Iterator[None]:
 
     @contextmanager
     def watched_casts() -> Iterator[None]:
-        live.between = "casts"
+        live.between = ("casts", 0)
         with casts:
-            live.between = "forward"
+            live.between = ("forward", 0)
             yield
+
+    def enter_forward(*_: object) -> None:
+        live.between = ("forward", live.between[1] + 1)
 
     live.phase = ACTIVATIONS
     engine._in_compute_dtype = watched_casts()
+    hooks = [stage.register_forward_pre_hook(enter_forward) for stage in engine._held.stages.values()]
     objective.sums = watched_sums  # type: ignore[method-assign]
     engine._update = watched_update  # type: ignore[assignment]
     try:
@@ -100,4 +104,6 @@ def _phases(engine: Engine, live: LiveBytes) -> Iterator[None]:
     finally:
         del objective.sums
         engine._in_compute_dtype = casts
+        for hook in hooks:
+            hook.remove()
         engine._update = update
