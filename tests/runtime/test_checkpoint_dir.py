@@ -69,8 +69,8 @@ def test_a_run_goes_on_to_the_bit(directory: Path, folder: str) -> None:
     assert root.startswith(f"{folder}/made/{first.run_dir.name}")
     assert again.of(CheckpointSaved)[-1].path == last
     assert steps_in(root) == [max(losses(whole)), max(losses(whole)) - 1]  # keep: 2
-    theirs = open_trained(whole.run_dir / "checkpoints" / last.rpartition("/")[2])._tensors
-    assert {name: bool(tensor.equal(theirs[name])) for name, tensor in open_trained(last)._tensors.items()} == (
+    theirs = open_trained(whole.run_dir / "checkpoints" / last.rpartition("/")[2])._source.all()
+    assert {name: bool(tensor.equal(theirs[name])) for name, tensor in open_trained(last)._source.all().items()} == (
         dict.fromkeys(theirs, True)
     )
 
@@ -139,8 +139,8 @@ def test_weights_of_a_run_are_taken_from_where_it_keeps_them(directory: Path) ->
         assert again.code == 0
         last, _ = checkpoints_of(str(again.run_dir))
         before, _ = checkpoints_of(str(done.run_dir))
-        for name, tensor in open_trained(str(last))._tensors.items():
-            assert tensor.equal(open_trained(str(before))._tensors[name])
+        for name, tensor in open_trained(str(last))._source.all().items():
+            assert tensor.equal(open_trained(str(before))._source.whole(name))
 
 
 def test_a_run_keeps_the_place_that_it_began_with(directory: Path) -> None:

@@ -31,7 +31,7 @@ from declarative_train.plan.compiler import compile as compile_plan
 from declarative_train.plan.plan import Plan
 from declarative_train.recipe import load
 from declarative_train.runtime.launch import run
-from declarative_train.runtime.step.load_weights import read_weights
+from declarative_train.runtime.step.load_weights import open_source
 from declarative_train.runtime.step.step_runner import StepRunner
 from declarative_train.runtime.storage.checkpoint_store import CheckpointStore
 from tests.kept import Kept
@@ -85,7 +85,7 @@ def test_evaluation_is_exact_over_an_uneven_set(directory: Path) -> None:
     values = open_sets(plan.data)["validation"].gather(np.arange(40))
     module = build(plan.graph)
     whole, _ = CheckpointStore(str(newest(directory) / "checkpoints")).entries()
-    module.load_state_dict(read_weights(whole[0].path))
+    module.load_state_dict(open_source(whole[0].path).all())
     (logits,) = module.eval()(values["x"])
     assert event.values["validation/loss"] == pytest.approx(F.cross_entropy(logits, values["y"]).item(), rel=1e-5)
     assert event.values["validation/accuracy"] == (logits.argmax(1) == values["y"]).double().mean().item()
@@ -130,7 +130,7 @@ def test_groups_of_an_evaluation_are_those_of_the_set(directory: Path) -> None:
     x = open_sets(plan.data)["validation"].gather(np.arange(40))["x"].double()
     saved, _ = CheckpointStore(str(newest(directory) / "checkpoints")).entries()
     module = build(plan.graph).double()
-    module.load_state_dict(read_weights(saved[0].path))
+    module.load_state_dict(open_source(saved[0].path).all())
     a, b = (F.normalize(view, dim=1) for view in module(x))
     groups = [slice(first, first + 6) for first in range(0, 40, 6)]
     each = [F.cross_entropy(a[g] @ b[g].T / 0.1, torch.arange(len(a[g])), reduction="sum") for g in groups]
@@ -172,7 +172,7 @@ def test_named_sets_and_test_once_on_the_best_weights(directory: Path) -> None:
     assert ended.values["best/other/loss"] == max(others)
     assert (ended.value_steps["best/other/loss"], ended.value_steps["test/loss"]) == (best, best)
     assert ended.value_steps["other/loss"] == ended.step
-    weights = read_weights(str(newest(directory) / "checkpoints" / f"step_{best:08d}"))
+    weights = open_source(str(newest(directory) / "checkpoints" / f"step_{best:08d}")).all()
     assert weights  # the best one was kept
 
 

@@ -1,5 +1,5 @@
-"""On a pretended GPU, beside what `test_pretend_gpu.py` trains: predictions and evaluations of a finished run, sets
-that roll, and the settings that a rank makes before it computes."""
+"""On a pretended GPU, beside what `test_pretend_gpu.py` trains: predictions, evaluations, texts and exports of a
+finished run, sets that roll, and the settings that a rank makes before it computes."""
 
 from __future__ import annotations
 
@@ -21,6 +21,9 @@ from declarative_train.data import side_stream
 from declarative_train.data.batches import EvaluationBatches, TrainingBatches
 from declarative_train.data.sets import open_sets
 from declarative_train.inference.evaluate import evaluate
+from declarative_train.inference.export.folder import export
+from declarative_train.inference.forward import Forward
+from declarative_train.inference.generate import Sampling, TextModel, generate
 from declarative_train.inference.predict import Prediction
 from declarative_train.inference.trained import Trained, open_trained
 from declarative_train.logs.event import MemoryMeasured
@@ -32,10 +35,12 @@ from declarative_train.runtime.rank import FailureContext, run_rank
 from declarative_train.runtime.step import model as model_module
 from declarative_train.runtime.stop import StopAgreement
 from declarative_train.runtime.storage.run_dir import Place
+from tests.inference.test_generate import RECIPE, made
 from tests.runtime.made_recipes import DEEP, DIGITS, compiled, merged, write_data
 from tests.runtime.pretend_gpu import GPU, MixedStreamsError, PretendGpu
 from tests.runtime.runs import go
 from tests.runtime.test_rolled_runs import NUMBERS, write_table
+from tests.runtime.test_storages import tuned, write_base
 
 ONE_GPU: dict[str, Any] = {"training": {"epochs": 1}, "checkpoint": None, "layout": {"device": "auto"}}
 
@@ -87,6 +92,40 @@ def test_an_evaluation_is_computed_on_the_gpu(trained: Trained) -> None:
     here = evaluate(trained, device="cpu", batch_size=8)
     assert gpu.waits
     assert found.as_json() == here.as_json()
+
+
+@pytest.mark.parametrize("precision", ["fp32", pytest.param("bf16", marks=pytest.mark.long)])
+def test_what_a_run_held_in_fewer_bits_is_held_so_on_the_gpu(tmp_path: Path, precision: str) -> None:
+    """By `predict` and `evaluate`; a merged export is made on the host, and takes nothing of the GPU."""
+    write_base(tmp_path)
+    done = go(tmp_path, tuned("nf4", precision), {"training": {"epochs": 1}})
+    trained = open_trained(done.run_dir)
+    with PretendGpu() as gpu:
+        forward = Forward(trained, ["logits"], torch.device("cuda"))
+        held = {name: item for name, item in forward.network.module.named_parameters() if item.dtype == torch.uint8}
+        assert len(held) == 7
+        assert all(gpu.has(item) for item in held.values())
+        found = evaluate(trained, device="cuda", batch_size=8)
+    assert found.as_json() == evaluate(trained, device="cpu", batch_size=8).as_json()
+    with PretendGpu() as gpu:
+        for to in ("safetensors", "torch-export"):
+            exported = export(trained, to, tmp_path / to)
+            assert exported.apart <= 1e-6
+        assert not gpu.waits
+
+
+@pytest.mark.parametrize("cache", [True, False])
+def test_text_is_written_on_the_gpu(tmp_path: Path, cache: bool) -> None:
+    """Token by token, as on the CPU."""
+    trained = made(tmp_path, RECIPE.replace("steps: 60", "steps: 3"))
+
+    def text(device: str) -> str:
+        return "".join(generate(TextModel(trained, device, cache=cache), "the cow", 5, Sampling(temperature=0.8), 3))
+
+    with PretendGpu() as gpu:
+        found = text("cuda")
+    assert {what for what, _ in gpu.waits} >= {"copy to the host"}
+    assert found == text("cpu")
 
 
 @pytest.mark.parametrize("workers", [0, 1])

@@ -12,7 +12,7 @@ import pytest
 from declarative_train.inference.generate import Sampling, TextModel, generate
 from declarative_train.inference.trained import open_trained
 from declarative_train.logs.event import StepDone, TextsWritten
-from declarative_train.runtime.step.load_weights import read_weights
+from declarative_train.runtime.step.load_weights import open_source
 from tests.linted import found_in
 from tests.runtime.made_recipes import WAYS, merged, write_recipe
 from tests.runtime.runs import Done, go
@@ -56,7 +56,7 @@ def losses(done: Done) -> list[float]:
 
 def tensors(done: Done) -> dict[str, Any]:
     (checkpoint,) = (done.run_dir / "checkpoints").iterdir()
-    return read_weights(str(checkpoint))
+    return open_source(str(checkpoint)).all()
 
 
 def test_texts_are_those_of_generate_and_the_training_is_the_same_to_the_bit(directory: Path) -> None:
