@@ -93,7 +93,7 @@ def by_workers(make: Callable[[int], T], first: int, count: int, num_workers: in
     results come through shared memory, a dead worker is noticed, and no worker outlives its parent.
     """
     import torch
-    from torch.utils.data import DataLoader
+    from torch.utils.data import DataLoader, _utils
 
     slots = Slots(num_workers)
     with warnings.catch_warnings():
@@ -123,6 +123,8 @@ def by_workers(make: Callable[[int], T], first: int, count: int, num_workers: in
         except RuntimeError as error:  # another one was lost meanwhile; torch has ended them all the same
             if "DataLoader worker" not in str(error):
                 raise
+        for worker in iterator._workers:  # type: ignore[attr-defined]  # torch 2.11 ends them, and does not wait
+            worker.join(_utils.MP_STATUS_CHECK_INTERVAL)
 
 
 def _next(iterator: Iterator[T], slots: Slots, turn: int) -> T:
