@@ -30,6 +30,12 @@ class Metrics:
                 edges = Judged(specs[metric.input], target, mask, metric.class_dim, metric.ignore_index)
                 module = component.build(edges, device)
                 self._parts.append((metric, module))
+                if (unit := metric.unit) is not None:  # here, so that no step copies from the host
+                    multiply, add = (
+                        torch.tensor(part, dtype=torch.float64, device=device).reshape(unit.shape)
+                        for part in (unit.multiply, unit.add)
+                    )
+                    self._units[unit.field] = multiply, add
 
     def __bool__(self) -> bool:
         return bool(self._parts)
@@ -44,10 +50,6 @@ class Metrics:
 
     def _in_unit(self, unit: UnitPlan, values: torch.Tensor) -> torch.Tensor:
         """(B, *S) as they were before scale and normalize, in float64: exact enough for any offset."""
-        if unit.field not in self._units:
-            made = (torch.tensor(part, dtype=torch.float64).reshape(unit.shape) for part in (unit.multiply, unit.add))
-            multiply, add = made
-            self._units[unit.field] = (multiply.to(values.device), add.to(values.device))
         multiply, add = self._units[unit.field]
         return values.double() * multiply + add
 
