@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 
 from declarative_train.cli.main import main
+from declarative_train.cli.views.table import table
 
 ROOT = Path(__file__).parents[2]
 
@@ -116,3 +117,11 @@ def test_columns_of_packed_texts_are_those_of_the_source(tmp_path: Path, capsys:
     columns = {line.split()[0]: line for line in said.splitlines() if line.startswith(("id ", "text "))}
     assert "0 to 39" in columns["id"]
     assert re.search(r"text +4 different values: .*gone.* words", columns["text"]), columns["text"]
+
+
+def test_a_table_of_a_narrow_terminal_breaks_long_words_and_no_short_header() -> None:
+    rows = [("path", "files or pictures", "word " * 9 + "=" * 70, "image"), ("x", "int64", "0 to 9", "y")]
+    text = table(("column", "holds", "values", "read by"), rows, width=60, longest_word=24)
+    assert max(map(len, text.splitlines())) == 60
+    assert "read by" in text.splitlines()[0]
+    assert max(map(len, table(("column", "holds", "values", "read by"), rows, width=60).splitlines())) > 70

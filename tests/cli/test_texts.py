@@ -73,7 +73,9 @@ def test_a_tokenizer_tokens_a_run_and_a_text(folder: Path, capsys: pytest.Captur
     assert main(["data", "show", "r.yaml"]) == 0
     shown = capsys.readouterr().out
     assert "lengths of texts in tokens" in shown
-    (full,) = re.findall(r"^training +text +96 .* ([\d.]+)%$", shown, re.M)
+    assert re.search(r"^of each +training\b", shown, re.M)
+    assert re.search(r"^texts +96\b", shown, re.M)
+    (full,) = re.findall(r"^full +([\d.]+)%", shown, re.M)
     assert float(full) > 95
     assert "one two three" in " ".join(shown.split())  # a line of a terminal may end between them
 

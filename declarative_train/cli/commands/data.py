@@ -16,6 +16,8 @@ from declarative_train.cli.views.table import table, terminal_width
 if TYPE_CHECKING:
     from declarative_train.data.spec import DataSpec
 
+_PAGE_WIDTH = 120  # characters of a line of the page
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
@@ -92,7 +94,7 @@ def _index(args: argparse.Namespace) -> int:
 
 def _show(args: argparse.Namespace) -> int:
     from declarative_train.cli.views.data import page, sections
-    from declarative_train.cli.views.values import first_rows
+    from declarative_train.cli.views.values import LONGEST_WORD, first_rows
 
     name, data = _described(args)
     if data is None:
@@ -112,9 +114,10 @@ def _show(args: argparse.Namespace) -> int:
             return 2
         Path(args.pictures).write_bytes(sheet)
     if args.html:
-        Path(args.html).write_text(page(name, shown, rows, sheet), encoding="utf-8")
+        Path(args.html).write_text(page(name, shown, first_rows(data, _PAGE_WIDTH), sheet), encoding="utf-8")
     for each in shown:
-        print(f"{each.title}\n\n{table(each.header, each.rows, right=each.right, width=terminal_width())}\n")
+        text = table(each.header, each.rows, right=each.right, width=terminal_width(), longest_word=LONGEST_WORD)
+        print(f"{each.title}\n\n{text}\n")
     print(rows)
     for path in (args.pictures, args.html):
         if path:

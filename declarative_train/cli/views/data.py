@@ -79,7 +79,8 @@ def _held(table: Table, column: Column, looked: int) -> tuple[str, str]:
 
 
 def _short(text: str) -> str:
-    """The end of a path tells more than its beginning."""
+    """On one line. The end of a path tells more than its beginning."""
+    text = " ".join(text.split())
     return text if len(text) <= _LONGEST else f"...{text[-_LONGEST:]}"
 
 

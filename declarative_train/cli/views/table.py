@@ -18,16 +18,24 @@ def terminal_width() -> int | None:
 
 
 def table(
-    header: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = (), width: int | None = None
+    header: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    right: Sequence[int] = (),
+    width: int | None = None,
+    longest_word: int | None = None,
 ) -> str:
     """Columns as wide as their widest cell; the columns numbered in `right` are aligned to the right. Where that is
-    wider than `width`, the header is broken between words and after `/`, then the cells of the widest columns are."""
+    wider than `width`, the header is broken after `/`, then the cells of the widest columns are between words, and
+    within words longer than `longest_word`; the header between words where that is not enough."""
     columns = list(zip(header, *rows, strict=True))
     widths, words = [max(map(len, column)) for column in columns], [0] * len(columns)
     if width is not None and sum(widths) + 2 * (len(widths) - 1) > width:
         header = [name.replace("/", "/ ") for name in header]
         columns = list(zip(header, *rows, strict=True))
-        words = [max(len(word) for cell in column for word in cell.split() or [""]) for column in columns]
+        words = [_longest(column, longest_word) for column in columns]
+        whole = [least if "/" in name else max(least, len(name)) for least, name in zip(words, header, strict=True)]
+        words = whole if sum(whole) + 2 * (len(whole) - 1) <= width else words
         widths = [max(least, *map(len, cells)) for least, (_, *cells) in zip(words, columns, strict=True)]
     while width is not None and sum(widths) + 2 * (len(widths) - 1) > width:
         widest = max(range(len(widths)), key=lambda index: (widths[index] > words[index], widths[index]))
@@ -44,6 +52,11 @@ def table(
             )
             lines.append("  ".join(aligned).rstrip())
     return "\n".join(lines)
+
+
+def _longest(cells: Sequence[str], most: int | None) -> int:
+    found = max((len(word) for cell in cells for word in cell.split()), default=0)
+    return found if most is None else min(found, most)
 
 
 def items(rows: Sequence[tuple[str, str, Sequence[str]]], width: int) -> str:

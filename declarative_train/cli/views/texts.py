@@ -24,8 +24,13 @@ _LONGEST = 400  # characters of one
 def lengths(sets: Mapping[str, Prepared]) -> list[Shown]:
     """Of each set and field, in tokens; none where there are no such fields."""
     rows = [row for name, each in sets.items() for row in _of_set(name, each)]
-    header = ("set", "field", "texts", "tokens", "shortest", "median", "95%", "longest", "longer", "samples", "full")
-    return [Shown("lengths of texts in tokens", header, rows, tuple(range(2, len(header))))] if rows else []
+    if not rows:
+        return []
+    names = ("texts", "tokens", "shortest", "median", "95%", "longest", "longer than a sample", "samples", "full")
+    several = len({field for _, field, *_ in rows}) > 1
+    header = ("of each", *(f"{name}/{field}" if several else name for name, field, *_ in rows))
+    turned = list(zip(names, *(numbers for _, _, *numbers in rows), strict=True))
+    return [Shown("lengths of texts in tokens", header, turned, tuple(range(1, len(header))))]
 
 
 def _of_set(name: str, chosen: Prepared) -> list[tuple[str, ...]]:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 MOST_NUMBERS = 6  # of a tensor that are shown
 MOST_COLUMNS = 4  # of a field
+LONGEST_WORD = 24  # that is not broken in a narrow terminal: rows of signs, addresses
 SAMPLES = 3
 
 
@@ -103,7 +104,7 @@ def _field_rows(
 
 
 def _fields_table(rows: Sequence[tuple[str, str, str, str]], width: int | None) -> str:
-    return table(("field", "in the file", "read as", "becomes"), rows, width=width)
+    return table(("field", "in the file", "read as", "becomes"), rows, width=width, longest_word=LONGEST_WORD)
 
 
 def _how(field: FieldSpec) -> str:
@@ -120,7 +121,9 @@ def _raw(value: Any) -> str:
         return f"a file of {counted(len(value), 'byte')}"
     if isinstance(value, np.ndarray) and value.ndim:
         return numbers(value)
-    return f"{value:g}" if isinstance(value, float | np.floating) else str(value)  # of an id, every digit
+    return (
+        f"{value:g}" if isinstance(value, float | np.floating) else " ".join(str(value).split())
+    )  # of an id, every digit
 
 
 def _shape(values: np.ndarray) -> str:
