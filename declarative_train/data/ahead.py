@@ -87,8 +87,9 @@ class Ahead(Generic[T]):
                 while not self._changed.wait_for(lambda: name in self._made or self._cannot_come(name), LOOK_S):
                     wait.look()
                 self._wanted = None
-            self._taken.add(name)
-            self._changed.notify_all()
+            if name not in self._taken:  # else nothing is new to the threads: each time they woke in vain
+                self._taken.add(name)
+                self._changed.notify_all()
             found = self._made[name]
         if isinstance(found, _Failure):
             raise found.error

@@ -6,6 +6,7 @@ import dataclasses
 import gc
 import itertools
 import threading
+import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -438,3 +439,23 @@ def test_threads_hold_no_more_than_they_may() -> None:
         ahead.drop(lambda name, now=number: name[1] < now)  # type: ignore[misc]
     ahead.close()
     assert most <= 6
+
+
+def test_who_takes_a_window_again_wakes_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    ahead = Ahead(lambda name: name, iter([(0, number) for number in range(9)]), lambda _: 10, 40, 1)
+    for number in range(4):
+        ahead.get((0, number))
+    until = time.monotonic() + 20
+    while (0, 4) not in ahead._made:  # one more, as all others are in use; then the thread waits
+        assert time.monotonic() < until
+        time.sleep(0.001)
+    woken = itertools.count()
+    monkeypatch.setattr(ahead._changed, "notify_all", lambda: next(woken))
+    for number in [0, 1, 2, 3] * 50:
+        assert ahead.get((0, number)) == (0, number)
+    assert next(woken) == 0
+    monkeypatch.undo()
+    for number in range(9):
+        assert ahead.get((0, number)) == (0, number)
+        ahead.drop(lambda name, now=number: name[1] < now)  # type: ignore[misc]
+    ahead.close()
