@@ -1,5 +1,7 @@
-"""Text and tar archives that roll, each beside a loop that reads the file in order: for `benchmarks.tables`.
+"""Wide tables, text and tar archives that roll, each beside a loop that reads the file in order.
 
+For `benchmarks.tables`. The wide table is a Parquet file of 100,000 rows of 512 float32 in one column and a class (205
+MB), in row groups of 2,500; in order: pyarrow's row groups one after the other, cut into batches.
 The text is 64 MB of bytes, of which samples of 1,024 are cut; in order: a memory map, cut into batches and made int64.
 The archive holds 2,048 JPEG files of 160 x 120 and their classes; in order: `tarfile`, member by member, each
 file decoded with Pillow and stacked. A fifth of the samples are mixed with each other.
@@ -9,11 +11,14 @@ from __future__ import annotations
 
 import io
 import tarfile
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import torch
 from PIL import Image
 
@@ -24,6 +29,18 @@ from declarative_train.recipe import load
 SHARE = 5  # one of so many samples is in memory
 LENGTH, TEXTS, TEXT_BATCH = 1024, 1 << 16, 32
 PICTURES, PICTURE_BATCH, WIDTH, HEIGHT = 2048, 32, 160, 120
+NUMBERS, WIDE, GROUP, WIDE_BATCH = 512, 100_000, 2500, 256
+VECTORS = f"""
+data:
+  source: {{{{type: parquet, path: {{path}}}}}}
+  fields:
+    x: {{{{column: vector, dtype: float32}}}}
+    label: {{{{type: category, column: label}}}}
+  shuffle_window: {WIDE // SHARE}
+model: {{{{graph: {{{{logits: {{{{type: linear, out_features: 4, input: x}}}}}}}}}}}}
+objective: {{{{loss: {{{{type: cross_entropy, input: logits, target: label}}}}}}}}
+training: {{{{epochs: 1, global_batch_size: {WIDE_BATCH}, optimizer: {{{{type: sgd, lr: 0.1}}}}}}}}
+"""
 TEXT = f"""
 data:
   source: {{{{type: text, path: {{path}}}}}}
@@ -58,6 +75,12 @@ class Case:
     values: int
 
 
+def wide(folder: Path) -> Case:
+    path = folder / "wide.parquet"
+    write_wide(path)
+    return Case(data_of(folder, VECTORS, path), WIDE_BATCH, lambda: wide_in_order(path), 1)
+
+
 def text(folder: Path) -> Case:
     path = folder / "large.txt"
     path.write_bytes(np.random.default_rng(0).integers(97, 123, TEXTS * LENGTH, dtype=np.uint8).tobytes())
@@ -79,6 +102,33 @@ def data_of(folder: Path, text: str, path: Path) -> DataSpec:
     assert data is not None, diagnostics
     assert data.rolls, data
     return data
+
+
+def write_wide(path: Path) -> None:
+    draw, writer = np.random.default_rng(0), None
+    for start in range(0, WIDE, GROUP):
+        numbers = pa.array(draw.standard_normal(GROUP * NUMBERS, np.float32))
+        labels = pa.array(np.arange(start, start + GROUP) % 4)
+        made = pa.table({"vector": pa.FixedSizeListArray.from_arrays(numbers, NUMBERS), "label": labels})
+        writer = writer or pq.ParquetWriter(path, made.schema)
+        writer.write_table(made, row_group_size=GROUP)
+    assert writer is not None
+    writer.close()
+
+
+def wide_in_order(path: Path) -> Iterator[torch.Tensor]:
+    """Classes as well, which nobody looks at. What pyarrow gives may not be written to, and nobody does."""
+    warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+    file = pq.ParquetFile(path, memory_map=True)
+    for number in range(file.num_row_groups):
+        group = file.read_row_group(number, use_threads=False)
+        vectors = group["vector"].combine_chunks().flatten().to_numpy().reshape(-1, NUMBERS)
+        for rows, _ in zip(
+            torch.from_numpy(vectors).split(WIDE_BATCH),  # type: ignore[no-untyped-call]
+            torch.from_numpy(group["label"].to_numpy()).split(WIDE_BATCH),  # type: ignore[no-untyped-call]
+            strict=True,
+        ):
+            yield rows
 
 
 def text_in_order(path: Path) -> Iterator[torch.Tensor]:

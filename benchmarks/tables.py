@@ -5,7 +5,8 @@
 The table is a Parquet file of 2,000,000 rows of 16 float32 in row groups of 50,000 (128 MB), of which 400,000 are mixed
 with each other. In order: pyarrow's row groups one after the other, stacked to (rows, 16), cut into batches. Sets of
 10 MB and of 10 GB are the first row groups of the file, and the file named 80 times. Lint is of 10,000 names of one
-file of 4,096 rows. Text and tar archives: `benchmarks/rolled_files.py`.
+file of 4,096 rows. Wide tables, text and tar archives:
+`benchmarks/rolled_files.py`.
 """
 
 from __future__ import annotations
@@ -245,6 +246,7 @@ def main() -> None:
             say(f"in order by pyarrow {what}, rows/s", f"{figure:,.0f}")
             say(RATIOS, ratios_of(rounds[:, 0], rounds[:, place]))
         for made, what in (
+            (rolled_files.wide, "rows of 512 numbers and a class in order by pyarrow alone, rows/s"),
             (rolled_files.text, "text in order by a memory map, tokens/s"),
             (rolled_files.archive, "pictures of a tar archive in order by `tarfile` and Pillow, pictures/s"),
         ):
