@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
@@ -101,12 +102,13 @@ class ArrowFormat(Format):
 
 def _opened(path: str | None) -> Any:
     """Mapped; read batch by batch where addresses are few: each thread maps the whole file (`ulimit -v`)."""
-    import resource
-
     import pyarrow as pa
 
-    if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
-        return pa.OSFile(path)
+    if sys.platform != "win32":
+        import resource
+
+        if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
+            return pa.OSFile(path)
     try:
         return pa.memory_map(path)
     except OSError:

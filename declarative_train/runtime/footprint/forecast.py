@@ -53,6 +53,7 @@ CPU_OPERATIONS = {"fp32": 16e9, "fp64": 8e9}  # in a step of one rank: some tent
 CPU_CALLS = 1000  # of layers and expressions
 SLOW_OPERATIONS = 2e9  # in half precision, which many processors emulate
 MOST_RUNS = 4
+MOST_AT_ONCE = 8  # processes that try
 EVEN = 0.002  # of all: what may be between two steps of the same size
 LONG = 2 * FEW + 2  # copies from which on two short chains are sooner tried than the whole one
 
@@ -130,9 +131,9 @@ def _deciding(plan: Plan) -> Plan:
 
 
 def _shared_out(layout: LayoutPlan) -> list[list[int]]:
-    """The places of the pipeline, for so many processes as there are cores."""
+    """The places of the pipeline, for so many processes as there are cores, but few: each takes memory of its own."""
     places = list(kinds_of_rank(layout))
-    number = min(num_cores(), len(places))
+    number = min(num_cores(), MOST_AT_ONCE, len(places))
     return [places[first::number] for first in range(number)]
 
 
