@@ -302,7 +302,8 @@ class Optimizer(Component, ABC):
         """The same update through torch's functional form, without importing `torch._dynamo`; None: there is none.
 
         It has `param_groups`, `state`, `step()`, `zero_grad()`, `state_dict()` with the names and tensors of torch's,
-        and takes `found_inf` as those do (`_step_supports_amp_scaling`). For parameters that are not sharded.
+        and takes `found_inf` as those do (`_step_supports_amp_scaling`). Of sharded parameters it updates this rank's
+        rows.
         """
         return None
 

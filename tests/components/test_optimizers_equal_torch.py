@@ -5,11 +5,13 @@ from __future__ import annotations
 import inspect
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 import torch
 from pydantic import ValidationError
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from declarative_train.components.component import Optimizer
 from declarative_train.components.field_docs import field_docs
@@ -124,6 +126,51 @@ def test_a_parameter_without_gradient_keeps_its_steps(fields: dict[str, object])
     run(ours, range(1, 9), without=1)
     same_tensors(torchs, ours)
     same_state(torchs, ours)
+
+
+@pytest.fixture
+def second_of_two() -> Iterator[None]:
+    distributed.init_process_group("fake", store=FakeStore(), rank=1, world_size=2)
+    yield
+    distributed.destroy_process_group()
+
+
+@pytest.mark.usefixtures("second_of_two")
+@pytest.mark.parametrize("without", [None, 1], ids=["all", "one_without_gradient"])
+@pytest.mark.parametrize("fields", CASES, ids=ids)
+def test_of_shared_out_parameters_a_rank_updates_its_rows(fields: dict[str, object], without: int | None) -> None:
+    """The second of two ranks has 3 of 7 rows, 1 of 3, and none of 1."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, Shard
+
+    mesh = init_device_mesh("cpu", (2,))
+    rows, whole = (3, 1, 0), ((7, 4), (3,), (1, 5))
+
+    def shared_out(local: Tensor, shape: tuple[int, ...]) -> DTensor:
+        strides = torch.empty(shape, device="meta").stride()
+        return DTensor.from_local(local, mesh, [Shard(0)], shape=torch.Size(shape), stride=strides)
+
+    starts = [torch.randn(number, *shape[1:]) for number, shape in zip(rows, whole, strict=True)]
+    plain = [nn.Parameter(start.clone()) for start in starts]
+    sharded = [nn.Parameter(shared_out(start.clone(), shape)) for start, shape in zip(starts, whole, strict=True)]
+    made = [optimizer(**fields).build_functional(groups(each)) for each in (plain, sharded)]
+    for step in range(6):
+        for number, (one, two, shape) in enumerate(zip(plain, sharded, whole, strict=True)):
+            grad = torch.randn_like(one)
+            is_left_out = number == without and step % 3 == 1
+            one.grad, two.grad = (None, None) if is_left_out else (grad, shared_out(grad.clone(), shape))
+        for each in made:
+            assert each is not None
+            each.step()
+    for one, two, start in zip(plain, sharded, starts, strict=True):
+        assert isinstance(two, DTensor)
+        assert torch.equal(one, two.to_local())
+        assert not len(start) or not torch.equal(one, start)
+        state, twin = (each.state[item] for each, item in zip(made, (one, two), strict=True))  # type: ignore[union-attr]
+        assert set(state) == set(twin)
+        for name in set(state) - {"step"}:
+            assert twin[name].shape == two.shape  # of the whole: checkpoints share it out again
+            assert torch.equal(state[name], twin[name].to_local())
 
 
 @pytest.mark.parametrize("fields", CASES, ids=ids)

@@ -50,7 +50,7 @@ class _Adam(Optimizer, ABC):
     def build_functional(self, groups: list[dict[str, object]]) -> torch.optim.Optimizer | None:
         from declarative_train.components.optimizers.modules.functional import FusedAdam, runs_fused
 
-        if not runs_fused(groups, sharded=False):
+        if not runs_fused(groups, sharded=True):
             return None
         return FusedAdam(groups, decoupled=self.type == "adamw", **self.arguments())
 
@@ -114,7 +114,7 @@ class Sgd(Optimizer):
     def build_functional(self, groups: list[dict[str, object]]) -> torch.optim.Optimizer | None:
         from declarative_train.components.optimizers.modules.functional import FusedSgd, runs_fused
 
-        return FusedSgd(groups, **self.arguments()) if runs_fused(groups, sharded=False) else None
+        return FusedSgd(groups, **self.arguments()) if runs_fused(groups, sharded=True) else None
 
     def num_state_elements(self, shape: tuple[int, ...]) -> int:
         return prod(shape) if self.momentum else 0

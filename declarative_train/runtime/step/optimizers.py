@@ -146,10 +146,10 @@ def build_optimizers(
     functional: bool | None = None,
 ) -> Optimizers:
     """`named` are the parameters that this rank holds; `plans` say how each is updated. `functional`: use the forms
-    that cost less than torch's objects and do not import `torch._dynamo`, where the rule has one; unless told, for
-    whole tensors on CPU."""
+    that cost less than torch's objects and do not import `torch._dynamo`, where the rule has one; unless told, on
+    CPU."""
     if functional is None:
-        functional = all(type(item) is nn.Parameter and item.device.type == "cpu" for item in named.values())
+        functional = all(item.device.type == "cpu" for item in named.values())
     rules = rules_of(plans, optimizer)
     parts: list[torch.optim.Optimizer] = []
     groups: list[Group] = []

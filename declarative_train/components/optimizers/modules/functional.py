@@ -3,6 +3,10 @@
 Any of torch's own objects imports `torch._dynamo` (0.9 s) at its first use, and gathers its lists anew in every step:
 of the 29 us of `torch.optim.adamw.adamw(..., fused=True)` 18 go into grouping tensors (4 parameters, CPU). These gather
 once. Same `param_groups` and `state`, so that a checkpoint goes both ways.
+
+Of tensors that are shared out over ranks each updates its own rows, which these rules take for whole ones: every
+element goes by itself. torch would work out how the result is shared out, for each new list of tensors (70 ms for 159,
+CPU), and has no rule for `_fused_sgd_`.
 """
 
 from __future__ import annotations
@@ -20,29 +24,42 @@ FUSED_DEVICES = ("cpu", "cuda", "xpu")
 
 
 def runs_fused(groups: Iterable[Mapping[str, Any]], *, sharded: bool, devices: tuple[str, ...] = FUSED_DEVICES) -> bool:
-    """Whether a fused kernel takes these parameters; `sharded`: it has a rule for those that are split over ranks."""
+    """Whether a fused kernel takes these parameters; `sharded`: also those that are shared out over ranks."""
     return all(
         parameter.is_floating_point()
         and parameter.device.type in devices
-        and (sharded or type(parameter) in (Tensor, nn.Parameter))
+        and (type(parameter) in (Tensor, nn.Parameter) or (sharded and is_shared_out(parameter)))
         for group in groups
         for parameter in group["params"]
     )
 
 
+def is_shared_out(tensor: Tensor) -> bool:
+    """A DTensor, whose class is not imported here: it takes 0.2 s."""
+    return hasattr(tensor, "to_local")
+
+
+def own_rows(tensors: Iterable[Any]) -> list[Any]:
+    """What this rank holds of each; under `no_grad`."""
+    return [tensor.to_local() if is_shared_out(tensor) else tensor for tensor in tensors]
+
+
 class Run:
     """Parameters that one call of the kernel updates: one group, device and dtype, and one number of steps so far.
 
-    `lists[i]` holds entry `names[i]` of each parameter's state; `step` the counter that they share, where they do.
+    `lists[i]` holds entry `names[i]` of each parameter's state, the rows of this rank; `step` the counter that they
+    share, where they do, and `counter` what adds to it soonest: on the CPU the same number through numpy, since an
+    operation of torch on one number takes 10 us.
     """
 
-    __slots__ = ("first", "group", "lists", "params", "step")
+    __slots__ = ("counter", "first", "group", "is_shared_out", "lists", "params", "step")
 
-    def __init__(self, group: dict[str, Any], first: bool) -> None:
-        self.group, self.first = group, first
+    def __init__(self, group: dict[str, Any], first: bool, is_shared_out: bool) -> None:
+        self.group, self.first, self.is_shared_out = group, first, is_shared_out
         self.params: list[Tensor] = []
         self.lists: tuple[list[Any], ...] = ()
         self.step: Tensor | None = None
+        self.counter: Any = None
 
 
 class _States(defaultdict[Tensor, State]):
@@ -83,8 +100,8 @@ class Functional(torch.optim.Optimizer, ABC):
         """The state before the first step."""
 
     @abstractmethod
-    def update(self, run: Run, grads: list[Tensor]) -> None:
-        """One step, in place; none where `found_inf` is 1."""
+    def update(self, run: Run, params: list[Tensor], grads: list[Tensor]) -> None:
+        """One step of what this rank holds, in place; none where `found_inf` is 1."""
 
     def gather_anew(self) -> None:
         self._runs = None
@@ -99,15 +116,21 @@ class Functional(torch.optim.Optimizer, ABC):
                         break
                     grads.append(grad)
                 else:
-                    self.update(run, grads)
+                    self._update(run, grads)
                     continue
                 self._step_without(run)
+
+    def _update(self, run: Run, grads: list[Tensor]) -> None:
+        if run.is_shared_out:  # looked up at each step: `fully_shard` may put other tensors in their place
+            self.update(run, own_rows(run.params), own_rows(grads))
+        else:
+            self.update(run, run.params, grads)
 
     def _step_without(self, run: Run) -> None:
         """A parameter of the run has no gradient: it keeps its state and its steps, as in torch's own."""
         with_gradient = [parameter for parameter in run.params if parameter.grad is not None]
         for part in self._gather_group(run.group, with_gradient):
-            self.update(part, [parameter.grad for parameter in part.params if parameter.grad is not None])
+            self._update(part, [parameter.grad for parameter in part.params if parameter.grad is not None])
         self.gather_anew()
 
     def _gather(self) -> list[Run]:
@@ -128,18 +151,20 @@ class Functional(torch.optim.Optimizer, ABC):
             first = not state
             if first:
                 state.update(self.start(parameter, group))
-            key: tuple[object, ...] = (parameter.device, parameter.dtype, first)
+            shared_out = is_shared_out(parameter)
+            key: tuple[object, ...] = (parameter.device, parameter.dtype, first, shared_out)
             if self.shares_step:
                 key = (*key, float(state["step"]))
-            runs.setdefault(key, Run(group, first)).params.append(parameter)
+            runs.setdefault(key, Run(group, first, shared_out)).params.append(parameter)
         for run in runs.values():
             states = [self.state[parameter] for parameter in run.params]
             if self.shares_step:
                 run.step = states[0]["step"].clone()
                 for state in states:
                     state["step"] = run.step
+                run.counter = run.step.numpy() if type(run.step) is Tensor and run.step.is_cpu else run.step
             names = self.names(group)
-            run.lists = tuple([state.get(name) for state in states] for name in names)
+            run.lists = tuple(own_rows(state.get(name) for state in states) for name in names)
         return runs.values()
 
 
@@ -160,14 +185,13 @@ class FusedAdam(Functional):
         names = (name for name in self.names(group) if name != "step")
         return {"step": step, **{name: torch.zeros_like(parameter) for name in names}}
 
-    def update(self, run: Run, grads: list[Tensor]) -> None:
-        group, step = run.group, run.step
-        assert step is not None
+    def update(self, run: Run, params: list[Tensor], grads: list[Tensor]) -> None:
+        group = run.group
         exp_avgs, exp_avg_sqs, steps, *largest = run.lists
         beta1, beta2 = group["betas"]
-        step.add_(1)
+        run.counter += 1
         self._kernel(
-            run.params,
+            params,
             grads,
             exp_avgs,
             exp_avg_sqs,
@@ -184,7 +208,8 @@ class FusedAdam(Functional):
             found_inf=self.found_inf,
         )
         if self.found_inf is not None:
-            step.sub_(self.found_inf)
+            assert run.step is not None
+            run.step.sub_(self.found_inf)
 
 
 class FusedSgd(Functional):
@@ -195,10 +220,10 @@ class FusedSgd(Functional):
         """torch's momentum starts as the first gradient: the kernel writes it."""
         return {"momentum_buffer": torch.empty_like(parameter)} if group["momentum"] else {}
 
-    def update(self, run: Run, grads: list[Tensor]) -> None:
+    def update(self, run: Run, params: list[Tensor], grads: list[Tensor]) -> None:
         group = run.group
         torch._fused_sgd_(
-            run.params,
+            params,
             grads,
             run.lists[0] if run.lists else [],
             weight_decay=group["weight_decay"],
