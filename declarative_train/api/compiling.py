@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -56,14 +56,15 @@ def read_recipe(
     return recipe_room.load(path, texts=texts, with_=overrides.with_, set_=overrides.set_, plugins=plugins)
 
 
-def compile_loaded(loaded: Loaded) -> Compiled:
-    """Everything that can be known before launch; `plan` is None when there is an error."""
+def compile_loaded(loaded: Loaded, meanwhile: Callable[[], object] | None = None) -> Compiled:
+    """Everything that can be known before launch; `plan` is None when there is an error. `meanwhile` is called while
+    other processes try a step, where they do."""
     diagnostics = list(loaded.diagnostics)
     plan, note = None, ""
     if loaded.recipe is not None:
         from declarative_train import plan as plan_room
 
-        plan, more = plan_room.compile(loaded.recipe, tracer=LateTracer(), traces_all=True)
+        plan, more = plan_room.compile(loaded.recipe, tracer=LateTracer(meanwhile), traces_all=True)
         diagnostics += more
     if any(item.is_error for item in diagnostics):
         plan = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -12,9 +13,10 @@ if TYPE_CHECKING:
 
 
 class LateTracer:
-    """A `Tracer`: `runtime/footprint/forecast.py`."""
+    """A `Tracer`: `runtime/footprint/forecast.py`. `meanwhile`: what this process does while others try."""
 
-    def __init__(self) -> None:
+    def __init__(self, meanwhile: Callable[[], object] | None = None) -> None:
+        self._meanwhile = meanwhile
         self._tracer: Tracer | None = None
 
     def memory(self, plan: Plan) -> Traced:
@@ -31,5 +33,5 @@ class LateTracer:
         if self._tracer is None:
             from declarative_train.runtime.footprint.forecast import Forecast
 
-            self._tracer = Forecast()
+            self._tracer = Forecast(self._meanwhile)
         return self._tracer

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from declarative_train.api.compiling import (
@@ -57,9 +58,11 @@ def is_missing(path: str) -> bool:
     return why is not None
 
 
-def compile_recipe(args: argparse.Namespace, *, plugins: bool) -> Compiled:
-    """Everything that can be known before launch; `plan` is None when there is an error."""
-    return compile_loaded(load_recipe(args, plugins=plugins))
+def compile_recipe(
+    args: argparse.Namespace, *, plugins: bool, meanwhile: Callable[[], object] | None = None
+) -> Compiled:
+    """As `compile_loaded`, of what the command names."""
+    return compile_loaded(load_recipe(args, plugins=plugins), meanwhile)
 
 
 def report(compiled: Compiled) -> None:

@@ -35,7 +35,7 @@ class PlanError(Exception):
 
 
 @cache
-def _adapter() -> TypeAdapter[Plan]:
+def adapter() -> TypeAdapter[Plan]:
     return TypeAdapter(Plan)
 
 
@@ -57,7 +57,7 @@ def save(plan: Plan, path: Path) -> None:
 
 def to_data(plan: Plan) -> dict[str, object]:
     """Plain values: what JSON can hold."""
-    data: dict[str, object] = _adapter().dump_python(plan, mode="json")
+    data: dict[str, object] = adapter().dump_python(plan, mode="json")
     return data
 
 
@@ -72,7 +72,7 @@ def from_json(text: str) -> Plan:
     if found["version"] != PLAN_VERSION:
         raise PlanError(f"it has plan version {found['version']}, this dtrain reads version {PLAN_VERSION}")
     try:
-        return _adapter().validate_json(text)
+        return adapter().validate_json(text)
     except ValidationError as problem:
         first = problem.errors(include_url=False)[0]
         place = ".".join(map(str, first["loc"]))
@@ -81,7 +81,7 @@ def from_json(text: str) -> Plan:
 
 def through_json(plan: Plan) -> Plan:
     """As it would be read again."""
-    return _adapter().validate_json(json.dumps(to_data(plan)))
+    return adapter().validate_json(json.dumps(to_data(plan)))
 
 
 def signed(plan: Plan) -> Plan:

@@ -16,11 +16,11 @@ import signal
 import sys
 import threading
 import time
-import uuid
 import warnings
 from collections.abc import Iterable
 from contextlib import nullcontext, suppress
 from datetime import timedelta
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
@@ -52,7 +52,6 @@ from declarative_train.terms.amounts import counted
 if TYPE_CHECKING:
     import torch
     from torch.distributed.distributed_c10d import Store
-    from torch.distributed.launcher.api import LaunchConfig
 
     from declarative_train.data.shared import Offer
 
@@ -60,7 +59,6 @@ OUTCOME, LATE = "outcome.json", "late"
 FORKS_TIMEOUT_S = 60.0
 DEAF_S = 5.0  # longer than the grace: a rank that has not even heard by then does not run Python any more
 QUIET_P2P = "TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING"  # torch-facts, section 9
-LOCALHOST = "127.0.0.1"
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 
 
@@ -76,6 +74,7 @@ def launch_ranks(job: Job) -> tuple[int, list[str]]:
 
     from declarative_train.data.shared import offered
     from declarative_train.runtime.parallelise.replicate import are_alone
+    from declarative_train.runtime.rendezvous import launch_config
 
     if not are_alone(job.plan):
         import torch._dynamo  # DDP, fully_shard and schedules need it: once here, and not in every rank
@@ -119,6 +118,12 @@ def launch_ranks(job: Job) -> tuple[int, list[str]]:
     return code, said
 
 
+def import_for_ranks() -> None:
+    """What `launch_ranks` needs, and every rank would import for itself."""
+    for name in ("fsspec", "torch.distributed.launcher.api", f"{__package__}.rank", f"{__package__}.rendezvous"):
+        import_module(name)
+
+
 def start_method(device_kind: str) -> Literal["fork", "spawn"]:
     return "spawn" if sys.platform == "darwin" or spoils(device_kind) else "fork"
 
@@ -138,28 +143,6 @@ def spoils(device_kind: str) -> bool:
         finally:
             os._exit(answer)
     return os.waitpid(child, 0)[1] != 0
-
-
-def launch_config(num_ranks: int, scratch: Path, method: Literal["fork", "spawn"]) -> LaunchConfig:
-    """Of torch's launcher, on this machine. SIGTERM and its like it leaves alone: it would kill ranks that are still
-    saving."""
-    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
-    from torch.distributed.launcher.api import LaunchConfig
-
-    return LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
-        nproc_per_node=num_ranks,
-        run_id=uuid.uuid4().hex,
-        rdzv_backend="c10d",
-        rdzv_endpoint=f"{LOCALHOST}:0",
-        local_addr=LOCALHOST,
-        max_restarts=0,
-        monitor_interval=0.02,
-        start_method=method,
-        logs_specs=DefaultLogsSpecs(log_dir=str(scratch)),
-        signals_to_handle="SIGQUIT",
-    )
 
 
 def rank_main(job: Job, num_threads: int, method: str, shared: Offer | None = None) -> int:

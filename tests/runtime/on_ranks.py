@@ -29,14 +29,9 @@ from declarative_train.plan.plan import Plan
 from declarative_train.runtime.devices import start_autograd
 from declarative_train.runtime.engine import Engine
 from declarative_train.runtime.parallelise import pipeline, shard  # noqa: F401  # once here, not in each forked rank
-from declarative_train.runtime.processes import (
-    announce,
-    join_process_group,
-    launch_config,
-    silence_loggers,
-    wait_for_forks,
-)
+from declarative_train.runtime.processes import announce, join_process_group, silence_loggers, wait_for_forks
 from declarative_train.runtime.rank import default_dtype
+from declarative_train.runtime.rendezvous import launch_config
 from declarative_train.runtime.step.randomness import same_bits
 
 Seen = TypeVar("Seen")

@@ -293,6 +293,19 @@ def test_children_work_at_the_same_time_and_answer_in_order() -> None:
         in_children([lambda: 1, lambda: 1 // 0])
 
 
+def test_while_children_work_something_else_is_done_here(tmp_path: Path) -> None:
+    """The child waits for what is done meanwhile."""
+    here = tmp_path / "done_here"
+
+    def waited() -> int:
+        while not here.exists():
+            time.sleep(0.01)
+        return os.getpid()
+
+    (pid,) = in_children([waited], meanwhile=here.touch)
+    assert pid != os.getpid()
+
+
 def test_a_child_that_computes_without_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """By the processor's time, which other work on the machine does not use up."""
 

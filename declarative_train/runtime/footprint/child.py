@@ -30,8 +30,9 @@ def in_child(work: Callable[[], T]) -> T:
     return in_children([work])[0]
 
 
-def in_children(works: Sequence[Callable[[], T]]) -> list[T]:
-    """What each returns, all at the same time, as `in_child`. Of errors the first in their order is told."""
+def in_children(works: Sequence[Callable[[], T]], meanwhile: Callable[[], object] | None = None) -> list[T]:
+    """What each returns, all at the same time, as `in_child`. Of errors the first in their order is told. `meanwhile`
+    is done here, where there is nothing but to wait."""
     sys.stdout.flush()
     sys.stderr.flush()
     children: dict[int, int] = {}  # by the pipe that they answer on
@@ -40,6 +41,8 @@ def in_children(works: Sequence[Callable[[], T]]) -> list[T]:
             reading, writing = os.pipe()
             children[reading] = _forked(work, writing, [*children, reading])
             os.close(writing)
+        if meanwhile is not None:
+            meanwhile()
         answers = _read(list(children), time.monotonic() + MOST_S)
     finally:
         for reading, child in children.items():

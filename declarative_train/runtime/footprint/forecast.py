@@ -9,7 +9,7 @@ pipeline of so many microbatches that trying it would take longer than a few sec
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -65,9 +65,11 @@ class TooLongError(Exception):
 
 
 class Forecast:
-    """The `Tracer` of `plan.compile`. What it has tried it does not try again: the candidates of `auto` share it."""
+    """The `Tracer` of `plan.compile`. What it has tried it does not try again: the candidates of `auto` share it.
+    `meanwhile`: what can be done while other processes try."""
 
-    def __init__(self) -> None:
+    def __init__(self, meanwhile: Callable[[], object] | None = None) -> None:
+        self._meanwhile = meanwhile
         self._tried: list[tuple[Plan, bool, Found]] = []
         self.spent_s = 0.0
 
@@ -108,7 +110,7 @@ class Forecast:
             _import_for_ranks(small)
             with _one_thread():
                 shares = [partial(_every_kind, small, is_begun, places) for places in _shared_out(small.layout)]
-                found = dict(sorted(item for share in in_children(shares) for item in share.items()))
+                found = dict(sorted(item for share in in_children(shares, self._meanwhile) for item in share.items()))
         self._tried.append((key, is_begun, found))
         return found
 

@@ -1,0 +1,85 @@
+"""torch's elastic launcher where all ranks are on this machine: they meet in one store on the loopback.
+
+Of torch's own ways to meet, `c10d` waits up to 0.3 s first, at random, for the sake of many machines, and keeps threads
+that a fork would not copy; `static` wants a port that is known to be free.
+"""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+from typing import Literal
+
+from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]  # documented there
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
+from torch.distributed.elastic.rendezvous import (
+    RendezvousHandler,
+    RendezvousInfo,
+    RendezvousParameters,
+    RendezvousStoreInfo,
+    rendezvous_handler_registry,
+)
+from torch.distributed.launcher.api import LaunchConfig
+
+BACKEND = "dtrain_local"
+LOCALHOST = "127.0.0.1"
+
+
+def launch_config(num_ranks: int, scratch: Path, method: Literal["fork", "spawn"]) -> LaunchConfig:
+    """Of torch's launcher. SIGTERM and its like it leaves alone: it would kill ranks that are still saving."""
+    rendezvous_handler_registry.register(BACKEND, _made)
+    return LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=num_ranks,
+        run_id=uuid.uuid4().hex,
+        rdzv_backend=BACKEND,
+        rdzv_endpoint=LOCALHOST,
+        local_addr=LOCALHOST,
+        max_restarts=0,
+        monitor_interval=0.02,
+        start_method=method,
+        logs_specs=DefaultLogsSpecs(log_dir=str(scratch)),
+        signals_to_handle="SIGQUIT",
+    )
+
+
+class LocalRendezvous(RendezvousHandler):
+    """Of one agent: whoever asks is all there are. `address`: on this machine; the port is the system's choice."""
+
+    def __init__(self, address: str, run_id: str) -> None:
+        self._address, self._run_id = address, run_id
+        self._store: TCPStore | None = None
+
+    def get_backend(self) -> str:
+        return BACKEND
+
+    @property
+    def use_agent_store(self) -> bool:
+        """The ranks exchange their addresses there, too."""
+        return True
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        if self._store is None:
+            self._store = TCPStore(self._address, 0, is_master=True, wait_for_workers=False)
+        where = RendezvousStoreInfo(self._address, self._store.port)
+        return RendezvousInfo(PrefixStore(self._run_id, self._store), 0, 1, where)
+
+    def is_closed(self) -> bool:
+        return False
+
+    def set_closed(self) -> None:
+        """Nobody else would hear of it."""
+
+    def num_nodes_waiting(self) -> int:
+        return 0
+
+    def get_run_id(self) -> str:
+        return self._run_id
+
+    def shutdown(self) -> bool:
+        return True
+
+
+def _made(parameters: RendezvousParameters) -> RendezvousHandler:
+    return LocalRendezvous(parameters.endpoint, parameters.run_id)
