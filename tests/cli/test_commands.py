@@ -70,6 +70,20 @@ def test_list_of_one_type_is_its_manual_page(capsys: Captured) -> None:
     assert "parameters" in told(capsys, "list", "gpt")
 
 
+def test_list_keeps_to_the_width_of_a_terminal(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every page, with no word lost; the recipes of blocks are files, and stay as they are."""
+    listed = told(capsys, "list").partition("\n\n")[0].replace(",", "")
+    kinds = {kind: names for kind, *names in map(str.split, listed.splitlines())}
+    names = {name for kind, names in kinds.items() for name in (kind, *names) if kind != "blocks"}
+    pages = {name: told(capsys, "list", name) for name in (*names, "blocks")}
+    monkeypatch.setenv("COLUMNS", "80")
+    assert len(pages) > 150
+    for name, whole in pages.items():
+        page = told(capsys, "list", name)
+        assert max(map(len, page.splitlines())) <= 80, name
+        assert page.split() == whole.split(), name
+
+
 def test_list_of_hardware_has_figures_and_their_source(capsys: Captured) -> None:
     assert "h100-sxm" in told(capsys, "list")
     assert re.search(r"h100-sxm +80 +989\.4 +989\.4 +67 +67 +3,350 +450 +50", told(capsys, "list", "hardware"))

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping
 
 from declarative_train.cli.views.components import component_page, component_table, hardware_page, hardware_table
+from declarative_train.cli.views.table import fitted, terminal_width
 from declarative_train.components.component import Component
 from declarative_train.diagnostics.suggest import did_you_mean
 
@@ -43,6 +44,10 @@ def tables() -> dict[str, Mapping[str, type[Component]]]:
     }
 
 
+def show(text: str) -> None:
+    print(fitted(text, terminal_width()))
+
+
 def run(args: argparse.Namespace) -> int:
     from declarative_train.cli.views.sections import NAMES, section_page, section_table
     from declarative_train.components.hardware import HARDWARE
@@ -52,35 +57,38 @@ def run(args: argparse.Namespace) -> int:
     blocks = {name: shipped_file(name).text for name in shipped_names()}
     if args.what is None:
         for kind, table in kinds.items():
-            print(f"{kind:<14}{', '.join(sorted(table))}")
-        print(f"{'blocks':<14}{', '.join(sorted(blocks))}")
-        print(f"{'hardware':<14}{', '.join(HARDWARE)}")
-        print(f"{'sections':<14}{', '.join(NAMES)}")
-        print(
+            show(f"{kind:<14}{', '.join(sorted(table))}")
+        show(f"{'blocks':<14}{', '.join(sorted(blocks))}")
+        show(f"{'hardware':<14}{', '.join(HARDWARE)}")
+        show(f"{'sections':<14}{', '.join(NAMES)}")
+        show(
             "\n`dtrain list layers` says what each does; `dtrain list linear`, `dtrain list training` the keys of one."
         )
         return 0
     if args.what == "blocks":
         for name, text in sorted(blocks.items()):
-            print(f"{name:<24}{text.splitlines()[0].lstrip('# ')}")
+            show(f"{name:<24}{text.splitlines()[0].lstrip('# ')}")
         return 0
     if args.what == "hardware":
-        print(hardware_table(list(HARDWARE.values())))
+        show(hardware_table(list(HARDWARE.values())))
         return 0
     if args.what == "sections":
-        print(section_table())
+        show(section_table())
         return 0
     if args.what in NAMES:
-        print(section_page(args.what))
+        show(section_page(args.what))
         return 0
     if args.what in kinds:
-        print(component_table(kinds[args.what]))
+        show(component_table(kinds[args.what]))
         return 0
-    pages = [component_page(kind, table[args.what]) for kind, table in kinds.items() if args.what in table]
+    width = terminal_width()
+    pages = [
+        fitted(component_page(kind, table[args.what]), width) for kind, table in kinds.items() if args.what in table
+    ]
     if args.what in blocks:
         pages.append(blocks[args.what])
     if args.what in HARDWARE:
-        pages.append(hardware_page(HARDWARE[args.what]))
+        pages.append(fitted(hardware_page(HARDWARE[args.what]), width))
     if pages:
         print("\n\n".join(pages))
         return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 from collections.abc import Sequence
@@ -69,3 +70,36 @@ def items(rows: Sequence[tuple[str, str, Sequence[str]]], width: int) -> str:
         broken = [line for text in texts for line in wrap(text, max(width - margin, 1))]
         lines += [f"{head if at == 0 else ' ' * margin}{line}".rstrip() for at, line in enumerate(broken)]
     return "\n".join(lines)
+
+
+FILLED = 100  # from here on a line of a text goes on in the next
+_BEGINNING = re.compile(r" *(\S+(?: \S+)*?:? {2,})?")
+
+
+def fitted(text: str, width: int | None) -> str:
+    """Texts and lists with no line longer than `width`: paragraphs are filled anew, and what stands in a second column,
+    two blanks from the first, stays in it."""
+    if width is None:
+        return text
+    lines: list[str] = []
+    for line in text.splitlines():
+        margin = len(line) - len(line.lstrip())
+        if lines and line and margin == len(lines[-1]) - len(lines[-1].lstrip()) and _is_full(lines[-1], line):
+            lines[-1] += f" {line.strip()}"
+        else:
+            lines.append(line)
+    return "\n".join(part for line in lines for part in _broken(line, width))
+
+
+def _is_full(line: str, following: str) -> bool:
+    return len(line) + len(following.split()[0]) > FILLED and "  " not in line.strip()
+
+
+def _broken(line: str, width: int) -> list[str]:
+    if len(line) <= width:
+        return [line]
+    found = _BEGINNING.match(line)
+    head = found.group() if found else ""
+    room = max(width - len(head), 20)
+    parts = wrap(line[len(head) :], room, break_long_words=False, break_on_hyphens=False)
+    return [f"{head if at == 0 else ' ' * len(head)}{part}" for at, part in enumerate(parts)]
