@@ -27,6 +27,12 @@ PIPELINE = str(ROOT / "recipes" / "large_model_pipeline.yaml")
 Captured = pytest.CaptureFixture[str]
 
 
+@pytest.fixture(autouse=True)
+def without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """readline, which pytest imports, says how wide one is."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
 def told(capsys: Captured, *words: str, code: int = 0) -> str:
     """What a command prints, on both streams."""
     assert main(list(words)) == code, capsys.readouterr()
