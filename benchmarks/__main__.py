@@ -50,7 +50,7 @@ class Job:
 JOBS = (
     Job("mlp_10000x20", "single", 1, "single", 320, 0.40, 0.85, 0.60),
     Job("mlp_10000x20", "ddp", 2, "ddp", 80, 0.80, 0.80),
-    Job("mlp_1000x10", "single", 1, "single", 3200, 0.30, 0.85),
+    Job("mlp_1000x10", "single", 1, "single", 3200, 0.40, 0.85),
     Job("cnn_3x32x32", "single", 1, "single", 16, 1.00, 0.85),
     Job("cnn_3x32x32", "ddp", 2, "ddp", 16, 0.97, 0.80),
     Job("resnet18_3x32x32", "single", 1, "single", 3, 1.00, 0.85),
