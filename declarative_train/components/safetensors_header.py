@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 _MOST_BYTES = 100 << 20  # as safetensors itself
@@ -30,29 +31,55 @@ def read_header(path: str) -> Header:
 
 
 def read_places(read: Callable[[int, int], bytes], size: int) -> dict[str, Place]:
-    """Of a file of `size` bytes, of which `read` gives those from one up to another. Raises ValueError, and what `read`
-    does."""
+    """Return the place of each tensor of a file of `size` bytes, of which `read` gives those from one up to another.
+    Raises ValueError, and what `read` does."""
     items, begin = _items(read, size)
     found = {}
-    for name, (shape, dtype, offsets) in items.items():
-        first, last = offsets
+    for name, (shape, dtype, (first, last)) in items.items():
         if not 0 <= first <= last <= size - begin:
             raise ValueError(f"it ends before the tensor `{name}` does")
         found[name] = Place(shape, dtype, begin + first, begin + last)
+    _check_without_overlaps(found)
     return found
 
 
-def _items(read: Callable[[int, int], bytes], whole: int) -> tuple[dict[str, tuple[tuple[int, ...], str, Any]], int]:
-    """Shape, dtype and offsets of each tensor, and the byte that offsets count from."""
+def _check_without_overlaps(places: dict[str, Place]) -> None:
+    """Raise ValueError where two tensors share bytes, which the format forbids."""
+    in_order = sorted(places.items(), key=lambda item: (item[1].begin, item[1].end))
+    for (name, place), (following, its_place) in pairwise(in_order):
+        if its_place.begin < place.end:
+            raise ValueError(f"the tensors `{name}` and `{following}` overlap")
+
+
+def _items(
+    read: Callable[[int, int], bytes], whole: int
+) -> tuple[dict[str, tuple[tuple[int, ...], str, tuple[int, int]]], int]:
+    """Return shape, dtype and offsets of each tensor, and the byte that offsets count from."""
     size = int.from_bytes(read(0, 8), "little")
     if not 2 <= size <= min(_MOST_BYTES, whole):
         raise ValueError("it is not a safetensors file")
     try:
-        header = json.loads(read(8, 8 + size))
-        items = {name: item for name, item in header.items() if name != "__metadata__"}
-        return {
-            name: (tuple(map(int, item["shape"])), str(item["dtype"]), item.get("data_offsets", (0, 0)))
-            for name, item in items.items()
-        }, 8 + size
+        header = json.loads(read(8, 8 + size), object_pairs_hook=_without_repeats)
+        items = {}
+        for name, item in header.items():
+            if name != "__metadata__":
+                first, last = map(int, item.get("data_offsets", (0, 0)))
+                items[name] = tuple(map(int, item["shape"])), str(item["dtype"]), (first, last)
+    except _RepeatedError:
+        raise
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise ValueError("its header is not that of a safetensors file") from None
+    return items, 8 + size
+
+
+class _RepeatedError(ValueError):
+    """A header that has one name twice."""
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise _RepeatedError(f"its header has the name `{twice}` twice")
+    return found

@@ -88,12 +88,34 @@ def header(path: Path, items: Mapping[str, object], content: bytes = b"") -> Pat
         ({"x": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}, b"abc", "ends before the tensor `x` does"),
         ({"x": {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}}, b"abcdefgh", "do not make its shape"),
         ({"x": {"dtype": "F32"}}, b"", "its header is not that of a safetensors file"),
+        ({"x": {"dtype": "F32", "shape": [1], "data_offsets": ["a", 4]}}, b"abcd", "its header is not that of a saf"),
+        (
+            {"x": {"dtype": "F32", "shape": [1], "data_offsets": [4]}},
+            b"abcd",
+            "its header is not that of a safetensors",
+        ),
         ({}, b"", "holds no tensor"),
+        (
+            {
+                "x": {"dtype": "U8", "shape": [4], "data_offsets": [2, 6]},
+                "y": {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]},
+            },
+            b"abcdef",
+            "the tensors `y` and `x` overlap",
+        ),
     ],
 )
 def test_files_that_are_none_say_so(tmp_path: Path, items: Mapping[str, object], content: bytes, said: str) -> None:
     with pytest.raises(SourceError, match=said):
         opened(str(header(tmp_path / "a.safetensors", items, content)))
+
+
+def test_a_name_that_is_there_twice_is_refused(tmp_path: Path) -> None:
+    path, entry = tmp_path / "a.safetensors", b'"x": {"dtype": "U8", "shape": [1], "data_offsets": [%d, %d]}'
+    text = b"{%s, %s}" % (entry % (0, 1), entry % (1, 2))
+    path.write_bytes(len(text).to_bytes(8, "little") + text + b"ab")
+    with pytest.raises(SourceError, match="its header has the name `x` twice"):
+        opened(str(path))
 
 
 def test_files_that_do_not_fit_each_other_say_so(folder: Path) -> None:

@@ -139,3 +139,19 @@ def test_what_is_wrong_is_told(path: Path, tmp_path: Path) -> None:
     made(path, "CREATE VIEW broken AS SELECT missing FROM t")
     with pytest.raises(SourceError, match=r"cannot read `broken` of .*no such column: missing"):
         opened(path, table="broken")
+
+
+@pytest.mark.parametrize("where", ["", " WHERE x < 0"])  # rows without end, and no row in no end of steps
+def test_a_view_without_end_is_refused(where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("declarative_train.components.datasets.sqlite._VIEW_STEPS", 3_000_000)
+    endless = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT x FROM c"
+    path = made(tmp_path / "a.db", f"CREATE VIEW t AS {endless}{where}")
+    with pytest.raises(SourceError, match="the view `t` of .*a.db has not ended after 4,000,000 steps of SQLite"):
+        opened(path)
+
+
+def test_a_table_may_take_any_number_of_steps(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("declarative_train.components.datasets.sqlite._VIEW_STEPS", 0)
+    monkeypatch.setattr("declarative_train.components.datasets.sqlite._VIEW_STEPS_PER_BYTE", 0)
+    monkeypatch.setattr("declarative_train.components.datasets.sqlite._STEPS", 10)
+    same(opened(path))

@@ -28,6 +28,7 @@ from declarative_train.logs.sinks.tensorboard import (
     TensorBoardSink,
     hparams_columns,
     new_event_file,
+    scalars,
     session_start,
 )
 from declarative_train.logs.sinks.tfrecord import masked_crc32c
@@ -59,6 +60,18 @@ def read(directory: Path) -> EventAccumulator:
     accumulator = EventAccumulator(str(directory), size_guidance={"scalars": 0, "tensors": 0})
     accumulator.Reload()
     return accumulator
+
+
+@pytest.mark.parametrize(("status", "drawn"), [("stopped", False), ("early_stop", True), ("finished", True)])
+def test_the_best_is_drawn_when_a_run_finishes(status: str, drawn: bool, tmp_path: Path) -> None:
+    """One that was stopped goes on, and the best so far would stay next to the best of all."""
+    ended = RunEnded(20, status, {"best/validation/loss": 0.5}, 3.0, 2000.0, {"best/validation/loss": 10})
+    sink = TensorBoardSink(tmp_path)
+    sink.write(STARTED)
+    sink.write(ended)
+    sink.close()
+    assert ("validation/best_loss" in read(tmp_path).Tags()["scalars"]) is drawn
+    assert (scalars(ended)[2] == {"validation/best_loss": 0.5}) is drawn
 
 
 def test_what_was_predicted_stands_beside_what_was_measured(tmp_path: Path) -> None:

@@ -25,7 +25,8 @@ def run(args: argparse.Namespace) -> int:
         found = f"`{args.dir}` is a file" if Path(args.dir).exists() else f"there is no folder `{args.dir}`"
         print(f"dtrain: {found}; a run makes a folder: dtrain run RECIPE", file=sys.stderr)
         return 2
-    command = [sys.executable, "-m", "tensorboard.main", "--logdir", args.dir, "--host", args.host]
+    # -P: a `tensorboard.py` of the working directory is not imported
+    command = [sys.executable, "-P", "-m", "tensorboard.main", "--logdir", args.dir, "--host", args.host]
     command += ["--port", str(args.port), "--reload_multifile", "true"]
     if args.port:  # TensorBoard sorts by name, which puts `accuracy` before `loss`
         print(f"dtrain: with the losses first: {pinned(args.host, args.port)}", file=sys.stderr)

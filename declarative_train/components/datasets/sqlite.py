@@ -12,7 +12,14 @@ from pydantic import Field
 from declarative_train.components.data import SourceError, Table
 from declarative_train.components.datasets.arrow import check_same_columns
 from declarative_train.components.datasets.converted import BLOCK_BYTES, converted, is_large
-from declarative_train.components.datasets.files import FilesDataset, Paths, check_beginning, local_path, shown
+from declarative_train.components.datasets.files import (
+    FilesDataset,
+    Paths,
+    check_beginning,
+    local_path,
+    shown,
+    size_bytes,
+)
 from declarative_train.components.datasets.kept import stamp
 
 if TYPE_CHECKING:
@@ -21,7 +28,8 @@ if TYPE_CHECKING:
 _MAGIC = b"SQLite format 3\0"
 _WAIT_S = 30.0  # for a process that writes
 _TOGETHER = 400  # columns looked at by one query: SQLite allows 2,000 results
-_STEPS = 1_000_000  # of SQLite's machine, between signs of life
+_STEPS = 1_000_000  # of SQLite's virtual machine, between signs of life
+_VIEW_STEPS, _VIEW_STEPS_PER_BYTE = 100_000_000, 100  # after which a view is taken for endless; a scan needs 10 a byte
 _MOST_ROWS = 1 << 16  # of a record batch
 _KINDS = ("integer", "real", "text", "blob")
 
@@ -60,12 +68,21 @@ class SqliteDataset(FilesDataset):
         return MemoryTable([(path, pa.Table.from_batches(self._batches(path, schema, []), schema)) for path in files])
 
     @contextmanager
-    def _opened(self, path: str) -> Iterator[tuple[sqlite3.Connection, str]]:
-        """A connection, and what to select from, with the order. Raises SourceError, also for what goes wrong later."""
+    def _opened(self, path: str, lives: Callable[[], None]) -> Iterator[tuple[sqlite3.Connection, str]]:
+        """Yield a connection, and what to select from, with the order. Raises SourceError, also for what goes wrong
+        later, such as a view that takes so many steps that it may have no end."""
         import sqlite3
         from pathlib import Path
 
         import pyarrow as pa
+
+        steps, most = 0, _VIEW_STEPS + _VIEW_STEPS_PER_BYTE * size_bytes(path)
+
+        def count() -> bool:
+            nonlocal steps
+            lives()
+            steps += _STEPS
+            return is_view and steps > most
 
         try:
             address = f"{Path(str(local_path(path))).absolute().as_uri()}?mode=ro"
@@ -75,10 +92,17 @@ class SqliteDataset(FilesDataset):
                 if name is None:
                     hint = f"it has {', '.join(f'`{each}`' for each in sorted(known)[:8])}" if known else "it has none"
                     raise SourceError("unreadable", f"{shown(path)} has no table `{self.table}`", help=hint)
+                is_view = known[name] == "view"
+                file.set_progress_handler(count, _STEPS)
                 yield file, _quoted(name) + (" ORDER BY rowid" if _has_rowid(file, name, known[name]) else "")
+        except sqlite3.OperationalError as error:
+            if steps <= most:
+                raise _unreadable(path, self.table, error) from error
+            message = f"the view `{self.table}` of {shown(path)} has not ended after {steps:,} steps of SQLite"
+            hint = f"limit it, or keep its rows: `CREATE TABLE chosen AS SELECT ... FROM {self.table}`"
+            raise SourceError("unreadable", message, help=hint) from error
         except (sqlite3.Error, pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
-            reason = str(error).splitlines()[0]
-            raise SourceError("unreadable", f"cannot read `{self.table}` of {shown(path)}: {reason}") from error
+            raise _unreadable(path, self.table, error) from error
 
     def _schema(self, files: Sequence[str], lives: Callable[[], None]) -> Any:
         """The types that hold all values of all files. Raises SourceError."""
@@ -86,8 +110,7 @@ class SqliteDataset(FilesDataset):
 
         found: dict[str, set[str]] = {}
         for path in files:
-            with self._opened(path) as (file, rows):
-                file.set_progress_handler(lives, _STEPS)
+            with self._opened(path, lives) as (file, rows):
                 names = [column[0] for column in file.execute(f"SELECT * FROM {rows} LIMIT 0").description]
                 if found:
                     check_same_columns(files[0], list(found), path, names)
@@ -107,7 +130,7 @@ class SqliteDataset(FilesDataset):
         import pyarrow as pa
 
         names = ", ".join(map(_quoted, schema.names))
-        with self._opened(path) as (file, source):
+        with self._opened(path, lambda: None) as (file, source):
             rows: list[tuple[Any, ...]] = []
             size = 0
             for row in file.execute(f"SELECT {names} FROM {source}"):
@@ -118,6 +141,10 @@ class SqliteDataset(FilesDataset):
                     rows, size = [], 0
             if rows:
                 yield pa.RecordBatch.from_arrays(_columns(rows, schema), schema=schema)
+
+
+def _unreadable(path: str, table: str, error: Exception) -> SourceError:
+    return SourceError("unreadable", f"cannot read `{table}` of {shown(path)}: {str(error).splitlines()[0]}")
 
 
 def only_table(path: str, wanted: str | None = None) -> str:

@@ -4,7 +4,7 @@
 |---|---|
 | training/loss, training/loss/<term>, training/<metric> | means over the logging window |
 | <set>/loss, <set>/loss/<term>, <set>/<metric> | evaluations |
-| <set>/best_<metric> | at the end, of `checkpoint.best` |
+| <set>/best_<metric> | when a run finishes, of `checkpoint.best` |
 | training_epoch/loss, training_epoch/<metric> | training means over the epoch, at its last step |
 | training/lr, training/lr/<group> | |
 | training/grad_norm | of the step that was logged |
@@ -59,6 +59,7 @@ NOTICES = "remarks"  # behind `plan`
 DRAW_S = 5.0  # between two pictures of a set; the last one is always drawn
 COLUMNS = {name: f" {name}" for name in ("lr", "mode", "optimizer")}
 MOST_RANKS = 16  # that have curves of their own
+_FINISHED = ("finished", "early_stop")  # of RunEnded.status
 MEASURED = {"step_ms": "utilisation/step_ms", "memory_gib": "utilisation/memory_gib", "mfu": "utilisation/mfu"}
 
 
@@ -161,10 +162,8 @@ class EventWriter:
         self.put_summary(session_start(event), 0, event.time_unix_s)
 
     def _end(self, event: RunEnded) -> None:
-        for name, value in event.values.items():
-            if name.startswith("best/"):
-                step = event.value_steps.get(name, event.step)
-                self._scalars({tag_of(name): value}, step, event.time_unix_s)
+        for name, value in best_values(event).items():
+            self._scalars({tag_of(name): value}, event.value_steps.get(name, event.step), event.time_unix_s)
         self.put_summary(session_end(event), 0, event.time_unix_s)
 
     def draw(self, *, all_of_them: bool) -> None:
@@ -296,7 +295,7 @@ def scalars(event: Event) -> tuple[int, float, dict[str, float]]:
         case MemoryMeasured():
             return event.step, event.time_unix_s, memory_scalars(event)
         case RunEnded():
-            best = {tag_of(name): value for name, value in event.values.items() if name.startswith("best/")}
+            best = {tag_of(name): value for name, value in best_values(event).items()}
             return event.step, event.time_unix_s, best
     return 0, 0.0, {}
 
@@ -342,7 +341,7 @@ def session_end(event: RunEnded) -> Summary:
     from tensorboard.plugins.hparams import api_pb2
     from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, SessionEndInfo
 
-    status = api_pb2.STATUS_SUCCESS if event.status in ("finished", "early_stop") else api_pb2.STATUS_UNKNOWN
+    status = api_pb2.STATUS_SUCCESS if event.status in _FINISHED else api_pb2.STATUS_UNKNOWN
     end = SessionEndInfo(status=status, end_time_secs=event.time_unix_s)
     ended = HParamsPluginData(session_end_info=end, version=0)
     return Summary(value=[_hparams_value("_hparams_/session_end_info", ended.SerializeToString())])
@@ -371,6 +370,13 @@ def hparams_columns(tried: Mapping[str, Sequence[object]], metrics: Iterable[str
     experiment = api_pb2.Experiment(hparam_infos=infos, metric_infos=metric_infos)
     described = HParamsPluginData(experiment=experiment, version=0)
     return Summary(value=[_hparams_value("_hparams_/experiment", described.SerializeToString())])
+
+
+def best_values(event: RunEnded) -> dict[str, float]:
+    """Return the best values of a run that has finished. A run that was stopped may go on and find better ones."""
+    if event.status not in _FINISHED:
+        return {}
+    return {name: value for name, value in event.values.items() if name.startswith("best/")}
 
 
 def tag_of(name: str) -> str:
