@@ -245,8 +245,8 @@ class Sweep:
 
 
 def _start(plan: Path, folder: Path, seat: Seat) -> subprocess.Popen[str]:
-    """Start a point in a session of its own: a terminal's Ctrl-C is for the sweep, which asks each point once. `-P`: files
-    of the working directory are not imported."""
+    """Start a point in a session of its own: a terminal's Ctrl-C is for the sweep, which asks each point once. `-P`:
+    files of the working directory are not imported."""
     command = [sys.executable, "-P", "-m", "declarative_train", "run", str(plan), "--run-dir", str(folder), "--resume"]
     with open(folder / "console.txt", "a", encoding="utf-8") as console:
         process = subprocess.Popen(

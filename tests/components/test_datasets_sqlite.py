@@ -146,7 +146,7 @@ def test_a_view_without_end_is_refused(where: str, tmp_path: Path, monkeypatch: 
     monkeypatch.setattr("declarative_train.components.datasets.sqlite._VIEW_STEPS", 3_000_000)
     endless = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT x FROM c"
     path = made(tmp_path / "a.db", f"CREATE VIEW t AS {endless}{where}")
-    with pytest.raises(SourceError, match="the view `t` of .*a.db has not ended after 4,000,000 steps of SQLite"):
+    with pytest.raises(SourceError, match=r"the view `t` of .*a\.db has not ended after 4,000,000 steps of SQLite"):
         opened(path)
 
 
