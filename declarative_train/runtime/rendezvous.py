@@ -6,6 +6,7 @@ that a fork would not copy; `static` wants a port that is known to be free.
 
 from __future__ import annotations
 
+import socket
 import uuid
 from pathlib import Path
 from typing import Literal
@@ -26,7 +27,8 @@ LOCALHOST = "127.0.0.1"
 
 
 def launch_config(num_ranks: int, scratch: Path, method: Literal["fork", "spawn"]) -> LaunchConfig:
-    """Of torch's launcher. SIGTERM and its like it leaves alone: it would kill ranks that are still saving."""
+    """Return the settings of torch's launcher. It handles no signal that stops a run: it would kill ranks that are
+    still saving."""
     rendezvous_handler_registry.register(BACKEND, _made)
     return LaunchConfig(
         min_nodes=1,
@@ -45,7 +47,8 @@ def launch_config(num_ranks: int, scratch: Path, method: Literal["fork", "spawn"
 
 
 class LocalRendezvous(RendezvousHandler):
-    """Of one agent: whoever asks is all there are. `address`: on this machine; the port is the system's choice."""
+    """The rendezvous of one agent, which is complete at once. The system chooses the port. `address` belongs to the
+    loopback: the store has no authentication, so no other machine may reach it."""
 
     def __init__(self, address: str, run_id: str) -> None:
         self._address, self._run_id = address, run_id
@@ -61,7 +64,7 @@ class LocalRendezvous(RendezvousHandler):
 
     def next_rendezvous(self) -> RendezvousInfo:
         if self._store is None:
-            self._store = TCPStore(self._address, 0, is_master=True, wait_for_workers=False)
+            self._store = _store_at(self._address)
         where = RendezvousStoreInfo(self._address, self._store.port)
         return RendezvousInfo(PrefixStore(self._run_id, self._store), 0, 1, where)
 
@@ -79,6 +82,13 @@ class LocalRendezvous(RendezvousHandler):
 
     def shutdown(self) -> bool:
         return True
+
+
+def _store_at(address: str) -> TCPStore:
+    """Return a store that listens at this address alone. torch's own socket would listen on all interfaces."""
+    listening = socket.create_server((address, 0))
+    port = listening.getsockname()[1]
+    return TCPStore(address, port, is_master=True, wait_for_workers=False, master_listen_fd=listening.detach())
 
 
 def _made(parameters: RendezvousParameters) -> RendezvousHandler:
