@@ -6,7 +6,6 @@ mean. What is more than a number is in `converters/`.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -18,6 +17,7 @@ from typing import Any, NamedTuple
 
 from declarative_train.components.converters import PublishedError as PublishedError
 from declarative_train.components.converters import clip, gemma, language, vision
+from declarative_train.terms.json_text import parse_json
 from declarative_train.terms.machine import install
 
 _FOLDER = Path(__file__).parent.parent / "blocks" / "huggingface"
@@ -229,8 +229,8 @@ def read_config(folder: str) -> dict[str, Any]:
     path = os.path.join(folder, CONFIG)
     try:
         with open(path, encoding="utf-8") as file:
-            found = json.load(file)
-    except (OSError, ValueError, RecursionError) as problem:
+            found = parse_json(file.read())
+    except (OSError, ValueError) as problem:
         raise PublishedError(f"{path} cannot be read: {problem}") from None
     if not isinstance(found, dict):
         raise PublishedError(f"{path} does not hold a mapping")

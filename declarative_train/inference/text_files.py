@@ -8,7 +8,6 @@ pieces: only a parser knows where they could be cut.
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from csv import reader as csv_reader
 from functools import cache
@@ -21,6 +20,7 @@ from declarative_train.components.datasets import DATASETS
 from declarative_train.components.datasets.files import open_file, packing, shown
 from declarative_train.inference.input import Chunk, Input, InputError, Piece, Pieces, check_columns, counting
 from declarative_train.inference.trained import UsageError
+from declarative_train.terms.json_text import parse_json
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -302,9 +302,9 @@ def _json_table(where: _Lines | _Values) -> pa.Table:
         lines = [line for line in block.splitlines() if line.strip()]
         for number, line in enumerate(lines):
             try:
-                if not isinstance(json.loads(line), dict):
+                if not isinstance(parse_json(line), dict):
                     raise ValueError("a line is an object, {...}")
-            except (ValueError, RecursionError) as problem:
+            except ValueError as problem:
                 where_is = f"row {row + number + 1:,} of {shown(file)}"
                 raise InputError(f"{where_is} is not JSON: {problem}") from None
         reason = str(error).removeprefix("JSON parse error: ").splitlines()[0]

@@ -22,6 +22,7 @@ from pydantic import TypeAdapter, ValidationError
 from declarative_train.components.datasets.files import masked
 from declarative_train.components.plugged import PLUGIN
 from declarative_train.plan.plan import PLAN_VERSION, Plan
+from declarative_train.terms.json_text import parse_json
 
 _DECIDING = ("seed", "batch_graph", "graph", "parameters", "objective", "weights")
 _TRAINING = ("num_steps", "optimizer", "lr_schedule", "num_warmup_steps", "clip_grad_norm", "precision", "non_finite")
@@ -64,8 +65,8 @@ def to_data(plan: Plan) -> dict[str, object]:
 def from_json(text: str) -> Plan:
     """Raises PlanError."""
     try:
-        found = json.loads(text)
-    except (ValueError, RecursionError) as problem:
+        found = parse_json(text)
+    except ValueError as problem:
         raise PlanError(f"it is not JSON: {problem}") from None
     if not isinstance(found, dict) or "version" not in found:
         raise PlanError("it has no `version`, so it is not a plan")

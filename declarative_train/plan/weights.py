@@ -54,6 +54,7 @@ from declarative_train.plan.renames import (
 )
 from declarative_train.plan.run_folder import Shapes, shapes_in_folder, taken_in_folder
 from declarative_train.recipe.recipe import Recipe, Weights
+from declarative_train.terms.json_text import parse_json
 from declarative_train.terms.machine import extra_for
 
 if TYPE_CHECKING:
@@ -223,7 +224,7 @@ def _shapes_in(path: str) -> Shapes | None:
         return shapes_in_folder(path)
     if path.endswith(INDEX):
         with open(path, "rb") as file:
-            return _shapes_of_index(files_of_index(path, json.load(file)))
+            return _shapes_of_index(files_of_index(path, parse_json(file.read())))
     return _shapes_in_safetensors(path) if path.endswith(".safetensors") else _shapes_in_torch(path)
 
 
@@ -259,7 +260,7 @@ _LETTERS = {"float": "F", "bfloat": "BF", "int": "I", "uint": "U"}
 
 def _header_of_index(path: str) -> Header:
     with open(path, "rb") as file:
-        files = files_of_index(path, json.load(file))
+        files = files_of_index(path, parse_json(file.read()))
     _shapes_of_index(files)
     held = {file: read_header(file) for file in sorted(set(files.values()))}
     return {name: held[file][name] for name, file in files.items()}

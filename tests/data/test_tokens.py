@@ -12,7 +12,7 @@ import pytest
 
 from declarative_train.components.data import BadValueError, Column
 from declarative_train.components.fields.tokens import TokensField
-from declarative_train.components.texts import layout
+from declarative_train.components.texts import cache, layout
 from declarative_train.components.texts.tokenizer import TokenizerError, tokenizer
 from declarative_train.data import opened
 from declarative_train.data.sets import open_sets
@@ -180,6 +180,7 @@ def test_pieces_are_laid_out_as_one_would_write_them_one_by_one() -> None:
     [
         ("t.json", "{}", "is not a tokenizer", "Tokenizer.save"),
         ("t.json", '{"model": {"type": "Odd"}}', "cannot be used", None),
+        ("t.json", "[" * 200_000, "is not a tokenizer", "Tokenizer.save"),
         ("spiece.model", "\0", "is no model of sentencepiece", None),
         ("cl100k.tiktoken", "YQ== 0", "is a file of tiktoken, which does not say how", "TikTokenConverter"),
     ],
@@ -192,6 +193,45 @@ def test_what_is_no_tokenizer_file_says_so(
         with pytest.raises(TokenizerError, match=message) as caught:
             tokenizer(str(path))
         assert str(hint) in str(caught.value.help)
+
+
+def test_a_deep_config_next_to_a_tokenizer_is_passed_over(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_bytes((folder / "tokenizer.json").read_bytes())
+    (tmp_path / "tokenizer_config.json").write_text("[" * 200_000)
+    assert tokenizer(str(tmp_path)).num_tokens == 300
+
+
+_SPLIT = {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": False}
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize(
+    ("vocabulary", "splitter", "reason"),
+    [({"a": 0, "[UNK]": 1}, _SPLIT, "retry-limit-in-match over"), ({"a": 0}, None, "Missing [UNK] token")],
+    ids=["panic", "error"],
+)
+def test_a_tokenizer_that_fails_on_a_text_is_reported_with_the_row(
+    look: Callable[..., Described],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    vocabulary: dict[str, int],
+    splitter: dict[str, Any] | None,
+    reason: str,
+    processes: int,
+) -> None:
+    """The library's own exceptions, and Rust's panics, which are no `Exception`; in a worker process too."""
+    monkeypatch.setattr(cache, "_num_processes", lambda *_: processes)
+    model = {"type": "WordLevel", "vocab": vocabulary, "unk_token": "[UNK]"}
+    (tmp_path / "own.json").write_text(json.dumps({"model": model, "pre_tokenizer": splitter, "added_tokens": []}))
+    texts = ["a"] * 300 + ["a" * 40 + "b"]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    made = {"type": "tokens", "column": "text", "tokenizer": str(tmp_path / "own.json"), "length": 8}
+    found, (problem,) = look(source={"type": "jsonl", "path": str(tmp_path / "rows.jsonl")}, fields={"text": made})
+    assert found is None
+    assert problem.code == "D040"
+    assert "the tokenizer fails: " in problem.message
+    assert reason in problem.message
+    assert "in row 301 of" in problem.message
 
 
 def test_roles_of_a_lone_file_are_its_special_tokens(folder: Path, tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ gradients stay what they were. https://huggingface.co/docs/peft/developer_guides
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -18,6 +17,7 @@ from typing import Any, NamedTuple
 from declarative_train.components.adapters.lora import A, Dora, Lora, LowRank
 from declarative_train.components.published import PublishedError
 from declarative_train.components.safetensors_header import read_header
+from declarative_train.terms.json_text import parse_json
 
 FILE, CONFIG = "adapter_model.safetensors", "adapter_config.json"
 PREFIX = "base_model.model."
@@ -101,9 +101,9 @@ def peft_folder(path: str) -> PeftFolder:
 def _read(path: str, *changed: int) -> PeftFolder:
     try:
         with open(os.path.join(path, CONFIG), encoding="utf-8") as file:
-            config = json.load(file)
+            config = parse_json(file.read())
         header = read_header(os.path.join(path, FILE))
-    except (OSError, ValueError, RecursionError) as problem:
+    except (OSError, ValueError) as problem:
         raise PublishedError(f"the adapters in {path} cannot be read: {problem}") from None
     if not isinstance(config, dict) or config.get("peft_type") != "LORA":
         found = config.get("peft_type") if isinstance(config, dict) else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Sequence
@@ -11,6 +10,7 @@ from typing import Any, ClassVar, Literal
 from declarative_train.components.data import SourceError, Table
 from declarative_train.components.datasets.files import FilesDataset, Paths, check_beginning, expand, local_path, shown
 from declarative_train.components.datasets.in_blocks import BlockTable, Format, reason
+from declarative_train.terms.json_text import parse_json
 
 _STATE, _SETS = "state.json", "dataset_dict.json"
 
@@ -50,7 +50,7 @@ def _files(path: str) -> Sequence[str]:
         )
     try:
         with open(state, encoding="utf-8") as file:
-            found = json.load(file)
+            found = parse_json(file.read())
         names = [str(each["filename"]) for each in found["_data_files"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise SourceError("unreadable", f"cannot read {shown(state)}: {reason(error)}") from error

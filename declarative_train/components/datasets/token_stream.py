@@ -88,7 +88,11 @@ def _pieces(path: str, size: int) -> list[Piece]:
 
 def _encoded(piece: Piece, found: Tokenizer, last: int | None) -> Encoded:
     path, begin, end, is_last = piece
-    tokens = found.encode(decoded(read_bytes(path, begin, end), path), adds_special=False)
+    text = decoded(read_bytes(path, begin, end), path)
+    try:
+        tokens = found.encode(text, adds_special=False)
+    except TokenizerError as error:
+        raise SourceError("unreadable", f"{shown(path)}: {error}", help=error.help) from error
     return ([*tokens, last] if last is not None and is_last else tokens), None
 
 

@@ -12,6 +12,7 @@ from pydantic import model_validator
 from declarative_train.components.component import Misfit
 from declarative_train.components.data import LISTS, BadValueError, Column, Field, Motion, Tally
 from declarative_train.terms.amounts import counted
+from declarative_train.terms.json_text import parse_json
 from declarative_train.terms.tensor_spec import DType, TensorSpec
 
 if TYPE_CHECKING:
@@ -182,7 +183,7 @@ class BoxesField(Field):
             hint = "write an empty list for a picture without boxes"
             raise BadValueError("missing", name, f"`{name}` misses a list of boxes", row=row, help=hint)
         try:
-            found = np.asarray(json.loads(value) if isinstance(value, str) else value, np.float64)
+            found = np.asarray(parse_json(value) if isinstance(value, str) else value, np.float64)
         except (TypeError, ValueError):
             found = np.zeros(1)  # lists of different lengths
         if found.size == 0:

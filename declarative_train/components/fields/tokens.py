@@ -195,7 +195,7 @@ class TokensField(Field):
                 tokens, trained = self.behind(prompt, text, found)
             else:
                 tokens = found.encode(text, adds_special=self.special)
-        except chat.ChatError as error:
+        except (chat.ChatError, TokenizerError) as error:
             message = f"`{columns[0].name}`: {error}"
             raise BadValueError("unreadable", columns[0].name, message, row=row, help=error.help) from error
         tokens, trained = self._ended(tokens, trained, found)

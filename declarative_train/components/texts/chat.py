@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from declarative_train.components.data import SourceError
 from declarative_train.components.datasets.files import local_path, read_bytes, shown
 from declarative_train.components.texts.tokenizer import Tokenizer, TokenizerError, is_inline
+from declarative_train.terms.json_text import parse_json
 
 if TYPE_CHECKING:
     from declarative_train.components.texts.rendering import Rendering
@@ -86,8 +87,8 @@ def messages(value: str, role: str | None = None) -> Messages:
     given: Any = None
     if value.lstrip()[:1] in ("[", "{"):
         try:
-            given = json.loads(value)
-        except (ValueError, RecursionError):
+            given = parse_json(value)
+        except ValueError:
             given = None
     if isinstance(given, dict):
         given = [given]

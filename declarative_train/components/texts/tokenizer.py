@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -18,6 +18,7 @@ from declarative_train.components.data import SourceError
 from declarative_train.components.datasets.files import local_path, read_bytes, shown
 from declarative_train.components.texts.conversion import converted
 from declarative_train.components.texts.problem import TokenizerError as TokenizerError
+from declarative_train.terms.json_text import parse_json
 from declarative_train.terms.machine import install
 
 BYTES = "bytes"
@@ -120,8 +121,16 @@ class _FromFile(Tokenizer):
     """Of a file of the library `tokenizers`."""
 
     def __init__(
-        self, found: Any, path: str, content: bytes, beside: Mapping[str, bytes], *, is_made: bool = False
+        self,
+        found: Any,
+        path: str,
+        content: bytes,
+        file: Mapping[str, Any],
+        beside: Mapping[str, bytes],
+        *,
+        is_made: bool = False,
     ) -> None:
+        """`content`: the bytes of the file, and `file` what they say."""
         self._found = found
         self.made = {path: content} if is_made else {}
         found.no_truncation()  # the field's `length` decides
@@ -129,9 +138,7 @@ class _FromFile(Tokenizer):
         numbers = found.get_vocab(with_added_tokens=True)
         self.num_tokens = max(numbers.values(), default=-1) + 1
         config = _read_config(beside)
-        self.special = {
-            role: at for role in ROLES if (at := _role(role, config, numbers, json.loads(content))) is not None
-        }
+        self.special = {role: at for role in ROLES if (at := _role(role, config, numbers, file)) is not None}
         self.chat_template = _template(config, beside)
         digest = hashlib.sha256(content)
         for name in sorted(beside):
@@ -140,15 +147,15 @@ class _FromFile(Tokenizer):
         self.files = (path, *(_place_beside(path, name) for name in beside))
 
     def encode(self, text: str, *, adds_special: bool = True) -> list[int]:
-        found: list[int] = self._found.encode(text, add_special_tokens=adds_special).ids
+        found: list[int] = _call(self._found.encode, text, add_special_tokens=adds_special).ids
         return found
 
     def places(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        found = self._found.encode(text, add_special_tokens=False)
+        found = _call(self._found.encode, text, add_special_tokens=False)
         return found.ids, found.offsets
 
     def decode(self, tokens: Sequence[int], *, skips_special: bool = True) -> str:
-        found: str = self._found.decode(list(tokens), skip_special_tokens=skips_special)
+        found: str = _call(self._found.decode, list(tokens), skip_special_tokens=skips_special)
         return found
 
     def number(self, token: str) -> int | None:
@@ -157,6 +164,18 @@ class _FromFile(Tokenizer):
 
     def written(self, number: int) -> str:
         return str(self._found.id_to_token(number))
+
+
+def _call(function: Callable[..., Any], *args: object, **keys: object) -> Any:
+    """Return what a function of the library `tokenizers` gives. Raises TokenizerError where the library fails: its
+    plain exceptions, and Rust's panics, which reach Python as a BaseException of a module that cannot be imported."""
+    try:
+        return function(*args, **keys)
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        raise TokenizerError(f"the tokenizer fails: {reason}", "use a tokenizer that takes every text") from None
 
 
 def tokenizer(path: str) -> Tokenizer:
@@ -208,7 +227,8 @@ def _opened(path: str, modified_ns: int) -> Tokenizer:
     except SourceError as error:
         raise TokenizerError(str(error), error.help) from error
     try:
-        if not isinstance(json.loads(content).get("model"), dict):
+        file = parse_json(content)
+        if not isinstance(file.get("model"), dict):
             raise ValueError
     except (ValueError, AttributeError):
         hint = "such a file is what `Tokenizer.save` of the library `tokenizers` writes"
@@ -218,10 +238,10 @@ def _opened(path: str, modified_ns: int) -> Tokenizer:
     except ImportError:
         raise TokenizerError("a tokenizer file needs the package tokenizers", install("text")) from None
     try:
-        found = Library.from_str(content.decode())
-    except Exception as error:  # the library raises plain ones
-        raise TokenizerError(f"{shown(path)} cannot be used: {str(error).splitlines()[0][:200]}") from error
-    return _FromFile(found, path, content, _beside(path), is_made=is_made)
+        found = _call(Library.from_str, content.decode())
+    except TokenizerError as error:
+        raise TokenizerError(f"{shown(path)} cannot be used: {error}") from error
+    return _FromFile(found, path, content, file, _beside(path), is_made=is_made)
 
 
 def _beside(path: str) -> dict[str, bytes]:
@@ -308,7 +328,7 @@ def _read_config(beside: Mapping[str, bytes]) -> dict[str, Any]:
     config: dict[str, Any] = {}
     for name in ("special_tokens_map.json", CONFIG):
         try:
-            found = json.loads(beside[name])
+            found = parse_json(beside[name])
         except (KeyError, ValueError):
             continue
         if isinstance(found, dict):

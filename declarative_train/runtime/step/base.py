@@ -9,7 +9,6 @@ middle; `from_here`, where the files lie as the folder of the checkpoint sees it
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, replace
@@ -26,6 +25,7 @@ from declarative_train.plan.renames import made_of
 from declarative_train.plan.weights import INDEX, files_of_index
 from declarative_train.runtime.failures import CheckpointFailure, RunFailure
 from declarative_train.runtime.step.tensor_files import Tensors, joined, open_tensors, under_names
+from declarative_train.terms.json_text import parse_json
 
 if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan
@@ -168,7 +168,7 @@ def _files(path: str) -> dict[str, dict[str, Any]]:
     try:
         if path.endswith(INDEX):
             with open_file(path, "rb") as stream:
-                paths |= set(files_of_index(path, json.loads(stream.read())).values())
+                paths |= set(files_of_index(path, parse_json(stream.read())).values())
         return {each.rpartition("/")[2]: _identity(each) for each in sorted(paths)}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:  # another file may be there by now
         raise RunFailure(f"model.weights: cannot read {shown(path)}: {error}") from None
@@ -188,7 +188,7 @@ def _identity(path: str) -> dict[str, Any]:
             digest.update(head := stream.read(8))
             digest.update(header := stream.read(min(int.from_bytes(head, "little"), size)))
             begin = 8 + len(header)
-            for name, about in json.loads(header).items():
+            for name, about in parse_json(header).items():
                 if name != "__metadata__":
                     first, last = about["data_offsets"]
                     stream.seek(begin + max(first, (first + last - PIECE_BYTES) // 2))

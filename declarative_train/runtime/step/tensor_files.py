@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ from declarative_train.plan.renames import joined_shapes, renamed
 from declarative_train.plan.run_folder import Shapes
 from declarative_train.plan.weights import INDEX, files_of_index
 from declarative_train.runtime.failures import RunFailure
+from declarative_train.terms.json_text import parse_json
 from declarative_train.terms.machine import install
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def _rows_of(
 def _open_index(path: str) -> Tensors:
     """Of a model in several files: https://huggingface.co/docs/safetensors, `model.safetensors.index.json`."""
     try:
-        files = files_of_index(path, json.loads(read_bytes(path)))
+        files = files_of_index(path, parse_json(read_bytes(path)))
     except ValueError as problem:
         raise RunFailure(f"model.weights: cannot read {path}: {problem}") from None
     opened = {file: _open_safetensors(file) for file in sorted(set(files.values()))}
