@@ -285,8 +285,10 @@ class _Description:
             if column is not None and (found := sorted_as_text(self.span(place), main, column)) is not None:
                 self.report(found)
         order = None if self.window is None or self.window.by is not None else self.window.sort
-        if order is not None and (found := interleaved_windows(self.span("data.window.sort"), main, order)) is not None:
-            self.report(found)
+        for table in (main.tables or (main,)) if order is not None else ():
+            if (found := interleaved_windows(self.span("data.window.sort"), table, order)) is not None:
+                self.report(found)
+                break
 
     def _if_empty(self, name: str, each: _SetRows) -> Diagnostic | None:
         place = self.span("data.split" if name == TRAINING else f"data.split.{name}")

@@ -16,8 +16,9 @@ from declarative_train.data.problems import Place
 from declarative_train.data.spec import DataSpec, FieldSpec
 from declarative_train.data.splitting import TRAINING
 from declarative_train.diagnostics.diagnostic import Diagnostic
+from declarative_train.terms.amounts import counted
 
-MOST_CLASSES = 20  # of more, a small set lacks some by chance
+MOST_CLASSES = 20  # that are named one by one
 _NOT_WHICH = {"rows"}  # how many there are, and not which ones
 
 
@@ -53,7 +54,11 @@ def _shared(own: Dataset, table: Table | None, other: Dataset, other_table: Tabl
 
 
 def without_class(data: DataSpec, targets: Collection[str], span: Place) -> Iterator[Diagnostic]:
-    """Of targets that are classes: the few that a set held in memory has no row of, though another set has."""
+    """Yield each set held in memory that has no row of some class of a target, though another set has.
+
+    Targets with more than `MOST_CLASSES` are checked where a row is of one class: of the tokens of a text, each set
+    lacks many.
+    """
     for field in data.fields:
         if field.name not in targets:
             continue
@@ -62,18 +67,20 @@ def without_class(data: DataSpec, targets: Collection[str], span: Place) -> Iter
             if each.held is None or field.name not in each.held:
                 break
             values = np.unique(each.held[field.name])
-            if len(values) > MOST_CLASSES:
+            if len(values) > MOST_CLASSES and field.tensor.shape:
                 break
             seen[name] = set(values.tolist())
         else:
-            yield from _problems(data, field, seen, span)
+            yield from _sets_without_class(data, field, seen, span)
 
 
-def _problems(data: DataSpec, field: FieldSpec, seen: Mapping[str, set[Any]], span: Place) -> Iterator[Diagnostic]:
+def _sets_without_class(
+    data: DataSpec, field: FieldSpec, seen: Mapping[str, set[Any]], span: Place
+) -> Iterator[Diagnostic]:
     every = set[Any]().union(*seen.values())
     for name, values in seen.items():
         lacking = sorted(every - values)
-        if not lacking or len(every) > MOST_CLASSES:
+        if not lacking:
             continue
         split = data.set(name).split or {}
         column = field.columns[0] if len(field.columns) == 1 else "COLUMN"
@@ -81,13 +88,23 @@ def _problems(data: DataSpec, field: FieldSpec, seen: Mapping[str, set[Any]], sp
         hint = f"cut it with the share of each: {{type: stratified, fraction: {fraction}, column: {column}}}"
         if name == TRAINING or split.get("type") not in ("random", "last"):
             hint = "see that each class has rows in every set, as `type: stratified` does"
+        num_rows = data.set(name).num_samples
+        if num_rows < len(every):
+            hint = f"its {counted(num_rows, 'row')} cannot hold each class: make it larger"
         place = span("data.split" if name == TRAINING else f"data.split.{name}")
-        classes = " or ".join(_called(field, each) for each in lacking[:4]) + (", ..." if len(lacking) > 4 else "")
-        yield set_without_class(place, name, field.name, classes, hint)
+        yield set_without_class(place, name, _named(field, lacking, len(every)), hint)
+
+
+def _named(field: FieldSpec, lacking: list[Any], num_classes: int) -> str:
+    """Return the few classes by number and word, many as a count with the first ones."""
+    names = [_called(field, each) for each in lacking[:4]]
+    if num_classes > MOST_CLASSES and len(lacking) > len(names):
+        return f"of {len(lacking):,} of the {num_classes:,} classes of `{field.name}`: {', '.join(names)}, ..."
+    return f"whose `{field.name}` is {' or '.join(names)}" + (", ..." if len(lacking) > len(names) else "")
 
 
 def _called(field: FieldSpec, number: float) -> str:
-    """A class by its number and the word that stands for it."""
+    """Return a class by its number and the word that it stands for."""
     found = field.statistics.get("vocabulary")
     vocabulary = found[0] if isinstance(found, list) and len(found) == 1 else None
     unknown = field.component.get("unknown")

@@ -13,11 +13,13 @@ from declarative_train.components.splits import SPLITS
 from declarative_train.data.order import permuted
 
 
-def chosen(split: Split, behind: float = 0.0, by: str | None = None, sort: str | None = None, **columns: Any) -> Any:
+def chosen(
+    split: Split, behind: float = 0.0, by: str | None = None, sort: str | None = None, seed: int = 7, **columns: Any
+) -> Any:
     arrays = {name: np.asarray(values) for name, values in columns.items()}
     size = len(next(iter(arrays.values())))
     rows = Candidates(
-        size, size, arrays.__getitem__, lambda n: permuted(7, np.arange(n), n), by=by, sort=sort, behind=behind
+        size, size, arrays.__getitem__, lambda n: permuted(seed, np.arange(n), n), by=by, sort=sort, behind=behind
     )
     return split.choose(rows)
 
@@ -54,6 +56,43 @@ def test_stratified_keeps_the_shares(fraction: float) -> None:
     assert (np.diff(found) > 0).all()
     y = np.random.default_rng(0).permutation(kind)
     np.testing.assert_allclose(np.bincount(y[found]), fraction * np.asarray([1000, 100, 7]), atol=1)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "fraction"), [([4] * 100, 0.1), ([3] * 30, 0.1), ([1000, 100, 7], 0.25), ([11, 5, 5, 31, 2, 90], 0.3)]
+)
+def test_stratified_counts_are_those_of_scikit_learn(sizes: list[int], fraction: float) -> None:
+    """Its largest remainders are the same; which of equal ones are rounded up is a draw in both."""
+    from sklearn.model_selection import StratifiedShuffleSplit
+
+    y = np.repeat(np.arange(len(sizes)), sizes)
+    wanted = round(fraction * len(y))
+    found = np.bincount(y[chosen(make("stratified", fraction=fraction, column="y"), y=y)], minlength=len(sizes))
+    exact = np.asarray(sizes) * wanted / len(y)
+    assert found.sum() == wanted
+    assert (np.abs(found - exact) < 1).all()
+    if wanted >= len(sizes):  # scikit-learn refuses smaller sets
+        _, theirs = next(StratifiedShuffleSplit(1, test_size=wanted, random_state=0).split(y, y))
+        assert (np.abs(found - np.bincount(y[theirs], minlength=len(sizes))) <= 1).all()
+
+
+def test_stratified_gives_left_over_rows_to_classes_by_chance() -> None:
+    """100 classes of 4 rows, a set of 40: 40 classes have a row, each class equally often over the seeds."""
+    y = np.random.default_rng(0).permutation(np.repeat(np.arange(100), 4))
+    num_seeds = 200
+    counts = np.zeros(100)
+    for seed in range(num_seeds):
+        inside = y[chosen(make("stratified", fraction=0.1, column="y"), seed=seed, y=y)]
+        assert len(set(inside)) == 40
+        counts[inside] += 1
+    chi_square = ((counts - 80) ** 2 / (num_seeds * 0.4 * 0.6)).sum()  # 99 degrees of freedom
+    assert 55 < chi_square < 150, chi_square  # of such a variable 99.8%
+
+
+def test_stratified_refuses_a_column_of_ids() -> None:
+    for ids in (np.arange(120), np.asarray([f"picture_{at}.png" for at in range(120)], object), np.arange(150) % 100):
+        with pytest.raises(ValueError, match=r"`y` has .* an id rather than a class"):
+            chosen(make("stratified", fraction=0.2, column="y"), y=ids)
 
 
 def test_grouped_keeps_groups_whole() -> None:

@@ -72,6 +72,28 @@ def test_a_set_without_a_class_is_told_with_the_split_that_has_it(tmp_path: Path
     assert not [item for item in found if item.code == "D033"]
 
 
+def test_many_classes_without_a_row_are_counted(tmp_path: Path) -> None:
+    """60 of 100 species had no row in the set, and lint said nothing."""
+    rows = [f"{i}.25,{i * i},kind {i % 25:02}" for i in range(100)]
+    (tmp_path / "rows.csv").write_text("\n".join(["a,b,kind", *rows]) + "\n")
+    recipe = RECIPE.replace("out_features: 2", "out_features: 25")
+    for split, message, words in (
+        (
+            "{type: last, fraction: 0.1}",
+            "of 15 of the 25 classes of `y`: 0 (`kind 00`), 1 (`kind 01`), ",
+            "its 10 rows",
+        ),
+        ("{type: last, fraction: 0.26}", "", ""),
+    ):
+        (tmp_path / "recipe.yaml").write_text(recipe % f"{{test: {split}}}")
+        loaded = load(str(tmp_path / "recipe.yaml"))
+        assert loaded.recipe is not None
+        found = [item for item in plan_room.compile(loaded.recipe)[1] if item.code == "D033"]
+        assert [message in item.message and words in (item.help or "") for item in found] == [True] * bool(message), (
+            found
+        )
+
+
 def test_a_share_of_every_fraction_is_refused(tmp_path: Path) -> None:
     _, found = compiled(tmp_path, "{test: {type: stratified, fraction: 0.5, column: a}}")
     assert [(item.code, "`a` holds fractions such as 0.25" in item.message) for item in found] == [("D016", True)]

@@ -14,7 +14,6 @@ from declarative_train.cli.first_recipe.text import FirstRecipe
 from declarative_train.components.data import Dataset, Split, Table
 from declarative_train.components.datasets.files import is_remote
 from declarative_train.components.splits import SPLITS
-from declarative_train.data.overlaps import MOST_CLASSES
 from declarative_train.data.splitting import TRAINING, split_rows
 from declarative_train.terms.amounts import counted
 
@@ -77,8 +76,7 @@ def _seed(table: Table, target: Target, sizes: Sizes) -> tuple[int, Mapping[str,
             seen = set(target.values.values[rows.at(np.arange(len(rows)))].tolist())
             lacking[name] = [one for one in target.classes if one not in seen]
         if not lacking[TRAINING]:
-            few = len(target.classes) <= MOST_CLASSES  # of more, a small set lacks some by chance
-            return seed, {name: found for name, found in lacking.items() if found and few}
+            return seed, {name: found for name, found in lacking.items() if found}
     rare = min(target.classes, key=lambda each: target.classes[each])
     times = counted(target.classes[rare], "row")
     raise UnusableError(f"the class `{rare}` of `{target.name}` has {times}: too few to train on and to judge by")

@@ -142,6 +142,7 @@ class FirstRecipe:
             yield from comment(f"No test set: of {self.num_rows} rows it would have too few to say much.", 2)
         for name, classes in self.lacking.items():
             few = ", ".join(f"`{each}` has {counted(self.target.classes[each], 'row')}" for each in classes[:4])
+            few += f" and {len(classes) - 4} more" if len(classes) > 4 else ""
             yield from comment(f"{few}: too few for `{name}`, whose numbers say nothing of it.", 2)
         yield "  split:"
         for name, fraction in self.sizes.fractions.items():

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 
 Fraction = Annotated[float, Field(gt=0, lt=1)]
+_LEAST_ROWS_PER_VALUE = 2  # on average, of a column of classes
 
 
 class RandomSplit(Split):
@@ -147,7 +148,7 @@ class StratifiedSplit(Split):
         return (self.column,)
 
     def choose(self, rows: Candidates) -> np.ndarray:
-        """Whole rows per value by largest remainder, so that the whole comes to the fraction."""
+        """Return whole rows per value by largest remainder, equal remainders by chance: their sum is the fraction."""
         import numpy as np
 
         if not rows.num_rows:
@@ -161,11 +162,16 @@ class StratifiedSplit(Split):
             )
         kind = np.unique(codes(values), return_inverse=True)[1].ravel()
         sizes = np.bincount(kind)
+        if rows.num_rows < _LEAST_ROWS_PER_VALUE * len(sizes):
+            raise ValueError(
+                f"`{self.column}` has {len(sizes):,} values in {rows.num_rows:,} rows: an id rather than a class, of "
+                "which no set could have a share; name the column of the classes, or take a random fraction"
+            )
         wanted = min(round(self.fraction * rows.num_total), rows.num_rows)
-        exact = sizes * (wanted / rows.num_rows)
-        share = np.floor(exact).astype(np.int64)
-        most_left = np.argsort(share - exact, kind="stable")
-        share[most_left[: wanted - int(share.sum())]] += 1
+        share, remainder = np.divmod(sizes * wanted, rows.num_rows)
+        by_chance = rows.shuffled(len(sizes))
+        largest = by_chance[np.argsort(-remainder[by_chance], kind="stable")]
+        share[largest[: wanted - int(share.sum())]] += 1
         order = rows.shuffled(rows.num_rows)
         order = order[np.argsort(kind[order], kind="stable")]
         place = np.arange(rows.num_rows) - np.repeat(np.cumsum(sizes) - sizes, sizes)

@@ -243,7 +243,7 @@ def set_of_the_same_rows(span: Span, name: str, other: str, what: str, made: Spa
     return error("D032", span, message, hint, (Related(made, f"the rows of `{other}`"),))
 
 
-def set_without_class(span: Span, name: str, field: str, classes: str, hint: str) -> Diagnostic:
+def set_without_class(span: Span, name: str, classes: str, hint: str) -> Diagnostic:
     """set-without-class (D033)
 
     Finds: a set in which a class of the target has no row, though it has some in another set.
@@ -254,7 +254,7 @@ def set_without_class(span: Span, name: str, field: str, classes: str, hint: str
     -     split: {validation: {type: where, column: label, in: [3, 8]}}
     +     split: {validation: {type: stratified, fraction: 0.2, column: label}}
     """  # noqa: E501
-    return warning("D033", span, f"`{name}` has no row whose `{field}` is {classes}", hint)
+    return warning("D033", span, f"`{name}` has no row {classes}", hint)
 
 
 def rows_skipped(span: Span, message: str) -> Diagnostic:
