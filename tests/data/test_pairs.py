@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,12 @@ import numpy as np
 import pytest
 import torch
 
+from declarative_train.components.keyed import key_of, uniform
 from declarative_train.components.transforms import TRANSFORMS
-from declarative_train.components.transforms.pairs import CutMix, MixUp, beta, pasted, weighted
+from declarative_train.components.transforms.pairs import MixUp, PairTransform, beta, weighted
+from declarative_train.data.batch import Batch
 from declarative_train.data.batches import EvaluationBatches, TrainingBatches
+from declarative_train.data.pairs import Pairs
 from declarative_train.data.sets import open_sets
 from declarative_train.data.spec import BatchSpec, DataSpec
 from declarative_train.diagnostics.diagnostic import Diagnostic
@@ -60,6 +64,17 @@ def steps(
             for batch in chunks:
                 for row, sample in enumerate(batch.sample_ids.tolist()):
                     found[step, sample] = {name: each[row].numpy().copy() for name, each in batch.tensors.items()}
+    return found
+
+
+def first_batch(spec: DataSpec) -> Batch:
+    """Return 34 of the 36 samples of an epoch."""
+    return TrainingBatches(spec, BatchSpec(34, 1, 1, 34, 1, 2), 0, open_sets(spec)).step(1)[0]
+
+
+def pairs_of(spec: DataSpec) -> Pairs:
+    found = Pairs.of(spec)
+    assert found is not None
     return found
 
 
@@ -117,15 +132,24 @@ def test_the_last_of_an_odd_number_and_padding_stay(look: Describe, table: Path)
         assert (mixed.num_rows, len(mixed.tensors["image"])) == ((6, 10) if sized is batch else (2, 2))
         for row in range(mixed.num_rows, len(mixed.tensors["image"])):
             assert torch.equal(mixed.tensors["image"][row], before.tensors["image"][row])
-    from declarative_train.data.pairs import Pairs
+    one = first_batch(plain)
+    for size in (3, 4):  # the fourth row is padding
+        three = Batch({name: each[:size] for name, each in one.tensors.items()}, 3, None, one.sample_ids[:3], 0)
+        mixed = pairs_of(spec).mixed(three)
+        assert not torch.equal(mixed.tensors["image"][:2], three.tensors["image"][:2])
+        for name, values in three.tensors.items():
+            assert torch.equal(mixed.tensors[name][2:], values[2:])
 
-    one = TrainingBatches(plain, BatchSpec(34, 1, 1, 34, 1, 2), 0, open_sets(plain)).step(1)[0]
-    three = type(one)({name: each[:3] for name, each in one.tensors.items()}, 3, None, one.sample_ids[:3], 0)
-    found = Pairs.of(spec)
-    assert found is not None
-    mixed = found.mixed(three)
-    assert torch.equal(mixed.tensors["image"][2], three.tensors["image"][2])
-    assert torch.equal(mixed.tensors["label"][2], three.tensors["label"][2])
+
+def test_every_epoch_draws_which_samples_are_mixed_and_by_which_shares(look: Describe, table: Path) -> None:
+    batch = first_batch(described(look, table, []))
+    pairs = pairs_of(described(look, table, [MIX | {"p": 0.5}]))
+    first, second = (pairs.mixed(replace(batch, epoch=epoch)).tensors["image"] for epoch in (0, 1))
+    changed, changed_later = ((each != batch.tensors["image"]).flatten(1).any(1) for each in (first, second))
+    assert not torch.equal(changed, changed_later)
+    in_both = changed & changed_later
+    assert in_both.any()
+    assert (first != second).flatten(1).any(1)[in_both].all()
 
 
 def test_evaluations_are_not_mixed(look: Describe, table: Path) -> None:
@@ -138,49 +162,30 @@ def test_evaluations_are_not_mixed(look: Describe, table: Path) -> None:
         assert set(one["label"].unique().tolist()) == {0.0, 1.0}
 
 
-@pytest.mark.long
-def test_the_formulas_are_torchvisions() -> None:
-    v2 = pytest.importorskip("torchvision.transforms.v2")
-    draws = torch.Generator().manual_seed(0)
-    pair = torch.rand(2, 3, 9, 7, generator=draws)
-    labels = torch.tensor([1, 3])
-    parts = torch.nn.functional.one_hot(labels, 5).float()
-    for share in (0.0, 0.13, 0.5, 0.97):
-        theirs = v2.MixUp(num_classes=5)
-        given = {"lam": share, "labels": labels, "batch_size": 2}
-        for own in (pair, parts):
-            found = weighted(own, own.flip(0), np.array([share, share]))
-            wanted = theirs.transform(own, given) if own is pair else theirs._mixup_label(labels, lam=share)
-            torch.testing.assert_close(found, wanted, rtol=0, atol=0)
-        numbers = np.array([5, 11])
-        cut = CutMix(labels=("label",))
-        top, left, bottom, right = cut.boxes(np.array([share, share]), numbers, 3, 9, 7)
+@pytest.mark.parametrize("name", ["MixUp", "CutMix"])
+def test_a_pair_is_mixed_as_by_torchvision(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Given the draws: there a batch has one share and one place, here each sample has its own."""
+    theirs = getattr(pytest.importorskip("torchvision.transforms.v2"), name)(num_classes=5)
+    entry = TRANSFORMS.read({"type": name.lower(), "labels": ["label"], "alpha": 0.7})
+    assert isinstance(entry, PairTransform)
+    pair, labels, height, width = torch.rand(2, 3, 30, 22), torch.tensor([1, 3]), 30, 22
+    tensors = {"image": pair, "label": torch.nn.functional.one_hot(labels, 5).float()}
+    partners = {field: values.flip(0) for field, values in tensors.items()}
+    for first in range(0, 40, 2):
+        numbers = np.array([first, first + 1])
+        found = entry.mixed(tensors, partners, ("image",), numbers, np.array([True, True]), 17)
         for row in range(2):
-            box = (int(left[row]), int(top[row]), int(right[row]), int(bottom[row]))
-            found = pasted(pair, pair.flip(0), (top, left, bottom, right))[row]
-            wanted = v2.CutMix(num_classes=5).transform(pair.clone(), {"box": box, "labels": labels, "batch_size": 2})
-            assert torch.equal(found, wanted[row])
-
-
-@pytest.mark.long
-def test_the_box_of_cutmix_is_torchvisions(monkeypatch: pytest.MonkeyPatch) -> None:
-    v2 = pytest.importorskip("torchvision.transforms.v2")
-    cut, theirs = CutMix(labels=()), v2.CutMix(num_classes=5)
-    for number in range(40):
-        share = beta(np.array([number]), 9, 1.0)
-        top, left, bottom, right = cut.boxes(share, np.array([number]), 17, 30, 22)
-        from declarative_train.components.keyed import key_of, uniform
-
-        places = {
-            size: int(uniform(np.array([number]), key_of(17, side))[0] * size)
-            for side, size in (("height", 30), ("width", 22))
-        }
-        monkeypatch.setattr(torch, "randint", lambda high, size, places=places: torch.tensor([places[high]]))
-        monkeypatch.setattr(theirs._dist, "sample", lambda *_, share=share: torch.tensor([share[0]]))
-        wanted = theirs.make_params([torch.zeros(2, 3, 30, 22)])
-        assert wanted["box"] == (int(left[0]), int(top[0]), int(right[0]), int(bottom[0]))
-        area = 1 - (right[0] - left[0]) * (bottom[0] - top[0]) / (30 * 22)
-        assert wanted["lam_adjusted"] == pytest.approx(area, abs=1e-12)
+            share = torch.tensor(beta(numbers, 17, 0.7)[row])
+            places = {
+                size: int(uniform(numbers, key_of(17, side))[row] * size)
+                for side, size in (("height", height), ("width", width))
+            }
+            with monkeypatch.context() as patch:
+                patch.setattr(torch.distributions.Beta, "sample", lambda *_, share=share: share)
+                patch.setattr(torch, "randint", lambda high, size, places=places: torch.tensor([places[high]]))
+                image, label = theirs(pair, labels)
+            torch.testing.assert_close(found["image"][row], image[row])
+            torch.testing.assert_close(found["label"][row], label[row])
 
 
 @pytest.mark.parametrize("alpha", [0.2, 1.0, 1.5, 8.0])

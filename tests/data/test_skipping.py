@@ -177,6 +177,7 @@ def test_a_broken_picture_is_stood_in_for_alike_on_every_layout(
             assert len(taken) == 1
             assert taken[0] not in BAD
             assert (taken[0] == number) == (number not in BAD)
+            assert way or taken[0] == {5: 7, 6: 7, 23: 24, 47: 48}.get(number, number)  # the next good one
             assert value == taken[0]  # all fields are of one sample
     LOG.tell(*prepared_sets(data)["training"].left_out)  # as a run does when it begins
     found = listed(str(log))
@@ -245,6 +246,7 @@ def test_a_bad_value_of_a_rolled_set_is_stood_in_for(
         )
     assert ways[0] == ways[1]
     seen = np.bincount([value for step in ways[0] for value in step], minlength=400)
-    assert not seen[[37, 38, 250]].any()
-    assert seen.sum() == 400
+    wanted = np.ones(400, int)
+    wanted[[37, 38, 39, 250, 251]] = [0, 0, 3, 0, 2]  # the next good ones
+    assert seen.tolist() == wanted.tolist()
     assert {int(each.place.split()[1]) - 1 for each in listed(str(log))} == {37, 38, 250}

@@ -175,6 +175,25 @@ def test_pieces_are_laid_out_as_one_would_write_them_one_by_one() -> None:
         assert (found["mask"] == (found["segments"] > 0)).all()
 
 
+def test_a_row_of_texts_is_that_of_transformers() -> None:
+    transformers = pytest.importorskip("transformers")
+    collate = transformers.DataCollatorWithFlattening(return_seq_idx=True, return_tensors="np")
+    draws = np.random.default_rng(0)
+    for _ in range(20):
+        sizes = draws.integers(1, 9, 5)
+        length, begins = int(sizes.sum()), np.cumsum(sizes) - sizes
+        tokens, flags = draws.integers(0, 500, length), draws.random(length) < 0.5
+        pieces = layout.Pieces(tokens, begins, sizes, np.array([5]), flags)
+        found = layout.rows(layout.OUTPUTS, pieces, length, 0)
+        labels = np.where(flags, tokens, -100)
+        texts, targets = (np.split(each, begins[1:]) for each in (tokens, labels))
+        wanted = collate([{"input_ids": text, "labels": label} for text, label in zip(texts, targets, strict=True)])
+        assert (found["ids"] == wanted["input_ids"]).all()
+        assert (found["positions"] == wanted["position_ids"]).all()
+        assert (found["segments"] == wanted["seq_idx"] + 1).all()
+        assert (found["trained"] == (wanted["labels"] != -100)).all()
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message", "hint"),
     [

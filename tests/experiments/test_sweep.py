@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import time
@@ -12,6 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
+from declarative_train.experiments.search import Point
+from declarative_train.experiments.sweep import Aim, Result
 from tests import started
 from tests.runtime.made_recipes import DIGITS, merged, write_data
 from tests.started import Started, finish
@@ -72,6 +75,14 @@ def test_a_mistake_in_a_point_starts_nothing(tmp_path: Path) -> None:
     assert code == 1
     assert "`logits`" in errors or "10 classes" in errors
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(("higher_is_better", "order"), [(True, [2, 0, 4]), (False, [4, 0, 2])])
+def test_the_best_point_comes_first_and_those_without_a_value_last(higher_is_better: bool, order: list[int]) -> None:
+    values = [0.5, None, 0.9, math.nan, 0.1]
+    points = [Result(Point(number, {}), "", "finished", value) for number, value in enumerate(values)]
+    found = Aim("validation/accuracy", higher_is_better).sorted(points)
+    assert [result.point.number for result in found] == [*order, 1, 3]
 
 
 @pytest.mark.long

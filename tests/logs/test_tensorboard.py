@@ -185,7 +185,7 @@ def test_a_sweep_names_the_columns_of_its_table(tmp_path: Path) -> None:
 def test_a_resumed_run_continues_its_curves(tmp_path: Path) -> None:
     first = TensorBoardSink(tmp_path)
     first.write(STARTED)
-    for number in (10, 20, 30):  # a crash: the checkpoint is of step 15
+    for number in (10, 15, 20, 30):  # a crash: the checkpoint is of step 15
         first.write(step(number, float(number)))
     first.close()
     second = TensorBoardSink(tmp_path)
@@ -193,7 +193,13 @@ def test_a_resumed_run_continues_its_curves(tmp_path: Path) -> None:
     for number in (20, 30, 40):
         second.write(step(number, float(-number)))
     second.close()
-    assert curve(read(tmp_path), "training/loss") == [(10, 10.0), (20, -20.0), (30, -30.0), (40, -40.0)]
+    assert curve(read(tmp_path), "training/loss") == [
+        (10, 10.0),
+        (15, 15.0),
+        (20, -20.0),
+        (30, -30.0),
+        (40, -40.0),
+    ]
 
 
 def test_every_event_file_sorts_behind_the_ones_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

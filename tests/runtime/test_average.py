@@ -104,6 +104,19 @@ def test_evaluating_it_changes_nothing_of_the_training(tmp_path: Path, way: str)
     assert not torch.equal(given.get_parameter("logits.weight"), module.get_parameter("logits.weight"))
 
 
+def test_shards_that_a_forward_has_gathered_are_not_those_that_are_evaluated(tmp_path: Path) -> None:
+    write_data(tmp_path)
+    short = {
+        "training": {"epochs": None, "steps": 4},
+        "checkpoint": None,
+        "evaluation": {"every": "2 steps", "weights": "ema"},
+    }
+    alone, sharded = (go(tmp_path, AVERAGED, short, WAYS[way]).of(EvaluationDone) for way in ("single", "fsdp 2"))
+    losses = [[each.values["validation/loss"] for each in done] for done in (alone, sharded)]
+    assert len(losses[0]) == 2
+    assert losses[1] == pytest.approx(losses[0], rel=1e-12)
+
+
 @pytest.mark.parametrize(
     ("before", "after"),
     [("single", "single"), *(pytest.param(*pair, marks=pytest.mark.long) for pair in (("fsdp 2", "pipeline 2"),))],

@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional as F
 
 from declarative_train.components.losses.modules import chunked
 from declarative_train.components.losses.modules.chunked import ChunkedHead
+from declarative_train.components.losses.modules.classes import OverClasses
 from declarative_train.logs.event import EvaluationDone
 from declarative_train.plan.estimate.model import facts_of
 from declarative_train.runtime.engine import Engine
@@ -137,6 +139,30 @@ def test_a_masked_item_may_be_anything(directory: Path) -> None:
     assert items[0, 1] == 0
     assert x.grad is not None
     assert x.grad.isfinite().all()
+
+
+@pytest.mark.skipif(not hasattr(F, "linear_cross_entropy"), reason="since torch 2.13")
+def test_a_head_in_chunks_equals_that_of_torch_in_chunks() -> None:
+    draws = torch.Generator().manual_seed(0)
+    weights = tuple(torch.rand(50, generator=draws, dtype=torch.float64).tolist())
+    term = OverClasses(F.cross_entropy, (50,), 0, soft=False, ignore_index=3, class_weights=weights, masked=False)
+    linear = torch.nn.Linear(6, 50, dtype=torch.float64)
+    x = torch.randn(64, 6, generator=draws, dtype=torch.float64, requires_grad=True)
+    target = torch.randint(5, (64,), generator=draws)
+    theirs = F.linear_cross_entropy(
+        x,
+        linear.weight,
+        target,
+        linear_bias=linear.bias,
+        weight=torch.tensor(weights, dtype=torch.float64),
+        reduction="sum",
+        ignore_index=3,
+        options=torch.nn.LinearCrossEntropyOptions(batch_chunk_size=9),
+    )
+    ours = ChunkedHead(linear, term, 7)(x, target).sum()
+    torch.testing.assert_close(ours, theirs)
+    wanted, found = (torch.autograd.grad(each, (x, linear.weight, linear.bias)) for each in (theirs, ours))
+    torch.testing.assert_close(found, wanted)
 
 
 def test_half_precision(directory: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -129,6 +130,27 @@ def test_fp16_the_scale_goes_on_after_a_stop(directory: Path, way: str, monkeypa
     assert list(later_steps.agreed(num_ranks).values()) == [whole[step] for step in range(11, 22)]
     one, other = (checkpoints(run.run_dir)[21].state["loss_scale"] for run in (straight, later))
     assert one == other == {"factor": START / 2, "good_steps": 16}
+
+
+def test_the_scale_moves_as_that_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scale, "GROWTH_STEPS", 4)
+    ours = scale.LossScale(torch.device("cpu"))
+    theirs = torch.amp.GradScaler("cpu", init_scale=scale.START, growth_interval=4)
+    weight = torch.nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    draws, factors = random.Random(0), set()
+    for _ in range(100):
+        is_finite = draws.random() < 0.8
+        theirs.scale(weight.sum()).backward()
+        if not is_finite:
+            weight.grad = torch.full((1,), torch.inf)
+        theirs.step(optimizer)
+        theirs.update()
+        optimizer.zero_grad()
+        ours.update(torch.tensor(is_finite))
+        assert ours.factor.item() == theirs.get_scale()
+        factors.add(ours.factor.item())
+    assert min(factors) < scale.START < max(factors)
 
 
 def losses_of(directory: Path, way: str, precision: str) -> list[float]:

@@ -222,6 +222,12 @@ def test_stages_hold_nodes_of_any_name(directory: Path, references: dict[str, Re
         assert largest_difference(reference("named_like_torch", directory, references), found) <= LIMIT
 
 
+def test_stages_that_share_a_parameter_add_up_its_gradients_and_count_it_once_in_the_norm(directory: Path) -> None:
+    clipped = recipe("tied", clip_grad_norm=0.05)
+    found = record(directory, merged(clipped, on_pipeline(2, "1f1b", 2, cuts=["second"])))
+    assert largest_difference(record(directory, clipped), found) <= LIMIT
+
+
 def test_dp_refuses_groups_across_replicas(directory: Path) -> None:
     from declarative_train.runtime.failures import RunFailure
 
