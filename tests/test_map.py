@@ -118,7 +118,6 @@ ASKS_FOR_A_MODE = {  # beside recipe/sections/parallelism.py, where each word sa
     "recipe/checks/parallelism_rules.py": "a rule about what shares a batch out on one GPU",
     "recipe/mistakes/aliases.py": "what other tools call a mode",
     "recipe/mistakes/other_places.py": "what other tools call a mode",
-    "recipe/old_forms.py": "the mapping with `mode`, which axes have replaced",
     "runtime/footprint/live_bytes.py": "torch's own operations of fully_shard are called fsdp",
 }
 

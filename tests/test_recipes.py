@@ -142,7 +142,7 @@ MODES = {
     "single": ("parallelism=single", "layout.gpus=1"),
     "ddp": ("parallelism=ddp", "layout.gpus=2"),
     "fsdp": ("parallelism=fsdp", "layout.gpus=2"),
-    "pipeline": ("parallelism={mode: pipeline, stages: 2, microbatches: 2}", "layout.gpus=2"),
+    "pipeline": ("parallelism={pipeline: {stages: 2, microbatches: 2}}", "layout.gpus=2"),
 }
 
 

@@ -22,7 +22,6 @@ from declarative_train.cli.catalogue import catalogue
 from declarative_train.diagnostics.rules import Rule, find_tables
 from declarative_train.plan.run_folder import CHECKPOINTS, FORMAT, MANIFEST, PLAN, sealed
 from declarative_train.recipe import load
-from declarative_train.recipe.old_forms import DEPRECATED, Renamed
 from declarative_train.terms import machine
 from tests.linted import CASES, Found, codes, found_in, write
 
@@ -162,7 +161,6 @@ def write_example(example: str, folder: Path, base: str) -> tuple[str, list[str]
 def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
     def run(rule: Rule, example: str, bases: dict[str, str]) -> tuple[list[Found], Path]:
         write_surroundings(tmp_path)
-        monkeypatch.setitem(DEPRECATED, ("training", "passes"), Renamed("epochs", "0.2"))  # the one of its page
         if rule.code == "O031":
             monkeypatch.setattr(machine, "find_spec", lambda _: None)
         monkeypatch.chdir(tmp_path)

@@ -101,10 +101,6 @@ class Layer(Component, ABC):
         """Draws random numbers in training (dropout with p > 0)."""
         return False
 
-    def today(self) -> Self:
-        """The same with what its fields say in an old form written as today."""
-        return self
-
     def check(self, inputs: Mapping[str, TensorSpec]) -> Misfit | None:
         """The component's own sentence for inputs that it cannot take; shapes and dtypes both."""
         return None

@@ -293,7 +293,7 @@ class Inference:
             return None
         if node.expression.is_random:
             self.facts.append(NodeFact(node.path, "random", node.span))
-        return Node(node.name, "expression", inputs, {"output": found}, expression=expression.today)
+        return Node(node.name, "expression", inputs, {"output": found}, expression=expression.text)
 
     def _sized(self, node: ExpressionNode, inputs: dict[str, Edge], specs: Specs, state: _Scope) -> Expression:
         if "one_hot" not in node.expression.operations:

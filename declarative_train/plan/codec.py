@@ -105,10 +105,6 @@ def deciding(plan: Plan) -> dict[str, object]:
     found = {key: data[key] for key in _DECIDING}
     found |= {"training": {key: training[key] for key in _TRAINING}}
     found |= {"global_batch_size": plan.batch.global_batch_size, "data": _without(_PLACES | _SIZES, data["data"])}
-    found["parameters"] = [
-        {key: value for key, value in each.items() if key != "storage" or value is not None}  # as before there was one
-        for each in cast(list[dict[str, object]], found["parameters"])
-    ]
     if plan.plugins:
         for key in ("parameters", "objective", "training"):
             found[key] = _without(_OF_PLUGINS, found[key])

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple, TypeGuard
 
 from declarative_train.plan.codec import deciding
-from declarative_train.plan.of_today import of_today
 from declarative_train.plan.plan import Plan
 
 _LONGEST = 60  # characters of a value that is shown
@@ -46,7 +45,6 @@ class Change(NamedTuple):
 
 def changes(before: Plan, now: Plan) -> list[Change]:
     """`training.optimizer.lr` was 0.1 and is 0.2: a sentence for each key; the copies of a `repeat` share one."""
-    before = of_today(before)
     was, found = _compared(before, now)
     old, new = _values(before, was), _values(now, found)
     old_entries, new_entries = set(_entries(was)), set(_entries(found))

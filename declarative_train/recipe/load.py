@@ -6,15 +6,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from declarative_train.diagnostics.diagnostic import Diagnostic, Related
+from declarative_train.recipe.checks.keys import wrong_value
 from declarative_train.recipe.draft import Draft
 from declarative_train.recipe.merge_rules import MERGE_RULES
-from declarative_train.recipe.old_forms import still_mended
 from declarative_train.recipe.parse import parse
 from declarative_train.recipe.recipe import Recipe
+from declarative_train.recipe.sections.top import LANGUAGES
 from declarative_train.recipe.sweeps import one_at_a_time, overlay
 from declarative_train.source import load as read_document
 from declarative_train.source.document import Document
 from declarative_train.source.node import Mapping as Tree
+from declarative_train.source.node import Scalar
 from declarative_train.terms.span import Span
 
 
@@ -45,7 +47,8 @@ def load(
     document, diagnostics = read_document(path, **how, over=over, rules=MERGE_RULES)
     if document is None:
         return Loaded(None, None, diagnostics)
-    diagnostics = still_mended(diagnostics, document)
+    if (unknown := _unknown_language(document.root)) is not None:
+        return Loaded(None, document, [unknown])
     recipe, draft, document, found = parse(document, plugins=plugins)
     # what could not be read was replaced by a guess: what else is wrong with the guess is not the user's mistake
     guessed = [item.span for item in diagnostics if item.is_error and item.code.startswith("Y")]
@@ -57,6 +60,16 @@ def load(
     if any(diagnostic.is_error for diagnostic in diagnostics):
         recipe = None
     return Loaded(recipe, document, diagnostics, draft)
+
+
+def _unknown_language(root: Tree) -> Diagnostic | None:
+    """Return the one thing to report of a recipe in a language that this version does not read."""
+    node = root.get("language")
+    number = node.value if isinstance(node, Scalar) else None
+    if not isinstance(node, Scalar) or not isinstance(number, int) or isinstance(number, bool) or number in LANGUAGES:
+        return None
+    hint = "install a newer dtrain" if number > LANGUAGES[-1] else f"write `language: {LANGUAGES[-1]}`"
+    return wrong_value(node.span, f"this dtrain reads language {', '.join(map(str, LANGUAGES))}, not {number}", hint)
 
 
 def of_point(found: Sequence[Diagnostic], known: Sequence[Diagnostic], at: Span) -> list[Diagnostic]:

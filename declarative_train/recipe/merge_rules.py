@@ -6,9 +6,8 @@ from collections.abc import Mapping as MappingABC
 from typing import NamedTuple
 
 from declarative_train.recipe.mistakes.other_programs import foreign
-from declarative_train.recipe.old_forms import DEPRECATED, null_value, renamed, replaces, today, told
 from declarative_train.recipe.sections.parallelism import AXES_OF_WORDS
-from declarative_train.source.merge import ANY, MergeRules, another_form
+from declarative_train.source.merge import ANY, MergeRules
 from declarative_train.source.node import Entry, Mapping, Node, Path, Scalar, Sequence
 from declarative_train.terms.span import Span
 
@@ -44,12 +43,7 @@ DEFAULT_TYPES: dict[Path, str | None] = {  # None: the name of the entry is its 
 
 
 def normalise(path: Path, node: Node) -> Node:
-    """The long form of what stands at `path`, under today's keys; what is not a short form stays as it is, right or
-    wrong."""
-    if isinstance(node, Mapping):
-        node = renamed(path, node)
-    if path == ("parallelism",) and isinstance(node, Mapping):
-        return today(node) or node
+    """Return the long form of the node at `path`; what is not a short form stays as it is, right or wrong."""
     if path == ("training", "precision") and _is_value(node):
         return _mapping(node.span, compute=node)
     if path == ("training", "activation_checkpointing") and _is_value(node):
@@ -194,18 +188,11 @@ def _opened(path: Path, word: Scalar, over: Mapping) -> Mapping | None:
     return axes_of_word(word).without(("data",) if takes_all else ())
 
 
-def _another_form(path: Path, base: Mapping, over: Mapping) -> bool:
-    return replaces(path, base, over) if path == ("parallelism",) else another_form(path, base, over)
-
-
 MERGE_RULES = MergeRules(
     normalise=normalise,
     exclusive=tuple(frozenset({(*pair.holder, pair.either), (*pair.holder, pair.other)}) for pair in EXCLUSIVE),
     default_type=_default_type,
     opened=_opened,
-    another_form=_another_form,
-    null_value=null_value,
-    old_forms=told,
     foreign=foreign,
-    depth=max(3, *(len(path) - 1 for path in DEPRECATED)) if DEPRECATED else 3,  # of a set under `data.split`
+    depth=3,  # of a set under `data.split`
 )

@@ -14,16 +14,15 @@ from typing import NamedTuple
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.recipe.checks import RULES, text_rules
 from declarative_train.recipe.checks.blocks import bad_name
-from declarative_train.recipe.checks.keys import newer_dtrain, wrong_value
 from declarative_train.recipe.checks.text_rules import displaced_loss
 from declarative_train.recipe.draft import Draft
 from declarative_train.recipe.mistakes.misspelt_sections import with_meant_sections
 from declarative_train.recipe.model.moved_wires import moved_wires
-from declarative_train.recipe.old_forms import is_met
 from declarative_train.recipe.recipe import Recipe
+from declarative_train.recipe.requires import explain_by_version
 from declarative_train.recipe.sectioning import Sectioning
 from declarative_train.source.document import Document
-from declarative_train.source.node import Entry, Mapping, Node, Scalar, find
+from declarative_train.source.node import Entry, Mapping, Node, find
 from declarative_train.source.template import Templates, render_vars
 from declarative_train.terms.names import is_name
 from declarative_train.terms.span import Span
@@ -59,7 +58,7 @@ def parse(document: Document, *, plugins: bool = False) -> Parsed:
     failed += templates.failed  # in the model too, and those that failed only because a var did
     diagnostics += [d for d in found if d.code.startswith("T") or not any(_holds(d.span, each) for each in failed)]
     diagnostics = list(dict.fromkeys(diagnostics))  # a block that stands in many places has its mistakes once
-    diagnostics = _with_requires(tree, diagnostics)
+    diagnostics = explain_by_version(tree, diagnostics)
     if sectioning.is_part or any(diagnostic.is_error for diagnostic in diagnostics):
         return Parsed(None, draft, sectioning.whole_document(), diagnostics)
     recipe = sectioning.recipe()
@@ -93,24 +92,6 @@ def _holds(outer: Span, inner: Span) -> bool:
     )
 
 
-def _with_requires(tree: Mapping, diagnostics: list[Diagnostic]) -> list[Diagnostic]:
-    """Under a dtrain that is too old, what is unknown here may well exist: say so."""
-    requires = tree.get("requires")
-    if not isinstance(requires, Scalar) or not isinstance(requires.value, str):
-        return diagnostics
-    from declarative_train.terms.machine import UNINSTALLED, own_version  # which few recipes need
-
-    installed = own_version()
-    try:
-        if is_met(requires.value, installed) or installed == UNINSTALLED:
-            return diagnostics
-    except ValueError as problem:
-        return [*diagnostics, wrong_value(requires.span, str(problem))]
-    reason = f"this is dtrain {installed}, and the recipe requires {requires.value}, which may know it"
-    softened = [d._replace(help=reason) if d.code in ("S001", "S005") else d for d in diagnostics]
-    return [newer_dtrain(requires.span, requires.value, installed), *softened]
-
-
 _Rule = Callable[[Draft], Iterator[Diagnostic]]
 
 
@@ -135,7 +116,6 @@ NAMED = {  # what has a name besides nodes and blocks
 def check(draft: Draft, written: Mapping) -> list[Diagnostic]:
     """`written` is the merged tree before its templates are rendered."""
     found = [*text_rules.exclusive_keys(draft.tree), *_bad_names(draft.tree), *text_rules.secret_in_recipe(written)]
-    found += text_rules.deprecated_key(written)
     for rule in CHECKS:
         found += rule(draft)
     return found

@@ -15,7 +15,7 @@ from declarative_train.recipe.sections.logging import Logging
 from declarative_train.recipe.sections.objective import ObjectiveSection
 from declarative_train.recipe.sections.parallelism import Auto, Parallelism
 from declarative_train.recipe.sections.sweep import Sweep
-from declarative_train.recipe.sections.top import LANGUAGE_VERSION, SECTIONS
+from declarative_train.recipe.sections.top import SECTIONS
 from declarative_train.recipe.sections.training import Training
 from declarative_train.source.document import Document
 from declarative_train.source.node import Mapping, Path, Sequence, find
@@ -90,7 +90,7 @@ class Recipe(NamedTuple):
     sweep: Sweep | None = None
     requires: str | None = None
     vars: MappingABC[str, object] = {}
-    language: int = LANGUAGE_VERSION
+    language: int = 1
 
     @property
     def mode(self) -> Parallelism:

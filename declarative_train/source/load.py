@@ -84,7 +84,6 @@ class _Loading:
             setting, found = read_setting(option)
             self.diagnostics += found
             if setting is not None:
-                self.diagnostics += self.rules.old_forms(setting, PREFIX + option)
                 root = self._merge(root, setting)
         for point in over:
             options.append(PREFIX + as_option(point))
@@ -144,7 +143,6 @@ class _Loading:
         if (foreign := self.rules.foreign(root)) is not None:
             self.diagnostics.append(foreign)
             return _Own(None, None)
-        self.diagnostics += self.rules.old_forms(root, file.text)
         expanded = self.rules.expand(root)
         assert isinstance(expanded, Mapping)
         return _Own(expanded, self._bases(expanded, file.path, (*stack, os.path.realpath(file.path))))

@@ -33,8 +33,8 @@ def _no_default(path: Path) -> str | None:
     return None
 
 
-def another_form(path: Path, base: Mapping, over: Mapping) -> bool:
-    """One is the short form of an entry, the other the long form of several; nulls alone only remove."""
+def _is_another_form(base: Mapping, over: Mapping) -> bool:
+    """Return whether one is the short form of an entry and the other the long form of several; nulls only remove."""
     if not (base.alone or over.alone) or all(_is_null(entry.value) for entry in over.entries):
         return False
     return not {entry.name for entry in base.entries} <= {entry.name for entry in over.entries}
@@ -42,14 +42,6 @@ def another_form(path: Path, base: Mapping, over: Mapping) -> bool:
 
 def _not_opened(path: Path, word: Scalar, over: Mapping) -> Mapping | None:
     return None
-
-
-def _no_value(path: Path, entry: Entry) -> tuple[Node, Diagnostic] | None:
-    return None
-
-
-def _none_old(root: Mapping, text: str) -> SequenceABC[Diagnostic]:
-    return ()
 
 
 def _none_foreign(root: Mapping) -> Diagnostic | None:
@@ -64,9 +56,6 @@ class MergeRules(NamedTuple):
     `exclusive` are sets of sibling keys that displace each other, as paths; `*` stands for any name.
     `default_type` is the `type` of a mapping that does not say it (a field without `type` is a `tensor`).
     `opened` is the mapping that a word of a base stands for, when this mapping meets it.
-    `another_form`: whether a mapping and that of the base say the same thing in two ways, so that it replaces it.
-    `null_value` is what a null that removes nothing stands for at a path, in a deprecated form, and what to say of it.
-    `old_forms` tells what a text, read but not yet expanded, says in a deprecated form.
     `foreign` tells that a file is not of the language at all, so that nothing else is said of it.
     """
 
@@ -74,9 +63,6 @@ class MergeRules(NamedTuple):
     exclusive: tuple[frozenset[Path], ...] = ()
     default_type: Callable[[Path], str | None] = _no_default
     opened: Callable[[Path, Scalar, Mapping], Mapping | None] = _not_opened
-    another_form: Callable[[Path, Mapping, Mapping], bool] = another_form
-    null_value: Callable[[Path, Entry], tuple[Node, Diagnostic] | None] = _no_value
-    old_forms: Callable[[Mapping, str], SequenceABC[Diagnostic]] = _none_old
     foreign: Callable[[Mapping], Diagnostic | None] = _none_foreign
     depth: int = 64
 
@@ -139,13 +125,13 @@ class Merger:
         return Mapping(tuple(merged.values()), over.span, len(merged) == 1 and (base.alone or over.alone))
 
     def _value(self, path: Path, base: Node, over: Node) -> Node:
-        if isinstance(base, Scalar) and isinstance(over, Mapping) and not over.alone:
+        if isinstance(base, Scalar) and isinstance(over, Mapping):
             base = self.rules.opened(path, base, over) or base
         if isinstance(base, Mapping) and isinstance(over, Mapping):
             if self._another_type(path, base, over):
                 kind = over.get("type")
                 self.dropped.append(Dropped(path, base.span, over.span if kind is None else kind.span, "another type"))
-            elif self.rules.another_form(path, base, over):
+            elif _is_another_form(base, over):
                 self.dropped.append(Dropped(path, base.span, over.span, "alternative"))
             else:
                 return self._mapping(path, base, over)
@@ -173,18 +159,8 @@ class Merger:
             self.dropped.append(Dropped((*path, entry.name), gone.value.span, entry.value.span, "removed"))
         elif _is_free(path):
             merged[entry.name] = entry
-        elif (said := self._meant(path, entry)) is not None:
-            merged[entry.name] = said
         else:
             self._say_nothing(path, entry, [each.name for each in base.entries], beside)
-
-    def _meant(self, path: Path, entry: Entry) -> Entry | None:
-        """What a null once stood for where it has nothing to remove."""
-        found = self.rules.null_value(path, entry)
-        if found is None:
-            return None
-        self.diagnostics.append(found[1])
-        return Entry(entry.key, found[0])
 
     def _say_nothing(
         self, path: Path, entry: Entry, known: SequenceABC[str] = (), beside: SequenceABC[str] = ()
@@ -211,11 +187,7 @@ class Merger:
         entries: list[Entry] = []
         for entry in node.entries:
             if _is_null(entry.value):
-                said = self._meant(path, entry)
-                if said is None:
-                    self._say_nothing(path, entry)
-                else:
-                    entries.append(said)
+                self._say_nothing(path, entry)
             else:
                 entries.append(Entry(entry.key, self._without_nulls((*path, entry.name), entry.value)))
         return node.with_entries(entries)

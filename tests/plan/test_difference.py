@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from declarative_train.graph.graph import Graph, Node
-from declarative_train.plan.codec import signed
 from declarative_train.plan.difference import changes
-from declarative_train.plan.of_today import of_today
-from declarative_train.plan.plan import Plan
 from tests.runtime.made_recipes import DEEP, compiled, merged, write_data
 
 
@@ -86,45 +81,3 @@ def test_other_data_in_the_same_files(directory: Path) -> None:
         stream.write(b" ")
     now = compiled(directory, DEEP)
     assert [change.sentence for change in changes(before, now)] == ["the contents of the data files changed"]
-
-
-def as_written_before(plan: Plan) -> Plan:
-    """As a dtrain had it whose components had fewer fields, and whose shapes and orders left the batch out."""
-
-    def older(graph: Graph) -> Graph:
-        return replace(graph, nodes=tuple(map(of_node, graph.nodes)))
-
-    def of_node(node: Node) -> Node:
-        if node.graph is not None:
-            return replace(node, graph=older(node.graph))
-        if node.expression is not None:
-            return replace(node, expression=node.expression.replace("reshape(x, B, ", "reshape(x, "))
-        component = {key: value for key, value in (node.component or {}).items() if key not in ("eps", "bias")}
-        if component["type"] == "permute":
-            component["dims"] = component["dims"][1:]  # type: ignore[index]
-        return replace(node, component=component)
-
-    terms = [{key: value for key, value in each.component.items() if key == "type"} for each in plan.objective.terms]
-    objective = replace(
-        plan.objective,
-        terms=tuple(replace(each, component=term) for each, term in zip(plan.objective.terms, terms, strict=True)),
-    )
-    training = replace(plan.training, optimizer={"type": "adamw", "lr": 0.01})
-    return signed(replace(plan, graph=older(plan.graph), objective=objective, training=training))
-
-
-def test_a_plan_of_before_is_read_in_the_words_of_today(directory: Path) -> None:
-    """Else no run could go on once a component that it has takes a field more."""
-    graph = {
-        "shaped": "reshape(x, B, 4, 5)",
-        "turned": {"type": "permute", "dims": [0, 2, 1]},
-        "flat": {"type": "flatten"},
-        "hidden": {"input": "flat"},
-    }
-    plan = compiled(directory, merged(DEEP, {"model": {"graph": graph}}))
-    before = as_written_before(plan)
-    assert before.fingerprint != plan.fingerprint
-    assert of_today(before).graph == plan.graph
-    assert changes(before, plan) == []
-    other = compiled(directory, merged(DEEP, {"model": {"graph": graph}, "training": {"optimizer": {"lr": 0.02}}}))
-    assert [each.key for each in changes(before, other)] == ["training.optimizer.lr"]

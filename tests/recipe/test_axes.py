@@ -1,4 +1,4 @@
-"""Axes of a recipe -> the mesh of its ranks, and how words, axes and old forms meet in derived recipes."""
+"""Axes of a recipe -> the mesh of its ranks, and how words and axes meet in derived recipes."""
 
 from __future__ import annotations
 
@@ -74,10 +74,6 @@ def test_a_pipeline_beside_all_is_one_alone_wherever_that_can_be(schedule: str) 
         ("auto", "{data: {shard: all}}", axes(shard="all")),
         ("{data: {replicate: 2, shard: all}}", "ddp", axes(replicate="all")),
         ("{data: {replicate: 2, shard: 2}}", "{data: {replicate: null, shard: all}}", axes(shard="all")),
-        ("{mode: fsdp, replicate: 2}", "{mode: fsdp, reshard: 2}", axes(replicate=2, shard="all", reshard=2)),
-        ("{mode: fsdp, replicate: 2}", "{reshard: false}", axes(replicate=2, shard="all", reshard=False)),
-        ("{mode: fsdp, replicate: 2}", "{mode: pipeline, stages: 4, microbatches: 8}", axes((4, "1f1b"))),
-        ("{mode: fsdp, replicate: 2}", "{data: {replicate: 4}}", axes(replicate=4, shard="all")),
     ],
 )
 def test_what_a_derived_recipe_says_meets_the_base(laid: Laid, small: str, base: str, over: str, meant: Axes) -> None:
@@ -87,15 +83,3 @@ def test_what_a_derived_recipe_says_meets_the_base(laid: Laid, small: str, base:
     assert node is not None
     node = axes_of_word(node) if isinstance(node, Scalar) else node
     assert read(Axes, node, "parallelism", node.span) == (meant, [])
-
-
-def test_an_old_form_that_takes_the_place_of_other_axes_is_left_to_its_writer(laid: Laid, small: str) -> None:
-    base = f"{small}layout: {{gpus: 2}}\nparallelism: {{data: {{replicate: 2}}}}\n"
-    loaded = laid("parallelism: {mode: pipeline, stages: 2, microbatches: 2}\n", base=base)
-    assert loaded.recipe is not None
-    assert loaded.recipe.parallelism == axes((2, "1f1b")).model_copy(
-        update={"pipeline": PipelineAxis(stages=2, microbatches=2)}
-    )
-    [found] = loaded.diagnostics
-    assert (found.code, found.fixes) == ("S011", ())
-    assert "null for those that it has not" in str(found.help)

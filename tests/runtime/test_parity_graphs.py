@@ -129,7 +129,7 @@ CASES: dict[str, dict[str, Any]] = {
             "wide": {"type": "linear", "out_features": 24, "input": "x"},
             "table": "tanh(reshape(wide, B, 2, 3, 4))",
             "first": {"type": "linear", "out_features": 4},
-            "turn": {"type": "permute", "dims": [3, 1, 2]},
+            "turn": {"type": "permute", "dims": [0, 3, 1, 2]},
             "up": {"type": "linear", "out_features": 5},
             "pooled": "mean(up, dim=[1, 2])",
             "logits": {"type": "linear", "out_features": 10},

@@ -15,7 +15,7 @@ from declarative_train.cli.first_recipe.target import Target, class_names
 from declarative_train.components.data import Dataset
 from declarative_train.components.datasets.files import shown
 from declarative_train.components.fields.columns import is_glob
-from declarative_train.recipe.sections.top import LANGUAGE_VERSION
+from declarative_train.recipe.sections.top import LANGUAGES
 from declarative_train.source.writing import flow
 from declarative_train.terms.amounts import counted
 from declarative_train.terms.names import RESERVED, is_name
@@ -68,7 +68,7 @@ class FirstRecipe:
             ("plan", "who does what"),
         ):
             yield f"#   {f'dtrain {word} {self.path}':<{len(self.path) + 14}}{does}"
-        yield f"language: {LANGUAGE_VERSION}"
+        yield f"language: {LANGUAGES[-1]}"
         yield f"name: {self.name}"
         yield f"seed: {self.seed}"
 

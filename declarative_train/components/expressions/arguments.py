@@ -12,7 +12,6 @@ from declarative_train.components.expressions.tree import (
     Constant,
     ExpressionError,
     ExpressionRule,
-    OldForm,
     Operation,
     Reference,
     Term,
@@ -25,7 +24,6 @@ Argument = Term | Value
 Place = tuple[int, int]  # offset, length
 
 _SIZE_LIMIT = 2**31
-_OLD_NAMES = {("reshape", "sizes"): "shape", ("expand", "sizes"): "size"}
 
 
 def bind(
@@ -34,21 +32,19 @@ def bind(
     keywords: Mapping[str, Argument],
     name_at: Place,
     at: Place,
-    keys_at: Mapping[str, Place],
-    old: list[OldForm],
 ) -> Operation | Constant:
-    """The operation, or the number that it gives for numbers alone; ExpressionError with what the function takes.
-    `keys_at`: where each keyword is typed. What is said in an old form is added to `old`."""
+    """Return the operation, or the number that it gives for numbers alone. Raises ExpressionError with what the
+    function takes."""
     function = FUNCTIONS.get(name)
     if function is None:
         raise _unknown(name, name_at)
-    call = _Call(name, function, at, old)
+    call = _Call(name, function, at)
     given_numbers = [
         item.value for item in arguments if isinstance(item, Constant) and not isinstance(item.value, bool)
     ]
     if name in OF_NUMBERS and not keywords and arguments and len(given_numbers) == len(arguments):
         return call.number(given_numbers)
-    bound = call.match(arguments, call.renamed(keywords, keys_at))
+    bound = call.match(arguments, keywords)
     operands: list[Term] = []
     options: dict[str, object] = {}
     for parameter in function.parameters:
@@ -69,22 +65,13 @@ def bind(
 
 
 class _Call:
-    def __init__(self, name: str, function: Function, at: Place, old: list[OldForm]) -> None:
-        self.name, self.function, self.at, self.old = name, function, at, old
+    def __init__(self, name: str, function: Function, at: Place) -> None:
+        self.name, self.function, self.at = name, function, at
 
     def wrong(
         self, message: str, at: Place, rule: ExpressionRule = "arguments", help: str | None = None
     ) -> ExpressionError:
         return ExpressionError(message, *at, help or f"it is `{self.name}({self.function.signature})`", rule)
-
-    def renamed(self, keywords: Mapping[str, Argument], keys_at: Mapping[str, Place]) -> Mapping[str, Argument]:
-        """By the names of today."""
-        for key, place in keys_at.items():
-            if (new := _OLD_NAMES.get((self.name, key))) is not None and new not in keywords:
-                message = f"`{key}` of `{self.name}` is called `{new}`, as torch calls it"
-                self.old.append(OldForm(message, f"{self.name}(x, {new}=[{BATCH}, ...])", *place, new))
-                keywords = {new if typed == key else typed: item for typed, item in keywords.items()}
-        return keywords
 
     def match(self, arguments: Sequence[Argument], keywords: Mapping[str, Argument]) -> dict[str, object]:
         """Parameter name -> what was given; a list of arguments for the variadic one."""
@@ -97,7 +84,7 @@ class _Call:
                 if parameters[-1].kind not in ("shape", "dims", "order"):
                     extra = arguments[len(parameters)]
                     raise self.wrong(f"`{self.name}` takes at most {len(parameters)} arguments", _place(extra))
-                first = len(parameters) - 1  # reshape(x, 4, 16) is reshape(x, [4, 16])
+                first = len(parameters) - 1  # reshape(x, B, 16) is reshape(x, [B, 16])
                 rest = arguments[first:]
                 terms = tuple(item for item in rest if not isinstance(item, Value))
                 if len(terms) < len(rest):
@@ -202,14 +189,10 @@ class _Call:
 
     def _order(self, items: Sequence[Argument], called: str, at: Place) -> tuple[int, ...]:
         dims = tuple(self._int(item, called) for item in items)
-        if 0 in dims[1:]:
+        if dims[0] != 0 or 0 in dims[1:]:
             rest = ", ".join(str(dim) for dim in dims if dim != 0)
-            hint = f"write `{self.name}(x, 0, {rest})`"
-            message = "dimension 0 is the batch: it stays where it is, the first"
-            raise self.wrong(message, at, "batch", hint)
-        if dims[0] != 0:
-            self._began_later("0", dims, items[0].offset)
-            dims = (0, *dims)
+            message = "an order of dimensions begins with the batch, 0"
+            raise self.wrong(message, at, "batch", f"write `{self.name}(x, 0, {rest})`")
         if len(set(dims)) < len(dims):
             raise self.wrong(f"{called} names each dimension once", at)
         return dims
@@ -217,7 +200,7 @@ class _Call:
     def _shape(self, items: Sequence[Argument], called: str, at: Place) -> tuple[str | int, ...]:
         first = 1 if items and _is_batch(items[0]) else 0
         if astray := next((item for item in items[first:] if _is_batch(item)), None):
-            message = f"`{BATCH}` is the batch, dimension 0: it begins the shape, and stands there once"
+            message = f"a shape begins with the batch, `{BATCH}`, and has it once"
             others = [str(item.value) for item in items if isinstance(item, Constant)]
             hint = f"write `{self.name}({', '.join(['x', BATCH, *others])})`"
             raise self.wrong(message, _place(astray), "batch", hint)
@@ -230,21 +213,10 @@ class _Call:
         if sizes.count(-1) > 1 and self.name == "reshape":
             raise self.wrong(f"one size of `{self.name}` may be -1 and follows from the others", at)
         if not first:
-            self._began_later(BATCH, sizes, items[0].offset if items else at[0] + 1)
+            what = ": a -1 is a size that follows from the others" if sizes[:1] == (-1,) else ""
+            hint = f"write `{self.name}({', '.join(['x', BATCH, *map(str, sizes)])})`"
+            raise self.wrong(f"a shape begins with the batch, `{BATCH}`{what}", at, "batch", hint)
         return (BATCH, *sizes)
-
-    def _began_later(self, batch: str, numbers: Sequence[int], at: int) -> None:
-        """The batch was left out. `at`: where the first number stands, or would."""
-        was, now = (", ".join(["x", *before, *map(str, numbers)]) for before in ((), (batch,)))
-        message = left_out(f"{self.name}({was})", batch, list(numbers[:1]) == [-1] and self.name == "reshape")
-        self.old.append(OldForm(message, f"{self.name}({now})", at, 0, f"{batch}, " if numbers else batch))
-
-
-def left_out(written: str, batch: str, looks_like_it: bool = False) -> str:
-    """The message on a shape or an order without the batch; `looks_like_it`: a -1 stands in its place."""
-    what = f"a shape begins with `{batch}`" if batch == BATCH else "an order of dimensions begins with 0"
-    more = ", and -1 is not it but a size that follows from the others" if looks_like_it else ""
-    return f"`{written}` leaves out the batch: {what}{more}"
 
 
 def _is_batch(item: Argument) -> bool:

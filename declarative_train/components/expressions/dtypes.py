@@ -12,7 +12,6 @@ from declarative_train.components.expressions.ranges import ANY, UNKNOWN, Known,
 from declarative_train.components.expressions.tree import (
     Constant,
     ExpressionError,
-    OldForm,
     Operation,
     Reference,
     Term,
@@ -33,10 +32,10 @@ def result_spec(expression: Expression, edges: Mapping[str, TensorSpec], shape: 
 def sized(
     expression: Expression, edges: Mapping[str, TensorSpec], occurring: Mapping[str, TensorSpec] | None = None
 ) -> Expression:
-    """With the number of classes of each `one_hot` that leaves it to the range of its numbers, also in its text of
-    today. `occurring`: the edges with the values that occur. Raises ExpressionError where the range is not known, or an
-    edge has numbers outside of the classes."""
-    made: list[OldForm] = []
+    """Return the expression with the number of classes of each `one_hot` written out, in its tree and its text; offsets
+    in the tree stay those of the text as typed. `occurring`: the edges with the values that occur. Raises
+    ExpressionError where the range is not known, or an edge has numbers outside of the classes."""
+    written: list[tuple[int, str]] = []
 
     def visit(term: Term) -> Term:
         if not isinstance(term, Operation):
@@ -52,11 +51,13 @@ def sized(
             raise ExpressionError(message, term.offset, term.length, f"write `one_hot(x, {10})`", "arguments")
         size, end = max(int(greatest) + 1, 1), term.offset + term.length - 1
         comma = "" if expression.text[:end].rstrip().endswith(",") else ", "
-        made.append(OldForm("", "", end, 0, f"{comma}num_classes={size}"))
+        written.append((end, f"{comma}num_classes={size}"))
         return term._replace(operands=operands, options={"num_classes": size})
 
-    root = visit(expression.root)
-    return expression._replace(root=root, old=(*expression.old, *made)) if made else expression
+    root, text = visit(expression.root), expression.text
+    for end, size in sorted(written, reverse=True):
+        text = text[:end] + size + text[end:]
+    return expression._replace(root=root, text=text) if written else expression
 
 
 def _keep_to_classes(one_hot: Operation, x: TensorSpec) -> None:

@@ -19,7 +19,6 @@ from declarative_train.components.expressions.tokens import plain_python, word_a
 from declarative_train.components.expressions.tree import (
     Constant,
     ExpressionError,
-    OldForm,
     Operation,
     Reference,
     Term,
@@ -72,21 +71,12 @@ class Name(NamedTuple):
 
 
 class Expression(NamedTuple):
-    """`names`: the references, each once, in the order of the text. `old`: what it says in an old form; `today`: the
-    text without them."""
+    """The text of an expression and the tree it is read into. `names`: the references, each once, in the order of the
+    text."""
 
     text: str
     root: Term
     names: tuple[Name, ...]
-    old: tuple[OldForm, ...] = ()
-
-    @property
-    def today(self) -> str:
-        text = self.text
-        for each in sorted(self.old, key=lambda old: old.offset, reverse=True):
-            if each.replacement is not None:
-                text = text[: each.offset] + each.replacement + text[each.offset + each.length :]
-        return text
 
     @property
     def is_random(self) -> bool:
@@ -120,26 +110,7 @@ def parse(text: str) -> Expression:
     if not names:
         message = "an expression must use a node or a field"
         raise ExpressionError(message, 0, len(text), "a plain number belongs where it is used", "form")
-    found = Expression(text, root, tuple(sorted(names.values(), key=lambda name: name.offset)), tuple(reader.old))
-    if found.old and not _says_the_same(found):
-        found = found._replace(old=tuple(each._replace(replacement=None) for each in found.old))
-    return found
-
-
-def _says_the_same(found: Expression) -> bool:
-    """What is read in the text of today: brackets around a number hide where a list begins."""
-    try:
-        new = parse(found.today)
-    except ExpressionError:
-        return False
-    return not new.old and _meaning(new.root) == _meaning(found.root)
-
-
-def _meaning(term: Term) -> object:
-    """The term without its places."""
-    if isinstance(term, Operation):
-        return term.name, [_meaning(each) for each in term.operands], term.options
-    return type(term), term[0]
+    return Expression(text, root, tuple(sorted(names.values(), key=lambda name: name.offset)))
 
 
 def _python(text: str, source: str) -> ast.expr:
@@ -172,7 +143,6 @@ class _Reader:
 
     def __init__(self, text: str, source: str) -> None:
         self._text = text
-        self.old: list[OldForm] = []
         encoded = f"({source})"
         self._characters: Sequence[int] = range(-1, len(encoded))
         if not source.isascii():
@@ -284,14 +254,12 @@ class _Reader:
             raise self._refuse(node.func, "only functions by name can be called")
         arguments = [self._argument(argument, depth) for argument in node.args]
         keywords: dict[str, Value | Term] = {}
-        keys_at: dict[str, tuple[int, int]] = {}
         for keyword in node.keywords:
             at, _ = self.place(keyword)
             if keyword.arg is None:
                 raise ExpressionError("expressions have no `**`", at, 2, rule="form")
-            key = self._text[at : at + len(keyword.arg)]
-            keywords[key], keys_at[key] = self._argument(keyword.value, depth), (at, len(keyword.arg))
-        return bind(name, arguments, keywords, (start, size), (offset, length), keys_at, self.old)
+            keywords[self._text[at : at + len(keyword.arg)]] = self._argument(keyword.value, depth)
+        return bind(name, arguments, keywords, (start, size), (offset, length))
 
     def _argument(self, node: ast.expr, depth: int) -> Value | Term:
         if isinstance(node, ast.Starred):

@@ -53,17 +53,6 @@ BATCH = "B"
 """Dimension 0 where a shape is written, as the plan prints it."""
 
 
-class OldForm(NamedTuple):
-    """What a text says as an earlier version did: `length` characters from `offset` on are `replacement` today (None:
-    how it is typed leaves no place for that). `message`: the rule of today; `today`: how the call is written."""
-
-    message: str
-    today: str
-    offset: int
-    length: int
-    replacement: str | None
-
-
 def call_of(operation: str, names: Iterable[str]) -> Operation:
     """An operation on these names, as nobody typed it."""
     return Operation(operation, tuple(Reference(name, 0, 0) for name in names), {}, 0, 0)

@@ -47,9 +47,8 @@ class OfFunction(Layer, ABC):
             cls.operation = cls.model_fields["type"].default
 
     def options(self) -> Mapping[str, object]:
-        """What the function is given beside its tensors, in the form of today."""
-        today = self.today()
-        return {name: getattr(today, name) for name in type(self).model_fields if name != "type"}
+        """Return the function's arguments other than its tensors."""
+        return {name: getattr(self, name) for name in type(self).model_fields if name != "type"}
 
     def build(self, inputs: Inputs) -> nn.Module:
         from declarative_train.components.layers.modules.called import Called

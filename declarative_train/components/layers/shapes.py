@@ -6,7 +6,7 @@ Dimensions have torch's numbers, so the batch is 0, and `B` where a shape is wri
 from __future__ import annotations
 
 from math import prod
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal
 
 from declarative_train.components.component import Layer, Misfit
 from declarative_train.components.expressions.functions import default
@@ -78,13 +78,10 @@ class Reshape(OfFunction):
         """Of a sample."""
         return tuple(size for size in self.shape if size != "B")
 
-    def today(self) -> Self:
-        return self if "B" in self.shape else self.model_copy(update={"shape": ("B", *self.shape)})
-
     def check(self, inputs: Inputs) -> Misfit | None:
         x = inputs["x"]
-        if "B" in self.shape[1:]:
-            message = "`B` is the batch, dimension 0: it begins the shape, and stands there once"
+        if self.shape[:1] != ("B",) or "B" in self.shape[1:]:
+            message = "a shape begins with the batch, `B`, and has it once"
             return Misfit(message, field="shape", help=f"write [{', '.join(['B', *map(str, self.sizes)])}]")
         return _sizes_misfit("shape", self.sizes, x.num_elements, f"a sample of `x` {x}")
 
@@ -96,16 +93,13 @@ class Permute(OfFunction):
     dims: tuple[int, ...]
     """The new order, which begins with the batch, 0: [0, 2, 1] makes (B, T, C) of (B, C, T)."""
 
-    def today(self) -> Self:
-        return self if 0 in self.dims else self.model_copy(update={"dims": (0, *self.dims)})
-
     def check(self, inputs: Inputs) -> Misfit | None:
         rank = len(inputs["x"].shape) + 1
-        first, *others = self.today().dims
-        if first != 0:
-            message = "dimension 0 is the batch: it stays where it is, the first"
-            return Misfit(message, field="dims", help=f"write [0, {', '.join(str(dim) for dim in self.dims if dim)}]")
-        found = [resolve_dim(self, "dims", dim, rank) for dim in others]
+        if self.dims[:1] != (0,):
+            order = [0, *(dim for dim in self.dims if dim)]
+            message = "an order of dimensions begins with the batch, 0"
+            return Misfit(message, field="dims", help=f"write {order}")
+        found = [resolve_dim(self, "dims", dim, rank) for dim in self.dims[1:]]
         if wrong := next((dim for dim in found if isinstance(dim, Misfit)), None):
             return wrong
         if sorted(dim for dim in found if isinstance(dim, int)) != list(range(1, rank)):

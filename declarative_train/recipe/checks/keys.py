@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from declarative_train.diagnostics.diagnostic import Basis, Diagnostic, Fix, error, warning
+from declarative_train.diagnostics.diagnostic import Basis, Diagnostic, Fix, error
 from declarative_train.diagnostics.suggest import did_you_mean, nearest, respelt
 from declarative_train.recipe.mistakes.aliases import NOT_BUILT, letters, renamed, type_here
 from declarative_train.terms.span import Span
@@ -112,21 +112,6 @@ def unknown_type(
         hint = NOT_BUILT.get(letters(name)) or help or did_you_mean(name, names)
         fixes = () if letters(name) in NOT_BUILT else respelt(span, name, names, closed=nearest(name, names) not in own)
     return error("S005", span, f"there is no {kind} `{name}`", hint, fixes=fixes, rests_on=rests_on)
-
-
-def deprecated_form(span: Span, message: str, help: str, fixes: tuple[Fix, ...] = ()) -> Diagnostic:
-    """deprecated-form (S011)
-
-    Finds: what an earlier version wrote in another form.
-    Why:   it means what it meant, but not for ever; `dtrain lint --fix` writes today's form, which makes the same plan
-           (all of them: docs/migration.md).
-    Diff:
-    -   parallelism: {mode: fsdp, replicate: 2}
-    +   parallelism: {data: {replicate: 2, shard: all}}
-        layout: {gpus: 4}
-    """
-    # `message`: how it is said today.
-    return warning("S011", span, message, help, fixes=fixes)
 
 
 def newer_dtrain(span: Span, requires: str, version: str) -> Diagnostic:

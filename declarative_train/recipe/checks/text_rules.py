@@ -8,11 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from declarative_train.diagnostics.diagnostic import Diagnostic, Fix, Related, error, warning
+from declarative_train.diagnostics.diagnostic import Diagnostic, Related, error, warning
 from declarative_train.recipe.merge_rules import EXCLUSIVE, Alternatives
-from declarative_train.recipe.old_forms import DEPRECATED, lookup
 from declarative_train.source.document import Document
-from declarative_train.source.node import Mapping, Node, Path, Sequence, find, is_template
+from declarative_train.source.node import Mapping, Node, Sequence, find, is_template
 
 KEYS = re.compile(r"(^|_)(password|passwd|secret|api_?key|access_?key|auth_?token|private_?key)(_|$)", re.IGNORECASE)
 
@@ -89,29 +88,6 @@ def exclusive_keys(tree: Mapping) -> Iterator[Diagnostic]:
         message = f"`{'.'.join(map(str, path))}` has both `{first.name}` and `{second.name}`"
         hint = "keep one of them"
         yield error("S006", second.key.span, message, hint, (Related(first.key.span, f"`{first.name}` is here"),))
-
-
-def deprecated_key(root: Mapping, path: Path = ()) -> Iterator[Diagnostic]:
-    """deprecated-key (S008)
-
-    Finds: a key under a name that it had in an earlier version.
-    Why:   it still works, but not for ever; `dtrain lint --fix` writes the new name. (In this version no key is
-           deprecated: the example is of a language in which `passes` became `epochs`.)
-    Diff:
-        training:
-    -     passes: 5
-    +     epochs: 5
-    """
-    # `root` is the merged tree, whose keys have today's names and their typed text as value.
-    for entry in root if DEPRECATED else ():
-        old, key = entry.key.value, entry.key
-        found = lookup((*path, old)) if isinstance(old, str) and old != entry.name else None
-        if found is not None:
-            message = f"`{old}` is called `{found.name}` since dtrain {found.since}"
-            fix = Fix(key.span, found.name, safe=True, replaces=str(old))
-            yield warning("S008", key.span, message, f"write `{found.name}`", fixes=(fix,))
-        if isinstance(entry.value, Mapping):
-            yield from deprecated_key(entry.value, (*path, entry.name))
 
 
 _LOSS, _LOSSES = ("objective", "loss"), ("objective", "losses")

@@ -42,7 +42,6 @@ from declarative_train.recipe.model.tree import (
     Wire,
 )
 from declarative_train.recipe.model.wiring import Surroundings, Wiring
-from declarative_train.recipe.old_dims import layer_of_today
 from declarative_train.recipe.paths import Paths
 from declarative_train.recipe.reading import read_node
 from declarative_train.source.document import SourceFile
@@ -292,8 +291,6 @@ class _Expander:
         if layer is None:
             return None
         spans = dict(field_spans(fields))
-        layer, found = layer_of_today(layer, draft.fields, spans)
-        self._say(found)
         params = {field: self._given[span] for field, span in spans.items() if span in self._given}
         return LayerNode(*common, layer, spans, params if frame.param_spans else {})
 

@@ -30,7 +30,6 @@ from declarative_train.recipe.model.references import (
     read_reference,
     read_requested,
 )
-from declarative_train.recipe.old_dims import old_expression
 from declarative_train.source.node import Entry, Mapping, Node, Scalar, found_words, to_value
 from declarative_train.source.template import Templates
 from declarative_train.terms.names import NODE_WORDS, RESERVED
@@ -187,7 +186,6 @@ class EntryReader:
         except ExpressionError as problem:
             self.found.append(_RULES[problem.rule](scalar.place(problem.offset, problem.length), problem))
             return None
-        self.found += [old_expression(scalar, each) for each in expression.old]
         return ExpressionDraft(name=entry.name, entry=entry, expression=expression, scalar=scalar)
 
     def _component(self, entry: Entry, node: Mapping) -> Typed | BrokenDraft:

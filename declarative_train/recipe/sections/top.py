@@ -17,8 +17,8 @@ from declarative_train.recipe.sections.section import Section, models_in
 from declarative_train.recipe.sections.sweep import Sweep
 from declarative_train.recipe.sections.training import Training
 
-LANGUAGE_VERSION = 1
-"""What recipes are written in: grammars, functions, defaults and merge rules, held by tests/golden/language_1.json."""
+LANGUAGES = (1,)
+"""The numbers of the recipe language that this version reads, the newest last."""
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 _NAME_SCHEMA = {"type": "string", "pattern": _NAME}
 
@@ -29,20 +29,14 @@ def _of_a_folder(name: str) -> str:
     return name
 
 
-def _known(language: int) -> int:
-    if language != LANGUAGE_VERSION:
-        newer = "take a newer dtrain" if language > LANGUAGE_VERSION else f"write `language: {LANGUAGE_VERSION}`"
-        raise ValueError(f"this dtrain reads language {LANGUAGE_VERSION}, not {language}: {newer}")
-    return language
-
-
 class Head(Section):
     """The keys of a recipe beside its sections."""
 
     requires: str | None = None
     """The dtrain that this recipe is written for, such as `dtrain>=0.1`."""
-    language: Annotated[int, AfterValidator(_known), WithJsonSchema({"const": LANGUAGE_VERSION})] = LANGUAGE_VERSION
-    """The number of the recipe language: what a recipe means does not change under it. Left out: 1."""
+    language: Annotated[int, WithJsonSchema({"enum": list(LANGUAGES)})] = 1
+    """The number of the recipe language, which decides the meaning of a recipe. Left out: 1, also when a newer number
+    exists."""
     extends: str | tuple[str, ...] | None = None
     """Recipes that this one builds on, merged left to right, this file last; paths are relative to this file."""
     fragment: bool = False

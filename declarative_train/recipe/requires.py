@@ -1,0 +1,64 @@
+"""`requires`: the versions of dtrain that a recipe is written for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from operator import eq, ge, gt, le, lt, ne
+
+from declarative_train.diagnostics.diagnostic import Diagnostic
+from declarative_train.recipe.checks.keys import newer_dtrain, wrong_value
+from declarative_train.source.node import Mapping, Scalar
+
+
+def explain_by_version(tree: Mapping, diagnostics: list[Diagnostic]) -> list[Diagnostic]:
+    """Return the diagnostics; under a dtrain that is too old, with the reason why a word is unknown."""
+    requires = tree.get("requires")
+    if not isinstance(requires, Scalar) or not isinstance(requires.value, str):
+        return diagnostics
+    from declarative_train.terms.machine import UNINSTALLED, own_version  # which few recipes need
+
+    installed = own_version()
+    try:
+        if is_met(requires.value, installed) or installed == UNINSTALLED:
+            return diagnostics
+    except ValueError as problem:
+        return [*diagnostics, wrong_value(requires.span, str(problem))]
+    reason = f"this is dtrain {installed}, and the recipe requires {requires.value}, which may know it"
+    softened = [d._replace(help=reason) if d.code in ("S001", "S005") else d for d in diagnostics]
+    return [newer_dtrain(requires.span, requires.value, installed), *softened]
+
+
+_FORM = re.compile(r"dtrain\s*(?P<conditions>[<>=!].*)")
+_CONDITION = re.compile(r"\s*(?P<sign>>=|<=|==|!=|>|<)\s*(?P<version>\d+(?:\.\d+)*)\s*")
+_SIGNS: dict[str, Callable[[tuple[int, ...], tuple[int, ...]], bool]] = {
+    "!=": ne,
+    "<": lt,
+    "<=": le,
+    "==": eq,
+    ">": gt,
+    ">=": ge,
+}
+
+
+def is_met(requires: str, version: str) -> bool:
+    """Return whether `version` meets the conditions. Raises ValueError with the form that is wanted."""
+    form = _FORM.fullmatch(requires.strip())
+    conditions = form["conditions"].split(",") if form is not None else [""]
+    met = True
+    for condition in conditions:
+        parts = _CONDITION.fullmatch(condition)
+        if parts is None:
+            raise ValueError(f"`{requires}` is not of the form `dtrain>=0.1` or `dtrain>=0.1,<0.3`")
+        met = met and _SIGNS[parts["sign"]](*_padded(_numbers(version), _numbers(parts["version"])))
+    return met
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """Return the numbers of the release: those of `0.2.0rc1` are 0, 2, 0."""
+    return tuple(int(number) for number in re.findall(r"\d+", version.split("+")[0])[:3])
+
+
+def _padded(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    length = max(len(one), len(other))
+    return one + (0,) * (length - len(one)), other + (0,) * (length - len(other))
