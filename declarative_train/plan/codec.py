@@ -25,7 +25,10 @@ from declarative_train.plan.plan import PLAN_VERSION, Plan
 from declarative_train.terms.json_text import parse_json
 
 _DECIDING = ("seed", "batch_graph", "graph", "parameters", "objective", "weights")
-_TRAINING = ("num_steps", "optimizer", "lr_schedule", "num_warmup_steps", "clip_grad_norm", "precision", "non_finite")
+_TRAINING = (
+    *("num_steps", "optimizer", "lr_schedule", "num_warmup_steps"),
+    *("clip_grad_norm", "precision", "non_finite", "ema_decay"),
+)
 _PLACES = frozenset({"path", "folder", "workers", "files", "statistics_from"})
 _SIZES = frozenset({"held_bytes"})
 _OF_PLUGINS = frozenset({PLUGIN})  # where their code lies

@@ -18,6 +18,7 @@ _PLACES = frozenset({"path", "folder", "from", "pretrained"})
 _KEYS = (
     (r"training\.num_steps", "training.steps"),
     (r"training\.num_warmup_steps", "training.lr_schedule.warmup"),
+    (r"training\.ema_decay", "training.ema.decay"),
     (r"global_batch_size", "training.global_batch_size"),
     (r"weights\b(.*)", r"model.weights\1"),
     (r"(?:batch_)?graph\.(.*)", r"model.graph.\1"),

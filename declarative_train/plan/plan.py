@@ -172,6 +172,14 @@ class TrainingPlan:
         keep = self.checkpointing_keep if self.activation_checkpointing == "selective" else ()
         return Recomputation(self.activation_checkpointing, self.checkpointing_every, keep)
 
+    def ema_decay_at(self, step: int) -> float:
+        """Return the decay of the moving average in optimizer step `step`, which counts from 1.
+
+        A fixed decay would keep the start values for 1 / (1 - decay) steps, which may be longer than the run.
+        """
+        assert self.ema_decay is not None
+        return min(self.ema_decay, (1 + step) / (10 + step))
+
     @property
     def arithmetic(self) -> str:
         """Of the matrix products: whose peak counts."""

@@ -100,7 +100,7 @@ def plan_training(recipe: Recipe, timing: Timing) -> TrainingPlan:
         ),
         max_time_s=None if training.max_time is None else training.max_time.seconds,
         deterministic=training.deterministic,
-        ema_decay=None if training.ema is None else training.ema.decay,
+        ema_decay=None if training.ema is None else timing.decay("training.ema.decay", training.ema.decay),
         reduce=reduce_word(training.precision),
         matmul=training.precision.matmul,
         checkpointing_every=Recomputation.of(training.activation_checkpointing).every,

@@ -9,7 +9,13 @@ from typing import Any
 from declarative_train.components.component import LrSchedule
 from declarative_train.data.spec import BatchSpec, DataSpec
 from declarative_train.diagnostics.diagnostic import Diagnostic
-from declarative_train.plan.checks.samples import batch_larger_than_data, no_tokens, past_the_end, schedule_past_the_end
+from declarative_train.plan.checks.samples import (
+    average_longer_than_run,
+    batch_larger_than_data,
+    no_tokens,
+    past_the_end,
+    schedule_past_the_end,
+)
 from declarative_train.recipe.batch import accumulation, data_parallel_size, has_axis, num_microbatches
 from declarative_train.recipe.recipe import Recipe
 from declarative_train.terms.duration import Duration
@@ -59,6 +65,12 @@ class Timing:
             at = self.recipe.span(path)
             self.diagnostics.append(past_the_end(at, duration, steps, self.num_steps, is_warmup=True))
         return steps
+
+    def decay(self, path: str, decay: float) -> float:
+        """Return the decay of a moving average, which should look back over at most a third of the run."""
+        if round(3 / (1 - decay)) > self.num_steps:
+            self.diagnostics.append(average_longer_than_run(self.recipe.span(path), decay, self.num_steps))
+        return decay
 
     def resolved(self, schedule: LrSchedule, warmup: Duration | None) -> LrSchedule:
         """The lr schedule with the durations among its fields in steps, which must fit in the run."""

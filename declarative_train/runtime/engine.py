@@ -142,8 +142,8 @@ class Engine:
             plan.training.optimizer,
             {name: item for name, item in held.model.named_parameters() if item.requires_grad},
         )
-        decay = plan.training.ema_decay
-        self.average = None if decay is None else Average(self.optimizer.parameters, decay, held.model)
+        averages = plan.training.ema_decay is not None
+        self.average = Average(self.optimizer.parameters, held.model) if averages else None
         self._runner, self._held, self._place, self._sharing = runner, held, place, sharing
         self._update = Update(self.optimizer, plan.training, self.loss_scale, self._global_norm)
         self._in_compute_dtype = parameters_in(compute_dtype(plan.training), held.modules, sharded=layout.is_sharded)
@@ -168,7 +168,7 @@ class Engine:
         sums, is_added = sharing.reduce(self.optimizer, sums)
         norm, finite = self._update(lr_factor, measure)
         if self.average is not None:
-            self.average.update(finite)
+            self.average.update(self.plan.training.ema_decay_at(step), finite)
         sharing.finish(finite)
         return StepResult(sums, counts, norm, finite, is_added)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin
 
@@ -11,6 +12,8 @@ import pytest
 
 from declarative_train.components.component import Component
 from declarative_train.components.optimizers import OPTIMIZERS
+from declarative_train.plan.codec import signed
+from declarative_train.plan.plan import Plan
 from declarative_train.plan.resumable import RULES, judge, rule_of
 from declarative_train.recipe.sections.section import Section
 from declarative_train.recipe.sections.top import Top
@@ -47,6 +50,8 @@ def sections_in(annotation: Any, star: bool = False) -> tuple[type[Section], boo
 
 
 KEYS = tuple(dict.fromkeys(keys_of(Top)))
+EARLY = {"metric": "validation/loss", "mode": "min", "patience": "1 epoch"}
+OF_BATCH = ("global_batch_size", "gradient_accumulation_steps", "microbatch_size")
 
 
 def test_the_keys_are_those_of_the_language() -> None:
@@ -113,6 +118,76 @@ def test_a_change_is_judged_by_the_class_of_its_key(directory: Path, changes: di
     verdict = judge(before, now, 5)
     told = {"free": verdict.free, "warned": verdict.warned, "refused": verdict.refused}
     assert [name for name, sentences in told.items() if sentences] == [freedom], told
+
+
+# keys of `training` -> two values of what holds them; an optimizer's fields are changed in the plan
+TRAINING: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "epochs": ({"epochs": 3}, {"epochs": 4}),
+    "steps": ({"epochs": None, "steps": 21}, {"epochs": None, "steps": 22}),
+    "global_batch_size": ({}, {"global_batch_size": 48}),
+    "gradient_accumulation_steps": ({}, {"gradient_accumulation_steps": 2}),
+    "microbatch_size": ({}, {"microbatch_size": 12}),
+    "lr_schedule.component": ({}, {"lr_schedule": {"type": "linear"}}),
+    "lr_schedule.warmup": (
+        {"lr_schedule": {"type": "constant", "warmup": "9 steps"}},
+        {"lr_schedule": {"type": "constant", "warmup": "8 steps"}},
+    ),
+    "clip_grad_norm": ({"clip_grad_norm": 1.0}, {"clip_grad_norm": 2.0}),
+    "precision.compute": ({}, {"precision": "fp64"}),
+    "precision.reduce": ({"precision": {"reduce": "bf16"}}, {"precision": {"reduce": "fp32"}}),
+    "precision.matmul": ({}, {"precision": {"matmul": "tf32"}}),
+    "compile": ({}, {"compile": True}),
+    "deterministic": ({}, {"deterministic": True}),
+    "channels_last": ({}, {"channels_last": False}),
+    "activation_checkpointing.policy": ({}, {"activation_checkpointing": "blocks"}),
+    "activation_checkpointing.every": (
+        {"activation_checkpointing": {"policy": "blocks", "every": 2}},
+        {"activation_checkpointing": {"policy": "blocks", "every": 3}},
+    ),
+    "activation_checkpointing.keep": (
+        {"activation_checkpointing": {"policy": "selective", "keep": ["attention"]}},
+        {"activation_checkpointing": {"policy": "selective", "keep": ["products"]}},
+    ),
+    "ema.decay": ({"ema": {"decay": 0.8}}, {"ema": {"decay": 0.9}}),
+    "early_stop.metric": ({"early_stop": EARLY}, {"early_stop": EARLY | {"metric": "validation/accuracy"}}),
+    "early_stop.mode": ({"early_stop": EARLY}, {"early_stop": EARLY | {"mode": "max"}}),
+    "early_stop.patience": ({"early_stop": EARLY}, {"early_stop": EARLY | {"patience": "2 epochs"}}),
+    "max_time": ({}, {"max_time": "1 hour"}),
+    "non_finite": ({}, {"non_finite": "skip"}),
+}
+
+
+def test_the_table_has_every_key_of_training() -> None:
+    keys = {key.removeprefix("training.") for key in KEYS if key.startswith("training.")}
+    assert set(TRAINING) == {key for key in keys if not key.startswith("optimizer.")}
+
+
+@pytest.mark.parametrize("key", TRAINING)
+def test_a_changed_key_of_training_is_reported_as_its_class_says(directory: Path, key: str) -> None:
+    base = merged(DEEP, {"training": {"lr_schedule": None}})
+    before, now = (compiled(directory, merged(base, {"training": changes})) for changes in TRAINING[key])
+    assert before.training != now.training or key in OF_BATCH
+    assert_reported(before, now, f"training.{key}")
+
+
+@pytest.mark.parametrize("name", sorted({each for kind in OPTIMIZERS.values() for each in kind.model_fields}))
+def test_a_changed_field_of_an_optimizer_is_reported_as_its_class_says(directory: Path, name: str) -> None:
+    plan = compiled(directory, merged(DEEP, {"training": {"lr_schedule": None}}))
+    before, now = (
+        signed(replace(plan, training=replace(plan.training, optimizer={**plan.training.optimizer, name: value})))
+        for value in ("one", "other")
+    )
+    assert_reported(before, now, f"training.optimizer.{name}")
+
+
+def assert_reported(before: Plan, now: Plan, key: str) -> None:
+    """A resume compares plans only where their fingerprints differ."""
+    freedom, verdict = rule_of(key).freedom, judge(before, now, 5)
+    reported = {"free": verdict.free, "warned": verdict.warned, "refused": verdict.refused}
+    assert not [name for name, sentences in reported.items() if sentences and name != freedom], reported
+    if freedom != "free":
+        assert before.fingerprint != now.fingerprint
+        assert any(key.removesuffix(".component").removesuffix(".compute") in each for each in reported[freedom])
 
 
 def test_other_contents_are_refused(directory: Path) -> None:

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch.optim.swa_utils import get_ema_multi_avg_fn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from declarative_train.inference.trained import UsageError, open_trained
 from declarative_train.logs.event import EvaluationDone
 from declarative_train.runtime.step.average import Average
+from declarative_train.runtime.step.model import fill, whole_model
 from tests.runtime.made_recipes import DEEP, WAYS, compiled, merged, on_pipeline, write_data
 from tests.runtime.runs import assert_same_tensors, checkpoints, go
 
@@ -27,25 +28,31 @@ def averages(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {name.partition("/")[2]: item for name, item in tensors.items() if name.startswith("ema/")}
 
 
-def test_an_update_is_torchs() -> None:
+def test_a_skipped_step_moves_nothing() -> None:
     model = torch.nn.Linear(3, 2)
-    average = Average(dict(model.named_parameters()), 0.9, model)
+    average = Average(dict(model.named_parameters()), model)
     wanted = [item.detach().clone() for item in model.parameters()]
     for made in (None, torch.tensor(True), torch.tensor(False)):
         with torch.no_grad():
             for item in model.parameters():
                 item.add_(1)
-        average.update(made)
+        average.update(0.9, made)
         if made is None or made:
             get_ema_multi_avg_fn(0.9)(wanted, [item.detach() for item in model.parameters()], 1)
     for found, other in zip(average.tensors.values(), wanted, strict=True):
         torch.testing.assert_close(found, other)
 
 
+def test_the_decay_grows_with_the_step_up_to_its_value(tmp_path: Path) -> None:
+    write_data(tmp_path)
+    training = compiled(tmp_path, AVERAGED).training
+    assert [training.ema_decay_at(step) for step in (1, 2, 80, 81, 1000)] == [2 / 11, 3 / 12, 0.9, 0.9, 0.9]
+
+
 def test_a_stage_that_trains_nothing_has_none() -> None:
-    average = Average({}, 0.9, torch.nn.Linear(3, 2))
-    average.update(None)
-    average.update(torch.tensor(True))
+    average = Average({}, torch.nn.Linear(3, 2))
+    average.update(0.9, None)
+    average.update(0.9, torch.tensor(True))
     assert average.tensors == {}
 
 
@@ -68,19 +75,29 @@ def test_in_a_pipeline_whose_first_stage_trains_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "way", ["single", *(pytest.param(way, marks=pytest.mark.long) for way in ("dp 2", "ddp 2", "fsdp 2", "pipeline 2"))]
 )
-def test_it_follows_the_parameters_of_every_step(tmp_path: Path, way: str) -> None:
+def test_it_is_the_average_that_torch_computes(tmp_path: Path, way: str) -> None:
+    """`AveragedModel` gets the start values, then the parameters of each step."""
+
+    def warm_up(averages: list[torch.Tensor], parameters: list[torch.Tensor], step: torch.Tensor) -> None:
+        decay = min(0.9, (1 + int(step)) / (10 + int(step)))
+        get_ema_multi_avg_fn(decay)(averages, parameters, step)
+
     write_data(tmp_path)
     done = go(tmp_path, AVERAGED, WAYS[way], SHORT)
     assert done.code == 0
+    plan = compiled(tmp_path, merged(AVERAGED, SHORT))
+    held = whole_model(plan)
+    fill(held, plan, torch.device("cpu"))
+    reference = AveragedModel(held.model, multi_avg_fn=warm_up)
+    reference.update_parameters(held.model)
     found = checkpoints(done.run_dir)
-    before = averages(found[1].tensors)
-    assert set(before) == {name.split("/")[1] for name in found[1].tensors if name.startswith("optimizer/")}
-    for step in range(2, 8):
-        now = averages(found[step].tensors)
-        for name, item in now.items():
-            wanted = 0.9 * before[name] + 0.1 * found[step].tensors[f"model/{name}"]
-            torch.testing.assert_close(item, wanted, rtol=1e-12, atol=1e-14)
-        before = now
+    assert list(found) == list(range(1, 8))
+    for saved in found.values():
+        with torch.no_grad():
+            for name, item in held.model.named_parameters():
+                item.copy_(saved.tensors[f"model/{name}"])
+        reference.update_parameters(held.model)
+        assert_same_tensors(averages(saved.tensors), dict(reference.module.named_parameters()))
 
 
 @pytest.mark.parametrize("way", ["single", *(pytest.param(way, marks=pytest.mark.long) for way in ("fsdp 2", "ddp 2"))])

@@ -30,6 +30,7 @@ RULES: dict[str, str] = {
     "R108": "samples.draws_of_layout",
     "R109": "samples.cannot_write",
     "R110": "samples.pairs_torn",
+    "R111": "samples.average_longer_than_run",
     "R120": "samples.group_of_one",
     "R126": "samples.weights_without_statistics",
     "R131": "inputs.unscaled_input",

@@ -121,6 +121,27 @@ def past_the_end(span: Span, duration: Duration, steps: int, num_steps: int, *, 
     return warning("R103", span, message, "make it shorter, or leave it out")
 
 
+def average_longer_than_run(span: Span, decay: float, num_steps: int) -> Diagnostic:
+    """average-longer-than-run (R111)
+
+    Finds: a moving average of the weights that looks back over more than a third of the run.
+    Why:   such an average does not use its decay in most of the run, and its weights are far behind the trained ones.
+    Diff:
+        training:
+          steps: 300
+    -     ema: {decay: 0.9999}
+    +     ema: {decay: 0.99}
+    """
+    message = f"a decay of {decay:g} averages about {_look_back(decay):,} steps, and the run has {num_steps:,}"
+    fitting = [each for each in (0.9999, 0.999, 0.99, 0.9) if 3 * _look_back(each) <= num_steps]
+    hint = f"set it to {fitting[0]:g} ({counted(_look_back(fitting[0]), 'step')})" if fitting else "leave `ema` out"
+    return warning("R111", span, message, hint)
+
+
+def _look_back(decay: float) -> int:
+    return round(1 / (1 - decay))
+
+
 def schedule_past_the_end(span: Span, misfit: Misfit) -> Diagnostic:
     say = warning if misfit.is_warning else error
     return say("R103", span, misfit.message, misfit.help)

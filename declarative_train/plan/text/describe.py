@@ -236,7 +236,7 @@ def _training(plan: Plan) -> list[str]:
     if training.recomputation.policy != "none":
         rows.append(["recompute", training.recomputation.in_words])
     if training.ema_decay is not None:
-        rows.append(["moving average", f"decay {training.ema_decay:g}"])
+        rows.append(["moving average", f"decay min({training.ema_decay:g}, (1 + step) / (10 + step))"])
     if training.early_stop is not None:
         stop = training.early_stop
         rows.append(

@@ -41,10 +41,12 @@ class EarlyStop(Section):
 
 
 class Ema(Section):
-    """A moving average of each trained parameter: average x decay + parameter x (1 - decay) after each step."""
+    """A moving average of each trained parameter: average x d + parameter x (1 - d) after each step, counted from 1,
+    with d = min(decay, (1 + step) / (10 + step))."""
 
     decay: Annotated[float, Field(gt=0, lt=1)] = 0.9999
-    """What is kept of the average at each step: it looks back about 1 / (1 - decay) steps."""
+    """Part of the average that a step keeps: it looks back about 1 / (1 - decay) steps, in the first steps of a run less
+    far."""
 
 
 class Precision(Section):

@@ -1,7 +1,7 @@
-"""`training.ema`: beside each trained parameter, a moving average of its values after the optimizer's steps.
+"""`training.ema`: for each trained parameter, a moving average of its values after the optimizer's steps.
 
-An average lies where its parameter does, sharded or whole: nothing travels for it. Polyak and Juditsky, 1992; as a
-moving average Tarvainen and Valpola, https://arxiv.org/abs/1703.01780.
+An average is sharded as its parameter is, so that no rank sends anything for it. Polyak and Juditsky, 1992; as a
+moving average Tarvainen and Valpola, https://arxiv.org/abs/1703.01780. The plan decides the decay of each step.
 """
 
 from __future__ import annotations
@@ -14,25 +14,28 @@ from torch import nn
 
 
 class Average:
-    """`tensors` by the parameters' names: they begin as the parameters are, and follow by 1 - `decay` of the way."""
+    """Moving averages, `tensors` by the parameters' names; they begin with the parameters' values."""
 
-    def __init__(self, parameters: Mapping[str, nn.Parameter], decay: float, model: nn.Module) -> None:
+    def __init__(self, parameters: Mapping[str, nn.Parameter], model: nn.Module) -> None:
         self.tensors = {name: item.detach().clone() for name, item in parameters.items()}
         self._held = [_local(item.detach()) for item in parameters.values()]
         self._own = [_local(item) for item in self.tensors.values()]
-        self._decay = decay
         self._model = model
 
     @torch.no_grad()
-    def update(self, finite: torch.Tensor | None) -> None:
-        """After a step; `finite`: whether it was made, a bool tensor that the host does not wait for."""
+    def update(self, decay: float, finite: torch.Tensor | None) -> None:
+        """Move each average by 1 - `decay` of the way to its parameter.
+
+        `finite` is a bool tensor that the host does not wait for: where it is false the optimizer skipped the step,
+        and the averages stay.
+        """
         if not self._own:  # a stage that trains nothing
             return
         if finite is None:
-            torch._foreach_lerp_(self._own, self._held, 1 - self._decay)
+            torch._foreach_lerp_(self._own, self._held, 1 - decay)
             return
         for own, held in zip(self._own, self._held, strict=True):
-            own.lerp_(held, (finite * (1 - self._decay)).to(own.device, own.dtype))
+            own.lerp_(held, (finite * (1 - decay)).to(own.device, own.dtype))
 
     @torch.no_grad()
     def exchange(self) -> None:
