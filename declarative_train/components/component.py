@@ -210,7 +210,9 @@ class Collective(ABC):
 
     @abstractmethod
     def concatenate(self, tensor: "torch.Tensor") -> "torch.Tensor":
-        """All ranks' rows, in rank order; dimension 0 may differ between ranks, and may be 0."""
+        """Return all ranks' rows, in rank order.
+
+        Dimension 0 may differ between ranks, and may be 0; the dtype is that of the ranks that have rows."""
 
 
 class MetricModule(ABC):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+from functools import reduce
 from typing import TYPE_CHECKING
 
 import torch
 from torch import distributed, nn
 
 from declarative_train.components.component import Collective
+from declarative_train.runtime.signals import limit_s
 from declarative_train.terms.mesh import DATA_AXES
 
 if TYPE_CHECKING:
@@ -17,6 +20,11 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
     from declarative_train.plan.layout import LayoutPlan
+
+_DTYPES = (
+    *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+    *(torch.bfloat16, torch.float16, torch.float32, torch.float64),
+)
 
 
 class Alone(Collective):
@@ -94,8 +102,8 @@ class Ranks(Collective):
         return end
 
     def concatenate(self, tensor: torch.Tensor) -> torch.Tensor:
-        sizes = self._sizes(tensor)
-        longest = max(sizes)
+        sizes, dtype = self._sizes_and_dtype(tensor)
+        tensor, longest = tensor.to(dtype), max(sizes)
         wire = tensor.to(torch.uint8) if tensor.dtype == torch.bool else tensor
         padded = wire.new_zeros((longest, *tensor.shape[1:]))
         padded[: len(tensor)] = wire
@@ -103,11 +111,14 @@ class Ranks(Collective):
         distributed.all_gather(parts, padded, group=self.group)
         return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)]).to(tensor.dtype)
 
-    def _sizes(self, tensor: torch.Tensor) -> list[int]:
-        mine = torch.tensor([len(tensor)], dtype=torch.int64, device=tensor.device)
+    def _sizes_and_dtype(self, tensor: torch.Tensor) -> tuple[list[int], torch.dtype]:
+        """Return the number of rows of each rank, and the dtype that holds them all."""
+        mine = torch.tensor([len(tensor), _DTYPES.index(tensor.dtype)], dtype=torch.int64, device=tensor.device)
         parts = [torch.empty_like(mine) for _ in range(self.size)]
         distributed.all_gather(parts, mine, group=self.group)
-        return [int(part.item()) for part in parts]
+        found = torch.stack(parts).tolist()
+        dtypes = [_DTYPES[number] for size, number in found if size]
+        return [size for size, _ in found], reduce(torch.promote_types, dtypes) if dtypes else tensor.dtype
 
 
 class Place:
@@ -133,10 +144,7 @@ class Place:
         self.world = self.data = Ranks()
         self.data_ranks = range(self.world.size)
         if layout.is_sharded or layout.has("pipeline"):
-            from torch.distributed.device_mesh import init_device_mesh
-
-            sizes, names = zip(*((axis.size, axis.name) for axis in layout.mesh), strict=True)
-            self._mesh = init_device_mesh(device.type, sizes, mesh_dim_names=names)
+            self._mesh = _make_mesh(layout, device)
         if layout.has("pipeline"):
             self.pipeline = Ranks(self.mesh.get_group("pipeline"))
             self.pipeline_index = self.pipeline.rank
@@ -153,9 +161,35 @@ class Place:
         if not axes:
             self.data, self.data_ranks = Alone(), (self.world.rank,)
             return
-        mesh = self.mesh[axes]
-        group = mesh.get_group() if len(axes) == 1 else mesh._flatten("data").get_group()
-        self.data, self.data_ranks = Ranks(group), distributed.get_process_group_ranks(group)
+        self.data_ranks = self.mesh[axes].mesh.flatten().tolist()
+        group = self.mesh.get_group(axes[0]) if len(axes) == 1 else make_group(self.data_ranks)
+        self.data = Ranks(group)
+
+
+def make_group(ranks: Sequence[int]) -> ProcessGroup:
+    """Return a group of these ranks of the world, all of which call this. It has the world's timeout.
+
+    Without an argument, torch gives a group half an hour.
+    """
+    limit = timedelta(seconds=limit_s("DTRAIN_TIMEOUT_S"))
+    return distributed.new_group(list(ranks), timeout=limit, use_local_synchronization=True)
+
+
+def _make_mesh(layout: LayoutPlan, device: torch.device) -> DeviceMesh:
+    """Return torch's mesh, of groups made here: `init_device_mesh` takes no timeout."""
+    from torch.distributed.device_mesh import DeviceMesh
+
+    sizes, names = zip(*((axis.size, axis.name) for axis in layout.mesh), strict=True)
+    if len(sizes) == 1:
+        assert distributed.group.WORLD is not None
+        return DeviceMesh.from_group(distributed.group.WORLD, device.type, mesh_dim_names=names)
+    ranks = torch.arange(distributed.get_world_size()).reshape(sizes)
+    position = (ranks == distributed.get_rank()).nonzero()[0].tolist()
+    groups = []
+    for axis in range(len(sizes)):
+        along = tuple(slice(None) if each == axis else at for each, at in enumerate(position))
+        groups.append(make_group(ranks[along].tolist()))
+    return DeviceMesh.from_group(groups, device.type, ranks, mesh_dim_names=names)
 
 
 def finish_together(device: torch.device) -> None:

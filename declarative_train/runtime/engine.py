@@ -15,7 +15,7 @@ from torch import nn
 
 from declarative_train.components.layers.sample_groups import make_process_groups
 from declarative_train.data.batch import Batch
-from declarative_train.runtime.collectives import Place, average_buffers
+from declarative_train.runtime.collectives import Place, average_buffers, make_group
 from declarative_train.runtime.parallelise import share
 from declarative_train.runtime.step.average import Average
 from declarative_train.runtime.step.model import fill, freeze, prepare_units, set_training, whole_model
@@ -209,5 +209,5 @@ def _context(plan: Plan, held: Held, place: Place, device: torch.device) -> Rank
     a matter of all ranks in it."""
     if plan.layout.is_one_process:
         return RankContext()
-    groups = make_process_groups(group_spans(plan, held.whole, device), place.data_ranks)
+    groups = make_process_groups(group_spans(plan, held.whole, device), place.data_ranks, make_group)
     return RankContext(place.data.size, (place.data_index, place.pipeline_index), groups)

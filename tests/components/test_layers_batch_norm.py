@@ -21,6 +21,7 @@ from declarative_train.components.layers.sample_groups import (
     make_process_groups,
     rank_spans,
 )
+from declarative_train.runtime.collectives import make_group
 from declarative_train.terms.tensor_spec import TensorSpec
 from tests.runtime.on_ranks import forked
 
@@ -54,7 +55,8 @@ def steps_of(rank: int, world: int, over: str, num_rows: int, chunks: int, paddi
         *(nn.Tanh(), nn.Flatten(), nn.Linear(15, 6, bias=False), norm(over, (6,))),
     )
     rows = 8 // world
-    groups = SampleGroups(rows, make_process_groups(rank_spans(model, rows), range(world)) if world > 1 else None)
+    made = make_process_groups(rank_spans(model, rows), range(world), make_group) if world > 1 else None
+    groups = SampleGroups(rows, made)
     attach(model, groups)
     x = torch.randn(chunks, 8, 3, 4, 2)
     wanted = torch.randn(chunks, 8, 6)

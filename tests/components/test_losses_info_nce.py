@@ -16,6 +16,7 @@ from declarative_train.components.layers.sample_groups import (
     rank_spans,
 )
 from declarative_train.components.losses import LOSSES
+from declarative_train.runtime.collectives import make_group
 from declarative_train.terms.tensor_spec import TensorSpec
 from tests.runtime.on_ranks import forked
 
@@ -109,7 +110,7 @@ def seen(rank: int, symmetric: bool, rows: tuple[int, int]) -> dict[str, Tensor]
     module = build(over="8 samples", symmetric=symmetric)
     spans = rank_spans(module, 4)
     assert spans == (2,), spans
-    groups = SampleGroups(4, make_process_groups(spans, [0, 1]))
+    groups = SampleGroups(4, make_process_groups(spans, [0, 1], make_group))
     attach(module, groups)
     a, b = (view.detach() for view in views(sum(rows)))
     encoder = torch.arange(D * D, dtype=torch.float64).reshape(D, D).cos().requires_grad_()

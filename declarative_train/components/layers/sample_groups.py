@@ -6,7 +6,7 @@ groups in one forward), or is a multiple of it, and then N / microbatch_size nei
 
 What an engine does, once and then in every step:
 
-    groups = SampleGroups(microbatch_size, make_process_groups(rank_spans(model, microbatch_size), data_parallel_ranks))
+    groups = SampleGroups(microbatch_size, make_process_groups(rank_spans(model, microbatch_size), ranks, make))
     attach(model, groups)
     for batch in batches:
         groups.begin(batch.num_rows)        # then forward and backward
@@ -21,7 +21,7 @@ Running statistics are equal on all ranks after `end_step`: nobody has to broadc
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Annotated, Any, Protocol, runtime_checkable
 
@@ -163,17 +163,18 @@ def rank_spans(model: nn.Module, microbatch_size: int) -> tuple[int, ...]:
     return tuple(sorted(size // microbatch_size for size in sizes if size is not None and size > microbatch_size))
 
 
-def make_process_groups(spans: Sequence[int], ranks: Sequence[int]) -> dict[int, ProcessGroup]:
-    """This rank's group for each span. `ranks` are the global numbers of its data-parallel ranks, in order; they all
-    must call this with the same spans."""
+def make_process_groups(
+    spans: Sequence[int], ranks: Sequence[int], make: Callable[[Sequence[int]], ProcessGroup]
+) -> dict[int, ProcessGroup]:
+    """Return this rank's group for each span. `ranks` are the global numbers of its data-parallel ranks, in order; they
+    all must call this with the same spans. `make` makes the group of some ranks."""
     from torch import distributed
 
     made: dict[int, ProcessGroup] = {}
     position = list(ranks).index(distributed.get_rank())
     for span in spans:
         first = position // span * span
-        members = list(ranks[first : first + span])
-        made[span] = distributed.new_group(members, use_local_synchronization=True)
+        made[span] = make(ranks[first : first + span])
     return made
 
 

@@ -45,8 +45,7 @@ class Ema(Section):
     with d = min(decay, (1 + step) / (10 + step))."""
 
     decay: Annotated[float, Field(gt=0, lt=1)] = 0.9999
-    """Part of the average that a step keeps: it looks back about 1 / (1 - decay) steps, in the first steps of a run less
-    far."""
+    """Part of the average that a step keeps: it looks back about 1 / (1 - decay) steps; less far in the first ones."""
 
 
 class Precision(Section):
