@@ -50,6 +50,7 @@ from declarative_train.plan.settings import settings_of
 from declarative_train.plan.stale import recipe_files
 from declarative_train.plan.timing import Timing, batch_of, num_steps_of
 from declarative_train.plan.weights import plan_weights
+from declarative_train.recipe.batch import accumulation
 from declarative_train.recipe.recipe import Recipe
 from declarative_train.recipe.sections.parallelism import Auto, Axes, DataAxes
 from declarative_train.terms.machine import own_version
@@ -224,9 +225,10 @@ class Scales:
     def _reference(self, recipe: Recipe) -> Plan | None:
         site = replace(self._site, tracer=None)
         sharded = recipe._replace(parallelism=Axes(data=DataAxes(shard="all")))
-        batch, _ = batch_of(sharded, site.data)
-        if batch is not None and recipe.layout.num_gpus > 1 and not check_shards(sharded, site.lowered):
-            plan, _ = _assembled(sharded, site, batch, None)
+        divides = accumulation(recipe.training, sharded.mode, recipe.layout) is not None
+        if divides and recipe.layout.num_gpus > 1 and not check_shards(sharded, site.lowered):
+            batch, _ = batch_of(sharded, site.data)
+            plan = None if batch is None else _assembled(sharded, site, batch, None)[0]
             if plan is not None:
                 return plan
         batch = BatchSpec(SCALE_ROWS, 1, 1, SCALE_ROWS, 1, steps_per_epoch=1)

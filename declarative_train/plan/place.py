@@ -24,7 +24,7 @@ def place(
     """In a pipeline, accumulation steps are made microbatches: one schedule, one reduction, a smaller bubble."""
     layout, mode = recipe.layout, recipe.mode
     mesh = mode.mesh(layout.num_gpus)
-    assert mesh is not None, "P001 stands before this"
+    assert mesh is not None, "P001 comes first"
     plan = LayoutPlan(
         mode=mode.mode,
         device=layout.device,

@@ -118,7 +118,7 @@ def batch_of(recipe: Recipe, data: DataSpec) -> tuple[BatchSpec | None, list[Dia
         if drops:
             return None, diagnostics
     steps = accumulation(training, parallelism, layout)
-    assert steps is not None, "R003 stands before this"
+    assert steps is not None, "R003 comes first"
     ranks, parts = data_parallel_size(parallelism, layout), num_microbatches(parallelism)
     return BatchSpec(
         global_batch_size=size,
@@ -136,5 +136,5 @@ def num_steps_of(recipe: Recipe, batch: BatchSpec) -> int:
     training = recipe.training
     if training.steps is not None:
         return training.steps
-    assert training.epochs is not None, "R004 stands before this"
+    assert training.epochs is not None, "R004 comes first"
     return max(1, ceil(round(training.epochs * batch.steps_per_epoch, 9)))

@@ -114,7 +114,7 @@ class Judge:
     ) -> tuple[Placement | None, Diagnostic | None]:
         layout, number = recipe.layout, batch.accumulation * batch.num_microbatches
         mesh = parallelism.mesh(layout.num_gpus)
-        assert mesh is not None, "P001 stands before this"
+        assert mesh is not None, "P001 comes first"
         shards, replicas = groups(mesh)
         placement = Placement(
             scatters=parallelism.scatters,
