@@ -49,6 +49,7 @@ def copied_ahead(
     stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def copied(number: int) -> tuple[list[Batch], Any]:
+        torch.cuda.set_device(device)  # a thread begins on GPU 0, where leaving the stream would make a context
         made = make(number)
         with torch.cuda.stream(stream):
             batches = [moved(batch, device) for batch in made]

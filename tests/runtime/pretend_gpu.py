@@ -109,6 +109,7 @@ READS = frozenset(
     ]
 )
 FROM_HOST = frozenset(["tensor", "as_tensor", "asarray"])  # what these put on a device is copied, and waited for
+RECURRENT = frozenset(["lstm", "gru", "rnn_tanh", "rnn_relu"])
 PRUNE_EVERY = 4096
 
 
@@ -118,6 +119,14 @@ class MixedDevicesError(RuntimeError):
 
 class MixedStreamsError(RuntimeError):
     """What CUDA would not refuse: numbers read before they are there."""
+
+
+class OtherGpuError(RuntimeError):
+    """What CUDA would not refuse: a thread that begins on GPU 0, and so makes a context there, on every rank."""
+
+
+class HalfRnnError(RuntimeError):
+    """What CUDA would not refuse: under autocast, also of bfloat16, cuDNN's recurrent layers compute in float16."""
 
 
 class NoFloat64Error(RuntimeError):
@@ -136,6 +145,7 @@ class PretendGpu(TorchFunctionMode):
         self._stream = 0  # 1: the side stream
         self._copied: dict[int, StorageWeakRef] = {}  # storages that the side stream has filled
         self.num_taken_over = 0
+        self._is_placed = True  # whether the thread at work has chosen its GPU
         self.free_bytes = 80 << 30
         self.peak_bytes = 1 << 30  # of the start; that of steps is half of it
         self._patches = ExitStack()
@@ -202,6 +212,8 @@ class PretendGpu(TorchFunctionMode):
         self._count_waits(name, args, kwargs, on_gpu, result_on_gpu)
         if on_gpu and len(on_gpu) < len(tensors) and target is None and not _in_backward():
             self._refuse_mixed(name, args, [tensor for tensor in tensors if not self.has(tensor)])
+        if name in RECURRENT and on_gpu and torch.is_autocast_enabled("cpu"):  # which autocast of CUDA is here
+            raise HalfRnnError(f"{name} under autocast, at {_asking()[0]}")
         before = {_key(tensor) for tensor in tensors}
         with without_onednn() if name == "lstm" else nullcontext():  # it has none in bf16 for every CPU
             result = func(*(_on_cpu(item) for item in args), **{key: _on_cpu(item) for key, item in kwargs.items()})
@@ -290,11 +302,24 @@ class PretendGpu(TorchFunctionMode):
 
     @contextmanager
     def side(self, stream: Any) -> Iterator[None]:
+        if not self._is_placed:
+            raise OtherGpuError(f"a stream in a thread that has not chosen its GPU, at {_asking()[0]}")
         self._stream = 1
         try:
             yield
         finally:
             self._stream = 0
+
+    def place(self, device: Any) -> None:
+        self._is_placed = True
+
+    def in_turn(self, make: Callable[[int], Any], first: int, count: int, depth: int = 1) -> Iterator[Any]:
+        """Call `make` in place of a thread, in which no GPU is pretended."""
+        for number in range(first, first + count):
+            self._is_placed = False
+            made = make(number)
+            self._is_placed = True
+            yield made
 
     def _settled(self, result: Any, before: set[int | None], name: str, args: Any, on_gpu: bool) -> Any:
         """New storages are where the result is; one that was there before stays, and what crosses is a copy."""
@@ -369,11 +394,6 @@ def _asking() -> tuple[str, bool]:
     return line or "no line of the project", in_step
 
 
-def _in_turn(make: Callable[[int], Any], first: int, count: int, depth: int = 1) -> Iterator[Any]:
-    """In place of a thread, in which nobody pretends."""
-    return map(make, range(first, first + count))
-
-
 class _Autocast(torch.autocast):
     def __init__(self, device_type: str, *args: Any, **kwargs: Any) -> None:
         super().__init__("cpu", *args, **kwargs)
@@ -414,7 +434,7 @@ def cuda_patched(gpu: PretendGpu) -> Iterator[None]:
             "max_memory_allocated": lambda device=None: gpu.peak_bytes,
             "reset_peak_memory_stats": gpu.forget_peak,
             "mem_get_info": lambda device=None: (gpu.free_bytes, 80 << 30),
-            "set_device": lambda device: None,
+            "set_device": gpu.place,
             "Stream": mock.MagicMock(),
             "current_stream": mock.MagicMock(),
             "stream": gpu.side,
@@ -428,6 +448,6 @@ def cuda_patched(gpu: PretendGpu) -> Iterator[None]:
         stack.enter_context(mock.patch.object(optimizer, "_group_tensors_by_device_and_dtype", by_pretended_device))
         stack.enter_context(mock.patch.dict(checks, dict.fromkeys(checks, _without_device)))
         stack.enter_context(mock.patch.object(torch, "autocast", _Autocast))
-        stack.enter_context(mock.patch.object(prefetch, "ahead", _in_turn))
+        stack.enter_context(mock.patch.object(prefetch, "ahead", gpu.in_turn))
         stack.enter_context(mock.patch.object(torch.backends.cudnn, "is_acceptable", return_value=False))
         yield

@@ -21,10 +21,11 @@ from torch import distributed
 from declarative_train import plan as plan_room
 from declarative_train import recipe as recipe_room
 from declarative_train.components.expressions.functions import FUNCTIONS
+from declarative_train.components.layers.modules.sequences import Gru, Lstm, Rnn
 from declarative_train.components.losses import LOSSES
 from declarative_train.components.metrics import METRICS
 from declarative_train.components.optimizers import OPTIMIZERS
-from declarative_train.data import side_stream
+from declarative_train.data import prefetch, side_stream
 from declarative_train.data.batches import TrainingBatches
 from declarative_train.data.sets import open_sets
 from declarative_train.plan.plan import Plan
@@ -37,7 +38,14 @@ from declarative_train.runtime.storage.run_dir import Place
 from declarative_train.terms.tensor_spec import TensorSpec
 from tests.components.test_layers_all import CASES, OWN
 from tests.runtime.made_recipes import DEEP, DIGITS, WAYS, compiled, merged, write_data
-from tests.runtime.pretend_gpu import GPU, MixedDevicesError, MixedStreamsError, PretendGpu
+from tests.runtime.pretend_gpu import (
+    GPU,
+    HalfRnnError,
+    MixedDevicesError,
+    MixedStreamsError,
+    OtherGpuError,
+    PretendGpu,
+)
 from tests.runtime.runs import last_tensors
 from tests.test_recipes import RECIPES, ROOT
 
@@ -412,6 +420,32 @@ def test_what_cuda_refuses_is_refused_and_what_waits_is_counted() -> None:
         module(there).sum().backward()
         assert module.weight.grad.device == there.device
     assert there.device.type == "cpu"
+
+
+def test_what_cuda_does_wrongly_in_silence_is_refused() -> None:
+    layer, x = torch.nn.GRU(3, 2), torch.ones(4, 1, 3)
+    with PretendGpu():
+        layer, x = layer.to("cuda"), x.to("cuda")
+        layer(x)
+        with torch.autocast("cuda", dtype=torch.bfloat16), pytest.raises(HalfRnnError, match="gru under autocast"):
+            layer(x)
+
+        def make(number: int) -> None:
+            with torch.cuda.stream(None):
+                pass
+
+        with pytest.raises(OtherGpuError, match="not chosen its GPU"):
+            list(prefetch.ahead(make, 0, 1))
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gru", "rnn"])
+def test_a_recurrent_layer_computes_in_the_precision_of_the_run(kind: str) -> None:
+    made = {"lstm": Lstm, "gru": Gru, "rnn": Rnn}[kind](3, 4, batch_first=True)
+    layer = made.to(torch.bfloat16)  # as the parameters of a step are cast
+    with PretendGpu(), torch.autocast("cuda", dtype=torch.bfloat16):
+        output, *states = layer.to("cuda")(torch.randn(2, 5, 3, device="cuda"))
+        assert {each.dtype for each in (output, *states)} == {torch.bfloat16}
+        assert output.device.type == "cuda"
 
 
 def as_rank(rank: int, plan: Plan, directory: Path, wraps: bool) -> None:

@@ -137,12 +137,23 @@ class Lstm(nn.LSTM):
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]
         with _kernel(x):
-            output, (hidden, cell) = super().forward(as_rows(x))
+            output, (hidden, cell) = super().forward(_as_weights(x, self.weight_ih_l0))
         return placed(output, x), placed(hidden.transpose(0, 1), x), placed(cell.transpose(0, 1), x)
 
 
-def _kernel(x: Tensor) -> AbstractContextManager[None]:
-    """oneDNN's LSTM in half precision fails on CPUs that know AVX2 alone; torch's own runs there."""
+def _as_weights(x: Tensor, weight: Tensor) -> Tensor:
+    """Return the rows of `x`, on a GPU in the dtype of the weight, which is that of the run's precision."""
+    return as_rows(x) if x.device.type != "cuda" else as_rows(x).to(weight.dtype)
+
+
+def _kernel(x: Tensor) -> AbstractContextManager[object]:
+    """Return a context for the forward of a recurrent layer.
+
+    On CUDA, autocast would compute in float16 also under bfloat16. On the CPU, oneDNN's LSTM in half precision fails
+    where only AVX2 is known, and torch's own does not.
+    """
+    if x.device.type == "cuda":
+        return torch.autocast("cuda", enabled=False)
     if x.device.type != "cpu" or not (torch.is_autocast_enabled("cpu") or x.dtype in (torch.bfloat16, torch.float16)):
         return nullcontext()
     half = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else x.dtype
@@ -166,7 +177,8 @@ class Gru(nn.GRU):
     """x (B, ..., T, D) -> output, hidden."""
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
-        output, hidden = super().forward(as_rows(x))
+        with _kernel(x):
+            output, hidden = super().forward(_as_weights(x, self.weight_ih_l0))
         return placed(output, x), placed(hidden.transpose(0, 1), x)
 
 
@@ -174,7 +186,8 @@ class Rnn(nn.RNN):
     """x (B, ..., T, D) -> output, hidden."""
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
-        output, hidden = super().forward(as_rows(x))
+        with _kernel(x):
+            output, hidden = super().forward(_as_weights(x, self.weight_ih_l0))
         return placed(output, x), placed(hidden.transpose(0, 1), x)
 
 
