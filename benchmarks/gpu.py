@@ -201,7 +201,7 @@ def ours(job: Job, compiled: bool, data: Path) -> Result:
     from declarative_train.plan.compiler import compile as compile_plan
     from declarative_train.runtime.engine import Engine
     from declarative_train.runtime.meter import samples_per_s_at_peak
-    from declarative_train.runtime.rank import default_dtype, slots_of
+    from declarative_train.runtime.rank import slots_of, torch_settings
 
     path = data.with_suffix(".yaml")
     path.write_text(yaml.safe_dump(recipe(job, data, compiled=compiled, device=KIND)))
@@ -210,7 +210,7 @@ def ours(job: Job, compiled: bool, data: Path) -> Result:
     plan, diagnostics = compile_plan(loaded.recipe, tracer=LateTracer(), traces_all=True)
     assert plan is not None, [item.message for item in diagnostics]
     device = torch.device("cpu" if TINY else "cuda:0")
-    with default_dtype(plan):
+    with torch_settings(plan, device):
         engine = Engine(plan, device)
         training = TrainingBatches(
             plan.data, slots_of(plan), 0, open_sets(plan.data), device=device, hold_on_device=True

@@ -187,7 +187,12 @@ def _special(error: BaseException) -> str | None:
     if undetermined:
         return (
             f"`{undetermined[1]}` gives other bits in every run on this device, and training.deterministic is true; "
-            "help: set it to false, or take another layer"
+            "help: set it to false, or use another layer or loss"
+        )
+    if "operation not supported" in text and "driver" in text.lower():
+        return (
+            f"{first_line(error)}; help: a GPU without virtual memory (some virtual GPUs, WSL) needs "
+            "PYTORCH_ALLOC_CONF=expandable_segments:False"
         )
     if "nccl" not in text.lower() or type(error).__name__ != "DistBackendError":
         return None

@@ -64,11 +64,7 @@ def run_rank(job: Job, context: FailureContext, asked: Callable[[], bool]) -> in
     rank_plan = plan.layout.ranks[context.rank]
     context.stage = rank_plan.stages[0] if rank_plan.stages else None
     device = device_of(rank_plan, job.device_kind, job.device_index)
-    if device.type == "cuda":
-        bind_to_gpu(device)
-    else:
-        keep_freed_memory()
-    with default_dtype(plan), same_bits(plan.training.deterministic), products(plan.training.matmul, device):
+    with torch_settings(plan, device):
         sinks = FanOut(job.sinks(job.run_dir) if context.rank == 0 else ())
         # before the other ranks give up on this one, which knows the reason
         PATIENCE.limit_s = max(0.9 * limit_s("DTRAIN_TIMEOUT_S"), TELL_S)
@@ -220,6 +216,17 @@ def started(job: Job, engine: Engine, first_step: int) -> RunStarted:
         graph=model_graph(plan),
         time_unix_s=time.time(),
     )
+
+
+@contextmanager
+def torch_settings(plan: Plan, device: torch.device) -> Iterator[None]:
+    """Set what a run computes with: memory, kernels and dtypes."""
+    if device.type == "cuda":
+        bind_to_gpu(device)
+    else:
+        keep_freed_memory()
+    with default_dtype(plan), same_bits(plan.training.deterministic), products(plan.training.matmul, device):
+        yield
 
 
 @contextmanager

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from declarative_train.components.component import LossModule
 from declarative_train.components.losses import LOSSES
@@ -418,3 +420,42 @@ def test_weights_travel_with_the_module_and_stay_out_of_its_state() -> None:
     assert isinstance(module, torch.nn.Module)
     assert not module.state_dict()
     assert module.to("meta").class_weights.device.type == "meta"
+
+
+class Kernels(TorchDispatchMode):
+    """The names of all operations, forward and backward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.add(func.name())
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("name", ["cross_entropy", "nll"])
+@pytest.mark.parametrize(
+    "more", [{}, {"ignore_index": 1, "class_weights": (0.5, 1.0, 2.0, 1.0)}], ids=["plain", "weighted"]
+)
+def test_pictures_of_classes_have_deterministic_kernels(name: str, more: dict[str, Any]) -> None:
+    """CUDA has none for `nll_loss2d`, which torch takes for classes in dimension 1 of 4."""
+    loss = LOSSES[name](class_dim=1, **more).build(TensorSpec((4, 5, 6)), TensorSpec((5, 6), "int64"), None)
+    scores = torch.randn(2, 4, 5, 6).log_softmax(1).requires_grad_()
+    target, weight = torch.randint(4, (2, 5, 6)), torch.tensor([1.0, 0.5])
+
+    def values() -> list[torch.Tensor]:
+        total = loss.sum(scores, target, None, weight)
+        return [total.detach(), *torch.autograd.grad(total, scores), loss.items(scores, target, None).detach()]
+
+    plain = values()
+    torch.use_deterministic_algorithms(True)
+    try:
+        with Kernels() as kernels:
+            found = values()
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert "aten::nll_loss_backward" in kernels.names
+    assert not [each for each in kernels.names if "nll_loss2d" in each]
+    for one, other in zip(found, plain, strict=True):
+        torch.testing.assert_close(one, other)

@@ -74,3 +74,10 @@ def test_an_operation_without_a_deterministic_form() -> None:
     finally:
         torch.use_deterministic_algorithms(False)
     assert explain(found.value).startswith("`put_` gives other bits in every run on this device, and training.determin")
+
+
+def test_a_gpu_without_virtual_memory() -> None:
+    error = RuntimeError("CUDA driver error: operation not supported\nException raised from map")
+    found = explain(error)
+    assert found.startswith("CUDA driver error: operation not supported; help: ")
+    assert found.endswith("needs PYTORCH_ALLOC_CONF=expandable_segments:False")

@@ -108,12 +108,17 @@ class OverClasses(nn.Module, LossModule):
         return (*x.shape[: self.axis + 1], *x.shape[self.axis + 2 :])
 
     def _classes_at_1(self, x: Tensor, y: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
-        """As torch wants it; with classes last this only joins the dimensions before them."""
+        """Return all three with classes in dimension 1, as torch wants it.
+
+        With classes last this joins the dimensions before them. So it does where the run is deterministic: the kernel
+        of CUDA for pictures of classes, `nll_loss2d`, is not.
+        """
+        if self.rank > 1 and (self.axis == self.rank - 1 or torch.are_deterministic_algorithms_enabled()):
+            x = x.movedim(self.axis + 1, -1).reshape(-1, self.num_classes)
+            y = y.movedim(self.axis + 1, -1).reshape(-1, self.num_classes) if self.soft else y.reshape(-1)
+            return x, y, None if weight is None else weight.reshape(-1)
         if self.axis == 0:
             return x, y, weight
-        if self.axis == self.rank - 1:
-            y = y.reshape(-1, self.num_classes) if self.soft else y.reshape(-1)
-            return x.reshape(-1, self.num_classes), y, None if weight is None else weight.reshape(-1)
         return x.movedim(self.axis + 1, 1), y.movedim(self.axis + 1, 1) if self.soft else y, weight
 
 
