@@ -66,6 +66,7 @@ BASES = {  # where the base of digits does not fit
     "D017": "text.yaml",
     "D022": "days.yaml",
     "D023": "days.yaml",
+    "D025": "chats.yaml",
 }
 BASES_OF_BAD = {"D017": "people.yaml"}
 IN_THE_BASE = {"G008", "W009"}  # told at the node of the base that no longer fits; what made it so is related

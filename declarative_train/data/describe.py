@@ -18,6 +18,7 @@ from declarative_train.components.datasets.files import is_known, is_remote
 from declarative_train.components.datasets.mix import MixDataset
 from declarative_train.components.fields.columns import sized
 from declarative_train.components.fields.image import MissingPackageError
+from declarative_train.components.fields.tokens import TokensField
 from declarative_train.data import without_source
 from declarative_train.data.blocks import mixed, most_held, most_held_beside, rolled
 from declarative_train.data.checks import group_in_two_sets
@@ -31,7 +32,7 @@ from declarative_train.data.checks.samples import (
     sorted_as_text,
     split_does_not_fit,
 )
-from declarative_train.data.checks.values import column_does_not_fit, no_statistics
+from declarative_train.data.checks.values import column_does_not_fit, no_statistics, unread_messages
 from declarative_train.data.inherited import Inherited, measured, misread, origin_of, unknown_value
 from declarative_train.data.known import Known
 from declarative_train.data.opened import arranged, opened, records, remember, usable
@@ -46,6 +47,7 @@ from declarative_train.data.rows import RowChain, RowRange, Rows
 from declarative_train.data.skipping import Skipped, Skips, in_words
 from declarative_train.data.spec import DataSpec, FieldSpec, MemberSpec, SetSpec, WindowSpec
 from declarative_train.data.splitting import TRAINING, SplitError, split_rows
+from declarative_train.data.texts import list_unread
 from declarative_train.data.windows import RowOrder, Windows, row_order
 from declarative_train.diagnostics.diagnostic import Diagnostic, Related
 from declarative_train.terms.amounts import counted
@@ -131,6 +133,7 @@ class _Description:
         if any(item.is_error for item in self.diagnostics) or len(tables) <= self._num_own():
             return None, self.diagnostics
         self._report_skipped(tables, prepared)
+        self._report_unread(main, parts, {sets[name].source: each.table for name, each in prepared.items()})
         spec = self._spec(tables, parts, prepared)
         remember(spec, prepared)
         return spec, self.diagnostics
@@ -399,6 +402,21 @@ class _Description:
         if self.skipped and first is not None:
             first.left_out = self.skipped
             self.report(rows_skipped(self.span("data.on_bad_row"), in_words(self.skipped)))
+
+    def _report_unread(self, main: Table, parts: Mapping[str, Part], tables: Mapping[str | None, Table]) -> None:
+        """Report what data of dialogues hold and no token does. `tables`: with tokens, by source."""
+        for table in tables.values():
+            for name, keys in list_unread(table):
+                message = f"its chat template does not read these keys of messages: {keys}"
+                hint = "leave them out of the data, or name a template that reads them: `template: chat.jinja`"
+                self.report(unread_messages(self.span(f"data.fields.{name}.column"), name, message, hint))
+        for name, part in parts.items():
+            if not isinstance(part.field, TokensField) or name != base_of(name) or "tools" not in main.columns:
+                continue
+            if part.field.lacks_tools(part.columns):
+                message = "its chat template writes tools, and does not get those of the column `tools`"
+                span = self.span(f"data.fields.{name}.column")
+                self.report(unread_messages(span, name, message, "give them to it: `tools: tools`"))
 
     def _of_set(
         self,

@@ -146,6 +146,8 @@ def needs_values(field: Field, column: Column) -> bool:
         return getattr(field, "missing", None) == "error"
     if field.type == "category":
         return getattr(field, "unknown", None) is None
+    if field.type == "tokens" and column.name == getattr(field, "tools", None):
+        return False
     return field.type in ("tokens", "image") and column.dtype == "object"
 
 

@@ -23,6 +23,7 @@ from declarative_train.data.parts import Part, base_of, column_names
 from declarative_train.data.rows import RowRange, Rows
 from declarative_train.data.skipping import is_scanned, needs_values
 from declarative_train.data.spec import WindowSpec
+from declarative_train.terms.amounts import counted
 
 _PROBED = 16  # texts that a cache's name is made of, too
 
@@ -80,15 +81,16 @@ def tokens_of(table: Table, part: Part, *, skips: bool = False) -> Tokens:
     SourceError."""
     field, columns = field_of(part), part.columns
     found = tokenizer(field.tokenizer)
-    skips = skips and is_scanned(table) and all(needs_values(field, column) for column in columns)
+    texts = [column for column in columns if column.name != field.tools]
+    skips = skips and is_scanned(table) and all(needs_values(field, column) for column in texts)
 
     def read(start: int, stop: int) -> Sequence[object]:
         values = table.read(column_names([part]), slice(start, stop))
         return field.together([values[column.name] for column in columns])
 
     def encoded(value: Any, row: int) -> Encoded:
-        if skips and (value is None or (field.prompt is not None and None in value)):
-            return [], None
+        if skips and field.lacking(value) is not None:
+            return Encoded([])
         return field.encoded(value, columns, row, found)
 
     about = _about(table, part, found)
@@ -139,12 +141,30 @@ def packed_beside(fields: Mapping[str, Field], window: WindowSpec | None) -> Ite
         yield packed, Misfit(message, help="leave one of them out")
 
 
+def list_unread(table: Table) -> Iterator[tuple[str, str]]:
+    """Yield each field whose chat template does not read some keys of messages, and which: a table of `with_tokens`."""
+    if isinstance(table, TextRows):
+        found = {name: tokens.unread for name, (_, tokens) in table.fields.items()}
+        source = table.source
+    elif isinstance(table, PackedRows):
+        found, source = {table.field_name: table.tokens.unread}, table.source
+    else:
+        return
+    for name, keys in found.items():
+        if keys:
+            places = (
+                f"`{key}` ({counted(count, 'row')}, first {source.place(row)})"
+                for key, (count, row) in sorted(keys.items())
+            )
+            yield name, ", ".join(places)
+
+
 class TextRows(Table):
     """A table with its texts as (3, length) tokens beside them. `reads_files`: other columns are read, so that a row
     costs its block; tokens alone cost their bytes."""
 
     def __init__(self, table: Table, fields: dict[str, tuple[TokensField, Tokens]], *, reads_files: bool) -> None:
-        self._table, self.fields = table, fields
+        self.source, self.fields = table, fields
         self._columns = {
             column_of(name, field.output_of(output)).name: (name, output)
             for name, (field, _) in fields.items()
@@ -160,13 +180,13 @@ class TextRows(Table):
         self.members = table.members
 
     def read(self, columns: Sequence[str], rows: slice | np.ndarray) -> dict[str, np.ndarray]:
-        return self._found(columns, rows, self._table.read)
+        return self._found(columns, rows, self.source.read)
 
     def read_once(self, columns: Sequence[str], rows: slice) -> dict[str, np.ndarray]:
-        return self._found(columns, rows, self._table.read_once)
+        return self._found(columns, rows, self.source.read_once)
 
     def size_bytes(self, columns: Sequence[str]) -> int | None:
-        return self._table.size_bytes([name for name in columns if name not in self._columns])
+        return self.source.size_bytes([name for name in columns if name not in self._columns])
 
     def _found(
         self, columns: Sequence[str], rows: Any, read: Callable[[list[str], Any], dict[str, np.ndarray]]
@@ -189,7 +209,7 @@ class TextRows(Table):
         return layout.rows(outputs, pieces, field.length, field.pad_of(tokenizer(field.tokenizer)))
 
     def place(self, row: int) -> str:
-        return self._table.place(row)
+        return self.source.place(row)
 
 
 class PackedRows(Table):

@@ -22,7 +22,7 @@ from declarative_train.components.layers.activations import Activation
 from declarative_train.components.layers.modules.attention import SelfAttention
 from declarative_train.components.layers.modules.sequences import LearnedPositions, SinusoidalPositions
 from declarative_train.components.texts import layout
-from declarative_train.components.texts.chat import ChatError, messages
+from declarative_train.components.texts.chat import ChatError
 from declarative_train.components.texts.tokenizer import TokenizerError
 from declarative_train.graph.graph import Graph, Node
 from declarative_train.graph.read import read_layer
@@ -222,7 +222,7 @@ def encoded(text: str, model: TextModel, *, chat: bool = False) -> list[int]:
     """Its tokens; `chat`: of what a user says (or of messages, as JSON), up to where the assistant begins. Raises
     UsageError for a text without any, and for a token that the model does not know."""
     try:
-        tokens = model.words.asked(messages(text, "user")) if chat else model.words.encoded(text)
+        tokens = model.words.asked(text) if chat else model.words.encoded(text)
     except (ChatError, TokenizerError) as error:
         raise UsageError(f"{error}{f'; help: {error.help}' if error.help else ''}") from None
     if not tokens:

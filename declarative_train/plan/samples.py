@@ -45,7 +45,7 @@ def with_samples(plan: Plan, recipe: Recipe) -> tuple[Plan, list[Diagnostic]]:
 
 
 def _tokens(prompt: str, words: Words) -> list[int]:
-    return words.asked(chat.messages(prompt, "user")) if words.is_chat else words.encoded(prompt)
+    return words.asked(prompt) if words.is_chat else words.encoded(prompt)
 
 
 def _problem(plan: Plan, found: Written | None) -> str:

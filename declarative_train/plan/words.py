@@ -104,11 +104,12 @@ class Words:
             before = next((whole[:at] for at in range(len(whole)) if whole[at : at + len(plain)] == plain), [])
         return self._begun([*before, *plain])
 
-    def asked(self, messages: chat.Messages) -> list[int]:
-        """A dialogue, up to where the assistant begins. Raises ChatError and TokenizerError."""
-        own = None if self.field is None else self.field.template
-        text = chat.rendered(chat.template_text(own, self.tokenizer), messages, self.tokenizer, answers=True)
-        return self._begun(chat.tokens(text, self.tokenizer)[0])
+    def asked(self, prompt: str) -> list[int]:
+        """Return the tokens of what a user says, or of messages as JSON, up to where the assistant begins. Raises
+        ChatError and TokenizerError."""
+        template = chat.template_text(None if self.field is None else self.field.template, self.tokenizer)
+        given = chat.dialogue(chat.messages(prompt, "user"), template)
+        return self._begun(chat.tokens(chat.render(template, given, self.tokenizer, answers=True), self.tokenizer)[0])
 
     def _begun(self, tokens: list[int]) -> list[int]:
         first = None if self.field is None else self.tokenizer.role("bos", self.field.bos)
@@ -120,7 +121,7 @@ def _ends(field: TokensField, found: Tokenizer) -> frozenset[int]:
     ends = {found.special["eos"]} if "eos" in found.special else set()
     try:
         template = chat.template_text(field.template, found)
-        tokens, trained = chat.tokens(chat.said(template, _EXAMPLE, found), found)
+        tokens, trained = chat.tokens(chat.write(template, _EXAMPLE, found), found)
     except (chat.ChatError, TokenizerError):
         return frozenset(ends)
     said = [token for token, flag in zip(tokens, trained, strict=True) if flag]

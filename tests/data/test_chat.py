@@ -95,7 +95,7 @@ def field(folder: Path, **keys: Any) -> TokensField:
 
 def encoded(each: TokensField, value: Any) -> tuple[list[int], list[bool]]:
     found = tokenizer(each.tokenizer)
-    tokens, trained = each.encoded(json.dumps(value), COLUMN, 0, found)
+    tokens, trained, _ = each.encoded(json.dumps(value), COLUMN, 0, found)
     assert trained is not None
     return list(tokens), list(trained)
 
@@ -160,7 +160,7 @@ def test_messages_in_other_forms(folder: Path) -> None:
     found = tokenizer(str(folder))
     paired = field(folder, prompt="question", column="answer", template=True)
     both = [Column("answer", "object"), Column("question", "object")]
-    tokens, trained = paired.encoded((answer, question), both, 0, found)
+    tokens, trained, _ = paired.encoded((answer, question), both, 0, found)
     assert (tokens, trained) == wanted
     # what the prompt's own assistant said is not learnt
     longer = paired.encoded((json.dumps(DIALOGUES[0][4:]), json.dumps(DIALOGUES[0][:4])), both, 0, found)
@@ -190,7 +190,7 @@ def test_prompts_and_answers_without_a_template(folder: Path) -> None:
     each = field(folder, prompt="question", column="answer", eos=True)
     columns = [Column("answer", "object"), Column("question", "object")]
     found = tokenizer(str(folder))
-    tokens, trained = each.encoded(("Two.", "One plus one? "), columns, 0, found)
+    tokens, trained, _ = each.encoded(("Two.", "One plus one? "), columns, 0, found)
     assert tokens == [*found.encode("One plus one? Two."), found.special["eos"]]
     assert trained is not None
     assert not trained[0]
@@ -237,7 +237,7 @@ def test_prompts_and_answers_without_a_template(folder: Path) -> None:
 def test_a_template_that_is_wrong_or_hostile_is_told_at_once(folder: Path, template: str, says: str) -> None:
     begun = time.thread_time()
     with pytest.raises(chat.ChatError) as found:
-        chat.said(template, DIALOGUES[1], tokenizer(str(folder)))
+        chat.write(template, DIALOGUES[1], tokenizer(str(folder)))
     assert says in str(found.value)
     assert time.thread_time() - begun < 3
 
@@ -309,3 +309,145 @@ def test_a_column_of_messages_is_read_from_every_kind_of_file(folder: Path, tmp_
         assert opened_table.columns["messages"] == COLUMN[0]
         values = opened_table.read(["messages"], np.array([2, 0]))["messages"]
         assert [chat.messages(value) for value in values] == [DIALOGUES[2], DIALOGUES[0]]
+
+
+def rows_of(path: Path, *rows: dict[str, Any]) -> dict[str, Any]:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return {"type": "jsonl", "path": str(path)}
+
+
+@pytest.mark.parametrize("template", [CHATML, PLAIN_CHATML], ids=["marked", "plain"])
+@pytest.mark.parametrize("key", chat.FLAGS)
+def test_an_answer_that_is_marked_as_not_learnt_is_not(folder: Path, template: str, key: str) -> None:
+    each, ending = field(folder, template=template), "" if template is CHATML else "\n"
+    first, second = (f"{DIALOGUES[0][at]['content']}<|im_end|>{ending}" for at in (2, 4))
+
+    def flagged(*flags: object) -> list[dict[str, Any]]:
+        made = [dict(message) for message in DIALOGUES[0]]
+        for message, flag in zip(made[2::2], flags, strict=True):
+            message[key] = flag
+        made[1][key] = 0  # of a user: it is not learnt in any case
+        return made
+
+    for no in (0, False, 0.0):
+        assert learnt(each, flagged(no, None)) == second
+        assert learnt(each, flagged(1, no)) == first
+        assert learnt(each, flagged(no, no)) == ""
+    assert learnt(each, flagged(None, True)) == first + second
+    assert encoded(each, flagged(0, 1))[0] == encoded(each, DIALOGUES[0])[0]
+
+
+@pytest.mark.parametrize(
+    ("message", "says"),
+    [
+        ({"role": "assistant", "content": "a", "weight": 0.5}, "message 2 has `weight: 0.5`"),
+        ({"role": "assistant", "content": "a", "train": "no"}, 'message 2 has `train: "no"`'),
+        ({"role": "user", "content": "a", "train": True}, "message 2 has `train: true` and the role `user`"),
+        ({"role": "critic", "content": "a"}, "message 2 has the role `critic`; known are system, developer, user"),
+        ({"from": "narrator", "value": "a"}, "message 2 has the role `narrator`; known are"),
+    ],
+)
+def test_what_a_message_cannot_say_is_reported_with_row_and_message(
+    look: Callable[..., Described], folder: Path, tmp_path: Path, message: dict[str, Any], says: str
+) -> None:
+    begin = [{"role": "user", "content": "q"}] if "role" in message else [{"from": "human", "value": "q"}]
+    source = rows_of(tmp_path / "rows.jsonl", {"messages": DIALOGUES[1]}, {"messages": [*begin, message]})
+    keys = {"type": "tokens", "column": "messages", "tokenizer": str(folder), "length": 64}
+    found, (problem,) = look(source=source, fields={"chat": keys})
+    assert found is None
+    assert problem.code == "D040"
+    assert says in problem.message
+    assert "in row 2 of" in problem.message
+
+
+def test_roles_of_published_data_sets_are_those_of_templates(folder: Path) -> None:
+    each = field(folder)
+    for written, role in chat.ROLES.items():
+        for name in (written, written.capitalize()):
+            wanted = [{"role": "user", "content": "q"}, {"role": role, "content": "a"}]
+            given = [{"from": "human", "value": "q"}, {"from": name, "value": "a"}]
+            assert encoded(each, given) == encoded(each, wanted)
+            assert encoded(each, [wanted[0], {"role": name, "content": "a"}]) == encoded(each, wanted)
+    # a template that knows a role gets it as it is written
+    own = field(folder, template=CHATML.replace("{%- if message.role ==", "{%- if message['role'] == 'observation' %}"
+                                                "{{- 'saw ' }}{%- endif %}{%- if message.role =="))  # fmt: skip
+    tokens, _ = encoded(own, [{"role": "user", "content": "q"}, {"role": "observation", "content": "r"}])
+    assert "<|im_start|>observation\nsaw r" in tokenizer(str(folder)).decode(tokens, skips_special=False)
+
+
+WITH_TOOLS = "{%- if tools %}{{- tools | tojson + '\\n' }}{%- endif %}" + CHATML
+TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": {"city": {"type": "string"}}}}]
+
+
+def test_tools_reach_the_template(spec: Callable[..., DataSpec], folder: Path, tmp_path: Path) -> None:
+    from transformers import PreTrainedTokenizerFast
+
+    library = PreTrainedTokenizerFast.from_pretrained(str(folder))
+    keys = {"type": "tokens", "column": "messages", "tokenizer": str(folder), "length": 200, "template": WITH_TOOLS}
+    other = [{"type": "function", "function": {"name": "time"}}]  # Arrow gives it `parameters: null`
+    wanted = [
+        library.apply_chat_template(DIALOGUES[1], tools=tools, chat_template=WITH_TOOLS, return_dict=False)
+        for tools in (TOOLS, other, None)
+    ]
+    for number, rows in enumerate(([TOOLS, other, None], [json.dumps(TOOLS), json.dumps(other), "[]"])):
+        source = rows_of(tmp_path / f"{number}.jsonl", *({"messages": DIALOGUES[1], "tools": each} for each in rows))
+        found = open_sets(spec(source=source, fields={"chat": keys | {"tools": "tools"}}))["training"]
+        made = found.gather(np.arange(3))
+        assert [ids[mask].tolist() for ids, mask in zip(made["chat"], made["chat.mask"], strict=True)] == wanted
+
+
+@pytest.mark.parametrize(
+    ("keys", "tools", "path", "says"),
+    [
+        ({"template": WITH_TOOLS}, "a clock", "column", "its tools are not a list of JSON schemas, in row 1"),
+        ({}, TOOLS, "tools", "its chat template writes no tools"),
+        ({"template": WITH_TOOLS}, 3, "tools", "`tools` holds int64, and tools are lists of JSON schemas"),
+        ({"column": "text"}, TOOLS, "tools", "tools are written by a chat template, and its column holds text"),
+    ],
+)
+def test_tools_that_cannot_be_written_are_reported(
+    look: Callable[..., Described], folder: Path, tmp_path: Path, keys: dict[str, Any], tools: object, path: str,
+    says: str,
+) -> None:  # fmt: skip
+    source = rows_of(tmp_path / "rows.jsonl", {"messages": DIALOGUES[1], "text": "a", "tools": tools})
+    made = {"type": "tokens", "column": "messages", "tools": "tools", "tokenizer": str(folder), "length": 64} | keys
+    found, (problem,) = look(source=source, fields={"chat": made})
+    assert found is None
+    assert problem.span.path == f"data.fields.chat.{path}"
+    assert says in problem.message
+
+
+@pytest.mark.parametrize("pack", [None, "best_fit"])
+def test_what_no_template_reads_is_reported(
+    look: Callable[..., Described], folder: Path, tmp_path: Path, pack: str | None
+) -> None:
+    def named(dialogue: list[dict[str, Any]], **keys: object) -> list[dict[str, Any]]:
+        return [dialogue[0] | keys, *dialogue[1:]]
+
+    source = rows_of(
+        tmp_path / "rows.jsonl",
+        {"messages": DIALOGUES[0], "tools": TOOLS},
+        {"messages": named(DIALOGUES[1], name="Ada", note="", weight=0), "tools": TOOLS},
+        {"messages": named(DIALOGUES[1], name="Ben", reasoning="why"), "tools": TOOLS},
+    )
+    keys = {"type": "tokens", "column": "messages", "tokenizer": str(folder), "length": 200, "pack": pack}
+
+    def reported(template: str, **more: object) -> list[str]:
+        found, diagnostics = look(source=source, fields={"chat": keys | {"template": template} | more})
+        assert found is not None
+        assert all(problem.code == "D025" and not problem.is_error for problem in diagnostics)
+        return [problem.message for problem in diagnostics]
+
+    for _ in range(2):  # from the cache as well
+        (message,) = reported(CHATML)
+        assert "`name` (2 rows, first row 2 of" in message
+        assert "`reasoning` (1 row, first row 3 of" in message
+        assert "note" not in message
+        assert "weight" not in message
+    assert reported("{% generation %}{{ messages | tojson }}{% endgeneration %}") == []
+    reads = CHATML.replace("{{- '<|im_start|>'", "{{- message.get('name', '') + message.reasoning_content|d('') }}"
+                                                 "{{- '<|im_start|>'")  # fmt: skip
+    assert reported(reads) == []
+    (message,) = reported("{%- if tools %}{{- tools }}{%- endif %}" + reads)
+    assert "its chat template writes tools, and does not get those of the column `tools`" in message
+    assert reported("{%- if tools %}{{- tools }}{%- endif %}" + reads, tools="tools") == []

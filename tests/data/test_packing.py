@@ -232,7 +232,7 @@ def work(texts: list[str | None], about: object = "x", **keys: Any) -> cache.Wor
     def encode(text: str | None, row: int) -> cache.Encoded:
         if text is None:
             raise BadValueError("missing", "text", "`text` misses a text", row=row, help="write one")
-        return list(text.encode()), None
+        return cache.Encoded(list(text.encode()), unread=("name",) if row % 700 == 300 else ())
 
     return cache.Work(len(texts), lambda start, stop: texts[start:stop], encode, 256, about=about, **keys)
 
@@ -251,7 +251,7 @@ def test_tokens_are_made_once(own_cache: Path, monkeypatch: pytest.MonkeyPatch) 
     assert sorted(os.listdir(first.folder)) == ["about.json", "starts.npy", "tokens"]
     monkeypatch.setattr(cache, "_write", pytest.fail)
     again = cache.made(work(TEXTS))
-    assert again.folder == first.folder
+    assert (again.folder, again.unread) == (first.folder, first.unread)
     assert (again.tokens == first.tokens).all()
 
 
@@ -262,6 +262,7 @@ def test_several_processes_make_the_same(own_cache: Path, monkeypatch: pytest.Mo
     three = cache.made(work(TEXTS, "three"))
     assert (one.starts == three.starts).all()
     assert (one.tokens == three.tokens).all()
+    assert one.unread == three.unread == {"name": (3, 300)}
 
 
 @pytest.mark.parametrize("processes", [1, 2])
@@ -282,7 +283,7 @@ def test_a_stopped_making_goes_on_where_it_was(own_cache: Path, monkeypatch: pyt
         seen.append(row)
         if row == 1500 and len(seen) == 1501:
             raise KeyboardInterrupt
-        return list(text.encode()), None
+        return cache.Encoded(list(text.encode()))
 
     stopped = work(TEXTS)._replace(encode=encode)
     with pytest.raises(KeyboardInterrupt):
@@ -300,7 +301,7 @@ def test_a_process_that_is_killed_is_told(monkeypatch: pytest.MonkeyPatch) -> No
     def encode(text: Any, row: int) -> cache.Encoded:
         if row == 900 and os.getpid() != parent:
             os.kill(os.getpid(), signal.SIGKILL)
-        return list(text.encode()), None
+        return cache.Encoded(list(text.encode()))
 
     with pytest.raises(SourceError, match="was ended from outside"):
         cache.made(work(TEXTS)._replace(encode=encode))

@@ -66,7 +66,7 @@ def test_numbers_are_those_of_sentencepiece_and_of_transformers(folder: Path) ->
         assert row[: len(wanted)] == wanted
     turns = [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "Any person."}]
     chat = TokensField.model_validate({"column": "messages", "tokenizer": str(folder), "length": 64, "template": True})
-    tokens, _ = chat.encoded(json.dumps(turns), [Column("messages", "messages")], 0, found)
+    tokens = chat.encoded(json.dumps(turns), [Column("messages", "messages")], 0, found).tokens
     assert list(tokens) == theirs.apply_chat_template(turns, tokenize=True, return_dict=False)
 
 

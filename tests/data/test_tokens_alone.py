@@ -17,7 +17,7 @@ from declarative_train.components.texts.cache import Encoded, Work, made
 def work(pause_s: float = 0.0) -> Work:
     def encode(value: int, _: int) -> Encoded:
         time.sleep(pause_s)
-        return [value], None
+        return Encoded([value])
 
     return Work(40, lambda start, stop: range(start, stop), encode, 100, about=["alone"])
 

@@ -93,7 +93,7 @@ def _encoded(piece: Piece, found: Tokenizer, last: int | None) -> Encoded:
         tokens = found.encode(text, adds_special=False)
     except TokenizerError as error:
         raise SourceError("unreadable", f"{shown(path)}: {error}", help=error.help) from error
-    return ([*tokens, last] if last is not None and is_last else tokens), None
+    return Encoded([*tokens, last] if last is not None and is_last else tokens)
 
 
 def _modified(path: str) -> int:

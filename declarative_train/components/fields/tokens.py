@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, cast
 
 from pydantic import Field as Key
@@ -42,6 +42,8 @@ class TokensField(Field):
     """A column of texts, or of lists of messages."""
     prompt: Annotated[str, Key(min_length=1)] | None = None
     """A column of texts, or of lists of messages, that stand before those of `column`, and are not to be predicted."""
+    tools: Annotated[str, Key(min_length=1)] | None = None
+    """A column of the tools that a dialogue may call, lists of JSON schemas, which the chat template writes."""
     template: Literal[True] | Annotated[str, Key(min_length=1)] | None = None
     """The chat template (Jinja) that a dialogue is written by: a file, or the template itself; left out: the
     tokenizer's own (true: also where `column` is text, which is then what the assistant answers to `prompt`). What the
@@ -72,7 +74,19 @@ class TokensField(Field):
 
     @property
     def wanted(self) -> tuple[str, ...]:
-        return (self.column,) if self.prompt is None else (self.column, self.prompt)
+        return tuple(self._columns.values())
+
+    @property
+    def _columns(self) -> dict[str, str]:
+        """The keys that name a column, and its name."""
+        named = {"column": self.column, "prompt": self.prompt, "tools": self.tools}
+        return {key: name for key, name in named.items() if name is not None}
+
+    @property
+    def _places(self) -> dict[str, int]:
+        """The keys that name a column, and its place among the field's columns: two keys may name the same one."""
+        names = list(dict.fromkeys(self.wanted))
+        return {key: names.index(name) for key, name in self._columns.items()}
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -87,19 +101,26 @@ class TokensField(Field):
         return self.model_copy(update={"output": name})
 
     def check(self, columns: Sequence[Column]) -> Misfit | None:
-        for key, column in zip(("column", "prompt"), columns, strict=False):
+        for key, place in self._places.items():
+            column = columns[place]
             if column.dtype not in ("object", MESSAGES) or column.shape:
                 holds = "files" if column.dtype == "bytes" else column.dtype
-                return Misfit(f"`{column.name}` holds {holds}, and tokens are made of text", field=key)
+                made = "tools are lists of JSON schemas" if key == "tools" else "tokens are made of text"
+                return Misfit(f"`{column.name}` holds {holds}, and {made}", field=key)
         try:
             found = tokenizer(self.tokenizer)
         except TokenizerError as error:
             return Misfit(str(error), field="tokenizer", help=error.help)
         if self.is_chat(columns):
             try:
-                chat.opened(chat.template_text(self.template, found))
+                template = chat.opened(chat.template_text(self.template, found))
             except (TokenizerError, chat.ChatError) as error:
                 return Misfit(str(error), field="tokenizer" if self.template is None else "template", help=error.help)
+            if self.tools is not None and not template.reads_tools:
+                return Misfit("its chat template writes no tools", field="tools", help="leave `tools` out")
+        elif self.tools is not None:
+            message = "tools are written by a chat template, and its column holds text"
+            return Misfit(message, field="tools", help="leave `tools` out")
         for key in ("bos", "eos"):
             try:
                 found.role(key, getattr(self, key))
@@ -109,7 +130,14 @@ class TokensField(Field):
 
     def is_chat(self, columns: Sequence[Column]) -> bool:
         """Its column holds lists of messages, or a template makes them of texts."""
-        return self.template is not None or any(column.dtype == MESSAGES for column in columns)
+        texts = {place for key, place in self._places.items() if key != "tools"}
+        return self.template is not None or any(columns[place].dtype == MESSAGES for place in texts)
+
+    def lacks_tools(self, columns: Sequence[Column]) -> bool:
+        """Its chat template writes tools, and no column of them is named."""
+        if self.tools is not None or not self.is_chat(columns):
+            return False
+        return chat.opened(chat.template_text(self.template, tokenizer(self.tokenizer))).reads_tools
 
     def marks_trained(self, columns: Sequence[Column]) -> bool:
         """Some of a text's tokens are not to be predicted."""
@@ -167,7 +195,7 @@ class TokensField(Field):
         found = tokenizer(self.tokenizer)
         texts, flags = [], []
         for row, value in enumerate(self.together(values)):
-            tokens, trained = self.encoded(value, columns, row, found)
+            tokens, trained, _ = self.encoded(value, columns, row, found)
             begin, end = (int(each) for each in self.kept(0, len(tokens)))
             texts.append(tokens[begin:end])
             flags.append(None if trained is None else trained[begin:end])
@@ -175,22 +203,34 @@ class TokensField(Field):
         return layout.rows((self.output,), pieces, self.length, self.pad_of(found))[self.output]
 
     def together(self, values: Sequence[np.ndarray]) -> Sequence[object]:
-        """What `encoded` takes, a row each: the text, with `prompt` the two texts."""
-        if self.prompt is None:
+        """Return what `encoded` takes, a row each: the text, or a tuple with a value for each key that names a
+        column."""
+        if len(self._columns) == 1:
             return cast("list[object]", values[0].tolist())
-        return list(zip(values[0].tolist(), values[-1].tolist(), strict=True))  # the same column may be both
+        return list(zip(*(values[place].tolist() for place in self._places.values()), strict=True))
+
+    def lacking(self, value: Any) -> str | None:
+        """Return the key whose column misses the text that a row needs."""
+        return next((key for key, each in self._by_key(value).items() if each is None and key != "tools"), None)
+
+    def _by_key(self, value: Any) -> dict[str, Any]:
+        return dict(zip(self._columns, (value,) if len(self._columns) == 1 else value, strict=True))
 
     def encoded(self, value: Any, columns: Sequence[Column], row: int, found: Tokenizer) -> Encoded:
-        """Of one value, whole; with `truncate: error`, of one that is not too long. Raises BadValueError."""
-        text, prompt = (value, None) if self.prompt is None else value
-        for column, each in zip(columns, (text, prompt), strict=False):
-            if each is None:
-                hint = "leave the row out, or write a text there"
-                raise BadValueError("missing", column.name, f"`{column.name}` misses a text", row=row, help=hint)
+        """Return the tokens of one value, whole; with `truncate: error`, of one that is not too long. Raises
+        BadValueError."""
+        if (key := self.lacking(value)) is not None:
+            name, hint = columns[self._places[key]].name, "leave the row out, or write a text there"
+            raise BadValueError("missing", name, f"`{name}` misses a text", row=row, help=hint)
+        given = self._by_key(value)
+        text, prompt = given["column"], given.get("prompt")
         trained: list[bool] | None = None
+        unread: Collection[str] = ()
         try:
             if self.is_chat(columns):
-                tokens, trained = self.of_dialogue(text, prompt, found)
+                written = self.write(text, prompt, given.get("tools"), found)
+                unread = written.unread
+                tokens, trained = chat.tokens(written, found)
             elif prompt is not None:
                 tokens, trained = self.behind(prompt, text, found)
             else:
@@ -202,14 +242,14 @@ class TokensField(Field):
         if len(tokens) > self.length and self.truncate == "error" and self.pack is None:
             message = f"`{columns[0].name}` has {counted(len(tokens), 'token')}, and `length` is {self.length:,}"
             raise BadValueError("outside", columns[0].name, message, row=row, key="length")
-        return tokens, trained
+        return Encoded(tokens, trained, unread)
 
-    def of_dialogue(self, text: str, prompt: str | None, found: Tokenizer) -> tuple[list[int], list[bool]]:
-        """Raises ChatError."""
+    def write(self, text: str, prompt: str | None, tools: str | None, found: Tokenizer) -> chat.Said:
+        """Return a dialogue as its chat template writes it. Raises ChatError."""
         before = [] if prompt is None else chat.messages(prompt, "user")
         given = [*before, *chat.messages(text, None if prompt is None else chat.ASSISTANT)]
-        written = chat.template_text(self.template, found)
-        return chat.tokens(chat.said(written, given, found, len(before)), found)
+        template = chat.template_text(self.template, found)
+        return chat.write(template, given, found, len(before), chat.tools(tools))
 
     def behind(self, prompt: str, text: str, found: Tokenizer) -> tuple[list[int], list[bool]]:
         """The two as one text, of which the second is to be predicted."""
@@ -251,7 +291,7 @@ class TokensField(Field):
         found: list[object] = [self.bos, self.eos, self.special, longest]
         if self.template is not None or self.prompt is not None:
             found += [self.prompt, self.template and chat.template_text(self.template, tokenizer(self.tokenizer))]
-        return found
+        return found if self.tools is None else [*found, "tools", self.tools]
 
 
 class _OfTokenizer(Tally):

@@ -14,7 +14,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
@@ -30,10 +30,10 @@ from declarative_train.terms.machine import num_cores
 if TYPE_CHECKING:
     import numpy as np
 
-Encoded = tuple[Sequence[int], Sequence[bool] | None]
-"""The tokens of a text, and which of them are to be learnt (None: all)."""
+Unread = dict[str, tuple[int, int]]
+"""The keys of messages that no chat template reads: in how many texts, and the number of the first."""
 
-_FORMAT = 1
+_FORMAT = 2
 _PARTS = 64  # that a large file is made in
 _LEAST_PART = 256  # texts
 _FEW = 1 << 15  # texts that one process makes
@@ -41,6 +41,15 @@ _SMALL = 4 << 20  # bytes that one process makes
 _SAID_S = 2.0  # what takes longer is told
 _STUCK_S = 300.0  # without a sign of life of the process that makes the same; a text may be long, and far away
 _LOOK_S = 0.1
+
+
+class Encoded(NamedTuple):
+    """The tokens of a text, which of them are to be learnt (None: all), and the keys of its messages that its chat
+    template does not read."""
+
+    tokens: Sequence[int]
+    trained: Sequence[bool] | None = None
+    unread: Collection[str] = ()
 
 
 class Work(NamedTuple):
@@ -64,6 +73,7 @@ class Tokens(NamedTuple):
     tokens: np.ndarray
     starts: np.ndarray
     trained: np.ndarray | None
+    unread: Unread
     folder: str = ""
 
     @property
@@ -129,9 +139,10 @@ def _opened(folder: str) -> Tokens | None:
             trained = _mapped(os.path.join(folder, "trained"), "uint8", int(about["num_tokens"]))
         if len(starts) != about["num_texts"] + 1 or int(starts[-1]) != about["num_tokens"]:
             return None
-    except (OSError, ValueError, KeyError, TypeError):
+        unread = {str(key): (int(count), int(first)) for key, (count, first) in about["unread"].items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-    return Tokens(tokens, starts, trained, folder)
+    return Tokens(tokens, starts, trained, unread, folder)
 
 
 def _mapped(path: str, dtype: str, size: int) -> np.ndarray:
@@ -188,11 +199,11 @@ def _dtype(vocabulary: int) -> str:
 def _in_memory(work: Work) -> Tokens:
     import numpy as np
 
-    parts = [_encoded(work, start, stop) for start, stop in _parts(work)]
-    lengths = np.concatenate([np.zeros(1, np.int64), *(lengths for _, lengths, _ in parts)])
-    tokens = np.concatenate([np.empty(0, _dtype(work.vocabulary)), *(tokens for tokens, _, _ in parts)])
-    trained = np.concatenate([np.empty(0, np.uint8), *(flags for _, _, flags in parts)]) if work.has_trained else None
-    return Tokens(tokens, np.cumsum(lengths), trained)
+    parts = [_encode(work, start, stop) for start, stop in _parts(work)]
+    lengths = np.concatenate([np.zeros(1, np.int64), *(each.lengths for each in parts)])
+    tokens = np.concatenate([np.empty(0, _dtype(work.vocabulary)), *(each.tokens for each in parts)])
+    trained = np.concatenate([np.empty(0, np.uint8), *(each.trained for each in parts)]) if work.has_trained else None
+    return Tokens(tokens, np.cumsum(lengths), trained, _sum_unread(each.unread for each in parts))
 
 
 def _parts(work: Work) -> list[tuple[int, int]]:
@@ -201,20 +212,40 @@ def _parts(work: Work) -> list[tuple[int, int]]:
     return [(start, min(start + size, work.num_texts)) for start in range(0, work.num_texts, size)]
 
 
-def _encoded(work: Work, start: int, stop: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(tokens, tokens of each text, 1 for those to be learnt or nothing)."""
+class _Part(NamedTuple):
+    """A run of texts: their tokens, the number of tokens of each, and 1 for those to be learnt or nothing."""
+
+    tokens: np.ndarray
+    lengths: np.ndarray
+    trained: np.ndarray
+    unread: Unread
+
+
+def _encode(work: Work, start: int, stop: int) -> _Part:
     import numpy as np
 
-    found = []
+    found: list[Encoded] = []
     for at, value in enumerate(work.read(start, stop)):
         found.append(work.encode(value, start + at))
         _lives()
-    lengths = np.fromiter((len(tokens) for tokens, _ in found), np.int64, len(found))
-    tokens = np.fromiter((token for tokens, _ in found for token in tokens), _dtype(work.vocabulary), lengths.sum())
-    if not work.has_trained:
-        return tokens, lengths, np.empty(0, np.uint8)
-    flags = [np.ones(len(tokens), np.uint8) if each is None else np.asarray(each, np.uint8) for tokens, each in found]
-    return tokens, lengths, np.concatenate([np.empty(0, np.uint8), *flags])
+    unread = _sum_unread({key: (1, start + at)} for at, each in enumerate(found) for key in each.unread)
+    lengths = np.fromiter((len(each.tokens) for each in found), np.int64, len(found))
+    tokens = np.fromiter((token for each in found for token in each.tokens), _dtype(work.vocabulary), lengths.sum())
+    flags = [
+        np.ones(len(each.tokens), np.uint8) if each.trained is None else np.asarray(each.trained, np.uint8)
+        for each in (found if work.has_trained else ())
+    ]
+    return _Part(tokens, lengths, np.concatenate([np.empty(0, np.uint8), *flags]), unread)
+
+
+def _sum_unread(parts: Iterable[Unread]) -> Unread:
+    """`parts` are in the order of their texts."""
+    total: Unread = {}
+    for part in parts:
+        for key, (count, first) in part.items():
+            before, earliest = total.get(key, (0, first))
+            total[key] = (before + count, earliest)
+    return total
 
 
 _current: tuple[Work, str] | None = None  # what the processes that are forked work on
@@ -310,10 +341,12 @@ def _write_part(number: int, start: int, stop: int) -> None:
     base = os.path.join(making, f"{number:04}")
     if os.path.exists(f"{base}.lengths.npy"):
         return
-    tokens, lengths, trained = _encoded(work, start, stop)
-    tokens.tofile(f"{base}.tokens")
-    trained.tofile(f"{base}.trained")
-    np.save(f"{base}.part.npy", lengths)
+    part = _encode(work, start, stop)
+    part.tokens.tofile(f"{base}.tokens")
+    part.trained.tofile(f"{base}.trained")
+    with open(f"{base}.unread", "w", encoding="utf-8") as file:
+        json.dump(part.unread, file)
+    np.save(f"{base}.part.npy", part.lengths)
     os.replace(f"{base}.part.npy", f"{base}.lengths.npy")
 
 
@@ -330,6 +363,10 @@ def _join(work: Work, making: str, num_parts: int) -> int:
                 _lives()
                 with open(f"{base}.{kind}", "rb") as part:
                     shutil.copyfileobj(part, whole, 1 << 22)
+    unread = []
+    for base in bases:
+        with open(f"{base}.unread", encoding="utf-8") as file:
+            unread.append(json.load(file))
     for name in os.listdir(making):
         if name[:4].isdigit():
             os.unlink(os.path.join(making, name))
@@ -338,6 +375,7 @@ def _join(work: Work, making: str, num_parts: int) -> int:
         "num_tokens": int(starts[-1]),
         "dtype": _dtype(work.vocabulary),
         "has_trained": work.has_trained,
+        "unread": _sum_unread(unread),
         "about": work.about,
     }
     with open(os.path.join(making, "about.json"), "w", encoding="utf-8") as file:

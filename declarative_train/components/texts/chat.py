@@ -1,32 +1,54 @@
-"""A dialogue and a chat template -> tokens, and which of them the assistant says.
+"""A dialogue and a chat template -> tokens, and which of them are to be learnt.
 
 A dialogue is a list of messages {role, content, ...}, as JSON text: that is how a table gives a column of such lists.
-The text is rendered as `apply_chat_template` of transformers does it. What the assistant says is what stands in
-`{% generation %}`; of a template without it, what a dialogue that ends with an answer has more than the same one up to
-there.
+The text is rendered as `apply_chat_template` of transformers does it. An answer of the assistant is what is in
+`{% generation %}`; of a template without it, what a dialogue that ends with the answer has more than the same one up to
+there. It is learnt unless its message says otherwise (`FLAGS`).
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, ItemsView, Iterator, KeysView, Mapping, Sequence, ValuesView
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from declarative_train.components.data import SourceError
 from declarative_train.components.datasets.files import local_path, read_bytes, shown
 from declarative_train.components.texts.tokenizer import Tokenizer, TokenizerError, is_inline
+from declarative_train.terms.amounts import counted
 from declarative_train.terms.json_text import parse_json
 
 if TYPE_CHECKING:
     from declarative_train.components.texts.rendering import Rendering
 
-Messages = list[dict[str, Any]]
 Span = tuple[int, int]
 
 ASSISTANT = "assistant"
-_ROLES = {"human": "user", "gpt": ASSISTANT, "system": "system", "tool": "tool", "function_call": ASSISTANT}
+ROLES = {
+    "system": "system",
+    "developer": "developer",
+    "user": "user",
+    "human": "user",
+    "prompter": "user",
+    ASSISTANT: ASSISTANT,
+    "gpt": ASSISTANT,
+    "chatgpt": ASSISTANT,
+    "bing": ASSISTANT,
+    "bard": ASSISTANT,
+    "model": ASSISTANT,
+    "bot": ASSISTANT,
+    "ai": ASSISTANT,
+    "function_call": ASSISTANT,
+    "tool": "tool",
+    "function": "tool",
+    "function_response": "tool",
+    "observation": "tool",
+}
+"""The names of roles in published data sets, in lower case, and the names that templates know."""
+FLAGS = ("weight", "train", "training", "loss")
+"""The keys by which a message says whether it is learnt: those of OpenAI, of Axolotl (two), and of ms-swift."""
 _THOUGHTS = ("reasoning_content", "thinking", "reasoning")  # names for the same, of which templates know one
 _OF_OWN = "a tokenizer's own template can be replaced: `template: chat.jinja`, with `{% generation %}` around answers"
 
@@ -39,11 +61,68 @@ class ChatError(Exception):
         self.help = help
 
 
+class Message(dict[str, Any]):
+    """A message that records which of its keys a template reads."""
+
+    __slots__ = ("_own", "_read")
+
+    def __init__(self, values: Mapping[str, Any], own: Collection[str]) -> None:
+        """`own`: the keys that the data has; others are copies of them."""
+        super().__init__(values)
+        self._own, self._read = own, {"role", *FLAGS}
+
+    def unread(self) -> list[str]:
+        """Return the keys of the data that hold something and that no template has read."""
+        read = self._read if self._read.isdisjoint(_THOUGHTS) else {*self._read, *_THOUGHTS}
+        return [key for key, value in super().items() if key in self._own and key not in read and _holds(value)]
+
+    def __getitem__(self, key: str) -> Any:
+        self._read.add(key)
+        return super().__getitem__(key)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self._read.add(key)
+        return super().get(key, default)
+
+    def __contains__(self, key: object) -> bool:
+        self._read.add(str(key))
+        return super().__contains__(key)
+
+    def __iter__(self) -> Iterator[str]:
+        self._read |= super().keys()
+        return super().__iter__()
+
+    def keys(self) -> KeysView[str]:
+        self._read |= super().keys()
+        return super().keys()
+
+    def values(self) -> ValuesView[Any]:
+        self._read |= super().keys()
+        return super().values()
+
+    def items(self) -> ItemsView[str, Any]:
+        self._read |= super().keys()
+        return super().items()
+
+    def __repr__(self) -> str:
+        self._read |= super().keys()
+        return super().__repr__()
+
+
+def _holds(value: object) -> bool:
+    return value is not None and value not in ("", [], {})
+
+
+Messages = Sequence[dict[str, Any]]
+
+
 class Said(NamedTuple):
-    """A text, and from where to where in it the assistant speaks."""
+    """A text, from where to where in it the assistant speaks, and the keys of messages that the template did not
+    read."""
 
     text: str
     spans: Sequence[Span]
+    unread: Collection[str] = ()
 
 
 def template_text(asked: str | bool | None, found: Tokenizer) -> str:
@@ -83,7 +162,7 @@ def opened(template: str) -> Rendering:
 
 
 def messages(value: str, role: str | None = None) -> Messages:
-    """Of JSON text; of other text one message of `role`. Raises ChatError."""
+    """Return the messages of JSON text; of other text one message of `role`. Raises ChatError."""
     given: Any = None
     if value.lstrip()[:1] in ("[", "{"):
         try:
@@ -93,7 +172,10 @@ def messages(value: str, role: str | None = None) -> Messages:
     if isinstance(given, dict):
         given = [given]
     if isinstance(given, list) and all(isinstance(each, dict) for each in given) and (given or role is None):
-        return [_message(each) for each in given]
+        try:
+            return [_message(each) for each in given]
+        except RecursionError:
+            raise ChatError("it has too many brackets inside each other") from None
     if role is None:
         hint = "write [{role: user, content: ...}, ...], or name the column of questions: `prompt: COLUMN`"
         raise ChatError("it is no list of messages", hint)
@@ -101,21 +183,80 @@ def messages(value: str, role: str | None = None) -> Messages:
 
 
 def _message(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Keys that a row leaves out (null in a table) are not there; texts in parts are one text."""
+    """Return a message without the keys that its row leaves out (null in a table), and with its text in one piece."""
     made = {key: _without_null(each) for key, each in given.items() if each is not None or key == "content"}
     if "role" not in made and isinstance(made.get("from"), str) and "value" in made:
-        made["role"], made["content"] = _ROLES.get(made["from"], made["from"]), made["value"]
-        del made["from"], made["value"]
+        made["role"], made["content"] = made.pop("from"), made.pop("value")
     if not isinstance(made.get("role"), str):
         keys = ", ".join(f"`{key}`" for key in given) or "nothing"
         raise ChatError(f"a message has {keys}, and no `role`", "write {role: user, content: ...}")
-    thought = next((made[key] for key in _THOUGHTS if made.get(key) is not None), None)
-    if thought is not None:
-        made = {"thinking": thought, **made, "reasoning_content": thought}
     content = made.get("content")
     if isinstance(content, list) and all(isinstance(each, dict) and each.get("type") == "text" for each in content):
         made["content"] = "".join(str(each.get("text", "")) for each in content)
     return made
+
+
+def _check_signs(given: object) -> None:
+    from declarative_train.components.texts.rendering import BEGIN, END
+
+    text = json.dumps(given, ensure_ascii=False)
+    if BEGIN in text or END in text:
+        raise ChatError("it has a sign that is not a character (U+FDD0 or U+FDD1)", "take it out")
+
+
+def dialogue(given: Messages, template: str) -> list[Message]:
+    """Return the messages as the template reads them: their roles by its names, and their thoughts under each name
+    that a template may have for them. Raises ChatError."""
+    _check_signs(given)
+    named = opened(template).roles
+    found = []
+    for number, each in enumerate(given, 1):
+        made = each | {"role": _role(each["role"], named, number)}
+        _check_flags(made, number)
+        thought = next((each[key] for key in _THOUGHTS if each.get(key) is not None), None)
+        copies = {} if thought is None else dict.fromkeys(("thinking", "reasoning_content"), thought)
+        found.append(Message(copies | made, each.keys()))
+    return found
+
+
+def _role(written: str, named: Collection[str], number: int) -> str:
+    """Return a role as templates name it; one that the template itself `named` is kept, but for the assistant's."""
+    found = ROLES.get(written.lower())
+    if found != ASSISTANT and written in named:
+        return written
+    if found is None:
+        message = f"message {number} has the role `{written}`; known are {', '.join(ROLES)}"
+        raise ChatError(message, "write one of them, or use a template that compares the role with this one")
+    return found
+
+
+def _check_flags(given: Mapping[str, Any], number: int) -> None:
+    """Raise ChatError for a flag that is neither 0 nor 1, and for one that wants to learn what no assistant says."""
+    for key in FLAGS:
+        flag = given.get(key)
+        if flag is None:
+            continue
+        found = f"message {number} has `{key}: {json.dumps(flag, ensure_ascii=False)}"[:80] + "`"
+        if not isinstance(flag, int | float) or flag not in (0, 1):
+            raise ChatError(found, f"write 0 for a message that is not learnt, and 1 for one that is, or no `{key}`")
+        if flag and given["role"] != ASSISTANT:
+            raise ChatError(f"{found} and the role `{given['role']}`", "only what the assistant says can be learnt")
+
+
+def _is_learnt(message: Mapping[str, Any]) -> bool:
+    return all(message.get(key) is None or message[key] for key in FLAGS)
+
+
+def tools(value: str | None) -> list[dict[str, Any]] | None:
+    """Return the JSON schemas of the tools of a dialogue, of JSON text. Raises ChatError."""
+    try:
+        given = None if value is None else _without_null(parse_json(value))
+    except (ValueError, RecursionError):
+        given = ""
+    if given is not None and not (isinstance(given, list) and all(isinstance(each, dict) for each in given)):
+        raise ChatError("its tools are not a list of JSON schemas", 'write [{"type": "function", "function": {...}}]')
+    _check_signs(given)
+    return given or None
 
 
 def _without_null(value: Any) -> Any:
@@ -124,48 +265,61 @@ def _without_null(value: Any) -> Any:
     return [_without_null(each) for each in value] if isinstance(value, list) else value
 
 
-def rendered(template: str, given: Messages, found: Tokenizer, *, answers: bool = False) -> Said:
-    """`answers`: up to where the assistant begins. The spans are those of `{% generation %}`. Raises ChatError."""
-    from declarative_train.components.texts.rendering import BEGIN, END, RenderError
+def render(
+    template: str, given: Messages, found: Tokenizer, *, schemas: Sequence[object] | None = None, answers: bool = False
+) -> Said:
+    """Return a dialogue as text. `schemas`: those of its tools; `answers`: up to where the assistant begins. The spans
+    are those of `{% generation %}`. Raises ChatError."""
+    from declarative_train.components.texts.rendering import RenderError
 
-    if any(sign in json.dumps(given, ensure_ascii=False) for sign in (BEGIN, END)):
-        raise ChatError("it has a sign that is no character (U+FDD0 or U+FDD1)", "take it out")
     names: dict[str, object] = {f"{role}_token": found.written(number) for role, number in found.special.items()}
-    names |= {"messages": given, "tools": None, "documents": None, "add_generation_prompt": answers}
+    names |= {"messages": given, "tools": schemas, "documents": None, "add_generation_prompt": answers}
     try:
         return Said(*opened(template)(names))
     except RenderError as error:
         raise ChatError(str(error)) from None
 
 
-def said(template: str, given: Messages, found: Tokenizer, num_given: int = 0) -> Said:
-    """The text of a dialogue, and what is to be learnt of it: all that the assistant says behind the first `num_given`
-    messages. Raises ChatError."""
-    whole = rendered(template, given, found)
+def write(
+    template: str,
+    given: Messages,
+    found: Tokenizer,
+    num_given: int = 0,
+    schemas: Sequence[object] | None = None,
+) -> Said:
+    """Return the text of a dialogue with what is to be learnt of it: the answers behind the first `num_given` messages,
+    but for those whose message says that they are not learnt. Raises ChatError."""
+    given = dialogue(given, template)
+    whole = render(template, given, found, schemas=schemas)
+    unread = {key for each in given for key in each.unread()}
     answers = [at for at, each in enumerate(given) if each["role"] == ASSISTANT]
+    learnt = [at for at in answers if at >= num_given and _is_learnt(given[at])]
     if not opened(template).marks:
-        spans = [_grown(template, given, at, whole.text, found) for at in answers if at >= num_given]
-        return Said(whole.text, spans)
-    before = sum(at < num_given for at in answers)
-    if before and len(whole.spans) != len(answers):
+        spans = [_span(template, given, at, whole.text, found, schemas) for at in learnt]
+        return Said(whole.text, spans, unread)
+    if len(learnt) == len(answers) or not learnt:
+        return Said(whole.text, whole.spans if learnt else (), unread)
+    if len(whole.spans) != len(answers):
         raise ChatError(
-            f"the template marks {len(whole.spans)} passages of {len(answers)} answers, so that nobody knows which of "
-            "them the prompt holds",
+            f"the template marks {counted(len(whole.spans), 'passage')} of {counted(len(answers), 'answer')}, so it is "
+            "not known which of them are not to be learnt",
             "put `{% generation %}` around each answer",
         )
-    return Said(whole.text, whole.spans[before:])
+    return Said(whole.text, [span for at, span in zip(answers, whole.spans, strict=True) if at in learnt], unread)
 
 
-def _grown(template: str, given: Messages, at: int, whole: str, found: Tokenizer) -> Span:
-    """From where to where message `at` stands: what comes with it."""
-    until = rendered(template, given[: at + 1], found).text
-    before = rendered(template, given[:at], found, answers=True).text if at else ""
+def _span(
+    template: str, given: Messages, at: int, whole: str, found: Tokenizer, schemas: Sequence[object] | None
+) -> Span:
+    """Return from where to where the text of message `at` is in that of the `whole` dialogue."""
+    until = render(template, given[: at + 1], found, schemas=schemas).text
+    before = render(template, given[:at], found, schemas=schemas, answers=True).text if at else ""
     for text, what in ((until, "up to"), (before, "before")):
         if not whole.startswith(text):
             place = next((n for n, (one, two) in enumerate(zip(whole, text, strict=False)) if one != two), len(whole))
             message = (
                 f"the template writes the dialogue {what} message {at + 1} in another way than within the whole: "
-                f"`{text[place : place + 30]}` where that has `{whole[place : place + 30]}`; so nobody can tell what "
+                f"`{text[place : place + 30]}` where that has `{whole[place : place + 30]}`; so it is not known what "
                 "the assistant says"
             )
             raise ChatError(message, _OF_OWN)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -51,7 +51,8 @@ def weigh(value: object) -> None:
 
 
 class Rendering:
-    """A compiled template. `marks`: it says itself what is generated."""
+    """A compiled template. `marks`: it says itself what is generated. `reads_tools`: it reads the name `tools`.
+    `roles`: those that it compares the role of a message with."""
 
     def __init__(self, text: str) -> None:
         """Raises RenderError."""
@@ -62,7 +63,10 @@ class Rendering:
         self.marks = re.search(r"\{%[-+]?\s*generation\s*[-+]?%\}", text) is not None
         self._environment = _Environment()
         try:
-            tree = _Guard().visit(self._environment.parse(text))
+            tree = self._environment.parse(text)
+            self.reads_tools = any(name.name == "tools" for name in tree.find_all(nodes.Name))
+            self.roles = frozenset(_roles(tree))
+            tree = _Guard().visit(tree)
             tree.set_environment(self._environment)
             code = self._environment.compile(tree)
             self._template = Template.from_code(self._environment, code, self._environment.globals)
@@ -97,6 +101,24 @@ class Rendering:
         except Exception as error:  # whatever a template may raise is the template's mistake
             raise RenderError(f"the template fails: {type(error).__name__}: {str(error)[:200]}") from None
         return _taken_out("".join(pieces))
+
+
+def _roles(tree: nodes.Template) -> Iterator[str]:
+    """Yield the constants that a template compares a role with."""
+    for compare in tree.find_all(nodes.Compare):
+        sides = [compare.expr, *(operand.expr for operand in compare.ops)]
+        if any(_is_role(side) for side in sides):
+            for constant in (each for side in sides for each in (side, *side.find_all(nodes.Const))):
+                if isinstance(constant, nodes.Const) and isinstance(constant.value, str):
+                    yield constant.value
+
+
+def _is_role(node: nodes.Expr) -> bool:
+    if isinstance(node, nodes.Getitem):
+        return isinstance(node.arg, nodes.Const) and node.arg.value == "role"
+    return (isinstance(node, nodes.Getattr) and node.attr == "role") or (
+        isinstance(node, nodes.Name) and node.name == "role"
+    )
 
 
 def _taken_out(text: str) -> tuple[str, list[tuple[int, int]]]:

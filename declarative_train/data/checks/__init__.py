@@ -24,6 +24,7 @@ RULES: dict[str, str] = {
     "D022": "samples.sorted_as_text",
     "D023": "samples.interleaved_windows",
     "D024": "samples.rows_skipped",
+    "D025": "values.unread_messages",
     "D030": "samples.value_unknown_to_run",
     "D031": "samples.field_of_another_run",
     "D032": "samples.set_of_the_same_rows",

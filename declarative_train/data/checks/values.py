@@ -5,7 +5,7 @@ Each function is one message; its docstring is the manual page of its code.
 
 from __future__ import annotations
 
-from declarative_train.diagnostics.diagnostic import Diagnostic, Related, error
+from declarative_train.diagnostics.diagnostic import Diagnostic, Related, error, warning
 from declarative_train.terms.span import Span
 
 
@@ -85,3 +85,18 @@ def no_statistics(
     +       city: {type: category, column: city, num_classes: 2, unknown: 0}
     """
     return error("D014", span, f"field `{field}`: {message}" + (f", first in {place}" if place else ""), help)
+
+
+def unread_messages(span: Span, field: str, message: str, help: str) -> Diagnostic:
+    """unread-messages (D025)
+
+    Finds: keys of messages that the chat template does not read, and a column `tools` that is not given to a template which
+           writes tools.
+    Why:   what a template does not read is in no token: the model trains without it.
+    Diff:
+        data:
+          fields:
+    -       chat: {column: messages, template: "{% for m in messages %}{{ m.content }}. {% endfor %}"}
+    +       chat: {column: messages, template: "{% for m in messages %}{{ m.name }} {{ m.content }}. {% endfor %}"}
+    """  # noqa: E501
+    return warning("D025", span, f"field `{field}`: {message}", help)
