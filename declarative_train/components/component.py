@@ -162,6 +162,9 @@ class LossModule(ABC):
 class Loss(Component, ABC):
     """One term of the objective. `input`, `target`, `mask`, `weight` are read by the objective section, not here.
 
+    `bounds`: the least and the largest value of an item, for inputs and targets that the loss is made for. A run
+    reports a value outside.
+
     `about`: `numbers` (a regression), `classes` (yes and no, too), or "" for what is neither.
 
     `one_class`: an item is of one class of several.
@@ -172,6 +175,7 @@ class Loss(Component, ABC):
 
     about: ClassVar[str] = ""
     one_class: ClassVar[bool] = False
+    bounds: ClassVar[tuple[float, float]] = (0.0, math.inf)
     needs_target: ClassVar[bool] = True
     mixes_samples: ClassVar[bool] = False
 

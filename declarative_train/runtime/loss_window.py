@@ -16,6 +16,7 @@ from declarative_train.runtime.failures import NonFiniteLoss, NoValidItem
 from declarative_train.runtime.step.objective import Objective, mean
 from declarative_train.terms.amounts import counted
 
+_ROUNDING = 1e-3  # of a bounded loss, beyond its bounds
 Terms = list[float | None]  # the value of each over a global batch; None: there was no valid item
 
 
@@ -73,11 +74,13 @@ class LossWindow:
     ) -> None:
         self._engine = engine
         self._skips = skips
-        self._num_terms = len(engine.objective.terms)
+        self._terms = engine.objective.terms
+        self._num_terms = len(self._terms)
         self._steps: list[int] = []
         self._results: list[StepResult] = []
         self._num_rows = 0
         self._told_empty: set[int] = set()
+        self._reported_bounds: set[int] = set()
         self.logging = logging or Means()  # those of a resumed run have begun
         self.epoch = epoch or Means()
         self.grad_norm: torch.Tensor | None = None
@@ -108,6 +111,7 @@ class LossWindow:
             means.add(kept, metrics, self._num_rows)
         notices += self._skipped(finite)
         notices += self._empty(per_step)
+        notices += self._out_of_bounds(per_step)
         self._steps, self._results, self._num_rows = [], [], 0
         return notices
 
@@ -161,6 +165,27 @@ class LossWindow:
                     self._told_empty.add(index)
                     items = no_valid_item(self._engine.objective, index)
                     notices.append(f"{items} at step {step}: such steps do not count in the means")
+        return notices
+
+    def _out_of_bounds(self, per_step: list[Terms]) -> list[str]:
+        """Return a notice for each term at its first value outside of the bounds of its loss."""
+        notices = []
+        for index, (term, (least, most)) in enumerate(zip(self._terms, self._engine.objective.bounds, strict=True)):
+            if index in self._reported_bounds:
+                continue
+            for step, values in zip(self._steps, per_step, strict=True):
+                value = values[index]
+                if value is None or not math.isfinite(value) or least - _ROUNDING <= value <= most + _ROUNDING:
+                    continue
+                self._reported_bounds.add(index)
+                what = f"loss term `{term.name}`" if self._num_terms > 1 else "the loss"
+                wanted = f"is {least:g} or more" if math.isinf(most) else f"is from {least:g} to {most:g}"
+                notices.append(
+                    f"{what} is {value:.6g} at step {step}, but `{term.component['type']}` {wanted}: its input, target "
+                    "or mask does not hold what this loss takes, such as log-probabilities, shares or weights of 0 or "
+                    "more"
+                )
+                break
         return notices
 
     def _not_finite(self, per_step: list[Terms], finite: list[bool]) -> str:

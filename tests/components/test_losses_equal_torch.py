@@ -335,6 +335,18 @@ def test_sum_over_count_is_the_mean_of_torch(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_each_row_is_within_the_bounds_of_its_loss(case: Case) -> None:
+    least, most = LOSSES[str(case.fields["type"])].bounds
+    module = build(case)
+    for row in range(ROWS):
+        one = slice(row, row + 1)
+        target, mask = (None if given is None else given[one] for given in (case.target, case.mask))
+        count = float(module.count(target, mask, None, 1))
+        if count:
+            assert least <= float(module.sum(case.input[one], target, mask, None)) / count <= most
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_uneven_pieces_with_padding_rows_add_up(case: Case) -> None:
     module = build(case)
     whole, parts = case.input.clone().requires_grad_(), case.input.clone().requires_grad_()

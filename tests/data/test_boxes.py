@@ -15,11 +15,13 @@ import torch
 from declarative_train.components.data import LISTS, BadValueError, Column
 from declarative_train.components.fields.boxes import Boxes, BoxesField
 from declarative_train.components.keyed import Drawn
+from declarative_train.components.losses.modules.boxes import overlap
 from declarative_train.components.transforms import TRANSFORMS
 from declarative_train.data.batches import TrainingBatches
 from declarative_train.data.sets import open_sets
 from declarative_train.data.spec import BatchSpec, DataSpec
 from declarative_train.diagnostics.diagnostic import Diagnostic
+from declarative_train.terms.tensor_spec import TensorSpec
 from tests.runtime.on_ranks import forked
 
 Image = pytest.importorskip("PIL.Image")
@@ -194,24 +196,42 @@ def test_boxes_move_as_torchvisions() -> None:
         same("random_rotation", number, {"degrees": 90}, v2.rotate(theirs, angle))
 
 
-@pytest.mark.long
-def test_giou_is_torchvisions() -> None:
-    ops = pytest.importorskip("torchvision.ops")
+def test_giou_of_any_numbers_is_between_0_and_2() -> None:
+    """The model of the tutorial predicted inverted boxes: their loss was -18, and fell."""
     from declarative_train.components.losses import LOSSES
-    from declarative_train.terms.tensor_spec import TensorSpec
 
     draws = torch.Generator().manual_seed(0)
-    first = torch.rand(64, 3, 2, generator=draws, dtype=torch.float64)
-    second = torch.rand(64, 3, 2, generator=draws, dtype=torch.float64)
-    one = torch.cat([first, first + torch.rand(64, 3, 2, generator=draws, dtype=torch.float64)], -1)
-    other = torch.cat([second, second + torch.rand(64, 3, 2, generator=draws, dtype=torch.float64)], -1)
-    ours, theirs = one.clone().requires_grad_(), one.clone().requires_grad_()
+    one, other = (4 * torch.randn(2000, 4, generator=draws, dtype=torch.float64) for _ in range(2))
+    one[0] = torch.tensor([0.99996, 0.99996, 0.00004, 0.00004])
+    other[0] = torch.tensor([0.2, 0.2, 0.6, 0.6])
+    for form in ("xyxy", "xywh", "cxcywh"):
+        loss = LOSSES["giou"].model_validate({"type": "giou", "format": form})
+        made = loss.build(TensorSpec((4,)), TensorSpec((4,)), None)
+        each = torch.stack([made.sum(a[None], b[None], None, None) for a, b in zip(one, other, strict=True)])
+        assert each.min() >= 0, form
+        assert each.max() <= 2, form
+    both, union, around = overlap(one, other, "xyxy")
+    assert ((both <= union) & (union <= around + 1e-9)).all()
+
+
+@pytest.mark.parametrize("form", ["xyxy", "xywh", "cxcywh"])
+def test_giou_is_torchvisions(form: str) -> None:
+    from torchvision import ops
+
+    from declarative_train.components.losses import LOSSES
+
+    draws = torch.Generator().manual_seed(0)
+    first, second, wide, tall = (torch.rand(64, 3, 2, generator=draws, dtype=torch.float64) for _ in range(4))
+    one, other = torch.cat([first, first + wide], -1), torch.cat([second, second + tall], -1)
+    ours, theirs = (ops.box_convert(one, "xyxy", form).requires_grad_() for _ in range(2))
+    target = ops.box_convert(other, "xyxy", form)
     mask = torch.rand(64, 3, generator=draws) > 0.3
-    loss = LOSSES["giou"].model_validate({"type": "giou"})
+    loss = LOSSES["giou"].model_validate({"type": "giou", "format": form})
     spec = TensorSpec((3, 4))
     made = loss.build(spec, spec, TensorSpec((3,), "bool"))
-    value = made.sum(ours, torch.where(mask[..., None], other, torch.nan), mask, None) / mask.sum()
-    wanted = ops.generalized_box_iou_loss(theirs[mask], other[mask], reduction="mean")
+    value = made.sum(ours, torch.where(mask[..., None], target, torch.nan), mask, None) / mask.sum()
+    boxes = ops.box_convert(theirs, form, "xyxy")
+    wanted = ops.generalized_box_iou_loss(boxes[mask], other[mask], reduction="mean")
     assert torch.allclose(value, wanted, atol=1e-12)
     value.backward()
     wanted.backward()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -453,3 +454,20 @@ def test_a_batch_graph_is_computed_before_the_model(directory: Path) -> None:
     assert [event.loss for event in masked.of(StepDone)] == pytest.approx(
         [event.loss for event in ignored.of(StepDone)], rel=1e-6
     )
+
+
+def test_a_loss_out_of_its_bounds_is_reported_once(directory: Path) -> None:
+    """A loss that has no such values "falls" for ever: nll of scores that are no log-probabilities."""
+    terms = {
+        "kind": {"type": "cross_entropy", "input": "logits", "target": "y"},
+        "raw": {"type": "nll", "input": "huge", "target": "y"},
+    }
+    objective = {"loss": None, "losses": terms, "metrics": {"accuracy": {"of": "kind"}}}
+    sink, _ = go(directory, {"model": {"graph": {"huge": "logits + 100"}}, "objective": objective})
+    (found,) = [event.message for event in sink.of(Notice) if "loss term" in event.message]
+    assert re.match(r"loss term `raw` is -\d+\.\d+ at step 1, but `nll` is 0 or more: its input", found), found
+
+
+def test_a_loss_within_its_bounds_is_not_reported(directory: Path) -> None:
+    sink, _ = go(directory)
+    assert not [event for event in sink.of(Notice) if "or more" in event.message]

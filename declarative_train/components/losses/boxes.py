@@ -27,15 +27,16 @@ def boxes(type: str, input: TensorSpec, target: TensorSpec | None, mask: TensorS
 
 
 class Giou(Loss):
-    """1 - the generalized intersection over union of boxes, over the boxes: Rezatofighi et al.,
+    """1 - the generalized intersection over union of boxes, over the boxes, from 0 to 2: Rezatofighi et al.,
     https://arxiv.org/abs/1902.09630. A mask has a value for each box."""
 
     about: ClassVar[str] = "numbers"
+    bounds: ClassVar[tuple[float, float]] = (0.0, 2.0)
 
     type: Literal["giou"] = "giou"
     format: Format = "xyxy"
     """What the four numbers are, of input and target: left, top, right, bottom; left, top, width, height; or the middle
-    (x, y), width and height. Widths and heights are not negative."""
+    (x, y), width and height. Corners may be in any order, and widths negative: the box is the one between them."""
 
     def check(self, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> Misfit | None:
         return boxes(self.type, input, target, mask)

@@ -73,6 +73,7 @@ class Huber(Elementwise):
 class PoissonNll(Elementwise):
     """Negative log likelihood of counts that are Poisson distributed; the input is the logarithm of the rate."""
 
+    bounds: ClassVar[tuple[float, float]] = (-inf, inf)
     function: ClassVar[str] = "PoissonNll"
     type: Literal["poisson_nll"] = "poisson_nll"
     log_input: bool = True
@@ -91,6 +92,7 @@ class PoissonNll(Elementwise):
 class Mean(Loss):
     """The mean of any tensor that the model computes, over its elements; it has no target."""
 
+    bounds: ClassVar[tuple[float, float]] = (-inf, inf)
     needs_target: ClassVar[bool] = False
 
     type: Literal["mean"] = "mean"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import ClassVar
 
@@ -16,6 +17,7 @@ class PluginLoss(Plugged, Loss):
     with made samples is looked at before a run: how many values there are, and whether those of a sample depend on the
     others."""
 
+    bounds: ClassVar[tuple[float, float]] = (-math.inf, math.inf)
     mixes: ClassVar[bool] = False
     renamed: ClassVar[Mapping[str, str]] = {"mixes_samples": "mixes"}  # a loss of ours that mixes has a key `over`
 

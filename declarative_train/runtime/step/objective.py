@@ -30,6 +30,7 @@ class Objective:
         self._device = device
         self.terms: tuple[TermPlan, ...] = plan.objective.terms
         self.weights = tuple(term.weight for term in self.terms)
+        self.bounds = tuple(LOSSES.read(term.component).bounds for term in self.terms)
         self.modules = nn.ModuleList(cast(nn.Module, build_term(term, specs)) for term in self.terms).to(device)
         self._calls = [
             (cast(LossModule, module), term.input, term.target, term.mask)

@@ -14,17 +14,19 @@ _EPS = 1e-7  # below every division, as torchvision has it
 
 
 def corners(boxes: Tensor, format: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Left, top, right, bottom, (...) each."""
+    """Return left, top, right, bottom, (...) each, for any two opposite corners and for widths below 0: left is at most
+    right and top at most bottom, so that every area is 0 or more and an inverted box gains nothing."""
     a, b, c, d = boxes.unbind(-1)
     if format == "xywh":
-        return a, b, a + c, b + d
+        c, d = a + c, b + d
     if format == "cxcywh":
-        return a - c / 2, b - d / 2, a + c / 2, b + d / 2
-    return a, b, c, d
+        a, b, c, d = a - c / 2, b - d / 2, a + c / 2, b + d / 2
+    return torch.minimum(a, c), torch.minimum(b, d), torch.maximum(a, c), torch.maximum(b, d)
 
 
 def overlap(one: Tensor, other: Tensor, format: str) -> tuple[Tensor, Tensor, Tensor]:
-    """Of boxes (..., 4): the areas of the intersection, of the union, and of the smallest box around both, (...)."""
+    """Return the areas of the intersection, of the union, and of the smallest box around both, (...), of boxes
+    (..., 4)."""
     left, top, right, bottom = corners(one, format)
     left2, top2, right2, bottom2 = corners(other, format)
     wide = (torch.minimum(right, right2) - torch.maximum(left, left2)).clamp(min=0)
