@@ -67,6 +67,14 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True)
+def own_environment() -> None:
+    """What recipes of other tests took from the environment is not masked in this one."""
+    from declarative_train.terms.secrets import taken
+
+    taken.__init__()  # type: ignore[misc]
+
+
 @pytest.fixture(scope="session")
 def wine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A classifier of three wines by three numbers and a word."""

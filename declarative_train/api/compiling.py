@@ -12,6 +12,7 @@ from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.diagnostics.suggest import did_you_mean
 from declarative_train.recipe.load import Loaded
 from declarative_train.terms.run_files import EVENTS, RUN
+from declarative_train.terms.secrets import names_in
 
 if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan
@@ -145,7 +146,7 @@ def missing_file(path: str) -> str | None:
 
 def read_saved_plan(path: str) -> Plan:
     """A saved plan that still holds. Raises UnusablePlanError."""
-    from declarative_train.plan.codec import PlanError, from_json, is_as_signed
+    from declarative_train.plan.codec import PlanError, from_json, is_as_signed, signed, unset_variables
     from declarative_train.plan.stale import staleness
 
     again = "compile it again with `dtrain plan RECIPE -o PLAN.json`"
@@ -160,6 +161,13 @@ def read_saved_plan(path: str) -> Plan:
     if not is_as_signed(text):
         why = f"{path} is not a plan that can be run: it was changed after it was made"
         raise UnusablePlanError(f"{why}\nhelp: change the recipe, and {again}")
+    if unset := unset_variables(plan):
+        names = ", ".join(f"`{name}`" for name in unset)
+        raise UnusablePlanError(f"{path} takes values from the environment, where {names} is not set\nhelp: set it")
+    if signed(plan).fingerprint != plan.fingerprint:
+        names = ", ".join(f"`{name}`" for name in names_in(text))
+        why = f"{path} was made with other values in the environment, which decide what it computes: {names}"
+        raise UnusablePlanError(f"{why}\nhelp: {again}")
     if changes := staleness(plan):
         why = f"this plan is stale: {path} was compiled from files that have changed"
         raise UnusablePlanError("\n".join([why, *(f"  {change}" for change in changes), f"help: {again}"]))

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from declarative_train.cli.numbers import positive
-from declarative_train.components.datasets.files import masked
+from declarative_train.terms.printable import in_lines
+from declarative_train.terms.secrets import masked
 
 if TYPE_CHECKING:
     from declarative_train.inference.trained import Trained
@@ -76,7 +77,7 @@ def answered(act: Callable[[], int]) -> int:
 
 
 def _say(message: str, code: int) -> int:
-    text, found, hint = masked(message).partition("; help: ")
+    text, found, hint = in_lines(masked(message)).partition("; help: ")
     print(f"dtrain: {text}", file=sys.stderr)
     if found:
         print(f"help: {hint}", file=sys.stderr)

@@ -12,8 +12,8 @@ from xml.sax.saxutils import escape, quoteattr
 
 from declarative_train.diagnostics.diagnostic import Diagnostic, Fix, Severity
 from declarative_train.diagnostics.rules import Rule
-from declarative_train.diagnostics.text import one_line
 from declarative_train.terms.machine import own_version
+from declarative_train.terms.printable import one_line
 from declarative_train.terms.span import Span
 
 JSON_VERSION = 1

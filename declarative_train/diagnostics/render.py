@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 from declarative_train.diagnostics import text
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.diagnostics.lines import Lines
+from declarative_train.terms.secrets import masked
 from declarative_train.terms.span import Span
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def render(
     """The diagnostics, sorted by place. `texts` are the sources by the path that spans name them with; a source that is
     not among them is read from the disk, an option such as `--set a=1` is its own text. `rules` describe the codes
     (SARIF shows them)."""
-    arranged = arrange(diagnostics)
+    arranged = [_masked(diagnostic) for diagnostic in arrange(diagnostics)]
     if format == "full":
         return text.full(arranged, _Sources(texts), color=color)
     if format == "concise":
@@ -111,6 +112,13 @@ def render(
     if format == "junit":
         return machine.junit(arranged, texts)
     raise ValueError(f"there is no format `{format}`: use one of {', '.join(FORMATS)}")
+
+
+def _masked(diagnostic: Diagnostic) -> Diagnostic:
+    """Return a diagnostic without secrets in its words."""
+    hint = None if diagnostic.help is None else masked(diagnostic.help)
+    related = tuple(each._replace(message=masked(each.message)) for each in diagnostic.related)
+    return diagnostic._replace(message=masked(diagnostic.message), help=hint, related=related)
 
 
 class _Sources(Mapping[str, Lines]):

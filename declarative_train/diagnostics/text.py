@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from declarative_train.diagnostics.diagnostic import Diagnostic, Severity
 from declarative_train.diagnostics.lines import Lines
+from declarative_train.terms.printable import one_line, printable
 from declarative_train.terms.span import Span
 
 TAB_WIDTH = 4
@@ -32,19 +33,6 @@ def full(diagnostics: Iterable[Diagnostic], texts: Mapping[str, Lines], *, color
 def concise(diagnostics: Iterable[Diagnostic]) -> str:
     """`path:line:col: severity[CODE] message`."""
     return "".join(f"{d.span}: {d.severity}[{d.code}] {one_line(d.message)}\n" for d in diagnostics)
-
-
-def one_line(text: str) -> str:
-    """`text` without line breaks and without characters that a terminal would act on."""
-    return "".join(_visible(character) for character in text)
-
-
-def _visible(character: str) -> str:
-    if character in "\n\r":
-        return " "
-    if unicodedata.category(character) in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"):
-        return " " if character == "\t" else "\N{REPLACEMENT CHARACTER}"
-    return character
 
 
 def _block(diagnostic: Diagnostic, texts: Mapping[str, Lines], color: bool) -> str:
@@ -90,7 +78,7 @@ def _underline(text: str, span: Span) -> tuple[str, tuple[int, int]]:
     cells: list[str] = []  # what is shown for each character
     column = 0
     for character in text:
-        cells.append(" " * (TAB_WIDTH - column % TAB_WIDTH) if character == "\t" else _visible(character))
+        cells.append(" " * (TAB_WIDTH - column % TAB_WIDTH) if character == "\t" else printable(character))
         column += _width(cells[-1])
     first, last = _window(cells, start, end)
     before = _width("".join(cells[first:start]))

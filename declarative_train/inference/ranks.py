@@ -14,7 +14,6 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, TypeVar
 
-from declarative_train.components.datasets.files import masked
 from declarative_train.data.spec import DataError
 from declarative_train.inference.input import InputError
 from declarative_train.inference.trained import UsageError
@@ -101,7 +100,7 @@ def _rank(rank: int, num: int, store: str, threads: int, act: Act[Any], parent: 
         if isinstance(problem, _TOLD):
             error = next(kind for kind in _TOLD if isinstance(problem, kind)), str(problem)
         else:
-            error = RunFailure, f"rank {rank} of {num}: {masked(explain(problem))}"
+            error = RunFailure, f"rank {rank} of {num}: {explain(problem)}"
     parent.send((value if rank == 0 else None, error))
     parent.close()
     sys.stdout.flush()

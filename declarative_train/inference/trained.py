@@ -23,7 +23,7 @@ from declarative_train.components.plugged import PLUGIN
 from declarative_train.components.texts.tokenizer import of_copy
 from declarative_train.diagnostics.suggest import did_you_mean
 from declarative_train.graph.graph import Graph
-from declarative_train.plan.codec import PlanError, from_json
+from declarative_train.plan.codec import PlanError, from_json, unset_for_model
 from declarative_train.plan.meaning import classes_of, unit_of
 from declarative_train.plan.pruned import UnknownOutputError, nodes_of, pruned
 from declarative_train.plan.run_folder import CHECKPOINTS, PLAN, owner_of
@@ -319,6 +319,9 @@ def _plan_of(entry: Entry) -> Plan:
         except PlanError as problem:
             reason = f"{PLAN} is of another dtrain: {problem}"
             continue
+        if unset := unset_for_model(plan):
+            names = ", ".join(f"`{name}`" for name in unset)
+            raise CheckpointFailure(f"the run {shown(run)} takes values from the environment, where {names} is not set")
         if record is not None or plan.fingerprint == entry.manifest["fingerprint"]:
             return _with_own_tokenizers(plan, entry)
     raise CheckpointFailure(

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from declarative_train.components.datasets.files import local_path, shown
 from declarative_train.inference.answers import flattened
 from declarative_train.inference.trained import UsageError
+from declarative_train.terms.printable import in_lines
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,12 +45,22 @@ def kind_of(path: str) -> str:
     return kind
 
 
+class _Terminal:
+    """Standard output where it is a terminal: what it would act on is replaced."""
+
+    def write(self, text: str) -> int:
+        return sys.stdout.write(in_lines(text))
+
+    def flush(self) -> None:
+        sys.stdout.flush()
+
+
 def write(path: str, tables: Iterable[pa.Table]) -> int:
     """How many rows were written. Nothing is left at `path` unless all were; standard output gets them as they come.
     Raises UsageError and OSError."""
     kind = kind_of(path)
     if path == STDOUT:
-        return _write_all(_Text(sys.stdout, "csv"), tables)
+        return _write_all(_Text(_Terminal() if sys.stdout.isatty() else sys.stdout, "csv"), tables)
     with _in_place_of(path) as temporary:
         return _write_all(_writer(kind, temporary), tables)
 

@@ -6,10 +6,12 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from declarative_train.logs.event import Event, Notice
+from declarative_train.logs.event import Event, Notice, Progress, StepDone
+from declarative_train.terms.secrets import in_texts, masked
 
 
 class Sink(ABC):
@@ -43,6 +45,13 @@ class Sink(ABC):
         """Everything that was written can be read. Called once, also after a failure."""
 
 
+def without_secrets(event: Event) -> Event:
+    """Return an event with its texts masked; the folder of a run keeps its name."""
+    texts = {each.name: getattr(event, each.name) for each in fields(event) if each.name != "run_dir"}
+    changed = {name: new for name, value in texts.items() if (new := in_texts(masked, value)) != value}
+    return replace(event, **changed) if changed else event
+
+
 class FanOut:
     """The sinks of a run as one."""
 
@@ -50,7 +59,9 @@ class FanOut:
         self._sinks = list(sinks)
 
     def write(self, event: Event) -> None:
-        self._each(lambda sink: sink.write(event))
+        """Send an event to all sinks, its texts without secrets."""
+        shown = event if isinstance(event, Progress | StepDone) else without_secrets(event)
+        self._each(lambda sink: sink.write(shown))
 
     def flush(self) -> None:
         self._each(lambda sink: sink.flush())

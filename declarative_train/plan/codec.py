@@ -19,10 +19,10 @@ from typing import cast
 
 from pydantic import TypeAdapter, ValidationError
 
-from declarative_train.components.datasets.files import masked
 from declarative_train.components.plugged import PLUGIN
 from declarative_train.plan.plan import PLAN_VERSION, Plan
 from declarative_train.terms.json_text import parse_json
+from declarative_train.terms.secrets import in_texts, masked, names_in, with_names, with_values
 
 _DECIDING = ("seed", "batch_graph", "graph", "parameters", "objective", "weights")
 _TRAINING = (
@@ -31,6 +31,7 @@ _TRAINING = (
 )
 _PLACES = frozenset({"path", "folder", "workers", "files", "statistics_from"})
 _SIZES = frozenset({"held_bytes"})
+_LOOKED_AT = frozenset({"recipe", "settings"})  # keys of a plan that decide nothing, and name variables as they are
 _OF_PLUGINS = frozenset({PLUGIN})  # where their code lies
 
 
@@ -45,13 +46,27 @@ def adapter() -> TypeAdapter[Plan]:
 
 def to_json(plan: Plan) -> str:
     """Keys in the order of the classes, one value per line: made to be read and compared."""
-    return json.dumps(to_data(plan), indent=1, ensure_ascii=False) + "\n"
+    return _as_text(to_data(plan))
+
+
+def to_masked_json(plan: Plan) -> str:
+    """Return a plan to be looked at, without secrets."""
+    return _as_text(in_texts(masked, to_data(plan)))
+
+
+def to_saved_json(plan: Plan) -> str:
+    """Return a plan to be run: it names the variables of the environment whose values it needs."""
+    return _as_text(in_texts(with_names, to_data(plan)))
+
+
+def _as_text(data: dict[str, object]) -> str:
+    return json.dumps(data, indent=1, ensure_ascii=False) + "\n"
 
 
 def save(plan: Plan, path: Path) -> None:
-    """Readable for its owner alone where a URL in it holds a password or a key: a plan must run without its recipe, so
-    it holds what the recipe's templates gave. Raises OSError."""
-    text = to_json(plan)
+    """Write a plan that can be run. It is readable for its owner alone where it holds a password or a key that is not a
+    variable of the environment: a plan must run without its recipe. Raises OSError."""
+    text = to_saved_json(plan)
     mode = 0o666 if masked(text) == text else 0o600
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w", encoding="utf-8") as file:
         if mode == 0o600:
@@ -66,7 +81,8 @@ def to_data(plan: Plan) -> dict[str, object]:
 
 
 def from_json(text: str) -> Plan:
-    """Raises PlanError."""
+    """Return the plan of a text, with the values of the variables that it names; those that are not set stay names.
+    Raises PlanError."""
     try:
         found = parse_json(text)
     except ValueError as problem:
@@ -75,6 +91,9 @@ def from_json(text: str) -> Plan:
         raise PlanError("it has no `version`, so it is not a plan")
     if found["version"] != PLAN_VERSION:
         raise PlanError(f"it has plan version {found['version']}, this dtrain reads version {PLAN_VERSION}")
+    if names_in(text):
+        own = {key: found[key] for key in _LOOKED_AT if key in found}
+        text = json.dumps(in_texts(with_values, found) | own)
     try:
         return adapter().validate_json(text)
     except ValidationError as problem:
@@ -92,11 +111,24 @@ def signed(plan: Plan) -> Plan:
     """The plan with its fingerprint and identity."""
     plan = replace(plan, fingerprint="", identity="")
     plan = replace(plan, fingerprint=_digest(deciding(plan)))
-    return replace(plan, identity=_digest(to_data(plan)))
+    return replace(plan, identity=_digest(in_texts(with_names, to_data(plan))))
+
+
+def unset_variables(plan: Plan) -> list[str]:
+    """Return the variables of the environment that a plan needs to be run and that are not set."""
+    data = to_data(plan)
+    return names_in(json.dumps([item for key, item in data.items() if key not in _LOOKED_AT]))
+
+
+def unset_for_model(plan: Plan) -> list[str]:
+    """Return the variables that are not set and without which its model and its fields are not known."""
+    data = to_data(plan)
+    parts = [data[key] for key in ("batch_graph", "graph", "parameters", "objective")]
+    return names_in(json.dumps([*parts, cast(Mapping[str, object], data["data"])["fields"]]))
 
 
 def is_as_signed(text: str) -> bool:
-    """Whether a plan's JSON is what was signed, to the last value."""
+    """Whether a plan's saved JSON is what was signed, to the last value."""
     data = json.loads(text)
     return isinstance(data, dict) and _digest(data | {"identity": ""}) == data.get("identity")
 

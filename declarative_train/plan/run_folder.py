@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from declarative_train.components.datasets.files import local_path
 from declarative_train.terms.amounts import counted
 from declarative_train.terms.run_files import RUN
+from declarative_train.terms.secrets import with_values
 
 MANIFEST = "manifest.json"  # of a checkpoint
 FORMAT = 3
@@ -160,13 +161,16 @@ def newest_first(folders: Iterable[str]) -> list[str]:
 
 
 def read_run(folder: str | os.PathLike[str]) -> dict[str, Any]:
-    """What `run.json` says; empty for a run of an earlier dtrain, and for what is not a run."""
+    """Return what `run.json` says; nothing for a run of an earlier dtrain, and for what is not a run."""
     try:
         with open(os.path.join(folder, RUN), encoding="utf-8") as file:
             found = json.load(file)
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    if not isinstance(found, dict):
+        return {}
+    place = found.get("checkpoints")
+    return found | {"checkpoints": with_values(place)} if isinstance(place, str) else found
 
 
 def position_of_best(steps: Sequence[int | None], newest: Mapping[str, Any]) -> int:

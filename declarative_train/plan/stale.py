@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from declarative_train.components.data import SourceError
-from declarative_train.components.datasets.files import masked
 from declarative_train.data.opened import record
 from declarative_train.data.spec import FileRecord
 from declarative_train.plan.plan import Plan
 from declarative_train.recipe.recipe import Recipe
 from declarative_train.terms.amounts import counted
+from declarative_train.terms.secrets import masked
 
 _STANDARD_INPUT = "<stdin>"
 

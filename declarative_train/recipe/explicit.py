@@ -17,7 +17,6 @@ from collections.abc import Mapping as MappingABC
 
 from pydantic import BaseModel
 
-from declarative_train.components.datasets.files import masked
 from declarative_train.components.plugged import PLUGIN
 from declarative_train.recipe.leaves import HEAD
 from declarative_train.recipe.model.selectors import ParameterRule
@@ -29,6 +28,7 @@ from declarative_train.recipe.sections.top import SECTIONS
 from declarative_train.source.node import Entry, Mapping, Node, Scalar, Sequence, is_open, scalars
 from declarative_train.terms.duration import Duration
 from declarative_train.terms.names import NODE_WORDS
+from declarative_train.terms.secrets import masked
 from declarative_train.terms.span import Span
 
 Values = dict[str, object]

@@ -22,11 +22,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import distributed, nn
 
-from declarative_train.components.datasets.files import masked
 from declarative_train.components.layers.modules.packed import as_written, packed_in, unpacked
 from declarative_train.components.texts.tokenizer import copies
 from declarative_train.data.slots import samples_until
-from declarative_train.plan.codec import to_json
+from declarative_train.plan.codec import to_masked_json
 from declarative_train.plan.run_folder import EMA, FORMAT, PLAN
 from declarative_train.runtime.engine import Engine
 from declarative_train.runtime.failures import CheckpointFailure
@@ -74,7 +73,7 @@ class Checkpoints:
         self.store = store
         self._before_publishing = before_publishing
         self._plan = plan
-        self._plan_text = masked(to_json(plan)).encode()  # it is looked at, and never run
+        self._plan_text = to_masked_json(plan).encode()  # it is looked at, and never run
         self._engine = engine
         self._alone = not (distributed.is_available() and distributed.is_initialized())
         self._rank = 0 if self._alone else distributed.get_rank()

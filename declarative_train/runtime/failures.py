@@ -25,6 +25,7 @@ from pathlib import Path
 
 from declarative_train.components.registry import ComponentError
 from declarative_train.data.spec import DataError
+from declarative_train.terms.secrets import masked
 
 VICTIM_WAIT_S = 1.5
 # what gloo, TCPStore and NCCL say when another process went away
@@ -95,7 +96,7 @@ _NOT_OURS = (RunFailure, PeerFailure, DataError, ComponentError, OSError, Memory
 def describe_failure(
     error: BaseException, rank: int, stage: int | None, step: int | None, run_dir: Path | None = None
 ) -> Failure:
-    trace = "".join(traceback.format_exception(error))
+    trace = masked("".join(traceback.format_exception(error)))
     error = _cause(error)
     is_known = isinstance(error, _NOT_OURS) or _is_out_of_memory(error) or _special(error) is not None
     return Failure(
@@ -161,7 +162,11 @@ def is_peer_loss(error: BaseException) -> bool:
 
 
 def explain(error: BaseException, run_dir: Path | None = None) -> str:
-    """One line for the user. `run_dir`: so that a file in it is known as the run's own."""
+    """Return one line for the user, without secrets. `run_dir`: so that a file in it is known as the run's own."""
+    return masked(_explained(error, run_dir))
+
+
+def _explained(error: BaseException, run_dir: Path | None) -> str:
     if isinstance(error, RunFailure | PeerFailure | DataError | ComponentError):
         return str(error)
     if _is_out_of_memory(error):

@@ -48,6 +48,8 @@ from declarative_train.runtime.signals import (
 )
 from declarative_train.runtime.storage.run_lock import is_alive
 from declarative_train.terms.amounts import counted
+from declarative_train.terms.printable import in_lines
+from declarative_train.terms.secrets import masked
 
 if TYPE_CHECKING:
     import torch
@@ -299,8 +301,9 @@ def leave_unsaved(job: Job, how: str) -> NoReturn:
 
 
 def say(lines: Iterable[str]) -> None:
+    """Print lines on standard error, without secrets and without what a terminal would act on."""
     for line in lines:
-        print(line, file=sys.stderr)
+        print(in_lines(masked(line)), file=sys.stderr)
 
 
 def unsaved(job: Job, how: str) -> list[str]:

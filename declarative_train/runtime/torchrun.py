@@ -40,6 +40,7 @@ from declarative_train.runtime.storage.checkpoint_store import Entry, damage
 from declarative_train.runtime.storage.run_dir import Place, open_place
 from declarative_train.runtime.storage.run_lock import RunLock
 from declarative_train.terms.amounts import counted
+from declarative_train.terms.secrets import take_variable, taken_variables
 
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
@@ -66,6 +67,7 @@ class BroadcastJob:
     indices: tuple[int, ...] = ()
     hosts: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
+    taken: tuple[tuple[str, str], ...] = ()  # variables of the environment and their values, for what a rank writes
 
 
 def run_as_rank(
@@ -306,7 +308,7 @@ def _prepared(
         return BroadcastJob(None, EXIT_FAILED)
     notices = () if choice.notice is None else (choice.notice,)
     hosts = tuple(seat.host for seat in seats)
-    return BroadcastJob(to_json(plan), 0, place, choice.kind, choice.indices, hosts, notices)
+    return BroadcastJob(to_json(plan), 0, place, choice.kind, choice.indices, hosts, notices, taken_variables())
 
 
 def check_world(plan: Plan, num_started: int) -> None:
@@ -331,6 +333,8 @@ def _job(broadcast: BroadcastJob, rank: int, max_steps: int | None, sinks: SinkF
 
     assert broadcast.plan_json is not None
     assert broadcast.place is not None
+    for name, value in broadcast.taken:
+        take_variable(name, value)
     plan = from_json(broadcast.plan_json)
     return Job(
         plan,

@@ -17,6 +17,7 @@ from declarative_train.source.checks.templates import circular_vars
 from declarative_train.source.node import Entry, Mapping, Node, Scalar, Sequence, is_template, scalars
 from declarative_train.source.plain_template import NOT_PLAIN, plain_value
 from declarative_train.source.template_names import FAILED, Circle, FailedBefore, Names, Values, to_lists
+from declarative_train.terms.secrets import in_texts, take_made, taken
 from declarative_train.terms.span import Span
 
 if TYPE_CHECKING:
@@ -81,13 +82,16 @@ class Templates:
             return scalar
 
     def _value(self, text: str, names: MappingABC[str, object]) -> object:
+        reads = taken.num_reads
         value = plain_value(text, names)
-        if value is not NOT_PLAIN:
-            return value
-        compiled = self._compiled.get(text)
-        if compiled is None:
-            compiled = self._compiled[text] = self._environment().read(text)
-        return compiled.run(names)
+        if value is NOT_PLAIN:
+            compiled = self._compiled.get(text)
+            if compiled is None:
+                compiled = self._compiled[text] = self._environment().read(text)
+            value = compiled.run(names)
+        if taken.num_reads > reads:
+            in_texts(take_made, value)
+        return value
 
     def _environment(self) -> Sandbox:
         if self._sandbox is None:
@@ -127,6 +131,7 @@ def render_vars(root: Mapping, env: MappingABC[str, str]) -> tuple[dict[str, obj
     for name in variables:
         variables.resolve(name)
     values = Values((name, value) for name, value in variables.known.items() if value is not FAILED)
+    values.from_env = frozenset(variables.from_env)
     values.failed = frozenset(section_name for section_name in variables if section_name not in values)
     return values, variables.diagnostics
 
@@ -147,6 +152,7 @@ class _Variables(MappingABC[str, object]):
         self._env = env
         self._templates = Templates()
         self._open: list[str] = []
+        self.from_env: set[str] = set()
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries)
@@ -166,16 +172,20 @@ class _Variables(MappingABC[str, object]):
         value = self.resolve(name)
         if value is FAILED:
             raise FailedBefore(name)
+        taken.num_reads += name in self.from_env
         return value
 
     def resolve(self, name: str) -> object:
         if name not in self.known:
             self._open.append(name)
+            reads = taken.num_reads
             node, found = self._templates.render(self._entries[name].value, {"vars": self, "env": self._env})
             self._open.pop()
             self.diagnostics += found
             failed = any(_is_left(scalar) for scalar in scalars(node))
             self.known[name] = FAILED if failed else to_lists(node)
+            if taken.num_reads > reads:
+                self.from_env.add(name)
         return self.known[name]
 
 

@@ -8,14 +8,21 @@ from collections.abc import Mapping as MappingABC
 from typing import NoReturn
 
 from declarative_train.source.node import Node, Scalar, Sequence
+from declarative_train.terms.secrets import take_variable, taken
 
 FAILED = object()  # the value of a var that could not be rendered
 
 
 class Values(dict[str, object]):
-    """The values of `vars`; `failed` names those whose own template went wrong, which is reported there alone."""
+    """The values of `vars`; `failed` names those whose own template went wrong, which is reported there alone,
+    `from_env` those that were made of the environment."""
 
     failed: frozenset[str] = frozenset()
+    from_env: frozenset[str] = frozenset()
+
+    def __getitem__(self, name: str) -> object:
+        taken.num_reads += name in self.from_env
+        return super().__getitem__(name)
 
 
 class Circle(Exception):  # noqa: N818
@@ -53,7 +60,9 @@ class Environment(MappingABC[str, str]):
         self.variables = variables
 
     def __getitem__(self, name: str) -> str:
-        return self.variables[name]
+        value = self.variables[name]
+        take_variable(name, value)
+        return value
 
     def _as_a_whole(self) -> NoReturn:
         from declarative_train.source.sandbox import NoValue  # there already: plain templates ask for nothing whole

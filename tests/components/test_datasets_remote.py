@@ -25,6 +25,7 @@ from declarative_train.components.datasets.image_folder import ImageFolderDatase
 from declarative_train.components.datasets.parquet import ParquetDataset
 from declarative_train.components.datasets.tar import TarDataset
 from declarative_train.data.opened import record
+from declarative_train.terms.secrets import take_variable
 
 pa = pytest.importorskip("pyarrow")
 pytest.importorskip("aiohttp")
@@ -40,6 +41,7 @@ class Server:
     address: str = ""
     fault: Callable[[int], str] = lambda _: ""
     asked: list[str] = field(default_factory=list)
+    moved: dict[str, str] = field(default_factory=dict)  # where a path redirects to
     sent: int = 0
 
 
@@ -69,6 +71,12 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
                 found.asked.append(self.path)
                 fault = found.fault(len(found.asked))
             file = found.folder / unquote(self.path.partition("?")[0]).strip("/")
+            if self.path in found.moved:
+                self.send_response(302)
+                self.send_header("Location", found.moved[self.path])
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+                return
             if file.is_dir() and not fault.isdigit():
                 self._listing(file)
                 return
@@ -173,6 +181,39 @@ def test_a_server_that_always_fails_is_not_a_file_that_is_missing(server: Server
     with pytest.raises(SourceError, match=r"cannot look at http\S+: 500.*tried 5 times") as found:
         opened("csv", f"{server.address}/a.csv")
     assert found.value.problem == "unreadable"
+
+
+def test_a_redirect_to_the_same_server_is_followed(server: Server) -> None:
+    server.moved = {"/old.csv": "/a.csv", "/older.csv": f"{server.address}/old.csv"}
+    assert opened("csv", f"{server.address}/older.csv").num_rows == ROWS
+
+
+def test_a_redirect_to_another_server_is_refused(server: Server) -> None:
+    """The other port of this machine is another server: one that only it can reach."""
+    other = server.address.replace("127.0.0.1", "localhost")
+    server.moved = {"/old.csv": f"{other}/a.csv"}
+    with pytest.raises(SourceError) as caught:
+        opened("csv", f"{server.address}/old.csv")
+    port = server.address.rpartition(":")[2]
+    assert str(caught.value).endswith(
+        f"127.0.0.1:{port} redirects to another server, localhost:{port}, which is not followed; name the file there"
+    )
+    assert set(server.asked) == {"/old.csv"}
+    assert len(server.asked) <= 2  # HEAD and GET, none of them twice
+
+
+def test_a_value_of_the_environment_in_a_url_is_announced_once(
+    server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (server.folder / "t0ken-1.csv").write_text("x\n1\n")
+    take_variable("A_TOKEN", "t0ken-1")
+    for _ in range(2):
+        opened("csv", f"{server.address}/t0ken-1.csv")
+    host = server.address.removeprefix("http://")
+    wanted = f"dtrain: {host} is sent the value of `A_TOKEN`, of which the recipe makes a URL\n"
+    assert capsys.readouterr().err == wanted
+    with pytest.raises(SourceError, match=r"there is no file http://[^/]*/\{\{ env\.A_TOKEN \}\}2\.csv"):
+        opened("csv", f"{server.address}/t0ken-12.csv")
 
 
 def test_a_file_that_is_missing_is_not_tried_again(server: Server) -> None:

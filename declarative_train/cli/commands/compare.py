@@ -8,6 +8,8 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from declarative_train.cli.printing import print_text
+
 if TYPE_CHECKING:
     from declarative_train.experiments.comparison import Comparison
     from declarative_train.experiments.record import Record
@@ -36,7 +38,10 @@ def run(args: argparse.Namespace) -> int:
     if len(records) < len(args.runs):
         return 2
     comparison = compare(records)
-    print(json.dumps(as_json(comparison), indent=1) if args.json else text(comparison))
+    if args.json:
+        print(json.dumps(as_json(comparison), indent=1))
+    else:
+        print_text(text(comparison))
     return 0
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from declarative_train.api.compiling import Compiled, texts_of
 from declarative_train.cli.compile import add_recipe_arguments, is_missing, load_recipe, report
 from declarative_train.cli.numbers import positive
+from declarative_train.cli.printing import print_error, print_text
 from declarative_train.cli.views.table import table, terminal_width
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         return _index(args) if args.what == "index" else _show(args)
     except (DataError, SourceError, BadSampleError) as error:
-        print(f"dtrain: {error}", file=sys.stderr)
+        print_error(str(error))
         return 3
     except OSError as error:
         print(f"dtrain: cannot write {error.filename}: {(error.strerror or str(error)).lower()}", file=sys.stderr)
@@ -88,7 +89,7 @@ def _index(args: argparse.Namespace) -> int:
     if data is None:
         return 1
     lines = kept(prepared_sets(data))
-    print("\n".join(lines) if lines else "nothing is made of these data beforehand")
+    print_text("\n".join(lines) if lines else "nothing is made of these data beforehand")
     return 0
 
 
@@ -117,8 +118,8 @@ def _show(args: argparse.Namespace) -> int:
         Path(args.html).write_text(page(name, shown, first_rows(data, _PAGE_WIDTH), sheet), encoding="utf-8")
     for each in shown:
         text = table(each.header, each.rows, right=each.right, width=terminal_width(), longest_word=LONGEST_WORD)
-        print(f"{each.title}\n\n{text}\n")
-    print(rows)
+        print_text(f"{each.title}\n\n{text}\n")
+    print_text(rows)
     for path in (args.pictures, args.html):
         if path:
             print(f"dtrain: {path} written", file=sys.stderr)

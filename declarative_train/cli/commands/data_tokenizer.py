@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from declarative_train.api.compiling import Compiled, texts_of
 from declarative_train.cli.compile import is_missing, load_recipe, report
+from declarative_train.cli.printing import print_text
 from declarative_train.terms.amounts import counted
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def _train(args: argparse.Namespace) -> int:
     num_tokens = sum(len(made.encode(text)) for text in texts.sample)
     num_bytes = sum(len(text.encode()) for text in texts.sample)
     rate = f"; a token is {num_bytes / num_tokens:.2f} bytes in the first of them" if num_tokens else ""
-    print(f"{args.output}: {counted(made.num_tokens, 'token')} of {counted(texts.num_texts, 'text')}{rate}")
+    print_text(f"{args.output}: {counted(made.num_tokens, 'token')} of {counted(texts.num_texts, 'text')}{rate}")
     if made.num_tokens < args.vocab:
         print(f"dtrain: the texts have no more pairs: {made.num_tokens:,} of {args.vocab:,} tokens", file=sys.stderr)
     return 0

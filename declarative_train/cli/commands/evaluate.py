@@ -7,6 +7,7 @@ import json
 import sys
 
 from declarative_train.cli.numbers import count, positive
+from declarative_train.cli.printing import print_text
 from declarative_train.cli.trained import add_compute_arguments, add_run_argument, answered, check_started_alone, opened
 
 _WORST = 5
@@ -59,7 +60,7 @@ def _evaluate(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(found.as_json(), indent=1, ensure_ascii=False))
     else:
-        print(evaluation_text(found, terminal_width()))
+        print_text(evaluation_text(found, terminal_width()))
     if args.no_tensorboard:
         return 0
     if trained.run_dir is None:

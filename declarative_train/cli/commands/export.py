@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from declarative_train.cli.printing import print_text
 from declarative_train.cli.trained import add_run_argument, answered, opened
 from declarative_train.inference.export import DTYPES, NAMES, PUBLISHED
 
@@ -36,10 +37,10 @@ def _export(args: argparse.Namespace) -> int:
     from declarative_train.inference.export.folder import export
 
     made = export(opened(args), args.to, args.out, outputs=args.output, numbers=args.inputs, dtype=args.dtype)
-    print(f"{made.folder}: {', '.join(made.files)}")
+    print_text(f"{made.folder}: {', '.join(made.files)}")
     if args.to in PUBLISHED:
-        print(f"`{made.inputs[0]}`, a model of {PUBLISHED[args.to]}")
+        print_text(f"`{made.inputs[0]}`, a model of {PUBLISHED[args.to]}")
     else:
-        print(f"from {', '.join(made.inputs)} to {', '.join(made.outputs)}")
-    print(f"loaded back: the same to {made.apart:.1g}" if made.apart else "loaded back: the same")
+        print_text(f"from {', '.join(made.inputs)} to {', '.join(made.outputs)}")
+    print_text(f"loaded back: the same to {made.apart:.1g}" if made.apart else "loaded back: the same")
     return 0

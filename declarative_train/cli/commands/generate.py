@@ -6,6 +6,7 @@ import argparse
 import sys
 
 from declarative_train.cli.numbers import not_negative, positive, share
+from declarative_train.cli.printing import print_text
 from declarative_train.cli.trained import add_run_argument, answered, opened
 
 _TOKENS = 200
@@ -48,11 +49,11 @@ def _generate(args: argparse.Namespace) -> int:
     for number in range(args.num):
         pieces = generate(model, prompt, args.max_tokens, sampling, args.seed, number, chat=args.chat)
         first = next(pieces, "")  # what is wrong with the prompt is said before anything is written
-        sys.stdout.write((_BETWEEN if number else "") + ("" if args.chat else prompt) + first)
+        print_text((_BETWEEN if number else "") + ("" if args.chat else prompt) + first, end="")
         for piece in pieces:
-            sys.stdout.write(piece)
+            print_text(piece, end="")
             sys.stdout.flush()
-    sys.stdout.write("\n")
+    print_text("")
     return 0
 
 

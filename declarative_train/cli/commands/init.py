@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from declarative_train.cli.printing import print_text
+
 if TYPE_CHECKING:
     from declarative_train.cli.first_recipe.text import FirstRecipe
 
@@ -81,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"dtrain: {path} is there already; name another file, or say --force", file=sys.stderr)
         return 2
     for each in () if made is None else made.of("left out"):
-        print(f"left out: {each.name or '(no name)'}: {each.why}")
+        print_text(f"left out: {each.name or '(no name)'}: {each.why}")
     return write(path, first_recipe(path) if made is None else made.text())
 
 
@@ -132,6 +134,6 @@ def write(path: Path, text: str) -> int:
     except OSError as error:
         print(f"dtrain: cannot write {path}: {error.strerror}", file=sys.stderr)
         return 3
-    print(f"wrote {path} and {schema} (completion and checks in editors with a YAML language server)")
-    print(f"next: dtrain run {path}")
+    print_text(f"wrote {path} and {schema} (completion and checks in editors with a YAML language server)")
+    print_text(f"next: dtrain run {path}")
     return 0

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from declarative_train.api.compiling import STDIN_NAME, Linted, lint_recipe
 from declarative_train.cli.compile import STDIN, add_override_arguments, is_missing, overrides_of
+from declarative_train.cli.printing import print_text
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.diagnostics.render import FORMATS, Selection, render
 
@@ -66,9 +67,9 @@ def run(args: argparse.Namespace) -> int:
     sys.stdout.write(render(linted.diagnostics, linted.texts, format=args.format, color=color, rules=rules))
     if args.statistics:
         for code, count in Counter(item.code for item in linted.diagnostics).most_common():
-            print(f"{count:>6}  {code}")
+            print_text(f"{count:>6}  {code}")
     if args.format == "full":
-        print(summary(len(files), linted.diagnostics) + _passed_over(num_skipped))
+        print_text(summary(len(files), linted.diagnostics) + _passed_over(num_skipped))
     return exit_code(linted)
 
 

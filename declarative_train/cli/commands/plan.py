@@ -18,6 +18,7 @@ from declarative_train.cli.compile import (
     read_saved_plan,
     report,
 )
+from declarative_train.cli.printing import print_text
 from declarative_train.plan.plan import Plan
 
 
@@ -88,17 +89,17 @@ def run(args: argparse.Namespace) -> int:
             n=1,
         )
         found = "\n".join(lines)
-        print(found or "no difference")
+        print_text(found or "no difference")
         return 1 if found else 0
     if args.output is None:
-        print(describe(plan))
+        print_text(describe(plan))
         return 0
     try:
         save(plan, Path(args.output))
     except OSError as error:
         print(f"dtrain: cannot write {args.output}: {error.strerror}", file=sys.stderr)
         return 3
-    print(f"wrote {args.output}; run it with: dtrain run {args.output}")
+    print_text(f"wrote {args.output}; run it with: dtrain run {args.output}")
     return 0
 
 
@@ -154,7 +155,7 @@ def scale(args: argparse.Namespace) -> int:
         if plan is not None and (plan.estimate is None or plan.estimate.step_s is None):
             errors, plan = [f"there is no figure of {layout.hardware} for its speed"], None
         found.append(Scaled(number, plan, (errors or [compiled.note])[0]))
-    print(describe_scale(found))
+    print_text(describe_scale(found))
     return 0 if any(each.plan is not None for each in found) else 1
 
 

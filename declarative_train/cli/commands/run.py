@@ -17,6 +17,7 @@ from declarative_train.cli.compile import (
     report,
 )
 from declarative_train.cli.numbers import positive
+from declarative_train.cli.printing import print_text
 from declarative_train.plan.plan import Plan
 from declarative_train.runtime.launchers import is_one_of_many
 
@@ -85,12 +86,13 @@ def tell_result(as_json: bool, run_dir: Path, code: int | None = None) -> None:
     from declarative_train.experiments.record import read_record
 
     record = read_record(str(run_dir))
-    if record is None:  # the folder was taken away meanwhile
-        print(json.dumps({"run": str(run_dir), "state": "gone", "exit_code": code}) if as_json else f"run  {run_dir}")
-    elif as_json:
-        print(json.dumps(result_json(record) | {"exit_code": code}))
+    if as_json:  # the folder may have been taken away meanwhile
+        gone = {"run": str(run_dir), "state": "gone"}
+        print(json.dumps((gone if record is None else result_json(record)) | {"exit_code": code}))
+    elif record is None:
+        print_text(f"run  {run_dir}")
     else:
-        print(result_text(record))
+        print_text(result_text(record))
 
 
 def plan_to_run(args: argparse.Namespace) -> tuple[Plan | None, int]:
@@ -99,7 +101,7 @@ def plan_to_run(args: argparse.Namespace) -> tuple[Plan | None, int]:
     if plan is not None and args.dry_run:
         from declarative_train.plan.text.describe import describe
 
-        print(describe(plan))
+        print_text(describe(plan))
         return None, code
     return plan, code
 

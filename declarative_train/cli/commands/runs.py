@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from declarative_train.cli.printing import print_text
+
 if TYPE_CHECKING:
     from declarative_train.experiments.record import Record
 
@@ -42,9 +44,9 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps([as_json(record) for record in records], indent=1))
     elif not records:
-        print(f"no run in {args.dir}")
+        print_text(f"no run in {args.dir}")
     else:
-        print(text(records, args.dir, args.sort))
+        print_text(text(records, args.dir, args.sort))
     return 0
 
 

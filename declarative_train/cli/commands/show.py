@@ -10,13 +10,14 @@ from itertools import groupby
 
 from declarative_train.api.compiling import Compiled, read_recipe, texts_of
 from declarative_train.cli.compile import add_recipe_arguments, compile_recipe, is_missing, load_recipe, report
+from declarative_train.cli.printing import print_text
 from declarative_train.cli.views.graph import graph_table
-from declarative_train.components.datasets.files import masked
 from declarative_train.recipe.leaves import Leaf
 from declarative_train.recipe.recipe import Recipe
 from declarative_train.source.document import Document
 from declarative_train.source.writing import lines
 from declarative_train.terms.machine import own_version
+from declarative_train.terms.secrets import masked
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
         report(compiled)
         if compiled.plan is None:
             return 1
-        print(graph_table(compiled.plan))
+        print_text(graph_table(compiled.plan))
         return 0
     loaded = load_recipe(args, plugins=args.plugins)
     report(Compiled(loaded, None, tuple(loaded.diagnostics), texts_of(loaded)))
@@ -43,15 +44,15 @@ def run(args: argparse.Namespace) -> int:
     if recipe is None:
         if args.explicit or loaded.draft is None or not loaded.draft.tree.entries:
             return 1
-        print(resolved(loaded.draft.leaves()), end="")
+        print_text(resolved(loaded.draft.leaves()), end="")
     elif args.explicit:
         print(explicit_text(args.recipe, recipe), end="")
         return 0
     else:
-        print(resolved(recipe.leaves()), end="")
-        print(balanced(recipe), end="")
+        print_text(resolved(recipe.leaves()), end="")
+        print_text(balanced(recipe), end="")
     if loaded.document is not None:
-        print(dropped(loaded.document), end="")
+        print_text(dropped(loaded.document), end="")
     return 0 if recipe is not None else 1
 
 

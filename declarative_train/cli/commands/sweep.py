@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from declarative_train.api.compiling import Compiled, compile_loaded
 from declarative_train.cli.compile import add_recipe_arguments, is_missing, load_recipe, report
 from declarative_train.cli.numbers import positive
+from declarative_train.cli.printing import print_text
 
 if TYPE_CHECKING:
     from declarative_train.experiments.search import Point, Search
@@ -69,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
     if plans is None:
         return 1
     if args.dry_run:
-        print(points_text(points, is_sample=recipe.sweep.type == "optuna"))
+        print_text(points_text(points, is_sample=recipe.sweep.type == "optuna"))
         return 0
     return start(args, recipe, base.plan, points, plans)
 
@@ -170,7 +171,7 @@ def start(
     if args.json:
         print(json.dumps(json.loads((folder / RESULTS).read_text()) | {"folder": str(folder), "exit_code": code}))
     else:
-        print(results_text(results, aim, str(folder)))
+        print_text(results_text(results, aim, str(folder)))
     if code == 75:
         say(f"go on: the same command with --resume {folder}")
     return code

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from declarative_train.cli.compile import add_recipe_arguments, compile_recipe, is_missing, report
+from declarative_train.cli.printing import print_error, print_text
 from declarative_train.cli.views.flow import flow
 from declarative_train.cli.views.story import chart, epochs_table
 from declarative_train.cli.views.table import terminal_width
@@ -41,9 +42,9 @@ def run(args: argparse.Namespace) -> int:
     if args.values:
         from declarative_train.cli.views.values import first_rows
 
-        print(first_rows(compiled.plan.data, terminal_width()))
+        print_text(first_rows(compiled.plan.data, terminal_width()))
         return 0
-    print(flow(compiled.plan, terminal_width()))
+    print_text(flow(compiled.plan, terminal_width()))
     return 0
 
 
@@ -57,12 +58,12 @@ def trace_row(path: str, plugins: bool) -> int:
     from declarative_train.runtime.failures import CheckpointFailure
 
     try:
-        print(way_of_a_row(open_trained(path, plugins=plugins), terminal_width()))
+        print_text(way_of_a_row(open_trained(path, plugins=plugins), terminal_width()))
     except UsageError as error:
-        print(f"dtrain: {error}", file=sys.stderr)
+        print_error(str(error))
         return 2
     except (CheckpointFailure, DataError, SourceError, BadSampleError) as error:
-        print(f"dtrain: {error}", file=sys.stderr)
+        print_error(str(error))
         return 3
     return 0
 
@@ -73,15 +74,15 @@ def trace_run(folder: Path) -> int:
         print(f"dtrain: {folder} is not a run: there is no {EVENTS} in it", file=sys.stderr)
         return 2
     if logs[-1].parent != folder:
-        print(f"the newest run: {logs[-1].parent}\n")
+        print_text(f"the newest run: {logs[-1].parent}\n")
     events = read_events(logs[-1])
     steps = [event for event in events if isinstance(event, StepDone)]
     epochs = [event for event in events if isinstance(event, EpochDone)]
     if epochs:
-        print(epochs_table(epochs, terminal_width()), end="\n\n")
-    print("training loss, the mean of each logging window\n")
-    print(chart([event.step for event in steps], [event.loss for event in steps]))
+        print_text(epochs_table(epochs, terminal_width()), end="\n\n")
+    print_text("training loss, the mean of each logging window\n")
+    print_text(chart([event.step for event in steps], [event.loss for event in steps]))
     if ended := next((event for event in reversed(events) if isinstance(event, RunEnded)), None):
         how = "stopped early" if ended.status == "early_stop" else ended.status
-        print(f"\n{how} after {counted(ended.step, 'step')}")
+        print_text(f"\n{how} after {counted(ended.step, 'step')}")
     return 0

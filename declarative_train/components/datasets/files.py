@@ -25,7 +25,6 @@ from declarative_train.components.datasets.paths import shown as shown
 from declarative_train.components.datasets.paths import size_bytes as size_bytes
 from declarative_train.components.datasets.paths import told, unreadable
 from declarative_train.components.datasets.remote import RemoteFile, again
-from declarative_train.components.datasets.remote import masked as masked
 from declarative_train.components.datasets.remote_files import opened_ranges, ranges_of
 
 if TYPE_CHECKING:

@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from declarative_train.components.data import LISTS, MESSAGES, Column, SourceError, Table
-from declarative_train.components.datasets.files import OpenFiles, by_piece, local_path, masked, shown
+from declarative_train.components.datasets.files import OpenFiles, by_piece, local_path, shown
 from declarative_train.components.datasets.kept import Stamp, load, place_of, save, stamp
+from declarative_train.terms.secrets import masked
 
 if TYPE_CHECKING:
     import numpy as np

@@ -6,14 +6,17 @@ Local files do not go through fsspec, whose import costs as much as reading a sm
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from glob import glob, has_magic
 from typing import Any
+from urllib.parse import urlsplit
 
 from declarative_train.components.data import SourceError
-from declarative_train.components.datasets.remote import RemoteError, again, masked, note, patience, reason, seen
+from declarative_train.components.datasets.remote import RemoteError, again, note, of_http, reason, seen
 from declarative_train.terms.machine import install
+from declarative_train.terms.secrets import masked, variables_in
 
 _HERE = ("file://", "local://")
 _IN_PROCESS = ("memory://",)
@@ -55,9 +58,10 @@ def file_system(url: str) -> tuple[Any, str]:
     archive = local_path(url.rpartition(_CHAIN)[2])
     if _CHAIN in url and archive is not None and not os.path.isfile(archive):
         _expand_local(archive, archive)  # says that it is missing, and what is there
+    _tell_of_variables(url)
     try:
         scheme = _scheme(url)
-        options = {scheme: patience()} if scheme in ("http", "https") else {}
+        options = {scheme: of_http()} if scheme in ("http", "https") else {}
         found: tuple[Any, str] = fsspec.core.url_to_fs(url, **options)
     except (ImportError, ValueError) as error:
         extra = _EXTRAS.get(_scheme(url)) if isinstance(error, ImportError) else None
@@ -66,6 +70,20 @@ def file_system(url: str) -> tuple[Any, str]:
     except Exception as error:
         raise unreadable("open", url, error) from error
     return found
+
+
+_announced: set[tuple[str, str]] = set()  # hosts and variables
+
+
+def _tell_of_variables(url: str) -> None:
+    """Print which host gets the value of which variable of the environment, before it does: once for each."""
+    if not is_remote(url):
+        return
+    host = masked(urlsplit(url.rpartition(_CHAIN)[2]).netloc.rpartition("@")[2])
+    for name in variables_in(url):
+        if (host, name) not in _announced:
+            _announced.add((host, name))
+            print(f"dtrain: {host} is sent the value of `{name}`, of which the recipe makes a URL", file=sys.stderr)
 
 
 @contextmanager

@@ -6,10 +6,12 @@ Each client of a cloud has exceptions of its own; some of them try again themsel
 from __future__ import annotations
 
 import io
-import re
 import time
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any, NamedTuple, TypeVar
+
+from declarative_train.terms.secrets import masked
 
 TRIES = 5
 FIRST_PAUSE_S = 0.5  # doubled after each try: 7.5 s together
@@ -17,8 +19,6 @@ _BUSY = (408, 425, 429)  # of HTTP: later it may work; and all from 500 on
 _FINAL = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, NotImplementedError, ValueError)
 _NO_SERVER_TRIES = 2  # where no connection came about, mostly a wrong address, and where nothing comes for SILENT_S
 SILENT_S = 60.0  # a server that is connected and sends nothing for so long does not answer
-_USER = re.compile(r"(?<=://)(?:[^/\s\"'@:]+:(?!:)[^\s\"']+|[^/\s\"']+)@")  # a key may hold `/`
-_QUERY = re.compile(r"([?&][\w.-]+=)[^&#\s\"']+")
 
 _TAGS = ("ETag", "etag", "LastModified", "last_modified", "Last-Modified", "mtime", "blob_id")  # by file systems
 
@@ -72,7 +72,8 @@ def again(call: Callable[[], T]) -> T:
             return call()
         except Exception as error:
             is_passing = _is_passing(error)
-            if isinstance(error, FileNotFoundError) and not is_passing:
+            is_gone = isinstance(error, FileNotFoundError) and not isinstance(_told_by(error), PermissionError)
+            if is_gone and not is_passing:
                 raise
             most = _NO_SERVER_TRIES if _has_no_server(error) or _is_silent(error) else TRIES
             if number == most or not is_passing:
@@ -112,24 +113,39 @@ def _is_silent(error: BaseException) -> bool:
     return isinstance(_told_by(error), TimeoutError)
 
 
-def patience() -> dict[str, Any]:
-    """Of a client of HTTP, as fsspec takes it: aiohttp's own is 300 s for a whole answer, however much it is."""
+def of_http() -> dict[str, Any]:
+    """Return the options of a client of HTTP, as fsspec takes them: how long it waits (aiohttp's own limit is 300 s for
+    a whole answer, however much it is), and that it follows no redirect to another server."""
     from aiohttp import ClientTimeout
 
-    return {"client_kwargs": {"timeout": ClientTimeout(total=None, sock_connect=SILENT_S, sock_read=SILENT_S)}}
+    wait = ClientTimeout(total=None, sock_connect=SILENT_S, sock_read=SILENT_S)
+    return {"client_kwargs": {"timeout": wait, "trace_configs": [_staying()]}}
+
+
+@cache  # fsspec knows its file systems by what they are made with
+def _staying() -> Any:
+    from aiohttp import TraceConfig
+
+    tracing = TraceConfig()
+    tracing.on_request_redirect.append(_stay_with_server)
+    return tracing
+
+
+async def _stay_with_server(_session: object, _context: object, params: Any) -> None:
+    """Raise PermissionError for a redirect to another server: it could be one that only this machine can reach, and
+    what it answers would be taken for data."""
+    asked = params.url
+    told = asked.join(type(asked)(params.response.headers.get("Location") or params.response.headers.get("URI", "")))
+    same = (told.host, told.port) == (asked.host, asked.port)
+    if not same and not (told.host == asked.host and (asked.port, told.port) == (80, 443)):
+        places = f"{asked.host}:{asked.port} redirects to another server, {told.host}:{told.port}"
+        raise PermissionError(f"{places}, which is not followed; name the file there")
 
 
 def reason(error: BaseException) -> str:
     """The first line of it, without secrets."""
     text = getattr(error, "strerror", None) or str(error).strip() or type(error).__name__
     return masked(str(text).splitlines()[0])
-
-
-def masked(text: str) -> str:
-    """A text with `***` for what URLs in it hold before `@` and as values of their query: passwords, keys, tokens."""
-    if "://" not in text:
-        return text
-    return _QUERY.sub(r"\1***", _USER.sub("***@", text))
 
 
 class RemoteFile(io.RawIOBase):

@@ -14,7 +14,6 @@ import numpy as np
 import torch
 
 from declarative_train.components.adapters.adapted import is_added
-from declarative_train.components.datasets.files import masked
 from declarative_train.diagnostics.suggest import did_you_mean
 from declarative_train.graph.build import build
 from declarative_train.inference.export import DTYPES, NAMES, PUBLISHED
@@ -27,7 +26,7 @@ from declarative_train.inference.export.published import published_base, write_p
 from declarative_train.inference.export.snippets import loading_code, readme
 from declarative_train.inference.trained import Trained, UsageError, unheld
 from declarative_train.inference.writing import as_created
-from declarative_train.plan.codec import to_json
+from declarative_train.plan.codec import to_masked_json
 from declarative_train.plan.plan import PublishedPlan
 from declarative_train.plan.run_folder import PLAN
 
@@ -181,7 +180,7 @@ def _write_beside(trained: Trained, program: Program, to: str, folder: Path) -> 
     (folder / "README.md").write_text(readme(found, code), encoding="utf-8")
     # adapters go beside the base as it was held; else the file has the tensors of a model without bytes
     plan = trained.base_plan if to == "peft" else unheld(trained.base_plan)
-    (folder / PLAN).write_text(masked(to_json(plan)), encoding="utf-8")
+    (folder / PLAN).write_text(to_masked_json(plan), encoding="utf-8")
     if FORMATS[to].is_program:
         _write_sample(program, folder / "sample.npz")
 

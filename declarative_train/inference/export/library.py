@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from declarative_train.components.datasets.files import masked
 from declarative_train.components.layers.libraries import LIBRARIES
 from declarative_train.components.layers.libraries.modules.give_back import differing, library_model
 from declarative_train.components.published import TIMM
@@ -17,7 +16,7 @@ from declarative_train.inference.export.model_card import card_of, no_tokenizer
 from declarative_train.inference.export.published import classes_learned, tokenizer_files
 from declarative_train.inference.export.trouble import ExportFailure
 from declarative_train.inference.trained import Trained
-from declarative_train.plan.codec import to_json
+from declarative_train.plan.codec import to_masked_json
 from declarative_train.plan.run_folder import PLAN
 
 
@@ -50,7 +49,7 @@ def write_library_model(trained: Trained, found: LibraryModel, folder: Path, dty
         raise ExportFailure(f"{found.library} cannot write `{found.node}`, or read it back: {said}") from problem
     if odd is not None:
         raise ExportFailure(f"{odd} differs from the model when {found.library} loads it back")
-    (folder / PLAN).write_text(masked(to_json(trained.plan)), encoding="utf-8")
+    (folder / PLAN).write_text(to_masked_json(trained.plan), encoding="utf-8")
     (folder / "README.md").write_text(_card(trained, found, type(model).__name__, folder), encoding="utf-8")
 
 

@@ -18,7 +18,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from declarative_train.components.datasets.files import masked
 from declarative_train.components.published import (
     CONFIG,
     TORCHVISION,
@@ -36,7 +35,7 @@ from declarative_train.inference.export.model_card import card
 from declarative_train.inference.export.program import Base
 from declarative_train.inference.export.trouble import ExportFailure
 from declarative_train.inference.trained import Trained
-from declarative_train.plan.codec import to_json
+from declarative_train.plan.codec import to_masked_json
 from declarative_train.plan.meaning import meanings
 from declarative_train.plan.plan import PublishedPlan, TensorMapPlan
 from declarative_train.plan.published import names_without_head, parts_in, tensor_map
@@ -110,7 +109,7 @@ def write_published(
     if not has_head:
         names = names_without_head(names)
     tensors = dict(_tensors(module, found, names, {item.name for item in tied}))
-    (folder / PLAN).write_text(masked(to_json(trained.plan)), encoding="utf-8")
+    (folder / PLAN).write_text(to_masked_json(trained.plan), encoding="utf-8")
     if config is None:
         torch.save({name: _cast(made(), wanted).clone() for name, made in tensors.items()}, folder / STATE_DICT)
         _check_state_dict(folder, tensors, wanted)

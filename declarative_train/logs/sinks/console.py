@@ -34,6 +34,7 @@ from declarative_train.logs.event import (
 from declarative_train.logs.sink import Sink
 from declarative_train.terms.amounts import amount, clock, counted, number
 from declarative_train.terms.machine import own_command
+from declarative_train.terms.printable import in_lines
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
@@ -215,6 +216,7 @@ class ConsoleSink(Sink):
         self._print("\n".join(folded(line, room) for line in text.splitlines()))
 
     def _print(self, text: str) -> None:
+        text = in_lines(text)
         if self._bar is not None:
             self._bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
         else:

@@ -9,7 +9,6 @@ import os
 from collections.abc import Iterable, Sequence
 
 from declarative_train.components.datasets import DATASETS
-from declarative_train.components.datasets.files import masked
 from declarative_train.components.losses import LOSSES
 from declarative_train.components.metrics import METRICS
 from declarative_train.components.plugged import PLUGIN
@@ -32,6 +31,7 @@ from declarative_train.plan.text.estimate import (
 from declarative_train.plan.text.layout import describe_layout
 from declarative_train.plan.text.model import columns, component_in_words, describe_model, describe_parameters, section
 from declarative_train.terms.amounts import amount, clock, counted, plural
+from declarative_train.terms.secrets import masked
 
 _MOST_CLASSES = 12  # that are named
 
@@ -53,7 +53,7 @@ def describe(plan: Plan, *, hashes: bool = True) -> str:
         section(f"step on {plan.estimate.hardware}, estimated" if plan.estimate else "", describe_estimate(plan)),
         section("files", _files(plan)) if hashes else "",
     ]
-    return "\n\n".join(part for part in parts if part)
+    return masked("\n\n".join(part for part in parts if part))
 
 
 def summary(plan: Plan) -> str:
@@ -287,7 +287,7 @@ def _copied(plan: Plan) -> str:
 
 def _below(plan: Plan) -> str:
     folder = plan.logging.checkpoints
-    return "" if folder is None else f", below {masked(folder)}"
+    return "" if folder is None else f", below {folder}"
 
 
 def _to(plan: Plan) -> str:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from declarative_train.components.datasets.files import shown
-from declarative_train.plan.codec import PlanError, from_json, save, to_json
+from declarative_train.plan.codec import PlanError, from_json, save, to_saved_json
 from declarative_train.plan.resumable import judge
 from declarative_train.plan.run_folder import (
     CHECKPOINTS,
@@ -40,6 +40,7 @@ from declarative_train.runtime.storage.find_checkpoint import NoCheckpoint, NoWh
 from declarative_train.runtime.storage.run_lock import LOCK, RunLock
 from declarative_train.terms.amounts import counted
 from declarative_train.terms.run_files import RUN
+from declarative_train.terms.secrets import in_texts, with_names
 
 if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan, WeightsPlan
@@ -130,7 +131,7 @@ def _reason(path: Path, error: OSError) -> str:
 
 def _save_plan(plan: Plan, run_dir: Path) -> None:
     """That of an earlier session under another layout is kept beside it."""
-    path, text = run_dir / PLAN, to_json(plan)
+    path, text = run_dir / PLAN, to_saved_json(plan)
     if path.exists() and path.read_text(encoding="utf-8") != text:
         number = 1
         while (older := path.with_name(f"plan.{number}.json")).exists():
@@ -146,7 +147,8 @@ def _save_run(plan: Plan, run_dir: Path, elsewhere: str | None) -> None:
     entries = {"name": plan.name, **mode, "num_steps": plan.training.num_steps, "started_unix_s": begun}
     if elsewhere is not None:
         entries["checkpoints"] = elsewhere
-    text = json.dumps({**entries, "overrides": plan.overrides, "settings": plan.settings}, indent=1)
+    entries |= {"overrides": plan.overrides, "settings": plan.settings}
+    text = json.dumps(in_texts(with_names, entries), indent=1)
     (run_dir / RUN).write_text(f"{text}\n", encoding="utf-8")
 
 
