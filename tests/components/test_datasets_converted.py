@@ -93,6 +93,31 @@ def test_a_converted_jsonl_is_the_one_in_memory(ending: str, tmp_path: Path, mon
     same(table, whole("jsonl", path, monkeypatch))
 
 
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_a_packed_file_counts_by_what_it_holds(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that is packed to a thousandth: four times its size is no bound for what it takes in memory."""
+    row = b"1,2\n" if kind == "csv" else b'{"x": 1, "y": 2}\n'
+    text = b"x,y\n" * (kind == "csv") + row * 20_000
+    path = tmp_path / f"a.{kind}.gz"
+    path.write_bytes(gzip.compress(text))
+    needed = len(text) + 20_001 * 2 * 8 if kind == "csv" else len(text)  # the header is a line, too
+    assert path.stat().st_size * 4 < needed // 20
+    monkeypatch.setattr(converted, "LARGE_BYTES", needed - 1)
+    table = opened(kind, path)
+    assert isinstance(table, ConvertedTable)
+    assert table.num_rows == 20_000
+    monkeypatch.setattr(converted, "LARGE_BYTES", needed)
+    assert not isinstance(opened(kind, path), ConvertedTable)
+
+
+def test_a_line_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("declarative_train.components.datasets.jsonl._LONGEST_LINE", 10_000)
+    path = tmp_path / "a.jsonl.gz"
+    path.write_bytes(gzip.compress(b'{"x": 1}\n{"x": ' + b" " * 100_000))
+    with pytest.raises(SourceError, match=r"line 2 of .*a\.jsonl\.gz is longer than 256 MiB"):
+        opened("jsonl", path)
+
+
 def test_it_is_converted_once_and_again_when_the_file_is_another(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

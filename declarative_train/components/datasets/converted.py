@@ -4,6 +4,7 @@ by path, size, date and options, and read from there in blocks.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
@@ -16,14 +17,15 @@ from weakref import finalize
 from declarative_train.components.data import SourceError, Table
 from declarative_train.components.datasets.arrow import place_among
 from declarative_train.components.datasets.arrow_files import ArrowFormat
-from declarative_train.components.datasets.files import packing, shown, size_bytes, skips_bad_rows
+from declarative_train.components.datasets.files import open_file, packing, shown, size_bytes, skips_bad_rows
 from declarative_train.components.datasets.in_blocks import BlockTable
 from declarative_train.components.datasets.kept import is_at, is_locked, limit_bytes, make_room, place_of, stamp, used
 from declarative_train.terms.amounts import amount
 
 LARGE_BYTES = 1 << 30  # of the files of a source together: more are not read into memory
 BLOCK_BYTES = 2 << 20  # of a file that make one record batch; pyarrow reads some dozens ahead
-_UNPACKED = 4  # a packed file holds so many times its size, as a guess
+_UNPACKED = 4  # a packed file holds so many times its size, as a guess before it is read
+_VALUE_BYTES = 8  # of a number in memory, which in a text may take two characters
 _STUCK_S = 60.0  # without a sign of life of the process that converts
 _ABOUT = b"dtrain"  # of the last record batch, which has no rows
 
@@ -37,6 +39,73 @@ Batches = Callable[[str, Any, Bad], Iterator[Any]]
 def is_large(files: Sequence[str]) -> bool:
     """Raises SourceError."""
     return sum(size_bytes(path) * (_UNPACKED if packing(path) else 1) for path in files) > LARGE_BYTES
+
+
+class TooLargeError(Exception):
+    """Packed files hold more than is read into memory."""
+
+
+class Budget:
+    """The memory for the packed files of a source: their text, and the values in it."""
+
+    def __init__(self) -> None:
+        self._left = LARGE_BYTES
+
+    def unpacked(self, path: str, delimiter: str | None = None) -> Any:
+        """Return a stream of the text of a file, which raises TooLargeError beyond what is left. `delimiter`: stands
+        between the values of a line."""
+        import pyarrow as pa
+
+        stream = unpacked(path)
+        return stream if packing(path) is None else pa.PythonFile(_Counted(stream, self, delimiter), "r")
+
+    def take(self, size: int) -> None:
+        self._left -= size
+        if self._left < 0:
+            raise TooLargeError
+
+
+def in_memory_or_on_disk(
+    files: Sequence[str], in_memory: Callable[[Budget | None], Table], on_disk: Callable[[], Table | None]
+) -> Table:
+    """Return the table that is read into memory, or the one that is converted where that is too large; `on_disk` gives
+    None where it cannot be. Raises SourceError."""
+    if not is_large(files):
+        try:
+            return in_memory(Budget())
+        except TooLargeError:
+            pass
+    table = on_disk()
+    return in_memory(None) if table is None else table
+
+
+class _Counted(io.RawIOBase):
+    """The bytes of a stream, counted as they are read."""
+
+    def __init__(self, stream: Any, budget: Budget, delimiter: str | None) -> None:
+        self._stream, self._budget, self._delimiter = stream, budget, delimiter
+        self._line_bytes: int | None = None if delimiter else 0  # of the values of a line
+
+    def read(self, size: int = -1) -> bytes:
+        found: bytes = self._stream.read(BLOCK_BYTES if size < 0 else size)
+        if self._line_bytes is None:
+            self._line_bytes = _VALUE_BYTES * (1 + found.partition(b"\n")[0].count((self._delimiter or "").encode()))
+        self._budget.take(len(found) + self._line_bytes * found.count(b"\n"))
+        return found
+
+    def readable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        self._stream.close()
+        super().close()
+
+
+def unpacked(path: str) -> Any:
+    """Return a stream of the bytes of a file, unpacked where it is packed."""
+    import pyarrow as pa
+
+    return pa.input_stream(open_file(path), compression=packing(path))
 
 
 def converted(files: Sequence[str], kind: str, options: object, schema_of: Schema, batches: Batches) -> Table | None:

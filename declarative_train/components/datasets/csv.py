@@ -14,11 +14,16 @@ from pydantic import AfterValidator, Field
 
 from declarative_train.components.data import SourceError, Table
 from declarative_train.components.datasets.arrow import check_distinct, check_same_columns
-from declarative_train.components.datasets.converted import BLOCK_BYTES, converted, is_large
+from declarative_train.components.datasets.converted import (
+    BLOCK_BYTES,
+    Budget,
+    converted,
+    in_memory_or_on_disk,
+    unpacked,
+)
 from declarative_train.components.datasets.files import (
     FilesDataset,
     check_beginning,
-    open_file,
     packing,
     shown,
     skips_bad_rows,
@@ -70,28 +75,31 @@ class CsvDataset(FilesDataset):
     def open(self) -> Table:
         from declarative_train.components.datasets.arrow import MemoryTable
 
-        if is_large(files := self.files()):
+        def in_memory(budget: Budget | None) -> Table:
+            bad: dict[str, list[tuple[int, str]]] = {}
+            return MemoryTable([(path, self._read(path, bad.setdefault(path, []), budget)) for path in files], bad)
+
+        def on_disk() -> Table | None:
             options = {key: value for key, value in self.as_data().items() if key != "path"}
             room = _Room(BLOCK_BYTES)
-            table = converted(files, self.type, options, partial(self._schema, room), partial(self._batches, room))
-            if table is not None:
-                return _without_bytes(table)
-        bad: dict[str, list[tuple[int, str]]] = {}
-        return _without_bytes(MemoryTable([(path, self._read(path, bad.setdefault(path, []))) for path in files], bad))
+            return converted(files, self.type, options, partial(self._schema, room), partial(self._batches, room))
 
-    def _read(self, path: str, bad: list[tuple[int, str]]) -> pa.Table:
+        files = self.files()
+        return _without_bytes(in_memory_or_on_disk(files, in_memory, on_disk))
+
+    def _read(self, path: str, bad: list[tuple[int, str]], budget: Budget | None) -> pa.Table:
         room = _Room(BLOCK_BYTES)
         while True:
             bad.clear()
             try:
-                return self._whole(path, bad, room)
+                return self._whole(path, bad, room, budget)
             except SourceError as error:
                 room.grow(error)
 
-    def _whole(self, path: str, bad: list[tuple[int, str]], room: _Room) -> pa.Table:
+    def _whole(self, path: str, bad: list[tuple[int, str]], room: _Room, budget: Budget | None) -> pa.Table:
         from pyarrow import csv as arrow_csv
 
-        with self._opened(path) as file:
+        with self._opened(path, budget) as file:
             table = arrow_csv.read_csv(
                 file,
                 # threads of a pool are not there after a fork, and without them errors name their row
@@ -102,14 +110,14 @@ class CsvDataset(FilesDataset):
             return table.rename_columns([name.strip() for name in table.column_names])
 
     @contextmanager
-    def _opened(self, path: str) -> Iterator[Any]:
+    def _opened(self, path: str, budget: Budget | None = None) -> Iterator[Any]:
         """Raises SourceError, also for what goes wrong as it is read."""
         import pyarrow as pa
 
         if packing(path) is None:
             check_beginning(path, "a CSV file", None)
         try:
-            with _unpacked(path) as file:
+            with unpacked(path) if budget is None else budget.unpacked(path, self.delimiter) as file:
                 yield file
         except UnicodeDecodeError as error:  # of the names: pyarrow makes text of them when they are asked for
             what = error.object.decode("utf-8", "backslashreplace").strip()
@@ -260,7 +268,7 @@ class CsvDataset(FilesDataset):
         begin, left = 1, row
         most = csv.field_size_limit(_MOST_BLOCK)
         try:
-            with _unpacked(path) as file, TextIOWrapper(file, "utf-8", "replace", newline="") as text:
+            with unpacked(path) as file, TextIOWrapper(file, "utf-8", "replace", newline="") as text:
                 rows = csv.reader(text, delimiter=self.delimiter)
                 for values in rows:
                     left -= bool(values)
@@ -295,15 +303,9 @@ def _no_text(table: Table, name: str) -> str:
     return "it holds bytes that are not UTF-8 text"
 
 
-def _unpacked(path: str) -> Any:
-    import pyarrow as pa
-
-    return pa.input_stream(open_file(path), compression=packing(path))
-
-
 def _other_delimiter(path: str, delimiter: str) -> str | None:
     """The delimiter that the header line uses more often, as a hint."""
-    with _unpacked(path) as file:
+    with unpacked(path) as file:
         header = file.read(4096).decode("utf-8", "replace").partition("\n")[0]
     best = max(",;\t|", key=header.count)
     if header.count(best) <= header.count(delimiter):

@@ -8,11 +8,16 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from declarative_train.components.data import SourceError, Table
 from declarative_train.components.datasets.arrow import check_same_columns
-from declarative_train.components.datasets.converted import BLOCK_BYTES, converted, is_large
+from declarative_train.components.datasets.converted import (
+    BLOCK_BYTES,
+    Budget,
+    converted,
+    in_memory_or_on_disk,
+    unpacked,
+)
 from declarative_train.components.datasets.files import (
     FilesDataset,
     check_beginning,
-    open_file,
     packing,
     shown,
     skips_bad_rows,
@@ -23,6 +28,7 @@ if TYPE_CHECKING:
 
 _DEEPEST = 1_000  # lists and objects within each other; some ten thousand would overflow the stack of the reader
 _MOST_CHANGES = 100  # lines that hold another type of value, each found by reading the file once more
+_LONGEST_LINE = 256 << 20  # of a file that is converted
 _BLANK = re.compile(rb"(?:\A|\n)[ \t\r]*\n")
 _MOST_BLANK = 1 << 20  # lines of a file that is converted; beyond them rows are counted without
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"?')
@@ -41,25 +47,25 @@ class JsonlDataset(FilesDataset):
     def open(self) -> Table:
         from declarative_train.components.datasets.arrow import MemoryTable
 
-        if is_large(files := self.files()):
-            table = converted(files, self.type, {}, _schema, _batches)
-            if table is not None:
-                return table
-        bad: dict[str, list[tuple[int, str]]] = {}
-        return MemoryTable([(path, _read(path, bad.setdefault(path, []))) for path in self.files()], bad)
+        def in_memory(budget: Budget | None) -> Table:
+            bad: dict[str, list[tuple[int, str]]] = {}
+            return MemoryTable([(path, _read(path, bad.setdefault(path, []), budget)) for path in files], bad)
+
+        files = self.files()
+        return in_memory_or_on_disk(files, in_memory, lambda: converted(files, self.type, {}, _schema, _batches))
 
 
-def _read(path: str, bad: list[tuple[int, str]]) -> pa.Table:
-    """`bad`: takes the lines that are left out, where bad rows are skipped, and blank ones."""
+def _read(path: str, bad: list[tuple[int, str]], budget: Budget | None) -> pa.Table:
+    """Return the table of a file. `bad`: takes the lines that are left out, where bad rows are skipped, and blank
+    ones."""
     import pyarrow as pa
     from pyarrow import json
 
-    kind = packing(path)
-    if kind is None:
+    if packing(path) is None:
         check_beginning(path, "a file of JSON lines", None)
     try:
-        with pa.input_stream(open_file(path), compression=kind) as file:
-            content = file.read_buffer()
+        with unpacked(path) if budget is None else budget.unpacked(path) as file:
+            content = file.read_buffer() if packing(path) is None else pa.py_buffer(_all_of(file))
         bad += _blank(content)
         if skips_bad_rows():
             return _read_good(path, content.to_pybytes(), bad)
@@ -71,6 +77,14 @@ def _read(path: str, bad: list[tuple[int, str]]) -> pa.Table:
         raise SourceError("unreadable", _explained(path, _with_lines(str(error), bad))) from error
     except OSError as error:
         raise SourceError("unreadable", f"cannot read {shown(path)}: {error}") from error
+
+
+def _all_of(file: Any) -> bytes:
+    """Return what is left of a stream, read block after block: a packed file may hold far more than its size."""
+    blocks = []
+    while block := file.read(BLOCK_BYTES):
+        blocks.append(block)
+    return b"".join(blocks)
 
 
 def _blank(content: Any) -> list[tuple[int, str]]:
@@ -97,13 +111,14 @@ def _chunks(path: str) -> Iterator[tuple[int, bytes]]:
     """Whole lines, some MiB of them at a time, with the number of the first. Raises SourceError."""
     import pyarrow as pa
 
-    kind = packing(path)
-    if kind is None:
+    if packing(path) is None:
         check_beginning(path, "a file of JSON lines", None)
     try:
-        with pa.input_stream(open_file(path), compression=kind) as file:
+        with unpacked(path) as file:
             first, rest = 0, b""
             while block := file.read(BLOCK_BYTES):
+                if len(rest) > _LONGEST_LINE:
+                    raise SourceError("unreadable", f"line {first + 1} of {shown(path)} is longer than 256 MiB")
                 whole, end, rest_of = (rest + block).rpartition(b"\n")
                 rest = rest_of
                 if end:
