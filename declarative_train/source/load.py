@@ -159,11 +159,18 @@ class _Loading:
                 self.diagnostics.append(circular_extends(name.span, [os.path.relpath(each) for each in chain]))
                 self.complete = False
                 continue
+            num_found = len(self.diagnostics)
             read = self._file(base, typed, name.span, "base", stack)
+            is_outside = self._is_outside(real, stack[0])
             if read is None or read.own is None:
                 self.complete = False
+                if read is not None and is_outside:  # it may be any file of this machine: its content is not quoted
+                    del self.diagnostics[num_found:]
+                    self.diagnostics.append(missing_base(name.span, typed, base, "is not a recipe", ()))
                 continue
-            self._warn_outside(name.span, base, real, stack[0])
+            if is_outside and real not in self._outside:
+                self._outside.add(real)
+                self.diagnostics.append(base_outside_tree(name.span, base, tree_of(stack[0])))
             if read.base is not None:
                 merged = read.base if merged is None else self.merger.merge(merged, read.base)
             merged = self.merger.merge(merged, fragment_of(read.own, "extends", "fragment"))
@@ -181,7 +188,7 @@ class _Loading:
             self.diagnostics.append(missing_base(span, typed, path, reason, recipes_beside(path, typed)))
             return None
         self.diagnostics += found
-        return None if file is None else self._tree(file, stack)
+        return _Own(None, None) if file is None else self._tree(file, stack)
 
     def _names(self, root: Mapping) -> list[Scalar]:
         """The paths that `extends` gives; what is not a path is reported."""
@@ -204,8 +211,7 @@ class _Loading:
             self.complete = False
         return names
 
-    def _warn_outside(self, span: Span, base: str, real: str, recipe: str) -> None:
+    def _is_outside(self, real: str, recipe: str) -> bool:
+        """Return whether a file is not in the folder tree of the recipe."""
         root = tree_of(recipe)
-        if os.path.commonpath([root, real]) != root and real not in self._outside:
-            self._outside.add(real)
-            self.diagnostics.append(base_outside_tree(span, base, root))
+        return os.path.commonpath([root, real]) != root

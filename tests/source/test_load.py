@@ -9,6 +9,7 @@ import pytest
 
 from declarative_train.diagnostics.diagnostic import Diagnostic, Severity
 from declarative_train.source import load
+from declarative_train.source.checks.yaml_values import empty_file
 from declarative_train.source.document import Document
 from declarative_train.source.load import MAX_FILES
 from declarative_train.source.merge import MergeRules
@@ -169,6 +170,28 @@ def test_a_base_outside_the_tree_is_said_once(tmp_path: Path) -> None:
     diagnostic = the_one(str(tree / "recipe.yaml"))
     assert (diagnostic.code, diagnostic.severity) == ("M004", Severity.WARNING)
     assert diagnostic.span.line == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "root:x:0:0:root:/root:/bin/bash\n",  # no mapping, as /etc/passwd
+        "token: s3cret\nroot:x\n",  # no YAML
+        "- s3cret\n",
+        "s3cret: 1\nof: another program\n",
+        "a: s3cret\nb: \x07\n",
+    ],
+)
+def test_a_file_outside_that_is_not_a_recipe_is_not_quoted(text: str, tmp_path: Path) -> None:
+    """A recipe of a stranger may name any file of this machine."""
+    tree = tmp_path / "tree"
+    (tree / ".git").mkdir(parents=True)
+    (tree / "recipe.yaml").write_text("extends: ../other.yaml\nseed: 1\n")
+    (tmp_path / "other.yaml").write_text(text)
+    rules = RULES._replace(foreign=lambda root: None if root.get("seed") else empty_file(root.span))
+    _, (found,) = load(str(tree / "recipe.yaml"), rules=rules)
+    assert (found.code, found.message, found.span.line) == ("M001", "`../other.yaml` is not a recipe", 1)
+    assert not [each for each in found if "s3cret" in str(each) or "bash" in str(each)]
 
 
 def test_a_link_out_of_the_tree_is_outside(tmp_path: Path) -> None:
