@@ -34,6 +34,8 @@ class Component(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
+    internal: ClassVar[frozenset[str]] = frozenset()  # fields of a plan that no recipe writes
+
     type: str
 
     def as_data(self, *, defaults: bool = True) -> dict[str, object]:
@@ -46,6 +48,12 @@ class Component(BaseModel):
     def from_data(cls, data: Mapping[str, object]) -> Self:
         """Through JSON, where strict models take a list for a tuple. Raises pydantic's ValidationError."""
         return cls.model_validate_json(json.dumps(data))
+
+
+def written_keys(model: type[BaseModel]) -> dict[str, str]:
+    """Return the keys that a recipe may write for a model, each with the name of its field."""
+    internal = getattr(model, "internal", ())
+    return {field.alias or name: name for name, field in model.model_fields.items() if name not in internal}
 
 
 class Keys(BaseModel):

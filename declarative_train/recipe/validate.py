@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import Annotated, Any, NamedTuple, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 from declarative_train.components.component import (
     Adapter,
@@ -54,10 +55,16 @@ def validate(
     """
     left = frozenset(leave)
     values = {entry.name: to_value(entry.value) for entry in node.entries if entry.name not in left}
+    internal = values.keys() & getattr(model, "internal", ())
     try:
-        return model.model_validate({**values, **(given or {})}), []
+        made = model.model_validate({**values, **(given or {})})
+        errors: list[ErrorDetails] = []
     except ValidationError as found:
-        errors = [error for error in found.errors(include_url=False) if not left.intersection(error["loc"][:1])]
+        ignored = left | internal
+        errors = [error for error in found.errors(include_url=False) if not ignored.intersection(error["loc"][:1])]
+    errors += [{"type": "extra_forbidden", "loc": (key,), "msg": "", "input": values[key]} for key in sorted(internal)]
+    if not errors:
+        return made, []
     from declarative_train.recipe.mistakes.pydantic_errors import (  # which a recipe that is right does not need
         Reading,
         explain,

@@ -68,7 +68,7 @@ init t.csv                                  2  t.csv is there already
 init --from recipe.yaml --target a          2  what it holds cannot be told by its name
 init --from t.csv                           2  say which column is to be predicted
 explain recipe.yaml                         2  no diagnostic is called `recipe.yaml`
-list plan.json                              2  nothing is called `plan.json`
+list plan.json                              2  no type is called `plan.json`
 schema recipe.yaml                          2  nothing here takes recipe.yaml
 train recipe.yaml                           2  help: `dtrain run`
 test RUN                                    2  help: `dtrain evaluate`

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from declarative_train.cli.views.components import component_page, component_table, hardware_page, hardware_table
 from declarative_train.cli.views.table import fitted, terminal_width
 from declarative_train.components.component import Component
-from declarative_train.diagnostics.suggest import did_you_mean
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -92,15 +91,14 @@ def run(args: argparse.Namespace) -> int:
     if pages:
         print("\n\n".join(pages))
         return 0
-    known = [
-        *kinds,
-        "blocks",
-        *blocks,
-        "hardware",
-        *HARDWARE,
-        "sections",
-        *NAMES,
-        *(name for table in kinds.values() for name in table),
-    ]
-    print(f"dtrain: nothing is called `{args.what}`; {did_you_mean(args.what, known)}", file=sys.stderr)
+    from declarative_train.cli.main import COMMANDS
+    from declarative_train.recipe.mistakes.words import find_word
+
+    if args.what in COMMANDS:
+        found: str | None = f"`dtrain {args.what} --help` describes the command"
+    else:
+        types = (name for table in kinds.values() for name in table)
+        names = [*kinds, *types, *blocks, *NAMES, "blocks", "hardware", "sections"]
+        found = find_word(args.what, names)
+    print(f"dtrain: no type is called `{args.what}`; {found or '`dtrain list` shows all of them'}", file=sys.stderr)
     return 2

@@ -10,7 +10,7 @@ from typing import Annotated, Any, get_args, get_origin
 from pydantic_core import PydanticUndefined
 
 from declarative_train.cli.views.table import table
-from declarative_train.components.component import Component, Layer
+from declarative_train.components.component import Component, Layer, written_keys
 from declarative_train.components.field_docs import field_docs
 from declarative_train.components.hardware.hardware import GIB, GIGA, TERA, Hardware
 
@@ -36,13 +36,14 @@ def component_page(kind: str, component: type[Component]) -> str:
         )
         lines += ["", f"inputs:  {', '.join(ports)}", f"outputs: {', '.join(component.outputs)}"]
     docs = field_docs(component)
-    fields = {key: field for key, field in component.model_fields.items() if key != "type"}
-    lines += ["", "fields:" if fields else "no fields"]
-    for key, field in fields.items():
+    keys = {key: name for key, name in written_keys(component).items() if key != "type"}
+    lines += ["", "fields:" if keys else "no fields"]
+    for key, name in keys.items():
+        field = component.model_fields[name]
         default = "required" if field.default is PydanticUndefined else f"default {field.default!r}"
         lines.append(f"  {key}: {type_name(field.annotation)}, {default}")
-        if key in docs:
-            lines.append(indent(docs[key], "      "))
+        if name in docs:
+            lines.append(indent(docs[name], "      "))
     return "\n".join(lines)
 
 

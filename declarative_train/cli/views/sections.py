@@ -11,7 +11,16 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from pydantic_core import PydanticUndefined
 
 from declarative_train.cli.views.components import type_name
-from declarative_train.components.component import Adapter, Component, Init, Loss, LrSchedule, Metric, Optimizer
+from declarative_train.components.component import (
+    Adapter,
+    Component,
+    Init,
+    Loss,
+    LrSchedule,
+    Metric,
+    Optimizer,
+    written_keys,
+)
 from declarative_train.components.data import Dataset, Field, Split, Transform
 from declarative_train.components.field_docs import field_docs
 from declarative_train.recipe.sections.parallelism import Axes
@@ -73,14 +82,15 @@ def _doc(model: type[Section]) -> str:
 
 def _keys(model: type[Section]) -> Iterator[str]:
     docs = field_docs(model)
-    for key, field in model.model_fields.items():
+    for key, name in written_keys(model).items():
+        field = model.model_fields[name]
         if key == model.inline:
             yield "  and the keys of its `type`: `dtrain list " + KINDS[field.annotation] + "`"  # type: ignore[index]
             continue
         annotation: Any = Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
         yield f"  {key}: {_type(annotation)}, {_default(field)}"
-        if key in docs:
-            yield indent(docs[key], "      ")
+        if name in docs:
+            yield indent(docs[name], "      ")
         for inner in _sections_in(annotation):
             yield indent("\n".join(_keys(inner)), "    ")
 

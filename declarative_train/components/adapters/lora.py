@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import sqrt
-from typing import TYPE_CHECKING, Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -21,8 +21,10 @@ A, B, MAGNITUDE = "lora_A.weight", "lora_B.weight", "lora_magnitude_vector"
 
 
 class LowRank(Adapter):
-    """Two thin matrices: `lora_A.weight` (rank, in), `lora_B.weight` (out, rank). With `split`, the parts' A below each
-    other (parts * rank, in), and the parts' rows of B."""
+    """Two thin matrices: `lora_A.weight` (rank, in), `lora_B.weight` (out, rank). Of a joined map that `from` splits:
+    the parts' A below each other (parts * rank, in), and the parts' rows of B."""
+
+    internal: ClassVar[frozenset[str]] = frozenset({"split"})
 
     rank: int = Field(default=8, ge=1)
     """Rows of A and columns of B."""
