@@ -278,7 +278,7 @@ BUGS = (
         "components/datasets/kept.py",
         "return [found.st_size, str(found.st_mtime_ns)]",
         "return [found.st_size, '0']",
-        "components/test_datasets_converted.py::test_it_is_converted_once_and_again_when_the_file_is_another",
+        "data/test_kept.py::test_a_file_that_changes_after_its_footer_was_kept_is_told",
     ),
     Bug(
         "run lock: shared in place of exclusive",

@@ -175,7 +175,7 @@ def test_half_precision(directory: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(120)
-@pytest.mark.filterwarnings("ignore:.*torch.jit")
+@pytest.mark.filterwarnings("ignore:.*torch.jit", "ignore:The .grad attribute of a Tensor")
 def test_beside_compiled_layers(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Traced, without the code that would come of it."""
     monkeypatch.setattr(torch.nn.Module, "compile", partialmethod(torch.nn.Module.compile, backend="eager"))
