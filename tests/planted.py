@@ -349,7 +349,7 @@ def is_caught(tree: Path, number: int) -> bool:
     write_source(path, honest.replace(bug.old, bug.new))
     output = run_tests(tree, [bug.test])
     write_source(path, honest)
-    failed = re.search(r"^(?:FAILED|ERROR) (\S+)", output or "", re.M)
+    failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", output or "", re.M)
     word = "survived" if output is None else "caught" if failed else "unclear"
     seconds = time.perf_counter() - begun
     print(f"{number:>2}  {word:<8}  {seconds:4.0f} s  {bug.name}  {failed[1] if failed else ''}", flush=True)

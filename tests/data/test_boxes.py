@@ -157,7 +157,6 @@ def test_a_box_stays_around_what_it_is_around(kind: str) -> None:
     assert {name for name, each in TRANSFORMS.items() if each.moves} == set(MOVING)
 
 
-@pytest.mark.long
 def test_boxes_move_as_torchvisions() -> None:
     """Its functions on `tv_tensors.BoundingBoxes`, given the parameters that are drawn here."""
     v2 = pytest.importorskip("torchvision.transforms.v2.functional")
