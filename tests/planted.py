@@ -278,7 +278,7 @@ BUGS = (
         "components/datasets/kept.py",
         "return [found.st_size, str(found.st_mtime_ns)]",
         "return [found.st_size, '0']",
-        "data/test_kept.py::test_a_file_that_changes_after_its_footer_was_kept_is_told",
+        "data/test_kept.py::test_footers_are_read_once",
     ),
     Bug(
         "run lock: shared in place of exclusive",

@@ -58,6 +58,9 @@ def test_footers_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert changed.num_rows == 22
     assert changed.fingerprint != first.fingerprint
     assert (changed.read(["x"], slice(10, 17))["x"] == 9).all()
+    os.utime(files[2], (1, 1))  # the same size and another date
+    assert ParquetTable(files).fingerprint != changed.fingerprint
+    assert len(read) == 6
 
 
 def test_a_file_that_changes_after_its_footer_was_kept_is_told(tmp_path: Path) -> None:
