@@ -85,10 +85,11 @@ def recipe(node: dict[str, Any], target: str, **more: Any) -> dict[str, Any]:
 
 
 def publish(name: str, folder: Path, **save: Any) -> Any:
-    """A model of transformers with its folder written; every parameter is drawn, so that no zero hides one."""
+    """Write the folder of a model of transformers and return the model; every parameter is drawn, so that no zero hides
+    one."""
     import transformers
 
-    told = CONFIGS[name]
+    told = CONFIGS[name] if name in CONFIGS else CONVERTED[name] | {"model_type": name}
     config = transformers.CONFIG_MAPPING[told["model_type"]].from_dict(dict(told))
     torch.manual_seed(0)
     model = getattr(transformers, told["architectures"][0])(config).eval()
@@ -97,3 +98,33 @@ def publish(name: str, folder: Path, **save: Any) -> Any:
             parameter.add_(torch.randn_like(parameter) * 0.05)
     model.save_pretrained(folder, **save)
     return model
+
+
+# -- models whose files and parameters have other names, or are joined or cut when the library reads them
+
+_MIXTURE = LLAMA | {"num_experts_per_tok": 2, "moe_intermediate_size": 16}
+_LATENT = {"q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8}
+CONVERTED: dict[str, dict[str, Any]] = {
+    "gpt_neox": SIZES | {"vocab_size": 64, "max_position_embeddings": 32, "architectures": ["GPTNeoXForCausalLM"]},
+    "mixtral": LLAMA | {"num_local_experts": 4, "architectures": ["MixtralForCausalLM"]},
+    "qwen3_moe": _MIXTURE | {"num_experts": 4, "head_dim": 8, "architectures": ["Qwen3MoeForCausalLM"]},
+    "deepseek_v3": _MIXTURE
+    | _LATENT
+    | {"n_routed_experts": 4, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1, "num_key_value_heads": 4}
+    | {"architectures": ["DeepseekV3ForCausalLM"]},
+    "vit": CONFIGS["vit"],
+    "dinov2": SIZES
+    | {"image_size": 32, "patch_size": 8, "num_labels": 3, "architectures": ["Dinov2ForImageClassification"]},
+    "llama": CONFIGS["llama"],
+    "bert": CONFIGS["bert"],
+    "gpt2": {"vocab_size": 64, "n_positions": 32, "n_embd": 32, "n_layer": 2, "n_head": 4}
+    | {"architectures": ["GPT2LMHeadModel"]},
+}
+
+
+def begin_at(name: str) -> tuple[dict[str, Any], str]:
+    """A node that starts from the folder of this name, and the target of its loss."""
+    node: dict[str, Any] = {"type": "transformers", "path": name}
+    if name in ("vit", "dinov2"):
+        return node | {"input": "picture"}, "label"
+    return node | {"input": "tokens"}, "label" if name == "bert" else "next"

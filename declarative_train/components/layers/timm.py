@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from declarative_train.components.component import Misfit
-from declarative_train.components.layers.libraries.files import Files, matched, several, tensors_in
+from declarative_train.components.layers.libraries.files import (
+    Files,
+    match,
+    reject_leftovers,
+    several,
+    stored_tensor,
+    tensors_in,
+)
 from declarative_train.components.layers.libraries.layer import Inputs, LibraryLayer
 from declarative_train.components.layers.libraries.problem import LibraryError
 
@@ -139,8 +146,10 @@ class Timm(LibraryLayer):
         head: Any = of.get_classifier() if hasattr(of, "get_classifier") else None
         own = {id(each) for each in head.parameters()} if hasattr(head, "parameters") else set()
         heads = [name for name, each in module.named_parameters() if id(each) in own]
-        found = matched(module, tensors_in(place), "", heads)
+        origins = {name: stored_tensor(name, header) for name, header in tensors_in(place).tensors.items()}
+        found = match(module, origins, sorted(origins.keys() - module.state_dict().keys()), heads)
         odd = [name for name in found.missing if name not in heads]
         if odd:
             raise LibraryError(f"the files are not of this model: they lack {several(odd)}", field="pretrained")
+        reject_leftovers(found, str(self.name), "give the files of this model", field="pretrained")
         return found

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from declarative_train.components.component import Misfit, Port
-from declarative_train.components.layers.libraries.files import Files, matched, several, tensors_in
+from declarative_train.components.layers.libraries.files import Files, reject_leftovers, several, tensors_in
 from declarative_train.components.layers.libraries.layer import Inputs, LibraryLayer
 from declarative_train.components.layers.libraries.problem import LibraryError
 
@@ -95,6 +95,8 @@ class Transformers(LibraryLayer):
         files = self.files(module)
         if files is not None and files.missing:
             message = f"{several(files.missing)}: not in the files of `path`, and start at random"
+            if files.unexpected:
+                message += f"; the files have {several(files.unexpected)}, which the model has not"
             return Misfit(message, field="path", help="`pretrained: false` says that all do", is_warning=True)
         return None
 
@@ -205,9 +207,8 @@ class Transformers(LibraryLayer):
         if "Classification" in type(of).__name__ and len(classes) == of.config.num_labels:
             of.config.id2label = dict(enumerate(classes))
             of.config.label2id = {name: number for number, name in enumerate(classes)}
-        # by the names that its parameters have: those that `files` reads
         with _without_bars():
-            of.save_pretrained(folder, save_original_format=False)
+            of.save_pretrained(folder)
 
     def loaded(self, folder: str, model: nn.Module) -> nn.Module:
         of: Any = model
@@ -220,16 +221,19 @@ class Transformers(LibraryLayer):
             return None
         if self.path is None:
             raise LibraryError("`pretrained` takes a `path`", "`path: FOLDER`", field="pretrained")
+        from declarative_train.components.layers.libraries.modules.conversion import files_of
+        from declarative_train.components.layers.libraries.modules.node import units_in
+
         of: Any = module
-        heads = [name for name, _ in module.named_parameters() if not name.startswith(f"{of.base_model_prefix}.")]
-        found = matched(module, tensors_in(self.path), of.base_model_prefix, heads if self.classes is not None else ())
-        if found.missing and found.unexpected and not _only_heads(found, of.base_model_prefix):
-            raise LibraryError(
-                f"the names in the files are not those of the model: it lacks {several(found.missing)}, and has no "
-                f"{several(found.unexpected)}",
-                "load it with transformers, and save it again with `save_pretrained(..., save_original_format=False)`",
-                field="path",
-            )
+        body = f"{of.base_model_prefix}."
+        heads = tuple(name for name, _ in module.named_parameters() if not name.startswith(body))
+        found = files_of(module, tensors_in(self.path), heads if self.classes is not None else ())
+        # another class than that of the files has another head: what is left of theirs is none of the model
+        has_other_head = type(of).__name__ not in (of.config.architectures or (type(of).__name__,))
+        bodies = (body,) if hasattr(of, of.base_model_prefix) else units_in(module, self.unit_classes(module))
+        if not has_other_head or any(name.startswith(bodies) for name in found.missing):
+            hint = "give the files of this class; a head of one's own is that of another class, by `architecture`"
+            reject_leftovers(found, type(of).__name__, hint, field="path")
         return found
 
     def unit_classes(self, module: nn.Module) -> frozenset[str]:
@@ -250,11 +254,6 @@ def _without_bars() -> Iterator[None]:
     finally:
         if was_drawn:
             logging.enable_progress_bar()
-
-
-def _only_heads(files: Files, prefix: str) -> bool:
-    """What is missing stands outside of the body of the model."""
-    return not any(name.startswith(f"{prefix}.") for name in files.missing)
 
 
 def _arguments(kind: Any) -> frozenset[str]:

@@ -1,10 +1,11 @@
-"""The tensors of a published model, held against a library's model by headers alone; read by rows."""
+"""The tensors of a published model, compared with a library's model by headers alone; read by rows."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 _SHOWN = 3
 _FLOATS = ("F64", "F32", "F16", "BF16")
+Read = Callable[[int, "int | None"], "torch.Tensor"]
+"""Reads `count` rows of a tensor from `first` on; all of it for a count of None."""
 
 
 class Files(NamedTuple):
@@ -38,8 +41,24 @@ class Header(NamedTuple):
     dtype: str
 
 
-def tensors_in(place: str) -> dict[str, Header]:
-    """Of a folder, or of one `.safetensors` file. Raises LibraryError."""
+@dataclass(frozen=True, eq=False)
+class Stored:
+    """The tensors of files by name; the same object as long as the files are the same."""
+
+    tensors: Mapping[str, Header]
+
+
+class Origin(NamedTuple):
+    """The tensors of files that a tensor of a model is made from: their names and dtypes; the shape that it gets."""
+
+    names: tuple[str, ...]
+    dtypes: frozenset[str]
+    shape: tuple[int, ...]
+    read: Read
+
+
+def tensors_in(place: str) -> Stored:
+    """Read the headers of a folder, or of one `.safetensors` file. Raises LibraryError."""
     file = place
     if os.path.isdir(place):
         found = [os.path.join(place, name) for name in WEIGHTS if os.path.exists(os.path.join(place, name))]
@@ -64,7 +83,7 @@ def tensors_in(place: str) -> dict[str, Header]:
 
 
 @lru_cache(maxsize=8)
-def _headers(file: str, time: int, size: int) -> dict[str, Header]:
+def _headers(file: str, time: int, size: int) -> Stored:
     from safetensors import safe_open
 
     files = [file]
@@ -80,77 +99,84 @@ def _headers(file: str, time: int, size: int) -> dict[str, Header]:
             for name in opened.keys():  # noqa: SIM118 (no mapping)
                 part = opened.get_slice(name)
                 found[name] = Header(each, tuple(part.get_shape()), str(part.get_dtype()))
-    return found
+    return Stored(found)
 
 
-def matched(module: nn.Module, stored: Mapping[str, Header], prefix: str = "", may_differ: Iterable[str] = ()) -> Files:
-    """The files' names as the model's: as they are, or with `prefix` put before them or taken away, whichever fits.
-    `may_differ`: parameters of another shape in the files that start at random, as a head for other classes does.
-    Raises LibraryError for other shapes and dtypes."""
+def stored_tensor(name: str, header: Header) -> Origin:
+    """Return the origin of a tensor that a file has as the model has it."""
+
+    def read(first: int, count: int | None) -> torch.Tensor:
+        from safetensors import safe_open
+
+        with safe_open(header.file, framework="pt") as opened:
+            file: Any = opened
+            found: torch.Tensor = (
+                file.get_tensor(name) if count is None else file.get_slice(name)[first : first + count]
+            )
+            return found
+
+    return Origin((name,), frozenset({header.dtype}), header.shape, read)
+
+
+def match(
+    module: nn.Module, origins: Mapping[str, Origin], unexpected: Collection[str], may_differ: Collection[str] = ()
+) -> Files:
+    """Compare the tensors of a model with what its files give for them. `unexpected`: the names in the files that give
+    nothing. `may_differ`: parameters that start at random where the files have another shape, as a head for other
+    classes does. Raises LibraryError for other shapes and dtypes, and for tied parameters whose values differ."""
     state = dict(module.state_dict(keep_vars=True))
-    ways: list[Callable[[str], str]] = [lambda name: name]
-    if prefix:
-        dot = f"{prefix}."
-        ways += [lambda name: f"{dot}{name}", lambda name: name.removeprefix(dot)]
-    best = max(ways, key=lambda way: sum(_today(way(name)) in state for name in stored))
-    names = {_today(best(name)): name for name in stored}
-    differing = {
-        name
+    tensors = {
+        name: origins[name]
         for name, item in state.items()
-        if name in names and tuple(item.shape) != stored[names[name]].shape and name in set(may_differ)
+        if name in origins and not (name in may_differ and origins[name].shape != tuple(item.shape))
     }
-    names = {name: each for name, each in names.items() if name not in differing}
     wrong = [
-        f"{names[name]} is {stored[names[name]].shape} in the files, {tuple(item.shape)} in the model"
-        for name, item in state.items()
-        if name in names and tuple(item.shape) != stored[names[name]].shape
+        f"{several(each.names)} is {each.shape} in the files, {tuple(state[name].shape)} in the model"
+        for name, each in tensors.items()
+        if each.shape != tuple(state[name].shape)
     ]
     if wrong:
         raise LibraryError(f"the files do not fit the model: {several(wrong)}", "leave out what changes its sizes")
-    odd = [
-        name
-        for name, item in state.items()
-        if name in names and item.is_floating_point() and stored[names[name]].dtype not in _FLOATS
-    ]
+    odd = [name for name, each in tensors.items() if state[name].is_floating_point() and not each.dtypes <= {*_FLOATS}]
     if odd:
         raise LibraryError(
             f"not in floating point of 16 bits or more: {several(odd)}", "give the model as it was before that"
         )
-    tensors = {name: stored[names[name]] for name in state if name in names}
     alike: dict[int, list[str]] = {}
     for name, item in state.items():
         alike.setdefault(id(item), []).append(name)
-    for group in alike.values():  # a tied parameter stands in the files under one name
-        there = next((name for name in group if name in tensors), None)
-        for name in group if there is not None else ():
-            tensors.setdefault(name, tensors[there])  # type: ignore[index]
-            names.setdefault(name, names[there])  # type: ignore[index]
+    for group in alike.values():  # a tied parameter is in the files under one name
+        there = [name for name in group if name in tensors]
+        for name in group if there else ():
+            tensors.setdefault(name, tensors[there[0]])
+        if different := next((name for name in there[1:] if not _are_equal(tensors[there[0]], tensors[name])), None):
+            raise LibraryError(
+                f"`{there[0]}` and `{different}` are one parameter in the model, and differ in the files",
+                "`config: {tie_word_embeddings: false}` unties a head from the embedding",
+            )
     parameters = {name for name, _ in module.named_parameters(remove_duplicate=False)}
     missing = tuple(name for name in state if name in parameters and name not in tensors)
-    unexpected = tuple(each for name, each in names.items() if name not in state)
 
     def read(name: str, first: int, count: int | None) -> torch.Tensor:
-        from safetensors import safe_open
+        return tensors[name].read(first, count)
 
-        with safe_open(tensors[name].file, framework="pt") as opened:
-            file: Any = opened
-            if count is None:
-                whole: torch.Tensor = file.get_tensor(names[name])
-                return whole
-            rows: torch.Tensor = file.get_slice(names[name])[first : first + count]
-            return rows
-
-    return Files(frozenset(tensors), missing, unexpected, read)
+    return Files(frozenset(tensors), missing, tuple(unexpected), read)
 
 
-_OLD = {".gamma": ".weight", ".beta": ".bias"}  # of layer norms, in files that TensorFlow's names went into
+def _are_equal(one: Origin, other: Origin) -> bool:
+    """Return whether two tensors of files have the same values."""
+    return bool((one.read(0, None) == other.read(0, None)).all())
 
 
-def _today(name: str) -> str:
-    for old, new in _OLD.items():
-        if name.endswith(old) and "LayerNorm" in name:
-            return name.removesuffix(old) + new
-    return name
+def reject_leftovers(files: Files, kind: str, hint: str, *, field: str) -> None:
+    """Raise LibraryError where the files lack parameters of a model and have tensors that are not in it: then names
+    differ, and what would start at random may be in the files."""
+    if files.missing and files.unexpected:
+        message = (
+            f"the files are not those of a `{kind}`: they lack {several(files.missing)}, and they have "
+            f"{several(files.unexpected)}, which the model has not"
+        )
+        raise LibraryError(message, hint, field=field)
 
 
 def several(names: Iterable[str]) -> str:

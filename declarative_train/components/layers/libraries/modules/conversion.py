@@ -1,0 +1,122 @@
+"""Conversions of transformers: tensors of a file get other names, are joined or are cut when a model is loaded.
+
+The tables and functions are those of the library, as `from_pretrained` uses them. Here they are asked for one tensor of
+the model at a time, so that a rank reads what its rows need. No public function gives the tensors that one is made
+from; these are used:
+
+| of transformers | for |
+|---|---|
+| `conversion_mapping.get_model_conversion_mapping` | the conversions of a model; PEFT relies on it, too |
+| `core_model_loading.rename_source_key`, `dot_natural_key` | a name of the file -> a name of the model; their order |
+| `core_model_loading.WeightConverter`: `add_tensor`, `convert`, `operations` | tensors of the file -> of the model |
+| `PreTrainedModel._adjust_missing_and_unexpected_keys` | the names that models no longer have, or never save |
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from declarative_train.components.layers.libraries.files import Files, Origin, Stored, match, stored_tensor
+from declarative_train.components.layers.libraries.problem import LibraryError
+
+Names = dict[str, list[str]]
+"""Tensors of the files by the pattern of a converter that they match, in the order in which it takes them."""
+
+
+@lru_cache(maxsize=8)
+def files_of(model: Any, stored: Stored, may_differ: tuple[str, ...]) -> Files:
+    """Compare a model with its files, as `match`; what the library knows to be of no use is left out: tensors that
+    models no longer have, and parameters that are never in files. Raises LibraryError."""
+    from transformers.utils.loading_report import LoadStateDictInfo
+
+    files = match(model, *_converted(model, stored), may_differ)
+    info = LoadStateDictInfo(set(files.missing), set(files.unexpected), set(), [], {}, set())
+    model._adjust_missing_and_unexpected_keys(info)
+    return files._replace(
+        missing=tuple(name for name in files.missing if name in info.missing_keys),
+        unexpected=tuple(name for name in files.unexpected if name in info.unexpected_keys),
+    )
+
+
+def _converted(model: Any, stored: Stored) -> tuple[dict[str, Origin], tuple[str, ...]]:
+    """Return the origin of each tensor of a model that the files have, and the names in the files that give none.
+    Raises LibraryError.
+
+    This is the loop of the library's `convert_and_load_state_dict_in_model`."""
+    from transformers.conversion_mapping import get_model_conversion_mapping
+    from transformers.core_model_loading import WeightConverter, dot_natural_key, rename_source_key
+
+    mapping = get_model_conversion_mapping(model)
+    converters = [each for each in mapping if isinstance(each, WeightConverter)]
+    renamings = [each for each in mapping if not isinstance(each, WeightConverter)]
+    by_pattern = {pattern: each for each in converters for pattern in each.source_patterns}
+    state, prefix = model.state_dict(), model.base_model_prefix
+    origins: dict[str, Origin] = {}
+    unexpected: list[str] = []
+    joined: dict[str, tuple[Any, Names]] = {}
+    for name in sorted(stored.tensors, key=dot_natural_key):
+        target, pattern = rename_source_key(name, renamings, converters, prefix, state)
+        if target not in state and name in state:
+            target, pattern = rename_source_key(name, [], [], prefix, state)
+        if target not in state or target in origins:
+            unexpected.append(name)
+        elif pattern is None:
+            origins[target] = stored_tensor(name, stored.tensors[name])
+        else:
+            _, names = joined.setdefault(target, (by_pattern[pattern], {}))
+            names.setdefault(pattern, []).append(name)
+    for target, (converter, names) in joined.items():
+        origins |= _origins(model, stored, target, converter, names)
+    return origins, tuple(unexpected)
+
+
+def _origins(model: Any, stored: Stored, target: str, converter: Any, names: Names) -> dict[str, Origin]:
+    """Return the origins of the tensors that a converter makes from those of the files; `target` is their first."""
+
+    def convert(chosen: Names, read: Callable[[str], torch.Tensor]) -> dict[str, torch.Tensor]:
+        fresh = copy.deepcopy(converter)
+        for pattern, each in chosen.items():
+            for name in each:
+                fresh.add_tensor(target, name, pattern, read(name))
+        made = fresh.convert(target, model=model, config=model.config)
+        return {name: item[0] if isinstance(item, list) else item for name, item in made.items()}
+
+    def read_one(name: str) -> torch.Tensor:
+        return stored_tensor(name, stored.tensors[name]).read(0, None)
+
+    def origin(made: str, shape: tuple[int, ...]) -> Origin:
+        def read(first: int, count: int | None) -> torch.Tensor:
+            if count is not None and _gives_rows(converter, names, shape):
+                chosen = {pattern: each[first : first + count] for pattern, each in names.items()}
+                return convert(chosen, read_one)[made] if count else torch.empty(0, *shape[1:])
+            whole = convert(names, read_one)[made]
+            return whole if count is None else whole[first : first + count]
+
+        every = tuple(name for each in names.values() for name in each)
+        return Origin(every, frozenset(stored.tensors[name].dtype for name in every), shape, read)
+
+    try:
+        shapes = convert(names, lambda name: torch.empty(stored.tensors[name].shape, device="meta"))
+    except Exception as problem:  # whatever an operation finds wrong with shapes or with a tensor that is not there
+        said = (str(problem).strip() or type(problem).__name__).splitlines()[0]
+        raise LibraryError(f"transformers cannot make `{target}` from the files: {said}", field="path") from None
+    return {name: origin(name, tuple(item.shape)) for name, item in shapes.items()}
+
+
+def _gives_rows(converter: Any, names: Names, shape: tuple[int, ...]) -> bool:
+    """Return whether row i of the result needs no more than the i-th tensor of each pattern, as of experts that are
+    stacked."""
+    from transformers.core_model_loading import Concatenate, MergeModulelist
+
+    first, *others = converter.operations
+    return (
+        isinstance(first, MergeModulelist)
+        and first.dim == 0
+        and all(isinstance(each, Concatenate) and each.dim > 0 for each in others)
+        and all(len(each) == shape[0] for each in names.values())
+    )
