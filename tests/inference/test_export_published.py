@@ -78,6 +78,34 @@ def test_a_block_that_was_trained_from_nothing_gets_a_config(tmp_path: Path) -> 
     )
 
 
+YARN = {"type": "yarn", "factor": 4.0, "original_length": 64}
+
+
+@pytest.mark.parametrize(
+    ("name", "scaling", "length"),
+    [
+        ("llama", YARN, 256),
+        ("llama", {"type": "linear", "factor": 2.0}, 128),
+        ("qwen2_yarn", YARN | {"original_length": 16, "factor": 8.0}, 128),
+        ("llama3", YARN | {"original_length": 8}, 32),
+    ],
+)
+def test_a_model_with_other_rotary_positions_has_their_length(
+    tmp_path: Path, name: str, scaling: dict[str, object], length: int
+) -> None:
+    """Older releases of transformers take the factor of YaRN from it. Logits are ours beyond the old length too."""
+    from transformers import AutoModelForCausalLM
+
+    _, path = made.write(tmp_path, name, node=f", rotary_scaling: {json.dumps(scaling)}")
+    run = dt.load(path, set={"training.steps": 1}).run(quiet=True)
+    folder = export(run.trained(), "huggingface", tmp_path / "back").folder
+    assert json.loads((folder / "config.json").read_text())["max_position_embeddings"] == length
+    tokens = (torch.arange(80) * 7 % 96)[None]
+    ours = run.module().get_submodule("lm")(tokens)
+    theirs = AutoModelForCausalLM.from_pretrained(folder).eval()(tokens).logits
+    torch.testing.assert_close(ours[0] if isinstance(ours, tuple) else ours, theirs, rtol=1e-5, atol=1e-5)
+
+
 def test_adapters_are_merged(tmp_path: Path) -> None:
     from transformers import AutoModelForCausalLM
 

@@ -100,14 +100,25 @@ def read_rotary(config: Mapping[str, Any]) -> dict[str, object]:
 
 
 def write_rotary(config: Mapping[str, Any], params: Mapping[str, object]) -> dict[str, Any]:
-    """Under today's key and those of before."""
-    scaling = params["rotary_scaling"]
+    """Under today's key and those of before; a config of other rotary positions gets the length that these reach."""
+    scaling, before = params["rotary_scaling"], read_rotary(config)["rotary_scaling"]
     told: dict[str, object] | None = None
     if isinstance(scaling, Mapping):
         told = {"rope_type": scaling["type"]} | {_SCALED[key]: scaling[key] for key in scaling if key != "type"}
     base = params["rotary_base"]
     today = {"rope_theta": base, **(told or {"rope_type": "default"})}
-    return {**config, "rope_theta": base, "rope_scaling": told, "rope_parameters": today}
+    config = {**config, "rope_theta": base, "rope_scaling": told, "rope_parameters": today}
+    return config if told is None or scaling == before else {**config, **_length(config, told, before)}
+
+
+def _length(config: Mapping[str, Any], scaling: Mapping[str, Any], before: object) -> dict[str, Any]:
+    """Return the length that rotary positions reach which take the place of those of `before`: the factor times the
+    length of a model without them."""
+    plain = config.get("max_position_embeddings")
+    if isinstance(before, Mapping) and plain is not None:
+        plain = before.get("original_length", plain / before["factor"])
+    plain = scaling.get("original_max_position_embeddings", plain)
+    return {} if plain is None else {"max_position_embeddings": round(plain * scaling["factor"])}
 
 
 def _read_window(config: Mapping[str, Any]) -> dict[str, object]:
