@@ -253,8 +253,11 @@ def params_of(family: Family, config: Mapping[str, Any]) -> dict[str, object]:
     if lacking is not None:
         raise PublishedError(f"its {CONFIG} has no `{lacking}`")
     params |= {**kind.params, **_head_of(kind, config)}
-    for name in kind.converters:
-        params |= _CONVERTERS[name].read(seen)
+    try:
+        for name in kind.converters:
+            params |= _CONVERTERS[name].read(seen)
+    except PublishedError as problem:
+        raise PublishedError(str(problem), problem.hint or library_hint(config)) from None
     return params
 
 
@@ -266,6 +269,15 @@ def kind_of(family: Family, config: Mapping[str, Any]) -> str | None:
 
 def is_of_timm(config: Mapping[str, Any]) -> bool:
     return "model_type" not in config and "architecture" in config
+
+
+def library_hint(config: Mapping[str, Any]) -> str | None:
+    """Return the node that takes a model which a block does not: one that its library computes; None for a model with
+    code of its own."""
+    if is_of_timm(config):
+        return "`{type: timm, path: FOLDER, pretrained: true}` takes it, as timm computes it"
+    is_known = "model_type" in config and not config.get("auto_map")
+    return "`{type: transformers, path: FOLDER}` takes it, as transformers computes it" if is_known else None
 
 
 def config_of(
@@ -362,7 +374,8 @@ def _kind(family: Family, config: Mapping[str, Any]) -> Kind:
         given = config.get("architecture" if library == TIMM else "model_type")
         listed = ", ".join(name for name, kind in family.kinds.items() if kind.library == library)
         other = next((block for block in families() if given in _family(block).kinds), None)
-        hint = f"`type: {other}`" if other else f"`{family.block}` is {listed}" if listed else None
+        hints = [f"`{family.block}` is {listed}" if listed else None, library_hint(config)]
+        hint = f"`type: {other}`" if other else "; ".join(each for each in hints if each) or None
         raise PublishedError(f"it is a model of type `{given}`, which `{family.block}` is not", hint)
     return family.kinds[name]
 

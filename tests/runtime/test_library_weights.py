@@ -143,6 +143,17 @@ def test_an_expert_that_is_not_in_the_files_is_an_error() -> None:
     assert message.startswith("transformers cannot make `model.layers.1.mlp.experts.gate_up_proj` from the files: ")
 
 
+def test_a_config_has_infinity_as_transformers_writes_it() -> None:
+    """JSON has no word for it."""
+    import transformers
+
+    sizes = {"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_ssm": 64, "head_dim": 8}
+    config = transformers.FalconH1Config(**made.LLAMA | sizes | {"model_type": "falcon_h1"})
+    config.save_pretrained("falcon_h1")
+    assert "__float__" in Path("falcon_h1", "config.json").read_text()
+    assert layer_of("falcon_h1").settled().time_step_limit == (0.0, float("inf"))
+
+
 def test_a_tied_head_with_values_of_its_own_is_an_error() -> None:
     """transformers unties it, with a warning; here the config has to say so."""
     made.publish("qwen3", Path("qwen3"))

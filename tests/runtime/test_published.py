@@ -132,6 +132,25 @@ def test_a_config_that_the_block_is_not_is_refused(tmp_path: Path, told: dict[st
 
 
 @pytest.mark.parametrize(
+    ("told", "help"),
+    [
+        ({"model_type": "gpt_neox"}, "`llama` is llama, mistral, qwen2, qwen3; `{type: transformers, path: FOLDER}`"),
+        ({"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}}, "`{type: transformers, "),
+        ({"model_type": "vit"}, "`type: vit`"),
+        ({"model_type": "own", "auto_map": {"AutoModel": "own.Model"}}, "`llama` is llama, mistral, qwen2, qwen3"),
+        ({"model_type": "mistral", "architecture": "vit_tiny", "hidden_act": "relu6"}, "`{type: transformers, "),
+    ],
+)
+def test_the_node_that_takes_a_model_is_named(tmp_path: Path, told: dict[str, Any], help: str) -> None:
+    _, path = made.write(tmp_path, "llama")
+    place = tmp_path / "published" / "config.json"
+    place.write_text(json.dumps(json.loads(place.read_text()) | told))
+    found = said(path)[1]
+    assert found.startswith(help)
+    assert ("transformers" in found) == ("transformers" in help)
+
+
+@pytest.mark.parametrize(
     ("name", "told", "words"),
     [
         ("gemma2", {"layer_types": ["full_attention", "sliding_attention", "full_attention"]}, "its `layer_types` are"),

@@ -117,7 +117,7 @@ class Transformers(LibraryLayer):
         """The library's config object, which says all that the keys say. Raises LibraryError."""
         from transformers import CONFIG_MAPPING
 
-        values = json.loads(json.dumps(self.config))
+        values = json.loads(json.dumps(self.config), object_hook=_float)
         kind = values.get("model_type")
         if kind is None:
             hint = "`path: FOLDER`, or `config: {model_type: bert}`"
@@ -254,6 +254,11 @@ def _without_bars() -> Iterator[None]:
     finally:
         if was_drawn:
             logging.enable_progress_bar()
+
+
+def _float(found: dict[str, Any]) -> Any:
+    """Return the infinity that a mapping is in the library's config.json."""
+    return float(found["__float__"]) if found.keys() == {"__float__"} else found
 
 
 def _arguments(kind: Any) -> frozenset[str]:
