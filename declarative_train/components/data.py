@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from declarative_train.components.component import Component, Misfit
-from declarative_train.terms.tensor_spec import TensorSpec
+from declarative_train.terms.tensor_spec import DType, TensorSpec
 
 if TYPE_CHECKING:
     import numpy as np
@@ -206,6 +206,10 @@ class Field(Component, ABC):
     takes_text: ClassVar[bool] = False
     takes_lists: ClassVar[bool] = False
     outputs: ClassVar[tuple[str, ...]] = ()
+
+    def with_floats(self, dtype: DType, columns: Sequence[Column]) -> "Field":
+        """Return the field as the run reads it, whose precision holds numbers as `dtype`."""
+        return self
 
     def output_of(self, name: str) -> "Field":
         """The field that makes this one of its outputs alone."""

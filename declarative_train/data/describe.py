@@ -52,6 +52,7 @@ from declarative_train.data.windows import RowOrder, Windows, row_order
 from declarative_train.diagnostics.diagnostic import Diagnostic, Related
 from declarative_train.terms.amounts import counted
 from declarative_train.terms.span import Span
+from declarative_train.terms.tensor_spec import DType
 
 if TYPE_CHECKING:
     from declarative_train.recipe.sections.data import DataSection
@@ -62,14 +63,16 @@ def describe(
     seed: int,
     span: Place,
     *,
+    floats: DType,
     offline: bool = False,
     inherited: Mapping[str, Inherited] | None = None,
     read: Collection[str] | None = None,
 ) -> tuple[DataSpec | None, list[Diagnostic]]:
-    """None when there is an error, or, `offline`, when a source is on another machine. `inherited` are the fields of a
-    run whose statistics and class numbers are taken over. `read`: the wires that the model and the objective read; what
-    else a field could give (`NAME.mask`) is not made. None: all of it is."""
-    return _Description(section, seed, span, offline, inherited or {}, read).describe()
+    """Return None when there is an error, or, `offline`, when a source is on another machine. `floats`: in which
+    numbers are held where a field has no dtype. `inherited` are the fields of a run whose statistics and class numbers
+    are taken over. `read`: the wires that the model and the objective read; what else a field could give (`NAME.mask`)
+    is not made. None: all of it is."""
+    return _Description(section, seed, span, floats, offline, inherited or {}, read).describe()
 
 
 class _Description:
@@ -78,6 +81,7 @@ class _Description:
         section: DataSection,
         seed: int,
         span: Place,
+        floats: DType,
         offline: bool,
         inherited: Mapping[str, Inherited],
         read: Collection[str] | None,
@@ -87,6 +91,7 @@ class _Description:
         self.fields = dict(each_output(section.fields, read))
         self.seed = seed
         self.span = span
+        self.floats = floats
         self.offline = offline
         self.diagnostics: list[Diagnostic] = []
         self.skips = section.on_bad_row == "skip"
@@ -316,7 +321,8 @@ class _Description:
             if (None, name) not in columns:
                 continue
             try:
-                draft.append(make_part(name, field, columns[None, name], {}, None, self.chain))
+                read = field.with_floats(self.floats, columns[None, name])
+                draft.append(make_part(name, read, columns[None, name], {}, None, self.chain))
             except TransformError as error:
                 self._report_transform(name, error)
         known = Known(main, (TRAINING, *self.cut))

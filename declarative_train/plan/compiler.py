@@ -71,7 +71,13 @@ def compile(  # noqa: A001 (plan.compile reads as what it does)
     waiting = unrun_plugins(recipe)
     inherited, found = inherited_fields(recipe, offline=offline)
     data, diagnostics = describe(
-        recipe.data, recipe.seed, recipe.span, offline=offline, inherited=inherited, read=recipe.wires_read
+        recipe.data,
+        recipe.seed,
+        recipe.span,
+        floats=recipe.training.precision.of_fields,
+        offline=offline,
+        inherited=inherited,
+        read=recipe.wires_read,
     )
     diagnostics = [*found, *diagnostics]
     if data is None:

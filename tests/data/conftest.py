@@ -18,6 +18,7 @@ from declarative_train.data.describe import describe
 from declarative_train.data.spec import DataSpec
 from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.terms.span import Span
+from declarative_train.terms.tensor_spec import DType
 
 
 @dataclass(frozen=True)
@@ -83,8 +84,8 @@ Described = tuple[DataSpec | None, list[Diagnostic]]
 def look() -> Iterator[Callable[..., Described]]:
     """`describe` of a section given as mappings."""
 
-    def looked(*, seed: int = 0, offline: bool = False, **keys: object) -> Described:
-        return describe(section(**keys), seed, place, offline=offline)  # type: ignore[arg-type]
+    def looked(*, seed: int = 0, floats: DType = "float32", offline: bool = False, **keys: object) -> Described:
+        return describe(section(**keys), seed, place, floats=floats, offline=offline)  # type: ignore[arg-type]
 
     yield looked
     opened._latest.clear()

@@ -75,7 +75,9 @@ def _described(args: argparse.Namespace) -> tuple[str, DataSpec | None]:
     diagnostics = list(loaded.diagnostics)
     data = None
     if loaded.recipe is not None:
-        data, found = describe(loaded.recipe.data, loaded.recipe.seed, loaded.recipe.span)
+        recipe = loaded.recipe
+        floats = recipe.training.precision.of_fields
+        data, found = describe(recipe.data, recipe.seed, recipe.span, floats=floats)
         diagnostics += found
     report(Compiled(loaded, None, tuple(diagnostics), texts_of(loaded)))
     return "" if loaded.recipe is None else loaded.recipe.name, data

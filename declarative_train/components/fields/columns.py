@@ -198,21 +198,23 @@ def integers(column: Column, values: np.ndarray, key: str | None = None) -> np.n
 
 
 def check_rounding(columns: Sequence[Column], values: Sequence[np.ndarray], made: np.ndarray) -> None:
-    """Raises BadValueError for a whole number of a column of them that `made`, float32, holds as another one."""
+    """Raise BadValueError for a whole number of a column of them that `made`, of floats, holds as another one."""
     import numpy as np
 
     wide = [place for place, column in enumerate(columns) if column.dtype in _WIDE]
-    if not wide or not made.size or max(made.max(), -made.min()) < _EXACT_IN_FLOAT32:
+    exact = _EXACT_IN_FLOAT32 if made.dtype == np.float32 else _EXACT
+    if not wide or not made.size or max(made.max(), -made.min()) < exact:
         return
     for place in wide:
         raw = values[place]
-        bad = raw.astype(np.float32).astype(np.float64) != raw
+        with np.errstate(invalid="ignore"):  # at the ends of int64, and where a value is missing
+            bad = raw.astype(made.dtype).astype(raw.dtype) != raw
         if raw.dtype.kind == "f":  # beside missing ones, which may be filled by a fraction
             bad &= np.floor(raw) == raw
         if bad.any():
             row, found = first_of(raw, bad)
             name = columns[place].name
-            message = f"`{name}` is {int(found)}, and float32 would make it {int(np.float32(found))}"
+            message = f"`{name}` is {int(found)}, and {made.dtype} would make it {int(made.dtype.type(found))}"
             advice = (
                 "`dtype: int64` for an id; for an amount `normalize: standard`, or `dtype: float32` to let it round"
             )

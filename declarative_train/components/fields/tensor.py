@@ -60,8 +60,9 @@ class TensorField(FieldOfColumns):
     columns: Columns | None = None
     """Several columns, or a glob (`"p*"`, in the order of the file): shape (C,) per row, (1,) for a list of one."""
     dtype: DType | None = None
-    """Left out: int64 for columns whose range the source knows (tokens), else float32. A whole number that float32
-    would round, beyond 2^24, is then an error where it is neither scaled nor normalised."""
+    """Left out: int64 for columns whose range the source knows (tokens), else float32, in a run in fp64 float64. It is
+    then an error where a whole number, neither scaled nor normalised, would be rounded: beyond 2^24 in float32, 2^53 in
+    float64."""
     scale: float | None = None
     """Values are multiplied by this, after missing ones were filled."""
     normalize: Literal["standard", "minmax"] | None = None
@@ -132,6 +133,11 @@ class TensorField(FieldOfColumns):
         changed = (self.scale, self.normalize) != (None, None) or self.missing != "error"
         return not changed and all(column.num_values is not None for column in columns)
 
+    def with_floats(self, dtype: DType, columns: Sequence[Column]) -> TensorField:
+        if self.dtype is not None or dtype == "float32" or self._keeps_ranges(columns):
+            return self
+        return self.model_copy(update={"dtype": dtype})
+
     def tally(self, columns: Sequence[Column]) -> Tally | None:
         if self.normalize is not None or self.missing == "mean":
             return _Moments(self, columns)
@@ -197,7 +203,7 @@ class TensorField(FieldOfColumns):
                     made = self._floating(raw, spec, statistics)
             except FloatingPointError:
                 raise self._beyond(raw, columns, spec.dtype) from None
-            if self.dtype is None and self.scale is None and self.normalize is None:
+            if self.dtype in (None, "float64") and self.scale is None and self.normalize is None:
                 check_rounding(columns, present, made)
         elif spec.dtype == "bool":
             made = stacked(present, self.column is not None) != 0

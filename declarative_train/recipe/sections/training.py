@@ -8,6 +8,7 @@ from declarative_train.components.component import LrSchedule, Optimizer
 from declarative_train.components.durations import Clock, Progress
 from declarative_train.recipe.sections.section import Section
 from declarative_train.terms.duration import Duration
+from declarative_train.terms.tensor_spec import DType
 
 Count = Annotated[int, Field(ge=1)]
 
@@ -59,6 +60,11 @@ class Precision(Section):
     matmul: Literal["highest", "tf32"] = "highest"
     """Products of float32 matrices: tf32 rounds their factors to 10 bits, on GPUs that have it several times as fast;
     what a run computes in bf16 or fp16 is none of these."""
+
+    @property
+    def of_fields(self) -> DType:
+        """In which a run holds the numbers of its data, where a field does not say so itself."""
+        return "float64" if self.compute == "fp64" else "float32"
 
 
 class ActivationCheckpointing(Section):
