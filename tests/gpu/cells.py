@@ -20,6 +20,7 @@ import torch
 from declarative_train import recipe as recipe_room
 from declarative_train.api.tracer import LateTracer
 from declarative_train.components.layers import LAYERS
+from declarative_train.components.layers.modules.sequences import Gru, Lstm, Rnn
 from declarative_train.components.optimizers import OPTIMIZERS
 from declarative_train.data.batches import TrainingBatches
 from declarative_train.data.sets import open_sets
@@ -257,6 +258,21 @@ def draws(folder: Path) -> dict[str, Any]:
     torch.manual_seed(0)
     kept = float((torch.nn.functional.dropout(torch.ones(1 << 20, device=DEVICE), 0.5) > 0).float().mean())
     return {"same": bool(same), "others": one.losses != other.losses, "kept": kept}
+
+
+def recurrent_layers(folder: Path) -> dict[str, Any]:
+    """In bf16, as a run computes: the dtype of each output, and how far it is from float64."""
+    torch.manual_seed(0)
+    x = torch.randn(4, 9, 8, dtype=torch.float64)
+    found = {}
+    for layer in (Lstm, Gru, Rnn):
+        module = layer(8, 16, batch_first=True).double()
+        wanted = module(x)[0]
+        module = module.to(DEVICE, torch.bfloat16)
+        with torch.autocast(torch.device(DEVICE).type, torch.bfloat16):
+            output = module(x.to(DEVICE, torch.bfloat16))[0]
+        found[layer.__name__] = str(output.dtype), float((output.double().cpu() - wanted).abs().max())
+    return found
 
 
 def resumes(folder: Path, model: str, training: dict[str, Any]) -> dict[str, Any]:

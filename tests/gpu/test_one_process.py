@@ -58,6 +58,13 @@ def test_every_layer() -> None:
     assert found["apart"] == {}
 
 
+def test_recurrent_layers_compute_in_bfloat16() -> None:
+    """Under autocast, torch's own on CUDA compute in float16 there, which is nearer to float64."""
+    found = ran("recurrent_layers")
+    assert [dtype for dtype, _ in found.values()] == ["torch.bfloat16"] * 3
+    assert all(apart < 0.05 for _, apart in found.values())
+
+
 def test_every_optimizer() -> None:
     found = ran("optimizers")
     assert len(found) >= 8
