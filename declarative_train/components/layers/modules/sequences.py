@@ -137,13 +137,15 @@ class Lstm(nn.LSTM):
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]
         with _kernel(x):
-            output, (hidden, cell) = super().forward(_as_weights(x, self.weight_ih_l0))
+            output, (hidden, cell) = super().forward(_as_weights(x, self))
         return placed(output, x), placed(hidden.transpose(0, 1), x), placed(cell.transpose(0, 1), x)
 
 
-def _as_weights(x: Tensor, weight: Tensor) -> Tensor:
-    """Return the rows of `x`, on a GPU in the dtype of the weight, which is that of the run's precision."""
-    return as_rows(x) if x.device.type != "cuda" else as_rows(x).to(weight.dtype)
+def _as_weights(x: Tensor, layer: nn.RNNBase) -> Tensor:
+    """Return the rows of `x`, on a GPU in the dtype of the weights, which is that of the run's precision."""
+    weight = layer.weight_ih_l0
+    assert isinstance(weight, Tensor)
+    return as_rows(x).to(weight.dtype) if x.device.type == "cuda" else as_rows(x)
 
 
 def _kernel(x: Tensor) -> AbstractContextManager[object]:
@@ -178,7 +180,7 @@ class Gru(nn.GRU):
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         with _kernel(x):
-            output, hidden = super().forward(_as_weights(x, self.weight_ih_l0))
+            output, hidden = super().forward(_as_weights(x, self))
         return placed(output, x), placed(hidden.transpose(0, 1), x)
 
 
@@ -187,7 +189,7 @@ class Rnn(nn.RNN):
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         with _kernel(x):
-            output, hidden = super().forward(_as_weights(x, self.weight_ih_l0))
+            output, hidden = super().forward(_as_weights(x, self))
         return placed(output, x), placed(hidden.transpose(0, 1), x)
 
 
