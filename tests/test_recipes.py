@@ -375,30 +375,34 @@ def test_gpt_7b_is_fsdp_over_all_gpus_and_takes_real_steps_when_narrow(tmp_path:
     assert of(events, "RunStarted")[0]["num_ranks"] == 2
 
 
-@pytest.mark.long
-def test_multi_gpu_ddp_reaches_its_last_row(tmp_path: Path) -> None:
-    rows = epochs(dtrain_run(tmp_path, "multi_gpu_ddp"))
-    assert len(rows) == 5
-    assert rows[0]["training/loss"] >= 1.2
-    assert rows[0]["training/accuracy"] <= 0.45
-    assert rows[-1]["training/loss"] <= 0.45
-    assert rows[-1]["training/accuracy"] >= 0.85
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("name", "num_ranks", "words"),
+    [
+        ("data_parallel", 1, ()),
+        pytest.param("multi_gpu_ddp", 2, (), marks=pytest.mark.long),
+        pytest.param("large_model_pipeline", 4, ("--set", "vars.width=256"), marks=pytest.mark.long),
+    ],
+)
+def test_the_figures_of_a_head_are_those_of_its_run(
+    name: str, num_ranks: int, words: tuple[str, ...], tmp_path: Path
+) -> None:
+    head = story(ROOT / "recipes" / f"{name}.yaml")
+    rows = re.findall(r"epoch (\d) +loss (\d\.\d\d) +accuracy (\d\.\d\d)", head)
+    assert len(rows) >= 2
+    events = dtrain_run(tmp_path, name, "--set", "layout.device=cpu", *words, timeout_s=600)
+    assert of(events, "RunStarted")[0]["num_ranks"] == num_ranks
+    found = epochs(events)
+    for epoch, loss, accuracy in rows:
+        values = found[int(epoch) - 1]
+        assert values["training/loss"] == pytest.approx(float(loss), abs=0.0051)
+        assert values["training/accuracy"] == pytest.approx(float(accuracy), abs=0.0051)
 
 
 def test_multi_gpu_ddp_splits_each_batch_and_shows_it() -> None:
     plan = compiled(ROOT / "recipes" / "multi_gpu_ddp.yaml")
     assert (plan.batch.global_batch_size, plan.batch.data_parallel_size, plan.batch.microbatch_size) == (100, 2, 50)
     assert plan.data.set("training").num_samples == 10_000
-
-
-def test_data_parallel_reaches_its_last_row(tmp_path: Path) -> None:
-    events = dtrain_run(tmp_path, "data_parallel")
-    rows = epochs(events)
-    assert of(events, "RunStarted")[0]["num_ranks"] == 1
-    assert len(rows) == 5
-    assert rows[0]["training/loss"] > rows[-1]["training/loss"]
-    assert rows[-1]["training/loss"] <= 0.22
-    assert rows[-1]["training/accuracy"] >= 0.90
 
 
 def test_large_model_pipeline_puts_25_million_parameters_on_each_gpu() -> None:
@@ -428,15 +432,6 @@ def test_large_model_pipeline_takes_real_steps_when_narrow(tmp_path: Path) -> No
     events = dtrain_run(tmp_path, "large_model_pipeline", "--max-steps", "3", "--set", "vars.width=64")
     assert of(events, "RunStarted")[0]["num_ranks"] == 4
     assert [event["step"] for event in of(events, "StepDone")] == [1, 2, 3]
-
-
-@pytest.mark.long
-@pytest.mark.timeout(900)
-def test_large_model_pipeline_reaches_its_last_row_at_a_smaller_width(tmp_path: Path) -> None:
-    rows = epochs(dtrain_run(tmp_path, "large_model_pipeline", "--set", "vars.width=256", timeout_s=600))
-    assert len(rows) == 5
-    assert rows[-1]["training/loss"] <= 0.6
-    assert rows[-1]["training/accuracy"] >= 0.80
 
 
 @pytest.mark.parametrize("first", ["make run", "README", "dtrain init"])

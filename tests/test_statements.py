@@ -38,6 +38,57 @@ README.md
         cli/test_commands.py::test_list_has_every_kind_and_its_types
     75 stopped early by Ctrl-C, SIGTERM
         runtime/test_launch.py::test_a_signal_saves_and_the_run_goes_on_later
+    run failed, or was stopped at once by a second Ctrl-C
+        runtime/test_launch.py::test_the_second_ctrl_c_means_now
+    1 the recipe has errors; 2 wrong use of the command
+        cli/test_commands.py::test_run_of_a_wrong_recipe_is_code_1
+        cli/test_commands.py::test_wrong_use_is_code_2
+    a run names it, or leaves it out by `data.on_bad_row: skip`
+        data/test_skipping.py::test_without_skip_a_broken_picture_ends_the_run_with_its_place
+        data/test_skipping.py::test_a_broken_picture_is_stood_in_for_alike_on_every_layout
+    exit code 1 if they differ
+        cli/test_commands.py::test_plan_compares_what_was_asked_with_the_other_as_it_is
+    predicts the step time on 1 to 8 GPUs
+        cli/test_values_and_scale.py::test_scale_is_a_table_between_two_ends
+    srun and mpirun work as well
+        runtime/test_torchrun.py::test_ranks_of_a_step_of_slurm
+    Windows in WSL
+        test_statements.py::test_windows_is_told_where_to_run
+docs/index.md
+    every way of running it computes the same gradients, up to rounding
+        test_parity.py::test_a_way_to_run_computes_the_same_gradients
+    predictions of memory, traffic and step time, also for GPUs that are not there
+        cli/test_commands.py::test_plan_for_other_devices
+        test_planner.py::test_the_plan_is_what_happens
+    also on another layout, with the samples that would have come next
+        runtime/test_resume_layouts.py::test_another_layout_goes_on
+    with the nearest valid name or a hint where there is one, before a process starts
+        test_cases.py::test_a_mistake_is_told_as_accepted
+    and their products give the same gradients
+        test_parity.py::test_every_mode_and_schedule_that_a_recipe_can_name_has_its_cells
+    of whole runs on CPU, compared with hand-written loops
+        test_statements.py::test_the_figures_of_the_table_meet_their_aims
+docs/comparison.md
+    many at once, before a process starts
+        test_cases.py::test_a_mistake_is_told_as_accepted
+    and a choice of the mode with reasons
+        plan/test_auto.py::test_on_known_hardware_the_least_time_of_what_fits
+    classification, segmentation and a fixed number of boxes per picture
+        test_recipes.py::test_the_gallery_learns_what_its_stories_say
+    in every mode with a plain loop, per parameter, in float64, by the tests
+        test_parity.py::test_a_way_to_run_computes_the_same_gradients
+    to the bit where the layout is the same
+        runtime/test_resume.py::test_to_the_bit_on_the_same_layout
+    No tensor, context or expert parallelism here
+        recipe/test_other_words.py::test_words_of_other_tools_lead_to_what_is_here
+    published quantized models are not taken
+        runtime/test_published.py::test_a_config_that_the_block_is_not_is_refused
+docs/performance.md
+    nothing has been measured on a GPU yet
+        test_statements.py::test_pages_say_that_nothing_ran_on_a_gpu_until_a_table_of_one_is_there
+docs/gallery.md
+    Tests check the bounds
+        test_recipes.py::test_the_gallery_learns_what_its_stories_say
 docs/architecture.md
     holds the table of who may import whom
         test_layers.py::test_a_room_imports_only_what_it_may
@@ -88,6 +139,9 @@ TOO_STRONG = (
     "teaching system",
     "bug-free",
     "never fails",
+    "no overhead",
+    "only this one",
+    "gradients proven",
 )
 FRONT = (
     "README.md",
@@ -97,6 +151,10 @@ FRONT = (
     "docs/architecture.md",
     "docs/editor.md",
     "docs/performance.md",
+    "docs/index.md",
+    "docs/comparison.md",
+    "docs/gallery.md",
+    "docs/start.md",
 )
 RECIPES = sorted(path for path in (ROOT / "recipes").rglob("*.yaml") if "switches" not in path.parts)
 
@@ -124,6 +182,23 @@ def test_a_promise_stands_in_its_page_and_its_test_is_there(page: str, words: st
     assert re.search(rf"^def {name}\(", (ROOT / "tests" / file).read_text("utf-8"), re.M), test
 
 
+def test_every_row_that_a_user_chooses_the_project_by_is_held() -> None:
+    """The table of the first page, and the list of what is central: a new row needs a statement with a test."""
+    statements = [(page, flat(words)) for page, words, _ in held()]
+    rows = re.findall(r"^\| \[.*$", (ROOT / "docs" / "index.md").read_text("utf-8"), re.M)
+    central = (
+        (ROOT / "docs" / "comparison.md")
+        .read_text("utf-8")
+        .partition("## What is central here")[2]
+        .partition("\n## ")[0]
+    )
+    rows_of = {"docs/index.md": rows, "docs/comparison.md": central.split("\n- ")[1:]}
+    for page, found in rows_of.items():
+        assert len(found) >= 4
+        for row in found:
+            assert any(at == page and words in flat(row) for at, words in statements), row
+
+
 def test_nothing_stronger_is_said_than_what_is_held() -> None:
     texts = {name: ROOT / name for name in FRONT}
     texts |= {str(path.relative_to(ROOT)): path for path in RECIPES}
@@ -146,6 +221,38 @@ def test_a_recipe_opens_with_its_story(path: Path) -> None:
 def test_performance_is_said_to_be_of_the_cpu_while_no_row_is_of_a_gpu() -> None:
     text = (ROOT / "docs" / "performance.md").read_text("utf-8")
     assert ("measured on CPU" in text) == ("+cpu" in text)
+
+
+NOT_ON_A_GPU = {
+    "README.md": "nothing has run on a GPU yet",
+    "docs/index.md": "nothing has run on a GPU yet",
+    "docs/comparison.md": "Nothing of this software has been measured on a GPU yet",
+    "docs/performance.md": "nothing has been measured on a GPU yet",
+}
+
+
+def test_pages_say_that_nothing_ran_on_a_gpu_until_a_table_of_one_is_there() -> None:
+    text = (ROOT / "docs" / "performance.md").read_text("utf-8")
+    table = text.partition("<!-- begin: make bench-gpu -->")[2].partition("<!-- end: make bench-gpu -->")[0]
+    for page, words in NOT_ON_A_GPU.items():
+        lines = (ROOT / page).read_text("utf-8").splitlines()
+        near_the_top = lines[:12] if page in ("README.md", "docs/index.md") else lines
+        assert (words in flat("\n".join(near_the_top))) == (table.strip() == "No table yet."), page
+
+
+def test_the_figures_of_the_table_meet_their_aims() -> None:
+    text = (ROOT / "docs" / "performance.md").read_text("utf-8")
+    cells = re.findall(r"(\d+\.\d\d) \(aim (\d\.\d\d)\)", text)
+    assert len(cells) > 10
+    assert [cell for cell in cells if float(cell[0]) > float(cell[1])] == []
+
+
+def test_the_page_of_the_gallery_counts_its_recipes() -> None:
+    number = len(list((ROOT / "recipes" / "gallery").glob("*.yaml")))
+    words = {15: "fifteen", 16: "sixteen", 17: "seventeen", 18: "eighteen", 19: "nineteen", 20: "twenty"}
+    for page in ("gallery", "language"):
+        found = flat((ROOT / "docs" / f"{page}.md").read_text("utf-8").lower())
+        assert f"{words[number]} small trainings" in found, page
 
 
 def test_every_key_of_every_section_is_in_the_reference() -> None:
