@@ -1,8 +1,11 @@
 """A trained text model and a beginning -> text that goes on from it, token by token.
 
 Keys and values of attention are kept from token to token (a cache), where every node treats positions one by one or is
-causal self-attention: a token then costs one position. Otherwise, and beyond the length that the model was trained on,
-the last positions are computed anew for each token. Either way the logits are those of the plain forward over them.
+causal self-attention: a token then costs one position. Otherwise, and beyond the context of the model, the last
+positions are computed again for each token. Either way the logits are those of the plain forward over them.
+
+The context is the length that the model was trained on; that of the published model that it started from, if it is
+longer and every node takes sequences of any length.
 
 T positions, V vocabulary.
 """
@@ -28,12 +31,13 @@ from declarative_train.graph.graph import Graph, Node
 from declarative_train.graph.read import read_layer
 from declarative_train.inference.forward import Forward, device_for
 from declarative_train.inference.trained import Trained, UsageError
-from declarative_train.plan.words import Words, Written, is_of_text, written
+from declarative_train.plan.words import Words, Written, is_of_text, policy, published_context, written
 from declarative_train.runtime.step.randomness import mix
 from declarative_train.runtime.step.sampling import Sampling, chosen
 
 _ONE_BY_ONE = frozenset({"dropout", "embedding", "layer_scale", "linear", "learned_positions",
                          "sinusoidal_positions"})  # fmt: skip
+_OF_ANY_LENGTH = frozenset({"transformers"})  # though they look at several positions
 _ALONG_WIDTH = frozenset({"layer_norm", "rms_norm"})
 _PART = "\ufffd"
 _PROBE = 3  # positions of a beginning that tells whether what follows is seen
@@ -55,8 +59,12 @@ class TextModel:
         except TokenizerError as error:
             raise UsageError(f"{error}{f'; help: {error.help}' if error.help else ''}") from None
         self._outputs, self._length = found.reads, found.length
-        self.context, self.vocabulary = found.context, found.vocabulary
+        self._num_dropped = found.length - found.context  # tokens behind the last, which the graph leaves out
+        self.vocabulary = found.vocabulary
         drops = _drops_last(network.graph)
+        self.context = found.context
+        if not _why_no_cache(network.graph, trained.plan.plugins, drops, _OF_ANY_LENGTH):
+            self.context = max(self.context, _published_context(trained, found, network.module))
         self._extra = 1 if drops else 0  # a token behind the last, which the model's own slices take away again
         self.reason = _why_no_cache(network.graph, trained.plan.plugins, drops) if cache else "it was not wanted"
         self._tokens: list[int] = []
@@ -97,8 +105,9 @@ class TextModel:
         return self._run([*tokens, *[0] * self._extra])[len(tokens) - 1]
 
     def _padded(self, tokens: list[int]) -> Tensor:
-        """As long as the model is used to; what stands behind the last token is not seen."""
-        return self._run([*tokens, *([0] * (self._length - len(tokens)))])[len(tokens) - 1]
+        """Return the logits after tokens that are padded to the length of training; the padding is not seen."""
+        padding = max(self._length - len(tokens), self._num_dropped)
+        return self._run([*tokens, *([0] * padding)])[len(tokens) - 1]
 
     def _run(self, tokens: list[int]) -> Tensor:
         made = layout.rows(self._outputs.values(), layout.of_texts([tokens]), len(tokens), 0)
@@ -172,13 +181,24 @@ def _takes_all_but_last(node: Node) -> bool:
     return root.options["index"] == (slice(None), slice(None, -1))
 
 
-def _why_no_cache(graph: Graph, plugins: tuple[str, ...], drops: Collection[str] = ()) -> str:
-    """The first node that looks at several positions in a way of its own; `drops` are those that are seen to."""
+def _published_context(trained: Trained, found: Written, module: nn.Module) -> int:
+    """Return how many tokens the published models in a network see, by their configs; 0: none says."""
+    limits = [published_context(trained.plan, found)]
+    for part in module.modules():  # those of the library transformers keep their config
+        limits.append(getattr(getattr(part, "config", None), "max_position_embeddings", None))
+    return min((limit for limit in limits if isinstance(limit, int)), default=0)
+
+
+def _why_no_cache(
+    graph: Graph, plugins: tuple[str, ...], drops: Collection[str] = (), kinds: Collection[str] = ()
+) -> str:
+    """Return the first node that looks at several positions in a way of its own, but for `drops` and for nodes of
+    `kinds`."""
     for node in graph.nodes:
-        if node.name in drops:
+        if node.name in drops or (node.component is not None and node.component["type"] in kinds):
             continue
         if node.graph is not None:
-            if reason := _why_no_cache(node.graph, plugins):
+            if reason := _why_no_cache(node.graph, plugins, (), kinds):
                 return reason
         elif node.kind == "reuse":
             return f"`{node.name}` calls `{node.target}` once more"
@@ -210,10 +230,11 @@ def _of_text(trained: Trained) -> Written:
     if not is_of_text(trained.plan):
         kind = trained.plan.data.source.get("type")
         raise UsageError(f"{trained.name} was trained on {kind} and not on text; help: `dtrain predict RUN INPUT`")
-    found = written(trained.plan)
+    found = written(trained.plan) or policy(trained.plan)
     if found is None:
         raise UsageError(
-            f"{trained.name} gives no logits (B, T, V) of the next token: no `cross_entropy` is about such"
+            f"{trained.name} gives no logits (B, T, V) of the next token: no `cross_entropy` is about such, and the "
+            "objective does not read those of exactly one trained node"
         )
     return found
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from declarative_train.components.fields import FIELDS
 from declarative_train.components.fields.tokens import TokensField
+from declarative_train.components.published import PublishedError, config_of, family_of
 from declarative_train.components.texts import chat, layout
 from declarative_train.components.texts.tokenizer import BYTES, Tokenizer, TokenizerError, tokenizer
 from declarative_train.plan.pruned import pruned
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from declarative_train.data.spec import FieldSpec
     from declarative_train.plan.plan import Plan
 
+_CONTEXT = ("max_position_embeddings", "n_positions")  # of a config, in tokens
 _EXAMPLE = [{"role": "user", "content": "a"}, {"role": chat.ASSISTANT, "content": "b"}]
 
 
@@ -39,29 +41,72 @@ def is_of_text(plan: Plan) -> bool:
 
 def written(plan: Plan) -> Written | None:
     """None: no `cross_entropy` is about logits of the next token."""
-    specs = {field.name: field for field in plan.data.fields}
     for term in plan.objective.terms:
-        if term.component["type"] != "cross_entropy" or term.target is None:
-            continue
-        graph = pruned(plan, [term.input])
-        spec = graph.spec(graph.outputs[term.input])
-        known = [name for name in graph.inputs if specs[name].tensor.num_values is not None]
-        fields = [name for name in known if "." not in name] or [name.partition(".")[0] for name in known]
-        is_of_tokens = len(spec.shape) == 2 and int(str(term.component.get("class_dim", -1))) in (-1, 2)
-        if is_of_tokens and fields and len(specs[fields[0]].tensor.shape) == 1:
-            field = fields[0]
-            mine = [name for name in graph.inputs if name.partition(".")[0] == field]
-            length = specs[field].tensor.shape[0]
-            return Written(
-                term.input,
-                field,
-                length,
-                min(length, spec.shape[0]),
-                spec.shape[1],
-                {name: name.partition(".")[2] or layout.OUTPUTS[0] for name in mine},
-                tuple(name for name in graph.inputs if name not in mine),
-            )
+        along_last = int(str(term.component.get("class_dim", -1))) in (-1, 2)
+        if term.component["type"] == "cross_entropy" and term.target is not None and along_last:
+            found = _written_by(plan, term.input)
+            if found is not None:
+                return found
     return None
+
+
+def policy(plan: Plan) -> Written | None:
+    """Return what writes where no `cross_entropy` is about logits of the next token, as in preference optimisation: the
+    node with trained parameters whose logits of all tokens the objective reads. None: there is not exactly one."""
+    graph = pruned(plan, list(dict.fromkeys(term.input for term in plan.objective.terms)))
+    read = {edge for node in graph.nodes for edge in node.inputs.values()}
+    trained = [parameter.name for parameter in plan.parameters if not parameter.frozen]
+    known = {field.name: field.tensor.num_values or 0 for field in plan.data.fields}
+    found = []
+    for node in graph.nodes:
+        is_read = f"{node.name}:{next(iter(node.outputs))}" in read
+        if is_read and any(name.startswith(f"{node.name}.") for name in trained):
+            made = _written_by(plan, node.name)
+            if made is not None and made.vocabulary >= known[made.field]:
+                found.append(made)
+    return found[0] if len(found) == 1 else None
+
+
+def _written_by(plan: Plan, output: str) -> Written | None:
+    """None: the output is not (T, N) of a field of T numbers."""
+    specs = {field.name: field for field in plan.data.fields}
+    graph = pruned(plan, [output])
+    spec = graph.spec(graph.outputs[output])
+    known = [name for name in graph.inputs if specs[name].tensor.num_values is not None]
+    fields = [name for name in known if "." not in name] or [name.partition(".")[0] for name in known]
+    if len(spec.shape) != 2 or not fields or len(specs[fields[0]].tensor.shape) != 1:
+        return None
+    field = fields[0]
+    mine = [name for name in graph.inputs if name.partition(".")[0] == field]
+    length = specs[field].tensor.shape[0]
+    return Written(
+        output,
+        field,
+        length,
+        min(length, spec.shape[0]),
+        spec.shape[1],
+        {name: name.partition(".")[2] or layout.OUTPUTS[0] for name in mine},
+        tuple(name for name in graph.inputs if name not in mine),
+    )
+
+
+def published_context(plan: Plan, found: Written) -> int | None:
+    """Return how many tokens the published model sees that a text model started from, with the params of its node.
+    None: it started from none, or its config does not say."""
+    graph = pruned(plan, [found.output])
+    started = {each.node for each in plan.weights if each.tensors is not None}
+    lengths = []
+    for each in plan.published:
+        is_used = any(each.node == node.name or each.node.startswith(f"{node.name}.") for node in graph.nodes)
+        family = family_of(each.block)
+        if not is_used or each.config is None or family is None or started.isdisjoint(("", each.node)):
+            continue
+        try:
+            config = config_of(family, each.params, each.config)
+        except PublishedError:
+            continue
+        lengths += [size for key in _CONTEXT if isinstance(size := config.get(key), int)]
+    return min(lengths, default=None)
 
 
 def _is_tokens(field: FieldSpec) -> bool:

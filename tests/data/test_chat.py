@@ -335,6 +335,9 @@ def test_an_answer_that_is_marked_as_not_learnt_is_not(folder: Path, template: s
         assert learnt(each, flagged(no, no)) == ""
     assert learnt(each, flagged(None, True)) == first + second
     assert encoded(each, flagged(0, 1))[0] == encoded(each, DIALOGUES[0])[0]
+    ended = field(folder, template=template, eos="</s>")
+    assert learnt(ended, flagged(1, no)) == first  # nor what the recipe puts behind it
+    assert learnt(ended, flagged(no, 1)) == second + "</s>"
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ import torch
 
 from declarative_train.cli.main import main
 from declarative_train.inference.generate import Sampling, TextModel, chosen, generate
-from declarative_train.inference.trained import Trained, open_trained
+from declarative_train.inference.trained import Trained, UsageError, open_trained
+from declarative_train.plan.words import policy
 from tests.inference.made_runs import trained
 
 TEXT = "the cow runs, " * 90
@@ -160,3 +161,98 @@ def test_the_command(
     (tmp_path / "text.txt").write_text(TEXT)
     both = trained(tmp_path, two_ways, "training.steps=3")
     assert "sees the tokens that come after" in said(2, str(both), "--prompt", "the")
+
+
+PUBLISHED = Path(__file__).parents[2] / "recipes" / "data"
+CHAT = f"""
+name: chat
+data:
+  source: {{type: jsonl, path: {PUBLISHED}/chats.jsonl}}
+  fields:
+    chat: {{type: tokens, column: messages, tokenizer: {PUBLISHED}/tiny_llama, length: 33}}
+model:
+  graph:
+    tokens: chat[:, :-1]
+    next: chat[:, 1:]
+    answers: chat.trained[:, 1:]
+    lm: {{type: llama, from: {PUBLISHED}/tiny_llama, input: tokens}}
+  weights: {{path: {PUBLISHED}/tiny_llama, format: huggingface}}
+objective: {{loss: {{type: cross_entropy, input: lm, target: next, mask: answers}}}}
+training: {{steps: 1, global_batch_size: 4, optimizer: {{type: sgd, lr: 1.0e-9}}}}
+layout: {{device: cpu}}
+logging: {{dir: runs}}
+"""
+PREFERENCES = f"""
+name: preferences
+data:
+  source: {{type: jsonl, path: {PUBLISHED}/preferences.jsonl}}
+  fields:
+    chosen: {{type: tokens, column: chosen, prompt: prompt, template: true, tokenizer: {PUBLISHED}/tiny_llama,
+             length: 48}}
+    rejected: {{type: tokens, column: rejected, prompt: prompt, template: true, tokenizer: {PUBLISHED}/tiny_llama,
+               length: 48}}
+model:
+  blocks:
+    log_likelihood:
+      inputs: [logits, text, said]
+      graph:
+        each: gather(log_softmax(logits, dim=-1), unsqueeze(text[:, 1:], -1), dim=-1)
+        sum: sum(each[:, :, 0] * float(said[:, 1:]), dim=-1)
+      output: sum
+  graph:
+    good: chosen[:, :-1]
+    bad: rejected[:, :-1]
+    policy: {{type: llama, from: {PUBLISHED}/tiny_llama, input: good}}
+    policy_bad: {{type: reuse, node: policy, input: bad}}
+    before: {{type: llama, from: {PUBLISHED}/tiny_llama, input: good}}
+    before_bad: {{type: reuse, node: before, input: bad}}
+    now_good: {{type: log_likelihood, inputs: [policy, chosen, chosen.trained]}}
+    now_bad: {{type: log_likelihood, inputs: [policy_bad, rejected, rejected.trained]}}
+    then_good: {{type: log_likelihood, inputs: [before, chosen, chosen.trained]}}
+    then_bad: {{type: log_likelihood, inputs: [before_bad, rejected, rejected.trained]}}
+    dpo: -log_sigmoid((now_good - then_good) - (now_bad - then_bad))
+  weights:
+    policy: {{path: {PUBLISHED}/tiny_llama, format: huggingface}}
+    before: {{path: {PUBLISHED}/tiny_llama, format: huggingface}}
+  parameters:
+    before: {{frozen: true}}
+objective: {{loss: {{type: mean, input: dpo}}}}
+training: {{steps: 1, global_batch_size: 4, optimizer: {{type: sgd, lr: 1.0e-9}}}}
+layout: {{device: cpu}}
+logging: {{dir: runs}}
+"""
+LIBRARY = CHAT.replace(
+    f"{{type: llama, from: {PUBLISHED}/tiny_llama, input: tokens}}",
+    f"{{type: transformers, path: {PUBLISHED}/tiny_llama, input: tokens}}",
+).replace(f"  weights: {{path: {PUBLISHED}/tiny_llama, format: huggingface}}\n", "")
+
+
+@pytest.mark.parametrize("recipe", [CHAT, PREFERENCES, LIBRARY], ids=["chat", "preferences", "library"])
+def test_a_published_model_sees_as_many_tokens_as_its_config_says(tmp_path: Path, recipe: str) -> None:
+    """Also after preference optimisation, where the policy writes, and no `cross_entropy` is about its logits."""
+    from transformers import LlamaForCausalLM
+
+    model = TextModel(open_trained(trained(tmp_path, recipe)))
+    assert model.context == 128  # of sequences of 32 or 47
+    assert (model.reason == "") is (recipe is not LIBRARY)
+    tokens = [number * 7 % 300 for number in range(130)]
+    library = LlamaForCausalLM.from_pretrained(str(PUBLISHED / "tiny_llama"), dtype=torch.float32)
+    for begin, end in ((0, 20), (0, 100), (2, 130)):
+        model.begin(tokens[:end])
+        with torch.no_grad():
+            wanted = library(torch.tensor([tokens[begin:end]])).logits[0, -1]
+        torch.testing.assert_close(model.logits, wanted, atol=1e-4, rtol=1e-4)
+    assert model.words.is_chat
+    assert model.words.asked("Who?") == model.words.asked('[{"role": "user", "content": "Who?"}]')
+
+
+def test_the_policy_alone_writes(tmp_path: Path) -> None:
+    trained_model = open_trained(trained(tmp_path, PREFERENCES))
+    found = policy(trained_model.plan)
+    assert found is not None
+    assert (found.output, found.field) == ("policy", "chosen")
+    both = open_trained(
+        trained(tmp_path, PREFERENCES.replace("frozen: true", "lr_scale: 0.5").replace(": pref", ": b"))
+    )
+    with pytest.raises(UsageError, match="does not read those of exactly one trained node"):
+        TextModel(both)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, cast
 
 from pydantic import Field as Key
@@ -225,11 +225,10 @@ class TokensField(Field):
         given = self._by_key(value)
         text, prompt = given["column"], given.get("prompt")
         trained: list[bool] | None = None
-        unread: Collection[str] = ()
+        written = chat.Said("", ())
         try:
             if self.is_chat(columns):
                 written = self.write(text, prompt, given.get("tools"), found)
-                unread = written.unread
                 tokens, trained = chat.tokens(written, found)
             elif prompt is not None:
                 tokens, trained = self.behind(prompt, text, found)
@@ -238,11 +237,11 @@ class TokensField(Field):
         except (chat.ChatError, TokenizerError) as error:
             message = f"`{columns[0].name}`: {error}"
             raise BadValueError("unreadable", columns[0].name, message, row=row, help=error.help) from error
-        tokens, trained = self._ended(tokens, trained, found)
+        tokens, trained = self._ended(tokens, trained, found, learns_end=written.learns_end)
         if len(tokens) > self.length and self.truncate == "error" and self.pack is None:
             message = f"`{columns[0].name}` has {counted(len(tokens), 'token')}, and `length` is {self.length:,}"
             raise BadValueError("outside", columns[0].name, message, row=row, key="length")
-        return Encoded(tokens, trained, unread)
+        return Encoded(tokens, trained, written.unread)
 
     def write(self, text: str, prompt: str | None, tools: str | None, found: Tokenizer) -> chat.Said:
         """Return a dialogue as its chat template writes it. Raises ChatError."""
@@ -265,16 +264,16 @@ class TokensField(Field):
         return full, [False] * at + trained + [True] * len(rest)
 
     def _ended(
-        self, tokens: list[int], trained: list[bool] | None, found: Tokenizer
+        self, tokens: list[int], trained: list[bool] | None, found: Tokenizer, *, learns_end: bool
     ) -> tuple[list[int], list[bool] | None]:
-        """With the tokens that the recipe wants around a text."""
+        """Return a text with the tokens that the recipe wants around it."""
         first, last = found.role("bos", self.bos), found.role("eos", self.eos)
         if first is not None and tokens[:1] != [first]:
             tokens = [first, *tokens]
             trained = trained if trained is None else [False, *trained]
         if last is not None and tokens[-1:] != [last]:
             tokens = [*tokens, last]
-            trained = trained if trained is None else [*trained, True]
+            trained = trained if trained is None else [*trained, learns_end]
         return tokens, trained
 
     def kept(self, start: Any, stop: Any) -> tuple[Any, Any]:

@@ -117,12 +117,13 @@ Messages = Sequence[dict[str, Any]]
 
 
 class Said(NamedTuple):
-    """A text, from where to where in it the assistant speaks, and the keys of messages that the template did not
-    read."""
+    """A text, from where to where in it the assistant speaks, the keys of messages that the template did not read, and
+    whether what ends the text is to be learnt."""
 
     text: str
     spans: Sequence[Span]
     unread: Collection[str] = ()
+    learns_end: bool = True
 
 
 def template_text(asked: str | bool | None, found: Tokenizer) -> str:
@@ -291,21 +292,21 @@ def write(
     but for those whose message says that they are not learnt. Raises ChatError."""
     given = dialogue(given, template)
     whole = render(template, given, found, schemas=schemas)
-    unread = {key for each in given for key in each.unread()}
+    made = Said(whole.text, (), {key for each in given for key in each.unread()})
     answers = [at for at, each in enumerate(given) if each["role"] == ASSISTANT]
     learnt = [at for at in answers if at >= num_given and _is_learnt(given[at])]
+    made = made._replace(learns_end=bool(learnt) and learnt[-1] == len(given) - 1)
     if not opened(template).marks:
-        spans = [_span(template, given, at, whole.text, found, schemas) for at in learnt]
-        return Said(whole.text, spans, unread)
+        return made._replace(spans=[_span(template, given, at, whole.text, found, schemas) for at in learnt])
     if len(learnt) == len(answers) or not learnt:
-        return Said(whole.text, whole.spans if learnt else (), unread)
+        return made._replace(spans=whole.spans if learnt else ())
     if len(whole.spans) != len(answers):
         raise ChatError(
             f"the template marks {counted(len(whole.spans), 'passage')} of {counted(len(answers), 'answer')}, so it is "
             "not known which of them are not to be learnt",
             "put `{% generation %}` around each answer",
         )
-    return Said(whole.text, [span for at, span in zip(answers, whole.spans, strict=True) if at in learnt], unread)
+    return made._replace(spans=[span for at, span in zip(answers, whole.spans, strict=True) if at in learnt])
 
 
 def _span(
