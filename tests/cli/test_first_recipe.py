@@ -169,9 +169,34 @@ def test_a_rare_class_is_weighed_and_its_sets_are_named(tmp_path: Path) -> None:
     ]
     recipe = init(csv(tmp_path / "rare.csv", rows), "kind")
     text = recipe.read_text()
-    assert "class_weights: balanced" in text
+    assert "class_weights" not in re.sub(r"#.*", "", text)
+    assert "`class_weights: balanced` in the loss finds more of the rare classes" in " ".join(
+        text.replace("#", "").split()
+    )
     if "ignore[D033]" in text:
         assert "`cactus` has 2 rows: too few" in text
+
+
+@pytest.mark.parametrize(
+    ("kinds", "wanted"),
+    [
+        (["a", "b"], "validation/accuracy, mode: max"),
+        (["a", "b", "c"], "validation/accuracy, mode: max"),
+        (["a"] * 9 + ["b"], "validation/auroc, mode: max"),
+        (["a"] * 9 + ["b", "c"], "validation/f1, mode: max"),
+        ([1.5, 2.25, 7.125], "validation/loss, mode: min"),
+    ],
+)
+def test_best_weights_are_those_of_the_first_metric(kinds: list[object], wanted: str, tmp_path: Path) -> None:
+    """By the loss, the best weights had an accuracy of 0.51, and the last ones 0.63."""
+    rows: list[Row] = [
+        {"x": float(at % 13) / 3, "z": (at * 7) % 11, "kind": kinds[at % len(kinds)]} for at in range(220)
+    ]
+    recipe = init(csv(tmp_path / "x.csv", rows), "kind")
+    text = recipe.read_text()
+    assert f"best: {{metric: {wanted}}}" in text
+    assert f"early_stop: {{metric: {wanted}," in text
+    assert problems(recipe) == []
 
 
 @pytest.mark.parametrize("task", ["classes", "numbers"])

@@ -181,16 +181,15 @@ class FirstRecipe:
         target = self.target
         yield "objective:"
         if target.task == "classes":
-            balance = ""
             if target.is_imbalanced:
                 most, least = max(target.classes.values()), min(target.classes.values())
                 yield from comment(
-                    f"The largest class has {most:,} rows, the smallest {least:,}: balanced weights let both count the "
-                    "same, and accuracy alone would say little.",
+                    f"The largest class has {most:,} rows, the smallest {least:,}: accuracy alone would say little. "
+                    "`class_weights: balanced` in the loss finds more of the rare classes; probabilities are too high "
+                    "for these then.",
                     2,
                 )
-                balance = ", class_weights: balanced"
-            yield f"  loss: {{type: cross_entropy, input: net, target: {self.field}{balance}}}"
+            yield f"  loss: {{type: cross_entropy, input: net, target: {self.field}}}"
         elif target.has_tails:
             yield "  # A few values lie far from the others: huber counts them by their distance, not by its square."
             yield f"  loss: {{type: huber, input: net, target: {self.field}}}"
@@ -199,26 +198,29 @@ class FirstRecipe:
         yield f"  metrics: [{', '.join(self._metrics())}]"
 
     def _metrics(self) -> list[str]:
+        """Return the metrics, first the one that the best weights are chosen by if the target is classes."""
         if self.target.task == "numbers":
             return ["rmse", "mae", "r2"]
-        found = ["accuracy"]
-        if len(self.target.classes) > 2 or self.target.is_imbalanced:
-            found.append("f1")
-        if len(self.target.classes) == 2 or self.target.is_imbalanced:
-            found.append("auroc")
-        return found
+        is_binary = len(self.target.classes) == 2
+        if not self.target.is_imbalanced:
+            return ["accuracy", "auroc"] if is_binary else ["accuracy", "f1"]
+        has_auroc = is_binary and "validation" not in self.lacking  # it is nan where a class has no row
+        return ["auroc", "f1", "accuracy"] if has_auroc else ["f1", "auroc", "accuracy"]
 
     def _training(self) -> Iterator[str]:
         sizes = self.sizes
         yield "training:"
-        yield "  # At most; it stops when the validation loss no longer improves, and the best weights are kept."
+        metric, mode = ("loss", "min") if self.target.task == "numbers" else (self._metrics()[0], "max")
+        yield f"  # At most; it stops when validation/{metric} no longer improves, and the best weights are kept."
+        if self.target.task == "classes":
+            yield "  # Not by the loss: it rises with too sure probabilities while more answers still become right."
         yield f"  epochs: {sizes.epochs}"
-        yield f"  early_stop: {{metric: validation/loss, mode: min, patience: {sizes.patience} epochs}}"
+        yield f"  early_stop: {{metric: validation/{metric}, mode: {mode}, patience: {sizes.patience} epochs}}"
         yield f"  global_batch_size: {sizes.batch_size}"
         yield "  optimizer: {type: adamw, lr: 3e-3, weight_decay: 0.01}"
         yield "  lr_schedule: {type: cosine, warmup: 5%}"
         yield f"evaluation: {{every: {counted(sizes.evaluate_every, 'epoch')}}}"
-        yield "checkpoint: {best: {metric: validation/loss, mode: min}}"
+        yield f"checkpoint: {{best: {{metric: validation/{metric}, mode: {mode}}}}}"
 
     def _rest(self) -> Iterator[str]:
         yield "parallelism: single        # or: ddp, fsdp, pipeline, auto, with more GPUs below"
