@@ -24,6 +24,8 @@ from declarative_train import plan as plan_room
 from declarative_train import recipe as recipe_room
 from declarative_train.cli.main import COMMANDS, main
 from declarative_train.components.expressions.functions import FUNCTIONS
+from declarative_train.logs.event import EvaluationDone
+from declarative_train.logs.sinks.jsonl import read_events
 from tests.linted import dtrain
 from tests.started import finish, start
 
@@ -158,6 +160,7 @@ def test_a_command_line_in_the_documents_parses(page: str, line: str) -> None:
     pytest.fail(f"{page} shows a command that does not parse: {line}")
 
 
+REACHED = {"images.md": ("pictures", "validation/accuracy", 0.95)}  # what a page says of its run, and a little less
 RUN = [
     pytest.param(
         page, id=page.name, marks=[pytest.mark.long] if re.search(r"\$ dtrain (run|sweep) ", page.read_text()) else []
@@ -186,6 +189,11 @@ def test_what_a_page_shows_runs(
             ran += [run_line(line) for line in re.findall(r"^\$ (.*)$", block.text, re.M)]
     assert ran
     assert [line for line, code in ran if code != 0] == [], capsys.readouterr()
+    if page.name in REACHED:
+        run, metric, least = REACHED[page.name]
+        (log,) = tmp_path.glob(f"runs/{run}/*/events.jsonl")
+        last = [event for event in read_events(log) if isinstance(event, EvaluationDone)][-1]
+        assert last.values[metric] > least
 
 
 def run_line(line: str) -> tuple[str, int | None]:

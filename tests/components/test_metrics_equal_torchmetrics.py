@@ -265,7 +265,7 @@ CASES = [
     ),
     Case(
         "recall, mask",
-        {"type": "recall"},
+        {"type": "recall", "task": "binary"},
         scores,
         frauds,
         lambda: tmc.binary_recall(scores[some], frauds[some].long()),
@@ -299,7 +299,7 @@ CASES = [
     ),
     Case(
         "auroc, mask",
-        {"type": "auroc"},
+        {"type": "auroc", "task": "binary"},
         scores,
         frauds,
         lambda: tmc.binary_auroc(scores[some], frauds[some].long()),

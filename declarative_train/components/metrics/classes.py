@@ -12,17 +12,21 @@ from declarative_train.terms.tensor_spec import TensorSpec
 if TYPE_CHECKING:
     import torch
 
+    from declarative_train.components.metrics.modules.items import ClassItems, YesNoItems
 
-Task = Literal["binary", "multiclass"]
+
+Task = Literal["binary", "multiclass", "multilabel"]
 
 
 def task_of(given: Task | None, edges: Judged) -> Task:
-    """Input and target of one shape are scores and answers, element by element; otherwise one dimension of the input
-    is the classes."""
+    """Return the task, decided by the shapes where it is not given: input and target of one shape are scores and
+    answers, (B, K) of K labels; otherwise one dimension of the input is the classes."""
     if given is not None:
         return given
-    same = edges.target is not None and edges.input.shape == edges.target.shape
-    return "binary" if same else "multiclass"
+    shape = edges.input.shape
+    if edges.target is None or shape != edges.target.shape:
+        return "multiclass"
+    return "multilabel" if len(shape) == 1 and shape[0] > 1 else "binary"
 
 
 def fits_task(type: str, task: Task, edges: Judged, *, needs_bool_mask: bool = False) -> Misfit | None:
@@ -34,7 +38,10 @@ def fits_task(type: str, task: Task, edges: Judged, *, needs_bool_mask: bool = F
         message = f"`{type}` takes items or leaves them, but the mask is {mask.dtype}, a weight for each"
         hint = "give the metric a `mask` of its own: a comparison, such as `weight > 0`, is bool"
         return Misfit(message, port="mask", help=hint)
-    if task == "binary":
+    if task == "multilabel" and not edges.input.shape:
+        message = f"`{type}` of several labels takes a score for each of them, but the input has one number per sample"
+        return Misfit(message, port="input", help="leave `task` out, or give the node an output for each label")
+    if task != "multiclass":
         return elementwise(type, edges.input, target, mask) or _yes_or_no(type, target)
     misfit = classes(type, edges.input, target, edges.class_dim, soft=True, ignore_index=edges.ignore_index)
     if misfit is not None and not misfit.is_warning:  # of scores without a class the loss has warned
@@ -55,38 +62,59 @@ def _yes_or_no(type: str, target: TensorSpec) -> Misfit | None:
     )
 
 
+def idle_average(metric: Counted | Ranked, edges: Judged) -> Misfit | None:
+    """Return a warning for an `average` that is written though there is one label."""
+    if "average" not in metric.model_fields_set or task_of(metric.task, edges) != "binary":
+        return None
+    message = f"`average` changes nothing: `{metric.type}` is about yes or no, all elements alike"
+    several = "leave it out" + (", or add `task: multilabel`" if edges.input.shape else "")
+    return Misfit(message, field="average", help=several, is_warning=True)
+
+
+def items_of(task: Task | None, edges: Judged) -> tuple[ClassItems | YesNoItems, int]:
+    """Return the items that a metric looks at, and the number of classes or labels."""
+    from declarative_train.components.metrics.modules.items import ClassItems, YesNoItems
+
+    found = task_of(task, edges)
+    if found == "binary":
+        return YesNoItems(None, edges.ignore_index), 1
+    axis = class_axis(edges.input.shape, edges.class_dim)
+    assert axis is not None
+    made = ClassItems if found == "multiclass" else YesNoItems
+    return made(axis, edges.ignore_index), edges.input.shape[axis]
+
+
 class Counted(Metric, ABC):
     """What they have in common; `modules/items.py` has the ratio of each under its name."""
 
     about: ClassVar[str] = "classes"
 
     average: Literal["macro", "micro", "weighted"] = "macro"
-    """Of classes: the mean over those that occur, over all items at once, or the mean weighted by their items."""
+    """`macro`: the mean over the classes that occur, or over all labels; `micro`: all of them at once; `weighted`: the
+    mean weighted by the items of the class, or the yes of the label."""
     threshold: float = 0.0
     """A score above it is a yes: 0 for logits, 0.5 for probabilities. Not for classes."""
     task: Task | None = None
-    """`binary` or `multiclass`; decided by the shapes where left out."""
+    """`binary`: yes or no, all elements alike; `multilabel`: yes or no of each label, along the last dimension;
+    `multiclass`: one class of several. Left out: multilabel for scores and answers (B, K), binary for those of another
+    one shape, else multiclass."""
 
     def check(self, edges: Judged) -> Misfit | None:
-        return fits_task(self.type, task_of(self.task, edges), edges)
+        return fits_task(self.type, task_of(self.task, edges), edges) or idle_average(self, edges)
 
     def build(self, edges: Judged, device: torch.device) -> MetricModule:
         from declarative_train.components.metrics.modules import items as modules
 
-        ratio = getattr(modules, self.type)
-        if task_of(self.task, edges) == "binary":
-            return modules.FromCounts(ratio, modules.YesNoItems(edges.ignore_index), self.threshold, 1, "micro", device)
-        axis = class_axis(edges.input.shape, edges.class_dim)
-        assert axis is not None
-        items = modules.ClassItems(axis, edges.ignore_index)
-        return modules.FromCounts(ratio, items, None, edges.input.shape[axis], self.average, device)
+        items, num_columns = items_of(self.task, edges)
+        threshold = self.threshold if isinstance(items, modules.YesNoItems) else None
+        return modules.FromCounts(getattr(modules, self.type), items, threshold, num_columns, self.average, device)
 
 
 class Precision(Counted):
     """The part of the items said to be of a class that are.
 
-    An input of the target's shape is scores of yes and no, whose yes counts; otherwise its class dimension has a score
-    for each class.
+    An input of the target's shape is scores of yes and no, (B, K) of K labels, and the yes counts; otherwise its class
+    dimension has a score for each class.
     """
 
     type: Literal["precision"] = "precision"
@@ -95,8 +123,8 @@ class Precision(Counted):
 class Recall(Counted):
     """The part of a class's items that were found.
 
-    An input of the target's shape is scores of yes and no, whose yes counts; otherwise its class dimension has a score
-    for each class.
+    An input of the target's shape is scores of yes and no, (B, K) of K labels, and the yes counts; otherwise its class
+    dimension has a score for each class.
     """
 
     type: Literal["recall"] = "recall"
@@ -105,8 +133,8 @@ class Recall(Counted):
 class F1(Counted):
     """The harmonic mean of precision and recall.
 
-    An input of the target's shape is scores of yes and no, whose yes counts; otherwise its class dimension has a score
-    for each class.
+    An input of the target's shape is scores of yes and no, (B, K) of K labels, and the yes counts; otherwise its class
+    dimension has a score for each class.
     """
 
     type: Literal["f1"] = "f1"
@@ -116,8 +144,8 @@ class Iou(Counted):
     """Intersection over union: of the items said to be of a class or that are, the part that is both. `macro` is the
     mean IoU of segmentation.
 
-    An input of the target's shape is scores of yes and no, whose yes counts; otherwise its class dimension has a score
-    for each class.
+    An input of the target's shape is scores of yes and no, (B, K) of K labels, and the yes counts; otherwise its class
+    dimension has a score for each class.
     """
 
     type: Literal["iou"] = "iou"
@@ -128,33 +156,32 @@ class Ranked(Metric, ABC):
 
     about: ClassVar[str] = "classes"
 
-    average: Literal["macro", "weighted"] = "macro"
-    """Of classes: the mean over those that occur, or the mean weighted by their items."""
+    average: Literal["macro", "micro", "weighted"] = "macro"
+    """`macro`: the mean over the classes or labels that occur and do not always; `micro`: the ranking of all their
+    scores at once; `weighted`: the mean weighted by the items of the class, or the yes of the label."""
     task: Task | None = None
-    """`binary` or `multiclass`; decided by the shapes where left out."""
+    """`binary`: yes or no, all elements alike; `multilabel`: yes or no of each label, along the last dimension;
+    `multiclass`: one class of several. Left out: multilabel for scores and answers (B, K), binary for those of another
+    one shape, else multiclass."""
 
     def check(self, edges: Judged) -> Misfit | None:
-        return fits_task(self.type, task_of(self.task, edges), edges, needs_bool_mask=True)
+        task = task_of(self.task, edges)
+        return fits_task(self.type, task, edges, needs_bool_mask=True) or idle_average(self, edges)
 
     def build(self, edges: Judged, device: torch.device) -> MetricModule:
         from torchmetrics.functional import classification
 
-        from declarative_train.components.metrics.modules.items import ClassItems, OfRanking, YesNoItems
+        from declarative_train.components.metrics.modules.items import OfRanking
 
         area = getattr(classification, f"binary_{self.type}")
-        if task_of(self.task, edges) == "binary":
-            return OfRanking(area, YesNoItems(edges.ignore_index), None, self.average, device)
-        axis = class_axis(edges.input.shape, edges.class_dim)
-        assert axis is not None
-        items = ClassItems(axis, edges.ignore_index)
-        return OfRanking(area, items, edges.input.shape[axis], self.average, device)
+        return OfRanking(area, *items_of(self.task, edges), self.average, device)
 
 
 class Auroc(Ranked):
     """Area under the ROC curve: how often a yes scores higher than a no.
 
-    An input of the target's shape is scores of yes and no; otherwise its class dimension has logits, and each class is
-    taken against the rest. Exact: all scores are kept until the set is through.
+    An input of the target's shape is scores of yes and no, (B, K) of K labels; otherwise its class dimension has
+    logits, and each class is taken against the rest. Exact: all scores are kept until the set is through.
     """
 
     type: Literal["auroc"] = "auroc"
@@ -163,8 +190,8 @@ class Auroc(Ranked):
 class AveragePrecision(Ranked):
     """Average precision: the precision at every yes, from the highest score down, averaged.
 
-    An input of the target's shape is scores of yes and no; otherwise its class dimension has logits, and each class is
-    taken against the rest. Exact: all scores are kept until the set is through.
+    An input of the target's shape is scores of yes and no, (B, K) of K labels; otherwise its class dimension has
+    logits, and each class is taken against the rest. Exact: all scores are kept until the set is through.
     """
 
     type: Literal["average_precision"] = "average_precision"

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from declarative_train.components.component import Judged, Metric, MetricModule, Misfit
 from declarative_train.components.losses.fit import class_axis, needs_float, needs_mask_shape, needs_number
-from declarative_train.components.metrics.classes import Task, fits_task, task_of
+from declarative_train.components.metrics.classes import Task, fits_task, items_of, task_of
 from declarative_train.terms.amounts import counted
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ class Accuracy(Metric):
     threshold.
 
     An input of the target's shape is scores of yes and no, otherwise its class dimension has a score for each class.
+    Of several labels it is the part of all answers that are right (1 - the Hamming loss).
     """
 
     about: ClassVar[str] = "classes"
@@ -31,14 +32,14 @@ class Accuracy(Metric):
     threshold: float = 0.0
     """A score above it is a yes: 0 for logits, 0.5 for probabilities. Not for classes."""
     task: Task | None = None
-    """`binary` or `multiclass`; decided by the shapes where left out."""
+    """`binary` or `multilabel`: yes or no; `multiclass`: one class of several. Left out: decided by the shapes."""
 
     def check(self, edges: Judged) -> Misfit | None:
         task = task_of(self.task, edges)
         misfit = fits_task(self.type, task, edges)
         if misfit is not None or self.top_k == 1:
             return misfit
-        if task == "binary":
+        if task != "multiclass":
             return Misfit("`top_k` is about classes, but the input is yes or no", field="top_k")
         axis = class_axis(edges.input.shape, edges.class_dim)
         assert axis is not None
@@ -48,14 +49,13 @@ class Accuracy(Metric):
         return None
 
     def build(self, edges: Judged, device: torch.device) -> MetricModule:
-        from declarative_train.components.metrics.modules.items import ClassItems, YesNoItems
+        from declarative_train.components.metrics.modules.items import ClassItems
         from declarative_train.components.metrics.modules.means import Agreements, Hits, MeanOfItems
 
-        if task_of(self.task, edges) == "binary":
-            return MeanOfItems(Agreements(YesNoItems(edges.ignore_index), self.threshold), device)
-        axis = class_axis(edges.input.shape, edges.class_dim)
-        assert axis is not None
-        return MeanOfItems(Hits(ClassItems(axis, edges.ignore_index), self.top_k), device)
+        items, _ = items_of(self.task, edges)
+        if isinstance(items, ClassItems):
+            return MeanOfItems(Hits(items, self.top_k), device)
+        return MeanOfItems(Agreements(items, self.threshold), device)
 
 
 class Perplexity(Metric):

@@ -59,7 +59,7 @@ IDLE_KEYS: dict[str, tuple[Idle, ...]] = {  # by `type`
     "sgd": (("dampening", lambda sgd: sgd.dampening and not sgd.momentum, "there is no momentum", "`momentum`"),),
 }
 
-_OF_CLASSES, _YES_OR_NO = ("cross_entropy", "nll"), ("bce_with_logits",)
+_OF_CLASSES = ("cross_entropy", "nll")
 
 
 def key_without_effect(draft: Draft) -> Iterator[Diagnostic]:
@@ -169,9 +169,7 @@ def _of_objective(draft: Draft) -> Iterator[Diagnostic]:
         task = getattr(metric.component, "task", None)
         kind = None if of is None else of.component.type
         key, reason = "threshold", "of several classes the one with the highest score counts"
-        if task == "binary" or (task is None and kind in _YES_OR_NO):
-            key, reason = "average", "it is about one class, yes"
-        elif task is None and kind not in _OF_CLASSES:
+        if task not in (None, "multiclass") or (task is None and kind not in _OF_CLASSES):
             continue
         if key in metric.component.model_fields_set:
             yield _idle(draft.span(f"objective.metrics.{name}.{key}"), key, reason)

@@ -50,17 +50,21 @@ class ClassItems:
 
 
 class YesNoItems:
-    """Scores and answers (B, *S) -> (N,), bool (N,), weights (N,). An answer above one half is yes."""
+    """Scores and answers (B, *S) -> (N, L), bool (N, L), weights (N, L), of L labels along `axis` of a sample; without
+    one all elements are of 1 label. An answer above one half is yes."""
 
-    def __init__(self, ignore_index: int | None) -> None:
-        self.ignore_index = ignore_index
+    def __init__(self, axis: int | None, ignore_index: int | None) -> None:
+        self.dim, self.ignore_index = None if axis is None else axis + 1, ignore_index
 
     def __call__(
         self, input: Tensor, target: Tensor, mask: Tensor | None, row_weight: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         weight = weights(target.shape, not_ignored(target, self.ignore_index), mask, row_weight)
         answer = target if target.dtype == torch.bool else target > 0.5
-        return in_full(input).reshape(-1), answer.reshape(-1), None if weight is None else weight.reshape(-1)
+        return self._rows(in_full(input)), self._rows(answer), None if weight is None else self._rows(weight)
+
+    def _rows(self, x: Tensor) -> Tensor:
+        return x.reshape(-1, 1) if self.dim is None else x.movedim(self.dim, -1).reshape(-1, x.shape[self.dim])
 
 
 Score = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -84,9 +88,10 @@ def iou(right: Tensor, said: Tensor, there: Tensor) -> Tensor:
 
 
 class FromCounts(MetricModule):
-    """`threshold` None: multiclass, the highest score is what is said. Else binary: C is 1, about the yes alone.
+    """`threshold` None: the class with the highest score is what is said. Else yes or no, of each of C labels.
 
-    Without anything said or there a class has 0, and `macro` leaves it out: torchmetrics' rules.
+    Without anything said or there a class or label has 0; `macro` leaves such a class out, and keeps such a label:
+    torchmetrics' rules.
     """
 
     def __init__(
@@ -115,7 +120,7 @@ class FromCounts(MetricModule):
             self._items_seen += weight.sum()
             if self._threshold is not None:
                 said = scores > self._threshold
-                self._counts += torch.stack([(weight * part).sum() for part in (said & there, said, there)]).view(3, 1)
+                self._counts += torch.stack([(weight * part).sum(0) for part in (said & there, said, there)])
                 return
             said = scores.argmax(-1)
             right, all_said, all_there = self._counts.unbind()
@@ -144,47 +149,61 @@ Curve = Callable[..., Tensor]
 
 
 class OfRanking(MetricModule):
-    """`curve` is torchmetrics' function of (preds, target) for yes and no; classes are taken one against the rest, of
-    those that have items and do not have all."""
+    """`curve` is torchmetrics' function of (preds, target) for yes and no. Classes are taken one against the rest.
+    Averages are over the columns (classes or labels) that have a yes and a no; `micro` is of all columns at once."""
 
     def __init__(
         self,
         curve: Curve,
         items: ClassItems | YesNoItems,
-        num_classes: int | None,
-        average: Literal["macro", "weighted"],
+        num_columns: int,
+        average: Literal["macro", "micro", "weighted"],
         device: torch.device,
     ) -> None:
-        self._curve, self._items, self._num_classes, self._average = curve, items, num_classes, average
-        self._device = device
+        self._curve, self._items, self._num_columns, self._average = curve, items, num_columns, average
+        self._is_of_classes, self._device = isinstance(items, ClassItems), device
         self.reset()
 
     def reset(self) -> None:
-        self._kept: list[tuple[Tensor, Tensor, Tensor | None]] = []
+        self._kept: list[tuple[Tensor, Tensor]] = []
 
     def update(self, input: Tensor, target: Tensor | None, mask: Tensor | None, row_weight: Tensor | None) -> None:
+        """Keep scores (N, C) and answers, -1 for what does not count; copies, as the batch's tensors are used again."""
         assert target is not None
         with torch.no_grad():
-            scores, number, weight = self._items(input, target, mask, row_weight)
-            kept = None if weight is None else weight > 0
-            self._kept.append((scores.clone(), number.clone(), kept))  # the batch's own tensors may be used again
+            scores, answer, weight = self._items(input, target, mask, row_weight)
+            answer = answer.to(torch.int64 if self._is_of_classes else torch.int8, copy=True)
+            scores = scores.clone()
+            if weight is not None:
+                counts = weight > 0
+                answer = torch.where(counts, answer, -1)
+                scores = torch.where(counts.unsqueeze(-1) if self._is_of_classes else counts, scores, 0)
+            self._kept.append((scores, answer))
 
     def compute(self, ranks: Collective) -> Tensor:
-        shape = (0,) if self._num_classes is None else (0, self._num_classes)
-        scores = [torch.empty(shape, dtype=torch.float64, device=self._device)]
-        numbers = [torch.empty(0, dtype=torch.int64, device=self._device)]
-        for some, number, kept in self._kept:
-            scores.append((some if kept is None else some[kept]).double())
-            numbers.append((number if kept is None else number[kept]).long())
-        all_scores, all_numbers = ranks.concatenate(torch.cat(scores)), ranks.concatenate(torch.cat(numbers))
+        columns = self._num_columns
+        scores = [torch.empty((0, columns), dtype=torch.float64, device=self._device)]
+        answers = [torch.empty((0,) if self._is_of_classes else (0, columns), dtype=torch.int64, device=self._device)]
+        for some, answer in self._kept:
+            rows = answer >= 0 if self._is_of_classes else (answer >= 0).any(-1)
+            scores.append(some[rows].double())
+            answers.append(answer[rows].long())
+        all_scores, all_answers = ranks.concatenate(torch.cat(scores)), ranks.concatenate(torch.cat(answers))
         if all_scores.isnan().any():
             return torch.full((), torch.nan, dtype=torch.float64, device=self._device)
-        if self._num_classes is None:
-            return self._one(all_scores, all_numbers == 1)
-        parts = all_scores.softmax(-1)
-        there = torch.bincount(all_numbers, minlength=self._num_classes).double()
-        each = torch.stack([self._one(parts[:, c], all_numbers == c) for c in range(self._num_classes)])
-        weight = torch.where(each.isnan(), 0, there if self._average == "weighted" else 1)
+        if self._is_of_classes:
+            all_scores = all_scores.softmax(-1)
+            all_answers = all_answers.unsqueeze(-1) == torch.arange(columns, device=self._device)
+            counts = torch.ones_like(all_answers)
+        else:
+            counts, all_answers = all_answers >= 0, all_answers == 1
+        if self._average == "micro":
+            return self._one(all_scores[counts], all_answers[counts])
+        each = torch.stack(
+            [self._one(all_scores[counts[:, c], c], all_answers[counts[:, c], c]) for c in range(columns)]
+        )
+        weight = all_answers.sum(0).double() if self._average == "weighted" else torch.ones_like(each)
+        weight = torch.where(each.isnan(), 0, weight)
         return (each.nan_to_num() * weight).sum() / weight.sum()
 
     def _one(self, scores: Tensor, answer: Tensor) -> Tensor:
