@@ -264,13 +264,15 @@ class Metric(Component, ABC):
     """A number to watch. `is_mean`: a mean over items (or a function of one), so it may also run during training.
 
     `about` as of a loss. `has_unit`: its value depends on the unit of the target. It is given input and target in the
-    unit of the target's columns, as they were before `scale` and `normalize`.
+    unit of the target's columns, as they were before `scale` and `normalize`. `ranks_answers`: nan where all answers
+    are the same.
     """
 
     is_mean: ClassVar[bool] = False
     higher_is_better: ClassVar[bool] = True
     needs_target: ClassVar[bool] = True
     has_unit: ClassVar[bool] = False
+    ranks_answers: ClassVar[bool] = False
     about: ClassVar[str] = ""
 
     def check(self, edges: Judged) -> Misfit | None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from declarative_train.components.data import Dataset, Split, Table
 from declarative_train.components.datasets.files import shown
-from declarative_train.data.checks.samples import set_of_the_same_rows, set_without_class
+from declarative_train.data.checks.samples import set_of_one_answer, set_of_the_same_rows, set_without_class
 from declarative_train.data.opened import prepared_sets
 from declarative_train.data.problems import Place
 from declarative_train.data.spec import DataSpec, FieldSpec
@@ -72,6 +72,16 @@ def without_class(data: DataSpec, targets: Collection[str], span: Place) -> Iter
             seen[name] = set(values.tolist())
         else:
             yield from _sets_without_class(data, field, seen, span)
+
+
+def of_one_answer(data: DataSpec, ranked: Mapping[str, str], span: Place) -> Iterator[Diagnostic]:
+    """Yield each set that is evaluated, held in memory, and has one value of a target whose scores a metric ranks.
+    `ranked`: the name of such a metric by target."""
+    for name, each in prepared_sets(data).items():
+        for field in ranked.keys() & (each.held or {}).keys() if name != TRAINING else ():
+            values = np.unique((each.held or {})[field])
+            if len(values) == 1:
+                yield set_of_one_answer(span(f"data.split.{name}"), name, field, f"{values[0]:g}", ranked[field])
 
 
 def _sets_without_class(

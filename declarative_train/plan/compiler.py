@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from declarative_train.data.describe import describe
-from declarative_train.data.overlaps import without_class
+from declarative_train.data.overlaps import of_one_answer, without_class
 from declarative_train.data.sample import sample
 from declarative_train.data.spec import BatchSpec, DataSpec
 from declarative_train.diagnostics.diagnostic import Diagnostic
@@ -250,6 +250,8 @@ def _assembled(
     diagnostics += check_plugins(recipe, lowered, batch)
     classes = {term.edges.target for term in lowered.terms if term.component.about == "classes" and term.edges.target}
     diagnostics += without_class(data, classes, recipe.span)
+    ranked = {each.edges.target: each.name for each in lowered.measures if each.component.ranks_answers}
+    diagnostics += of_one_answer(data, {target: name for target, name in ranked.items() if target}, recipe.span)
     diagnostics += metric_of_another_kind.check(recipe, lowered, data)
     of_targets, found = units(recipe, data)
     diagnostics += found

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from declarative_train.logs.event import CheckpointSaved, Event, Notice
+from declarative_train.runtime.evaluate import undefined
 from declarative_train.runtime.failures import CheckpointFailure
 from declarative_train.runtime.run_state import RunState, is_better
 
@@ -108,6 +110,12 @@ class AfterStep:
                 yield Notice(f"{', '.join(sets)}: on the best weights, those of step {best}", time.time())
         for name in sets:
             yield from self.evaluated(name, weights_step=best)
+
+    def undefined(self, values: dict[str, float]) -> Iterator[Event]:
+        """Report each last value that is nan, and is not one of a loss term."""
+        for name, value in values.items():
+            if math.isnan(value) and not name.partition("/")[2].startswith("loss"):
+                yield Notice(f"at the end, {undefined(name)}", time.time(), is_warning=True)
 
     def summary(self) -> tuple[dict[str, float], dict[str, int]]:
         """The latest of every value, and the step of each."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 import torch
@@ -24,6 +25,11 @@ if TYPE_CHECKING:
     from declarative_train.runtime.step.objective import Objective
 
 _EVALUATION = 2**32  # tells the draws of an evaluation (`randn_like` in a VAE) from those of training
+
+
+def undefined(metric: str) -> str:
+    """Return the sentence for a metric that is nan."""
+    return f"{metric} is nan: no item counts, the outputs hold nan, or all targets of the set are the same"
 
 
 class Evaluated(Protocol):
@@ -71,6 +77,7 @@ class Evaluator:
         self._metrics = Metrics(plan, self._device, training=False)
         needed = draws(plan.graph, plan.plugins)
         self._told_empty: set[tuple[str, int]] = set()
+        self._reported_nan: set[str] = set()
         self._randomness = Randomness(plan.seed, (engine.dp_rank, _EVALUATION), engine.device, needed=needed)
 
     def __call__(self, name: str, step: int) -> tuple[EvaluationDone, list[str]]:
@@ -94,7 +101,8 @@ class Evaluator:
             self._average.exchange()
         engine.set_training(True)
         sums, counts, rows = torch.split(engine.ranks.sum(totals), [size, size, 1])
-        values = engine.objective.as_values(sums, counts) | self._metrics.take(engine.ranks)
+        metrics = self._metrics.take(engine.ranks)
+        values = engine.objective.as_values(sums, counts) | metrics
         if self._watched is not None:
             self.shown = self._watched.take(name, step, engine.ranks)
         done = EvaluationDone(
@@ -106,13 +114,19 @@ class Evaluator:
             seconds=time.monotonic() - begun_s,
             time_unix_s=time.time(),
         )
-        return done, self._empty(name, counts)
+        return done, [*self._empty(name, counts), *self._undefined(name, metrics)]
 
     def _empty(self, name: str, counts: torch.Tensor) -> list[str]:
         """Each term once for each set, at the first evaluation."""
         found = {(name, term) for term, count in enumerate(counts.tolist()) if not count} - self._told_empty
         self._told_empty |= found
         return [f"{name}: {no_valid_item(self._engine.objective, term)}" for _, term in sorted(found)]
+
+    def _undefined(self, name: str, metrics: Mapping[str, float]) -> list[str]:
+        """Return a notice for each metric that is nan, once for each set, at the first evaluation."""
+        found = {f"{name}/{metric}" for metric, value in metrics.items() if math.isnan(value)} - self._reported_nan
+        self._reported_nan |= found
+        return [undefined(metric) for metric in sorted(found)]
 
     def _add(self, batch: Batch, totals: torch.Tensor) -> None:
         """Sums and counts of one batch, on the device."""

@@ -84,6 +84,7 @@ def execute(
     if status != "stopped":
         yield from after.final()
     values, value_steps = after.summary()
+    yield from after.undefined(values)
     if (waiting := meter.much_waiting(plan.data.workers, len(plan.layout.ranks))) is not None:
         yield Notice(waiting, time.time())
     yield RunEnded(state.step, status, values, meter.seconds(), time.time(), value_steps)

@@ -113,3 +113,18 @@ def test_a_best_checkpoint_has_something_to_be_chosen_from(tmp_path: Path, more:
     assert plan is not None, found
     assert plan.evaluation is not None
     assert plan.evaluation.every_steps == every
+
+
+def test_a_ranking_of_one_answer_is_reported(tmp_path: Path) -> None:
+    """`validation/auroc nan` and `test/auroc nan`, and the run ended with 0."""
+    for split, wanted in (
+        ("{test: {type: last, fraction: 0.2}}", ["`test` has only rows whose `y` is 0: `auroc` of it is nan"]),
+        ("{test: {type: stratified, fraction: 0.5, column: kind}}", []),
+    ):
+        (tmp_path / "recipe.yaml").write_text(RECIPE.replace("[f1]", "[f1, auroc]") % split)
+        rows = [f"{i}.25,{i * i},{'fraud' if i in (3, 7) else 'fair'}" for i in range(100)]
+        (tmp_path / "rows.csv").write_text("\n".join(["a,b,kind", *rows]) + "\n")
+        loaded = load(str(tmp_path / "recipe.yaml"))
+        assert loaded.recipe is not None
+        found = plan_room.compile(loaded.recipe)[1]
+        assert [item.message for item in found if item.code == "D034"] == wanted

@@ -471,3 +471,14 @@ def test_a_loss_out_of_its_bounds_is_reported_once(directory: Path) -> None:
 def test_a_loss_within_its_bounds_is_not_reported(directory: Path) -> None:
     sink, _ = go(directory)
     assert not [event for event in sink.of(Notice) if "or more" in event.message]
+
+
+def test_a_metric_that_is_nan_is_reported_first_and_last(directory: Path) -> None:
+    """Every `y` of the set is one class, so that its scores have no ranking."""
+    yes = {"model": {"graph": {"one": "logits[:, 0]", "never": "x[:, 0] > 1000"}}}
+    sink, _ = go(
+        directory, yes, {"objective": {"metrics": {"auroc": {"input": "one", "target": "never"}, "accuracy": {}}}}
+    )
+    said = [event.message for event in sink.of(Notice) if "nan" in event.message]
+    why = "validation/auroc is nan: no item counts, the outputs hold nan, or all targets of the set are the same"
+    assert said == [why, f"at the end, {why}"]

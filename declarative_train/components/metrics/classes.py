@@ -155,6 +155,7 @@ class Ranked(Metric, ABC):
     """What the two have in common; torchmetrics has the area of each under its name."""
 
     about: ClassVar[str] = "classes"
+    ranks_answers: ClassVar[bool] = True
 
     average: Literal["macro", "micro", "weighted"] = "macro"
     """`macro`: the mean over the classes or labels that occur and do not always; `micro`: the ranking of all their

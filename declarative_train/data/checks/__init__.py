@@ -29,6 +29,7 @@ RULES: dict[str, str] = {
     "D031": "samples.field_of_another_run",
     "D032": "samples.set_of_the_same_rows",
     "D033": "samples.set_without_class",
+    "D034": "samples.set_of_one_answer",
     "D040": "pictures.broken_picture",
     "D041": "pictures.pictures_without_size",
     "D042": "pictures.transform_does_not_fit",

@@ -257,6 +257,23 @@ def set_without_class(span: Span, name: str, classes: str, hint: str) -> Diagnos
     return warning("D033", span, f"`{name}` has no row {classes}", hint)
 
 
+def set_of_one_answer(span: Span, name: str, field: str, value: str, metric: str) -> Diagnostic:
+    """set-of-one-answer (D034)
+
+    Finds: a set in which every row has the same value of a target whose scores a metric ranks (`auroc`,
+           `average_precision`).
+    Why:   a ranking is of a yes above a no: without both, the metric is nan from the first evaluation to the last.
+    Diff:
+        data:
+    -     split: {validation: {type: where, column: label, equals: 3}}
+    +     split: {validation: {type: stratified, fraction: 0.2, column: label}}
+        objective:
+          metrics: {auroc: {}}
+    """
+    message = f"`{name}` has only rows whose `{field}` is {value}: `{metric}` of it is nan"
+    return warning("D034", span, message, f"give `{name}` rows of other values, as `type: stratified` does")
+
+
 def rows_skipped(span: Span, message: str) -> Diagnostic:
     """rows-skipped (D024)
 
