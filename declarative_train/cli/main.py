@@ -16,6 +16,7 @@ from importlib import import_module
 from declarative_train.cli.termination import TerminatedError, sigterm_raises
 from declarative_train.cli.wrong_words import Parser, hint_on_command, hint_on_rest
 from declarative_train.logs.streams import outlive_readers, write_any_character
+from declarative_train.terms.machine import most_open_files, shortage
 
 COMMANDS = {
     "compare": "what runs differ in, and their metrics side by side",
@@ -40,6 +41,7 @@ COMMANDS = {
     "trace": "the path of the data before a run, the epochs after one",
 }
 
+LEAST_OPEN_FILES = 64  # with fewer torch's processes do not find each other, and some of its code aborts
 ON_POSIX = frozenset({"evaluate", "export", "generate", "predict", "run", "sweep"})  # forks, signals, locks of files
 
 
@@ -80,6 +82,10 @@ def _main(argv: Sequence[str] | None) -> int:
     if sys.platform == "win32" and asked in ON_POSIX:
         print(f"dtrain: `{asked}` does not run on Windows itself; help: take WSL (`wsl --install`)", file=sys.stderr)
         return 3
+    if asked in ON_POSIX and (most := most_open_files()) < LEAST_OPEN_FILES:
+        wanted = f"and a run opens {LEAST_OPEN_FILES} and more; help: `ulimit -n 1024`"
+        print(f"dtrain: a process may open {most} files here, {wanted}", file=sys.stderr)
+        return 3
     for name in [asked] if asked in words[:1] else COMMANDS:
         summary = COMMANDS[name]
         command = commands.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
@@ -114,4 +120,9 @@ def _main(argv: Sequence[str] | None) -> int:
     except TerminatedError:
         print("dtrain: terminated", file=sys.stderr)
         return 143
+    except (ImportError, MemoryError, OSError, RuntimeError) as error:
+        if (what := shortage(error)) is None:
+            raise
+        print(f"dtrain: {what}", file=sys.stderr)
+        return 3
     return code

@@ -175,7 +175,7 @@ def _explained(error: BaseException, run_dir: Path | None) -> str:
     if special is not None:
         return special
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-        return f"no space left on the device{_place(error)}; help: free some, or set logging.dir to another disk"
+        return f"no space left on the device{_place(error)}{_FREE_SOME}"
     if isinstance(error, OSError) and error.strerror:
         said = f"{error.strerror.lower()}{_place(error)}"
         is_ours = run_dir is not None and error.filename and Path(str(error.filename)).is_relative_to(run_dir)
@@ -188,6 +188,8 @@ def _special(error: BaseException) -> str | None:
     if not isinstance(error, RuntimeError):
         return None
     text = str(error)
+    if "inline_container.cc" in text:  # torch's writer of files, which keeps no number of the error
+        return f"a checkpoint cannot be written whole, as on a full disk{_FREE_SOME}"
     undetermined = re.match(r"(\S+) does not have a deterministic implementation", text)
     if undetermined:
         return (
@@ -208,6 +210,7 @@ def _special(error: BaseException) -> str | None:
     return f"NCCL: {said}; help: {way_on}"
 
 
+_FREE_SOME = "; help: free some, or set logging.dir to another disk"
 _SHARED_MEMORY_HELP = "give the container more of /dev/shm: docker run --shm-size=8g, or --ipc=host"
 _NCCL_HELP = {
     "shared memory": _SHARED_MEMORY_HELP,

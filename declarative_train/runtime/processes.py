@@ -161,7 +161,7 @@ def rank_main(job: Job, num_threads: int, method: str, shared: Offer | None = No
         silence_loggers()
     watch = StopRequest(
         is_closing=lambda: is_sibling_gone(scratch, job.failures_dir),
-        on_first=lambda: (scratch / f"heard_{rank}").touch(),
+        on_first=lambda: confirm_request(scratch, rank),
         on_late=lambda: leave_late(scratch),
     )
     watch.install()
@@ -311,8 +311,14 @@ def unsaved(job: Job, how: str) -> list[str]:
     return [f"dtrain: stopped {how}: there is no checkpoint of the last steps", *way_on(job)]
 
 
+def confirm_request(scratch: Path, rank: int) -> None:
+    """Tell the parent that a rank has heard of the request to stop; the folder may have been deleted."""
+    with suppress(OSError):
+        (scratch / f"heard_{rank}").touch()
+
+
 def leave_late(scratch: Path) -> None:
-    """Of a rank: the parent tells why."""
+    """Write, in a rank, why the run ended amid a step: the parent prints it."""
     (scratch / LATE).write_text(late())
     leave_now()
 

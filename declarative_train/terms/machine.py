@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from importlib.util import find_spec
@@ -24,6 +25,29 @@ def own_cores() -> list[int]:
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
     return list(range(os.cpu_count() or 1))
+
+
+def most_open_files() -> int:
+    """Return how many files this process may have open."""
+    if sys.platform == "win32":
+        return sys.maxsize
+    import resource
+
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return sys.maxsize if most == resource.RLIM_INFINITY else most
+
+
+def shortage(error: BaseException) -> str | None:
+    """Return which limit of the machine an exception is about, in a line; None for any other exception. The loader of
+    shared libraries and torch give no number of their errors."""
+    number, text = getattr(error, "errno", None), str(error).lower()
+    is_in_words = isinstance(error, ImportError | RuntimeError)
+    if number in (errno.EMFILE, errno.ENFILE) or (is_in_words and "too many open files" in text):
+        return "this process may open no more files; help: raise `ulimit -n`"
+    no_room = any(words in text for words in ("failed to map segment", "t allocate memory", "std::bad_alloc"))
+    if isinstance(error, MemoryError) or number == errno.ENOMEM or (is_in_words and no_room):
+        return "this process gets no more memory; help: raise `ulimit -v`, or take a machine with more of it"
+    return None
 
 
 def own_version() -> str:

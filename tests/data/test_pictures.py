@@ -18,7 +18,7 @@ from declarative_train.components.data import BadValueError, Column, SourceError
 from declarative_train.components.datasets import tar
 from declarative_train.components.datasets.image_folder import ImageFolderDataset
 from declarative_train.components.datasets.tar import TarDataset
-from declarative_train.components.fields.image import ImageField
+from declarative_train.components.fields.image import ImageField, pillow_image
 from declarative_train.components.keyed import Drawn
 from declarative_train.components.transforms import TRANSFORMS
 from declarative_train.data.batches import EvaluationBatches, TrainingBatches
@@ -305,6 +305,16 @@ def test_a_file_and_an_array_give_the_same_pixels() -> None:
     arrays = field.convert([pixels], [Column("image", "uint8", (5, 6, 3))], {})
     files = [decoded(png(Image.fromarray(each)), size=(5, 6)) for each in pixels]
     assert np.array_equal(arrays, np.stack(files))
+
+
+def test_a_large_picture_is_read_without_a_warning_of_pillows(monkeypatch: pytest.MonkeyPatch) -> None:
+    file = png(Image.new("L", (20, 15)))
+    pillow_image.cache_clear()  # another test has put the filters of warnings back
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 200)
+    assert decoded(file).shape == (3, 15, 20)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
+    with pytest.raises(BadValueError, match="exceeds limit"):
+        decoded(file)
 
 
 def test_a_torn_picture_ends_the_run_with_its_name(look: Describe, folder: Path, tmp_path: Path) -> None:

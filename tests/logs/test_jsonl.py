@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from declarative_train.logs.event import EpochDone, EvaluationDone, Notice, Progress, RunEnded, RunStarted
 from declarative_train.logs.sinks.jsonl import JsonlSink, read_events
 
@@ -53,3 +55,16 @@ def test_a_resumed_history_has_no_double_steps(tmp_path: Path) -> None:
     write(path, resumed, EpochDone(2, 20, {"loss": 0.8}, 1.0, 6.0))
     epochs = [event for event in read_events(path) if isinstance(event, EpochDone)]
     assert [(event.epoch, event.values["loss"]) for event in epochs] == [(1, 1.0), (2, 0.8)]
+
+
+def test_a_file_that_is_deleted_ends_the_run(tmp_path: Path) -> None:
+    """What follows would be written into a file that nothing names, and the run would end as if all were well."""
+    path = tmp_path / "run" / "events.jsonl"
+    path.parent.mkdir()
+    sink = JsonlSink(path)
+    sink.write(Notice("first", 1.0))
+    path.unlink()
+    with pytest.raises(FileNotFoundError, match=r"deleted during the run: '.*events\.jsonl'"):
+        sink.write(Notice("second", 2.0))
+    with pytest.raises(FileNotFoundError):
+        sink.close()

@@ -19,7 +19,7 @@ from declarative_train.logs.event import CheckpointSaved, EpochDone, Event, RunE
 from declarative_train.logs.sinks.jsonl import read_events
 from declarative_train.plan.codec import to_json
 from declarative_train.plan.plan import Plan
-from declarative_train.runtime.failures import RunFailure
+from declarative_train.runtime.failures import RunFailure, describe_failure, explain
 from declarative_train.runtime.launch import run
 from declarative_train.runtime.signals import limit_s
 from declarative_train.runtime.storage.checkpoint_format import HashingFileSystem
@@ -91,6 +91,12 @@ def test_two_ranks_tell_the_same_story_as_one(directory: Path) -> None:
         assert one == pytest.approx(other, rel=1e-12)
     for mine, theirs in zip(epochs, other_epochs, strict=True):
         assert mine == pytest.approx(theirs, rel=1e-12)
+
+
+def test_a_file_that_torch_cannot_write_is_told_in_words() -> None:
+    error = RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 64 vs 0")
+    assert explain(error).startswith("a checkpoint cannot be written whole, as on a full disk; help: free some")
+    assert not describe_failure(error, 0, None, 3).is_ours
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from functools import cache
 from io import BytesIO
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -25,6 +27,16 @@ _ORIENTATION = 0x0112  # EXIF's tag
 
 class MissingPackageError(Exception):
     """Pillow is not installed."""
+
+
+@cache
+def pillow_image() -> Any:
+    """Return Pillow's module of images, without its own warnings of pictures of more than 89 million pixels. It refuses
+    those of twice as many, which are reported as broken ones. Raises ImportError."""
+    from PIL import Image
+
+    warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
+    return Image
 
 
 class PictureField(Field, ABC):
@@ -122,7 +134,7 @@ class PictureField(Field, ABC):
 
     def _opened(self, value: Any, column: Column, row: int) -> Any:
         try:
-            from PIL import Image
+            Image = pillow_image()
         except ImportError:
             raise MissingPackageError(f"pictures need the package Pillow; help: {install('images')}") from None
         if value is None:

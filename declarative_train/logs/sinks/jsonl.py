@@ -7,8 +7,10 @@ wrote after that step.
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import os
 import time
 from dataclasses import fields
 from pathlib import Path
@@ -48,6 +50,7 @@ class JsonlSink(Sink):
         return cls(run_dir / EVENTS)
 
     def __init__(self, path: str | Path) -> None:
+        self._path = path
         self._stream = Path(path).open("a", encoding="utf-8")  # noqa: SIM115 (open for the run)
         self._waiting: list[Event] = []  # written together: one at a time, amid the training, they cost four times that
         self._written_s = 0.0
@@ -63,10 +66,15 @@ class JsonlSink(Sink):
         self._write()
 
     def close(self) -> None:
-        self._write()
-        self._stream.close()
+        try:
+            self._write()
+        finally:
+            self._stream.close()
 
     def _write(self) -> None:
+        """Raises FileNotFoundError where the file was deleted: what is written into it would be gone with the run."""
+        if os.fstat(self._stream.fileno()).st_nlink == 0:
+            raise FileNotFoundError(errno.ENOENT, "deleted during the run", str(self._path))
         waiting, self._waiting = self._waiting, []
         self._stream.writelines(f"{_ENCODER.encode(_line(event))}\n" for event in waiting)
         self._stream.flush()
