@@ -322,8 +322,9 @@ def _objective(rng: random.Random, nodes: dict[str, str]) -> tuple[int, str, str
         return 1, f"{{type: poisson_nll, input: out, target: {target}{mask}{more}}}", ""
     if kind == "itself":
         nodes["out"] = rng.choice(
-            ("(logits[:, 0] - y) ** 2", "abs(logits[:, 0] - log(y))", "round(logits[:, 0])", "log(logits[:, 0])",
-             "logits[:, 0] / count", "float(logits[:, 0] > 0)", "sqrt((logits[:, 0] - y) ** 2)")
+            ("(logits[:, 0] - y) ** 2", "abs(logits[:, 0] - log(y))", "round(logits[:, 0])",
+             "log(abs(logits[:, 0]) + 1)", "logits[:, 0] / count", "float(logits[:, 0] > 0)",
+             "sqrt((logits[:, 0] - y) ** 2)")
         )  # fmt: skip
         return 1, "{type: mean, input: out}", ""
     target = rng.choice(("y", "count", "scaled_y"))

@@ -15,7 +15,7 @@ from declarative_train.graph.checks.objective import (
     objective_does_not_fit,
     scores_not_in_chunks,
 )
-from declarative_train.graph.checks.shapes import mask_without_items, non_finite_values
+from declarative_train.graph.checks.shapes import mask_without_items, negative_mask, non_finite_values
 from declarative_train.graph.chunked import NoHeadError, head_of
 from declarative_train.graph.graph import Graph
 from declarative_train.graph.infer import Origin
@@ -209,9 +209,14 @@ class ObjectiveCheck:
             self.diagnostics.append(scores_not_in_chunks(self._span(term, "chunks"), term.name, str(reason)))
 
     def values(self, term: Term) -> None:
-        """Of a term that fits, on real rows: some item counts, and its target is finite."""
+        """Check a term that fits on real rows: some item counts, none less than 0, and its target is finite."""
         edges, sample = term.edges, self._observer.sample
         mask = None if edges.mask is None else self._see(edges.mask)
+        if mask is not None and (row := first_row(mask.values < 0)) is not None:
+            self.diagnostics.append(
+                negative_mask(self._span(term, "mask"), mask.values[row].min().item(), self._observer.row(row))
+            )
+            return
         is_made = edges.target is not None and ":" in self._wire(edges.target)
         counts = not term.component.needs_balance and edges.target is not None and self._target_counts(term)
         target = self._see(edges.target) if edges.target is not None and (is_made or counts) else None

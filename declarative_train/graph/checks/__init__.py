@@ -11,6 +11,7 @@ RULES: dict[str, str] = {
     "G008": "shapes.double_precision",
     "G011": "shapes.non_finite_values",
     "G014": "shapes.mask_without_items",
+    "G016": "shapes.negative_mask",
     "O009": "objective.target_among_inputs",
     "O011": "objective.metric_without_unit",
     "O016": "objective.target_in_disguise",

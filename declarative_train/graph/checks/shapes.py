@@ -220,3 +220,20 @@ def mask_without_items(span: Span, num_rows: int, *, is_certain: bool) -> Diagno
             "G014", span, f"no item of the {num_rows:,} training samples counts: there is nothing to learn from"
         )
     return warning("G014", span, f"no item counts of the {num_rows:,} training samples that were looked at")
+
+
+def negative_mask(span: Span, value: float, row: str) -> Diagnostic:
+    """negative-mask (G016)
+
+    Finds: a mask with values below 0.
+    Why:   a mask holds how much each item counts, and the loss is divided by its sum. Negative values can make that sum
+           0, and the loss infinite, or negative, and training makes the error larger.
+    Diff:
+        model:
+    -     graph: {large: float(digit) - 2}
+    +     graph: {large: digit > 2}
+        objective:
+          loss: {mask: large}
+    """
+    message = f"the mask is {value:g} in {row}, and an item cannot count less than 0"
+    return error("G016", span, message, "make it 0 or more: `clamp(..., min=0)`, or a comparison")
