@@ -56,9 +56,9 @@ def validate(
     left = frozenset(leave)
     values = {entry.name: to_value(entry.value) for entry in node.entries if entry.name not in left}
     internal = values.keys() & getattr(model, "internal", ())
+    made, errors = None, list[ErrorDetails]()
     try:
         made = model.model_validate({**values, **(given or {})})
-        errors: list[ErrorDetails] = []
     except ValidationError as found:
         ignored = left | internal
         errors = [error for error in found.errors(include_url=False) if not ignored.intersection(error["loc"][:1])]
