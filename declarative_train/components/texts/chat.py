@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, ItemsView, Iterator, KeysView, Mapping, Sequence, ValuesView
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -92,15 +92,15 @@ class Message(dict[str, Any]):
         self._read |= super().keys()
         return super().__iter__()
 
-    def keys(self) -> KeysView[str]:
+    def keys(self) -> Any:
         self._read |= super().keys()
         return super().keys()
 
-    def values(self) -> ValuesView[Any]:
+    def values(self) -> Any:
         self._read |= super().keys()
         return super().values()
 
-    def items(self) -> ItemsView[str, Any]:
+    def items(self) -> Any:
         self._read |= super().keys()
         return super().items()
 
