@@ -172,7 +172,8 @@ def make_group(ranks: Sequence[int]) -> ProcessGroup:
     Without an argument, torch gives a group half an hour.
     """
     limit = timedelta(seconds=limit_s("DTRAIN_TIMEOUT_S"))
-    return distributed.new_group(list(ranks), timeout=limit, use_local_synchronization=True)
+    made: ProcessGroup = distributed.new_group(list(ranks), timeout=limit, use_local_synchronization=True)
+    return made
 
 
 def _make_mesh(layout: LayoutPlan, device: torch.device) -> DeviceMesh:
