@@ -9,6 +9,7 @@ import pytest
 import torch
 import yaml
 from safetensors.torch import load_file, save_file
+from torch.utils.flop_counter import FlopCounterMode
 
 import declarative_train as dt
 from declarative_train.components.layers.libraries import files as read_files
@@ -97,6 +98,18 @@ def test_a_rank_reads_the_experts_that_it_holds(monkeypatch: pytest.MonkeyPatch)
     begin = "model.layers.1.mlp.experts"
     assert seen == {f"{begin}.{expert}.{part}_proj.weight" for expert in (1, 2) for part in ("gate", "up")}
     assert rows_of(layer, {}, 0, name, 4, 0).shape == (0, *theirs[name].shape[1:])
+
+
+@pytest.mark.parametrize("name", ["mixtral", "llama"])
+def test_operations_are_counted_of_the_experts_that_a_token_meets(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    theirs = made.publish(name, Path(name))
+    if name == "mixtral":
+        theirs.set_experts_implementation("eager")
+    with FlopCounterMode(display=False) as counter:
+        theirs(torch.zeros(1, made.TOKENS, dtype=torch.int64))
+    plan = dt.load(write(*made.begin_at(name))).plan().plan
+    assert plan.flops.forward == counter.get_total_flops()
+    assert caplog.records == []  # torch reports an operation that fails without values
 
 
 def said(path: Path) -> list[tuple[bool, str]]:
