@@ -56,7 +56,8 @@ def validate(
     left = frozenset(leave)
     values = {entry.name: to_value(entry.value) for entry in node.entries if entry.name not in left}
     internal = values.keys() & getattr(model, "internal", ())
-    made, errors = None, list[ErrorDetails]()
+    made: M | None = None
+    errors: list[ErrorDetails] = []
     try:
         made = model.model_validate({**values, **(given or {})})
     except ValidationError as found:
