@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from declarative_train.cli.termination import TerminatedError, sigterm_raises
+from declarative_train.cli.termination import TerminatedError, signals_raise
 from declarative_train.cli.wrong_words import Parser, hint_on_command, hint_on_rest
 from declarative_train.logs.streams import outlive_readers, write_any_character
 from declarative_train.terms.machine import most_open_files, shortage
@@ -107,7 +107,7 @@ def _main(argv: Sequence[str] | None) -> int:
     try:
         # A reader that went away (`dtrain lint bad.yaml | head -1`) changes neither what is done nor how it ends; a run
         # goes on without any console, while a plan that a full disk cuts off is no plan.
-        with outlive_readers() if asked == "run" else outlive_readers((BrokenPipeError,)), sigterm_raises():
+        with outlive_readers() if asked == "run" else outlive_readers((BrokenPipeError,)), signals_raise():
             code = args.run(args)
         if sys.stdout is not None:  # a daemon may have none
             sys.stdout.flush()

@@ -1,46 +1,63 @@
-"""SIGTERM while a command works -> an exception, so that it can be told; Python does the same for SIGINT by itself."""
+"""A signal that ends a command -> an exception, so that the command reports it; Python does the same for SIGINT."""
 
 from __future__ import annotations
 
 import os
 import signal
+import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+# the warnings of schedulers, see runtime/signals.py; SIGHUP ends a command without a reader for its report
+SIGNALS = () if sys.platform == "win32" else (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+AGAIN_S = 1.0
+
 
 class TerminatedError(BaseException):
-    """As KeyboardInterrupt: nobody who catches mistakes should catch it."""
+    """As KeyboardInterrupt: code that catches mistakes must not catch it."""
 
 
 @contextmanager
-def sigterm_raises() -> Iterator[None]:
-    """SIGTERM raises TerminatedError in this process; a forked child it ends at once, as any other."""
-    if signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
-        yield
-        return
+def signals_raise() -> Iterator[None]:
+    """Raise TerminatedError in this process on a signal that ends a command; a forked child ends at once, as any other.
+
+    Code between here and the interrupted line may turn the exception into another (C code that is being imported does)
+    or drop it. So whatever comes out of the block after a signal becomes TerminatedError, and the signal is repeated
+    until the block ends or a run handles it.
+    """
+    is_main_thread = threading.current_thread() is threading.main_thread()
+    taken = [number for number in SIGNALS if is_main_thread and signal.getsignal(number) == signal.SIG_DFL]
     own = os.getpid()
+    repeats: list[threading.Timer] = []
 
     def terminate(number: int, frame: FrameType | None) -> None:
-        if os.getpid() == own:
-            raise TerminatedError
-        forget()  # heard by a child that is just being forked
-        os.kill(os.getpid(), number)
+        if os.getpid() != own:
+            forget()  # the child was just being forked
+            os.kill(os.getpid(), number)
+            return
+        repeats.append(threading.Timer(AGAIN_S, os.kill, (own, number)))
+        repeats[-1].daemon = True
+        repeats[-1].start()
+        raise TerminatedError
 
     def forget() -> None:
-        if signal.getsignal(signal.SIGTERM) is terminate:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for number in taken:
+            if signal.getsignal(number) is terminate:
+                signal.signal(number, signal.SIG_DFL)
 
-    is_main_thread = True
-    try:
-        signal.signal(signal.SIGTERM, terminate)
-    except ValueError:  # only the main thread does
-        is_main_thread = False
-    if not is_main_thread:
-        yield
-        return
-    os.register_at_fork(after_in_child=forget)
+    for number in taken:
+        signal.signal(number, terminate)
+    if taken:
+        os.register_at_fork(after_in_child=forget)
     try:
         yield
+    except Exception:
+        if repeats:
+            raise TerminatedError from None
+        raise
     finally:
+        for repeat in repeats:
+            repeat.cancel()
         forget()

@@ -5,16 +5,19 @@ An error comes out where its result would have; leaving the iterator early ends 
 
 from __future__ import annotations
 
+import atexit
+import multiprocessing.util  # registers its own end of the interpreter, before ours so that ours comes first
 import signal
 import threading
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from multiprocessing import get_all_start_methods
+from multiprocessing.process import BaseProcess as Process
 from typing import Generic, TypeVar
+from weakref import WeakSet
 
 from declarative_train.components.datasets.current_file import Doing, Slots, doing_of, turn_to
 from declarative_train.data.spec import DataError
@@ -22,6 +25,7 @@ from declarative_train.data.waiting import CLOSE_S, LOOK_S, Wait, said
 
 T = TypeVar("T")
 DEPTH = 2  # results that lie ready, per loader
+_WORKERS: WeakSet[Process] = WeakSet()  # of all iterators
 
 
 def ahead(make: Callable[[int], T], first: int, count: int, depth: int = DEPTH) -> Iterator[T]:
@@ -93,7 +97,7 @@ def by_workers(make: Callable[[int], T], first: int, count: int, num_workers: in
     results come through shared memory, a dead worker is noticed, and no worker outlives its parent.
     """
     import torch
-    from torch.utils.data import DataLoader, _utils
+    from torch.utils.data import DataLoader
 
     slots = Slots(num_workers)
     with warnings.catch_warnings():
@@ -107,10 +111,11 @@ def by_workers(make: Callable[[int], T], first: int, count: int, num_workers: in
             prefetch_factor=DEPTH,
             worker_init_fn=partial(_start, slots),
             timeout=LOOK_S,
-            multiprocessing_context="fork" if "fork" in get_all_start_methods() else None,
+            multiprocessing_context="fork" if "fork" in multiprocessing.get_all_start_methods() else None,
             generator=torch.Generator(),  # not the global one: what the model draws must not depend on loaders
         )
         iterator = iter(loader)
+    _WORKERS.update(iterator._workers)  # type: ignore[attr-defined]
     try:
         for number in range(count):
             result = _next(iterator, slots, number % num_workers)
@@ -123,8 +128,15 @@ def by_workers(make: Callable[[int], T], first: int, count: int, num_workers: in
         except RuntimeError as error:  # another one was lost meanwhile; torch has ended them all the same
             if "DataLoader worker" not in str(error):
                 raise
-        for worker in iterator._workers:  # type: ignore[attr-defined]  # torch 2.11 ends them, and does not wait
-            worker.join(_utils.MP_STATUS_CHECK_INTERVAL)
+        _end(iterator._workers)  # type: ignore[attr-defined]  # torch sends SIGTERM to those that do not answer
+
+
+@atexit.register
+def _end(workers: Iterable[Process] = _WORKERS) -> None:
+    """Kill the workers that are left: multiprocessing would send them SIGTERM, and wait for them without a limit."""
+    for worker in set(workers) & set(multiprocessing.active_children()):
+        worker.kill()
+        worker.join()
 
 
 def _next(iterator: Iterator[T], slots: Slots, turn: int) -> T:
@@ -180,9 +192,8 @@ def _as_it_is(result: T) -> T:
 
 
 def _start(slots: Slots, worker: int) -> None:
-    """A rank may block signals, to wait for them in a thread that its loaders do not have: they take SIGTERM as
-    everyone does, and leave Ctrl-C to the rank."""
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGINT})
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Leave the signals that stop a run to the rank. A terminal and Slurm send them to every process of a run, and the
+    rank still wants data up to the end of its step."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)
     slots.mine(worker)

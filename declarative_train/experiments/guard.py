@@ -12,7 +12,7 @@ from contextlib import suppress
 
 _CODE = """
 import os, signal, sys
-for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
     signal.signal(number, signal.SIG_IGN)
 running = set()
 for line in sys.stdin:

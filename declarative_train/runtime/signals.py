@@ -1,4 +1,7 @@
-"""SIGTERM, SIGINT and SIGHUP ask a run to stop at the next step; a thread hears them even while the loop waits in C++.
+"""Signals that ask a run to stop at the next step; a thread hears them even while the loop waits in C++.
+
+A terminal sends SIGINT and SIGHUP; Slurm, Kubernetes and the like send SIGTERM, or SIGUSR1 or SIGUSR2 where the user
+chose one of these as the warning before the time is up.
 
 The C-level handler writes the signal's number to a pipe, from whichever thread the kernel chose; the watching thread
 reads it. So a rank that hangs in a collective still leaves when the time of grace is over. A checkpoint that is being
@@ -20,7 +23,7 @@ from typing import Any, Literal, NoReturn
 
 from declarative_train.runtime.failures import RunFailure
 
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 EXIT_STOPPED = 75
 EXIT_FAILED = 3
 CLOSING_GRACE_S = 1.0  # when a sibling is gone there is no step whose end could be waited for

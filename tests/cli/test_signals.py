@@ -46,7 +46,7 @@ sys.exit(code)
 
 @pytest.mark.parametrize(
     ("number", "word", "code"),
-    [(signal.SIGTERM, "terminated", 143), (signal.SIGINT, "interrupted", 130)],
+    [(signal.SIGTERM, "terminated", 143), (signal.SIGUSR1, "terminated", 143), (signal.SIGINT, "interrupted", 130)],
 )
 def test_a_signal_before_a_run_is_told_in_one_line(number: signal.Signals, word: str, code: int) -> None:
     ended = subprocess.run(
@@ -58,3 +58,32 @@ def test_a_signal_before_a_run_is_told_in_one_line(number: signal.Signals, word:
     assert ended.stderr == f"dtrain: {word}\n"
     assert ended.stdout == f"child: {int(number)}\nhandler restored: True\n"
     assert ended.returncode == code
+
+
+# code that runs when the signal arrives, such as that which sets up a module in C, raises another error or drops it
+TERMINATED_WHILE_IMPORTING = """
+import os, signal, sys, time
+from declarative_train.cli.commands import run
+from declarative_train.cli.main import main
+
+def import_for_long(*_):
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(60)
+    except BaseException:
+        if sys.argv[1] == "other error":
+            raise ImportError("initialization failed")
+    time.sleep(60)
+
+run.compile_or_report = import_for_long
+sys.exit(main(["run", sys.argv[2]]))
+"""
+
+
+@pytest.mark.parametrize("fate", ["other error", "dropped"])
+def test_a_signal_during_an_import_is_told_in_one_line(fate: str) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", TERMINATED_WHILE_IMPORTING, fate, DIGITS], capture_output=True, text=True, timeout=60
+    )
+    assert ended.stderr == "dtrain: terminated\n"
+    assert ended.returncode == 143

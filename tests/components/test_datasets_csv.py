@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import io
+import signal
 import zipfile
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import numpy as np
 import pytest
 
 from declarative_train.components.data import SourceError
+from declarative_train.components.datasets import csv
 from declarative_train.components.datasets.csv import CsvDataset
 from declarative_train.components.datasets.files import expand, is_remote, open_file, read_bytes, shown, size_bytes
 from declarative_train.components.datasets.jsonl import JsonlDataset
@@ -145,6 +148,26 @@ def test_a_row_may_be_longer_than_what_is_parsed_at_a_time(tmp_path: Path) -> No
     read = table.read(["a", "b"], slice(0, 3))
     assert read["a"].tolist() == [1, 2, 3]
     assert read["b"].tolist() == ["q", long, "q"]
+
+
+def test_a_signal_that_a_run_handles_does_not_fail_a_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Signalling(io.FileIO):
+        def read(self, size: int = -1) -> bytes:
+            block = super().read(size)
+            if block and not heard:
+                signal.raise_signal(signal.SIGTERM)
+            return block
+
+    path = write(tmp_path / "long.csv", "x\n" + "1\n" * 4_000_000)
+    heard: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: heard.append(number))
+    monkeypatch.setattr(csv, "open_file", Signalling)
+    try:
+        table = CsvDataset(path=path).open()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert table.num_rows == 4_000_000
+    assert heard == [signal.SIGTERM]
 
 
 @pytest.mark.parametrize("coding", ["utf-16", "utf-16-be"])

@@ -5,10 +5,13 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -19,7 +22,7 @@ from declarative_train.data.batches import EvaluationBatches, TrainingBatches
 from declarative_train.data.prefetch import ahead, by_workers
 from declarative_train.data.sets import open_sets
 from declarative_train.data.spec import BatchSpec, DataError, DataSpec
-from declarative_train.runtime.signals import leave
+from declarative_train.runtime.signals import STOP_SIGNALS, leave
 
 
 def square(number: int) -> int:
@@ -122,15 +125,19 @@ def test_loaders_leave_the_random_numbers_alone() -> None:
     assert torch.equal(torch.rand(3), wanted)
 
 
-def test_loaders_of_a_rank_that_blocks_signals_take_them() -> None:
-    def blocked(number: int) -> bool:
-        return signal.SIGTERM in signal.pthread_sigmask(signal.SIG_BLOCK, set())
+def test_loaders_leave_the_signals_that_stop_a_run_to_the_rank() -> None:
+    """Slurm sends them to every process of a step."""
+    results = by_workers(square, 0, 100, 2)
+    found = [next(results), next(results)]  # both loaders have begun
+    for child, number in product(children(), STOP_SIGNALS):
+        os.kill(child, number)
+    assert [*found, *results] == [square(number) for number in range(100)]
+    assert not children()
 
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-    try:
-        assert list(by_workers(blocked, 0, 2, 1)) == [False, False]
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+def test_an_iterator_that_is_left_open_does_not_hold_up_the_end() -> None:
+    code = "from declarative_train.data.prefetch import by_workers as b; made = b(abs, 0, 100_000, 2); next(made)"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
 def test_workers_make_the_same_batches_in_their_own_processes(spec: Callable[..., DataSpec]) -> None:

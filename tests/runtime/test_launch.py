@@ -243,7 +243,7 @@ def test_a_rank_that_hangs_leaves_when_its_grace_is_over(
     assert "go on from step 7" in errors
 
 
-@pytest.mark.parametrize(("mode", "gpus", "number"), [("single", 1, signal.SIGHUP), ("ddp", 2, signal.SIGTERM)])
+@pytest.mark.parametrize(("mode", "gpus", "number"), [("single", 1, signal.SIGHUP), ("ddp", 2, signal.SIGUSR1)])
 def test_nobody_leaves_while_a_checkpoint_is_being_written(
     directory: Path, mode: str, gpus: int, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -290,7 +290,7 @@ def test_no_checkpoint_section_still_saves_when_asked_to_stop(directory: Path) -
     plan = saved(directory, merged(on("ddp", 2, **LONG), {"checkpoint": None}))
     process = start(plan, "slow")
     wait_for_steps(directory, 5)
-    process.send_signal(signal.SIGTERM)
+    process.send_signal(signal.SIGUSR2)
     code, errors = finish(process)
     assert code == 75, errors
     assert len(CheckpointStore(str(run_dir(directory) / "checkpoints")).entries()[0]) == 1

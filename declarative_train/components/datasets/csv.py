@@ -90,15 +90,15 @@ class CsvDataset(FilesDataset):
     def _read(self, path: str, bad: list[tuple[int, str]], budget: Budget | None) -> pa.Table:
         room = _Room(BLOCK_BYTES)
         while True:
-            bad.clear()
             try:
-                return self._whole(path, bad, room, budget)
+                return _uncancelled(lambda: self._whole(path, bad, room, budget))
             except SourceError as error:
                 room.grow(error)
 
     def _whole(self, path: str, bad: list[tuple[int, str]], room: _Room, budget: Budget | None) -> pa.Table:
         from pyarrow import csv as arrow_csv
 
+        bad.clear()
         with self._opened(path, budget) as file:
             table = arrow_csv.read_csv(
                 file,
@@ -280,6 +280,21 @@ class CsvDataset(FilesDataset):
         finally:
             csv.field_size_limit(most)
         return f"row {row - (self.columns is None)}"
+
+
+def _uncancelled(read: Callable[[], pa.Table]) -> pa.Table:
+    """Return what `read` returns. Arrow breaks a read off on a signal and then runs the signal's handler. Where that
+    raises nothing, as in a run, which stops at the end of a step, the read is repeated to its end."""
+    import pyarrow as pa
+
+    try:
+        return read()
+    except pa.ArrowCancelled:
+        pa.enable_signal_handlers(False)
+        try:
+            return read()
+        finally:
+            pa.enable_signal_handlers(True)
 
 
 def _without_bytes(table: Table) -> Table:
