@@ -121,6 +121,12 @@ def session(leader: int) -> list[int]:
     return found
 
 
+def family(pid: int) -> list[int]:
+    """Return the process and all that descend from it."""
+    lists = Path(f"/proc/{pid}/task").glob("*/children")
+    return [pid, *(each for path in lists for child in path.read_text().split() for each in family(int(child)))]
+
+
 def _main(
     module: str, words: list[str], cwd: str, environment: dict[str, str], streams: list[str], ignored: tuple[int, ...]
 ) -> None:

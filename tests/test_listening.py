@@ -33,16 +33,10 @@ TWO_RANKS = merged(
 SWEEP = merged(TWO_RANKS, {"sweep": {"type": "grid", "over": {"training.optimizer.lr": [0.1, 0.01]}}})
 
 
-def family(pid: int) -> list[int]:
-    """Return the process and all that descend from it."""
-    lists = Path(f"/proc/{pid}/task").glob("*/children")
-    return [pid, *(each for path in lists for child in path.read_text().split() for each in family(int(child)))]
-
-
 def listening(pid: int) -> list[IPv4Address | IPv6Address]:
     """Return the addresses at which the process and its descendants accept connections or datagrams."""
     inodes = set()
-    for handle in (handle for each in family(pid) for handle in Path(f"/proc/{each}/fd").glob("*")):
+    for handle in (handle for each in started.family(pid) for handle in Path(f"/proc/{each}/fd").glob("*")):
         try:
             inodes |= set(re.findall(r"^socket:\[(\d+)\]$", os.readlink(handle)))
         except OSError:

@@ -12,17 +12,20 @@ import os
 import pickle
 import socket
 import sys
+import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from declarative_train.components.datasets.files import local_path
-from declarative_train.runtime.devices import device_of, own_seat, seat_devices, threads_per_rank
+from declarative_train.plan.run_folder import checkpoints_root
+from declarative_train.runtime.devices import Seat, device_of, own_seat, seat_devices, threads_per_rank
 from declarative_train.runtime.failures import (
     VICTIM_WAIT_S,
     NonFiniteLoss,
@@ -33,13 +36,13 @@ from declarative_train.runtime.failures import (
     write_failure,
 )
 from declarative_train.runtime.job import Job, SinkFactory, check_sinks, default_sinks
-from declarative_train.runtime.launchers import OF_TORCH, started_by
+from declarative_train.runtime.launchers import OF_TORCH, local_rank, started_by
 from declarative_train.runtime.processes import LOOPBACK, join_process_group
 from declarative_train.runtime.signals import EXIT_FAILED, StopRequest, leave
-from declarative_train.runtime.storage.checkpoint_store import Entry, damage
+from declarative_train.runtime.storage.checkpoint_store import CheckpointStore, Entry, damage
 from declarative_train.runtime.storage.run_dir import Place, open_place
 from declarative_train.runtime.storage.run_lock import RunLock
-from declarative_train.terms.amounts import counted
+from declarative_train.terms.amounts import counted, in_ranges
 from declarative_train.terms.secrets import take_variable, taken_variables
 
 if TYPE_CHECKING:
@@ -50,7 +53,9 @@ if TYPE_CHECKING:
 
 Compile = Callable[[], "tuple[Plan | None, int]"]
 
-COMPILE_TIMEOUT_S = 1800.0  # for rank 0 to read the data and compile; that it has gone shows sooner
+COMPILE_TIMEOUT_S = 1800.0  # for all ranks to start, and for rank 0 to read the data and compile
+FIRST_REPORT_S = 10.0  # of a wait
+ARRIVALS_S = 0.02  # between looks for further ranks
 NEEDED = ("MASTER_ADDR", "MASTER_PORT")
 PARTING_S = 10.0  # until the others have gone; one of them may have been killed
 SHARED_DISK_S = 20.0  # until another machine sees a folder that was made on a shared disk
@@ -87,11 +92,11 @@ def run_as_rank(
     watch, context, job, lock, words = StopRequest(), FailureContext(rank), None, RunLock(), None
     watch.install()
     try:
-        store, seat = meet(), own_seat()
-        put(store, f"seat/{rank}", seat)
+        seat = own_seat()
+        store, lasting = meet(rank, world, seat)
         if rank == 0:
             words = _Words(store, world)
-            words.send(_prepared(compile_plan, resume, words, lock, folder))
+            words.send(_prepared(compile_plan, resume, words, lock, folder, lasting))
         broadcast = _received(store, rank, world)
         if broadcast.plan_json is None:
             part(store, rank, world)
@@ -124,10 +129,44 @@ def run_as_rank(
         leave(code)
 
 
-def meet() -> Store:
-    """The store that all ranks reach. Raises RunFailure where the launcher does not say where it is."""
+def meet(rank: int, world: int, seat: Seat) -> tuple[Store, Store]:
+    """Return the store of this attempt, which has the seats of all ranks in it, and the one that lasts over all
+    attempts. Raises RunFailure where the launcher does not say where they are, and where they do not come.
+
+    torchrun keeps one store when it restarts ranks, and what an earlier attempt has left there must not be taken for
+    the present. So each process takes a number, and rank 0 answers every number with its own, the attempt's.
+    """
     from torch.distributed.distributed_c10d import PrefixStore
-    from torch.distributed.rendezvous import rendezvous
+
+    lasting = PrefixStore("dtrain", _reach(rank))
+    number = lasting.add("arrivals", 1)
+    if rank != 0:
+        with _reported(lambda: f"rank 0 of {world}"):
+            store = PrefixStore(str(take(lasting, f"attempt/{number}")), lasting)
+        put(store, f"seat/{rank}", seat)
+        return store, lasting
+    store = PrefixStore(str(number), lasting)
+    put(store, "seat/0", seat)
+
+    def missing() -> str:
+        gone = [each for each in range(world) if not store.check([f"seat/{each}"])]
+        return f"{'ranks' if len(gone) > 1 else 'rank'} {in_ranges(gone)} of {world}"
+
+    answered, deadline_s = 0, time.monotonic() + COMPILE_TIMEOUT_S
+    with _reported(missing):
+        while not store.check([f"seat/{each}" for each in range(world)]):
+            while answered < lasting.add("arrivals", 0):
+                answered += 1
+                put(lasting, f"attempt/{answered}", number)
+            if time.monotonic() > deadline_s:
+                raise RunFailure(f"{missing()} did not start within {COMPILE_TIMEOUT_S:.0f} s")
+            time.sleep(ARRIVALS_S)
+    return store, lasting
+
+
+def _reach(rank: int) -> Store:
+    """Return the store of all ranks: torchrun's own, or the one that rank 0 opens here."""
+    from torch.distributed import DistNetworkError, TCPStore
 
     launcher = started_by()
     missing = [name for name in NEEDED if not os.environ.get(name)]
@@ -137,8 +176,62 @@ def meet() -> Store:
             f"{'are' if len(missing) > 1 else 'is'} not; help: set the address and a free port of rank 0's machine, "
             f"or start with torchrun, or unset {launcher.rank} and {launcher.world}"
         )
-    store, _, _ = next(rendezvous("env://", timeout=timedelta(seconds=COMPILE_TIMEOUT_S)))
-    return PrefixStore("dtrain", store)
+    address, port = os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]
+    if not port.isdigit():
+        raise RunFailure(f"MASTER_PORT is `{port}`, not a number; help: set it to a free port of rank 0's machine")
+    limit = timedelta(seconds=COMPILE_TIMEOUT_S)
+    if rank == 0 and not _has_agent_store():
+        listening = _listen(address, int(port))
+        return TCPStore(
+            address, int(port), None, True, limit, wait_for_workers=False, master_listen_fd=listening.detach()
+        )
+    try:
+        with _reported(lambda: f"rank 0 at {address}, port {port}"):
+            return TCPStore(address, int(port), None, False, limit)
+    except DistNetworkError:
+        raise RunFailure(
+            f"rank 0 at {address}, port {port}, did not answer within {COMPILE_TIMEOUT_S:.0f} s; help: see whether "
+            "it runs, and whether a firewall is between"
+        ) from None
+
+
+def _listen(address: str, port: int) -> socket.socket:
+    """Return a socket that listens for the other ranks: on the loopback where they are asked to come there."""
+    try:
+        if address == "localhost" or address.startswith("127."):
+            return socket.create_server((address, port))
+        if socket.has_dualstack_ipv6():
+            return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
+        return socket.create_server(("", port))
+    except OSError as error:
+        reason = os.strerror(error.errno or 0).lower()
+        raise RunFailure(
+            f"cannot listen on port {port} of {socket.gethostname()}: {reason}; help: set MASTER_PORT to a free port, "
+            "the same on every machine"
+        ) from None
+
+
+def _has_agent_store() -> bool:
+    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+
+
+@contextmanager
+def _reported(awaited: Callable[[], str]) -> Iterator[None]:
+    """Report what this process waits for, at growing intervals; on one rank of a machine, where that is known."""
+    done, begun_s = threading.Event(), time.monotonic()
+
+    def report() -> None:
+        pause_s = FIRST_REPORT_S
+        while not done.wait(pause_s):
+            waited_s = pause_s = time.monotonic() - begun_s
+            print(f"dtrain: waiting for {awaited()} ({waited_s:.0f} s)", file=sys.stderr, flush=True)
+
+    if local_rank() in (None, 0):
+        threading.Thread(target=report, name="waiting", daemon=True).start()
+    try:
+        yield
+    finally:
+        done.set()
 
 
 def put(store: Any, key: str, value: object) -> None:
@@ -154,7 +247,7 @@ def take(store: Store, key: str) -> Any:
 def part(store: Store, rank: int, world: int) -> None:
     """Before a rank leaves in order. Where rank 0 holds the store it waits for the others: one that still reads there
     would take its end for a failure, of which torch prints the C++ frames."""
-    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+    if _has_agent_store():
         return
     if rank != 0:
         put(store, f"left/{rank}", True)
@@ -213,25 +306,24 @@ def check_disk(job: Job, host: str, hosts: tuple[str, ...], wait_s: float = SHAR
 
 
 def interface_to(address: str) -> str | None:
-    """The network interface over which this machine reaches rank 0's, None where that is not known. gloo would take
-    the one that the name of this machine stands for, and that is 127.0.1.1 on Debian and its like, where nobody else
-    gets to.
+    """Return the network interface over which this machine reaches rank 0's, None where that is not known. gloo would
+    take the one of this machine's name, and that is 127.0.1.1 on Debian and its like, where no other machine connects.
 
-    Raises RunFailure on rank 0's own machine, where it stands for that as well and there are several to choose from.
+    Raises RunFailure on rank 0's own machine, where the address is such a one as well and several interfaces remain.
     """
     wanted = os.environ.get("NCCL_SOCKET_IFNAME", "")
     if wanted and wanted[0].isalnum() and "," not in wanted:
         return wanted
-    try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect((address, 9))  # nothing is sent
-            own = probe.getsockname()[0]
-        found = {name: ip for _, name in socket.if_nameindex() if (ip := _ip_of(name)) is not None}
-    except OSError:
+    own, found = _own_address_to(address), _addresses()
+    if own is None or not found:
         return None
-    if not own.startswith("127."):
-        return next((name for name, ip in found.items() if ip == own), None)
-    others = [name for name, ip in found.items() if not ip.startswith("127.")]
+    if not own.is_loopback:
+        return next((name for name, addresses in found.items() if own in addresses), None)
+    others = [
+        name
+        for name, addresses in found.items()
+        if any(not (each.is_loopback or each.is_link_local) for each in addresses)
+    ]
     if len(others) > 1:
         raise RunFailure(
             f"{address} stands for {own} here, an address that no other machine reaches; help: give torchrun the "
@@ -240,18 +332,36 @@ def interface_to(address: str) -> str | None:
     return others[0] if others else LOOPBACK
 
 
-def _ip_of(interface: str) -> str | None:
-    """Its IPv4 address, where this system tells."""
-    if sys.platform != "linux":
+def _own_address_to(address: str) -> IPv4Address | IPv6Address | None:
+    """Return the address that this machine sends from, None where no way leads there."""
+    try:
+        targets = socket.getaddrinfo(address, 9, type=socket.SOCK_DGRAM)
+    except OSError:
         return None
+    for family, kind, _, _, target in targets:
+        with suppress(OSError), socket.socket(family, kind) as probe:
+            probe.connect(target)  # nothing is sent
+            return ip_address(probe.getsockname()[0].partition("%")[0])
+    return None
+
+
+def _addresses() -> dict[str, list[IPv4Address | IPv6Address]]:
+    """Return the addresses of each interface, none of any where this system does not report them."""
+    if sys.platform != "linux":
+        return {}
     import fcntl
 
+    found: dict[str, list[IPv4Address | IPv6Address]] = {name: [] for _, name in socket.if_nameindex()}
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            answer = fcntl.ioctl(probe.fileno(), 0x8915, interface.encode().ljust(40, b"\0"))  # SIOCGIFADDR
-        except OSError:
-            return None
-    return socket.inet_ntoa(answer[20:24])
+        for name, addresses in found.items():
+            with suppress(OSError):  # it has no IPv4 address
+                answer = fcntl.ioctl(probe.fileno(), 0x8915, name.encode().ljust(40, b"\0"))  # SIOCGIFADDR
+                addresses.append(IPv4Address(answer[20:24]))
+    with suppress(OSError):  # the system has no IPv6
+        for line in Path("/proc/net/if_inet6").read_text().splitlines():
+            digits, *_, name = line.split()
+            found[name].append(IPv6Address(bytes.fromhex(digits)))
+    return found
 
 
 class _Words:
@@ -288,9 +398,10 @@ def _received(store: Store, rank: int, world: int) -> BroadcastJob:
 
 
 def _prepared(
-    compile_plan: Compile, resume: str | None, words: _Words, lock: RunLock, folder: Path | None
+    compile_plan: Compile, resume: str | None, words: _Words, lock: RunLock, folder: Path | None, lasting: Store
 ) -> BroadcastJob:
-    """On rank 0, where alone anything is printed or written."""
+    """On rank 0, where alone anything is printed or written. An attempt after the first continues the run of the one
+    before it, whatever the command says."""
     from declarative_train.plan.codec import to_json
 
     plan, code = compile_plan()
@@ -301,7 +412,13 @@ def _prepared(
         seats = [take(words.store, f"seat/{rank}") for rank in range(words.world)]
         choice = seat_devices(plan.layout, seats)
         check_sinks(plan)
+        if lasting.check(["run"]):
+            folder, origin = take(lasting, "run")
+            resume = "auto"
+            if origin is not None and not CheckpointStore(checkpoints_root(str(folder))).entries()[0]:
+                folder, resume = None, origin
         place = open_place(plan, resume, lock, words.damage, folder)
+        put(lasting, "run", (place.run_dir, None if place.entry is None else place.entry.path))
     except (RunFailure, OSError) as error:
         lock.release()
         print(f"dtrain: {explain(error)}", file=sys.stderr)

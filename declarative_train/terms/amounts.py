@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import floor, isfinite, log10
 
 _SIBILANTS = ("s", "x", "z", "tch", "sh")  # batch, but epoch
@@ -13,6 +13,17 @@ _PREFIXES = ("", "k", "M", "G", "T", "P", "E", "Z")
 def counted(number: int, noun: str) -> str:
     """`1 step`, `2,000 steps`, `3 copies`. Of several words the last takes the plural."""
     return f"{number:,} {noun if number == 1 else plural(noun)}"
+
+
+def in_ranges(numbers: Iterable[int]) -> str:
+    """`0, 2 to 4, 8` of distinct numbers."""
+    ranges: list[list[int]] = []
+    for each in sorted(numbers):
+        if ranges and each == ranges[-1][-1] + 1:
+            ranges[-1] = [ranges[-1][0], each]
+        else:
+            ranges.append([each])
+    return ", ".join(f"{found[0]} to {found[-1]}" if len(found) > 1 else str(found[0]) for found in ranges)
 
 
 def plural(noun: str) -> str:

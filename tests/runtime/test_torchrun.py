@@ -9,14 +9,16 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from torch.distributed import TCPStore
 
-from declarative_train.logs.event import RunEnded, RunStarted
+from declarative_train.logs.event import CheckpointSaved, RunEnded, RunStarted
 from declarative_train.logs.sinks.jsonl import read_events
 from declarative_train.runtime import launch
 from declarative_train.runtime.failures import RunFailure
@@ -24,7 +26,7 @@ from declarative_train.runtime.job import Job
 from declarative_train.runtime.storage.run_dir import Place
 from declarative_train.runtime.torchrun import check_disk
 from tests.runtime.made_recipes import DIGITS, compiled, merged, write_data, write_recipe
-from tests.started import finish, start
+from tests.started import Started, family, finish, start
 
 ROOT = Path(__file__).parent.parent.parent
 TWO = merged(DIGITS, {"parallelism": "ddp", "layout": {"gpus": 2}})
@@ -158,6 +160,97 @@ def test_a_loss_that_is_not_finite_is_told_once(directory: Path) -> None:
     assert errors.count("dtrain: the run failed: step ") == errors.count("the loss is ") == 1
 
 
+ENDLESS = merged(
+    TWO, {"training": {"epochs": None, "steps": 1_000_000}, "checkpoint": {"every": "20 steps", "best": None}}
+)
+
+
+def sessions(directory: Path) -> list[tuple[int, bool]]:
+    """Return of each session of the only run its first step, and whether it has saved a checkpoint."""
+    found: list[tuple[int, bool]] = []
+    for path in (directory / "runs" / "made").glob("*/events.jsonl"):
+        for event in read_events(path):
+            if isinstance(event, RunStarted):
+                found.append((event.first_step, False))
+            elif isinstance(event, CheckpointSaved):
+                found[-1] = (found[-1][0], True)
+    return found
+
+
+def wait_until(is_so: Callable[[], bool], limit_s: float = 100) -> None:
+    deadline_s = time.monotonic() + limit_s
+    while not is_so():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.1)
+
+
+def rank_below(parent: int, rank: int) -> int:
+    """Return the process of a rank that the parent has started."""
+    for pid in family(parent):
+        environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        if f"RANK={rank}".encode() in environment:
+            return pid
+    raise AssertionError
+
+
+def test_a_restart_continues_its_own_run_from_the_newest_checkpoint(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torchrun restarts all ranks, with the store that the killed ones have left."""
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "LOCAL_WORLD_SIZE": "2", "WORLD_SIZE": "2"}
+    for name, value in {**where, "TORCHELASTIC_USE_AGENT_STORE": "True"}.items():
+        monkeypatch.setenv(name, value)
+    path = str(write_recipe(directory, ENDLESS))
+
+    def attempt() -> list[Started]:
+        ranks = []
+        for rank in ("1", "0"):  # a rank may be there before rank 0 is
+            monkeypatch.setenv("RANK", rank)
+            monkeypatch.setenv("LOCAL_RANK", rank)
+            ranks.append(start("declarative_train", "run", path))
+        return ranks
+
+    other, first = attempt()
+    wait_until(lambda: any(is_saved for _, is_saved in sessions(directory)))
+    other.kill()
+    assert [finish(rank)[0] for rank in (other, first)] == [-signal.SIGKILL, 3]
+    ranks = attempt()
+    wait_until(lambda: len(sessions(directory)) == 2)
+    for rank in ranks:
+        rank.send_signal(signal.SIGTERM)
+    said = [finish(rank) for rank in ranks]
+    assert [code for code, _, _ in said] == [75, 75], said
+    assert len(list((directory / "runs" / "made").iterdir())) == 1
+    (begun, _), (again, _) = sessions(directory)
+    assert begun == 0
+    assert again >= 20
+    assert again % 20 == 0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("store", ["c10d", "static"])
+def test_torchrun_restarts_a_run_that_lost_a_rank(directory: Path, store: str) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    rendezvous = ["--standalone"] if store == "c10d" else ["--master-addr", "127.0.0.1", "--master-port", str(port)]
+    command = [sys.executable, "-m", "torch.distributed.run", *rendezvous, "--nproc-per-node", "2", "--max-restarts"]
+    command += ["3", "-m", "declarative_train", "run", str(write_recipe(directory, ENDLESS))]
+    with subprocess.Popen(command, env=os.environ | {"OMP_NUM_THREADS": "1"}) as process:
+        try:
+            for count in (1, 2, 3):
+                wait_until(lambda count=count: len(sessions(directory)) == count and sessions(directory)[-1][1])
+                if count < 3:
+                    os.kill(rank_below(process.pid, 1), signal.SIGKILL)
+            begun = [first for first, _ in sessions(directory)]
+            assert begun[0] == 0
+            assert 20 <= begun[1] < begun[2]
+        finally:
+            process.terminate()
+            process.wait(timeout=60)
+
+
 @pytest.mark.parametrize("missing", ["MASTER_ADDR", "MASTER_PORT"])
 def test_a_rank_that_does_not_know_where_the_others_are(
     directory: Path, missing: str, monkeypatch: pytest.MonkeyPatch
@@ -171,6 +264,44 @@ def test_a_rank_that_does_not_know_where_the_others_are(
     assert code == 3
     assert f"RANK and WORLD_SIZE are set, so this is one rank of many, and {missing} is not; help: " in errors
     assert errors.count("\n") == 1
+
+
+def waits(monkeypatch: pytest.MonkeyPatch, rank: int) -> tuple[int, list[str]]:
+    """Start one rank of four that does not wait long; its exit code, and its lines on standard error."""
+    monkeypatch.setenv("RANK", str(rank))
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    code, _, errors = finish(start("tests.runtime.unready", "0.4", "2"))
+    return code, errors.splitlines()
+
+
+def test_rank_0_reports_which_ranks_it_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    meeting_place(monkeypatch)
+    code, (first, second, *_, last) = waits(monkeypatch, 0)
+    assert code == 3
+    assert first == "dtrain: waiting for ranks 1 to 3 of 4 (0 s)"
+    assert second == "dtrain: waiting for ranks 1 to 3 of 4 (1 s)"
+    assert last == "dtrain: the run failed: rank 0: ranks 1 to 3 of 4 did not start within 2 s"
+
+
+def test_a_rank_reports_that_it_waits_for_rank_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    meeting_place(monkeypatch)
+    code, lines = waits(monkeypatch, 1)
+    place = f"rank 0 at 127.0.0.1, port {os.environ['MASTER_PORT']}"
+    assert code == 3
+    assert next(line for line in lines if line.startswith("dtrain:")) == f"dtrain: waiting for {place} (0 s)"
+    assert lines[-1] == (
+        f"dtrain: the run failed: rank 1: {place}, did not answer within 2 s; help: see whether it runs, and whether a "
+        "firewall is between"
+    )
+
+
+def test_a_port_in_use_is_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("", 0)) as taken:
+        monkeypatch.setenv("MASTER_ADDR", "localhost")
+        monkeypatch.setenv("MASTER_PORT", str(taken.getsockname()[1]))
+        code, (line,) = waits(monkeypatch, 0)
+    assert code == 3
+    assert re.match(r"dtrain: the run failed: rank 0: cannot listen on port \d+ of .*: address already in use; ", line)
 
 
 def test_ranks_of_a_step_of_slurm(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,18 +363,22 @@ def test_every_line_for_many_nodes_is_the_same(directory: Path, capsys: pytest.C
     assert set(flags.values()) == {flags["README.md 0"]}
 
 
+IPV4, IPV6 = ("10.77.0.1", "10.77.0.2"), ("fd77::1", "fd77::2")
+
+
 @pytest.fixture
-def networks() -> Iterator[tuple[str, str]]:
-    """Two network namespaces with a cable between them: 10.77.0.1 and 10.77.0.2. In both, the name of the machine
-    stands for a loopback address, as it does on Debian."""
+def networks(request: pytest.FixtureRequest) -> Iterator[tuple[str, str]]:
+    """Two network namespaces with a cable between them, and the addresses that are asked for. In both, the name of the
+    machine stands for a loopback address, as it does on Debian."""
     if shutil.which("ip") is None or os.geteuid() != 0:
         pytest.skip("network namespaces want root and iproute2")
     names = [f"dtrain{os.getpid()}{side}" for side in "ab"]
     cable = [f"dt{os.getpid() % 10**6}{side}" for side in "ab"]
     lines = [f"netns add {name}" for name in names]
     lines += [f"link add {cable[0]} type veth peer name {cable[1]}"]
-    for number, (name, end) in enumerate(zip(names, cable, strict=True), 1):
-        lines += [f"link set {end} netns {name}", f"-n {name} addr add 10.77.0.{number}/24 dev {end}"]
+    for address, name, end in zip(request.param, names, cable, strict=True):
+        room = f"{address}/64 dev {end} nodad" if ":" in address else f"{address}/24 dev {end}"
+        lines += [f"link set {end} netns {name}", f"-n {name} addr add {room}"]
         lines += [f"-n {name} link set {end} up", f"-n {name} link set lo up"]
     try:
         for line in lines:
@@ -256,7 +391,28 @@ def networks() -> Iterator[tuple[str, str]]:
             subprocess.run(["ip", "netns", "del", name], capture_output=True, timeout=20, check=False)
 
 
-def test_the_line_of_the_readme_on_two_nodes(directory: Path, networks: tuple[str, str]) -> None:
+@pytest.mark.parametrize("networks", [IPV6], indirect=True)
+def test_the_interface_is_found_on_machines_with_ipv6_alone(networks: tuple[str, str]) -> None:
+    code = f"from declarative_train.runtime.torchrun import interface_to; print(interface_to({IPV6[0]!r}))"
+    found = [
+        subprocess.run(
+            ["ip", "netns", "exec", name, sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        ).stdout.strip()
+        for name in networks
+    ]
+    assert found == [f"dt{os.getpid() % 10**6}{side}" for side in "ab"]
+
+
+@pytest.mark.parametrize(
+    ("networks", "head"),
+    [(IPV4, IPV4[0]), pytest.param(IPV6, IPV6[0], marks=pytest.mark.long)],
+    indirect=["networks"],
+)
+def test_the_line_of_the_readme_on_two_nodes(directory: Path, networks: tuple[str, str], head: str) -> None:
     path = write_recipe(directory, merged(DIGITS, {"parallelism": "ddp", "layout": {"nodes": 2, "gpus_per_node": 1}}))
     line = lines_for_many_nodes()["README.md 0"]
     line = line.replace("torchrun", f"{sys.executable} -m torch.distributed.run", 1).replace("RECIPE", str(path))
@@ -265,8 +421,7 @@ def test_the_line_of_the_readme_on_two_nodes(directory: Path, networks: tuple[st
     nodes = [
         subprocess.Popen(
             ["ip", "netns", "exec", name, "sh", "-c", line],
-            env=environment
-            | {"NODE": str(number), "HEAD": "10.77.0.1", "OMP_NUM_THREADS": "1", "DTRAIN_TIMEOUT_S": "40"},
+            env=environment | {"NODE": str(number), "HEAD": head, "OMP_NUM_THREADS": "1", "DTRAIN_TIMEOUT_S": "40"},
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,

@@ -1,9 +1,12 @@
-"""`python -m tests.runtime.unready`: a rank that somebody else started, whose rank 0 breaks while it compiles."""
+"""`python -m tests.runtime.unready [REPORT_S LIMIT_S]`: a rank that somebody else started, whose rank 0 breaks while it
+compiles. The times are those of its waits."""
 
 from __future__ import annotations
 
+import sys
+
 from declarative_train.plan.plan import Plan
-from declarative_train.runtime.torchrun import run_as_rank
+from declarative_train.runtime import torchrun
 
 
 def broken() -> tuple[Plan | None, int]:
@@ -11,4 +14,6 @@ def broken() -> tuple[Plan | None, int]:
 
 
 if __name__ == "__main__":
-    run_as_rank(broken)
+    if len(sys.argv) > 1:
+        torchrun.FIRST_REPORT_S, torchrun.COMPILE_TIMEOUT_S = map(float, sys.argv[1:])
+    torchrun.run_as_rank(broken)

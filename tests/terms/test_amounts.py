@@ -6,7 +6,11 @@ import math
 
 import pytest
 
-from declarative_train.terms.amounts import clock, counted, number
+from declarative_train.terms.amounts import clock, counted, in_ranges, number
+
+
+def test_in_ranges() -> None:
+    assert in_ranges([8, 3, 2, 0, 4]) == "0, 2 to 4, 8"
 
 
 @pytest.mark.parametrize(
