@@ -22,13 +22,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import distributed, nn
 
+from declarative_train.components.datasets.files import shown
 from declarative_train.components.layers.modules.packed import as_written, packed_in, unpacked
 from declarative_train.components.texts.tokenizer import copies
 from declarative_train.data.slots import samples_until
 from declarative_train.plan.codec import to_masked_json
 from declarative_train.plan.run_folder import EMA, FORMAT, PLAN
 from declarative_train.runtime.engine import Engine
-from declarative_train.runtime.failures import CheckpointFailure
+from declarative_train.runtime.failures import CheckpointFailure, first_line
 from declarative_train.runtime.run_state import RunState
 from declarative_train.runtime.signals import SAVING, limit_s
 from declarative_train.runtime.step import base
@@ -156,6 +157,20 @@ class Checkpoints:
             self._write(taken)
 
     def _write(self, taken: Taken) -> None:
+        """Raises OSError, or CheckpointFailure where a store on the network does not take it."""
+        try:
+            self._write_all(taken)
+        except (OSError, RuntimeError):  # a disk, or another rank
+            raise
+        except Exception as error:  # of the client of the store, which has exceptions of its own
+            if self.store.is_local:
+                raise
+            place, reason = shown(self.store.root), first_line(error)
+            raise CheckpointFailure(
+                f"the checkpoint of step {taken.step} cannot be written to {place}: {reason}"
+            ) from error
+
+    def _write_all(self, taken: Taken) -> None:
         from declarative_train.runtime.storage.checkpoint_format import save_tensors
 
         if self._rank == 0:

@@ -20,11 +20,13 @@ import json
 import re
 import time
 import traceback
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from declarative_train.components.registry import ComponentError
 from declarative_train.data.spec import DataError
+from declarative_train.terms.amounts import in_ranges
 from declarative_train.terms.secrets import masked
 
 VICTIM_WAIT_S = 1.5
@@ -244,6 +246,16 @@ def _place(error: OSError) -> str:
 # of torch on the CPU; of CUDA, and of NCCL, which quotes it; of cuBLAS and cuDNN, which want room of their own
 _MEMORY_WORDS = ("can't allocate memory", "out of memory", "status_alloc_failed")
 _OF_ALL_RANKS = (NonFiniteLoss.__name__, NoValidItem.__name__)  # the loss is that of all: no rank is to blame
+
+
+def without_answer(failures: Sequence[Failure], num_ranks: int) -> str | None:
+    """Return the sentence on the ranks that have reported nothing, where all others report that a peer is lost; None
+    where that is not so. A rank that hangs or is stopped cannot report, and those that wait for it are not to blame."""
+    silent = sorted(set(range(num_ranks)) - {failure.rank for failure in failures})
+    if not (failures and silent and all(failure.is_peer_loss for failure in failures)):
+        return None
+    waiting = headline(min(failures, key=lambda failure: failure.time_ns), num_ranks)
+    return f"{'ranks' if len(silent) > 1 else 'rank'} {in_ranges(silent)} did not answer; {waiting}"
 
 
 def headline(failure: Failure, num_ranks: int) -> str:

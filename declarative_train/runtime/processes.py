@@ -24,6 +24,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
+from declarative_train.components.datasets.files import shown
 from declarative_train.logs.streams import lasting_streams
 from declarative_train.runtime.devices import bind_to_gpu, device_of, safe_threads, start_autograd, threads_per_rank
 from declarative_train.runtime.failures import (
@@ -33,6 +34,7 @@ from declarative_train.runtime.failures import (
     describe_failure,
     headline,
     read_failures,
+    without_answer,
     write_failure,
 )
 from declarative_train.runtime.job import Job
@@ -49,6 +51,7 @@ from declarative_train.runtime.signals import (
 from declarative_train.runtime.storage.run_lock import is_alive
 from declarative_train.terms.amounts import counted
 from declarative_train.terms.printable import in_lines
+from declarative_train.terms.run_files import EVENTS
 from declarative_train.terms.secrets import masked
 
 if TYPE_CHECKING:
@@ -349,6 +352,9 @@ def failure_in_words(job: Job, scratch: Path, deaths: dict[int, int], *, was_ask
     if was_asked:
         return unsaved(job, (scratch / LATE).read_text() if (scratch / LATE).exists() else late())
     if failures:
+        silent = without_answer(failures, num_ranks)
+        if silent is not None:
+            return [f"dtrain: the run failed: {silent}", *way_on(job)]
         return report(job, failures[0], num_ranks)
     return [f"dtrain: the run failed: a rank ended without a word (exit codes {deaths})"]
 
@@ -361,13 +367,21 @@ def report(job: Job, failure: Failure, num_ranks: int) -> list[str]:
 
 
 def way_on(job: Job) -> list[str]:
-    """Where the last whole checkpoint is, and how to go on from it."""
+    """Return the line that names the last whole checkpoint and how to go on from it; of a store that does not answer,
+    the last one that the run has saved there."""
+    from declarative_train.logs.event import CheckpointSaved
+    from declarative_train.logs.sinks.jsonl import read_events
     from declarative_train.runtime.storage.checkpoint_store import CheckpointStore, hasty_damage
 
-    entry, _ = CheckpointStore(job.place.checkpoints).newest(hasty_damage)
-    if entry is None:
+    store, how = job.place.checkpoints, f"the same command with --resume {job.run_dir}"
+    try:
+        entry, _ = CheckpointStore(store).newest(hasty_damage)
+        return [] if entry is None else [f"  go on from step {entry.step}: {how}"]
+    except Exception:  # of the client of the store, which has exceptions of its own
+        saved = [event.step for event in read_events(job.run_dir / EVENTS) if isinstance(event, CheckpointSaved)]
+    if not saved:
         return []
-    return [f"  go on from step {entry.step}: the same command with --resume {job.run_dir}"]
+    return [f"  go on from step {saved[-1]}, when {shown(store)} can be reached: {how}"]
 
 
 def _killed(number: int) -> str:

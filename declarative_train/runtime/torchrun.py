@@ -33,6 +33,8 @@ from declarative_train.runtime.failures import (
     describe_failure,
     explain,
     headline,
+    read_failures,
+    without_answer,
     write_failure,
 )
 from declarative_train.runtime.job import Job, SinkFactory, check_sinks, default_sinks
@@ -113,6 +115,8 @@ def run_as_rank(
             write_failure(job.failures_dir, failure)
         if failure.is_peer_loss:
             time.sleep(VICTIM_WAIT_S)
+            if job is not None:
+                _report_silent(job, rank, broadcast.hosts)
         elif rank == 0 or not isinstance(error, NonFiniteLoss):  # which all ranks raise alike
             print(f"dtrain: the run failed: {headline(failure, world)}", file=sys.stderr)
             if failure.is_ours:
@@ -127,6 +131,16 @@ def run_as_rank(
             on_end(job.run_dir)
     finally:
         leave(code)
+
+
+def _report_silent(job: Job, rank: int, hosts: tuple[str, ...]) -> None:
+    """Report the ranks that have not answered, on the first of those that wait for them. A culprit reports itself."""
+    failures = read_failures(job.failures_dir)
+    is_shared = len(set(hosts)) == 1 or (job.plan.checkpoint is not None and job.place.elsewhere is None)
+    if is_shared and failures and rank == min(failure.rank for failure in failures):
+        silent = without_answer(failures, len(hosts))
+        if silent is not None:
+            print(f"dtrain: the run failed: {silent}", file=sys.stderr)
 
 
 def meet(rank: int, world: int, seat: Seat) -> tuple[Store, Store]:

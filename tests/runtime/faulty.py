@@ -28,6 +28,8 @@ def happen(fault: str) -> None:
             raise OSError(28, "No space left on device", "/runs/x")
         case "kill":
             os.kill(os.getpid(), signal.SIGKILL)
+        case "stop":
+            os.kill(os.getpid(), signal.SIGSTOP)
         case "hang":
             time.sleep(3600)
         case "nothing" | "slow" | "slow save":

@@ -133,6 +133,17 @@ def test_a_killed_rank_is_named(directory: Path) -> None:
 
 
 @pytest.mark.long
+def test_a_stopped_rank_is_named_and_not_the_one_that_waits_for_it(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DTRAIN_TIMEOUT_S", "3")
+    code, errors = finish(start(saved(directory, on("ddp", 2)), "stop", 1, 6))
+    assert code == 3
+    assert "dtrain: the run failed: rank 1 did not answer; rank 0, step 6: " in errors
+    assert errors.count("the run failed") == 1
+
+
+@pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("mode", ["ddp", "fsdp", "pipeline"])
 @pytest.mark.parametrize(("fault", "words"), [("raise", "step 6: ValueError"), ("kill", "rank 1")])

@@ -165,6 +165,29 @@ ENDLESS = merged(
 )
 
 
+def test_a_stopped_rank_is_named_and_not_the_one_that_waits_for_it(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    meeting_place(monkeypatch)
+    monkeypatch.setenv("DTRAIN_TIMEOUT_S", "3")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    path = str(write_recipe(directory, ENDLESS))
+    ranks = []
+    for rank in ("0", "1"):
+        monkeypatch.setenv("RANK", rank)
+        ranks.append(start("declarative_train", "run", path, "--quiet"))
+    try:
+        wait_until(lambda: any(is_saved for _, is_saved in sessions(directory)))
+        ranks[1].send_signal(signal.SIGSTOP)
+        code, _, errors = finish(ranks[0])
+    finally:
+        ranks[1].kill()
+        finish(ranks[1])
+    assert code == 3
+    (line,) = [line for line in errors.splitlines() if line.startswith("dtrain: the run failed")]
+    assert re.match(r"dtrain: the run failed: rank 1 did not answer; rank 0, step \d+: RuntimeError: ", line)
+
+
 def sessions(directory: Path) -> list[tuple[int, bool]]:
     """Return of each session of the only run its first step, and whether it has saved a checkpoint."""
     found: list[tuple[int, bool]] = []
