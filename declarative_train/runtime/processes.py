@@ -351,10 +351,9 @@ def failure_in_words(job: Job, scratch: Path, deaths: dict[int, int], *, was_ask
         return [f"dtrain: the run failed: rank {rank}{at}: {_killed(number)}", *way_on(job)]
     if was_asked:
         return unsaved(job, (scratch / LATE).read_text() if (scratch / LATE).exists() else late())
+    if silent := without_answer(failures, num_ranks):
+        return [f"dtrain: the run failed: {silent}", *way_on(job)]
     if failures:
-        silent = without_answer(failures, num_ranks)
-        if silent is not None:
-            return [f"dtrain: the run failed: {silent}", *way_on(job)]
         return report(job, failures[0], num_ranks)
     return [f"dtrain: the run failed: a rank ended without a word (exit codes {deaths})"]
 
@@ -379,9 +378,7 @@ def way_on(job: Job) -> list[str]:
         return [] if entry is None else [f"  go on from step {entry.step}: {how}"]
     except Exception:  # of the client of the store, which has exceptions of its own
         saved = [event.step for event in read_events(job.run_dir / EVENTS) if isinstance(event, CheckpointSaved)]
-    if not saved:
-        return []
-    return [f"  go on from step {saved[-1]}, when {shown(store)} can be reached: {how}"]
+    return [f"  go on from step {step}, when {shown(store)} can be reached: {how}" for step in saved[-1:]]
 
 
 def _killed(number: int) -> str:
