@@ -297,32 +297,29 @@ def _no_run(path: str) -> str:
 
 
 def _plan_of(entry: Entry) -> Plan:
-    """The checkpoint's own, or, of one that an earlier dtrain wrote without, that of its run. Raises
-    CheckpointFailure."""
+    """Return the plan that a checkpoint holds. Raises CheckpointFailure."""
     from fsspec.core import url_to_fs
 
     fs, inner = url_to_fs(entry.path)
-    run = inner.rsplit("/", 2)[0]
     record = entry.manifest["files"].get(PLAN)
     reason = "it holds no plan"
-    for path in (f"{inner}/{PLAN}",) if record is not None else (f"{run}/{PLAN}",):
+    if record is not None:
         try:
-            content: bytes = fs.cat_file(path)
-        except OSError:
-            continue
-        if record is not None and hashlib.sha256(content).hexdigest() != record["sha256"]:
-            raise CheckpointFailure(
-                f"the checkpoint {shown(entry.path)} is damaged: the checksum of {PLAN} does not match"
-            )
-        try:
+            content: bytes = fs.cat_file(f"{inner}/{PLAN}")
+            if hashlib.sha256(content).hexdigest() != record["sha256"]:
+                raise CheckpointFailure(
+                    f"the checkpoint {shown(entry.path)} is damaged: the checksum of {PLAN} does not match"
+                )
             plan = from_json(content.decode("utf-8", "replace"))
+        except OSError:
+            pass
         except PlanError as problem:
             reason = f"{PLAN} is of another dtrain: {problem}"
-            continue
-        if unset := unset_for_model(plan):
-            names = ", ".join(f"`{name}`" for name in unset)
-            raise CheckpointFailure(f"the run {shown(run)} takes values from the environment, where {names} is not set")
-        if record is not None or plan.fingerprint == entry.manifest["fingerprint"]:
+        else:
+            if unset := unset_for_model(plan):
+                run, names = inner.rsplit("/", 2)[0], ", ".join(f"`{name}`" for name in unset)
+                message = f"the run {shown(run)} takes values from the environment, where {names} is not set"
+                raise CheckpointFailure(message)
             return _with_own_tokenizers(plan, entry)
     raise CheckpointFailure(
         f"the checkpoint {shown(entry.path)} cannot be used alone: {reason}; help: use it with the dtrain that wrote "

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
@@ -78,40 +78,25 @@ def _kept(path: str, offline: bool) -> _Kept | None:
     local = local_path(path)
     if os.path.splitext(path)[1] or (local is None and offline) or (local is not None and not os.path.isdir(local)):
         return None  # a file of tensors, or nothing that could be looked at here
-    others: Sequence[str] = ()
     try:
         taken = taken_remotely(path) if local is None else taken_in_folder(local, offline=offline)
         if taken is None:
             return None
-        if local is not None:
-            others = _plans_beside(taken.run or os.path.dirname(os.path.dirname(os.path.abspath(taken.folder))))
     except (ValueError, OSError, ImportError):  # told where the weights are looked at
         return None
-    return _Kept(int(taken.manifest["step"]), _fields(taken.folder, taken.manifest, taken.read, others))
+    return _Kept(int(taken.manifest["step"]), _fields(taken.folder, taken.manifest, taken.read))
 
 
-def _plans_beside(run: str) -> list[str]:
-    """Of a checkpoint that an earlier dtrain wrote without a plan: those of its run."""
-    names = sorted(name for name in os.listdir(run) if name.startswith("plan") and name.endswith(".json"))
-    return [os.path.join(run, name) for name in names]
-
-
-def _fields(folder: str, manifest: Mapping[str, Any], read: Read, others: Iterable[str]) -> Mapping[str, FieldSpec]:
-    """Raises ValueError for a plan that is not as it was written."""
+def _fields(folder: str, manifest: Mapping[str, Any], read: Read) -> Mapping[str, FieldSpec]:
+    """Return the fields of a checkpoint's plan, or none without a plan. Raises ValueError for a plan that is not as it
+    was written."""
     record = manifest["files"].get(PLAN)
-    if record is not None:
-        content = read(f"{folder}/{PLAN}")
-        if hashlib.sha256(content).hexdigest() != record["sha256"]:
-            raise ValueError(f"the checksum of {PLAN} does not match")
-        return _fields_in(json.loads(content))
-    for path in others:
-        try:
-            plan = json.loads(_content(path))
-            if plan["fingerprint"] == manifest["fingerprint"]:
-                return _fields_in(plan)
-        except (OSError, ValueError, KeyError, TypeError):
-            continue
-    return {}
+    if record is None:
+        return {}
+    content = read(f"{folder}/{PLAN}")
+    if hashlib.sha256(content).hexdigest() != record["sha256"]:
+        raise ValueError(f"the checksum of {PLAN} does not match")
+    return _fields_in(json.loads(content))
 
 
 def _fields_in(plan: Mapping[str, Any]) -> Mapping[str, FieldSpec]:
@@ -120,11 +105,6 @@ def _fields_in(plan: Mapping[str, Any]) -> Mapping[str, FieldSpec]:
     except (ValidationError, KeyError, TypeError) as problem:
         raise ValueError(f"{PLAN} does not say how fields were read: {problem}") from None
     return {field.name: field for field in fields}
-
-
-def _content(path: str) -> bytes:
-    with open(path, "rb") as stream:
-        return stream.read()
 
 
 def fields_of(recipe: Recipe, weights: Weights) -> tuple[str, ...]:

@@ -377,16 +377,14 @@ def test_what_cannot_be_resumed_is_one_message(directory: Path, capsys: pytest.C
 def test_without_the_plan_of_a_checkpoint_nothing_may_change(
     directory: Path, capsys: pytest.CaptureFixture[str], kept: str | None, why: str
 ) -> None:
-    """As an earlier dtrain left it."""
     first = go(directory, max_steps=5)
     path = first.run_dir / "checkpoints" / "step_00000005" / "manifest.json"
     manifest = json.loads(path.read_text())
     del manifest["files"]["plan.json"], manifest["sha256"]
     path.write_bytes(sealed(manifest))
     (path.parent / "plan.json").unlink()
-    (first.run_dir / "plan.json").unlink()
     if kept is not None:
-        (first.run_dir / "plan.json").write_text(kept)
+        (path.parent / "plan.json").write_text(kept)
     capsys.readouterr()
     assert run(compiled(directory, merged(DIGITS, {"seed": 1})), resume="auto", quiet=True) == 3
     told = capsys.readouterr().err

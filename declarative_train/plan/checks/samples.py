@@ -313,8 +313,7 @@ def group_of_one(span: Span, name: str, num_rows: int, batch_size: int) -> Diagn
 def weights_without_statistics(span: Span, path: str) -> Diagnostic:
     """weights-without-statistics (R126)
 
-    Finds: weights of a run whose checkpoint does not say how its fields were read: an earlier dtrain wrote it, and it no
-           longer lies in the folder of its run.
+    Finds: weights of a run whose checkpoint does not say how its fields were read, since it holds no plan.
     Why:   means, standard deviations and class numbers are made anew from the training rows. Where these are others than
            the run's, the weights see other numbers than those that they were trained on.
     Diff:
@@ -325,5 +324,5 @@ def weights_without_statistics(span: Span, path: str) -> Diagnostic:
     +   model: {weights: {path: bare, statistics: data}}
     """  # noqa: E501
     message = f"the checkpoint in {path} does not hold its run's statistics: they are made anew of the training rows"
-    hint = "take the checkpoint in its run's folder; or, if new ones are meant, write `statistics: data`"
+    hint = "if new ones are meant, write `statistics: data`"
     return warning("R126", span, message, hint)

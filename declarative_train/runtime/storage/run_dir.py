@@ -176,22 +176,13 @@ def _another_run(entry: Entry, reasons: Sequence[str]) -> CheckpointFailure:
 
 
 def _plan_of(entry: Entry) -> tuple[Plan | None, str]:
-    """The plan under which a checkpoint was saved: its own, or, of an earlier dtrain, in the folder of its run. Or why
-    it cannot be compared with."""
-    run = Path(entry.path).parent.parent
-    why = "its plan is no longer there to say which"
-    for path in (f"{entry.path}/{PLAN}", *(str(each) for each in sorted(run.glob("plan*.json")))):
-        try:
-            plan = from_json(CheckpointStore(entry.path).text(path))
-        except OSError:
-            continue
-        except PlanError as problem:
-            name = path.rpartition("/")[2]
-            why = f"which of them cannot be said: {name} is of another dtrain: {problem}"
-            continue
-        if plan.fingerprint == entry.manifest["fingerprint"]:
-            return plan, ""
-    return None, why
+    """Return the plan under which a checkpoint was saved, or the reason why it cannot be compared."""
+    try:
+        return from_json(CheckpointStore(entry.path).text(f"{entry.path}/{PLAN}")), ""
+    except OSError:
+        return None, "its plan is no longer there to say which"
+    except PlanError as problem:
+        return None, f"which of them cannot be said: {PLAN} is of another dtrain: {problem}"
 
 
 def _runs(plan: Plan) -> Path:
