@@ -15,7 +15,11 @@ from tests.generated_recipes import generated
 from tests.linted import CASES, dtrain
 from tests.mutations import mutated
 
-TRUE = {"R108", "D033"}  # said of draws over several ranks, and of small sets that chance leaves without a class
+TRUE = {
+    "R108",
+    "D033",
+    "D034",
+}  # said of draws over several ranks, and of small sets that chance leaves without a class
 
 
 def test_mutated_recipes() -> None:

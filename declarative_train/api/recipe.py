@@ -31,9 +31,12 @@ Paths = Sequence[str | os.PathLike[str]]
 
 
 def load(path: str | os.PathLike[str], *, set: Mapping[str, object] | None = None, with_: Paths | str = ()) -> Recipe:
-    """The recipe in a file, with fragments merged over it (`with_`, as `--with`) and single values set by their dotted
-    paths (`set`, as `--set`). The file is read by what is asked of the recipe, each time anew. Raises DtrainError where
-    there is no file."""
+    """Return the recipe in a file, with fragments merged over it (`with_`, as `--with`) and single values set by their
+    dotted paths (`set`, as `--set`). The file is read again by each method of the recipe. Raises DtrainError for
+    what is not a path of a file."""
+    if not isinstance(path, str | os.PathLike):
+        message = f"a recipe is loaded from a path, and this is a {type(path).__name__}; help: `loads` takes its text"
+        raise DtrainError(message, exit_code=WRONG_USE)
     text = os.fspath(path)
     if (why := missing_file(text)) is not None:
         raise DtrainError(why, exit_code=WRONG_USE)

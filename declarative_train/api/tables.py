@@ -31,12 +31,15 @@ def as_table(rows: Sequence[Mapping[str, object]] | Sequence[pa.Table], like: ob
 
 
 def columns_of(rows: object) -> pa.Table:
-    """A DataFrame, a pyarrow Table, a mapping of columns, or a list of rows. Raises DtrainError."""
+    """Return the table of a DataFrame, a Series (one row), a pyarrow Table, a mapping of columns, or a list of rows.
+    Raises DtrainError."""
     import pyarrow as pa
 
     try:
         if isinstance(rows, pa.Table):
             return rows
+        if type(rows).__name__ == "Series" and hasattr(rows, "to_frame"):
+            rows = rows.to_frame().T.infer_objects()
         if type(rows).__module__.partition(".")[0] == "pandas":
             return pa.Table.from_pandas(rows, preserve_index=False)
         if isinstance(rows, Mapping):
@@ -45,5 +48,5 @@ def columns_of(rows: object) -> pa.Table:
             return pa.Table.from_pylist(list(rows))
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise DtrainError(f"these rows are no table: {error}", exit_code=WRONG_USE) from None
-    wanted = "a DataFrame, a pyarrow Table, a mapping of columns, a list of rows or a path"
+    wanted = "a DataFrame, a Series of one row, a pyarrow Table, a mapping of columns, a list of rows or a path"
     raise DtrainError(f"rows are {wanted}, and this is a {type(rows).__name__}", exit_code=WRONG_USE)

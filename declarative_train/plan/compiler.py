@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
+
+import torch
 
 from declarative_train.data.describe import describe
 from declarative_train.data.overlaps import of_one_answer, without_class
@@ -60,6 +64,18 @@ MOST_TOO_LARGE = 4  # candidates that fit by the estimate alone, or are the smal
 SCALE_ROWS = 2
 
 
+@contextmanager
+def _float32_is_default() -> Iterator[None]:
+    """Make what is created while a plan is compiled float32, whatever default the calling process has set."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+@_float32_is_default()
 def compile(  # noqa: A001 (plan.compile reads as what it does)
     recipe: Recipe, *, offline: bool = False, tracer: Tracer | None = None, traces_all: bool = False
 ) -> tuple[Plan | None, list[Diagnostic]]:

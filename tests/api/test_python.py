@@ -257,11 +257,31 @@ def test_rows_are_predicted(run: dt.Run, tmp_path: Path) -> None:
     assert list(run.predict(tmp_path / "new.csv")["class"]) == list(found["class"])
     assert list(run.predict(frame.to_dict("list"))["class"]) == list(found["class"])
     assert list(run.predict(pa.Table.from_pandas(frame))["class"]) == list(found["class"])
+    assert list(run.predict(frame.iloc[3])["class"]) == list(found["class"])[3:4]
     assert len(run.predict(frame, outputs=["hidden"])) == 12
     with pytest.raises(dt.DtrainError, match="f1"):
         run.predict(frame.drop(columns="f1"))
     with pytest.raises(dt.DtrainError, match="this is a int"):
         run.predict(3)
+
+
+def test_what_is_loaded_is_a_path() -> None:
+    with pytest.raises(dt.DtrainError, match=r"loaded from a path, and this is a dict; help: `loads` takes its text"):
+        dt.load({})  # type: ignore[arg-type]
+
+
+def test_the_callers_default_dtype_changes_no_plan() -> None:
+    """In float64 a node `float(...)` did not fit the float32 of the others."""
+    import torch
+
+    recipe = dt.load(Path(__file__).parents[2] / "recipes/gallery/contrastive.yaml")
+    before = recipe.plan().to_json()
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert recipe.plan().to_json() == before
+        assert torch.get_default_dtype() == torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)
 
 
 def test_the_module_has_the_recipes_names(run: dt.Run) -> None:

@@ -65,6 +65,34 @@ def test_pictures_are_shown_before_and_after(tmp_path: Path, capsys: pytest.Capt
     assert "<td class=number>164</td>" in text
 
 
+def test_a_broken_picture_is_named_with_the_key_that_leaves_it_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for kind in ("a", "b"):
+        (tmp_path / "kinds" / kind).mkdir(parents=True)
+        for at in range(4):
+            Image.new("L", (8, 8), 40 * at).save(tmp_path / "kinds" / kind / f"{at}.png")
+    broken = tmp_path / "kinds" / "b" / "2.png"
+    broken.write_bytes(broken.read_bytes()[:50])
+    recipe = tmp_path / "r.yaml"
+    recipe.write_text(
+        """name: r
+data:
+  source: {type: image_folder, path: kinds}
+  fields: {image: {type: image, column: image, mode: L, size: 8}, kind: {type: category, column: label}}
+model: {graph: {flat: {type: flatten, input: image}, net: {type: linear, out_features: 2}}}
+objective: {loss: {type: cross_entropy, input: net, target: kind}}
+training: {epochs: 1, global_batch_size: 2, optimizer: {type: sgd, lr: 0.1}}
+"""
+    )
+    words = ["data", "show", str(recipe), "--pictures", str(tmp_path / "s.png")]
+    assert main(words) == 3
+    said = capsys.readouterr().err
+    assert str(Path("b/2.png")) in said
+    assert "--set data.on_bad_row=skip" in said
+    assert main([*words, "--set", "data.on_bad_row=skip"]) == 0
+
+
 def test_no_pictures_to_write_is_said(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["data", "show", "recipes/digits_resnet.yaml", "--pictures", str(tmp_path / "s.png")]) == 2
     assert "no field of `type: image`" in capsys.readouterr().err

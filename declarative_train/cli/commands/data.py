@@ -98,17 +98,30 @@ def _index(args: argparse.Namespace) -> int:
 def _show(args: argparse.Namespace) -> int:
     from declarative_train.cli.views.data import page, sections
     from declarative_train.cli.views.values import LONGEST_WORD, first_rows
+    from declarative_train.data.opened import prepared_sets
+    from declarative_train.data.prepare import BadSampleError
+    from declarative_train.data.sets import said
+    from declarative_train.data.spec import DataError
+    from declarative_train.data.splitting import TRAINING
 
     name, data = _described(args)
     if data is None:
         return 1
-    shown = sections(data)
-    rows = first_rows(data, terminal_width())
-    sheet = None
-    if args.pictures or args.html:
-        from declarative_train.cli.views.sheet import picture_sheet
+    sheet, whole_page = None, []
+    try:
+        with said(prepared_sets(data)[TRAINING]):  # which file is broken
+            shown = sections(data)
+            rows = first_rows(data, terminal_width())
+            if args.pictures or args.html:
+                from declarative_train.cli.views.sheet import picture_sheet
 
-        sheet = picture_sheet(data)
+                sheet = picture_sheet(data)
+            if args.html:
+                whole_page = first_rows(data, _PAGE_WIDTH)
+    except DataError as error:
+        skip = isinstance(error.__cause__, BadSampleError)
+        hint = "; help: correct the file, or leave such rows out: `--set data.on_bad_row=skip`" if skip else ""
+        raise DataError(f"{error}{hint}") from error
     if args.pictures:
         if sheet is None:
             print(
@@ -117,7 +130,7 @@ def _show(args: argparse.Namespace) -> int:
             return 2
         Path(args.pictures).write_bytes(sheet)
     if args.html:
-        Path(args.html).write_text(page(name, shown, first_rows(data, _PAGE_WIDTH), sheet), encoding="utf-8")
+        Path(args.html).write_text(page(name, shown, whole_page, sheet), encoding="utf-8")
     for each in shown:
         text = table(each.header, each.rows, right=each.right, width=terminal_width(), longest_word=LONGEST_WORD)
         print_text(f"{each.title}\n\n{text}\n")

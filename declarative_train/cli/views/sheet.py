@@ -4,6 +4,7 @@ them, and as an evaluation does."""
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ import numpy as np
 from declarative_train.components.fields.boxes import BoxesField
 from declarative_train.components.transforms import TRANSFORMS
 from declarative_train.data.opened import prepared_sets
-from declarative_train.data.pictures import Given, field_of_pictures, placed, whole_pictures
+from declarative_train.data.pictures import BadPictureError, Given, field_of_pictures, placed, whole_pictures
 from declarative_train.data.prepare import Prepared
 from declarative_train.data.spec import DataSpec
 from declarative_train.data.splitting import TRAINING
@@ -34,12 +35,15 @@ def picture_sheet(data: DataSpec) -> bytes | None:
     if not training.late:
         return None
     chosen = np.linspace(0, training.num_samples - 1, min(_ROWS, training.num_samples)).astype(np.int64)
+    given = training.given(chosen)
+    if training.skips is not None:
+        chosen = chosen[[row for row in range(len(chosen)) if _is_whole(given, row)]]
+        given = training.given(chosen)
     plain = _without_normalising(training)
     boxes = {part.name: part.field for part in training.late if isinstance(part.field, BoxesField)}
     boxes = {name: field for name, field in boxes.items() if field.output == "boxes"}
     names = [part.name for part in training.late if not part.field.takes_lists]
     ways = [plain.gather(chosen, [*names, *boxes], epoch) for epoch in (0, 1, 2, None)]
-    given = training.given(chosen)
     from PIL import Image, ImageDraw, ImageFont
 
     width = _GAP + (_CELL + _GAP) * len(_HEADS)
@@ -75,6 +79,15 @@ def picture_sheet(data: DataSpec) -> bytes | None:
     stream = io.BytesIO()
     sheet.save(stream, "PNG")
     return stream.getvalue()
+
+
+def _is_whole(given: Mapping[str, Given], row: int) -> bool:
+    """Return whether the pictures of a row can be decoded."""
+    try:
+        whole_pictures(given, row)
+    except BadPictureError:
+        return False
+    return True
 
 
 def _without_normalising(training: Prepared) -> Prepared:

@@ -248,8 +248,8 @@ NOTES = {  # what no key says: how it is done here, or that it is not there
     "lora": "under `model.parameters`: `SELECTOR: {adapter: {type: lora, rank: 8}}`",
     "optimizers": "`optimizer` is the one of all parameters; some get another by `model.parameters`: "
     "`SELECTOR: {optimizer: {...}}`",
-    "parameters": "settings of parameters stand under `model.parameters`: `SELECTOR: {optimizer: {...}}`",
-    "params": "settings of parameters stand under `model.parameters`: `SELECTOR: {optimizer: {...}}`",
+    "parameters": "a loss acts on all that its `input` is computed from; `model.parameters` has settings of some",
+    "params": "write its keys here, without `params`",
     "vocabulary": "the values of the training rows, sorted, are numbered; an order of one's own is not built",
     "wandb": "`logging: {sinks: {wandb: {project: ...}}}` says it",
 }

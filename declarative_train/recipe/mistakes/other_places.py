@@ -73,6 +73,7 @@ ANYWHERE = {
     "seed_everything": "`seed: 0` stands at the top level",
     "dataloader": "its keys stand in `data`: `shuffle`, `workers`, `last_batch`",
 }
+_NORMALIZED = "`data.transforms` does it: `- {type: normalize, fields: [image], mean: [0.5], std: [0.25]}`"
 IN_SECTIONS: dict[str, dict[str, str]] = {  # by what messages call the section
     "the recipe": {
         **dict.fromkeys(("include", "base", "_base_", "defaults", "imports", "config", "hydra"), _BASES),
@@ -100,6 +101,7 @@ IN_SECTIONS: dict[str, dict[str, str]] = {  # by what messages call the section
         "streaming": "rows are read when they are needed: leave it out",
         "cache": "rows are read when they are needed: leave it out",
     },
+    "`image`": dict.fromkeys(("normalize", "mean", "std"), _NORMALIZED),
     "`model`": {
         **dict.fromkeys(("name", "architecture", "backbone"), _WHOLE),
         **dict.fromkeys(("num_classes", "hidden_size", "num_layers", "dropout", "input_shape"), _SIZES),

@@ -186,6 +186,8 @@ def text_after_quote(span: Span, quote: str) -> Diagnostic:
 
 _PAIR = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?:\s*=\s*|\s+)([^\s:=].*)")  # `epochs = 2`, `epochs 2`
 
+_CONFLICT = re.compile(r"<{7}|={7}|>{7}")
+
 
 def missing_colon(span: Span, text: str) -> Diagnostic:
     """missing-colon (Y026)
@@ -201,6 +203,9 @@ def missing_colon(span: Span, text: str) -> Diagnostic:
     """
     pair = _PAIR.fullmatch(text)
     hint = f"write `{pair[1]}: {pair[2]}`" if pair is not None else f"write `{text}: ...`"
+    if _CONFLICT.match(text):
+        hint = "keep one of the two sides, and delete the lines `<<<<<<<`, `=======` and `>>>>>>>`"
+        return error("Y026", span, f"`{text}` marks a merge conflict of git that is not resolved", hint)
     what = "a `:` is missing" if pair is not None else "a `:` and a value are missing"
     return error("Y026", span, f"`{text}` is not a key: {what}", hint)
 
